@@ -1,0 +1,72 @@
+"""Errors that people see.
+
+Two kinds: what somebody wrote is wrong (`ConfigError`: file, line, key, what was expected), and what the
+simulated hardware reports (`SimulatedError`: an errno or completion status). A third, `InvariantError`, is
+ours alone: the simulation broke one of its own laws.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class FabrictwinError(Exception):
+    """Base class of everything that fabrictwin raises on purpose."""
+
+
+class ConfigError(FabrictwinError):
+    """What was written is wrong. Prints as one line: `file:line key: got X, expected Y, did you mean Z`."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | Path | None = None,
+        line: int | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.message = message
+        self.file = None if file is None else str(file)
+        self.line = line
+        self.key = key
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = "" if self.file is None else self.file
+        if self.line is not None:
+            where += f":{self.line}"
+        if self.key:
+            where += f" {self.key}" if where else self.key
+        return f"{where}: {self.message}" if where else self.message
+
+    def within(
+        self, *, file: str | Path | None = None, line: int | None = None, key: str | None = None
+    ) -> ConfigError:
+        """The same error with the place filled in where it was still unknown."""
+        return ConfigError(
+            self.message,
+            file=self.file if self.file is not None else file,
+            line=self.line if self.line is not None else line,
+            key=self.key if self.key is not None else key,
+        )
+
+
+class SimulatedError(FabrictwinError):
+    """What the simulated hardware reports: an errno-like name and the entity that reported it."""
+
+    def __init__(self, status: str, entity: str, detail: str = "") -> None:
+        self.status = status
+        self.entity = entity
+        super().__init__(f"{entity}: {status}" + (f": {detail}" if detail else ""))
+
+
+class InvariantError(FabrictwinError):
+    """The simulation broke one of its own laws; always a defect of fabrictwin."""
+
+
+def did_you_mean(got: str, known: Iterable[str]) -> str:
+    """`, did you mean 'x'?` for the nearest known name, or an empty string."""
+    near = difflib.get_close_matches(got, list(known), n=1, cutoff=0.5)
+    return f", did you mean {near[0]!r}?" if near else ""
