@@ -1,0 +1,1 @@
+"""Descriptions that people write or import: the spec, topology generators, importers and exporters."""

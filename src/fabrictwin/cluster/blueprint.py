@@ -1,0 +1,96 @@
+"""The blueprint: a cluster spelled out, every host, switch and cable by itself.
+
+Generators and importers yield one; `fabric.compile` turns it into arrays. Cables are columns, because a large
+fabric has a hundred thousand of them.
+
+A cable's end is a *jack*: `(node, port)`. Nodes are numbered switches first, in order, then adapters (a host's
+NICs in the order of its catalog entry), then aggregation nodes. Port numbers are the hardware's: from 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Technology = Literal["infiniband", "ethernet"]
+Int = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class HostSite:
+    """One host: `type` names a catalog host; a host that is only adapters (management, storage) has type ''."""
+
+    name: str
+    type: str
+    nics: tuple[str, ...]  # device names (mlx5_0, ...) in the catalog's order, or as discovered where type is ''
+    guids: tuple[int, ...] = ()  # one a NIC; empty where the compiler may invent them
+    lids: tuple[int, ...] = ()  # as discovered; empty where none are known
+
+
+@dataclass(frozen=True)
+class SwitchSite:
+    """One switch. `tier` counts from 1 at the leaves; `pod` groups switches for views; NONE (-1) where unknown."""
+
+    name: str
+    type: str  # catalog switch; '' where the discovered model is not in the catalog
+    ports: int
+    tier: int = -1
+    pod: int = -1
+    guid: int = 0
+    lid: int = 0
+
+
+@dataclass(frozen=True)
+class AggregationSite:
+    """A SHARP aggregation node: an endpoint inside a switch, told apart from hosts."""
+
+    name: str
+    guid: int
+    lid: int = 0
+
+
+@dataclass(frozen=True)
+class Cables:
+    """Cables as columns, all of shape [cables]. Each is full duplex."""
+
+    a_node: Int
+    a_port: Int
+    b_node: Int
+    b_port: Int
+    rate_bps: Int  # data rate of each direction, after line code
+    length_mm: Int
+
+    def __len__(self) -> int:
+        return len(self.a_node)
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A cluster spelled out. `notes` says what an importer could not place, one line each."""
+
+    technology: Technology
+    hosts: tuple[HostSite, ...]
+    switches: tuple[SwitchSite, ...]
+    cables: Cables
+    aggregations: tuple[AggregationSite, ...] = ()
+    mtu_bytes: int = 4096
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def adapters(self) -> list[tuple[int, int]]:
+        """(host index, NIC index) of every adapter, in node order."""
+        return [(h, k) for h, host in enumerate(self.hosts) for k in range(len(host.nics))]
+
+    def node_name(self, node: int) -> str:
+        """The name a person knows a node by: `leaf-3`, `host-0/mlx5_1`."""
+        if node < len(self.switches):
+            return self.switches[node].name
+        node -= len(self.switches)
+        for host in self.hosts:
+            if node < len(host.nics):
+                return f"{host.name}/{host.nics[node]}"
+            node -= len(host.nics)
+        return self.aggregations[node].name

@@ -1,0 +1,1 @@
+"""A cluster compiled into arrays, and look-ups over them."""

@@ -1,0 +1,162 @@
+"""The fabric: a cluster as arrays.
+
+GPUs, NVSwitches, PCIe switches, CPUs, NICs and switches are all nodes; NVLink, PCIe, InfiniBand, Ethernet are
+all links. A *port* belongs to one node and transmits on exactly one directed link, to its peer port; so a link
+is named by the port that transmits on it, and there is no separate link table.
+
+Nodes: the insides of hosts first, host after host, each host's nodes in the order of its template; then
+switches; then aggregation nodes. A node's ports are contiguous: port number `k` (from 1) of node `n` is
+`node_port_start[n] + k - 1`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from fabrictwin.cluster.blueprint import Technology
+    from fabrictwin.fabric.template import HostTemplate
+
+NONE = -1
+
+I8 = npt.NDArray[np.int8]
+I16 = npt.NDArray[np.int16]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+
+
+class NodeKind(IntEnum):
+    GPU = 0
+    NVSWITCH = 1
+    PCIE_SWITCH = 2
+    CPU = 3
+    NIC = 4
+    SWITCH = 5
+    AGGREGATION = 6
+
+
+class LinkKind(IntEnum):
+    """What a port's wire is; decides packet overhead and flow control."""
+
+    NVLINK = 0
+    PCIE = 1
+    CPU = 2  # the links between sockets
+    INFINIBAND = 3
+    ETHERNET = 4
+
+
+NETWORK = (LinkKind.INFINIBAND, LinkKind.ETHERNET)
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """The graph as arrays. N nodes, P ports, H hosts, G GPUs, A adapters (NICs); NONE is -1."""
+
+    technology: Technology
+    mtu_bytes: int
+    host_names: tuple[str, ...]  # [H]
+    switch_names: tuple[str, ...]  # switches, then aggregation nodes
+    templates: tuple[HostTemplate, ...]
+    host_template: I32  # [H] into templates
+    host_node_start: I32  # [H + 1] first node of each host
+    type_names: tuple[str, ...]  # catalog names that node_type points to
+
+    node_kind: I8  # [N] NodeKind
+    node_host: I32  # [N] host index, NONE for switches and aggregation nodes
+    node_type: I16  # [N] into type_names
+    node_tier: I8  # [N] switches: 1 at the leaves; NIC 0; NONE elsewhere or where unknown
+    node_pod: I32  # [N] switches: a group for views, NONE where there is none
+    node_plane: I16  # [N] which subnet a switch, NIC or aggregation node belongs to; NONE inside hosts
+    node_guid: U64  # [N] network nodes; 0 elsewhere
+    node_lid: I32  # [N] as discovered; 0 where none is known
+    node_latency_ps: I64  # [N] from the first bit in to the first bit out
+    node_buffer_bytes: I64  # [N] packet buffer of a switch; 0 elsewhere
+    node_port_start: I32  # [N + 1]
+
+    port_node: I32  # [P] owner
+    port_peer: I32  # [P] the port at the other end, NONE where nothing is plugged in
+    port_kind: I8  # [P] LinkKind
+    port_rate_bps: I64  # [P] data rate after line code, 0 where nothing is plugged in
+    port_payload_bps: I64  # [P] what bulk payload gets of it after packet overhead
+    port_latency_ps: I64  # [P] propagation, with transceivers and FEC
+
+    gpu_node: I32  # [G] node of each GPU, host after host
+    gpu_local: I32  # [G] its index in its host
+    nic_node: I32  # [A] node of each adapter, host after host
+    nic_port: I32  # [A] its network port (NONE where it has no cable)
+    nic_message_ps: I64  # [A] time the adapter needs a message at least: 1 / message rate
+    nic_post_ps: I64  # [A] doorbell, WQE fetch and processing before the first byte of a message leaves
+    nic_deliver_ps: I64  # [A] from the last byte on the wire to the completion that software sees
+    nic_qp_message_ps: I64  # [A] time between messages of one queue pair at least
+
+    @property
+    def nodes(self) -> int:
+        return len(self.node_kind)
+
+    @property
+    def ports(self) -> int:
+        return len(self.port_node)
+
+    @property
+    def hosts(self) -> int:
+        return len(self.host_names)
+
+    @property
+    def gpus(self) -> int:
+        return len(self.gpu_node)
+
+    @cached_property
+    def port_number(self) -> I32:
+        """[P] the number of each port on its node, from 1."""
+        return (np.arange(self.ports) - self.node_port_start[self.port_node] + 1).astype(np.int32)
+
+    @cached_property
+    def switch_nodes(self) -> I32:
+        """Nodes that are network switches."""
+        return np.flatnonzero(self.node_kind == NodeKind.SWITCH).astype(np.int32)
+
+    @cached_property
+    def node_nic(self) -> I32:
+        """[N] adapter index of a NIC node, NONE elsewhere."""
+        index = np.full(self.nodes, NONE, np.int32)
+        index[self.nic_node] = np.arange(len(self.nic_node), dtype=np.int32)
+        return index
+
+    @cached_property
+    def node_gpu(self) -> I32:
+        """[N] GPU index of a GPU node, NONE elsewhere."""
+        index = np.full(self.nodes, NONE, np.int32)
+        index[self.gpu_node] = np.arange(self.gpus, dtype=np.int32)
+        return index
+
+    def node_name(self, node: int) -> str:
+        """`host-0/gpu3`, `host-0/mlx5_1`, `leaf-2`."""
+        host = int(self.node_host[node])
+        if host == NONE:
+            return self.switch_names[node - int(self.host_node_start[-1])]
+        template = self.templates[self.host_template[host]]
+        return f"{self.host_names[host]}/{template.node_names[node - int(self.host_node_start[host])]}"
+
+    def port_name(self, port: int) -> str:
+        """`leaf-2/17`: the node's name and the port's number."""
+        return f"{self.node_name(int(self.port_node[port]))}/{int(self.port_number[port])}"
+
+    def link_name(self, port: int) -> str:
+        """`leaf-2/17 > spine-0/3`: the directed link that `port` transmits on."""
+        peer = int(self.port_peer[port])
+        return f"{self.port_name(port)} > {self.port_name(peer) if peer != NONE else 'nothing'}"
+
+    @cached_property
+    def _names(self) -> dict[str, int]:
+        return {self.node_name(n): n for n in range(self.nodes)}
+
+    def find_node(self, name: str) -> int:
+        """The node of that name. Raises KeyError."""
+        return self._names[name]

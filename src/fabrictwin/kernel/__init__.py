@@ -1,0 +1,1 @@
+"""The compiled simulation. Numba only: integers and arrays in, status codes out."""

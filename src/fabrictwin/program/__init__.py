@@ -1,0 +1,1 @@
+"""The operations a rank can do, and how collectives lower to them."""

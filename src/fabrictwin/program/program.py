@@ -1,0 +1,125 @@
+"""The program: what each rank does, and what each thing it does waits for.
+
+A program is a graph of operations over *actors*. An actor is a set of ranks that do the same at the same time;
+a folded program has one actor per pipeline stage, an unfolded one has one per rank. An operation is a stretch
+of compute on one actor, or a *communication* among ranks; it starts when all operations in `after` have ended.
+Streams need no notion of their own: what shares a stream is chained by `after`.
+
+A communication holds channels, and a channel holds the order of its ranks and the slice of the buffer it
+carries; edges and single steps follow from the pattern (`program.patterns`), so that memory grows with ranks
+times channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+NONE = -1
+
+I8 = npt.NDArray[np.int8]
+I16 = npt.NDArray[np.int16]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+
+class OpKind(IntEnum):
+    COMPUTE = 0
+    COMMUNICATE = 1
+
+
+class Pattern(IntEnum):
+    """How the ranks of a channel pass data on. `ranks` of the channel gives the order (see program.patterns)."""
+
+    MESSAGE = 0  # ranks[0] sends to ranks[1]
+    RING_ALL_REDUCE = 1
+    RING_ALL_GATHER = 2
+    RING_REDUCE_SCATTER = 3
+    CHAIN_BROADCAST = 4  # ranks[0] is the root; each passes on to the next
+    TREE_ALL_REDUCE = 5  # `parent` gives the tree: reduce to the root, broadcast back
+    SHIFT = 6  # ranks[i] sends to ranks[(i + shift) mod n]: one step of a pairwise all-to-all
+
+
+@dataclass(frozen=True)
+class Channels:
+    """C channels as columns; R is the sum of their ranks.
+
+    A channel carries the bytes `offset_bytes .. offset_bytes + payload_bytes` of the communication's buffer.
+    What "buffer" means is the collective's: all-reduce and broadcast, the whole vector; all-gather and
+    reduce-scatter, the *full* vector (n shards); a message, what is sent; a shift, one peer's block.
+    """
+
+    pattern: I8  # [C] Pattern
+    rank_start: I32  # [C + 1]
+    ranks: I32  # [R]
+    parent: I32  # [R] trees: position in the channel of the parent, NONE at the root and for other patterns
+    shift: I32  # [C] SHIFT only, else 0
+    payload_bytes: I64  # [C]
+    offset_bytes: I64  # [C]
+    chunk_bytes: I64  # [C] the unit that is passed on: a rank forwards a chunk once it has all of it
+
+    def __len__(self) -> int:
+        return len(self.pattern)
+
+
+@dataclass(frozen=True)
+class Communication:
+    """One lowered collective or message, on one group of ranks or on several that act alike (`groups` > 1)."""
+
+    name: str  # for people: "tp all-reduce, stage 3"
+    kind: str  # all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send
+    algorithm: str  # ring, tree, pairwise, message
+    size_bytes: int  # of one group's buffer, as nccl-tests counts it
+    groups: int
+    channels: Channels  # of all groups
+    step_cost_ps: int = 0  # what a rank spends on a step beside the wire: flags, reduction start, proxy
+
+
+@dataclass(frozen=True)
+class Label:
+    """What an operation is called, and which part of the breakdown it belongs to."""
+
+    name: str
+    category: str  # compute, optimizer, tp, pp, dp, ep, cp, other
+
+
+@dataclass(frozen=True)
+class Operations:
+    """n operations as columns. `after` lists predecessors, as indices into this very table."""
+
+    kind: I8  # [n] OpKind
+    actor: I32  # [n] the actor whose time it takes; of a communication, the first that takes part
+    duration_ps: I64  # [n] COMPUTE; 0 for communications
+    communication: I32  # [n] into the communications posted with it; NONE for COMPUTE
+    label: I16  # [n] into Program.labels
+    micro_batch: I32  # [n] NONE where there is none
+    after_start: I32  # [n + 1]
+    after: I32  # [...]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Ranks that act alike. `lanes` of a timeline are actors."""
+
+    name: str
+    ranks: I32
+
+
+@dataclass(frozen=True)
+class Program:
+    """What runs: `ranks` ranks, folded into actors, and the graph of what they do."""
+
+    name: str
+    ranks: int
+    actors: tuple[Actor, ...]
+    labels: tuple[Label, ...]
+    communications: tuple[Communication, ...]
+    operations: Operations
+    participants_start: I32  # [communications + 1] which actors take part in each communication
+    participants: I32

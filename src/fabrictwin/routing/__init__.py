@@ -1,0 +1,1 @@
+"""Forwarding tables: one routing engine a file, behind a registry."""

@@ -1,0 +1,1 @@
+"""A run: from a spec to a folder of results."""

@@ -1,0 +1,35 @@
+"""The trace: columns of what happened. Every view (summary, tables, timeline, report) is computed from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What ports counted so far. All of shape [ports]; the port is the one that transmits.
+
+    A count that the engine's fidelity does not model is None, and prints as "not modelled".
+    """
+
+    tx_bytes: I64  # payload bytes that left the port
+    wait_ps: I64 | None = None  # time with something to send and no credit or leave to send it
+    drops: I64 | None = None  # packets discarded
+    ecn_marks: I64 | None = None
+    pauses: I64 | None = None  # pause frames sent
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run: when each operation of the program started and ended, and what the ports carried."""
+
+    fidelity: str
+    end_ps: int
+    start_ps: I64  # [operations]
+    end_op_ps: I64  # [operations] the receiver has the last byte, or the compute is done
+    counters: Counters

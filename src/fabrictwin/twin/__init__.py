@@ -1,0 +1,1 @@
+"""The living thing: fabric, tables, clock and session together."""

@@ -1,0 +1,1 @@
+"""Everything that lowers to a program: training, inference, imported traces."""
