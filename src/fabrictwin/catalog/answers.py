@@ -1,0 +1,251 @@
+"""The questions one may ask the catalog. Files are read at the first question about their kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import TypeVar, cast
+
+from pydantic import ValidationError
+
+from fabrictwin.catalog.links import LinkType
+from fabrictwin.catalog.models import (
+    KINDS,
+    Chip,
+    CpuLink,
+    Entry,
+    Ethernet,
+    Gpu,
+    Headers,
+    Host,
+    Infiniband,
+    Medium,
+    Nic,
+    Nvlink,
+    Pcie,
+    Source,
+    Switch,
+    figures,
+)
+from fabrictwin.catalog.reading import config_error, read_yaml
+from fabrictwin.errors import ConfigError, did_you_mean
+
+E = TypeVar("E", bound=Entry)
+
+_PLURALS = {
+    "infiniband": "InfiniBand speeds",
+    "ethernet": "Ethernet speeds",
+    "headers": "headers",
+    "switch": "switches",
+    "gpu": "GPUs",
+    "nic": "NICs",
+    "nvlink": "NVLink generations",
+    "pcie": "PCIe generations",
+    "cpu_link": "processor links",
+}
+_LANES = (1, 2, 4, 8, 16)
+
+
+def _unknown(got: str, known: tuple[str, ...], what: str) -> ConfigError:
+    lowered = {name.lower(): name for name in known}
+    hint = f", did you mean {lowered[got.lower()]!r}?" if got.lower() in lowered else did_you_mean(got, known)
+    return ConfigError(f"got {got!r}, expected one of the {what} in the catalog ({', '.join(known)}){hint}")
+
+
+def read_entries(text: str, *, kind: str, file: str) -> dict[str, Entry]:
+    """The entries of one data file. Raises ConfigError with file, line and key."""
+    model = KINDS[kind]
+    data, lines = read_yaml(text, file)
+    if not isinstance(data, dict):
+        raise ConfigError(f"expected entries by name, such as the {kind} ones of the catalog", file=file, line=1)
+    entries: dict[str, Entry] = {}
+    for name, raw in data.items():
+        if not isinstance(raw, dict):
+            raise ConfigError(f"got {raw!r}, expected an entry", file=file, line=lines[(name,)], key=name)
+        if "name" in raw:
+            line = lines[(name, "name")]
+            raise ConfigError("an entry's name is its key", file=file, line=line, key=f"{name}.name")
+        try:
+            entry = model.model_validate({**raw, "name": name}, context={"source": raw.get("source", "")})
+        except ValidationError as error:
+            raise config_error(error, model, file=file, lines=lines, path=(name,)) from None
+        for key, figure in figures(entry):
+            if figure.source and figure.source not in sources():
+                where = f"{name}.{key}"
+                known = sources()
+                raise ConfigError(
+                    f"got source {figure.source!r}, expected a key of sources.yaml"
+                    f"{did_you_mean(figure.source, known)}",
+                    file=file,
+                    line=lines[(name,)],
+                    key=where,
+                )
+        entries[name] = entry
+    return entries
+
+
+def _text(file: str) -> str:
+    return resources.files("fabrictwin.catalog").joinpath("data", file).read_text(encoding="utf-8")
+
+
+@cache
+def sources() -> dict[str, Source]:
+    """Every source by its key."""
+    data, lines = read_yaml(_text("sources.yaml"), "sources.yaml")
+    result = {}
+    for key, raw in data.items():
+        try:
+            result[key] = Source.model_validate(raw)
+        except ValidationError as error:
+            raise config_error(error, Source, file="sources.yaml", lines=lines, path=(key,)) from None
+    return result
+
+
+@cache
+def _kind(kind: str) -> dict[str, Entry]:
+    file = f"{kind}.yaml"
+    return read_entries(_text(file), kind=kind, file=file)
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """The names of a kind's entries, in the order of the data file."""
+    if kind not in KINDS:
+        raise ConfigError(f"got {kind!r}, expected one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
+    return tuple(_kind(kind))
+
+
+def entries() -> Iterator[tuple[str, str, Entry]]:
+    """Every entry as (kind, name, model)."""
+    for kind in KINDS:
+        for name, entry in _kind(kind).items():
+            yield kind, name, entry
+
+
+def find(name: str) -> list[tuple[str, Entry]]:
+    """Every (kind, entry) of that name. Raises ConfigError where there is none."""
+    found = [(kind, entry) for kind, entry_name, entry in entries() if entry_name == name]
+    if not found:
+        known = tuple(dict.fromkeys(entry_name for _, entry_name, _ in entries()))
+        hint = did_you_mean(name, known)
+        raise ConfigError(f"got {name!r}, expected a name that `fabrictwin catalog list` shows{hint}")
+    return found
+
+
+def _one(kind: str, name: str, model: type[E]) -> E:
+    table = _kind(kind)
+    if name not in table:
+        raise _unknown(name, tuple(table), _PLURALS.get(kind, f"{kind}s"))
+    return cast(E, table[name])
+
+
+def gpu(name: str) -> Gpu:
+    return _one("gpu", name, Gpu)
+
+
+def host(name: str) -> Host:
+    return _one("host", name, Host)
+
+
+def nic(name: str) -> Nic:
+    return _one("nic", name, Nic)
+
+
+def switch(name: str) -> Switch:
+    return _one("switch", name, Switch)
+
+
+def nvlink(name: str) -> Nvlink:
+    return _one("nvlink", name, Nvlink)
+
+
+def pcie(name: str) -> Pcie:
+    """A PCIe generation by its name: `gen4`."""
+    return _one("pcie", name, Pcie)
+
+
+def infiniband(speed: str) -> Infiniband:
+    return _one("infiniband", speed, Infiniband)
+
+
+def ethernet(name: str) -> Ethernet:
+    return _one("ethernet", name, Ethernet)
+
+
+def headers(technology: str) -> Headers:
+    """Per-packet bytes: `infiniband`, `ethernet` (RoCE v2 takes fields of both)."""
+    return _one("headers", technology, Headers)
+
+
+def chip(name: str) -> Chip:
+    return _one("chip", name, Chip)
+
+
+def cpu_link(name: str) -> CpuLink:
+    return _one("cpu_link", name, CpuLink)
+
+
+@cache
+def link(name: str) -> LinkType:
+    """Any link inside a host by its name: `nvlink3`, `pcie-gen4-x16`, `xgmi`. Raises ConfigError."""
+    match = re.fullmatch(r"pcie-(gen\d+)-x(\d+)", name)
+    if match and match[1] in _kind("pcie") and int(match[2]) in _LANES:
+        return pcie(match[1]).link_type(int(match[2]))
+    if name in _kind("nvlink"):
+        return nvlink(name).link_type()
+    if name in _kind("cpu_link"):
+        return cpu_link(name).link_type()
+    known = (*names("nvlink"), *(f"pcie-{gen}-x16" for gen in names("pcie")), *names("cpu_link"))
+    raise _unknown(name, known, "links")
+
+
+def infiniband_rate(speed: str, width: int = 4) -> int:
+    """Data rate in bits per second: lane rate × lanes × line code. Raises ConfigError."""
+    entry = infiniband(speed)
+    if width not in entry.widths:
+        widths = ", ".join(f"{w}x" for w in entry.widths)
+        raise ConfigError(f"got an InfiniBand width of {width}, expected one of {widths}")
+    return entry.rate_bps(width)
+
+
+def ethernet_rate(name: str) -> int:
+    """Data rate in bits per second. Raises ConfigError."""
+    return ethernet(name).rate_bps
+
+
+@cache
+def medium(length_mm: int, rate_bps: int) -> Medium:
+    """What one would cable a run with: the first medium of the data file that reaches. Raises ConfigError."""
+    media = [cast(Medium, entry) for entry in _kind("cable").values()]
+    for candidate in media:
+        if length_mm <= candidate.reach_mm(rate_bps):
+            return candidate
+    longest = max(candidate.reach_mm(rate_bps) for candidate in media)
+    raise ConfigError(
+        f"got a cable of {length_mm / 1000:g} m at {rate_bps / 1e9:g} Gb/s, "
+        f"expected at most {longest / 1000:g} m at that rate"
+    )
+
+
+def cable_latency_ps(length_mm: int, rate_bps: int) -> int:
+    """Propagation and transceivers of the medium chosen for the run, in picoseconds."""
+    return medium(length_mm, rate_bps).latency_ps(length_mm)
+
+
+@cache
+def gemm_efficiency(gpu_name: str, precision: str) -> tuple[tuple[int, int, int, float], ...]:
+    """Measured matrix products as (m, n, k, FLOP/s), smallest first. Raises ConfigError."""
+    tables = gpu(gpu_name).gemm
+    if precision not in tables:
+        raise ConfigError(
+            f"got {precision!r}, expected one of the precisions measured on {gpu_name} "
+            f"({', '.join(tables)}){did_you_mean(precision, tables)}"
+        )
+    table = tables[precision]
+    if not table.like:
+        return table.rows()
+    other_gpu, _, other_precision = table.like.partition("/")
+    factor = float(table.factor)
+    rows = gemm_efficiency(other_gpu, other_precision)
+    return tuple((m, n, k, flops * factor) for m, n, k, flops in rows)
