@@ -29,6 +29,7 @@ from fabrictwin.catalog.answers import (
     nic,
     nvlink,
     pcie,
+    port_rate,
     sources,
     switch,
 )
@@ -49,6 +50,7 @@ from fabrictwin.catalog.models import (
     Nic,
     Nvlink,
     Pcie,
+    PortMode,
     Source,
     Switch,
     figures,
@@ -71,6 +73,7 @@ __all__ = [
     "Nic",
     "Nvlink",
     "Pcie",
+    "PortMode",
     "Source",
     "Switch",
     "cable_latency_ps",
@@ -93,6 +96,7 @@ __all__ = [
     "nic",
     "nvlink",
     "pcie",
+    "port_rate",
     "sources",
     "switch",
 ]

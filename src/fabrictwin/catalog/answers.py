@@ -25,6 +25,7 @@ from fabrictwin.catalog.models import (
     Nic,
     Nvlink,
     Pcie,
+    PortMode,
     Source,
     Switch,
     figures,
@@ -46,6 +47,7 @@ _PLURALS = {
     "cpu_link": "processor links",
 }
 _LANES = (1, 2, 4, 8, 16)
+_PCIE_LINK = re.compile(r"pcie-(gen\d+)-x(\d+)")
 
 
 def _unknown(got: str, known: tuple[str, ...], what: str) -> ConfigError:
@@ -124,8 +126,10 @@ def entries() -> Iterator[tuple[str, str, Entry]]:
 
 
 def find(name: str) -> list[tuple[str, Entry]]:
-    """Every (kind, entry) of that name. Raises ConfigError where there is none."""
-    found = [(kind, entry) for kind, entry_name, entry in entries() if entry_name == name]
+    """Every (kind, entry) of that name; a PCIe link's name finds its generation. Raises ConfigError."""
+    match = _PCIE_LINK.fullmatch(name)
+    wanted = match[1] if match else name
+    found = [(kind, entry) for kind, entry_name, entry in entries() if entry_name == wanted]
     if not found:
         known = tuple(dict.fromkeys(entry_name for _, entry_name, _ in entries()))
         hint = did_you_mean(name, known)
@@ -189,7 +193,7 @@ def cpu_link(name: str) -> CpuLink:
 @cache
 def link(name: str) -> LinkType:
     """Any link inside a host by its name: `nvlink3`, `pcie-gen4-x16`, `xgmi`. Raises ConfigError."""
-    match = re.fullmatch(r"pcie-(gen\d+)-x(\d+)", name)
+    match = _PCIE_LINK.fullmatch(name)
     if match and match[1] in _kind("pcie") and int(match[2]) in _LANES:
         return pcie(match[1]).link_type(int(match[2]))
     if name in _kind("nvlink"):
@@ -212,6 +216,13 @@ def infiniband_rate(speed: str, width: int = 4) -> int:
 def ethernet_rate(name: str) -> int:
     """Data rate in bits per second. Raises ConfigError."""
     return ethernet(name).rate_bps
+
+
+def port_rate(mode: PortMode) -> int:
+    """Data rate in bits per second of a switch port in one of its modes. Raises ConfigError."""
+    if mode.technology == "infiniband":
+        return infiniband_rate(mode.speed, mode.width)
+    return ethernet_rate(mode.speed)
 
 
 @cache

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from fabrictwin.catalog.links import LinkType
 from fabrictwin.catalog.quantities import Bits, Count, LaneRate, MessageRate, Ratio, Watts
 from fabrictwin.errors import did_you_mean
-from fabrictwin.units import Duration, Flops, Length, Rate, Size
+from fabrictwin.units import Duration, Flops, Length, Rate, Size, format_rate, format_time
 
 T = TypeVar("T")
 
@@ -69,6 +69,10 @@ class Entry(Model):
     title: str
     source: str = ""
     note: str = ""
+
+    def computed(self) -> dict[str, str]:
+        """What follows from the figures, for people: label to value with its unit."""
+        return {}
 
 
 class GemmTable(Model):
@@ -142,6 +146,9 @@ class Gpu(Entry):
         """The share of the memory's peak rate that a streaming kernel was measured to get."""
         return self.memory_bandwidth_measured.value / self.memory_bandwidth.value
 
+    def computed(self) -> dict[str, str]:
+        return {"memory efficiency": f"{self.memory_efficiency:.3f}"}
+
 
 class Nvlink(Entry):
     """A generation of NVLink: one link, each direction."""
@@ -162,6 +169,13 @@ class Nvlink(Entry):
     def copy_rate_bps(self) -> int:
         """What one link gives a copy engine, from the measured rate of a pair of GPUs."""
         return self.copy_rate_all_links.value // self.links_per_gpu.value
+
+    def computed(self) -> dict[str, str]:
+        return {
+            "data rate of a link": format_rate(self.rate_bps),
+            "data rate of a GPU": format_rate(self.rate_bps * self.links_per_gpu.value),
+            "copy engines, of a link": format_rate(self.copy_rate_bps),
+        }
 
     def link_type(self) -> LinkType:
         return LinkType(
@@ -192,6 +206,12 @@ class Pcie(Entry):
         payload = self.max_payload.value
         share = self.link_layer_share.value * Fraction(payload, payload + self.packet_overhead.value)
         return round(self.lane_rate.value * self.line_code.value * lanes * share)
+
+    def computed(self) -> dict[str, str]:
+        return {
+            "data rate of x16": format_rate(self.rate_bps(16)),
+            "payload rate of x16": format_rate(self.payload_rate_bps(16)),
+        }
 
     def link_type(self, lanes: int) -> LinkType:
         return LinkType(
@@ -260,6 +280,10 @@ class Infiniband(Entry):
     def fec_latency_ps(self, width: int = 4) -> int:
         return 0 if self.fec is None else self.fec.latency_ps(self.lane_rate.value * width)
 
+    def computed(self) -> dict[str, str]:
+        rates = {f"data rate of {w}x": format_rate(self.rate_bps(w)) for w in self.widths}
+        return rates if self.fec is None else rates | {"FEC at 4x": format_time(self.fec_latency_ps(4))}
+
 
 class Ethernet(Entry):
     """An Ethernet speed."""
@@ -277,6 +301,9 @@ class Ethernet(Entry):
     @property
     def fec_latency_ps(self) -> int:
         return self.fec.latency_ps(self.lane_rate.value * self.lanes.value)
+
+    def computed(self) -> dict[str, str]:
+        return {"data rate": format_rate(self.rate_bps), "FEC": format_time(self.fec_latency_ps)}
 
 
 class Headers(Entry):

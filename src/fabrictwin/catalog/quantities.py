@@ -29,7 +29,7 @@ def _split(value: object, what: str, example: str) -> tuple[str, str]:
 def parse_count(value: object) -> int:
     """`'12 links'` to 12. Raises ValueError."""
     number, noun = _split(value, "count with its noun", "12 links")
-    if noun not in _NOUNS or "." in number:
+    if not (noun in _NOUNS or (number == "1" and f"{noun}s" in _NOUNS)) or "." in number:
         raise ValueError(
             f"got {value!r}, expected a whole number of {', '.join(_NOUNS)}{did_you_mean(noun, _NOUNS)}"
         )

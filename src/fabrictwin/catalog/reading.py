@@ -36,10 +36,20 @@ def read_yaml(text: str, file: str | Path) -> tuple[Any, Lines]:
     return data, lines
 
 
-def _build(loader: Any, node: yaml.Node, path: tuple[str | int, ...], lines: Lines, file: str | Path) -> Any:
+def _build(
+    loader: Any,
+    node: yaml.Node,
+    path: tuple[str | int, ...],
+    lines: Lines,
+    file: str | Path,
+    inside: frozenset[int] = frozenset(),
+) -> Any:
     lines.setdefault(path, node.start_mark.line + 1)
+    if id(node) in inside:
+        raise ConfigError("an alias of what it stands in", file=file, line=lines[path], key=dotted(path))
+    inside |= {id(node)}
     if isinstance(node, yaml.SequenceNode):
-        return [_build(loader, child, (*path, i), lines, file) for i, child in enumerate(node.value)]
+        return [_build(loader, child, (*path, i), lines, file, inside) for i, child in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key_node, child in node.value:
@@ -49,11 +59,10 @@ def _build(loader: Any, node: yaml.Node, path: tuple[str | int, ...], lines: Lin
                 raise ConfigError("expected a plain key", file=file, line=line, key=dotted(path))
             if key in result:
                 first = lines[(*path, key)]
-                raise ConfigError(
-                    f"key given twice, first on line {first}", file=file, line=line, key=dotted((*path, key))
-                )
+                message = f"key given twice, first on line {first}"
+                raise ConfigError(message, file=file, line=line, key=dotted((*path, key)))
             lines[(*path, key)] = line
-            result[key] = _build(loader, child, (*path, key), lines, file)
+            result[key] = _build(loader, child, (*path, key), lines, file, inside)
         return result
     return loader.construct_object(node, deep=True)
 
