@@ -32,7 +32,9 @@ def _digest() -> str:
 
 def _cache_folder() -> Path:
     named = os.environ.get("FABRICTWIN_CACHE")
-    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fabrictwin"
+    base = (
+        Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fabrictwin"
+    )
     folder = base / "kernels" / _digest()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,181 @@
+"""Paths from memory to memory: inside a host over NVLink or PCIe, between hosts through adapters and the network.
+
+Between hosts a GPU sends through the adapter that serves it and arrives through the adapter that serves the
+other (or, where those two are in different subnets, through the receiver's nearest adapter in the sender's).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from fabrictwin.errors import ConfigError
+from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
+from fabrictwin.fabric.template import HostTemplate
+
+
+class Walker(Protocol):
+    """What paths need of forwarding tables; `routing.tables.Routes` is one."""
+
+    def walk(self, source: I32, destination: I32, entropy: np.ndarray | None = None) -> tuple[I32, I64]: ...
+
+
+@dataclass(frozen=True)
+class EndToEnd:
+    """Paths of E pairs, as uses of ports: pair `edge[u]` sends the part `share[u]` of its bytes through `port[u]`.
+
+    Uses are grouped by pair, in the order of hops, one alternative after the other.
+    """
+
+    edge: I64
+    port: I32
+    share: np.ndarray
+    latency_ps: I64  # [E] wires and nodes on the way, the longest alternative, adapters' own costs included
+    source_nic: I32  # [E] NONE inside a host
+    destination_nic: I32  # [E]
+
+
+def ranges(start: I64, count: I64) -> I64:
+    """`start[i] .. start[i] + count[i]` for every i, one after the other."""
+    total = int(count.sum())
+    before = np.concatenate([[0], np.cumsum(count)])[:-1]
+    return np.arange(total) - np.repeat(before, count) + np.repeat(start, count)
+
+
+def nearest_nics(template: HostTemplate) -> I32:
+    """[local nodes] the adapter that serves each GPU or CPU; NONE elsewhere."""
+    n = len(template.node_kind)
+    result = np.full(n, NONE, np.int32)
+    result[template.gpus] = template.gpu_nic
+    paths = template.paths
+    for cpu in np.flatnonzero(template.node_kind == NodeKind.CPU):
+        hops = []
+        for k, nic in enumerate(template.nics):
+            i = paths.pair_start[cpu * n + nic]
+            if i < paths.pair_start[cpu * n + nic + 1]:
+                hops.append((int(paths.hop_start[i + 1] - paths.hop_start[i]), k))
+        if hops:
+            result[cpu] = min(hops)[1]
+    return result
+
+
+class PathFinder:
+    """Looks up paths over one fabric and its tables."""
+
+    def __init__(self, fabric: Fabric, routes: Walker) -> None:
+        self.fabric = fabric
+        self.routes = routes
+        self._nearest = [nearest_nics(template) for template in fabric.templates]
+        nics = np.array([len(t.nics) for t in fabric.templates], np.int64)[fabric.host_template]
+        self._host_nic_start = np.concatenate([[0], np.cumsum(nics)])
+
+    def adapter_of(self, node: I32) -> I32:
+        """The adapter that serves each GPU or CPU. Raises ConfigError where a host has none."""
+        fabric = self.fabric
+        host = fabric.node_host[node]
+        local = node - fabric.host_node_start[host]
+        result = np.empty(len(node), np.int32)
+        for t, nearest in enumerate(self._nearest):
+            mine = fabric.host_template[host] == t
+            result[mine] = np.where(
+                nearest[local[mine]] == NONE, NONE, nearest[local[mine]] + self._host_nic_start[host[mine]]
+            )
+        lost = np.flatnonzero(result == NONE)
+        if len(lost):
+            raise ConfigError(f"{fabric.node_name(int(node[lost[0]]))} has no adapter to reach other hosts by")
+        return result
+
+    def _inside(self, source: I32, destination: I32) -> tuple[I64, I32, np.ndarray, I64]:
+        """Uses (pair, port, share) and latency of pairs of nodes of the same host."""
+        fabric = self.fabric
+        host = fabric.node_host[source]
+        parts: list[tuple[I64, I32, np.ndarray]] = []
+        latency = np.zeros(len(source), np.int64)
+        for t, template in enumerate(fabric.templates):
+            mine = np.flatnonzero(fabric.host_template[host] == t)
+            if not len(mine):
+                continue
+            paths, n = template.paths, len(template.node_kind)
+            base = fabric.host_node_start[host[mine]]
+            pair = (source[mine] - base).astype(np.int64) * n + (destination[mine] - base)
+            first, count = (
+                paths.pair_start[pair].astype(np.int64),
+                np.diff(paths.pair_start)[pair].astype(np.int64),
+            )
+            missing = np.flatnonzero((count == 0) & (source[mine] != destination[mine]))
+            if len(missing):
+                a, b = (fabric.node_name(int(nodes[mine[missing[0]]])) for nodes in (source, destination))
+                raise ConfigError(f"{b} cannot be reached from {a} inside the host")
+            alternative = ranges(first, count)
+            of_pair = np.repeat(mine, count)
+            hops = np.diff(paths.hop_start)[alternative].astype(np.int64)
+            use = ranges(paths.hop_start[alternative].astype(np.int64), hops)
+            port_base = fabric.node_port_start[fabric.host_node_start[host[of_pair]]]
+            ports = paths.ports[use] + np.repeat(port_base, hops)
+            parts.append(
+                (np.repeat(of_pair, hops), ports.astype(np.int32), np.repeat(paths.share[alternative], hops))
+            )
+            # every alternative's wires, and every node that passes on (not the last)
+            wire = template.port_latency_ps[paths.ports]
+            node = template.node_latency_ps[template.port_node[paths.ports]].copy()
+            starts = paths.hop_start[:-1]
+            node[starts[np.diff(paths.hop_start) > 0]] = 0
+            total = np.add.reduceat(np.concatenate([wire + node, [0]]), starts) if len(starts) else np.zeros(0)
+            np.maximum.at(latency, of_pair, total[alternative].astype(np.int64))
+        if not parts:
+            return np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0), latency
+        edge, port, share = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        return edge, port, share, latency
+
+    def _arriving(self, departing: I32, destination: I32) -> I32:
+        """The adapter that each destination receives through, in the subnet of the departing one."""
+        fabric = self.fabric
+        arriving = self.adapter_of(destination)
+        plane = fabric.node_plane[fabric.nic_node]
+        for i in np.flatnonzero(plane[departing] != plane[arriving]):
+            host = int(fabric.node_host[destination[i]])
+            nics = np.arange(self._host_nic_start[host], self._host_nic_start[host + 1])
+            same = nics[plane[nics] == plane[departing[i]]]
+            if not len(same):
+                a, b = fabric.node_name(int(fabric.nic_node[departing[i]])), fabric.host_names[host]
+                raise ConfigError(f"{b} cannot be reached from {a}: they are in different subnets", key="cluster")
+            arriving[i] = same[0]
+        return arriving
+
+    def find(self, source: I32, destination: I32, entropy: np.ndarray | None = None) -> EndToEnd:
+        """Paths from memory node `source[i]` to `destination[i]` (GPUs or CPUs).
+
+        `entropy[i]` spreads flows where switches hash. Raises ConfigError where there is no path.
+        """
+        fabric = self.fabric
+        source, destination = np.asarray(source, np.int32), np.asarray(destination, np.int32)
+        same = fabric.node_host[source] == fabric.node_host[destination]
+        near, far = np.flatnonzero(same), np.flatnonzero(~same)
+        edge, port, share, inside = self._inside(source[near], destination[near])
+        latency = np.zeros(len(source), np.int64)
+        latency[near] = inside
+        source_nic = np.full(len(source), NONE, np.int32)
+        destination_nic = np.full(len(source), NONE, np.int32)
+        parts = [(near[edge], port, share, np.zeros(len(edge), np.int64))]
+        if len(far):
+            departing = self.adapter_of(source[far])
+            arriving = self._arriving(departing, destination[far])
+            source_nic[far], destination_nic[far] = departing, arriving
+            head, tail = fabric.nic_node[departing], fabric.nic_node[arriving]
+            edge, port, share, out = self._inside(source[far], head)
+            parts.append((far[edge], port, share, np.zeros(len(edge), np.int64)))
+            ports, start = self.routes.walk(departing, arriving, None if entropy is None else entropy[far])
+            hops = np.diff(start)
+            parts.append((np.repeat(far, hops), ports, np.ones(len(ports)), np.ones(len(ports), np.int64)))
+            passing = fabric.node_latency_ps[fabric.port_node[ports]] + fabric.port_latency_ps[ports]
+            network = np.add.reduceat(passing, start[:-1])
+            edge, port, share, into = self._inside(tail, destination[far])
+            parts.append((far[edge], port, share, np.full(len(edge), 2)))
+            # the adapter reads memory before it sends: a request there, then the data back
+            latency[far] = 2 * out + network + into
+            latency[far] += fabric.nic_post_ps[departing] + fabric.nic_deliver_ps[arriving]
+        edge, port, share, leg = (np.concatenate([part[i] for part in parts]) for i in range(4))
+        order = np.lexsort((leg, edge))
+        return EndToEnd(edge[order], port[order], share[order], latency, source_nic, destination_nic)
