@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -472,7 +473,7 @@ class Host(Entry):
                 raise ValueError(f"{nic.hca} got rail {nic.rail}, expected a GPU from 0 to {self.nodes.gpu - 1}")
         return self
 
-    @property
+    @cached_property
     def node_names(self) -> tuple[str, ...]:
         """Every node: processors, PCIe switches, NVSwitches, GPUs, NICs."""
         return tuple(name for kind in _PREFIXES for name in self.nodes.names(kind))
@@ -482,7 +483,7 @@ class Host(Entry):
         prefix = node.rstrip("0123456789")
         return next(kind for kind, p in _PREFIXES.items() if p == prefix)
 
-    @property
+    @cached_property
     def edges(self) -> tuple[HostEdge, ...]:
         """The links one pair of nodes at a time, in the order of the data file."""
         return tuple(
