@@ -1,0 +1,57 @@
+"""What a run yields: everything the views (summary, tables, timeline, report) are computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.program.program import Program
+from fabrictwin.run.breakdown import Breakdown, breakdown
+from fabrictwin.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one step does, as its workload counts it, over all GPUs."""
+
+    tokens: int
+    model_flops: float  # what the model needs
+    hardware_flops: float  # what the GPUs execute: recomputation included
+    parameters: int
+    peak_flops_per_gpu: float  # dense peak at `precision`
+    precision: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Published figures to stand beside the prediction, by the key that summary.json has for each."""
+
+    source: str
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run, finished."""
+
+    name: str
+    seed: int
+    resolved: dict[str, Any]  # the spec with every default spelled out, as plain data
+    cluster_line: str  # one line for people
+    layout_line: str
+    fabric: Fabric
+    program: Program
+    rank_node: npt.NDArray[np.int32]  # [ranks]
+    trace: Trace
+    work: Work | None = None  # None where a program counts no model FLOPs
+    reference: Reference | None = None
+    notes: tuple[str, ...] = ()  # what was assumed, one line each
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        return breakdown(self.program, self.trace)

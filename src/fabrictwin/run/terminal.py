@@ -1,0 +1,91 @@
+"""What a run prints: a short block of aligned plain text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fabrictwin.run.result import RunResult
+from fabrictwin.run.summary import summary, what_limits
+from fabrictwin.units import format_size, format_time
+
+BAR = 24
+# key of summary.json, name for people, unit, digits after the point
+FIGURES = [
+    ("tokens_per_s_per_gpu", "throughput", "tokens/s/GPU", 1),
+    ("model_tflops_per_gpu", "model", "TFLOP/s/GPU", 1),
+    ("hardware_tflops_per_gpu", "hardware", "TFLOP/s/GPU", 1),
+]
+NAMES = {
+    "hardware_tflops_per_gpu": "hardware TFLOP/s/GPU",
+    "model_tflops_per_gpu": "model TFLOP/s/GPU",
+    "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "step_time_s": "step time (s)",
+    "mfu": "MFU",
+}
+
+
+def bar(permille: int, width: int = BAR) -> str:
+    """A bar of eighths of a block: `permille` 1000 fills `width`."""
+    eighths = round(permille * width * 8 / 1000)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + ("" if rest == 0 else " ▏▎▍▌▋▊▉"[rest])
+
+
+def block(result: RunResult, folder: Path | None) -> str:
+    """The printed result. `folder` is where the rest of it lies."""
+    data = summary(result)
+    lines = [data["name"], f"  cluster     {data['cluster']['description']}"]
+    lines.append(f"  job         {data['job']['description']}")
+    lines.append(f"  fidelity    {data['fidelity']}, seed {data['seed']}")
+    lines += ["", f"  step time   {format_time(data['step_time_ps'])}"]
+    for key, name, unit, digits in FIGURES:
+        if data[key] is not None:
+            lines.append(f"  {name:<11} {data[key]:,.{digits}f} {unit}")
+    if data["mfu"] is not None:
+        peak = f"{data['peak_tflops_per_gpu']:g} TFLOP/s, {data['precision']}"
+        lines.append(f"  MFU         {data['mfu']:.1%} of the GPU's peak ({peak})")
+    lines += ["", "  where the step goes", *_breakdown(data), "", *_links(data)]
+    if data["reference"] is not None:
+        lines += ["", *_reference(data["reference"])]
+    if data["notes"]:
+        lines += ["", "  notes", *(f"    {note}" for note in data["notes"])]
+    lines += ["", f"  {what_limits(result)}"]
+    if folder is not None:
+        lines.append(f"  report      {folder / 'report.html'}")
+    return "\n".join(lines) + "\n"
+
+
+def _breakdown(data: dict[str, Any]) -> list[str]:
+    width = max(len(share["name"]) for share in data["breakdown"])
+    return [
+        f"    {share['name']:<{width}}  {share['percent']:5.1f}%  {format_time(share['time_ps']):>9}  "
+        f"{bar(round(share['percent'] * 10))}".rstrip()
+        for share in data["breakdown"]
+    ]
+
+
+def _links(data: dict[str, Any]) -> list[str]:
+    links = data["busiest_links"]
+    if not links:
+        return ["  no link carried anything"]
+    width = max(len(link["link"]) for link in links)
+    rows = [
+        f"    {link['link']:<{width}}  {link['utilisation']:6.1%}  {format_size(link['tx_bytes']):>9}"
+        f"  of {link['payload_gbps']:g} Gb/s"
+        for link in links
+    ]
+    return ["  busiest links", *rows]
+
+
+def _reference(reference: dict[str, Any]) -> list[str]:
+    lines = [f"  published   {reference['source']}"]
+    for key, figure in reference["figures"].items():
+        if figure["predicted"] is None:
+            lines.append(f"    {NAMES.get(key, key)}: published {figure['published']:g}, not predicted by this run")
+        else:
+            lines.append(
+                f"    {NAMES.get(key, key)}: published {figure['published']:g}, "
+                f"predicted {figure['predicted']:.4g} ({figure['difference_percent']:+.1f}%)"
+            )
+    return lines
