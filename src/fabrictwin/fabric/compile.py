@@ -291,10 +291,11 @@ def _plug(
     port_rate[a] = port_rate[b] = cables.rate_bps
     if len(cables):
         kinds, inverse = _by_value(np.asarray(cables.length_mm), np.asarray(cables.rate_bps))
-        latency = np.array(
-            [catalog.cable_latency_ps(mm, bps) + _fec_ps(blueprint.technology, bps) for mm, bps in kinds], np.int64
-        )
-        port_latency[a] = port_latency[b] = latency[inverse]
+        wire = np.array([catalog.cable_latency_ps(mm, bps) for mm, bps in kinds], np.int64)
+        # error correction is done where the link ends; the catalog's switch latencies hold theirs already
+        fec = np.array([_fec_ps(blueprint.technology, bps) for _, bps in kinds], np.int64)
+        for port, far in ((a, b), (b, a)):
+            port_latency[port] = wire[inverse] + np.where(far < node_port_start[host_nodes], fec[inverse], 0)
 
 
 def _invent_guids(node_guid: np.ndarray, node_kind: np.ndarray) -> None:

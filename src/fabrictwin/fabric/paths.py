@@ -13,13 +13,18 @@ import numpy as np
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
-from fabrictwin.fabric.template import HostTemplate
+from fabrictwin.fabric.template import HostTemplate, Paths
 
 
 class Walker(Protocol):
-    """What paths need of forwarding tables; `routing.tables.Routes` is one."""
+    """What paths need of forwarding tables; `routing.tables.Routes` is one.
+
+    `walk` returns network paths as (ports, start); `beyond_ps` the latency of what `walk` leaves out of them.
+    """
 
     def walk(self, source: I32, destination: I32, entropy: np.ndarray | None = None) -> tuple[I32, I64]: ...
+
+    def beyond_ps(self, source: I32, destination: I32) -> I64: ...
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class EndToEnd:
     edge: I64
     port: I32
     share: np.ndarray
+    before: np.ndarray  # what alternatives listed earlier take, so that bytes can be split without a remainder
     latency_ps: I64  # [E] wires and nodes on the way, the longest alternative, adapters' own costs included
     source_nic: I32  # [E] NONE inside a host
     destination_nic: I32  # [E]
@@ -41,7 +47,8 @@ def ranges(start: I64, count: I64) -> I64:
     """`start[i] .. start[i] + count[i]` for every i, one after the other."""
     total = int(count.sum())
     before = np.concatenate([[0], np.cumsum(count)])[:-1]
-    return np.arange(total) - np.repeat(before, count) + np.repeat(start, count)
+    expanded: I64 = np.arange(total) - np.repeat(before, count) + np.repeat(start, count)
+    return expanded
 
 
 def nearest_nics(template: HostTemplate) -> I32:
@@ -59,6 +66,14 @@ def nearest_nics(template: HostTemplate) -> I32:
         if hops:
             result[cpu] = min(hops)[1]
     return result
+
+
+def _share_before(paths: Paths) -> np.ndarray:
+    """[alternatives] the sum of the shares of a pair's earlier alternatives."""
+    total = np.cumsum(paths.share) - paths.share
+    of_pair = np.repeat(np.arange(len(paths.pair_start) - 1), np.diff(paths.pair_start))
+    before: np.ndarray = total - total[paths.pair_start[:-1][of_pair]]
+    return before
 
 
 class PathFinder:
@@ -87,11 +102,11 @@ class PathFinder:
             raise ConfigError(f"{fabric.node_name(int(node[lost[0]]))} has no adapter to reach other hosts by")
         return result
 
-    def _inside(self, source: I32, destination: I32) -> tuple[I64, I32, np.ndarray, I64]:
-        """Uses (pair, port, share) and latency of pairs of nodes of the same host."""
+    def _inside(self, source: I32, destination: I32) -> tuple[I64, I32, np.ndarray, np.ndarray, I64]:
+        """Uses (pair, port, share, share before) and latency of pairs of nodes of the same host."""
         fabric = self.fabric
         host = fabric.node_host[source]
-        parts: list[tuple[I64, I32, np.ndarray]] = []
+        parts: list[tuple[I64, I32, np.ndarray, np.ndarray]] = []
         latency = np.zeros(len(source), np.int64)
         for t, template in enumerate(fabric.templates):
             mine = np.flatnonzero(fabric.host_template[host] == t)
@@ -114,9 +129,9 @@ class PathFinder:
             use = ranges(paths.hop_start[alternative].astype(np.int64), hops)
             port_base = fabric.node_port_start[fabric.host_node_start[host[of_pair]]]
             ports = paths.ports[use] + np.repeat(port_base, hops)
-            parts.append(
-                (np.repeat(of_pair, hops), ports.astype(np.int32), np.repeat(paths.share[alternative], hops))
-            )
+            shares = np.repeat(paths.share[alternative], hops)
+            before = np.repeat(_share_before(paths)[alternative], hops)
+            parts.append((np.repeat(of_pair, hops), ports.astype(np.int32), shares, before))
             # every alternative's wires, and every node that passes on (not the last)
             wire = template.port_latency_ps[paths.ports]
             node = template.node_latency_ps[template.port_node[paths.ports]].copy()
@@ -125,9 +140,9 @@ class PathFinder:
             total = np.add.reduceat(np.concatenate([wire + node, [0]]), starts) if len(starts) else np.zeros(0)
             np.maximum.at(latency, of_pair, total[alternative].astype(np.int64))
         if not parts:
-            return np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0), latency
-        edge, port, share = (np.concatenate([part[i] for part in parts]) for i in range(3))
-        return edge, port, share, latency
+            return np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0), np.zeros(0), latency
+        edge, port, share, before = (np.concatenate([part[i] for part in parts]) for i in range(4))
+        return edge, port, share, before, latency
 
     def _arriving(self, departing: I32, destination: I32) -> I32:
         """The adapter that each destination receives through, in the subnet of the departing one."""
@@ -153,29 +168,29 @@ class PathFinder:
         source, destination = np.asarray(source, np.int32), np.asarray(destination, np.int32)
         same = fabric.node_host[source] == fabric.node_host[destination]
         near, far = np.flatnonzero(same), np.flatnonzero(~same)
-        edge, port, share, inside = self._inside(source[near], destination[near])
         latency = np.zeros(len(source), np.int64)
-        latency[near] = inside
         source_nic = np.full(len(source), NONE, np.int32)
         destination_nic = np.full(len(source), NONE, np.int32)
-        parts = [(near[edge], port, share, np.zeros(len(edge), np.int64))]
+        edge, port, share, before, latency[near] = self._inside(source[near], destination[near])
+        parts = [(near[edge], port, share, before, np.zeros(len(edge), np.int64))]
         if len(far):
             departing = self.adapter_of(source[far])
             arriving = self._arriving(departing, destination[far])
             source_nic[far], destination_nic[far] = departing, arriving
-            head, tail = fabric.nic_node[departing], fabric.nic_node[arriving]
-            edge, port, share, out = self._inside(source[far], head)
-            parts.append((far[edge], port, share, np.zeros(len(edge), np.int64)))
+            edge, port, share, before, out = self._inside(source[far], fabric.nic_node[departing])
+            parts.append((far[edge], port, share, before, np.zeros(len(edge), np.int64)))
             ports, start = self.routes.walk(departing, arriving, None if entropy is None else entropy[far])
-            hops = np.diff(start)
-            parts.append((np.repeat(far, hops), ports, np.ones(len(ports)), np.ones(len(ports), np.int64)))
+            one, hops = np.ones(len(ports)), np.diff(start)
+            parts.append((np.repeat(far, hops), ports, one, 0 * one, one.astype(np.int64)))
             passing = fabric.node_latency_ps[fabric.port_node[ports]] + fabric.port_latency_ps[ports]
-            network = np.add.reduceat(passing, start[:-1])
-            edge, port, share, into = self._inside(tail, destination[far])
-            parts.append((far[edge], port, share, np.full(len(edge), 2)))
+            network = np.add.reduceat(passing, start[:-1]) + self.routes.beyond_ps(departing, arriving)
+            edge, port, share, before, into = self._inside(fabric.nic_node[arriving], destination[far])
+            parts.append((far[edge], port, share, before, np.full(len(edge), 2)))
             # the adapter reads memory before it sends: a request there, then the data back
             latency[far] = 2 * out + network + into
             latency[far] += fabric.nic_post_ps[departing] + fabric.nic_deliver_ps[arriving]
-        edge, port, share, leg = (np.concatenate([part[i] for part in parts]) for i in range(4))
+        edge, port, share, before, leg = (np.concatenate([part[i] for part in parts]) for i in range(5))
         order = np.lexsort((leg, edge))
-        return EndToEnd(edge[order], port[order], share[order], latency, source_nic, destination_nic)
+        return EndToEnd(
+            edge[order], port[order], share[order], before[order], latency, source_nic, destination_nic
+        )

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fabrictwin.kernel.jit import entry
+from fabrictwin.kernel.jit import entry, inner
 
 NONE = -1
 FOREVER = 2**62
@@ -139,7 +139,7 @@ class State(NamedTuple):
     ended: np.ndarray  # int32 [n] operations in the order in which they ended
 
 
-@entry
+@inner
 def push(queue, time_ps, what):
     n = queue.size[0]
     sequence = queue.size[1]
@@ -159,7 +159,7 @@ def push(queue, time_ps, what):
     queue.what[i] = what
 
 
-@entry
+@inner
 def pop(queue):
     """Remove the earliest and return what it is."""
     top = queue.what[0]
@@ -189,12 +189,12 @@ def pop(queue):
     return top
 
 
-@entry
+@inner
 def earlier(drains, a, b):
     return drains.time_ps[a] < drains.time_ps[b] or (drains.time_ps[a] == drains.time_ps[b] and a < b)
 
 
-@entry
+@inner
 def reschedule(drains, component, time_ps):
     """Set a component's next drain and restore the heap."""
     drains.time_ps[component] = time_ps
@@ -225,7 +225,7 @@ def reschedule(drains, component, time_ps):
     place[component] = i
 
 
-@entry
+@inner
 def share_push(share, what, n, value, item):
     i = n
     while i > 0:
@@ -237,7 +237,7 @@ def share_push(share, what, n, value, item):
     share[i], what[i] = value, item
 
 
-@entry
+@inner
 def share_pop(share, what, n):
     """Drop the smallest of `n`; the caller has read it."""
     value, item = share[n - 1], what[n - 1]
@@ -258,7 +258,7 @@ def share_pop(share, what, n):
     share[i], what[i] = value, item
 
 
-@entry
+@inner
 def freeze(flows, scratch, member, rate):
     """Fix a member's rate; its demand becomes taken capacity."""
     flow = flows.member_flow[member]
@@ -272,7 +272,7 @@ def freeze(flows, scratch, member, rate):
         scratch.taken[r] += used * rate
 
 
-@entry
+@inner
 def fill_progressively(flows, scratch, distinct):
     """Max-min fair rates of the `distinct` active flows listed in scratch.members, into scratch.flow_rate."""
     touched = 0
@@ -335,7 +335,7 @@ def fill_progressively(flows, scratch, distinct):
         scratch.is_touched[scratch.touched[k]] = 0
 
 
-@entry
+@inner
 def solve(state, component):
     """Rates of a component's active flows into scratch.flow_rate, from memory or by filling."""
     flows, instances, memo, scratch = state.flows, state.instances, state.memo, state.scratch
@@ -376,7 +376,7 @@ def solve(state, component):
         memo.used[1] += 1
 
 
-@entry
+@inner
 def update(state, component):
     """Solve a component anew and reschedule its next drain."""
     instances, scratch = state.instances, state.scratch
@@ -404,7 +404,7 @@ def update(state, component):
     reschedule(state.drains, component, first)
 
 
-@entry
+@inner
 def mark(state, component):
     """The component's set of active flows changed: solve it before time moves on."""
     scratch = state.scratch
@@ -414,7 +414,7 @@ def mark(state, component):
         state.clock[1] += 1
 
 
-@entry
+@inner
 def start(state, op):
     """An operation whose predecessors have all ended."""
     operations, flows, instances = state.operations, state.flows, state.instances
@@ -450,7 +450,7 @@ def start(state, op):
         mark(state, component)
 
 
-@entry
+@inner
 def drain(state, component):
     """Take out the flows of a component whose bytes have left; they are delivered after their fill latency."""
     flows, instances = state.flows, state.instances
@@ -481,7 +481,7 @@ def drain(state, component):
     mark(state, component)
 
 
-@entry
+@inner
 def end(state, op):
     """An operation is over; start what waited for it alone."""
     operations = state.operations
@@ -495,7 +495,7 @@ def end(state, op):
             start(state, following)
 
 
-@entry
+@inner
 def settle(state):
     """Solve every component whose active set changed."""
     for k in range(state.clock[1]):
@@ -542,3 +542,103 @@ def run(state, until_ps):
     if until_ps < FOREVER:
         clock[0] = max(clock[0], until_ps)
     return OK
+
+
+@inner
+def root_of(parent, i):
+    """The root of a union-find forest, halving the path on the way."""
+    while parent[i] != i:
+        parent[i] = parent[parent[i]]
+        i = parent[i]
+    return i
+
+
+@entry
+def find_components(member_start, use_start, use_resource, owner, component):
+    """Number the sets of flows that share resources, even through others. `owner` int32 [R] comes filled with -1.
+
+    Returns their number; `component` int32 [F] is filled, numbered by first flow.
+    """
+    flows = len(component)
+    parent = np.arange(flows).astype(np.int32)
+    for flow in range(flows):
+        for member in range(member_start[flow], member_start[flow + 1]):
+            for u in range(use_start[member], use_start[member + 1]):
+                r = use_resource[u]
+                if owner[r] == NONE:
+                    owner[r] = flow
+                else:
+                    a, b = root_of(parent, owner[r]), root_of(parent, flow)
+                    if a < b:
+                        parent[b] = a
+                    elif b < a:
+                        parent[a] = b
+    count = 0
+    for flow in range(flows):
+        if parent[flow] == flow:
+            component[flow] = count
+            count += 1
+        else:
+            component[flow] = component[root_of(parent, flow)]
+    return count
+
+
+@entry
+def carry_over(old, new):
+    """Move what is at work into a state with more operations and flows (ids stay the same)."""
+    new.clock[0], new.clock[2], new.clock[3] = old.clock[0], old.clock[2], old.clock[3]
+    new.ended[: old.clock[2]] = old.ended[: old.clock[2]]
+    for i in range(old.queue.size[0]):
+        new.queue.time_ps[i] = old.queue.time_ps[i]
+        new.queue.sequence[i] = old.queue.sequence[i]
+        new.queue.what[i] = old.queue.what[i]
+    new.queue.size[0], new.queue.size[1] = old.queue.size[0], old.queue.size[1]
+    for component in range(len(old.instances.head)):
+        i = old.instances.head[component]
+        while i != NONE:
+            k = new.instances.free[0]
+            new.instances.free[0] = new.instances.after[k]
+            flow = old.instances.flow[i]
+            to = new.flows.component[flow]
+            new.instances.op[k] = old.instances.op[i]
+            new.instances.flow[k] = flow
+            new.instances.remaining[k] = old.instances.remaining[i]
+            new.instances.rate[k] = old.instances.rate[i]
+            new.instances.since_ps[k] = old.instances.since_ps[i]
+            new.instances.drain_ps[k] = old.instances.drain_ps[i]
+            new.instances.after[k] = NONE
+            tail = new.instances.tail[to]
+            new.instances.before[k] = tail
+            if tail == NONE:
+                new.instances.head[to] = k
+            else:
+                new.instances.after[tail] = k
+            new.instances.tail[to] = k
+            mark(new, to)
+            i = old.instances.after[i]
+
+
+@entry
+def forget(state):
+    """Capacities changed: remembered rates are void, and every component is to be solved again."""
+    state.memo.set_hash[:] = 0
+    state.memo.used[:] = 0
+    for component in range(len(state.instances.head)):
+        mark(state, component)
+
+
+@entry
+def progress(state):
+    """[F] how much of its bytes each flow's instances at work have moved, in executions."""
+    instances = state.instances
+    moved = np.zeros(len(state.flows.size_bytes))
+    for component in range(len(instances.head)):
+        i = instances.head[component]
+        while i != NONE:
+            flow = instances.flow[i]
+            size = state.flows.size_bytes[flow]
+            rate = max(instances.rate[i], 0.0)
+            remaining = max(0.0, instances.remaining[i] - rate * (state.clock[0] - instances.since_ps[i]))
+            moved[flow] += (size - remaining) / size
+            i = instances.after[i]
+    return moved

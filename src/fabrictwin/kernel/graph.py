@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fabrictwin.kernel.jit import entry
+from fabrictwin.kernel.jit import entry, inner
 
 NONE = -1
 UNREACHED = 255  # a distance no fabric has
@@ -173,7 +173,7 @@ def walk_tables(lft, node_row, node_port_start, port_peer, port_node, from_port,
     return OK, 0
 
 
-@entry
+@inner
 def crc32(words, seed):
     """CRC-32 (IEEE 802.3, reflected) of 32-bit words, little end first, started at `seed`."""
     crc = np.uint32(seed) ^ np.uint32(0xFFFFFFFF)
@@ -189,7 +189,7 @@ def crc32(words, seed):
     return crc ^ np.uint32(0xFFFFFFFF)
 
 
-@entry
+@inner
 def murmur3(words, seed):
     """MurmurHash3_x86_32 of 32-bit words."""
     h = np.uint32(seed)
@@ -213,7 +213,7 @@ CRC32 = 0
 MURMUR3 = 1
 
 
-@entry
+@inner
 def hash_tuple(kind, words, seed):
     """The 5-tuple's hash by the named function."""
     if kind == CRC32:

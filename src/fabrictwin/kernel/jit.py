@@ -55,6 +55,9 @@ entry = numba.njit(cache=True, nogil=True)
 # allocates nothing, and counting references on every array it is handed costs a factor of ten.
 helper = numba.njit(forceinline=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
+# A function that only other compiled code calls, without a say in how it is inlined.
+inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
 # A helper that stays a call of its own: rare paths, and code too long to inline.
 outlined = numba.njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 

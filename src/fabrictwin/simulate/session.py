@@ -69,3 +69,7 @@ class Session(Protocol):
     def started_ps(self) -> npt.NDArray[np.int64]:
         """[operations posted so far] when each started; -1 where it has not."""
         ...
+
+    def ended_ps(self) -> npt.NDArray[np.int64]:
+        """[operations posted so far] when each ended; -1 where it has not."""
+        ...

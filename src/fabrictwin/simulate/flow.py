@@ -1,0 +1,293 @@
+"""The flow engine: messages as fluid flows over the real routes, with max-min fair rates.
+
+Where nothing is congested it agrees with the packet engine. Where something is, it knows routes, headers and
+latency only: queues, pauses, marks and losses are not modelled, and their counters say so.
+
+A communication of one group starts one flow a channel. One of several groups (folded: they act alike) starts
+one flow for all channels of the same size, which moves at the rate of its slowest member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.errors import InvariantError
+from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
+from fabrictwin.fabric.paths import PathFinder, Walker
+from fabrictwin.program.program import Communication, Operations
+from fabrictwin.simulate.binding import PS_PER_S, Bound, bind, capacities
+from fabrictwin.simulate.session import FOREVER, Completions, LinkChange
+from fabrictwin.trace.trace import Counters
+
+_MEMO_SLOTS = 1 << 16
+_MEMO_POOL = 1 << 20
+_KEY_SEED = 0x5EED
+
+
+class FlowSession:
+    """A session of the flow engine over one fabric and its tables."""
+
+    fidelity = "flow"
+
+    def __init__(self, fabric: Fabric, routes: Walker) -> None:
+        from fabrictwin.kernel import fluid
+
+        self._fluid = fluid
+        self.fabric = fabric
+        self.finder = PathFinder(fabric, routes)
+        self._capacity = capacities(fabric)
+        self._keys = np.random.Generator(np.random.PCG64(_KEY_SEED))
+        self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._port_use: list[tuple[int, Bound, I64]] = []  # (first flow, bound, flow of each channel)
+        self._reported = 0
+        self._state = self._build(_empty_columns(fluid))
+
+    @property
+    def now_ps(self) -> int:
+        return int(self._state.clock[0])
+
+    @property
+    def solves(self) -> int:
+        """How often rates were solved rather than remembered."""
+        return int(self._state.clock[3])
+
+    def post(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> int:
+        """Add operations; those without predecessors start now. Returns the id of the first."""
+        old = self._columns
+        base_op, base_flow = len(old["kind"]), len(old["size_bytes"])
+        bound, _ = bind(communications, rank_node, self.fabric, self.finder)
+        flow_of_channel, flow_channels, flow_communication = _group_channels(bound, communications)
+        self._port_use.append((base_flow, bound, flow_of_channel))
+
+        n = len(operations)
+        first = np.searchsorted(flow_communication, np.arange(len(communications) + 1))
+        takes_part = operations.communication != NONE
+        which = np.where(takes_part, operations.communication, 0)
+        some = len(communications) > 0
+        new: dict[str, npt.NDArray[Any]] = {
+            "kind": operations.kind.astype(np.int8),
+            "duration_ps": operations.duration_ps.astype(np.int64),
+            "first_flow": (np.where(takes_part, first[which], 0) + base_flow).astype(np.int32),
+            "flow_count": np.where(takes_part, np.diff(first)[which] if some else 0, 0).astype(np.int32),
+            "waits": np.diff(operations.after_start).astype(np.int32),
+            "open_flows": np.zeros(n, np.int32),
+            "start_ps": np.full(n, -1, np.int64),
+            "end_ps": np.full(n, -1, np.int64),
+        }
+        waiting = np.repeat(np.arange(n, dtype=np.int32), np.diff(operations.after_start))
+        order = np.argsort(operations.after, kind="stable")
+        new["next_op"] = (waiting[order] + base_op).astype(np.int32)
+        counts = np.bincount(operations.after, minlength=n)
+        new["next_count"] = counts.astype(np.int64)
+
+        member = np.argsort(flow_of_channel, kind="stable")  # channels in the order of their flows
+        uses = np.diff(bound.use_start)[member]
+        lead = flow_channels
+        new["size_bytes"] = bound.size_bytes[lead].astype(np.float64)
+        longest = np.zeros(len(lead), np.int64)
+        np.maximum.at(longest, flow_of_channel, bound.fill_ps)
+        new["fill_ps"] = longest
+        new["fill_bytes"] = bound.fill_bytes[lead].astype(np.float64)
+        limit = np.full(len(lead), np.inf)
+        np.minimum.at(limit, flow_of_channel, bound.limit)
+        new["limit"] = limit
+        new["member_count"] = np.bincount(flow_of_channel, minlength=len(lead)).astype(np.int64)
+        new["use_count"] = uses.astype(np.int64)
+        at = np.repeat(bound.use_start[:-1][member], uses) + _within(uses)
+        new["use_resource"] = bound.use_resource[at]
+        new["use_coefficient"] = bound.use_coefficient[at]
+        new["key"] = self._keys.integers(1, 2**64, len(lead), dtype=np.uint64)
+        new["active"] = np.zeros(len(lead), np.int32)
+        new["drained"] = np.zeros(len(lead), np.int64)
+        for name, part in new.items():
+            self._columns[name] = np.concatenate([old[name], part])
+        self._state = self._build(self._columns)
+        self._fluid.start_ready(self._state, base_op, base_op + n)
+        return base_op
+
+    def _build(self, columns: dict[str, npt.NDArray[Any]]) -> Any:
+        """The kernel's state over the present columns; what is at work carries over."""
+        fluid = self._fluid
+        self._columns = columns
+        before = getattr(self, "_state", None)
+        n, flows = len(columns["kind"]), len(columns["size_bytes"])
+        resources = len(self._capacity)
+        member_start = _starts(columns["member_count"])
+        use_start = _starts(columns["use_count"])
+        member_flow = np.repeat(np.arange(flows, dtype=np.int32), columns["member_count"])
+        use_member = np.repeat(np.arange(len(use_start) - 1, dtype=np.int32), columns["use_count"])
+        use_resource = columns["use_resource"]
+        order = np.argsort(use_resource, kind="stable")
+        user_start = np.concatenate([[0], np.cumsum(np.bincount(use_resource, minlength=resources))])
+        component = np.empty(flows, np.int32)
+        components = fluid.find_components(
+            member_start, use_start, use_resource, np.full(resources, -1, np.int32), component
+        )
+        operations = fluid.Operations(
+            *(columns[name] for name in ("kind", "duration_ps", "first_flow", "flow_count")),
+            _starts(columns["next_count"]),
+            *(columns[name] for name in ("next_op", "waits", "open_flows", "start_ps", "end_ps")),
+        )
+        flow_table = fluid.Flows(
+            *(columns[name] for name in ("size_bytes", "fill_ps", "fill_bytes", "limit")),
+            component,
+            member_start.astype(np.int32),
+            use_start,
+            use_resource,
+            columns["use_coefficient"],
+            user_start.astype(np.int64),
+            use_member[order],
+            columns["use_coefficient"][order],
+            member_flow,
+            self._capacity,
+            columns["key"],
+            columns["active"],
+            columns["drained"],
+        )
+        at_work = int(columns["flow_count"].astype(np.int64).sum()) + 1
+        instances = fluid.Instances(
+            op=np.zeros(at_work, np.int32),
+            flow=np.zeros(at_work, np.int32),
+            remaining=np.zeros(at_work),
+            rate=np.zeros(at_work),
+            since_ps=np.zeros(at_work, np.int64),
+            drain_ps=np.zeros(at_work, np.int64),
+            after=np.append(np.arange(1, at_work, dtype=np.int32), np.int32(NONE)),
+            before=np.full(at_work, NONE, np.int32),
+            head=np.full(components, NONE, np.int32),
+            tail=np.full(components, NONE, np.int32),
+            free=np.zeros(1, np.int32),
+        )
+        events = n + at_work + 1
+        queue = fluid.Queue(
+            np.zeros(events, np.int64),
+            np.zeros(events, np.int64),
+            np.zeros(events, np.int64),
+            np.zeros(2, np.int64),
+        )
+        drains = fluid.Drains(
+            np.arange(components, dtype=np.int32),
+            np.arange(components, dtype=np.int32),
+            np.full(components, fluid.FOREVER, np.int64),
+        )
+        memo = fluid.Memo(
+            np.zeros(_MEMO_SLOTS, np.uint64),
+            np.zeros(_MEMO_SLOTS, np.int32),
+            np.zeros(_MEMO_SLOTS, np.int32),
+            np.zeros(_MEMO_POOL, np.int32),
+            np.zeros(_MEMO_POOL),
+            np.zeros(2, np.int64),
+        )
+        scratch = fluid.Scratch(
+            flow_rate=np.zeros(flows),
+            member_frozen=np.zeros(len(member_flow), np.int8),
+            demand=np.zeros(resources),
+            taken=np.zeros(resources),
+            touched=np.zeros(resources, np.int32),
+            is_touched=np.zeros(resources, np.int8),
+            heap_share=np.zeros(resources + flows + 1),
+            heap_what=np.zeros(resources + flows + 1, np.int32),
+            dirty=np.zeros(components, np.int32),
+            is_dirty=np.zeros(components, np.int8),
+            members=np.zeros(flows, np.int32),
+        )
+        state = fluid.State(
+            operations,
+            flow_table,
+            instances,
+            queue,
+            drains,
+            memo,
+            scratch,
+            np.zeros(4, np.int64),
+            np.zeros(n, np.int32),
+        )
+        if before is not None:
+            fluid.carry_over(before, state)
+        return state
+
+    def advance(self, until_ps: int = FOREVER) -> Completions:
+        """Run until `until_ps` or until nothing is left to do.
+
+        Raises InvariantError where operations are left that can never start (their predecessors form a cycle).
+        """
+        state = self._state
+        self._fluid.run(state, until_ps)
+        done = int(state.clock[2])
+        if until_ps >= FOREVER and done < len(state.operations.kind):
+            stuck = np.flatnonzero(state.operations.end_ps < 0)
+            idle = np.flatnonzero((state.operations.end_ps < 0) & (state.operations.start_ps >= 0))
+            why = "its links carry nothing" if len(idle) else "it waits for operations that wait for it"
+            first = int(idle[0] if len(idle) else stuck[0])
+            raise InvariantError(f"{len(stuck)} operations never end; the first is {first}: {why}")
+        ended = state.ended[self._reported : done].astype(np.int64)
+        self._reported = done
+        return Completions(ended, state.operations.end_ps[ended])
+
+    def change(self, change: LinkChange) -> None:
+        """A link changes now: rates are solved again."""
+        fabric, state = self.fabric, self._state
+        built = int(fabric.port_payload_bps[change.port])
+        if change.rate_bps is not None:
+            share = built / max(int(fabric.port_rate_bps[change.port]), 1)
+            built = round(change.rate_bps * share)
+        self._capacity[change.port] = built / (8 * PS_PER_S)
+        self._fluid.forget(state)
+
+    def counters(self) -> Counters:
+        """Bytes that left each port: of flows that are done, exactly; of those at work, as far as they are."""
+        progress = self._fluid.progress(self._state)
+        drained = self._state.flows.drained
+        tx_bytes = np.zeros(self.fabric.ports, np.int64)
+        for first, bound, flow_of_channel in self._port_use:
+            flow = np.repeat(flow_of_channel + first, np.diff(bound.port_start))
+            whole = drained[flow] * bound.port_bytes
+            part = np.rint(progress[flow] * bound.port_bytes).astype(np.int64)
+            np.add.at(tx_bytes, bound.port, whole + part)
+        return Counters(tx_bytes)
+
+    def started_ps(self) -> I64:
+        """When each operation started; -1 where it has not."""
+        started: I64 = self._state.operations.start_ps.copy()
+        return started
+
+    def ended_ps(self) -> I64:
+        """When each operation ended; -1 where it has not."""
+        ended: I64 = self._state.operations.end_ps.copy()
+        return ended
+
+
+def _empty_columns(fluid: object) -> dict[str, npt.NDArray[Any]]:
+    kinds: dict[str, type] = dict.fromkeys(
+        ("first_flow", "flow_count", "waits", "open_flows", "next_op", "use_resource", "active"), np.int32
+    )
+    kinds |= dict.fromkeys(("duration_ps", "start_ps", "end_ps", "next_count", "fill_ps"), np.int64)
+    kinds |= dict.fromkeys(("member_count", "use_count", "drained"), np.int64)
+    kinds |= dict.fromkeys(("size_bytes", "fill_bytes", "limit", "use_coefficient"), np.float64)
+    kinds |= {"kind": np.int8, "key": np.uint64}
+    return {name: np.zeros(0, kind) for name, kind in kinds.items()}
+
+
+def _starts(counts: npt.NDArray[Any]) -> I64:
+    return np.concatenate([[0], np.cumsum(counts.astype(np.int64))]).astype(np.int64)
+
+
+def _within(counts: I64) -> I64:
+    """0 .. counts[i] - 1 for every i, one after the other."""
+    total = int(counts.sum())
+    within: I64 = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    return within
+
+
+def _group_channels(bound: Bound, communications: Sequence[Communication]) -> tuple[I64, I64, I64]:
+    """(flow of each channel, one channel of each flow, communication of each flow)."""
+    channels = len(bound.communication)
+    folded = np.array([c.groups > 1 for c in communications], bool)
+    alone = np.where(folded[bound.communication], 0, np.arange(channels)) if channels else np.zeros(0, np.int64)
+    key = np.stack([bound.communication.astype(np.int64), alone, bound.size_bytes, bound.fill_bytes], axis=1)
+    _, lead, flow = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    return flow.reshape(-1).astype(np.int64), lead.astype(np.int64), bound.communication[lead].astype(np.int64)
