@@ -60,6 +60,7 @@ class Channels:
     payload_bytes: I64  # [C]
     offset_bytes: I64  # [C]
     chunk_bytes: I64  # [C] the unit that is passed on: a rank forwards a chunk once it has all of it
+    element_bytes: int = 1  # shards and chunks are whole elements; all columns of bytes are multiples of it
 
     def __len__(self) -> int:
         return len(self.pattern)
