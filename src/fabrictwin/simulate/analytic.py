@@ -16,8 +16,9 @@ import numpy as np
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
+from fabrictwin.fabric.paths import EndToEnd
 from fabrictwin.program.program import Communication, Operations, OpKind
-from fabrictwin.simulate.binding import PS_PER_S, Bound, EndToEnd, bind
+from fabrictwin.simulate.binding import PS_PER_S, Bound, bind
 from fabrictwin.simulate.flow import FlowSession
 from fabrictwin.simulate.session import LinkChange
 from fabrictwin.trace.trace import Counters

@@ -1,0 +1,161 @@
+"""The twin: one fabric with its tables, link states and clock, and the sessions over them.
+
+Batch runs make one and throw it away; a long-lived one is changed while it lives. What it is at rest can be
+saved and loaded: the blueprint, how it is routed, its tables, its changed links, its clock. Operations that are
+under way cannot.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
+from fabrictwin.errors import ConfigError, InvariantError
+from fabrictwin.fabric.compile import compile_fabric
+from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.routing.registry import route
+from fabrictwin.routing.tables import Routes
+from fabrictwin.simulate.session import LinkChange, Session
+
+Fidelity = Literal["packet", "flow", "analytic"]
+
+_FORMAT = 1
+
+
+class Twin:
+    """A cluster that lives. `dead` lists cables that are down from the start: tables know nothing of them."""
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        *,
+        engine: str = "auto",
+        hash_name: str = "crc32",
+        seed: int = 0,
+        dead: tuple[int, ...] = (),
+    ) -> None:
+        self.blueprint = _without(blueprint, dead) if dead else blueprint
+        self.engine, self.hash_name, self.seed = engine, hash_name, seed
+        self.fabric: Fabric = compile_fabric(self.blueprint)
+        self.link_rate_bps: dict[int, int] = {}  # ports that do not run at the rate they were built for
+        self._session: Session | None = None
+        self._tables: np.ndarray | None = None
+        self._clock_ps = 0
+
+    @cached_property
+    def routes(self) -> Routes:
+        """The forwarding tables; computed when first asked for."""
+        routes = route(self.fabric, engine=self.engine, hash_name=self.hash_name, seed=self.seed)
+        return routes if self._tables is None else replace(routes, lft=self._tables)
+
+    @property
+    def now_ps(self) -> int:
+        return self._clock_ps + (self._session.now_ps if self._session else 0)
+
+    def degrade(self, cable: int, rate_bps: int) -> None:
+        """Both directions of a cable of the blueprint run at another rate from now on."""
+        cables = self.blueprint.cables
+        node = int(cables.a_node[cable])
+        switches, nics = len(self.blueprint.switches), len(self.fabric.nic_node)
+        if switches <= node < switches + nics:
+            port = int(self.fabric.nic_port[node - switches])
+        else:
+            first = int(self.fabric.host_node_start[-1])
+            at = first + (node if node < switches else node - nics)
+            port = int(self.fabric.node_port_start[at]) + int(cables.a_port[cable]) - 1
+        for end in (port, int(self.fabric.port_peer[port])):
+            self.link_rate_bps[end] = rate_bps
+            if self._session is not None:
+                self._session.change(LinkChange(end, rate_bps))
+
+    def session(self, fidelity: Fidelity = "flow") -> Session:
+        """A new session of an engine over this twin, links as they are now. It becomes the twin's own."""
+        session: Session
+        if fidelity == "analytic":
+            from fabrictwin.simulate.analytic import AnalyticSession
+
+            session = AnalyticSession(self.fabric)
+        elif fidelity == "flow":
+            from fabrictwin.simulate.flow import FlowSession
+
+            session = FlowSession(self.fabric, self.routes)
+        else:
+            from fabrictwin.simulate.packet import PacketSession
+
+            session = PacketSession(self.fabric, self.routes)
+        for port, rate_bps in sorted(self.link_rate_bps.items()):
+            session.change(LinkChange(port, rate_bps))
+        self._clock_ps = self.now_ps
+        self._session = session
+        return session
+
+    def save(self, path: str | Path) -> None:
+        """Write the twin at rest as one .npz file without pickles. Raises InvariantError while it is at work."""
+        if self._session is not None and (self._session.ended_ps() < 0).any():
+            raise InvariantError("a twin with operations under way cannot be saved")
+        state = {
+            "format": _FORMAT,
+            "engine": self.engine,
+            "hash": self.hash_name,
+            "seed": self.seed,
+            "clock_ps": self.now_ps,
+            "technology": self.blueprint.technology,
+            "mtu_bytes": self.blueprint.mtu_bytes,
+            "hosts": [asdict(site) for site in self.blueprint.hosts],
+            "switches": [asdict(site) for site in self.blueprint.switches],
+            "aggregations": [asdict(site) for site in self.blueprint.aggregations],
+            "notes": list(self.blueprint.notes),
+        }
+        with Path(path).open("wb") as file:
+            np.savez(
+                file,
+                state=np.frombuffer(json.dumps(state, sort_keys=True).encode(), np.uint8),
+                cables=np.stack([np.asarray(column) for column in vars(self.blueprint.cables).values()]),
+                lft=self.routes.lft,
+                links=np.array(sorted(self.link_rate_bps.items()), np.int64).reshape(-1, 2),
+            )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Twin:
+        """Read what `save` wrote. Raises ConfigError for anything else."""
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                state: dict[str, Any] = json.loads(stored["state"].tobytes())
+                cables, lft, links = stored["cables"], stored["lft"], stored["links"]
+            if state["format"] != _FORMAT:
+                raise ValueError(f"got format {state['format']}, expected {_FORMAT}")
+            blueprint = Blueprint(
+                technology=state["technology"],
+                hosts=tuple(HostSite(**_tuples(site)) for site in state["hosts"]),
+                switches=tuple(SwitchSite(**site) for site in state["switches"]),
+                cables=Cables(*cables),
+                aggregations=tuple(AggregationSite(**site) for site in state["aggregations"]),
+                mtu_bytes=state["mtu_bytes"],
+                notes=tuple(state["notes"]),
+            )
+            twin = cls(blueprint, engine=state["engine"], hash_name=state["hash"], seed=state["seed"])
+        except ConfigError:
+            raise
+        except Exception as error:  # a damaged file can fail anywhere between zip, numpy and json
+            raise ConfigError(f"expected a twin that was saved: {error}", file=path) from None
+        twin._tables = lft
+        twin._clock_ps = int(state["clock_ps"])
+        twin.link_rate_bps = {int(port): int(rate) for port, rate in links}
+        return twin
+
+
+def _tuples(site: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in site.items()}
+
+
+def _without(blueprint: Blueprint, dead: tuple[int, ...]) -> Blueprint:
+    """The blueprint with some cables pulled."""
+    keep = np.setdiff1d(np.arange(len(blueprint.cables)), dead)
+    cables = Cables(*(np.asarray(column)[keep] for column in vars(blueprint.cables).values()))
+    return replace(blueprint, cables=cables)

@@ -1,0 +1,301 @@
+"""The fluid engine against closed forms and a brute-force max-min solver; the analytic engine beside it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from clusters import boxes, dgx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fabrictwin.errors import InvariantError
+from fabrictwin.fabric.fabric import LinkKind
+from fabrictwin.program import collectives, patterns
+from fabrictwin.program.program import NONE, Operations, OpKind
+from fabrictwin.simulate.analytic import AnalyticSession
+from fabrictwin.simulate.binding import bind
+from fabrictwin.simulate.flow import FlowSession
+from fabrictwin.simulate.session import LinkChange
+
+MIB = 1 << 20
+
+
+def operations(communication: list[int], after: list[list[int]], duration: list[int] | None = None) -> Operations:
+    """One operation an entry: a communication, or compute where it is NONE."""
+    n = len(communication)
+    return Operations(
+        kind=np.array([OpKind.COMPUTE if c == NONE else OpKind.COMMUNICATE for c in communication], np.int8),
+        actor=np.zeros(n, np.int32),
+        duration_ps=np.array(duration or [0] * n, np.int64),
+        communication=np.array(communication, np.int32),
+        label=np.zeros(n, np.int16),
+        micro_batch=np.full(n, NONE, np.int32),
+        after_start=np.concatenate([[0], np.cumsum([len(a) for a in after])]).astype(np.int32),
+        after=np.array([p for a in after for p in a], np.int32),
+    )
+
+
+def times(session, communications, rank_node) -> list[int]:
+    """Durations of communications that all start at once."""
+    first = session.post(
+        operations(list(range(len(communications))), [[] for _ in communications]), communications, rank_node
+    )
+    session.advance()
+    return [int(t) for t in session.ended_ps()[first:]]
+
+
+def flow(twin) -> FlowSession:
+    return FlowSession(twin.fabric, twin.routes)
+
+
+def test_a_message_takes_its_latency_and_its_bytes_over_the_slowest_link():
+    twin = dgx()
+    session = flow(twin)
+    send = collectives.send(np.array([[0, 8]]), 256 * MIB)
+    (took,) = times(session, [send], twin.fabric.gpu_node)
+    found = session.finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[8:9])
+    slowest = min(int(twin.fabric.port_payload_bps[p]) for p in found.port)
+    assert took == pytest.approx(int(found.latency_ps[0]) + 256 * MIB * 8e12 / slowest, rel=1e-9)
+
+
+def test_two_messages_share_a_link_in_half_each():
+    twin = boxes()
+    size = 64 * MIB
+    one = times(flow(twin), [collectives.send(np.array([[0, 4]]), size)], twin.fabric.gpu_node)
+    both = times(
+        flow(twin),
+        [collectives.send(np.array([[0, 4]]), size), collectives.send(np.array([[1, 4]]), size)],
+        twin.fabric.gpu_node,
+    )
+    assert both[0] == pytest.approx(2 * one[0], rel=1e-3)
+    assert both[0] == pytest.approx(both[1], rel=1e-3)
+
+
+def test_what_one_flow_leaves_another_takes():
+    """Three flows, one leaving early: the second half of the others runs faster (fluid, by hand)."""
+    twin = boxes()
+    gpus = twin.fabric.gpu_node
+    big, small = 60 * MIB, 20 * MIB
+    port = int(twin.fabric.nic_port[0])
+    rate = twin.fabric.port_payload_bps[port] / 8e12
+    sends = [collectives.send(np.array([[0, to]]), size) for to, size in ((4, big), (6, big), (8, small))]
+    took = times(flow(twin), sends, gpus)
+    shared = 3 * small / rate
+    assert took[2] == pytest.approx(shared, rel=1e-3)
+    assert took[0] == pytest.approx(shared + 2 * (big - small) / rate, rel=1e-3)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_ring_all_reduce_inside_a_host_is_its_closed_form(ranks):
+    twin = dgx()
+    size = 840 * MIB
+    session = flow(twin)
+    ring = collectives.all_reduce(np.arange(ranks)[None], size)
+    (took,) = times(session, [ring], twin.fabric.gpu_node)
+    bound, _ = bind([ring], twin.fabric.gpu_node, twin.fabric, session.finder)
+    gpu = int(twin.fabric.gpu_node[0])
+    mine = range(twin.fabric.node_port_start[gpu], twin.fabric.node_port_start[gpu + 1])
+    nvlink = sum(int(twin.fabric.port_payload_bps[p]) for p in mine if twin.fabric.port_kind[p] == LinkKind.NVLINK)
+    per_edge = patterns.edges(ring.channels).size_bytes.max()
+    assert took == pytest.approx(int(bound.fill_ps[0]) + per_edge * 8e12 / nvlink, rel=1e-6)
+    assert per_edge == pytest.approx(2 * (ranks - 1) / ranks * size, rel=1e-6)
+
+
+def test_ring_all_reduce_bytes_per_link_are_exactly_the_closed_form():
+    """Over four hosts with one channel a GPU: every adapter carries one edge each way, every edge 2(n-1)/n."""
+    twin = dgx()
+    n, channels = 32, 8
+    size = n * channels * 6 * 7 * 1024  # divides by ranks, channels and NVSwitches
+    ring = collectives.all_reduce(np.arange(n)[None], size, channels=channels, host_of_rank=np.arange(n) // 8)
+    session = flow(twin)
+    times(session, [ring], twin.fabric.gpu_node)
+    sent = session.counters().tx_bytes
+    edge = 2 * (n - 1) * size // (n * channels)
+    fabric = twin.fabric
+    assert (sent[fabric.nic_port] == edge).all()
+    nvlink = fabric.port_kind == LinkKind.NVLINK
+    # 8 channels x 7 edges in each of 4 hosts, each over a link up and a link down
+    assert sent[nvlink].sum() == 2 * 4 * channels * 7 * edge
+
+
+def test_flow_and_analytic_agree_where_nothing_contends():
+    twin = dgx()
+    hosts = np.arange(32) // 8
+    everyone, rails = np.arange(32)[None], np.arange(32).reshape(4, 8).T
+    for size in (64 * 1024, 4 * MIB, 1024 * MIB):
+        for communication in (
+            collectives.all_reduce(np.arange(8)[None], size, channels=8),
+            collectives.all_reduce(everyone, size, channels=8, host_of_rank=hosts),
+            collectives.all_reduce(everyone, size, algorithm="tree", channels=16, host_of_rank=hosts),
+            collectives.all_reduce(rails, size),
+            collectives.all_gather(everyone, size, channels=8, host_of_rank=hosts),
+            collectives.reduce_scatter(rails, size),
+            collectives.broadcast(everyone, size, channels=8, host_of_rank=hosts),
+            collectives.send(np.array([[0, 1]]), size),
+            collectives.send(np.array([[3, 27]]), size),
+        ):
+            (a,) = times(flow(twin), [communication], twin.fabric.gpu_node)
+            (b,) = times(AnalyticSession(twin.fabric), [communication], twin.fabric.gpu_node)
+            assert a == pytest.approx(b, rel=0.05), (communication.name, communication.algorithm, size)
+
+
+def test_analytic_counts_oversubscription():
+    """Four hosts a leaf, all sending out of it, one up-link of four: four times as long."""
+    size = 64 * MIB
+    pairs = [np.array([[2 * i, 8 + 2 * i]]) for i in range(4)]
+    together = collectives.send(np.concatenate(pairs), size)
+    took = {}
+    for ratio in (1, 4):
+        twin = boxes(8, "infiniband", ratio)
+        (took[ratio],) = times(AnalyticSession(twin.fabric), [together], twin.fabric.gpu_node)
+        (slow,) = times(flow(twin), [together], twin.fabric.gpu_node)
+        assert slow == pytest.approx(took[ratio], rel=0.05)
+    assert took[4] == pytest.approx(4 * took[1], rel=0.02)
+
+
+def test_small_messages_cost_what_the_adapter_says():
+    """Many tiny messages of one queue pair: their rate is the adapter's limit, not the wire's."""
+    twin = boxes(2)
+    message, count = 64, 100_000
+    send = collectives.send(np.array([[0, 2]]), message * count)
+    channels = send.channels
+    tiny = type(send)(
+        **{
+            **vars(send),
+            "channels": type(channels)(**{**vars(channels), "chunk_bytes": np.array([message], np.int64)}),
+        }
+    )
+    (took,) = times(flow(twin), [tiny], twin.fabric.gpu_node)
+    per_message = int(twin.fabric.nic_qp_message_ps[0])
+    assert took == pytest.approx(count * per_message, rel=0.01)
+    (whole,) = times(flow(twin), [send], twin.fabric.gpu_node)
+    assert whole < took / 10
+
+
+def test_a_link_changes_while_bytes_move():
+    twin = boxes(2)
+    fabric = twin.fabric
+    session = FlowSession(fabric, twin.routes)
+    size = 250 * MIB
+    send = collectives.send(np.array([[0, 2]]), size)
+    session.post(operations([0], [[]]), [send], fabric.gpu_node)
+    half = round(size / 2 / (fabric.port_payload_bps[fabric.nic_port[0]] / 8e12))
+    session.advance(half)
+    assert session.counters().tx_bytes[fabric.nic_port[0]] == pytest.approx(size / 2, rel=1e-3)
+    session.change(LinkChange(int(fabric.nic_port[0]), 50_000_000_000))
+    session.advance()
+    assert session.now_ps == pytest.approx(half + 4 * half, rel=1e-3)
+    session.change(LinkChange(int(fabric.nic_port[0]), 0))
+    session.post(operations([0], [[]]), [send], fabric.gpu_node)
+    with pytest.raises(InvariantError, match="carry nothing"):
+        session.advance()
+
+
+def test_operations_start_when_what_they_wait_for_has_ended():
+    twin = dgx()
+    session = flow(twin)
+    send = collectives.send(np.array([[0, 1]]), MIB)
+    session.post(
+        operations([NONE, 0, NONE, 0], [[], [0], [1], [1, 2]], [1000, 0, 500, 0]), [send], twin.fabric.gpu_node
+    )
+    session.advance()
+    start, end = session.started_ps(), session.ended_ps()
+    assert list(start) == [0, 1000, end[1], end[1] + 500]
+    assert end[3] - start[3] == end[1] - start[1]
+
+
+def test_a_circle_of_operations_is_found_not_waited_for():
+    twin = dgx()
+    session = flow(twin)
+    session.post(operations([NONE, NONE], [[1], [0]], [1, 1]), [], twin.fabric.gpu_node)
+    with pytest.raises(InvariantError, match="wait for it"):
+        session.advance()
+
+
+def test_posting_in_pieces_is_posting_at_once():
+    twin = boxes()
+    gpus = twin.fabric.gpu_node
+    sends = [collectives.send(np.array([[i, (i + 5) % 16]]), (i + 1) * MIB) for i in range(8)]
+    whole = times(flow(twin), sends, gpus)
+    pieces = flow(twin)
+    for send in sends:
+        pieces.post(operations([0], [[]]), [send], gpus)
+    pieces.advance(1000)
+    pieces.advance()
+    assert list(pieces.ended_ps()) == whole
+
+
+def test_folded_members_move_together_and_unfolded_agree():
+    twin = dgx()
+    rails = np.arange(32).reshape(4, 8).T
+    folded = times(flow(twin), [collectives.all_reduce(rails, 64 * MIB)], twin.fabric.gpu_node)
+    apart = times(
+        flow(twin), [collectives.all_reduce(rail[None], 64 * MIB) for rail in rails], twin.fabric.gpu_node
+    )
+    assert max(apart) == pytest.approx(folded[0], rel=1e-6)
+
+
+def max_min(paths: list[dict[int, Fraction]], capacity: dict[int, Fraction]) -> list[Fraction]:
+    """Progressive filling by the book, in rationals: raise all rates together, freeze who meets a full link."""
+    rate: dict[int, Fraction] = {}
+    while len(rate) < len(paths):
+        free = [f for f in range(len(paths)) if f not in rate]
+        level = None
+        for link, full in capacity.items():
+            demand = sum((paths[f].get(link, Fraction(0)) for f in free), Fraction(0))
+            if demand:
+                taken = sum((paths[f].get(link, Fraction(0)) * rate[f] for f in rate), Fraction(0))
+                share = (full - taken) / demand
+                level = share if level is None else min(level, share)
+        assert level is not None
+        for f in free:
+            for link, weight in paths[f].items():
+                demand = sum((paths[g].get(link, Fraction(0)) for g in free), Fraction(0))
+                taken = sum(
+                    (paths[g].get(link, Fraction(0)) * rate[g] for g in rate if g not in free), Fraction(0)
+                )
+                if weight and (capacity[link] - taken) / demand == level:
+                    rate[f] = level
+                    break
+    return [rate[f] for f in range(len(paths))]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), min_size=1, max_size=12), st.sampled_from([1, 4])
+)
+def test_rates_are_max_min_fair(pairs, oversubscription):
+    """Against the rational solver, on random messages over a small fabric."""
+    pairs = [(a, b) for a, b in pairs if a != b]
+    if not pairs:
+        return
+    twin = boxes(8, "infiniband", oversubscription)
+    session = flow(twin)
+    # sizes so large that none ends before the instant that is looked at
+    sends = [collectives.send(np.array([[a, b]]), 1 << 40) for a, b in pairs]
+    session.post(operations(list(range(len(sends))), [[] for _ in sends]), sends, twin.fabric.gpu_node)
+    moment = 10**9
+    session.advance(moment)
+    bound, _ = bind(sends, twin.fabric.gpu_node, twin.fabric, session.finder)
+    ports = twin.fabric.ports
+    paths = []
+    for c in range(len(sends)):
+        uses = slice(bound.use_start[c], bound.use_start[c + 1])
+        paths.append({int(r): Fraction(1) for r in bound.use_resource[uses] if r < ports})
+    capacity = {r: Fraction(int(twin.fabric.port_payload_bps[r]), 8 * 10**12) for path in paths for r in path}
+    expected = max_min(paths, capacity)
+    moved = session._fluid.progress(session._state) * float(1 << 40)
+    for rate, got in zip(expected, moved, strict=True):
+        assert got == pytest.approx(float(rate) * moment, rel=1e-9)
+
+
+def test_the_same_program_gives_the_same_times_twice():
+    twin = boxes()
+    sends = [
+        collectives.send(np.array([[i, (i * 7 + 3) % 16]]), 3 * MIB + i)
+        for i in range(16)
+        if i != (i * 7 + 3) % 16
+    ]
+    assert times(flow(twin), sends, twin.fabric.gpu_node) == times(flow(twin), sends, twin.fabric.gpu_node)
