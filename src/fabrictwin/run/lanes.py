@@ -56,11 +56,8 @@ def _lanes(start: I64, end: I64) -> I32:
         return lane
     free: list[int] = []
     for i, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
-        for k, free_at in enumerate(free):
-            if free_at <= begins:
-                break
-        else:
-            k = len(free)
+        k = next((k for k, free_at in enumerate(free) if free_at <= begins), len(free))
+        if k == len(free):
             free.append(0)
         free[k] = ends
         lane[i] = k

@@ -111,9 +111,7 @@ def perfetto_trace(program: Program, found: Slices) -> bytes:
         out += block(PACKET, sequence + block(TRACK_DESCRIPTOR, descriptor))
     first = len(program.actors) + 1
     for i, track in enumerate(found.tracks):
-        descriptor = (
-            number(UUID, first + i) + block(TRACK_NAME, track.name) + number(PARENT_UUID, track.actor + 1)
-        )
+        descriptor = number(UUID, first + i) + block(TRACK_NAME, track.name) + number(PARENT_UUID, track.actor + 1)
         out += block(PACKET, sequence + block(TRACK_DESCRIPTOR, descriptor))
 
     return bytes(out) + _events(program, found, first)

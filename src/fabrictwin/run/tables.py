@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import NONE
+from fabrictwin.fabric.fabric import NONE, LinkKind
 from fabrictwin.program.program import Communication, OpKind
-from fabrictwin.run.links import KIND_NAMES, OPTIONAL_COUNTERS, LinkKind, carrying, utilisation
+from fabrictwin.run.links import KIND_NAMES, OPTIONAL_COUNTERS, carrying, utilisation
 from fabrictwin.run.result import RunResult
 from fabrictwin.units import PS_PER_US
 

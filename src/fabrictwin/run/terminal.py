@@ -16,7 +16,7 @@ FIGURES = [
     ("model_tflops_per_gpu", "model", "TFLOP/s/GPU", 1),
     ("hardware_tflops_per_gpu", "hardware", "TFLOP/s/GPU", 1),
 ]
-NAMES = {
+FIGURE_NAMES = {
     "hardware_tflops_per_gpu": "hardware TFLOP/s/GPU",
     "model_tflops_per_gpu": "model TFLOP/s/GPU",
     "tokens_per_s_per_gpu": "tokens/s/GPU",
@@ -82,10 +82,12 @@ def _reference(reference: dict[str, Any]) -> list[str]:
     lines = [f"  published   {reference['source']}"]
     for key, figure in reference["figures"].items():
         if figure["predicted"] is None:
-            lines.append(f"    {NAMES.get(key, key)}: published {figure['published']:g}, not predicted by this run")
+            lines.append(
+                f"    {FIGURE_NAMES.get(key, key)}: published {figure['published']:g}, not predicted by this run"
+            )
         else:
             lines.append(
-                f"    {NAMES.get(key, key)}: published {figure['published']:g}, "
+                f"    {FIGURE_NAMES.get(key, key)}: published {figure['published']:g}, "
                 f"predicted {figure['predicted']:.4g} ({figure['difference_percent']:+.1f}%)"
             )
     return lines
