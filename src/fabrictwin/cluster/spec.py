@@ -23,7 +23,7 @@ from pydantic import (
 
 from fabrictwin.cluster.sections import Cluster, Count, Model, Seed
 from fabrictwin.errors import ConfigError
-from fabrictwin.units import Rate
+from fabrictwin.units import Duration, Rate
 from fabrictwin.yamlfile import Lines, Path_, config_error, line_of, read_yaml_file, undotted
 
 M = TypeVar("M", bound=BaseModel)
@@ -87,6 +87,26 @@ class GpuFault(Model):
 Fault = LinkFault | GpuFault
 
 
+Positive = Annotated[float, Field(gt=0, le=1e30)]
+
+
+class Compare(Model):
+    """Published figures of this very job, to stand beside the prediction, and where they were published."""
+
+    source: Annotated[str, Field(min_length=1)]
+    hardware_tflops_per_gpu: Positive | None = None
+    model_tflops_per_gpu: Positive | None = None
+    tokens_per_s_per_gpu: Positive | None = None
+    step_time: Duration | None = None
+    mfu: Annotated[float, Field(gt=0, le=1)] | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> Compare:
+        if all(getattr(self, key) is None for key in type(self).model_fields if key != "source"):
+            raise ValueError("got no figure, expected at least one, such as hardware_tflops_per_gpu: 148")
+        return self
+
+
 class Run(Model):
     """How to simulate. `out` is the folder to write, relative to where the command runs."""
 
@@ -94,6 +114,7 @@ class Run(Model):
     seed: Seed = 1
     fold: bool = True
     out: str | None = None
+    compare: Compare | None = None
 
 
 class Spec(Model):
@@ -252,6 +273,7 @@ def json_schema(sections: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 
 __all__ = [
+    "Compare",
     "Count",
     "Fault",
     "GpuFault",
