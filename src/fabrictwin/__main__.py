@@ -1,0 +1,7 @@
+"""`python -m fabrictwin`."""
+
+import sys
+
+from fabrictwin.cli import main
+
+sys.exit(main())

@@ -1,0 +1,17 @@
+"""`fabrictwin schema`: the JSON schema of a spec file."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of a spec file, for editors."""
+    from fabrictwin.run.execute import spec_schema
+
+    typer.echo(json.dumps(spec_schema(), indent=2))

@@ -1,0 +1,261 @@
+"""From a spec to a result: build the cluster, lower the workload onto it, simulate, and hand back what happened."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin import catalog
+from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.build import build
+from fabrictwin.cluster.faults import find_faults
+from fabrictwin.cluster.spec import Compare, Origin, Spec, load_spec, read_spec
+from fabrictwin.errors import ConfigError, InvariantError
+from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.program.program import OpKind, Program
+from fabrictwin.run.result import Reference, RunResult, Work
+from fabrictwin.simulate.play import play
+from fabrictwin.twin.twin import Twin
+from fabrictwin.units import PS_PER_S, format_rate, format_size
+from fabrictwin.yamlfile import read_yaml
+
+Stage = Callable[[str], None]
+
+
+def _silent(_stage: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that a simulation needs."""
+
+    spec: Spec
+    twin: Twin
+    program: Program
+    rank_node: npt.NDArray[np.int32]  # [ranks]
+    work: Work | None
+    layout_line: str
+    notes: tuple[str, ...]
+
+
+def read(source: str | Path, stdin: TextIO | None = None) -> Spec:
+    """A spec from a file, or from `stdin` where the source is `-`. Raises ConfigError."""
+    if str(source) != "-" or stdin is None:
+        return load_spec(source)
+    name = "<stdin>"
+    try:
+        text = stdin.read()
+    except UnicodeDecodeError:
+        raise ConfigError("got bytes that are not UTF-8 text", file=name) from None
+    data, lines = read_yaml(text, name)
+    if not isinstance(data, dict):
+        raise ConfigError("expected the keys of a spec: schema, name, cluster, workload", file=name, line=1)
+    origin = Origin(Path(), None)
+    origin.add((), name, lines)
+    return read_spec(data, origin)
+
+
+def with_overrides(spec: Spec, *, fidelity: str | None = None, seed: int | None = None) -> Spec:
+    """The spec with what the command line says put over its `run` section."""
+    update = {key: value for key, value in (("fidelity", fidelity), ("seed", seed)) if value is not None}
+    if not update:
+        return spec
+    return spec.model_copy(update={"run": spec.run.model_copy(update=update)})
+
+
+def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
+    """The twin of a blueprint as the spec routes it, with the spec's dead and slow links."""
+    routing = spec.cluster.routing
+    cables, _ = find_faults(blueprint, spec)
+    dead = tuple(sorted(fault.cable for fault in cables if fault.rate_bps == 0))
+    try:
+        twin = Twin(
+            blueprint,
+            engine="auto" if routing.engine == "default" else routing.engine,
+            hash_name="crc32" if routing.hash == "default" else routing.hash,
+            seed=routing.seed,
+            dead=dead,
+        )
+        for fault in cables:
+            if fault.rate_bps > 0:
+                # pulled cables are gone from the twin's numbering
+                twin.degrade(fault.cable - int(np.searchsorted(dead, fault.cable)), fault.rate_bps)
+    except ConfigError as error:
+        if error.file is not None or error.key is None:
+            raise
+        raise spec.error(error.key, error.message) from None
+    return twin
+
+
+def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
+    """Everything short of simulating. Raises ConfigError."""
+    from fabrictwin.workload.training import lower
+
+    stage("building the cluster")
+    blueprint = build(spec.cluster, spec=spec)
+    stage("compiling the fabric")
+    twin = make_twin(spec, blueprint)
+    stage("lowering the workload")
+    lowered = lower(spec, blueprint, twin.fabric)
+    return Prepared(
+        spec=spec,
+        twin=twin,
+        program=lowered.program,
+        rank_node=lowered.rank_node,
+        work=lowered.work,
+        layout_line=lowered.layout_line,
+        notes=(*blueprint.notes, *lowered.notes),
+    )
+
+
+def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
+    """Simulate a spec. Raises ConfigError, SimulatedError, InvariantError."""
+    prepared = prepare(spec, stage)
+    twin = prepared.twin
+    if spec.run.fidelity != "analytic":
+        stage("routing")
+        _ = twin.routes
+    stage(f"simulating at {spec.run.fidelity} fidelity")
+    trace = play(prepared.program, prepared.rank_node, twin.session(spec.run.fidelity))
+    if (trace.end_op_ps < trace.start_ps).any() or (trace.start_ps < 0).any():
+        first = int(np.flatnonzero((trace.end_op_ps < trace.start_ps) | (trace.start_ps < 0))[0])
+        label = prepared.program.labels[int(prepared.program.operations.label[first])].name
+        raise InvariantError(f"operation {first} ({label}) never ended")
+    return RunResult(
+        name=spec.name,
+        seed=spec.run.seed,
+        resolved=spec.to_dict(),
+        cluster_line=cluster_line(twin.blueprint, twin.fabric),
+        layout_line=prepared.layout_line,
+        fabric=twin.fabric,
+        program=prepared.program,
+        rank_node=prepared.rank_node,
+        trace=trace,
+        work=prepared.work,
+        reference=None if spec.run.compare is None else reference(spec.run.compare),
+        notes=prepared.notes,
+    )
+
+
+def reference(compare: Compare) -> Reference:
+    """The published figures, by the keys that summary.json has for the predicted ones."""
+    keys = ("hardware_tflops_per_gpu", "model_tflops_per_gpu", "tokens_per_s_per_gpu", "mfu")
+    figures = {key: float(value) for key in keys if (value := getattr(compare, key)) is not None}
+    if compare.step_time is not None:
+        figures["step_time_s"] = compare.step_time / PS_PER_S
+    return Reference(compare.source, figures)
+
+
+def cluster_line(blueprint: Blueprint, fabric: Fabric) -> str:
+    """`192 × NVIDIA DGX A100 (1,536 GPUs), InfiniBand at 200 Gb/s, 60 switches`."""
+    types = Counter(host.type for host in blueprint.hosts)
+    parts = [
+        f"{count:,} × {catalog.host(kind).title}" if kind else f"{count:,} hosts without GPUs"
+        for kind, count in sorted(types.items(), key=lambda pair: (pair[0] == "", -pair[1], pair[0]))
+    ]
+    network = {"infiniband": "InfiniBand", "ethernet": "Ethernet"}[fabric.technology]
+    cabled = fabric.nic_port[fabric.nic_port != NONE]
+    rates = np.unique(fabric.port_rate_bps[cabled])
+    if len(rates):
+        network += " at " + " and ".join(format_rate(int(rate)) for rate in rates[::-1])
+    switches = len(fabric.switch_nodes)
+    return (
+        f"{', '.join(parts)} ({fabric.gpus:,} GPU{'' if fabric.gpus == 1 else 's'}), {network}, "
+        f"{switches:,} switch{'' if switches == 1 else 'es'}"
+    )
+
+
+# --- a dry run
+
+
+def _array_bytes(thing: Any) -> int:
+    """Bytes of the arrays in a dataclass, and of those in dataclasses it holds."""
+    total = 0
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        if isinstance(value, np.ndarray):
+            total += value.nbytes
+        elif isinstance(value, tuple) and value and hasattr(value[0], "__dataclass_fields__"):
+            total += sum(_array_bytes(item) for item in value)
+        elif hasattr(value, "__dataclass_fields__"):
+            total += _array_bytes(value)
+    return total
+
+
+def memory_bytes(prepared: Prepared) -> int:
+    """What the arrays of a simulation take, estimated: those built, the tables to come, and the trace.
+
+    A linear forwarding table has a byte for each switch and destination; the trace has 16 bytes an operation,
+    and an engine keeps about four 8-byte counters a port.
+    """
+    fabric = prepared.twin.fabric
+    built = _array_bytes(fabric) + _array_bytes(prepared.program)
+    tables = len(fabric.switch_nodes) * (len(fabric.nic_node) + len(fabric.switch_nodes))
+    return built + tables + 16 * len(prepared.program.operations) + 32 * fabric.ports
+
+
+def plan_data(prepared: Prepared) -> dict[str, Any]:
+    """What a dry run says, as plain data."""
+    fabric, program = prepared.twin.fabric, prepared.program
+    kinds = program.operations.kind
+    hosts = np.unique(fabric.node_host[prepared.rank_node])
+    return {
+        "name": prepared.spec.name,
+        "cluster": cluster_line(prepared.twin.blueprint, fabric),
+        "job": prepared.layout_line,
+        "fidelity": prepared.spec.run.fidelity,
+        "seed": prepared.spec.run.seed,
+        "gpus": fabric.gpus,
+        "ranks": program.ranks,
+        "hosts_used": len(hosts),
+        "first_host": fabric.host_names[int(hosts[0])] if len(hosts) and hosts[0] != NONE else None,
+        "actors": len(program.actors),
+        "operations": len(program.operations),
+        "compute_operations": int((kinds == OpKind.COMPUTE).sum()),
+        "communication_operations": int((kinds == OpKind.COMMUNICATE).sum()),
+        "distinct_communications": len(program.communications),
+        "nodes": fabric.nodes,
+        "links": int((fabric.port_peer != NONE).sum()),
+        "estimated_memory_bytes": memory_bytes(prepared),
+        "notes": list(prepared.notes),
+    }
+
+
+def plan_json(prepared: Prepared) -> str:
+    return json.dumps(plan_data(prepared), indent=2, ensure_ascii=False) + "\n"
+
+
+def plan(prepared: Prepared) -> str:
+    """What a dry run prints."""
+    data = plan_data(prepared)
+    lines = [
+        data["name"],
+        f"  cluster     {data['cluster']}",
+        f"  job         {data['job']}",
+        f"  fidelity    {data['fidelity']}, seed {data['seed']}",
+        f"  ranks       {data['ranks']:,} of {data['gpus']:,} GPUs, on {data['hosts_used']:,} hosts, "
+        f"simulated as {data['actors']:,} actors",
+        f"  operations  {data['operations']:,}: {data['compute_operations']:,} compute, "
+        f"{data['communication_operations']:,} communication ({data['distinct_communications']:,} distinct)",
+        f"  fabric      {data['nodes']:,} nodes, {data['links']:,} directed links",
+        f"  memory      about {format_size(data['estimated_memory_bytes'])}",
+    ]
+    if data["notes"]:
+        lines += ["  notes", *(f"    {note}" for note in data["notes"])]
+    return "\n".join([*lines, "  nothing was simulated", ""])
+
+
+def spec_schema() -> dict[str, Any]:
+    """The JSON schema of a spec file, the workload's section included."""
+    from fabrictwin.cluster.spec import json_schema
+    from fabrictwin.workload.training import workload_schema
+
+    return json_schema({"workload": workload_schema()})
