@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fabrictwin.kernel.jit import entry, inner
+from fabrictwin.kernel.jit import entry, hot_entry, outlined
 
 NONE = -1
 FOREVER = 2**62
@@ -139,7 +139,7 @@ class State(NamedTuple):
     ended: np.ndarray  # int32 [n] operations in the order in which they ended
 
 
-@inner
+@outlined
 def push(queue, time_ps, what):
     n = queue.size[0]
     sequence = queue.size[1]
@@ -159,7 +159,7 @@ def push(queue, time_ps, what):
     queue.what[i] = what
 
 
-@inner
+@outlined
 def pop(queue):
     """Remove the earliest and return what it is."""
     top = queue.what[0]
@@ -189,12 +189,12 @@ def pop(queue):
     return top
 
 
-@inner
+@outlined
 def earlier(drains, a, b):
     return drains.time_ps[a] < drains.time_ps[b] or (drains.time_ps[a] == drains.time_ps[b] and a < b)
 
 
-@inner
+@outlined
 def reschedule(drains, component, time_ps):
     """Set a component's next drain and restore the heap."""
     drains.time_ps[component] = time_ps
@@ -225,7 +225,7 @@ def reschedule(drains, component, time_ps):
     place[component] = i
 
 
-@inner
+@outlined
 def share_push(share, what, n, value, item):
     i = n
     while i > 0:
@@ -237,7 +237,7 @@ def share_push(share, what, n, value, item):
     share[i], what[i] = value, item
 
 
-@inner
+@outlined
 def share_pop(share, what, n):
     """Drop the smallest of `n`; the caller has read it."""
     value, item = share[n - 1], what[n - 1]
@@ -258,7 +258,7 @@ def share_pop(share, what, n):
     share[i], what[i] = value, item
 
 
-@inner
+@outlined
 def freeze(flows, scratch, member, rate):
     """Fix a member's rate; its demand becomes taken capacity."""
     flow = flows.member_flow[member]
@@ -272,7 +272,7 @@ def freeze(flows, scratch, member, rate):
         scratch.taken[r] += used * rate
 
 
-@inner
+@outlined
 def fill_progressively(flows, scratch, distinct):
     """Max-min fair rates of the `distinct` active flows listed in scratch.members, into scratch.flow_rate."""
     touched = 0
@@ -335,7 +335,7 @@ def fill_progressively(flows, scratch, distinct):
         scratch.is_touched[scratch.touched[k]] = 0
 
 
-@inner
+@outlined
 def solve(state, component):
     """Rates of a component's active flows into scratch.flow_rate, from memory or by filling."""
     flows, instances, memo, scratch = state.flows, state.instances, state.memo, state.scratch
@@ -376,7 +376,7 @@ def solve(state, component):
         memo.used[1] += 1
 
 
-@inner
+@outlined
 def update(state, component):
     """Solve a component anew and reschedule its next drain."""
     instances, scratch = state.instances, state.scratch
@@ -404,7 +404,7 @@ def update(state, component):
     reschedule(state.drains, component, first)
 
 
-@inner
+@outlined
 def mark(state, component):
     """The component's set of active flows changed: solve it before time moves on."""
     scratch = state.scratch
@@ -414,7 +414,7 @@ def mark(state, component):
         state.clock[1] += 1
 
 
-@inner
+@outlined
 def start(state, op):
     """An operation whose predecessors have all ended."""
     operations, flows, instances = state.operations, state.flows, state.instances
@@ -450,7 +450,7 @@ def start(state, op):
         mark(state, component)
 
 
-@inner
+@outlined
 def drain(state, component):
     """Take out the flows of a component whose bytes have left; they are delivered after their fill latency."""
     flows, instances = state.flows, state.instances
@@ -481,7 +481,7 @@ def drain(state, component):
     mark(state, component)
 
 
-@inner
+@outlined
 def end(state, op):
     """An operation is over; start what waited for it alone."""
     operations = state.operations
@@ -495,7 +495,7 @@ def end(state, op):
             start(state, following)
 
 
-@inner
+@outlined
 def settle(state):
     """Solve every component whose active set changed."""
     for k in range(state.clock[1]):
@@ -505,7 +505,7 @@ def settle(state):
     state.clock[1] = 0
 
 
-@entry
+@hot_entry
 def start_ready(state, first, last):
     """Start the operations of `first .. last` that wait for nothing."""
     for op in range(first, last):
@@ -513,7 +513,7 @@ def start_ready(state, first, last):
             start(state, op)
 
 
-@entry
+@hot_entry
 def run(state, until_ps):
     """Advance to `until_ps`, or until nothing is left to happen (then the clock stays at the last event)."""
     queue, drains, clock = state.queue, state.drains, state.clock
@@ -544,7 +544,7 @@ def run(state, until_ps):
     return OK
 
 
-@inner
+@outlined
 def root_of(parent, i):
     """The root of a union-find forest, halving the path on the way."""
     while parent[i] != i:

@@ -206,7 +206,7 @@ class FlowSession:
             np.zeros(4, np.int64),
             np.zeros(n, np.int32),
         )
-        if before is not None:
+        if before is not None and len(before.operations.kind):
             fluid.carry_over(before, state)
         return state
 
