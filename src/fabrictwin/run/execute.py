@@ -157,8 +157,9 @@ def reference(compare: Compare) -> Reference:
 def cluster_line(blueprint: Blueprint, fabric: Fabric) -> str:
     """`192 × NVIDIA DGX A100 (1,536 GPUs), InfiniBand at 200 Gb/s, 60 switches`."""
     types = Counter(host.type for host in blueprint.hosts)
+    # a title's parenthesis says what is inside the host
     parts = [
-        f"{count:,} × {catalog.host(kind).title}" if kind else f"{count:,} hosts without GPUs"
+        f"{count:,} × {catalog.host(kind).title.partition(' (')[0]}" if kind else f"{count:,} hosts without GPUs"
         for kind, count in sorted(types.items(), key=lambda pair: (pair[0] == "", -pair[1], pair[0]))
     ]
     network = {"infiniband": "InfiniBand", "ethernet": "Ethernet"}[fabric.technology]

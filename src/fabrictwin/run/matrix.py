@@ -56,10 +56,15 @@ def _chunks(names: Sequence[str]) -> tuple[tuple[str, ...], I64]:
 
 
 def _group_nodes(fabric: Fabric, nodes: I64) -> _Groups:
-    """Nodes by themselves where they are few, else by pod, else by neighbours."""
+    """Leaves by themselves where they are few; else by pod, where there are pods; else by neighbours.
+
+    Above the leaves a pod's switches each have their own part of the tier above, so single rows would be all but
+    empty.
+    """
     pods = fabric.node_pod[nodes]
     found = np.unique(pods)
-    if len(nodes) > LIMIT and found[0] != NONE and len(found) > 1:
+    crowded = len(nodes) > LIMIT or (fabric.node_tier[nodes] > 1).all()
+    if crowded and found[0] != NONE and len(found) > 1:
         titles, group = _chunks([f"pod {p}" for p in found.tolist()])
         members = group[np.searchsorted(found, pods)]
     else:
@@ -88,14 +93,9 @@ def _matrix(title: str, rows: _Groups, columns: _Groups, row: I64, column: I64, 
     return Matrix(title, rows.names, columns.names, greatest, total / np.maximum(links, 1), links)
 
 
-def _tier_name(tier: int, top: int) -> str:
-    if tier == NONE:
-        return "switches"
-    if tier == 1:
-        return "leaf switches"
-    if tier == 2 and top == 2:
-        return "spine switches"
-    return {2: "aggregation switches", 3: "core switches"}.get(tier, f"switches of tier {tier}")
+def _tier_name(tier: int) -> str:
+    names = {NONE: "switches", 1: "leaf switches", 2: "spine switches", 3: "core switches"}
+    return names.get(tier, f"switches of tier {tier}")
 
 
 def matrices(fabric: Fabric, trace: Trace) -> list[Matrix]:
@@ -110,7 +110,6 @@ def matrices(fabric: Fabric, trace: Trace) -> list[Matrix]:
     ports, near, far = ports[switched], near[switched], far[switched]
     low = np.minimum(fabric.node_tier[near], fabric.node_tier[far])
     high = np.maximum(fabric.node_tier[near], fabric.node_tier[far])
-    top = int(fabric.node_tier[fabric.switch_nodes].max(initial=NONE))
     for a, b in sorted(set(zip(low.tolist(), high.tolist(), strict=True))):
         here = np.flatnonzero((low == a) & (high == b))
         # the lower tier gives the row, whichever end transmits
@@ -120,9 +119,9 @@ def matrices(fabric: Fabric, trace: Trace) -> list[Matrix]:
         members = [np.flatnonzero((fabric.node_kind == NodeKind.SWITCH) & (fabric.node_tier == t)) for t in (a, b)]
         rows = _group_nodes(fabric, members[0])
         pods = np.unique(fabric.node_pod[members[1]])
-        podded = a != b and len(pods) > 1 and pods[0] != NONE and len(members[1]) > LIMIT // 2
+        podded = a != b and len(pods) > 1 and pods[0] != NONE
         columns = _positions(fabric, members[1]) if podded else _group_nodes(fabric, members[1])
-        title = f"{_tier_name(a, top)} × {_tier_name(b, top)}"
+        title = f"{_tier_name(a)} × {_tier_name(b)}"
         row = np.array([rows.of[n] for n in row_node.tolist()], np.int64)
         column = np.array([columns.of[n] for n in column_node.tolist()], np.int64)
         found.append(_matrix(title, rows, columns, row, column, used[ports[here]]))
