@@ -26,7 +26,7 @@ def run(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print summary.json to stdout and nothing else."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would run, and simulate nothing."),
-    seed: int | None = typer.Option(None, min=0, help="The seed; otherwise the spec's."),
+    seed: int | None = typer.Option(None, metavar="N", help="The seed; otherwise the spec's."),
     open_report: bool = typer.Option(False, "--open", help="Open the report in a browser afterwards."),
 ) -> None:
     """Predict what a job gets on a cluster: step time, throughput, where the time goes, which links carry it."""

@@ -64,7 +64,9 @@ def read(source: str | Path, stdin: TextIO | None = None) -> Spec:
 
 
 def with_overrides(spec: Spec, *, fidelity: str | None = None, seed: int | None = None) -> Spec:
-    """The spec with what the command line says put over its `run` section."""
+    """The spec with what the command line says put over its `run` section. Raises ConfigError."""
+    if seed is not None and not 0 <= seed < 2**63:
+        raise ConfigError(f"got {seed}, expected a whole number from 0 to 2^63 - 1", key="--seed")
     update = {key: value for key, value in (("fidelity", fidelity), ("seed", seed)) if value is not None}
     if not update:
         return spec
