@@ -9,7 +9,7 @@ NICs in the order of its catalog entry), then aggregation nodes. Port numbers ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
@@ -52,9 +52,9 @@ class AggregationSite:
     lid: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cables:
-    """Cables as columns, all of shape [cables]. Each is full duplex."""
+    """Cables as columns, all of shape [cables]. Each is full duplex. Equal where all columns are."""
 
     a_node: Int
     a_port: Int
@@ -65,6 +65,13 @@ class Cables:
 
     def __len__(self) -> int:
         return len(self.a_node)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Cables):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

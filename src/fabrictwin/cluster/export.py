@@ -1,0 +1,193 @@
+"""A blueprint as text: an explicit cluster in YAML, what `ibnetdiscover` would print, a drawing for Graphviz.
+
+YAML holds everything and reads back as the same blueprint. `ibnetdiscover`'s format knows no catalog hosts,
+lengths or tiers; those come from the import's bindings and lengths and from the shape. GUIDs are invented,
+the same ones every time, where the blueprint has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from fabrictwin import catalog
+from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.sections import Cable, format_cable
+from fabrictwin.errors import ConfigError
+from fabrictwin.units import exact_size, format_rate
+
+# invented GUIDs: locally administered, so that they are no vendor's
+_INVENTED = 0x02F7_0000_0000_0000
+
+
+def to_yaml(blueprint: Blueprint) -> str:
+    """The `cluster` section, explicit, that assembles to this very blueprint."""
+    return "\n".join(_yaml_lines(blueprint)) + "\n"
+
+
+def _yaml_lines(blueprint: Blueprint) -> Iterator[str]:
+    yield f"technology: {blueprint.technology}"
+    yield f"mtu: {exact_size(blueprint.mtu_bytes)}"
+    if blueprint.notes:
+        yield "notes:"
+        yield from (f"  - {json.dumps(note)}" for note in blueprint.notes)
+    yield "hosts:" if blueprint.hosts else "hosts: []"
+    for host in blueprint.hosts:
+        fields = {"name": _text(host.name)}
+        if host.type:
+            fields["type"] = _text(host.type)
+        else:
+            fields["nics"] = f"[{', '.join(_text(nic) for nic in host.nics)}]"
+        if host.guids:
+            fields["guids"] = f"[{', '.join(f'0x{guid:016x}' for guid in host.guids)}]"
+        if host.lids:
+            fields["lids"] = f"[{', '.join(str(lid) for lid in host.lids)}]"
+        yield _flow(fields)
+    if blueprint.switches:
+        yield "switches:"
+    for switch in blueprint.switches:
+        fields = {"name": _text(switch.name)}
+        if switch.type:
+            fields["type"] = _text(switch.type)
+        fields["ports"] = str(switch.ports)
+        fields |= {k: str(v) for k, v in (("tier", switch.tier), ("pod", switch.pod)) if v != -1}
+        yield _flow(fields | _ids(switch.guid, switch.lid))
+    if blueprint.aggregations:
+        yield "aggregations:"
+    for node in blueprint.aggregations:
+        yield _flow({"name": _text(node.name)} | _ids(node.guid, node.lid))
+    yield "cables:" if len(blueprint.cables) else "cables: []"
+    jacks = Jacknames(blueprint)
+    for a, ap, b, bp, rate, length in _rows(blueprint):
+        yield f"  - {_text(format_cable(Cable(jacks.jack(a, ap), jacks.jack(b, bp), rate, length)))}"
+
+
+def _ids(guid: int, lid: int) -> dict[str, str]:
+    return ({"guid": f"0x{guid:016x}"} if guid else {}) | ({"lid": str(lid)} if lid else {})
+
+
+def _flow(fields: dict[str, str]) -> str:
+    return f"  - {{{', '.join(f'{key}: {value}' for key, value in fields.items())}}}"
+
+
+def _text(value: str) -> str:
+    """Plain where YAML reads it back as the same text, quoted where it might not."""
+    plain = value.replace("-", "").replace("_", "").replace("/", "").replace(" ", "").replace(";", "")
+    plain = plain.replace(".", "")
+    words = ("true", "false", "null", "nan", "inf")
+    if plain.isascii() and plain.isalnum() and value[0].isalpha() and value.lower() not in words:
+        return value
+    return json.dumps(value)
+
+
+def _rows(blueprint: Blueprint) -> Iterator[tuple[int, int, int, int, int, int]]:
+    cables = blueprint.cables
+    yield from zip(
+        cables.a_node.tolist(),
+        cables.a_port.tolist(),
+        cables.b_node.tolist(),
+        cables.b_port.tolist(),
+        cables.rate_bps.tolist(),
+        cables.length_mm.tolist(),
+        strict=True,
+    )
+
+
+class Jacknames:
+    """Nodes and ports of a blueprint as people write them."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self.switches = len(blueprint.switches)
+        self.adapters = [(host.name, nic) for host in blueprint.hosts for nic in host.nics]
+        self.names = [
+            *(switch.name for switch in blueprint.switches),
+            *(host for host, _ in self.adapters),
+            *(node.name for node in blueprint.aggregations),
+        ]
+
+    def jack(self, node: int, port: int) -> tuple[str, str]:
+        adapter = node - self.switches
+        if 0 <= adapter < len(self.adapters):
+            return self.adapters[adapter]
+        return self.names[node], str(port)
+
+
+def to_ibnetdiscover(blueprint: Blueprint) -> str:
+    """What `ibnetdiscover` would print of this fabric. Raises ConfigError where it could not print it."""
+    if blueprint.technology != "infiniband":
+        raise ConfigError(f"got a cluster of {blueprint.technology}, expected one of infiniband")
+    switches = blueprint.switches
+    adapters = [(host, k) for host in blueprint.hosts for k in range(len(host.nics))]
+    guids = [s.guid for s in switches]
+    guids += [host.guids[k] if host.guids else 0 for host, k in adapters]
+    guids += [node.guid for node in blueprint.aggregations]
+    guids = [guid or _INVENTED + i for i, guid in enumerate(guids)]
+    lids = [s.lid for s in switches]
+    lids += [host.lids[k] if host.lids else 0 for host, k in adapters]
+    lids += [node.lid for node in blueprint.aggregations]
+    descriptions = [f"MF0;{s.name}:M{s.type.upper()}/U1" if s.type else s.name for s in switches]
+    descriptions += [f"{host.name} {host.nics[k]}" for host, k in adapters]
+    descriptions += ["Mellanox Technologies Aggregation Node"] * len(blueprint.aggregations)
+    first = len(switches)
+    speeds = _speed_names()
+    links: dict[int, list[tuple[int, int, int, str]]] = {}
+    for a, ap, b, bp, rate, _ in _rows(blueprint):
+        if rate not in speeds:
+            raise ConfigError(
+                f"got a link of {format_rate(rate)}, expected the rate of an InfiniBand width and speed"
+            )
+        links.setdefault(a, []).append((ap, b, bp, speeds[rate]))
+        links.setdefault(b, []).append((bp, a, ap, speeds[rate]))
+    out = ["#", "# Topology file: written by fabrictwin", "#", ""]
+    for n in range(len(guids)):
+        hexadecimal = f"{guids[n]:016x}"
+        if n < first:
+            out += [f"switchguid=0x{guids[n]:x}({guids[n]:x})"]
+            out += [
+                f'Switch\t{switches[n].ports} "S-{hexadecimal}"\t\t# "{descriptions[n]}" '
+                f"enhanced port 0 lid {lids[n]} lmc 0"
+            ]
+        else:
+            out += [f"caguid=0x{guids[n]:x}", f'Ca\t1 "H-{hexadecimal}"\t\t# "{descriptions[n]}"']
+        for port, peer, peer_port, speed in sorted(links.get(n, [])):
+            kind = "S" if peer < first else "H"
+            own = "" if n < first else f"({guids[n]:x}) "
+            far = f"({guids[peer]:x}) " if kind == "H" else ""
+            lid = "" if n < first else f"lid {lids[n]} lmc 0 "
+            out.append(
+                f'[{port}]{own}\t"{kind}-{guids[peer]:016x}"[{peer_port}]{far}\t\t'
+                f'# {lid}"{descriptions[peer]}" lid {lids[peer]} {speed}'
+            )
+        out.append("")
+    return "\n".join(out)
+
+
+def _speed_names() -> dict[int, str]:
+    """Width and speed by data rate; four lanes where several give the same."""
+    found: dict[int, str] = {}
+    for width in (1, 2, 8, 12, 4):
+        for speed in catalog.names("infiniband"):
+            if width in catalog.infiniband(speed).widths:
+                found[catalog.infiniband_rate(speed, width)] = f"{width}x{speed}"
+    return found
+
+
+def to_dot(blueprint: Blueprint) -> str:
+    """The network as a Graphviz graph: one node a host, parallel cables as one edge with their number."""
+    jacks = Jacknames(blueprint)
+    edges: dict[tuple[str, str, int], int] = {}
+    for a, _, b, _, rate, _ in _rows(blueprint):
+        key = (jacks.names[a], jacks.names[b], rate)
+        edges[key] = edges.get(key, 0) + 1
+    out = ["graph fabric {", "  rankdir=BT;"]
+    tiers: dict[int, list[str]] = {}
+    for switch in blueprint.switches:
+        tiers.setdefault(switch.tier, []).append(switch.name)
+    for tier, names in sorted(tiers.items()):
+        rank = "rank=same; " if tier > 0 else ""
+        out.append(f"  {{ {rank}node [shape=box]; {'; '.join(json.dumps(name) for name in names)} }}")
+    out += [f"  {json.dumps(host.name)};" for host in blueprint.hosts]
+    for (lower, upper, rate), count in edges.items():
+        label = (f"{count} x " if count > 1 else "") + format_rate(rate)
+        out.append(f"  {json.dumps(upper)} -- {json.dumps(lower)} [label={json.dumps(label)}];")
+    return "\n".join([*out, "}"]) + "\n"
