@@ -21,6 +21,7 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import LinkKind
 from fabrictwin.program.program import Actor, Communication
 from fabrictwin.run.breakdown import apportion, breakdown
+from fabrictwin.run.configuration import config_yaml
 from fabrictwin.run.folder import ENVIRONMENT, FILES, Clock, check_target, default_folder, write_folder
 from fabrictwin.run.intervals import intervals
 from fabrictwin.run.lanes import actors_within, slices
@@ -30,6 +31,7 @@ from fabrictwin.run.result import Reference, RunResult, Work
 from fabrictwin.run.summary import summary, summary_json, what_limits
 from fabrictwin.run.tables import bus_factor, flows_csv, links_csv
 from fabrictwin.run.terminal import bar, block
+from fabrictwin.yamlfile import read_yaml
 
 CLOCK = Clock(datetime(2020, 1, 2, tzinfo=UTC), 1.5)
 
@@ -341,6 +343,14 @@ def test_actors_beyond_the_limit_are_left_out_of_the_timeline():
 
 
 # --- folder
+
+
+def test_the_configuration_reads_back_as_it_was():
+    """Also words that one YAML takes for numbers or booleans and another does not."""
+    words = ["1e9", "on", "no", "1:30", "0x1f", "null", "400 Gb/s", "-", "a: b", "# c", "1_000", "", "é×", ".inf"]
+    resolved = {"schema": 1, "words": words, "number": 1e16, "small": 1e-7, "yes": True, "nothing": None}
+    data, _ = read_yaml(config_yaml(sample(resolved=resolved)), "config.resolved.yaml")
+    assert data == resolved
 
 
 def test_the_folder_holds_every_file_and_repeats_byte_for_byte(tmp_path):

@@ -1,4 +1,4 @@
-"""From a spec to a result: build the cluster, lower the workload onto it, simulate, and hand back what happened."""
+"""From a spec to a result: build the cluster, lower the workload onto it, simulate, hand back what happened."""
 
 from __future__ import annotations
 

@@ -18,10 +18,9 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-import yaml
-
 import fabrictwin
 from fabrictwin.errors import ConfigError
+from fabrictwin.run.configuration import config_yaml
 from fabrictwin.run.intervals import intervals
 from fabrictwin.run.lanes import actors_within, slices
 from fabrictwin.run.perfetto import perfetto_trace
@@ -34,11 +33,6 @@ from fabrictwin.run.tables import flows_csv, links_csv
 TIMELINE_SLICES = 1_000_000
 
 PACKAGES = ("numpy", "numba", "pydantic", "typer", "PyYAML")
-
-
-def config_yaml(result: RunResult) -> str:
-    """The spec with every default spelled out; it can be run again."""
-    return yaml.safe_dump(result.resolved, sort_keys=False, allow_unicode=True, width=100)
 
 
 def timeline(result: RunResult) -> bytes:

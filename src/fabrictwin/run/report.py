@@ -7,9 +7,8 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-import yaml
-
 from fabrictwin.run.breakdown import NAMES
+from fabrictwin.run.configuration import config_yaml
 from fabrictwin.run.drawing import matrix_svg
 from fabrictwin.run.matrix import matrices
 from fabrictwin.run.result import RunResult
@@ -246,7 +245,7 @@ def _notes(data: dict[str, Any]) -> str:
 
 
 def _configuration(result: RunResult) -> str:
-    text = yaml.safe_dump(result.resolved, sort_keys=False, allow_unicode=True, width=100)
+    text = config_yaml(result)
     return (
         "<section>\n<h2>Configuration</h2>\n<details><summary>Everything that was set, defaults included</summary>"
         f"<pre>{escape(text)}</pre></details>\n</section>"
