@@ -230,6 +230,22 @@ def test_a_run_that_moved_nothing_says_so():
     assert "no link carried anything" in block(result, None)
 
 
+def test_faster_than_the_peak_is_remarked_on():
+    remark = "faster than the GPUs' peak"
+    assert not any(remark in note for note in summary(sample())["notes"])
+    result = sample(work=Work(1, 1e12, 1e13, 1, 312e12, "bf16"))
+    assert any(remark in note for note in summary(result)["notes"])
+
+
+def test_many_notes_are_cut_in_print_and_whole_in_the_summary():
+    result = sample(notes=tuple(f"note {i}" for i in range(30)))
+    assert len(summary(result)["notes"]) == 30
+    text = block(result, None)
+    assert "note 7" in text
+    assert "note 8" not in text
+    assert "… and 22 more in summary.json" in text
+
+
 def test_the_busiest_links_are_those_of_the_network_while_it_carries_anything():
     net = fabric()
     tx = np.zeros(net.ports, np.int64)

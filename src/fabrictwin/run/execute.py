@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +17,7 @@ from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.faults import find_faults
+from fabrictwin.cluster.sections import GeneratedCluster
 from fabrictwin.cluster.spec import Compare, Origin, Spec, load_spec, read_spec
 from fabrictwin.errors import ConfigError, InvariantError
 from fabrictwin.fabric.fabric import NONE, Fabric
@@ -73,27 +75,37 @@ def with_overrides(spec: Spec, *, fidelity: str | None = None, seed: int | None 
     return spec.model_copy(update={"run": spec.run.model_copy(update=update)})
 
 
+@contextmanager
+def _located(spec: Spec) -> Iterator[None]:
+    """Errors of rooms that do not know the spec get its file and line."""
+    try:
+        yield
+    except ConfigError as error:
+        if error.file is not None or error.key is None:
+            raise
+        key = error.key
+        if not isinstance(spec.cluster, GeneratedCluster):
+            # only a generated cluster keeps its routing under `network`
+            key = key.replace("cluster.network.routing", "cluster.routing")
+        raise spec.error(key, error.message) from None
+
+
 def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
     """The twin of a blueprint as the spec routes it, with the spec's dead and slow links."""
     routing = spec.cluster.routing
     cables, _ = find_faults(blueprint, spec)
     dead = tuple(sorted(fault.cable for fault in cables if fault.rate_bps == 0))
-    try:
-        twin = Twin(
-            blueprint,
-            engine="auto" if routing.engine == "default" else routing.engine,
-            hash_name="crc32" if routing.hash == "default" else routing.hash,
-            seed=routing.seed,
-            dead=dead,
-        )
-        for fault in cables:
-            if fault.rate_bps > 0:
-                # pulled cables are gone from the twin's numbering
-                twin.degrade(fault.cable - int(np.searchsorted(dead, fault.cable)), fault.rate_bps)
-    except ConfigError as error:
-        if error.file is not None or error.key is None:
-            raise
-        raise spec.error(error.key, error.message) from None
+    twin = Twin(
+        blueprint,
+        engine="auto" if routing.engine == "default" else routing.engine,
+        hash_name="crc32" if routing.hash == "default" else routing.hash,
+        seed=routing.seed,
+        dead=dead,
+    )
+    for fault in cables:
+        if fault.rate_bps > 0:
+            # pulled cables are gone from the twin's numbering
+            twin.degrade(fault.cable - int(np.searchsorted(dead, fault.cable)), fault.rate_bps)
     return twin
 
 
@@ -104,7 +116,8 @@ def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
     stage("building the cluster")
     blueprint = build(spec.cluster, spec=spec)
     stage("compiling the fabric")
-    twin = make_twin(spec, blueprint)
+    with _located(spec):
+        twin = make_twin(spec, blueprint)
     stage("lowering the workload")
     lowered = lower(spec, blueprint, twin.fabric)
     return Prepared(
@@ -124,7 +137,8 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
     twin = prepared.twin
     if spec.run.fidelity != "analytic":
         stage("routing")
-        _ = twin.routes
+        with _located(spec):
+            _ = twin.routes
     stage(f"simulating at {spec.run.fidelity} fidelity")
     trace = play(prepared.program, prepared.rank_node, twin.session(spec.run.fidelity))
     if (trace.end_op_ps < trace.start_ps).any() or (trace.start_ps < 0).any():

@@ -148,6 +148,11 @@ def _remarks(result: RunResult) -> list[str]:
     remarks = []
     if (ops.kind == OpKind.COMMUNICATE).any() and not trace.counters.tx_bytes.any():
         remarks.append("this run communicated, but no link carried a byte")
+    work = result.work
+    if work is not None and work.hardware_flops * PS_PER_S > work.peak_flops_per_gpu * trace.end_ps * (
+        result.program.ranks
+    ):
+        remarks.append("this run computes faster than the GPUs' peak: the times of its compute cannot be right")
     if trace.end_ps == 0:
         remarks.append("this run took no time: there was nothing to do")
     return remarks

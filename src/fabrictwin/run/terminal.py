@@ -10,6 +10,7 @@ from fabrictwin.run.summary import summary, what_limits
 from fabrictwin.units import format_size, format_time
 
 BAR = 24
+NOTES = 8
 # key of summary.json, name for people, unit, digits after the point
 FIGURES = [
     ("tokens_per_s_per_gpu", "throughput", "tokens/s/GPU", 1),
@@ -49,7 +50,9 @@ def block(result: RunResult, folder: Path | None) -> str:
     if data["reference"] is not None:
         lines += ["", *_reference(data["reference"])]
     if data["notes"]:
-        lines += ["", "  notes", *(f"    {note}" for note in data["notes"])]
+        lines += ["", "  notes", *(f"    {note}" for note in data["notes"][:NOTES])]
+        if len(data["notes"]) > NOTES:
+            lines.append(f"    … and {len(data['notes']) - NOTES:,} more in summary.json")
     lines += ["", f"  {what_limits(result)}"]
     if folder is not None:
         lines.append(f"  report      {folder / 'report.html'}")
