@@ -96,7 +96,7 @@ def _host_sites(
     problems: dict[str, list[str]] = defaultdict(list)
     start = 0
     for name in sorted(hosts, key=lambda n: (natural_key(n), n)):
-        adapters = hosts[name]
+        adapters = dict(sorted(hosts[name].items(), key=lambda item: natural_key(item[0])))
         if name in bound:
             kind, mapping = bound[name]
             nics = tuple(nic.hca for nic in catalog.host(kind).nics)
@@ -114,7 +114,7 @@ def _host_sites(
                     problems[f"{nic} of {kind} was not discovered, it has no link"].append(name)
         else:
             kind = ""
-            nics = tuple(sorted(adapters, key=natural_key))
+            nics = tuple(adapters)
             present = adapters
         for k, nic in enumerate(nics):
             if nic in present:

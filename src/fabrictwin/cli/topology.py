@@ -1,0 +1,101 @@
+"""`fabrictwin topology`: look at a cluster, import a real one, write one out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import typer
+
+app = typer.Typer(help="Show, import or export a cluster.", no_args_is_help=True)
+
+
+class ImportFormat(StrEnum):
+    ibnetdiscover = "ibnetdiscover"
+
+
+class ExportFormat(StrEnum):
+    yaml = "yaml"
+    ibnetdiscover = "ibnetdiscover"
+    dot = "dot"
+
+
+@app.command()
+def show(
+    spec: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Count hosts, switches and links; show ports used and oversubscription by tier, and notes."""
+    from fabrictwin.cluster.build import build
+    from fabrictwin.cluster.describe import describe, summary_lines
+    from fabrictwin.cluster.spec import load_cluster
+
+    read = load_cluster(spec)
+    facts = describe(build(read.cluster, spec=read))
+    if as_json:
+        _print_json(facts)
+    else:
+        typer.echo("\n".join(summary_lines(facts)))
+
+
+@app.command("import")
+def import_(
+    file: Path = typer.Argument(..., help="What the tool printed."),
+    source: ImportFormat = typer.Option(ImportFormat.ibnetdiscover, "--format", help="The tool."),
+    bind: list[str] = typer.Option(
+        [],
+        metavar="GLOB=HOST[,HCA=NIC...]",
+        help="Hosts of these names are that catalog host: 'luna-*=dgx-a100'. Repeat for more.",
+    ),
+    switch: list[str] = typer.Option(
+        [], metavar="GLOB=TYPE", help="Switches of these names are that catalog switch. Repeat for more."
+    ),
+    host_cable: str = typer.Option("3 m", help="Length of cables to hosts."),
+    trunk_cable: str = typer.Option("20 m", help="Length of cables between switches."),
+    out: Path | None = typer.Option(None, metavar="FILE", help="Where to write the cluster; otherwise stdout."),
+) -> None:
+    """Turn a discovered fabric into a cluster file, and report what could not be placed."""
+    from fabrictwin.cluster.describe import describe, summary_lines
+    from fabrictwin.cluster.export import to_yaml
+    from fabrictwin.cluster.importing import import_ibnetdiscover
+
+    blueprint = import_ibnetdiscover(
+        file, bind=bind, switch=switch, host_cable=host_cable, trunk_cable=trunk_cable
+    )
+    _write(to_yaml(blueprint), out)
+    typer.echo("\n".join(summary_lines(describe(blueprint))), err=out is None)
+
+
+@app.command()
+def export(
+    spec: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
+    target: ExportFormat = typer.Option(ExportFormat.yaml, "--format", help="What to write."),
+    out: Path | None = typer.Option(None, metavar="FILE", help="Where to write it; otherwise stdout."),
+) -> None:
+    """Write a cluster out: every cable in YAML, as ibnetdiscover would print it, or as a Graphviz drawing."""
+    from fabrictwin.cluster.build import build
+    from fabrictwin.cluster.export import to_dot, to_ibnetdiscover, to_yaml
+    from fabrictwin.cluster.spec import load_cluster
+
+    read = load_cluster(spec)
+    writers = {"yaml": to_yaml, "ibnetdiscover": to_ibnetdiscover, "dot": to_dot}
+    _write(writers[target.value](build(read.cluster, spec=read)), out)
+
+
+def _write(text: str, out: Path | None) -> None:
+    from fabrictwin.errors import ConfigError
+
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", file=out) from None
+
+
+def _print_json(data: Any) -> None:
+    import json
+
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
