@@ -1,0 +1,1 @@
+"""The packet simulation: every packet, credit, pause frame, mark and retransmission."""

@@ -1,0 +1,345 @@
+"""The loop: take the next event, deal with it, then let the ports that it concerned send."""
+
+from __future__ import annotations
+
+from fabrictwin.kernel.jit import helper, hot_entry, outlined
+from fabrictwin.kernel.packet.buffer import blocks, drop, forward, refresh_pause, release
+from fabrictwin.kernel.packet.congestion import on_timer
+from fabrictwin.kernel.packet.events import (
+    ARRIVE,
+    CONTROL,
+    CREDITS,
+    HOQ,
+    KIND_SHIFT,
+    LATE_ARRIVE,
+    PAUSE_END,
+    PAUSE_REFRESH,
+    PORT_MASK,
+    PORT_SHIFT,
+    RTO,
+    TASK,
+    TX_DONE,
+    VALUE_MASK,
+    VL_SHIFT,
+    WAKE,
+    pack,
+    pop_heap,
+    pop_lane,
+    push_heap,
+)
+from fabrictwin.kernel.packet.packets import draw, free_packet, kick
+from fabrictwin.kernel.packet.receive import on_data, on_memory, on_reply, on_timeout
+from fabrictwin.kernel.packet.route import route
+from fabrictwin.kernel.packet.send import make_ready
+from fabrictwin.kernel.packet.state import (
+    ARRIVED,
+    CREDIT,
+    CUT_THROUGH,
+    DATA,
+    DOWN,
+    ENDPOINT,
+    FINISHED,
+    IDLE,
+    LOCAL,
+    NEVER,
+    NONE,
+    PAUSE,
+    PAUSE_QUANTA,
+    RATE_BITS,
+    RATE_HALF,
+    REACHED,
+    REPLAY,
+    STALLED,
+    STORE,
+    TRIM,
+    UNROUTABLE,
+    WAITING,
+    LINE_QUANTUM_BITS,
+    INTERNAL,
+)
+from fabrictwin.kernel.packet.tasks import begin_task, start
+from fabrictwin.kernel.packet.transmit import dequeue, transmit
+
+
+@outlined
+def on_pause(state, at, p, now):
+    """A pause frame: hold or release one priority of the port that it came in by."""
+    packet = state.packet[p]
+    port = state.port[at]
+    vl = int(packet.vl)
+    slot = (at << state.settings[0].vl_bits) + vl
+    outlet = state.outlet[slot]
+    bit = 1 << vl
+    if packet.psn:
+        state.count[at].pause_rx += 1
+        if not port.paused & bit:
+            port.paused |= bit
+            outlet.paused_since = now
+        hold = (PAUSE_QUANTA * (LINE_QUANTUM_BITS // 8) * port.ps_q) >> RATE_BITS
+        outlet.paused_until = now + hold
+        push_heap(state, now + hold, pack(PAUSE_END, at, slot))
+    elif port.paused & bit:
+        resume(state, at, slot, vl, now)
+    free_packet(state, p)
+
+
+@outlined
+def resume(state, at, slot, vl, now):
+    """A pause ends: by XON, or because nobody renewed it."""
+    state.port[at].paused &= ~(1 << vl)
+    state.count[at].pause_ps += now - state.outlet[slot].paused_since
+    kick(state, at)
+
+
+@outlined
+def on_head_of_queue(state, slot, now):
+    """A lane that sent nothing for the head-of-queue lifetime drops what stands first."""
+    bits = state.settings[0].vl_bits
+    at = slot >> bits
+    vl = slot - (at << bits)
+    port = state.port[at]
+    outlet = state.outlet[slot]
+    outlet.hoq_pending = 0
+    if not (port.starved >> vl) & 1:
+        return
+    due = outlet.last_tx + state.settings[0].hoq_ps
+    if now < due:
+        outlet.hoq_pending = 1
+        push_heap(state, due, pack(HOQ, 0, slot))
+        return
+    index = port.queue_start + vl
+    if port.queue_width > 1:
+        index = int(outlet.active_head)
+    if index < 0:
+        return
+    head = int(state.queue[index].head)
+    if head == NONE:
+        return
+    dequeue(state, port, outlet, state.queue[index], index)
+    wire = state.packet[head].wire
+    outlet.queued -= wire
+    state.queued[at] -= wire
+    state.count[at].hoq_drops += 1
+    drop(state, head, at, now, True)
+    port.starved &= ~(1 << vl)
+    kick(state, at)
+
+
+@helper
+def hit(state, at, port, wire):
+    """Whether bit errors on the way to this port spoil a packet of so many bytes."""
+    if port.traits & REPLAY:
+        return False
+    return (draw(state.clock[0]) << 16) < port.error_q * wire
+
+
+@helper
+def arrive(state, at, p, now, whole):
+    """A packet at a node: lost on the way, a pause, passed on, or at its end."""
+    port = state.port[at]
+    packet = state.packet[p]
+    settings = state.settings[0]
+    if packet.kind == PAUSE:
+        on_pause(state, at, p, now)
+        return
+    slot = NONE
+    if not whole:
+        slot = (at << settings.vl_bits) + int(packet.vl)
+        packet.slot = slot
+        count = state.count[at]
+        count.rx_bytes += packet.wire
+        count.rx_packets += 1
+        if port.traits & CREDIT:
+            state.inlet[slot].held += blocks(packet.wire)
+        feeder = state.port[port.peer]
+        if feeder.traits & DOWN or (feeder.error_q > 0 and hit(state, at, feeder, packet.wire)):
+            count.errors += 1
+            if port.traits & CREDIT:
+                release(state, slot, packet.wire, now)
+            lose(state, p)
+            return
+    node = state.node[port.node]
+    ends = packet.hop >= packet.hop_end and node.traits & ENDPOINT
+    if ends:
+        if not whole and not state.port[port.peer].traits & STORE:
+            wait_for_rest(state, at, p, now)
+            return
+        if packet.marks & ARRIVED or state.qp[packet.qp].mode == LOCAL:
+            on_memory(state, p, now)
+        elif packet.kind == DATA or packet.kind == TRIM:
+            on_data(state, p, node, now)
+        else:
+            on_reply(state, p, now)
+        return
+    hop = packet.hop
+    out = route(state, node, packet)
+    if out == NONE:
+        state.clock[0].unroutable = packet.dst
+        state.clock[0].grow = UNROUTABLE
+        drop(state, p, at, now, (port.traits & CREDIT) != 0)
+        return
+    if node.traits & CUT_THROUGH and not whole:
+        feeder = state.port[port.peer]
+        if not feeder.traits & STORE and state.port[out].ps_q < feeder.ps_q:
+            packet.hop = hop
+            wait_for_rest(state, at, p, now)
+            return
+    forward(state, p, out, node, now)
+
+
+@helper
+def wait_for_rest(state, at, p, now):
+    """The first bits are here; come back when the last one is."""
+    feeder = state.port[state.port[at].peer]
+    packet = state.packet[p]
+    size = int(packet.wire)
+    if feeder.traits & INTERNAL:
+        size = int(packet.payload)
+    rest = (size * feeder.ps_q + RATE_HALF) >> RATE_BITS
+    push_heap(state, now + rest, pack(LATE_ARRIVE, at, p))
+
+
+@outlined
+def lose(state, p):
+    """A packet that the wire spoiled."""
+    clock = state.clock[0]
+    if state.packet[p].kind == DATA or state.packet[p].kind == TRIM:
+        clock.dropped += 1
+    else:
+        clock.lost_control += 1
+    free_packet(state, p)
+
+
+@hot_entry
+def begin(state, first, last, now):
+    """Start the tasks `first` to `last` that wait for nothing."""
+    for t in range(first, last):
+        task = state.task[t]
+        if task.waits == 0 and task.status == WAITING:
+            start(state, t, now)
+
+
+@hot_entry
+def kick_all(state, now):
+    """Try every port: links or limits were changed from outside."""
+    for at in range(len(state.port)):
+        state.port[at].starved = 0
+        kick(state, at)
+    clock = state.clock[0]
+    n = 0
+    while n < clock.kicks:
+        tried = state.kick[n]
+        state.port[tried].kicked = 0
+        transmit(state, tried, now)
+        n += 1
+    clock.kicks = 0
+
+
+@hot_entry
+def ready_all(state):
+    """Look at every queue pair again: windows or receives were changed from outside."""
+    for q in range(len(state.qp)):
+        if state.qp[q].posted_psn > 0:
+            make_ready(state, q)
+
+
+@hot_entry
+def run(state, until, stop_when_done):
+    """Run to `until` (inclusive), or until nothing is left. Returns one of the statuses of `state`."""
+    clock = state.clock[0]
+    lanes = clock.lanes
+    bits = state.settings[0].vl_bits
+    events = 0
+    status = IDLE
+    while True:
+        if clock.grow != 0:
+            status = clock.grow
+            clock.grow = 0
+            break
+        time = NEVER
+        lane = NONE
+        for i in range(lanes):
+            head = state.lane_time[i]
+            if head < time:
+                time = head
+                lane = i
+        if clock.heap > 0:
+            head = state.heap[0].time
+            if head < time:
+                time = head
+                lane = lanes
+        if lane == NONE:
+            status = IDLE
+            break
+        if time > until:
+            status = REACHED
+            break
+        if stop_when_done and clock.open == 0:
+            status = FINISHED
+            break
+        if lane == lanes:
+            what = state.heap[0].what
+            kind = what >> KIND_SHIFT
+            if kind >= PAUSE_END and clock.stall_seen == 0:
+                # nothing moves and only timers are left; a lane has nothing, or it would have come first
+                empty = True
+                for i in range(lanes):
+                    if state.lane_time[i] != NEVER:
+                        empty = False
+                if empty and clock.free < len(state.packet):
+                    clock.stall_seen = 1
+                    status = STALLED
+                    break
+            pop_heap(state)
+        else:
+            what = pop_lane(state, lane)
+            kind = what >> KIND_SHIFT
+        now = time
+        clock.now = now
+        events += 1
+        at = (what >> PORT_SHIFT) & PORT_MASK
+        value = what & VALUE_MASK
+        if kind == TX_DONE:
+            port = state.port[at]
+            port.busy = 0
+            state.queued[at] -= port.tx_wire
+            if port.tx_slot != NONE:
+                release(state, port.tx_slot, port.tx_wire, now)
+            kick(state, at)
+        elif kind == ARRIVE or kind == LATE_ARRIVE:
+            clock.stall_seen = 0
+            arrive(state, at, value, now, kind == LATE_ARRIVE)
+        elif kind == CREDITS:
+            vl = value >> VL_SHIFT
+            state.outlet[(at << bits) + vl].credit += value & ((1 << VL_SHIFT) - 1)
+            port = state.port[at]
+            port.starved &= ~(1 << vl)
+            if not port.busy and port.backlog:
+                kick(state, at)
+        elif kind == WAKE:
+            state.qp[value].waking = 0
+            make_ready(state, value)
+        elif kind == TASK:
+            clock.stall_seen = 0
+            begin_task(state, value, now)
+        elif kind == RTO:
+            on_timeout(state, value, now)
+        elif kind == CONTROL:
+            on_timer(state, value, state.qp[value], at, now)
+        elif kind == PAUSE_END:
+            vl = value - (at << bits)
+            if (state.port[at].paused >> vl) & 1 and now >= state.outlet[value].paused_until:
+                resume(state, at, value, vl, now)
+        elif kind == PAUSE_REFRESH:
+            refresh_pause(state, value, now)
+        elif kind == HOQ:
+            on_head_of_queue(state, value, now)
+        n = 0
+        while n < clock.kicks:
+            tried = state.kick[n]
+            state.port[tried].kicked = 0
+            transmit(state, tried, now)
+            n += 1
+        clock.kicks = 0
+    clock.events += events
+    return status

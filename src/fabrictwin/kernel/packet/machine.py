@@ -1,0 +1,252 @@
+"""The packet simulation as an object: queue pairs and tasks are added, time is advanced, counters are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fabrictwin.kernel.packet import build as b
+from fabrictwin.kernel.packet import state as s
+from fabrictwin.kernel.packet.build import Config, Wiring
+from fabrictwin.kernel.packet.congestion import DCQCN, NSCC
+from fabrictwin.kernel.packet.congestion.dcqcn import ALPHA_ONE
+from fabrictwin.kernel.packet.loop import begin, kick_all, ready_all, run
+from fabrictwin.kernel.packet.state import State, records
+
+
+class MachineError(Exception):
+    """The kernel could not go on: no way to a destination, or a capacity that nothing can raise."""
+
+
+class OutOfMemoryError(MachineError):
+    """The state would grow beyond its limit."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What a queue pair is made of; defaults are those of a RoCE adapter with nothing limited."""
+
+    port: int
+    src: int
+    dst: int
+    mode: int = s.GO_BACK_N
+    sl: int = 0
+    ack_sl: int = 0
+    header_bytes: int = 82
+    first_header_bytes: int = 0
+    ack_bytes: int = 86
+    window_bytes: int = s.NEVER
+    rto_ps: int = 0
+    retry_limit: int = 7
+    rnr_limit: int = 7
+    rnr_ps: int = 0
+    ack_every: int = 1
+    reorder: int = 0
+    spray: bool = False
+    entropy: int = 0
+    ack_entropy: int = 0
+    control: int = 0
+    message_ps: int = 0
+    receives: int = s.NONE
+    base_ps: int = 0  # NSCC: round trip without queues
+    before: tuple[int, ...] = ()  # ports after `port`, up to the receiving adapter or the first table
+    after: tuple[int, ...] = ()  # ports from the receiving adapter to memory
+    back: tuple[int, ...] = ()  # ports of acknowledgements after the adapter's, where they are source-routed
+
+
+class Machine:
+    """One fabric at work. Everything is an integer; names and units belong to who builds it."""
+
+    def __init__(self, wiring: Wiring, config: Config, *, limit_bytes: int = 1 << 34) -> None:
+        self.wiring = wiring
+        self.config = config
+        self.limit_bytes = limit_bytes
+        self.state: State = b.build(wiring, config)
+        self.queue_pairs = 0
+        self.tasks = 0
+        self.stalled = False  # the last run ended because nothing but timers was left
+        self._hops = 0
+        self._successors = 0
+
+    @property
+    def now(self) -> int:
+        return int(self.state.clock[0].now)
+
+    def add_queue_pairs(self, connections: list[Connection]) -> int:
+        """Append queue pairs; returns the number of the first."""
+        first, n = self.queue_pairs, len(connections)
+        hops: list[int] = []
+        qp = records(first + n, s.qp_dtype)
+        qp[:first] = self.state.qp[:first]
+        new = qp[first:]
+        for name in ("port", "src", "dst", "mode", "sl", "rto_ps", "retry_limit", "rnr_limit", "rnr_ps"):
+            new[name] = [getattr(c, name) for c in connections]
+        for name in ("ack_every", "reorder", "spray", "entropy", "ack_entropy", "control", "message_ps"):
+            new[name] = [getattr(c, name) for c in connections]
+        new.receives = [c.receives for c in connections]
+        new.ack_sl = [c.ack_sl for c in connections]
+        new.header = [c.header_bytes for c in connections]
+        new.first_header = [c.first_header_bytes for c in connections]
+        new.ack_bytes = [c.ack_bytes for c in connections]
+        new.window = [c.window_bytes for c in connections]
+        for name in ("ring_next", "head", "sending", "tail", "receiving"):
+            new[name] = s.NONE
+        sl2vl = self.state.sl2vl
+        base = self._hops
+        for i, c in enumerate(connections):
+            new.hop_start[i] = base + len(hops)
+            hops += c.before
+            new.hop_middle[i] = base + len(hops)
+            hops += c.after
+            new.hop_end[i] = base + len(hops)
+            new.ack_hop[i] = base + len(hops)
+            hops += c.back
+            new.ack_hop_end[i] = base + len(hops)
+            new.vl[i] = sl2vl[int(self.state.port.sl2vl[c.port]), c.sl]
+            new.ack_vl[i] = sl2vl[0, c.ack_sl]
+        self.queue_pairs += n
+        self._hops += len(hops)
+        window = self.config.window_packets if (qp.mode == s.SELECTIVE).any() else 0
+        self.state = self.state._replace(
+            qp=qp,
+            hop=np.concatenate([self.state.hop[:base], np.array([*hops, 0], np.int32)]),
+            received=_longer(self.state.received, self.queue_pairs * window),
+            sacked=_longer(self.state.sacked, self.queue_pairs * window),
+            dcqcn=_longer_records(self.state.dcqcn, self.queue_pairs if (qp.control == DCQCN).any() else 1),
+            nscc=_longer_records(self.state.nscc, self.queue_pairs if (qp.control == NSCC).any() else 1),
+        )
+        for i, c in enumerate(connections):
+            if c.control == DCQCN:
+                d = self.state.dcqcn[first + i]
+                d.line = int(8 * b.PS_PER_S << s.RATE_BITS) // int(self.state.port.ps_q[c.port]) // 1000
+                d.alpha = ALPHA_ONE
+            elif c.control == NSCC:
+                n = self.state.nscc[first + i]
+                n.base_ps, n.maximum = c.base_ps, c.window_bytes
+        self._check_memory(0)
+        return first
+
+    def add_tasks(
+        self,
+        kind: Any,
+        queue_pair: Any,
+        size_bytes: Any,
+        delay_ps: Any,
+        *,
+        after: tuple[Any, Any] | None = None,
+        after_done: tuple[Any, Any] | None = None,
+        start: bool = True,
+    ) -> int:
+        """Append tasks; returns the number of the first.
+
+        `after` and `after_done` are (task, predecessor) pairs within this very call: the task waits until the
+        predecessor's bytes are in memory, or until its sender knows.
+        """
+        first, n = self.tasks, len(kind)
+        task = records(first + n, s.task_dtype)
+        task[:first] = self.state.task[:first]
+        new = task[first:]
+        new.kind, new.qp = kind, queue_pair
+        new.size_bytes, new.delay_ps = size_bytes, delay_ps
+        new.next = s.NONE
+        for name in ("start_ps", "received_ps", "done_ps"):
+            new[name] = s.NONE
+        none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        pairs = [after or none, after_done or none]
+        waits = sum(np.bincount(np.asarray(p[0], np.int64), minlength=n) for p in pairs)
+        new.waits = waits
+        # successors of a task: those of the first kind, then those of the second
+        waiting = np.concatenate([p[0] for p in pairs]).astype(np.int64)
+        awaited = np.concatenate([p[1] for p in pairs]).astype(np.int64)
+        which = np.repeat([0, 1], [len(p[0]) for p in pairs])
+        order = np.lexsort((which, awaited))
+        counts = np.bincount(2 * awaited + which, minlength=2 * n)
+        starts = self._successors + np.concatenate([[0], np.cumsum(counts)])
+        new.next_start, new.next_middle, new.next_end = starts[0:-1:2], starts[1::2], starts[2::2]
+        successor = np.concatenate([self.state.successor[: self._successors], waiting[order] + first, [0]])
+        self._successors += len(order)
+        self.tasks += n
+        log = np.zeros(self.tasks, np.int32)
+        log[: len(self.state.log)] = self.state.log[: self.tasks]
+        self.state = self.state._replace(task=task, successor=successor.astype(np.int32), log=log)
+        self.state.clock[0].open += n
+        self._room_for_events(n)
+        if start:
+            begin(self.state, first, first + n, self.now)
+        return first
+
+    def _room_for_events(self, n: int) -> None:
+        # one event could start every task at once
+        while len(self.state.heap) < int(self.state.clock[0].heap) + self.tasks + 2 * s.HEAP_MARGIN:
+            self.state = b.grow_heap(self.state)
+
+    def run(self, until: int = s.NEVER - 1, *, drain: bool = False) -> int:
+        """Run to `until`, or to the end (`drain`: to the last event). Returns IDLE, REACHED, FINISHED or STALLED."""
+        while True:
+            status = int(run(self.state, until, not drain))
+            if status == s.GROW_PACKETS:
+                self._check_memory(self.state.packet.nbytes)
+                self.state = b.add_packets(self.state, len(self.state.packet))
+            elif status == s.GROW_HEAP:
+                self._check_memory(self.state.heap.nbytes)
+                self.state = b.grow_heap(self.state)
+            elif status == s.GROW_LANES:
+                self._check_memory(self.state.event.nbytes)
+                self.state = b.grow_lanes(self.state)
+            elif status == s.OVERFLOW:
+                raise MachineError("more was scheduled in one event than any margin allows")
+            elif status == s.UNROUTABLE:
+                raise MachineError(f"no way to endpoint {int(self.state.clock[0].unroutable)}")
+            else:
+                return status
+
+    def _check_memory(self, more: int) -> None:
+        needed = s.nbytes(self.state) + more
+        if needed > self.limit_bytes:
+            raise OutOfMemoryError(f"needs {needed} bytes, the limit is {self.limit_bytes}")
+
+    def set_rate(self, port: int, bps: int) -> None:
+        """The directed link of `port` runs at another rate from now on; 0 takes it down."""
+        record = self.state.port[port]
+        if bps <= 0:
+            record.traits |= s.DOWN
+        else:
+            record.traits &= ~s.DOWN
+            record.ps_q = int(b.rate_to_q(bps))
+            for name in ("lane_tx_full", "lane_tx_ack", "lane_arrive_full", "lane_arrive_ack"):
+                record[name] = s.NONE
+            self._rejoin_lanes(port)
+        kick_all(self.state, self.now)
+
+    def _rejoin_lanes(self, port: int) -> None:
+        record, lanes = self.state.port[port], self.state.lane.delay[: int(self.state.clock[0].lanes)]
+        stored = bool(record.traits & s.STORE)
+        for size, tx, arrive in (
+            (int(record.full_bytes), "lane_tx_full", "lane_arrive_full"),
+            (int(record.ack_bytes), "lane_tx_ack", "lane_arrive_ack"),
+        ):
+            delay = int(b.serialize_ps(size, record.ps_q))
+            for name, value in ((tx, delay), (arrive, int(record.arrive_ps) + stored * delay)):
+                found = np.flatnonzero(lanes == value)
+                record[name] = found[0] if len(found) else s.NONE
+
+    def touch(self) -> None:
+        """Windows, receives or limits were changed from outside: look at everything again."""
+        ready_all(self.state)
+        kick_all(self.state, self.now)
+
+
+def _longer(array: Any, length: int) -> Any:
+    if len(array) >= length:
+        return array
+    return np.concatenate([array, np.zeros(length - len(array), array.dtype)])
+
+
+def _longer_records(array: Any, length: int) -> Any:
+    if len(array) >= length:
+        return array
+    longer = records(length, array.dtype)
+    longer[: len(array)] = array
+    return longer

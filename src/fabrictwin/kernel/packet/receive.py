@@ -1,0 +1,384 @@
+"""Both sides of a reliable connection as packets arrive (InfiniBand Architecture 9.7; RoCEv2 annex).
+
+The responder accepts the packet it expects, asks once for what is missing after a gap (NAK), acknowledges every
+so many packets and at the end of a message. With selective repeat it keeps what comes out of order and says so;
+a gap counts as loss once `reorder` later packets have come (0 where routes are fixed, NEVER where only a timeout
+can tell). The requester completes messages in order. Timeout, retry count and RNR follow the standard.
+"""
+
+from __future__ import annotations
+
+from fabrictwin.kernel.jit import helper, outlined
+from fabrictwin.kernel.packet.buffer import consume, enqueue, forward
+from fabrictwin.kernel.packet.congestion import DCQCN, on_ack, on_cnp, on_loss
+from fabrictwin.kernel.packet.events import RTO, pack, push_heap
+from fabrictwin.kernel.packet.packets import free_packet, take_packet
+from fabrictwin.kernel.packet.send import make_ready
+from fabrictwin.kernel.packet.state import (
+    ACK,
+    ACKED,
+    ARRIVED,
+    CNP,
+    ECN,
+    FIRST,
+    GO_BACK_N,
+    LAST,
+    LOCAL,
+    LOST,
+    NAK,
+    NEVER,
+    NONE,
+    RNR,
+    SELECTIVE,
+    TRIM,
+)
+from fabrictwin.kernel.packet.tasks import fail_queue_pair, finish_task, receive_task
+
+
+@helper
+def reply(state, q, qp, kind, psn, sent_ps, extra, flags):
+    """Send an acknowledgement or the like from the receiving adapter."""
+    p = take_packet(state)
+    if p == NONE:
+        return
+    packet = state.packet[p]
+    packet.kind = kind
+    packet.qp = q
+    packet.psn = psn
+    packet.sent_ps = sent_ps
+    packet.extra = extra
+    packet.marks = flags
+    packet.dst = qp.src
+    packet.wire = qp.ack_bytes
+    if kind == CNP:
+        packet.wire = state.settings[0].cnp_wire
+    packet.payload = 0
+    packet.sl = qp.ack_sl
+    packet.vl = qp.ack_vl
+    packet.entropy = qp.ack_entropy
+    packet.hop = qp.ack_hop
+    packet.hop_end = qp.ack_hop_end
+    enqueue(state, state.endpoint[qp.dst].port, p)
+
+
+@helper
+def acknowledge(state, q, qp, sent_ps, extra):
+    """Everything below `expected` has come."""
+    flags = qp.echo
+    qp.echo = 0
+    qp.unacked = 0
+    reply(state, q, qp, ACK, qp.expected, sent_ps, extra, flags)
+
+
+@helper
+def deliver(state, p, qp, now):
+    """A packet's payload is in memory; messages that it completes are received."""
+    packet = state.packet[p]
+    clock = state.clock[0]
+    clock.delivered += 1
+    clock.payload_delivered += packet.payload
+    if packet.extra > qp.in_memory:
+        qp.in_memory = packet.extra
+        t = int(qp.receiving)
+        late = 0
+        if qp.dst != NONE:
+            late = state.endpoint[qp.dst].deliver_ps
+        while t != NONE:
+            if state.task[t].psn_end > qp.in_memory:
+                break
+            receive_task(state, t, now + late)
+            t = int(state.task[t].next)
+        qp.receiving = t
+    free_packet(state, p)
+
+
+@helper
+def _refuse(state, p):
+    state.clock[0].refused += 1
+    free_packet(state, p)
+
+
+@helper
+def _accept_in_order(state, q, qp, p, now):
+    """Go-back-N: whether the packet is taken."""
+    packet = state.packet[p]
+    if packet.psn != qp.expected:
+        if packet.psn > qp.expected:
+            qp.out_of_sequence += 1
+            if qp.nak_sent == 0:
+                qp.nak_sent = 1
+                qp.naks += 1
+                reply(state, q, qp, NAK, qp.expected, packet.sent_ps, qp.expected, 0)
+        else:
+            qp.duplicates += 1
+            acknowledge(state, q, qp, packet.sent_ps, NONE)
+        return False
+    if qp.receives != NONE and packet.marks & FIRST:
+        if qp.started >= qp.receives:
+            qp.rnr_naks += 1
+            qp.nak_sent = 1
+            reply(state, q, qp, RNR, qp.expected, packet.sent_ps, qp.expected, 0)
+            return False
+        qp.started += 1
+    qp.expected += 1
+    qp.nak_sent = 0
+    qp.unacked += 1
+    packet.extra = qp.expected
+    if packet.marks & LAST or qp.unacked >= qp.ack_every:
+        acknowledge(state, q, qp, packet.sent_ps, NONE)
+    return True
+
+
+@helper
+def _accept_any_order(state, q, qp, p, now):
+    """Selective repeat: whether the packet is taken."""
+    packet = state.packet[p]
+    mask = state.settings[0].bitmap_mask
+    base = q * (mask + 1)
+    psn = packet.psn
+    if psn < qp.expected or state.received[base + (psn & mask)]:
+        qp.duplicates += 1
+        acknowledge(state, q, qp, packet.sent_ps, NONE)
+        return False
+    if psn == qp.expected:
+        before = psn
+        psn += 1
+        while state.received[base + (psn & mask)]:
+            state.received[base + (psn & mask)] = 0
+            psn += 1
+        qp.expected = psn
+        qp.unacked += psn - before
+        if packet.marks & LAST or psn - before > 1 or qp.unacked >= qp.ack_every:
+            acknowledge(state, q, qp, packet.sent_ps, NONE)
+    else:
+        qp.out_of_sequence += 1
+        state.received[base + (psn & mask)] = 1
+        acknowledge(state, q, qp, packet.sent_ps, psn)
+        if qp.reorder != NEVER:
+            qp.examined = max(qp.examined, qp.expected)
+            while qp.examined + qp.reorder < psn:
+                if state.received[base + (qp.examined & mask)] == 0:
+                    qp.naks += 1
+                    reply(state, q, qp, NAK, qp.examined, packet.sent_ps, qp.expected, 0)
+                qp.examined += 1
+    packet.extra = qp.expected
+    return True
+
+
+@helper
+def on_data(state, p, node, now):
+    """A data packet (whole or trimmed) at the receiving adapter."""
+    packet = state.packet[p]
+    q = int(packet.qp)
+    qp = state.qp[q]
+    if packet.kind == TRIM:
+        qp.naks += 1
+        reply(state, q, qp, NAK, packet.psn, packet.sent_ps, qp.expected, ECN)
+        consume(state, packet.slot, packet.wire, now)
+        _refuse(state, p)
+        return
+    if packet.marks & ECN:
+        qp.echo = ECN
+        if qp.control == DCQCN and now >= qp.next_cnp:
+            qp.next_cnp = now + state.settings[0].cnp_ps
+            qp.cnps_sent += 1
+            reply(state, q, qp, CNP, qp.expected, now, NONE, 0)
+    if qp.mode == GO_BACK_N:
+        taken = _accept_in_order(state, q, qp, p, now)
+    else:
+        taken = _accept_any_order(state, q, qp, p, now)
+    if taken and qp.hop_middle < qp.hop_end:
+        # on to memory; it keeps the adapter's buffer until it leaves by the host's link
+        packet.marks |= ARRIVED
+        packet.marks &= ~ECN
+        packet.hop = qp.hop_middle + 1
+        packet.hop_end = qp.hop_end
+        forward(state, p, state.hop[qp.hop_middle], node, now)
+        return
+    consume(state, packet.slot, packet.wire, now)
+    if taken:
+        deliver(state, p, qp, now)
+    else:
+        _refuse(state, p)
+
+
+@helper
+def on_memory(state, p, now):
+    """A packet at the memory it was sent to."""
+    packet = state.packet[p]
+    q = int(packet.qp)
+    qp = state.qp[q]
+    consume(state, packet.slot, packet.wire, now)
+    if qp.mode == LOCAL:
+        qp.expected += 1
+        packet.extra = qp.expected
+        qp.una += 1
+        qp.inflight -= 1
+        deliver(state, p, qp, now)
+        complete(state, qp, now)
+        make_ready(state, q)
+    else:
+        deliver(state, p, qp, now)
+
+
+@helper
+def complete(state, qp, now):
+    """Messages whose every packet is acknowledged are done, in order."""
+    t = int(qp.head)
+    late = 0
+    if qp.src != NONE:
+        late = state.endpoint[qp.src].deliver_ps
+    while t != NONE:
+        if state.task[t].psn_end > qp.una:
+            break
+        qp.head = state.task[t].next
+        finish_task(state, t, now + late)
+        t = int(qp.head)
+
+
+@helper
+def _selective_ack(state, q, qp, cumulative, single):
+    """Note what has come; returns how many packets are newly known to have."""
+    mask = state.settings[0].bitmap_mask
+    base = q * (mask + 1)
+    newly = 0
+    while qp.una < cumulative:
+        at = base + (qp.una & mask)
+        known = state.sacked[at]
+        if known == LOST:
+            qp.retransmit -= 1
+            newly += 1
+        elif known == 0:
+            qp.inflight -= 1
+            newly += 1
+        state.sacked[at] = 0
+        qp.una += 1
+    if qp.next_psn < qp.una:
+        qp.next_psn = qp.una
+    if single >= qp.una:
+        at = base + (single & mask)
+        known = state.sacked[at]
+        if known != ACKED:
+            if known == LOST:
+                qp.retransmit -= 1
+            else:
+                qp.inflight -= 1
+            state.sacked[at] = ACKED
+            newly += 1
+    return newly
+
+
+@helper
+def _rewind(qp, psn):
+    """Go-back-N: send again from here."""
+    if psn < qp.next_psn:
+        qp.next_psn = psn
+        qp.sending = qp.head
+    qp.inflight = qp.next_psn - qp.una
+
+
+@helper
+def _cumulative_ack(qp, cumulative):
+    newly = cumulative - qp.una
+    if newly > 0:
+        qp.una = cumulative
+        if qp.next_psn < cumulative:
+            qp.next_psn = cumulative
+        qp.inflight = qp.next_psn - cumulative
+    else:
+        newly = 0
+    return newly
+
+
+@helper
+def on_reply(state, p, now):
+    """An acknowledgement, NAK or CNP at the sending adapter."""
+    packet = state.packet[p]
+    q = int(packet.qp)
+    qp = state.qp[q]
+    kind = int(packet.kind)
+    consume(state, packet.slot, packet.wire, now)
+    if qp.failed == 0:
+        if kind == CNP:
+            qp.cnps_handled += 1
+            on_cnp(state, q, qp, now)
+        else:
+            cumulative = packet.psn
+            single = NONE
+            if kind == ACK:
+                single = packet.extra
+            else:
+                cumulative = packet.extra
+            if qp.mode == GO_BACK_N:
+                newly = _cumulative_ack(qp, cumulative)
+            else:
+                newly = _selective_ack(state, q, qp, cumulative, single)
+            if newly > 0:
+                qp.progress_ps = now
+                qp.retries = 0
+                qp.rnr_retries = 0
+                complete(state, qp, now)
+            if kind == ACK:
+                qp.rtt_ps = now - packet.sent_ps
+                if newly > 0:
+                    on_ack(state, q, qp, newly, packet.marks & ECN, now)
+            else:
+                _on_nak(state, q, qp, kind, packet.psn, now)
+        make_ready(state, q)
+    free_packet(state, p)
+
+
+@outlined
+def _on_nak(state, q, qp, kind, psn, now):
+    """The receiver misses `psn`, or is not ready for it."""
+    if qp.mode == SELECTIVE:
+        mask = state.settings[0].bitmap_mask
+        at = q * (mask + 1) + (psn & mask)
+        if psn >= qp.una and psn < qp.next_psn and state.sacked[at] == 0:
+            state.sacked[at] = LOST
+            qp.inflight -= 1
+            qp.retransmit += 1
+            on_loss(state, q, qp, now)
+        return
+    if psn < qp.una:
+        return
+    _rewind(qp, psn)
+    if kind == RNR:
+        if qp.rnr_limit < 7:
+            qp.rnr_retries += 1
+            if qp.rnr_retries > qp.rnr_limit:
+                fail_queue_pair(state, qp, now)
+        qp.next_send = now + qp.rnr_ps
+    else:
+        on_loss(state, q, qp, now)
+
+
+@outlined
+def on_timeout(state, q, now):
+    """The retransmission timer: due only if nothing came since it was set."""
+    qp = state.qp[q]
+    qp.rto_pending = 0
+    if qp.failed or qp.head == NONE or qp.inflight == 0:
+        return
+    if now - qp.progress_ps < qp.rto_ps:
+        qp.rto_pending = 1
+        push_heap(state, qp.progress_ps + qp.rto_ps, pack(RTO, 0, q))
+        return
+    qp.timeouts += 1
+    qp.retries += 1
+    if qp.retries > qp.retry_limit:
+        fail_queue_pair(state, qp, now)
+        return
+    if qp.mode == GO_BACK_N:
+        _rewind(qp, qp.una)
+    else:
+        mask = state.settings[0].bitmap_mask
+        base = q * (mask + 1)
+        for psn in range(qp.una, qp.next_psn):
+            if state.sacked[base + (psn & mask)] == 0:
+                state.sacked[base + (psn & mask)] = LOST
+                qp.retransmit += 1
+        qp.inflight = 0
+    on_loss(state, q, qp, now)
+    qp.progress_ps = now
+    make_ready(state, q)

@@ -1,0 +1,67 @@
+"""Where a switch sends a packet next.
+
+Source-routed hops come first (inside hosts, and cached look-ups of fixed routes); then, at the edge switch of
+the destination, its own port; else the switch's tables: a linear forwarding table by LID (InfiniBand
+Architecture 14.2.5.6), or a group of equal-cost ports, chosen by a hash of the packet's entropy and the switch's
+seed or by the fewest bytes queued.
+"""
+
+from __future__ import annotations
+
+from fabrictwin.kernel.jit import helper
+from fabrictwin.kernel.packet.packets import mix
+from fabrictwin.kernel.packet.state import ADAPTIVE, DOWN, LFT, NONE
+
+
+@helper
+def choose_shortest(state, node, start, count):
+    """The port of a group with the fewest bytes queued; among equals the first after the last choice."""
+    turn = node.turn + 1
+    if turn >= count:
+        turn = 0
+    best = NONE
+    least = 0
+    at = turn
+    for _ in range(count):
+        candidate = state.group_ports[start + at]
+        queued = state.queued[candidate]
+        if best == NONE or queued < least:
+            if not state.port[candidate].traits & DOWN:
+                best = candidate
+                least = queued
+                node.turn = at
+                if least == 0:
+                    break
+        at += 1
+        if at == count:
+            at = 0
+    return best
+
+
+@helper
+def route(state, node, packet):
+    """The port to send on, or NONE where there is no way."""
+    hop = packet.hop
+    if hop < packet.hop_end:
+        packet.hop = hop + 1
+        return state.hop[hop]
+    if packet.dst < 0 or node.row < 0:
+        return NONE
+    end = state.endpoint[packet.dst]
+    if end.edge_row == node.row:
+        return end.edge_port
+    balance = state.settings[0].balance
+    if balance == LFT:
+        number = int(state.lft[node.row, end.lid])
+        if number == 255 or number == 0:
+            return NONE
+        return node.port_start + number - 1
+    group = state.group_of[node.row, end.edge]
+    if group < 0:
+        return NONE
+    start = state.group_start[group]
+    count = state.group_start[group + 1] - start
+    if balance == ADAPTIVE:
+        return choose_shortest(state, node, start, count)
+    h = mix(packet.entropy ^ node.seed)
+    return state.group_ports[start + ((h * count) >> 32)]

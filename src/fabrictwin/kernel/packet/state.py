@@ -1,0 +1,514 @@
+"""What the packet simulation keeps: a few arrays of records, allocated once, modified in place by the kernel.
+
+Sizes: P ports, V virtual lanes (InfiniBand) or priorities (Ethernet) a port, a power of two; N nodes, E
+endpoints, Q queue pairs, T tasks. A port both transmits on its link and receives from its peer's. The *slot* of
+a port and lane is `port * V + vl`; `outlet` holds the transmitting side of a slot, `inlet` the receiving side.
+
+Small fields are 32 bit on purpose: with the JIT off, numpy scalars keep their width, and arithmetic on narrow
+ones would overflow where compiled code widens.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+NONE = -1
+NEVER = 2**62
+M31 = 0x7FFFFFFF
+M32 = 0xFFFFFFFF
+RATE_BITS = 20  # fixed point of picoseconds a byte
+RATE_HALF = 1 << (RATE_BITS - 1)
+BLOCK_BITS = 6  # credits count blocks of 64 bytes (InfiniBand Architecture 7.9)
+ALPHA_BITS = 8  # fixed point of a dynamic threshold's alpha
+LINE_QUANTUM_BITS = 512  # a pause quantum, in bit times (IEEE 802.1Qbb)
+PAUSE_QUANTA = 65535
+
+# What a packet is.
+DATA = 0
+ACK = 1
+NAK = 2  # sequence error: `psn` is what the receiver misses
+RNR = 3  # receiver not ready
+CNP = 4  # congestion notification (RoCEv2 annex)
+TRIM = 5  # a data packet whose payload a switch cut off
+PAUSE = 6  # priority flow control frame: `psn` 1 is XOFF, 0 is XON
+
+# Packet marks.
+ECN = 1
+FIRST = 2  # of its message
+LAST = 4
+ARRIVED = 8  # past the receiving adapter, on its way to memory
+RETRY = 16
+
+# How a node passes packets on.
+ENDPOINT = 1  # terminates packets that are not source-routed further
+INPUT_QUEUED = 2  # virtual output queues, one a (output, lane, input)
+SHARED = 4  # shared buffer with dynamic thresholds, tail drop, PFC on lossless priorities
+CUT_THROUGH = 8
+
+# Flow control of a link and other properties of a port.
+CREDIT = 1
+PFC = 2
+STORE = 4  # its peer takes a packet only when the last bit is in
+INTERNAL = 8  # NVLink, PCIe: the rate is that of payload, headers are in it
+DOWN = 16
+REPLAY = 32  # bit errors are repaired by the link itself, which costs time, not packets
+
+# How switches choose among equal-cost ports.
+LFT = 0
+ECMP = 1
+ADAPTIVE = 2
+
+# Reliability of a queue pair.
+GO_BACK_N = 0
+SELECTIVE = 1  # also accepts packets out of order: adaptive routing and spraying
+LOCAL = 2  # inside a host: links lose nothing, the last byte in memory completes both sides
+
+# What a selective sender knows of a packet.
+ACKED = 1
+LOST = 2
+
+# Task kinds.
+DELAY = 0
+MESSAGE = 1
+
+# Task status.
+WAITING = 0
+POSTED = 1
+RECEIVED = 2
+DONE = 3
+FAILED = 4
+
+# What `run` says.
+IDLE = 0
+REACHED = 1
+FINISHED = 2
+STALLED = 3
+GROW_LANES = 4
+GROW_HEAP = 5
+GROW_PACKETS = 6
+OVERFLOW = 7  # more was scheduled in one event than any margin allows
+UNROUTABLE = 8
+
+HEAP_MARGIN = 4096
+PACKET_MARGIN = 256
+
+port_dtype = np.dtype(
+    [
+        ("peer", "i4"),
+        ("node", "i4"),
+        ("ps_q", "i8"),  # picoseconds a byte, fixed point
+        ("arrive_ps", "i8"),  # propagation, and the latency of the peer's node
+        ("traits", "i4"),
+        ("busy", "i4"),
+        ("backlog", "i4"),  # lanes with something to send, a bit each
+        ("paused", "i4"),  # lanes under XOFF
+        ("starved", "i4"),  # lanes whose next packet lacks credits
+        ("tx_slot", "i4"),  # inlet slot that the packet on the wire came in by, NONE where it starts here
+        ("tx_wire", "i4"),  # its bytes
+        ("control_head", "i4"),  # pause frames, before everything else
+        ("control_tail", "i4"),
+        ("queue_start", "i4"),
+        ("queue_width", "i4"),  # queues a lane: 1, or the node's ports where it queues at its inputs
+        ("local", "i4"),  # place among its node's ports
+        ("wrr", "i4"),  # lane that the weighted arbiter serves
+        ("strict", "i4"),  # lanes with strict priority, highest first
+        ("kicked", "i4"),
+        ("full_bytes", "i4"),  # sizes that have event lanes of their own
+        ("ack_bytes", "i4"),
+        ("lane_tx_full", "i2"),
+        ("lane_tx_ack", "i2"),
+        ("lane_arrive_full", "i2"),
+        ("lane_arrive_ack", "i2"),
+        ("lane_credit", "i2"),
+        ("sl2vl", "i2"),  # row of State.sl2vl for what leaves by this port
+        ("wait_since", "i8"),  # NONE, or since when there is something to send and no leave to send it
+        ("tx_bytes", "i8"),
+        ("tx_payload", "i8"),
+        ("tx_packets", "i8"),
+        ("wait_ps", "i8"),
+        ("credit_ps", "i8"),  # until a credit returned here takes effect at the peer
+        ("error_q", "i8"),  # chance that a byte is hit, as a fraction of 2**48
+    ],
+    align=True,
+)
+
+outlet_dtype = np.dtype(
+    [
+        ("credit", "i8"),  # blocks that the peer has room for
+        ("queued", "i8"),  # bytes waiting
+        ("active_head", "i4"),  # input-queued nodes: queues with packets, served in a ring
+        ("active_tail", "i4"),
+        ("ready_head", "i4"),  # queue pairs that may send, served in a ring
+        ("ready_tail", "i4"),
+        ("quantum", "i4"),  # bytes a turn of the weighted arbiter
+        ("deficit", "i4"),
+        ("kmin", "i4"),  # ECN marks between these queue lengths; kmax 0: never
+        ("kmax", "i4"),
+        ("limit", "i4"),  # bytes beyond which packets are trimmed or dropped; 0: none
+        ("hoq_pending", "i4"),
+        ("paused_until", "i8"),
+        ("paused_since", "i8"),
+        ("last_tx", "i8"),
+    ],
+    align=True,
+)
+
+inlet_dtype = np.dtype(
+    [
+        ("held", "i8"),  # bytes (credit links: blocks) that occupy this node's buffer
+        ("headroom", "i8"),  # bytes held beyond the threshold, on lossless priorities
+        ("headroom_limit", "i8"),
+        ("capacity", "i8"),  # credit links: blocks
+        ("unreturned", "i4"),  # blocks freed and not yet told to the peer
+        ("batch", "i4"),  # blocks that are told together
+        ("lossless", "i4"),
+        ("xoff", "i4"),
+        ("refresh", "i4"),  # a refresh of the pause is scheduled
+    ],
+    align=True,
+)
+
+queue_dtype = np.dtype([("head", "i4"), ("tail", "i4"), ("next", "i4"), ("count", "i4")], align=True)
+
+node_dtype = np.dtype(
+    [
+        ("port_start", "i4"),
+        ("row", "i4"),  # row of the routing tables
+        ("traits", "i4"),
+        ("turn", "i4"),  # where the adaptive scan starts
+        ("seed", "i8"),
+        ("shared_limit", "i8"),
+        ("shared_used", "i8"),
+        ("reserve", "i8"),  # guaranteed a (port, priority)
+        ("alpha_q", "i8"),
+        ("resume", "i8"),  # XON when this much below the threshold
+        ("shared_peak", "i8"),
+    ],
+    align=True,
+)
+
+# What operators read, beside the bytes and waits in `port`.
+count_dtype = np.dtype(
+    [
+        ("discards", "i8"),  # PortXmitDiscards: taken in and not sent on
+        ("errors", "i8"),  # SymbolErrorCounter / rx_crc_errors: hit on the wire to this port
+        ("hoq_drops", "i8"),
+        ("ecn_marks", "i8"),
+        ("trims", "i8"),
+        ("pause_tx", "i8"),
+        ("pause_rx", "i8"),
+        ("pause_ps", "i8"),
+        ("rx_bytes", "i8"),
+        ("rx_packets", "i8"),
+        ("replays", "i8"),
+        ("queue_peak", "i8"),
+    ],
+    align=True,
+)
+
+packet_dtype = np.dtype(
+    [
+        ("next", "i4"),
+        ("qp", "i4"),
+        ("psn", "i8"),
+        ("sent_ps", "i8"),
+        ("extra", "i8"),  # ACK: a packet received out of order, NONE; DATA on its way to memory: what it completes
+        ("dst", "i4"),  # endpoint
+        ("slot", "i4"),  # inlet slot, NONE where it starts
+        ("wire", "i4"),
+        ("payload", "i4"),
+        ("entropy", "i4"),
+        ("kind", "i1"),
+        ("vl", "i1"),
+        ("sl", "i1"),
+        ("marks", "i1"),
+        ("hop", "i4"),  # next of State.hop; at `hop_end` tables take over
+        ("hop_end", "i4"),
+    ],
+    align=True,
+)
+
+endpoint_dtype = np.dtype(
+    [
+        ("node", "i4"),
+        ("port", "i4"),  # network port
+        ("lid", "i4"),
+        ("edge", "i4"),  # column of group_of
+        ("edge_row", "i4"),
+        ("edge_port", "i4"),  # the edge switch's port toward it
+        ("message_ps", "i8"),
+        ("next_message", "i8"),
+        ("deliver_ps", "i8"),
+        ("address", "i8"),
+    ],
+    align=True,
+)
+
+qp_dtype = np.dtype(
+    [
+        ("port", "i4"),  # where its packets enter the fabric
+        ("src", "i4"),  # endpoints; NONE inside a host
+        ("dst", "i4"),
+        ("sl", "i4"),
+        ("vl", "i4"),
+        ("mode", "i4"),
+        ("hop_start", "i4"),  # source-routed hops after `port`, up to the network
+        ("hop_middle", "i4"),
+        ("hop_end", "i4"),  # and from the receiving adapter to memory
+        ("header", "i4"),
+        ("first_header", "i4"),  # more on the first packet of a message
+        ("ack_bytes", "i4"),
+        ("in_ring", "i4"),
+        ("ring_next", "i4"),
+        ("waking", "i4"),  # a wake-up is scheduled
+        ("spray", "i4"),  # every packet its own entropy
+        # sender
+        ("next_psn", "i8"),
+        ("una", "i8"),  # oldest not acknowledged
+        ("posted_psn", "i8"),  # end of what is posted
+        ("highest_psn", "i8"),  # end of what was ever sent
+        ("inflight", "i8"),  # packets
+        ("window", "i8"),  # bytes
+        ("retransmit", "i8"),  # selective: packets declared lost and not sent again
+        ("head", "i4"),  # tasks: oldest not acknowledged, the one being sent, the last
+        ("sending", "i4"),
+        ("tail", "i4"),
+        ("receiving", "i4"),
+        ("next_send", "i8"),  # pacing
+        ("gap_q", "i8"),  # picoseconds a byte, fixed point; 0: as fast as the port
+        ("next_message", "i8"),
+        ("message_ps", "i8"),
+        ("progress_ps", "i8"),
+        ("rto_ps", "i8"),  # 0: never
+        ("rto_pending", "i4"),
+        ("retries", "i4"),
+        ("retry_limit", "i4"),
+        ("rnr_retries", "i4"),
+        ("rnr_limit", "i4"),  # 7: for ever
+        ("failed", "i4"),
+        ("rnr_ps", "i8"),
+        # receiver
+        ("expected", "i8"),
+        ("examined", "i8"),  # selective: losses below are asked for already
+        ("in_memory", "i8"),
+        ("receives", "i8"),  # posted receives, NONE: not needed
+        ("started", "i8"),  # messages that took one
+        ("unacked", "i4"),
+        ("ack_every", "i4"),
+        ("nak_sent", "i4"),
+        ("echo", "i4"),  # a mark to be echoed
+        ("next_cnp", "i8"),
+        ("reorder", "i8"),  # selective: packets after which a gap is a loss; NEVER: only timeouts tell
+        ("entropy", "i8"),
+        ("ack_entropy", "i8"),
+        ("ack_hop", "i4"),  # source-routed hops of acknowledgements, where routes are fixed; else equal
+        ("ack_hop_end", "i4"),
+        ("ack_vl", "i4"),
+        ("ack_sl", "i4"),
+        ("control", "i4"),  # which congestion control
+        # counters
+        ("retransmitted", "i8"),
+        ("out_of_sequence", "i8"),
+        ("duplicates", "i8"),
+        ("timeouts", "i8"),
+        ("naks", "i8"),
+        ("cnps_sent", "i8"),
+        ("cnps_handled", "i8"),
+        ("rnr_naks", "i8"),
+        ("rtt_ps", "i8"),  # last measured
+    ],
+    align=True,
+)
+
+task_dtype = np.dtype(
+    [
+        ("kind", "i4"),
+        ("status", "i4"),
+        ("qp", "i4"),
+        ("next", "i4"),  # of the queue pair
+        ("waits", "i4"),  # what must end before it starts
+        ("place", "i4"),
+        ("size_bytes", "i8"),
+        ("delay_ps", "i8"),  # between that and its start; of a DELAY task: how long it takes
+        ("psn_start", "i8"),
+        ("psn_end", "i8"),
+        ("start_ps", "i8"),
+        ("received_ps", "i8"),
+        ("done_ps", "i8"),
+        ("next_start", "i8"),  # successors once the receiver has it ...
+        ("next_middle", "i8"),  # ... and once the sender knows
+        ("next_end", "i8"),
+    ],
+    align=True,
+)
+
+lane_dtype = np.dtype(
+    [("delay", "i8"), ("first", "i8"), ("mask", "i8"), ("head", "i8"), ("tail", "i8")], align=True
+)
+event_dtype = np.dtype([("time", "i8"), ("what", "i8")], align=True)
+heap_dtype = np.dtype([("time", "i8"), ("sequence", "i8"), ("what", "i8"), ("pad", "i8")], align=True)
+
+clock_dtype = np.dtype(
+    [
+        ("now", "i8"),
+        ("sequence", "i8"),
+        ("heap", "i8"),  # events in the heap
+        ("lanes", "i8"),
+        ("grow", "i8"),  # a status to return before the next event
+        ("free_head", "i8"),
+        ("free", "i8"),
+        ("kicks", "i8"),
+        ("random", "i8"),
+        ("events", "i8"),
+        ("hops", "i8"),
+        ("open", "i8"),  # tasks not done
+        ("logged", "i8"),
+        ("stall_seen", "i8"),
+        ("created", "i8"),  # data packets
+        ("delivered", "i8"),
+        ("refused", "i8"),  # arrived and not wanted: duplicates, after a gap
+        ("dropped", "i8"),
+        ("lost_control", "i8"),  # acknowledgements and the like dropped
+        ("payload_delivered", "i8"),
+        ("unroutable", "i8"),  # a destination without a way, NONE
+        ("heap_events", "i8"),
+    ],
+    align=True,
+)
+
+settings_dtype = np.dtype(
+    [
+        ("vl_bits", "i8"),  # V = 1 << vl_bits
+        ("mtu", "i8"),
+        ("balance", "i8"),  # LFT, ECMP, ADAPTIVE
+        ("bitmap_mask", "i8"),  # selective: packets in the window, less one
+        ("pause_wire", "i8"),
+        ("pmax_q", "i8"),  # chance of a mark at kmax, of 2**32
+        ("trim_wire", "i8"),  # 0: no trimming
+        ("trim_vl", "i8"),
+        ("hoq_ps", "i8"),  # head-of-queue lifetime, 0: for ever
+        ("cnp_wire", "i8"),
+        ("cnp_ps", "i8"),  # a queue pair's CNPs are at least this far apart
+        ("queue_peaks", "i8"),
+    ],
+    align=True,
+)
+
+dcqcn_settings_dtype = np.dtype(
+    [
+        ("line", "i8"),  # kb/s, as all rates here
+        ("minimum", "i8"),
+        ("alpha_ps", "i8"),
+        ("decrease_ps", "i8"),
+        ("increase_ps", "i8"),
+        ("byte_counter", "i8"),
+        ("g_shift", "i8"),
+        ("fast", "i8"),  # stages of fast recovery
+        ("additive", "i8"),
+        ("hyper", "i8"),
+    ],
+    align=True,
+)
+
+dcqcn_dtype = np.dtype(
+    [
+        ("rate", "i8"),
+        ("target", "i8"),
+        ("alpha", "i8"),  # of 2**30
+        ("line", "i8"),  # this queue pair's port
+        ("active", "i8"),
+        ("marked", "i8"),  # a CNP since the last alpha update
+        ("alpha_due", "i8"),
+        ("increase_due", "i8"),
+        ("last_decrease", "i8"),
+        ("time_stage", "i8"),
+        ("byte_stage", "i8"),
+        ("bytes", "i8"),
+    ],
+    align=True,
+)
+
+nscc_settings_dtype = np.dtype(
+    [
+        ("target_ps", "i8"),  # queueing delay aimed at
+        ("adjust_bytes", "i8"),  # what was gained is applied after this many bytes ...
+        ("adjust_ps", "i8"),  # ... or after this long
+        ("gamma_q", "i8"),  # of 2**16
+        ("fair", "i8"),  # bytes squared an acknowledged byte
+        ("alpha_q", "i8"),  # of 2**24: bytes squared an acknowledged byte and picosecond below the target
+        ("eta", "i8"),  # bytes gained every adjust_ps
+        ("fast_q", "i8"),  # of 2**16: growth while there is no queue at all
+        ("fast_ps", "i8"),  # "no queue": less delay than this
+        ("gate_shift", "i8"),  # quick adapt only where less than maximum >> gate_shift came through
+        ("minimum", "i8"),
+    ],
+    align=True,
+)
+
+nscc_dtype = np.dtype(
+    [
+        ("base_ps", "i8"),  # round trip without queues; 0: the smallest seen
+        ("maximum", "i8"),  # of the window
+        ("gained", "i8"),
+        ("acked", "i8"),  # bytes since the last adjustment
+        ("adjusted_ps", "i8"),
+        ("eta_ps", "i8"),
+        ("delay_ps", "i8"),  # moving average
+        ("decreased_ps", "i8"),
+        ("fast", "i8"),  # bytes acknowledged in a row without queueing
+        ("quick_end", "i8"),
+        ("quick_bytes", "i8"),
+        ("quick_wanted", "i8"),
+        ("ignore", "i8"),  # bytes in flight when the window was adapted: their echoes are old news
+    ],
+    align=True,
+)
+
+
+class State(NamedTuple):
+    """Everything. Settings are constant while the kernel runs; `queued` is apart because scans read it."""
+
+    clock: Any  # [1]
+    settings: Any  # [1]
+    port: Any  # [P]
+    count: Any  # [P]
+    outlet: Any  # [P * V]
+    inlet: Any  # [P * V]
+    queued: Any  # int64 [P] bytes waiting and on the wire, for adaptive choice
+    queue: Any
+    node: Any  # [N]
+    packet: Any
+    endpoint: Any  # [E]
+    qp: Any  # [Q]
+    task: Any  # [T]
+    successor: Any  # int32 tasks
+    log: Any  # int32 [T] tasks in the order in which they ended
+    hop: Any  # int32 ports of source routes
+    received: Any  # uint8 [Q * window] selective: arrived beyond `expected`
+    sacked: Any  # uint8 [Q * window] selective: ACKED beyond `una`, or LOST and not sent again
+    lane: Any
+    lane_time: Any  # int64 [lanes] time of each lane's first event, NEVER where it is empty
+    event: Any
+    heap: Any
+    kick: Any  # int32 [P] ports to try once the event is dealt with
+    lft: Any  # uint8 [rows, lids]
+    group_of: Any  # int32 [rows, edges]
+    group_start: Any
+    group_ports: Any
+    sl2vl: Any  # int16 [rows, 16]
+    dcqcn: Any
+    dcqcn_settings: Any
+    nscc: Any
+    nscc_settings: Any
+
+
+def records(count: int, dtype: np.dtype) -> Any:
+    """Zeroed records that read as attributes, compiled or not."""
+    return np.zeros(max(count, 1), dtype).view(np.recarray)
+
+
+def nbytes(state: State) -> int:
+    """Bytes of all arrays together."""
+    return sum(array.nbytes for array in state)

@@ -1,0 +1,197 @@
+"""A port puts the next packet on its wire.
+
+Pause frames first; then the lanes that have something to send, are not paused and have credits: strict priority
+lanes from the highest, the others by deficit-weighted turns. Within a lane what waits in queues goes before what
+queue pairs still hold back; input queues and queue pairs are each served in a ring, a packet a turn.
+
+Left out: a crossbar's limits on how many outputs one input feeds at a time; InfiniBand's separate high-priority
+table with its limit (strict lanes stand for it).
+"""
+
+from __future__ import annotations
+
+from fabrictwin.kernel.jit import helper
+from fabrictwin.kernel.packet.buffer import blocks, drop, mark
+from fabrictwin.kernel.packet.events import ARRIVE, HOQ, TX_DONE, pack, push, push_heap
+from fabrictwin.kernel.packet.packets import draw
+from fabrictwin.kernel.packet.send import STARVED, next_of_queue_pairs
+from fabrictwin.kernel.packet.state import (
+    CREDIT,
+    DATA,
+    DOWN,
+    ECN,
+    INTERNAL,
+    NONE,
+    RATE_BITS,
+    RATE_HALF,
+    REPLAY,
+    STORE,
+)
+
+
+@helper
+def arbitrate(state, at, port, eligible):
+    """The lane to serve; `eligible` has a bit for each lane that could send, at least one."""
+    if eligible & (eligible - 1) == 0:
+        vl = 0
+        while not (eligible >> vl) & 1:
+            vl += 1
+        return vl
+    first = eligible & port.strict
+    if first:
+        vl = 0
+        while first > 1:
+            first >>= 1
+            vl += 1
+        return vl
+    base = at << state.settings[0].vl_bits
+    vl = int(port.wrr)
+    if (eligible >> vl) & 1 and state.outlet[base + vl].deficit > 0:
+        return vl
+    lanes = 1 << state.settings[0].vl_bits
+    for _ in range(lanes):
+        vl += 1
+        if vl >= lanes:
+            vl = 0
+        if (eligible >> vl) & 1:
+            break
+    outlet = state.outlet[base + vl]
+    outlet.deficit = min(outlet.deficit, 0) + outlet.quantum
+    port.wrr = vl
+    return vl
+
+
+@helper
+def dequeue(state, port, outlet, queue, index):
+    """Take the head of a queue; an input queue with more goes to the end of the ring."""
+    p = queue.head
+    queue.head = state.packet[p].next
+    if port.queue_width > 1:
+        outlet.active_head = queue.next
+        if queue.head != NONE:
+            queue.next = NONE
+            if outlet.active_head == NONE:
+                outlet.active_head = index
+            else:
+                state.queue[outlet.active_tail].next = index
+            outlet.active_tail = index
+    return p
+
+
+@helper
+def watch_head(state, port, outlet, slot, now):
+    """Start the head-of-queue lifetime of a lane that cannot send."""
+    settings = state.settings[0]
+    if settings.hoq_ps > 0 and outlet.hoq_pending == 0:
+        outlet.hoq_pending = 1
+        push_heap(state, now + settings.hoq_ps, pack(HOQ, 0, slot))
+
+
+@helper
+def choose(state, at, port, now):
+    """The next packet for an idle port, removed from where it waited, or NONE."""
+    settings = state.settings[0]
+    while True:
+        eligible = port.backlog & ~(port.paused | port.starved)
+        if eligible == 0:
+            return NONE
+        vl = arbitrate(state, at, port, eligible)
+        slot = (at << settings.vl_bits) + vl
+        outlet = state.outlet[slot]
+        index = port.queue_start + vl
+        if port.queue_width > 1:
+            index = int(outlet.active_head)
+        head = NONE
+        if index >= 0:
+            head = int(state.queue[index].head)
+        if head != NONE:
+            packet = state.packet[head]
+            if port.traits & DOWN:
+                dequeue(state, port, outlet, state.queue[index], index)
+                outlet.queued -= packet.wire
+                state.queued[at] -= packet.wire
+                drop(state, head, at, now, True)
+                continue
+            if port.traits & CREDIT:
+                need = blocks(packet.wire)
+                if outlet.credit < need:
+                    port.starved |= 1 << vl
+                    watch_head(state, port, outlet, slot, now)
+                    continue
+                outlet.credit -= need
+            dequeue(state, port, outlet, state.queue[index], index)
+            if outlet.kmax > 0 and packet.kind == DATA:
+                if mark(state, state.clock[0], outlet, settings):
+                    packet.marks |= ECN
+                    state.count[at].ecn_marks += 1
+            outlet.queued -= packet.wire
+            outlet.deficit -= packet.wire
+            outlet.last_tx = now
+            return head
+        if outlet.ready_head != NONE and not port.traits & DOWN:
+            p = next_of_queue_pairs(state, at, port, outlet, now)
+            if p == STARVED:
+                port.starved |= 1 << vl
+                continue
+            if p >= 0:
+                if port.traits & CREDIT:
+                    outlet.credit -= blocks(state.packet[p].wire)
+                state.queued[at] += state.packet[p].wire
+                outlet.deficit -= state.packet[p].wire
+                outlet.last_tx = now
+                return p
+        port.backlog &= ~(1 << vl)
+
+
+@helper
+def transmit(state, at, now):
+    """If the port is idle and something may leave by it, put it on the wire."""
+    port = state.port[at]
+    if port.busy:
+        return
+    p = int(port.control_head)
+    if p != NONE:
+        port.control_head = state.packet[p].next
+    else:
+        p = choose(state, at, port, now)
+        if p == NONE:
+            if port.backlog != 0 and port.wait_since == NONE:
+                port.wait_since = now
+            return
+    packet = state.packet[p]
+    if port.wait_since != NONE:
+        port.wait_ps += now - port.wait_since
+        port.wait_since = NONE
+    size = int(packet.wire)
+    if port.traits & INTERNAL:
+        size = int(packet.payload)
+    serialize = (size * port.ps_q + RATE_HALF) >> RATE_BITS
+    tx_lane = NONE
+    arrive_lane = NONE
+    if size == port.full_bytes:
+        tx_lane = int(port.lane_tx_full)
+        arrive_lane = int(port.lane_arrive_full)
+    elif size == port.ack_bytes:
+        tx_lane = int(port.lane_tx_ack)
+        arrive_lane = int(port.lane_arrive_ack)
+    if port.traits & REPLAY:
+        if port.error_q > 0:
+            chance = port.error_q * size
+            while (draw(state.clock[0]) << 16) < chance:
+                # the receiver asks for it again: a round trip, and the packet once more
+                serialize += 2 * port.arrive_ps + ((size * port.ps_q + RATE_HALF) >> RATE_BITS)
+                state.count[at].replays += 1
+                tx_lane = NONE
+                arrive_lane = NONE
+    port.busy = 1
+    port.tx_slot = packet.slot
+    port.tx_wire = packet.wire
+    port.tx_bytes += packet.wire
+    port.tx_payload += packet.payload
+    port.tx_packets += 1
+    state.clock[0].hops += 1
+    push(state, tx_lane, now + serialize, pack(TX_DONE, at, 0))
+    delay = port.arrive_ps
+    if port.traits & STORE:
+        delay += serialize
+    push(state, arrive_lane, now + delay, pack(ARRIVE, port.peer, p))
