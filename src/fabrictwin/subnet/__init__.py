@@ -1,0 +1,1 @@
+"""InfiniBand management: datagrams, agents that answer them, the subnet manager, the endpoint for real tools."""
