@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.spec import read_spec
-from fabrictwin.twin import Twin
+
+if TYPE_CHECKING:
+    from fabrictwin.twin import Twin
 
 
 def blueprint(
@@ -42,12 +44,16 @@ def blueprint(
 @cache
 def dgx(hosts: int = 4) -> Twin:
     """DGX A100 hosts on a rail-optimised fabric. Shared: do not change it."""
+    from fabrictwin.twin import Twin
+
     return Twin(blueprint(hosts))
 
 
 @cache
 def boxes(hosts: int = 8, technology: str = "infiniband", oversubscription: int = 1) -> Twin:
     """Plain hosts of one adapter on two tiers of leaves with four hosts each. Shared: do not change it."""
+    from fabrictwin.twin import Twin
+
     shape = {"kind": "fat-tree", "tiers": 2, "leaf_down": 4, "oversubscription": oversubscription}
     switch = "qm8700" if technology == "infiniband" else "spectrum-4"
     return Twin(blueprint(hosts, "pcie-box", technology=technology, switch=switch, topology=shape))

@@ -11,6 +11,8 @@ from fabrictwin.cluster.topologies import wire
 from fabrictwin.errors import ConfigError
 from fabrictwin.units import format_rate
 
+MAX_PORTS = 254  # a port's number is a byte in forwarding tables, and 255 means none
+
 
 def generate(cluster: GeneratedCluster) -> Blueprint:
     """The blueprint of a generated cluster. Raises ConfigError with a key below the section."""
@@ -112,7 +114,9 @@ def _switch_mode(network: Network, nic_rate: int) -> tuple[int, int]:
         switch = catalog.switch(network.switch)
     except ConfigError as error:
         raise ConfigError(error.message, key="network.switch") from None
-    modes = [mode for mode in switch.modes if mode.technology == network.technology]
+    modes = [
+        mode for mode in switch.modes if mode.technology == network.technology and mode.ports.value <= MAX_PORTS
+    ]
     if not modes:
         others = sorted({mode.technology for mode in switch.modes})
         raise ConfigError(
