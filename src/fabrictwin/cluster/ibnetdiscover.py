@@ -100,6 +100,8 @@ def parse(text: str, file: str | Path) -> Discovery:
     discovery = Discovery(str(file), reader.nodes)
     if not discovery.nodes:
         raise ConfigError("got no nodes, expected what `ibnetdiscover` prints", file=file, line=1)
+    if not any(node.ports for node in discovery.nodes.values()):
+        raise ConfigError("got nodes but no links: was the file cut short?", file=file, line=len(lines))
     _check_links(discovery, unfinished=len(lines) if lines[-1] else 0)
     return discovery
 

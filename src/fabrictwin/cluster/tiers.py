@@ -80,8 +80,9 @@ def _top_tiers(neighbours: Sequence[set[int]], leaves: set[int]) -> list[int]:
             distance = _distances(neighbours, source)
             counts.update(distance[leaf] for leaf in members if leaf != source)
         # a few oddly placed leaves, such as those of a management network, do not make a tier
-        longest = max((d for d in counts if counts[d] >= _TYPICAL * counts.total()), default=0)
-        top[root] = longest // 2 + 1 + longest % 2
+        if counts:
+            longest = max(d for d in counts if counts[d] >= _TYPICAL * counts.total())
+            top[root] = longest // 2 + 1 + longest % 2
     return [top.get(root, NONE) for root in component]
 
 

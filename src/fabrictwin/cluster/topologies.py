@@ -164,9 +164,12 @@ def _three_tiers(topology: Topology, leaves: _Leaves, radix: int) -> Wiring:
         _enough("leaves", per_rail, leaves.needed, "in all pods together to plug in all hosts")
     else:
         pods = _ceil(leaves.needed / half) if topology.pods is None else topology.pods
-        in_group = _ceil(leaves.needed / pods)
         per_rail = leaves.needed
-        pods = _ceil(per_rail / in_group) if topology.pods is None else pods
+        if pods > per_rail:
+            raise ConfigError(
+                f"got {pods}, expected at most {per_rail}: the hosts fill no more leaves", key="pods"
+            )
+        in_group = _ceil(per_rail / pods)
         _enough("pods", pods, _ceil(leaves.needed / half), "with enough spine ports for all leaves")
     groups = pods * rails
     spines = _parents(topology.spines, "spines", children=in_group, up=leaves.up, radix=half)
@@ -180,17 +183,19 @@ def _three_tiers(topology: Topology, leaves: _Leaves, radix: int) -> Wiring:
     asked = None if topology.cores is None else topology.cores // spines
     in_core_group = _parents(asked, "cores", children=groups, up=spine_up, radix=radix, factor=spines)
 
-    # leaves unit by unit, in a unit rail by rail; only the last pod may have fewer units than the others
+    # leaves unit by unit, in a unit rail by rail; pods differ by one unit at most
     count = per_rail * rails
     unit, rail = np.divmod(np.arange(count), rails)
-    pod = unit // in_group
+    units = per_rail // pods + (np.arange(pods) < per_rail % pods)
+    pod = np.repeat(np.arange(pods), units)[unit]
+    unit_in_pod = unit - (np.cumsum(units) - units)[pod]
     group = pod * rails + rail
     member, parent, _, up = _fan(in_group, leaves.up, spines)
     place = np.zeros((in_group, leaves.up), np.int64)
     place[member, up] = parent
     leaf = np.repeat(np.arange(count), leaves.up)
     leaf_up = np.tile(np.arange(leaves.up), count)
-    leaf_parent = group[leaf] * spines + place[unit[leaf] % in_group, leaf_up]
+    leaf_parent = group[leaf] * spines + place[unit_in_pod[leaf], leaf_up]
 
     spine_group = np.arange(groups * spines) // spines
     _, core_of, core_port, core_up = _fan(groups, spine_up, in_core_group)
