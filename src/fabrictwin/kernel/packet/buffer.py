@@ -232,10 +232,8 @@ def enqueue(state, at, p):
         state.packet[queue.tail].next = p
     queue.tail = p
     outlet.queued += packet.wire
-    if settings.queue_peaks:
-        count = state.count[at]
-        if outlet.queued > count.queue_peak:
-            count.queue_peak = outlet.queued
+    if outlet.queued > outlet.peak:
+        outlet.peak = outlet.queued
     state.queued[at] += packet.wire
     port.backlog |= 1 << vl
     kick(state, at)

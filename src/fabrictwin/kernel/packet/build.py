@@ -79,7 +79,6 @@ class Config:
     cnp_wire_bytes: int = 0
     cnp_ps: int = 0
     window_packets: int = 512  # selective repeat: how far it sees, a power of two
-    queue_peaks: bool = True
     seed: int = 1
 
 
@@ -174,7 +173,7 @@ def build(wiring: Wiring, config: Config) -> State:
     one.pause_wire, one.pmax_q, one.hoq_ps = config.pause_wire_bytes, config.ecn_pmax_q, config.hoq_ps
     one.trim_wire, one.trim_vl = config.trim_wire_bytes, config.trim_lane
     one.cnp_wire = config.cnp_wire_bytes or config.ack_bytes
-    one.cnp_ps, one.queue_peaks = config.cnp_ps, int(config.queue_peaks)
+    one.cnp_ps = config.cnp_ps
 
     port = records(ports, s.port_dtype)
     port.peer, port.node = wiring.port_peer, wiring.port_node
@@ -187,6 +186,7 @@ def build(wiring: Wiring, config: Config) -> State:
     port.traits = wiring.port_flags
     cut = (wiring.node_flags[peer_node] & s.CUT_THROUGH) != 0
     port.traits |= np.where(cut, 0, s.STORE).astype(np.int32)
+    port.rx_traits = np.where(wiring.port_peer >= 0, port.traits[peer], 0)
     port.control_head = port.control_tail = s.NONE
     port.tx_slot = s.NONE
     port.wait_since = s.NONE
@@ -205,7 +205,8 @@ def build(wiring: Wiring, config: Config) -> State:
     for name in ("active_head", "active_tail", "ready_head", "ready_tail"):
         outlet[name] = s.NONE
     weights = config.weights or (config.mtu_bytes,) * v
-    outlet.quantum = np.tile(np.array(weights, np.int32), ports)
+    hold = records(ports * v, s.hold_dtype)
+    hold.quantum = np.tile(np.array(weights, np.int32), ports)
     ethernet = (port.traits & (s.CREDIT | s.INTERNAL)) == 0
     if config.ecn_kmax_bytes:
         for name, at in (("kmin", config.ecn_kmin_bytes), ("kmax", config.ecn_kmax_bytes)):
@@ -237,6 +238,7 @@ def build(wiring: Wiring, config: Config) -> State:
         count=records(ports, s.count_dtype),
         outlet=outlet,
         inlet=inlet,
+        hold=hold,
         queued=np.zeros(ports, np.int64),
         queue=queue,
         node=node,

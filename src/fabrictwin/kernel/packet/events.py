@@ -15,7 +15,7 @@ from numba import config, types
 from numba.extending import intrinsic
 
 from fabrictwin.kernel.jit import helper
-from fabrictwin.kernel.packet.state import GROW_HEAP, GROW_LANES, HEAP_MARGIN, NEVER, OVERFLOW
+from fabrictwin.kernel.packet.state import CACHE_LINE, ENDPOINT, GROW_HEAP, GROW_LANES, HEAP_MARGIN, NEVER, NONE, OVERFLOW
 
 # An event in 63 bits: what, at which port, and a value (a packet, a queue pair, lane and credit blocks).
 TX_DONE = 0
@@ -37,18 +37,22 @@ VALUE_MASK = 0xFFFFFFFF
 PORT_MASK = (1 << (KIND_SHIFT - PORT_SHIFT)) - 1
 VL_SHIFT = 24
 
-AHEAD = 8  # events between a prefetch and its use
+# Events between a prefetch and its use: what the event names, then what that names.
+FAR = 24
+MIDDLE = 14
+NEAR = 6
+QP_LINES = 4
 
 if config.DISABLE_JIT:
 
-    def prefetch(array, index):
+    def prefetch(array, index, line):
         """Nothing: the interpreter has no use for it."""
 
 else:
 
     @intrinsic
-    def prefetch(typingctx, array, index):
-        """Ask for the cache line of `array[index]`; changes no result."""
+    def prefetch(typingctx, array, index, line):
+        """Ask for a cache line of `array[index]`, the first or a later one; changes no result."""
         from llvmlite import ir
         from numba.core import cgutils
 
@@ -59,7 +63,9 @@ else:
             byte = ir.IntType(8).as_pointer()
             start = builder.bitcast(struct.data, byte)
             index = context.cast(builder, args[1], signature.args[1], types.intp)
-            address = builder.gep(start, [builder.mul(index, size)])
+            line = context.cast(builder, args[2], signature.args[2], types.intp)
+            offset = builder.add(builder.mul(index, size), builder.mul(line, ir.Constant(line.type, CACHE_LINE)))
+            address = builder.gep(start, [offset])
             i32 = ir.IntType(32)
             function = cgutils.get_or_insert_function(
                 builder.module, ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32]), "llvm.prefetch.p0"
@@ -67,7 +73,7 @@ else:
             builder.call(function, [address, ir.Constant(i32, 1), ir.Constant(i32, 3), ir.Constant(i32, 1)])
             return context.get_dummy_value()
 
-        return types.void(array, index), codegen
+        return types.void(array, index, line), codegen
 
 
 @helper
@@ -178,12 +184,54 @@ def pop_lane(state, lane):
     else:
         state.lane_time[lane] = state.event[ring.first + (head & ring.mask)].time
     # entries past the tail are stale but valid: fetching for them is harmless
-    soon = state.event[ring.first + ((head + AHEAD) & ring.mask)].what
+    soon = state.event[ring.first + ((head + FAR) & ring.mask)].what
     kind = soon >> KIND_SHIFT
-    port = (soon >> PORT_SHIFT) & PORT_MASK
-    if kind == ARRIVE:
-        prefetch(state.packet, soon & VALUE_MASK)
-        prefetch(state.port, port)
-    elif kind == TX_DONE or kind == CREDITS:
-        prefetch(state.port, port)
+    at = (soon >> PORT_SHIFT) & PORT_MASK
+    bits = state.settings[0].vl_bits
+    if kind <= CREDITS:
+        prefetch(state.port, at, 0)
+        prefetch(state.port, at, 1)
+        prefetch(state.outlet, at << bits, 0)
+        if kind == ARRIVE:
+            prefetch(state.packet, soon & VALUE_MASK, 0)
+    soon = state.event[ring.first + ((head + MIDDLE) & ring.mask)].what
+    kind = soon >> KIND_SHIFT
+    at = (soon >> PORT_SHIFT) & PORT_MASK
+    if kind == TX_DONE:
+        port = state.port[at]
+        slot = port.tx_slot
+        if slot != NONE:
+            prefetch(state.inlet, slot, 0)
+            prefetch(state.port, slot >> bits, 0)
+        if port.backlog:
+            index = port.queue_start
+            if port.queue_width > 1:
+                index = state.outlet[at << bits].active_head
+            if index >= 0:
+                prefetch(state.queue, index, 0)
+    elif kind == ARRIVE:
+        prefetch(state.node, state.port[at].node, 0)
+        prefetch(state.inlet, at << bits, 0)
+        dst = state.packet[soon & VALUE_MASK].dst
+        if dst >= 0:
+            prefetch(state.endpoint, dst, 0)
+    soon = state.event[ring.first + ((head + NEAR) & ring.mask)].what
+    kind = soon >> KIND_SHIFT
+    at = (soon >> PORT_SHIFT) & PORT_MASK
+    if kind == TX_DONE:
+        port = state.port[at]
+        if port.backlog:
+            index = port.queue_start
+            if port.queue_width > 1:
+                index = state.outlet[at << bits].active_head
+            if index >= 0:
+                head_packet = state.queue[index].head
+                if head_packet >= 0:
+                    prefetch(state.packet, head_packet, 0)
+    elif kind == ARRIVE:
+        if state.node[state.port[at].node].traits & ENDPOINT:
+            q = state.packet[soon & VALUE_MASK].qp
+            if q >= 0:
+                for line in range(QP_LINES):
+                    prefetch(state.qp, q, line)
     return what

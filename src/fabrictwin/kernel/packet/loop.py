@@ -38,6 +38,7 @@ from fabrictwin.kernel.packet.state import (
     DATA,
     DOWN,
     ENDPOINT,
+    FAULTY,
     FINISHED,
     IDLE,
     LOCAL,
@@ -68,16 +69,16 @@ def on_pause(state, at, p, now):
     port = state.port[at]
     vl = int(packet.vl)
     slot = (at << state.settings[0].vl_bits) + vl
-    outlet = state.outlet[slot]
+    hold = state.hold[slot]
     bit = 1 << vl
     if packet.psn:
         state.count[at].pause_rx += 1
         if not port.paused & bit:
             port.paused |= bit
-            outlet.paused_since = now
-        hold = (PAUSE_QUANTA * (LINE_QUANTUM_BITS // 8) * port.ps_q) >> RATE_BITS
-        outlet.paused_until = now + hold
-        push_heap(state, now + hold, pack(PAUSE_END, at, slot))
+            hold.paused_since = now
+        quanta_ps = (PAUSE_QUANTA * (LINE_QUANTUM_BITS // 8) * port.ps_q) >> RATE_BITS
+        hold.paused_until = now + quanta_ps
+        push_heap(state, now + quanta_ps, pack(PAUSE_END, at, slot))
     elif port.paused & bit:
         resume(state, at, slot, vl, now)
     free_packet(state, p)
@@ -87,7 +88,7 @@ def on_pause(state, at, p, now):
 def resume(state, at, slot, vl, now):
     """A pause ends: by XON, or because nobody renewed it."""
     state.port[at].paused &= ~(1 << vl)
-    state.count[at].pause_ps += now - state.outlet[slot].paused_since
+    state.hold[slot].pause_ps += now - state.hold[slot].paused_since
     kick(state, at)
 
 
@@ -99,12 +100,12 @@ def on_head_of_queue(state, slot, now):
     vl = slot - (at << bits)
     port = state.port[at]
     outlet = state.outlet[slot]
-    outlet.hoq_pending = 0
+    state.hold[slot].hoq_pending = 0
     if not (port.starved >> vl) & 1:
         return
     due = outlet.last_tx + state.settings[0].hoq_ps
     if now < due:
-        outlet.hoq_pending = 1
+        state.hold[slot].hoq_pending = 1
         push_heap(state, due, pack(HOQ, 0, slot))
         return
     index = port.queue_start + vl
@@ -126,11 +127,13 @@ def on_head_of_queue(state, slot, now):
 
 
 @helper
-def hit(state, at, port, wire):
-    """Whether bit errors on the way to this port spoil a packet of so many bytes."""
-    if port.traits & REPLAY:
+def spoiled(state, port, wire):
+    """Whether a packet of so many bytes did not come over the link whole."""
+    if port.rx_traits & DOWN:
+        return True
+    if port.rx_traits & REPLAY:
         return False
-    return (draw(state.clock[0]) << 16) < port.error_q * wire
+    return (draw(state.clock[0]) << 16) < state.port[port.peer].error_q * wire
 
 
 @helper
@@ -146,14 +149,12 @@ def arrive(state, at, p, now, whole):
     if not whole:
         slot = (at << settings.vl_bits) + int(packet.vl)
         packet.slot = slot
-        count = state.count[at]
-        count.rx_bytes += packet.wire
-        count.rx_packets += 1
+        port.rx_bytes += packet.wire
+        port.rx_packets += 1
         if port.traits & CREDIT:
             state.inlet[slot].held += blocks(packet.wire)
-        feeder = state.port[port.peer]
-        if feeder.traits & DOWN or (feeder.error_q > 0 and hit(state, at, feeder, packet.wire)):
-            count.errors += 1
+        if port.rx_traits & (DOWN | FAULTY) and spoiled(state, port, packet.wire):
+            state.count[at].errors += 1
             if port.traits & CREDIT:
                 release(state, slot, packet.wire, now)
             lose(state, p)
@@ -161,7 +162,7 @@ def arrive(state, at, p, now, whole):
     node = state.node[port.node]
     ends = packet.hop >= packet.hop_end and node.traits & ENDPOINT
     if ends:
-        if not whole and not state.port[port.peer].traits & STORE:
+        if not whole and not port.rx_traits & STORE:
             wait_for_rest(state, at, p, now)
             return
         if packet.marks & ARRIVED or state.qp[packet.qp].mode == LOCAL:
@@ -179,8 +180,7 @@ def arrive(state, at, p, now, whole):
         drop(state, p, at, now, (port.traits & CREDIT) != 0)
         return
     if node.traits & CUT_THROUGH and not whole:
-        feeder = state.port[port.peer]
-        if not feeder.traits & STORE and state.port[out].ps_q < feeder.ps_q:
+        if not port.rx_traits & STORE and state.port[out].ps_q < state.port[port.peer].ps_q:
             packet.hop = hop
             wait_for_rest(state, at, p, now)
             return
@@ -328,7 +328,7 @@ def run(state, until, stop_when_done):
             on_timer(state, value, state.qp[value], at, now)
         elif kind == PAUSE_END:
             vl = value - (at << bits)
-            if (state.port[at].paused >> vl) & 1 and now >= state.outlet[value].paused_until:
+            if (state.port[at].paused >> vl) & 1 and now >= state.hold[value].paused_until:
                 resume(state, at, value, vl, now)
         elif kind == PAUSE_REFRESH:
             refresh_pause(state, value, now)

@@ -211,14 +211,30 @@ class Machine:
         """The directed link of `port` runs at another rate from now on; 0 takes it down."""
         record = self.state.port[port]
         if bps <= 0:
-            record.traits |= s.DOWN
+            if not record.traits & s.DOWN:
+                record.traits |= s.DOWN
+                self.state.queued[port] += s.OUT_OF_REACH
         else:
-            record.traits &= ~s.DOWN
+            if record.traits & s.DOWN:
+                record.traits &= ~s.DOWN
+                self.state.queued[port] -= s.OUT_OF_REACH
             record.ps_q = int(b.rate_to_q(bps))
             for name in ("lane_tx_full", "lane_tx_ack", "lane_arrive_full", "lane_arrive_ack"):
                 record[name] = s.NONE
             self._rejoin_lanes(port)
+        self._mirror(port)
         kick_all(self.state, self.now)
+
+    def set_errors(self, port: int, error_q: int) -> None:
+        """The directed link of `port` spoils a byte with chance `error_q` / 2**48 from now on."""
+        record = self.state.port[port]
+        record.error_q = error_q
+        record.traits = (record.traits & ~s.FAULTY) | (s.FAULTY if error_q else 0)
+        self._mirror(port)
+
+    def _mirror(self, port: int) -> None:
+        peer = int(self.state.port.peer[port])
+        self.state.port.rx_traits[peer] = self.state.port.traits[port]
 
     def _rejoin_lanes(self, port: int) -> None:
         record, lanes = self.state.port[port], self.state.lane.delay[: int(self.state.clock[0].lanes)]

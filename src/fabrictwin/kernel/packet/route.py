@@ -9,32 +9,27 @@ seed or by the fewest bytes queued.
 from __future__ import annotations
 
 from fabrictwin.kernel.jit import helper
-from fabrictwin.kernel.packet.packets import mix
-from fabrictwin.kernel.packet.state import ADAPTIVE, DOWN, LFT, NONE
+from fabrictwin.kernel.packet.packets import draw, mix
+from fabrictwin.kernel.packet.state import ADAPTIVE, LFT, NONE
 
 
 @helper
-def choose_shortest(state, node, start, count):
-    """The port of a group with the fewest bytes queued; among equals the first after the last choice."""
-    turn = node.turn + 1
-    if turn >= count:
-        turn = 0
-    best = NONE
-    least = 0
-    at = turn
-    for _ in range(count):
-        candidate = state.group_ports[start + at]
-        queued = state.queued[candidate]
-        if best == NONE or queued < least:
-            if not state.port[candidate].traits & DOWN:
-                best = candidate
-                least = queued
-                node.turn = at
-                if least == 0:
-                    break
+def choose_shortest(state, start, count):
+    """The port of a group with the fewest bytes queued; among equals one at random."""
+    at = (draw(state.clock[0]) * count) >> 32
+    best = state.group_ports[start + at]
+    least = state.queued[best]
+    for _ in range(count - 1):
+        if least == 0:
+            break
         at += 1
         if at == count:
             at = 0
+        candidate = state.group_ports[start + at]
+        queued = state.queued[candidate]
+        if queued < least:
+            best = candidate
+            least = queued
     return best
 
 
@@ -62,6 +57,6 @@ def route(state, node, packet):
     start = state.group_start[group]
     count = state.group_start[group + 1] - start
     if balance == ADAPTIVE:
-        return choose_shortest(state, node, start, count)
+        return choose_shortest(state, start, count)
     h = mix(packet.entropy ^ node.seed)
     return state.group_ports[start + ((h * count) >> 32)]

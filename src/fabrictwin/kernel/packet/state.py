@@ -48,6 +48,7 @@ SHARED = 4  # shared buffer with dynamic thresholds, tail drop, PFC on lossless 
 CUT_THROUGH = 8
 
 # Flow control of a link and other properties of a port.
+FAULTY = 128  # its link makes bit errors
 CREDIT = 1
 PFC = 2
 STORE = 4  # its peer takes a packet only when the last bit is in
@@ -91,6 +92,8 @@ GROW_PACKETS = 6
 OVERFLOW = 7  # more was scheduled in one event than any margin allows
 UNROUTABLE = 8
 
+CACHE_LINE = 64
+OUT_OF_REACH = 1 << 60  # added to `queued` of a port that is down, so that no scan chooses it
 HEAP_MARGIN = 4096
 PACKET_MARGIN = 256
 
@@ -101,6 +104,7 @@ port_dtype = np.dtype(
         ("ps_q", "i8"),  # picoseconds a byte, fixed point
         ("arrive_ps", "i8"),  # propagation, and the latency of the peer's node
         ("traits", "i4"),
+        ("rx_traits", "i4"),  # of the link that comes in here, as its sender has them
         ("busy", "i4"),
         ("backlog", "i4"),  # lanes with something to send, a bit each
         ("paused", "i4"),  # lanes under XOFF
@@ -127,6 +131,8 @@ port_dtype = np.dtype(
         ("tx_bytes", "i8"),
         ("tx_payload", "i8"),
         ("tx_packets", "i8"),
+        ("rx_bytes", "i8"),
+        ("rx_packets", "i8"),
         ("wait_ps", "i8"),
         ("credit_ps", "i8"),  # until a credit returned here takes effect at the peer
         ("error_q", "i8"),  # chance that a byte is hit, as a fraction of 2**48
@@ -138,19 +144,28 @@ outlet_dtype = np.dtype(
     [
         ("credit", "i8"),  # blocks that the peer has room for
         ("queued", "i8"),  # bytes waiting
+        ("last_tx", "i8"),
         ("active_head", "i4"),  # input-queued nodes: queues with packets, served in a ring
         ("active_tail", "i4"),
         ("ready_head", "i4"),  # queue pairs that may send, served in a ring
         ("ready_tail", "i4"),
-        ("quantum", "i4"),  # bytes a turn of the weighted arbiter
         ("deficit", "i4"),
         ("kmin", "i4"),  # ECN marks between these queue lengths; kmax 0: never
         ("kmax", "i4"),
         ("limit", "i4"),  # bytes beyond which packets are trimmed or dropped; 0: none
+        ("peak", "i8"),  # most bytes that ever waited
+    ],
+    align=True,
+)
+
+# What an outlet needs rarely.
+hold_dtype = np.dtype(
+    [
+        ("quantum", "i4"),  # bytes a turn of the weighted arbiter
         ("hoq_pending", "i4"),
         ("paused_until", "i8"),
         ("paused_since", "i8"),
-        ("last_tx", "i8"),
+        ("pause_ps", "i8"),
     ],
     align=True,
 )
@@ -177,7 +192,7 @@ node_dtype = np.dtype(
         ("port_start", "i4"),
         ("row", "i4"),  # row of the routing tables
         ("traits", "i4"),
-        ("turn", "i4"),  # where the adaptive scan starts
+        ("pad", "i4"),
         ("seed", "i8"),
         ("shared_limit", "i8"),
         ("shared_used", "i8"),
@@ -199,11 +214,7 @@ count_dtype = np.dtype(
         ("trims", "i8"),
         ("pause_tx", "i8"),
         ("pause_rx", "i8"),
-        ("pause_ps", "i8"),
-        ("rx_bytes", "i8"),
-        ("rx_packets", "i8"),
         ("replays", "i8"),
-        ("queue_peak", "i8"),
     ],
     align=True,
 )
@@ -391,7 +402,6 @@ settings_dtype = np.dtype(
         ("hoq_ps", "i8"),  # head-of-queue lifetime, 0: for ever
         ("cnp_wire", "i8"),
         ("cnp_ps", "i8"),  # a queue pair's CNPs are at least this far apart
-        ("queue_peaks", "i8"),
     ],
     align=True,
 )
@@ -476,6 +486,7 @@ class State(NamedTuple):
     count: Any  # [P]
     outlet: Any  # [P * V]
     inlet: Any  # [P * V]
+    hold: Any  # [P * V]
     queued: Any  # int64 [P] bytes waiting and on the wire, for adaptive choice
     queue: Any
     node: Any  # [N]
@@ -505,8 +516,11 @@ class State(NamedTuple):
 
 
 def records(count: int, dtype: np.dtype) -> Any:
-    """Zeroed records that read as attributes, compiled or not."""
-    return np.zeros(max(count, 1), dtype).view(np.recarray)
+    """Zeroed records that read as attributes, compiled or not, from the start of a cache line."""
+    size = max(count, 1) * dtype.itemsize
+    room = np.zeros(size + CACHE_LINE, np.uint8)
+    skip = -room.ctypes.data % CACHE_LINE
+    return room[skip : skip + size].view(dtype).view(np.recarray)
 
 
 def nbytes(state: State) -> int:

@@ -56,7 +56,7 @@ def arbitrate(state, at, port, eligible):
         if (eligible >> vl) & 1:
             break
     outlet = state.outlet[base + vl]
-    outlet.deficit = min(outlet.deficit, 0) + outlet.quantum
+    outlet.deficit = min(outlet.deficit, 0) + state.hold[base + vl].quantum
     port.wrr = vl
     return vl
 
@@ -79,11 +79,11 @@ def dequeue(state, port, outlet, queue, index):
 
 
 @helper
-def watch_head(state, port, outlet, slot, now):
+def watch_head(state, slot, now):
     """Start the head-of-queue lifetime of a lane that cannot send."""
     settings = state.settings[0]
-    if settings.hoq_ps > 0 and outlet.hoq_pending == 0:
-        outlet.hoq_pending = 1
+    if settings.hoq_ps > 0 and state.hold[slot].hoq_pending == 0:
+        state.hold[slot].hoq_pending = 1
         push_heap(state, now + settings.hoq_ps, pack(HOQ, 0, slot))
 
 
@@ -116,7 +116,7 @@ def choose(state, at, port, now):
                 need = blocks(packet.wire)
                 if outlet.credit < need:
                     port.starved |= 1 << vl
-                    watch_head(state, port, outlet, slot, now)
+                    watch_head(state, slot, now)
                     continue
                 outlet.credit -= need
             dequeue(state, port, outlet, state.queue[index], index)
