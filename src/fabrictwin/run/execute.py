@@ -36,6 +36,25 @@ def _silent(_stage: str) -> None:
 
 
 @dataclass(frozen=True)
+class Lowered:
+    """A workload on a fabric."""
+
+    program: Program
+    rank_node: npt.NDArray[np.int32]  # [ranks] the fabric node of each rank's GPU
+    work: Work | None
+    layout_line: str  # the model and its layout, one line for people
+    notes: tuple[str, ...] = ()
+
+
+def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
+    """The spec's workload, lowered onto the hosts that its placement gives it. Raises ConfigError."""
+    from fabrictwin.workload.training import lower
+
+    lowered = lower(spec, blueprint, fabric)
+    return Lowered(lowered.program, lowered.rank_node, lowered.work, lowered.layout_line, lowered.notes)
+
+
+@dataclass(frozen=True)
 class Prepared:
     """All that a simulation needs."""
 
@@ -111,15 +130,13 @@ def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
 
 def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
     """Everything short of simulating. Raises ConfigError."""
-    from fabrictwin.workload.training import lower
-
     stage("building the cluster")
     blueprint = build(spec.cluster, spec=spec)
     stage("compiling the fabric")
     with _located(spec):
         twin = make_twin(spec, blueprint)
     stage("lowering the workload")
-    lowered = lower(spec, blueprint, twin.fabric)
+    lowered = lower_workload(spec, blueprint, twin.fabric)
     return Prepared(
         spec=spec,
         twin=twin,
