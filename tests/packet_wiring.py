@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from fabrictwin.kernel.packet import state as s
 from fabrictwin.kernel.packet.build import Config, Wiring
+from fabrictwin.kernel.packet.machine import Connection, Machine
 
 GBPS = 10**9
 US = 10**6
@@ -166,3 +168,73 @@ def roce(**changes: Any) -> Config:
 def infiniband(**changes: Any) -> Config:
     """InfiniBand headers; credits need `kind="infiniband"` wiring."""
     return replace(Config(header_bytes=26, ack_bytes=30), **changes)
+
+
+Flow = tuple[int, int, int]  # source, destination, bytes
+
+
+def machine(wiring: Wiring, config: Config, flows: list[Flow], **connection: Any) -> Machine:
+    """One queue pair and one message a flow, all posted at 0. `connection` goes to every queue pair."""
+    m = Machine(wiring, config)
+    post(m, flows, **connection)
+    return m
+
+
+def post(m: Machine, flows: list[Flow], **connection: Any) -> int:
+    """More flows, now. Returns the number of the first task."""
+    options = {"header_bytes": m.config.header_bytes, "ack_bytes": m.config.ack_bytes, **connection}
+    first = m.add_queue_pairs(
+        [
+            Connection(
+                port=int(m.wiring.endpoint_port[a]),
+                src=a,
+                dst=b,
+                entropy=(a * 7919 + b * 104729 + 17) & s.M31,
+                ack_entropy=(b * 7919 + a * 104729 + 71) & s.M31,
+                **options,
+            )
+            for a, b, _ in flows
+        ]
+    )
+    n = len(flows)
+    return m.add_tasks(
+        np.full(n, s.MESSAGE), first + np.arange(n), np.array([size for *_, size in flows]), np.zeros(n, np.int64)
+    )
+
+
+def set_dcqcn(m: Machine, **changes: int) -> None:
+    """DCQCN's parameters; defaults as in its paper, with 1 Gb/s as the lowest rate."""
+    values = {
+        "minimum": 1_000_000,
+        "alpha_ps": 55 * US,
+        "decrease_ps": 50 * US,
+        "increase_ps": 55 * US,
+        "byte_counter": 10_000_000,
+        "g_shift": 8,
+        "fast": 5,
+        "additive": 40_000,
+        "hyper": 400_000,
+    } | changes
+    for name, value in values.items():
+        m.state.dcqcn_settings[name] = value
+
+
+def digest(m: Machine) -> str:
+    """Everything that a run leaves behind, as one hash; padding and unused capacity left out."""
+    h = hashlib.sha256()
+    for array in (m.state.clock, m.state.port, m.state.count, m.state.outlet, m.state.task, m.state.qp):
+        for name in array.dtype.names:
+            if name not in ("free", "free_head", "pad"):
+                h.update(np.ascontiguousarray(array[name]).tobytes())
+    return h.hexdigest()
+
+
+def done_us(m: Machine) -> Any:
+    """When the sender of each task knew, in microseconds."""
+    return m.state.task.done_ps / US
+
+
+def goodput_gbps(m: Machine, task: int = 0) -> float:
+    """Payload a second of one message."""
+    t = m.state.task[task]
+    return float(t.size_bytes * 8000 / (t.done_ps - t.start_ps))

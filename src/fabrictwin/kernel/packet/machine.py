@@ -80,7 +80,7 @@ class Machine:
         hops: list[int] = []
         qp = records(first + n, s.qp_dtype)
         qp[:first] = self.state.qp[:first]
-        new = qp[first:]
+        new = qp[first : first + n]
         for name in ("port", "src", "dst", "mode", "sl", "rto_ps", "retry_limit", "rnr_limit", "rnr_ps"):
             new[name] = [getattr(c, name) for c in connections]
         for name in ("ack_every", "reorder", "spray", "entropy", "ack_entropy", "control", "message_ps"):
@@ -147,7 +147,7 @@ class Machine:
         first, n = self.tasks, len(kind)
         task = records(first + n, s.task_dtype)
         task[:first] = self.state.task[:first]
-        new = task[first:]
+        new = task[first : first + n]
         new.kind, new.qp = kind, queue_pair
         new.size_bytes, new.delay_ps = size_bytes, delay_ps
         new.next = s.NONE
