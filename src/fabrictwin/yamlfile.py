@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 MAX_BYTES = 64 * 2**20
-MAX_VALUES = 4_000_000  # after aliases are followed
+MAX_ALIASED = 100_000  # values that aliases stand for, all together
 MAX_DEPTH = 60
 
 Path_ = tuple[str | int, ...]
@@ -113,15 +113,17 @@ class _Reader:
     def __init__(self, file: str | Path) -> None:
         self.file = file
         self.lines: Lines = {}
-        self.values = 0
+        self.seen: set[int] = set()
+        self.aliased = 0
 
     def build(self, node: yaml.Node, path: Path_, depth: int) -> Any:
         line = node.start_mark.line + 1
         self.lines.setdefault(path, line)
-        self.values += 1
-        if self.values > MAX_VALUES or depth > MAX_DEPTH:
-            what = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else "too many values"
-            raise ConfigError(f"{what}, aliases included", file=self.file, line=line, key=dotted(path[:4]))
+        self.aliased += id(node) in self.seen
+        self.seen.add(id(node))
+        if self.aliased > MAX_ALIASED or depth > MAX_DEPTH:
+            what = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else "too many values by alias"
+            raise ConfigError(what, file=self.file, line=line, key=dotted(path[:4]))
         if isinstance(node, yaml.SequenceNode):
             return [self.build(child, (*path, i), depth + 1) for i, child in enumerate(node.value)]
         if isinstance(node, yaml.MappingNode):
@@ -184,10 +186,17 @@ def undotted(key: str) -> Path_:
 
 
 def line_of(lines: Mapping[Path_, int], path: Path_) -> int | None:
-    """The line of a key path, or of the nearest thing that holds it."""
-    while path and path not in lines:
-        path = path[:-1]
-    return lines.get(path)
+    """The line of a key path, or of the nearest thing that holds it.
+
+    An index may be left out in the file: one thing may stand where a list of such may.
+    """
+    found: Path_ = ()
+    for part in path:
+        if (*found, part) in lines:
+            found = (*found, part)
+        elif not isinstance(part, int):
+            break
+    return lines.get(found)
 
 
 def config_error(

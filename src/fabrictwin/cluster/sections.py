@@ -60,6 +60,12 @@ def _mtu(value: object) -> object:
 Mtu = Annotated[Size, BeforeValidator(_mtu)]
 
 
+# a schema shows defaults as a file would give them
+HOST_CABLE = Field(default=3_000, json_schema_extra={"default": "3 m"})
+TRUNK_CABLE = Field(default=20_000, json_schema_extra={"default": "20 m"})
+MTU = Field(default=4096, json_schema_extra={"default": "4 KiB"})
+
+
 class Routing(Model):
     """How forwarding tables are filled. The engines and hashes are the routing room's."""
 
@@ -118,9 +124,9 @@ class Network(Model):
     switch: str
     link_rate: Rate | None = None
     trunk_rate: Rate | None = None
-    host_cable: Length = 3_000
-    trunk_cable: Length = 20_000
-    mtu: Mtu = 4096
+    host_cable: Length = HOST_CABLE
+    trunk_cable: Length = TRUNK_CABLE
+    mtu: Mtu = MTU
     routing: Routing = Routing()
 
 
@@ -168,9 +174,9 @@ class DiscoveredCluster(Model):
     ibnetdiscover: str
     bind: tuple[Bind, ...] = ()
     switches: tuple[SwitchHint, ...] = ()
-    host_cable: Length = 3_000
-    trunk_cable: Length = 20_000
-    mtu: Mtu = 4096
+    host_cable: Length = HOST_CABLE
+    trunk_cable: Length = TRUNK_CABLE
+    mtu: Mtu = MTU
     routing: Routing = Routing()
 
 
@@ -281,9 +287,9 @@ class ExplicitCluster(Model):
     aggregations: tuple[ExplicitAggregation, ...] = ()
     cables: tuple[CableLine, ...]
     link_rate: Rate | None = None
-    host_cable: Length = 3_000
-    trunk_cable: Length = 20_000
-    mtu: Mtu = 4096
+    host_cable: Length = HOST_CABLE
+    trunk_cable: Length = TRUNK_CABLE
+    mtu: Mtu = MTU
     notes: tuple[str, ...] = ()
     routing: Routing = Routing()
 
@@ -296,6 +302,9 @@ def _form(value: Any) -> str:
     if isinstance(value, BaseModel):
         return type(value).__name__
     if isinstance(value, Mapping):
+        exact = next((form for key, form in _FORMS.items() if key in value), None)
+        if exact is not None:
+            return exact
         for key in value:  # the nearest of the three, so that a misspelt key is not taken for another form
             near = difflib.get_close_matches(str(key), _FORMS, n=1, cutoff=0.75)
             if near:

@@ -112,7 +112,7 @@ class Run(Model):
 
     fidelity: Literal["flow", "analytic", "packet"] = "flow"
     seed: Seed = 1
-    fold: bool = True
+    fold: Annotated[bool, Field(strict=True)] = True
     out: str | None = None
     compare: Compare | None = None
 
