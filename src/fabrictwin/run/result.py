@@ -13,18 +13,7 @@ from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Program
 from fabrictwin.run.breakdown import Breakdown, breakdown
 from fabrictwin.trace.trace import Trace
-
-
-@dataclass(frozen=True)
-class Work:
-    """What one step does, as its workload counts it, over all GPUs."""
-
-    tokens: int
-    model_flops: float  # what the model needs
-    hardware_flops: float  # what the GPUs execute: recomputation included
-    parameters: int
-    peak_flops_per_gpu: float  # dense peak at `precision`
-    precision: str
+from fabrictwin.workload.work import Work
 
 
 @dataclass(frozen=True)
