@@ -302,7 +302,8 @@ def _invent_guids(node_guid: np.ndarray, node_kind: np.ndarray) -> None:
     """GUIDs for network nodes that came without one, from a locally administered range, in order of nodes."""
     network = np.isin(node_kind, (NodeKind.NIC, NodeKind.SWITCH, NodeKind.AGGREGATION))
     missing = np.flatnonzero(network & (node_guid == 0))
-    node_guid[missing] = np.uint64(0x0200_00FF_FE00_0000) + missing.astype(np.uint64)
+    # room between them for GUIDs of ports, which management derives from the node's
+    node_guid[missing] = np.uint64(0x0200_00FF_FE00_0000) + 16 * missing.astype(np.uint64)
 
 
 def _find_planes(fabric: Fabric) -> None:

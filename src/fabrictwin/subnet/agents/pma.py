@@ -1,0 +1,212 @@
+"""The performance management agent in every node (IBTA volume 1, 16.1), and counters from a simulated run.
+
+PortXmitData counts 4-byte words from the header to before the VCRC. The counters of PortCounters saturate; those
+of PortCountersExtended wrap at 64 bits, which no run reaches. PortXmitWait counts ticks of the link's 4-byte
+words in which a port had something to send and could not.
+
+What the session's fidelity does not model (waits, drops) stays at zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fabrictwin import catalog
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.subnet.agents.state import COUNTERS, SubnetState
+from fabrictwin.subnet.wire import perf
+from fabrictwin.subnet.wire.fields import Attribute, MadError
+from fabrictwin.subnet.wire.header import PERF_DATA, START, Method, Status
+from fabrictwin.trace.trace import Counters
+
+RESPONSE_TIME = 16
+_PS_PER_S = 10**12
+
+# bits of CounterSelect (16.1.3.5), of CounterSelect2, of the extended attribute's CounterSelect
+_SELECT = (
+    "symbol_errors",
+    "link_error_recovery",
+    "link_downed",
+    "rcv_errors",
+    "rcv_remote_physical_errors",
+    "rcv_switch_relay_errors",
+    "xmit_discards",
+    "xmit_constraint_errors",
+    "rcv_constraint_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "vl15_dropped",
+    "xmit_data",
+    "rcv_data",
+    "xmit_packets",
+    "rcv_packets",
+)
+_SELECT2 = ("xmit_wait",)
+_EXTENDED_SELECT = (
+    ("xmit_data",),
+    ("rcv_data",),
+    ("xmit_packets",),
+    ("rcv_packets",),
+    ("xmit_packets", "multicast_xmit_packets"),  # unicast packets are what is left
+    ("rcv_packets", "multicast_rcv_packets"),
+    ("multicast_xmit_packets",),
+    ("multicast_rcv_packets",),
+)
+_EXTENDED_SELECT2 = (
+    *("symbol_errors", "link_error_recovery", "link_downed", "rcv_errors", "rcv_remote_physical_errors"),
+    *("rcv_switch_relay_errors", "xmit_discards", "xmit_constraint_errors", "rcv_constraint_errors"),
+    *("local_link_integrity_errors", "excessive_buffer_overrun_errors", "vl15_dropped", "xmit_wait"),
+    "qp1_dropped",
+)
+
+
+class PerformanceAgent:
+    """All performance management agents of a fabric."""
+
+    def __init__(self, state: SubnetState) -> None:
+        self.state = state
+        self._get: dict[int, Callable[[int, int], Attribute]] = {
+            perf.PerfId.PORT_COUNTERS: self._port_counters,
+            perf.PerfId.PORT_COUNTERS_EXTENDED: self._extended,
+            perf.PerfId.RCV_ERROR_DETAILS: self._rcv_errors,
+            perf.PerfId.XMIT_DISCARD_DETAILS: self._discards,
+            perf.PerfId.OP_RCV_COUNTERS: lambda m, p: perf.OpRcvCounters(port_select=p),
+            perf.PerfId.FLOW_CONTROL_COUNTERS: lambda m, p: perf.FlowControlCounters(port_select=p),
+            perf.PerfId.VL_OP_PACKETS: self._vl_packets,
+            perf.PerfId.VL_OP_DATA: self._vl_data,
+            perf.PerfId.VL_XMIT_FLOW_CONTROL_ERRORS: lambda m, p: perf.VlXmitFlowControlErrors(port_select=p),
+            perf.PerfId.VL_XMIT_WAIT: self._vl_wait,
+        }
+
+    def answer(self, m: int, mad: bytes) -> bytes | None:
+        """What node `m` answers to a request."""
+        method, attribute = mad[3], START.unpack_from(mad)[7]
+        data, status = mad[PERF_DATA], int(Status.OK)
+        if method not in (Method.GET, Method.SET):
+            status = Status.BAD_METHOD
+        elif attribute == perf.PerfId.CLASS_PORT_INFO and method == Method.GET:
+            data = self._class_port_info(m).encode().ljust(192, b"\0")
+        elif attribute not in self._get:
+            status = Status.BAD_ATTRIBUTE
+        elif not self._exists(m, data[1]):
+            status = Status.BAD_FIELD
+        else:
+            try:
+                if method == Method.SET:
+                    self._clear(m, attribute, data)
+                data = self._get[attribute](m, data[1]).encode().ljust(192, b"\0")
+            except MadError:
+                status = Status.BAD_FIELD
+        return b"".join((mad[:3], b"\x81", int(status).to_bytes(2, "big"), mad[6:64], data))
+
+    def _exists(self, m: int, port: int) -> bool:
+        if port == perf.ALL_PORTS:
+            return True
+        return (0 if self.state.is_switch[m] else 1) <= port <= self.state.ports[m]
+
+    def _class_port_info(self, m: int) -> perf.ClassPortInfo:
+        mask = perf.PerfCapability.EXTENDED_WIDTH | perf.PerfCapability.XMIT_WAIT
+        mask |= perf.PerfCapability.ALL_PORT_SELECT
+        return perf.ClassPortInfo(capability_mask=mask, resp_time_value=RESPONSE_TIME)
+
+    def _slots(self, m: int, port: int) -> slice:
+        base = self.state.base[m]
+        if port == perf.ALL_PORTS:
+            return slice(base + (0 if self.state.is_switch[m] else 1), base + self.state.ports[m] + 1)
+        return slice(base + port, base + port + 1)
+
+    def _sum(self, name: str, m: int, port: int) -> int:
+        return int(self.state.counters[name][self._slots(m, port)].sum())
+
+    def _saturated(self, kind: type[Attribute], m: int, port: int, names: tuple[str, ...]) -> dict[str, int]:
+        return {name: min(self._sum(name, m, port), (1 << kind.place(name).width) - 1) for name in names}
+
+    def _port_counters(self, m: int, port: int) -> Attribute:
+        names = (*_SELECT, *_SELECT2, "qp1_dropped")
+        return perf.PortCounters(port_select=port, **self._saturated(perf.PortCounters, m, port, names))
+
+    def _extended(self, m: int, port: int) -> Attribute:
+        values: dict[str, Any] = {name: self._sum(name, m, port) for name in COUNTERS}
+        return perf.PortCountersExtended(
+            port_select=port,
+            unicast_xmit_packets=values["xmit_packets"] - values["multicast_xmit_packets"],
+            unicast_rcv_packets=values["rcv_packets"] - values["multicast_rcv_packets"],
+            **values,
+        )
+
+    def _rcv_errors(self, m: int, port: int) -> Attribute:
+        # the twin's wires have one way to err, which is physical
+        errors = min(self._sum("rcv_errors", m, port), 0xFFFF)
+        return perf.RcvErrorDetails(port_select=port, local_physical_errors=errors)
+
+    def _discards(self, m: int, port: int) -> Attribute:
+        discards = min(self._sum("xmit_discards", m, port), 0xFFFF)
+        return perf.XmitDiscardDetails(port_select=port, inactive_discards=discards)
+
+    def _vl_packets(self, m: int, port: int) -> Attribute:
+        packets = min(self._sum("xmit_packets", m, port), 0xFFFF)
+        return perf.VlOpPackets(port_select=port, packets=(packets, *[0] * 15))
+
+    def _vl_data(self, m: int, port: int) -> Attribute:
+        words = min(self._sum("xmit_data", m, port), 0xFFFFFFFF)
+        return perf.VlOpData(port_select=port, data=(words, *[0] * 15))
+
+    def _vl_wait(self, m: int, port: int) -> Attribute:
+        ticks = min(self._sum("xmit_wait", m, port), 0xFFFF)
+        return perf.VlXmitWait(port_select=port, ticks=(ticks, *[0] * 15))
+
+    def _clear(self, m: int, attribute: int, data: bytes) -> None:
+        """A Set writes zero into the counters that it selects."""
+        names: list[str] = []
+        if attribute == perf.PerfId.PORT_COUNTERS:
+            asked = perf.PortCounters.decode(data)
+            names += [name for bit, name in enumerate(_SELECT) if asked.counter_select >> bit & 1]
+            names += [name for bit, name in enumerate(_SELECT2) if asked.counter_select2 >> bit & 1]
+        elif attribute == perf.PerfId.PORT_COUNTERS_EXTENDED:
+            extended = perf.PortCountersExtended.decode(data)
+            for bit, group in enumerate(_EXTENDED_SELECT):
+                names += group if extended.counter_select >> bit & 1 else ()
+            names += [n for bit, n in enumerate(_EXTENDED_SELECT2) if extended.counter_select2 >> bit & 1]
+        for name in names:
+            self.state.counters[name][self._slots(m, data[1])] = 0
+
+
+class SessionCounters:
+    """Carries what a session's ports counted over into the agents' counters, as often as asked."""
+
+    def __init__(self, state: SubnetState) -> None:
+        self.state = state
+        ports = state.fabric.ports
+        self._seen = np.zeros(ports, np.int64)
+        self._waited = np.zeros(ports, np.int64)
+        self._dropped = np.zeros(ports, np.int64)
+
+    def load(self, counters: Counters) -> None:
+        """Add what was counted since the last call."""
+        state, fabric = self.state, self.state.fabric
+        own = state.fabric_port
+        slots = np.flatnonzero(own != NONE)
+        ports = own[slots]
+        payload = (counters.tx_bytes - self._seen)[ports]
+        packets = -(-payload // fabric.mtu_bytes)
+        headers = catalog.headers("infiniband").bytes_of("LRH", "BTH", "ICRC")
+        words = -(-(payload + packets * headers) // 4)
+        state.counters["xmit_data"][slots] += words
+        state.counters["xmit_packets"][slots] += packets
+        far = np.array(state.cable, np.int64)[slots]
+        there = far != NONE
+        state.counters["rcv_data"][far[there]] += words[there]
+        state.counters["rcv_packets"][far[there]] += packets[there]
+        self._seen = counters.tx_bytes.copy()
+        if counters.wait_ps is not None:
+            waited = (counters.wait_ps - self._waited)[ports]
+            # a tick is the time of one 4-byte word
+            tick_ps = 32 * _PS_PER_S / np.maximum(fabric.port_rate_bps[ports], 1)
+            state.counters["xmit_wait"][slots] += np.rint(waited / tick_ps).astype(np.int64)
+            self._waited = counters.wait_ps.copy()
+        if counters.drops is not None:
+            state.counters["xmit_discards"][slots] += (counters.drops - self._dropped)[ports]
+            self._dropped = counters.drops.copy()

@@ -1,0 +1,440 @@
+"""The subnet management agent in every node (IBTA volume 1, 14.2 to 14.4).
+
+Datagrams come in as they are on the wire and go out the same way; how they travel is the network's business.
+An agent holds nothing itself: it reads and writes `SubnetState`.
+
+M_Keys are kept and enforced (14.2.4); the lease that would lift a lost manager's protection is not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.subnet.agents.state import (
+    FULL_PKEY,
+    LINEAR_CAP,
+    PKEYS,
+    SWITCH_PORT_PKEYS,
+    SubnetState,
+)
+from fabrictwin.subnet.wire import speeds
+from fabrictwin.subnet.wire.fields import Field, MadError
+from fabrictwin.subnet.wire.header import DIRECTION, SMP_DATA, START, MadClass, Method, Status
+from fabrictwin.subnet.wire.notice import Notice, Trap
+from fabrictwin.subnet.wire.smp import (
+    AttributeId,
+    ExtendedPortInfo,
+    GuidInfo,
+    NodeType,
+    PhysState,
+    PKeyTable,
+    PortInfo,
+    PortState,
+    SlToVl,
+    SwitchInfo,
+)
+
+ALL_IN, ALL_OUT = 0x10000, 0x20000  # SLtoVL modifier: all input ports, all output ports
+_KEY = Field(PortInfo, "m_key")
+_PROTECT = Field(PortInfo, "m_key_protect_bits")
+_EMPTY = bytes(64)
+_IDENTITY = SlToVl(vls=(*(sl % 8 for sl in range(15)), 15)).encode().ljust(64, b"\0")
+_DEFAULT_PKEYS = PKeyTable(pkeys=(FULL_PKEY, *[0] * 31)).encode()
+
+Answer = tuple[int, bytes]  # status, the attribute's 64 bytes
+_OK, _BAD = int(Status.OK), int(Status.BAD_FIELD)
+_UNSUPPORTED: Answer = (int(Status.BAD_ATTRIBUTE), _EMPTY)
+
+
+class SubnetAgent:
+    """All subnet management agents of a fabric."""
+
+    def __init__(self, state: SubnetState) -> None:
+        self.state = state
+        self._get: dict[int, Callable[[int, int, int], Answer]] = {
+            AttributeId.NODE_DESCRIPTION: self._get_description,
+            AttributeId.NODE_INFO: self._get_node_info,
+            AttributeId.SWITCH_INFO: self._get_switch_info,
+            AttributeId.GUID_INFO: self._get_guids,
+            AttributeId.PORT_INFO: self._get_port_info,
+            AttributeId.PKEY_TABLE: self._get_pkeys,
+            AttributeId.SL_TO_VL: self._get_sl_to_vl,
+            AttributeId.VL_ARBITRATION: self._get_arbitration,
+            AttributeId.LINEAR_FORWARDING: self._get_linear,
+            AttributeId.MULTICAST_FORWARDING: self._get_multicast,
+            AttributeId.EXTENDED_PORT_INFO: self._get_extended,
+        }
+        self._set: dict[int, Callable[[int, int, int, bytes, int], Answer]] = {
+            AttributeId.SWITCH_INFO: self._set_switch_info,
+            AttributeId.GUID_INFO: self._set_guids,
+            AttributeId.PORT_INFO: self._set_port_info,
+            AttributeId.PKEY_TABLE: self._set_pkeys,
+            AttributeId.SL_TO_VL: self._set_sl_to_vl,
+            AttributeId.VL_ARBITRATION: self._set_arbitration,
+            AttributeId.LINEAR_FORWARDING: self._set_linear,
+            AttributeId.MULTICAST_FORWARDING: self._set_multicast,
+            AttributeId.EXTENDED_PORT_INFO: self._set_extended,
+        }
+
+    def answer(self, m: int, entry: int, mad: bytes, now_ps: int) -> bytes | None:
+        """What node `m` answers to a request that came in at slot `entry`; None where it keeps silent."""
+        _, kind, _, method, _, _, _, attribute, modifier, key = START.unpack_from(mad)
+        if method == Method.TRAP_REPRESS:
+            self.state.repress(m, Notice.decode(mad, SMP_DATA.start))
+            return None
+        if method == Method.GET:
+            if not self._may_read(m, entry, key):
+                return None
+            get = self._get.get(attribute)
+            status, data = _UNSUPPORTED if get is None else get(m, entry, modifier)
+        elif method == Method.SET:
+            if not self._may_write(m, entry, key):
+                return None
+            change = self._set.get(attribute)
+            try:
+                status, data = (
+                    _UNSUPPORTED if change is None else change(m, entry, modifier, mad[SMP_DATA], now_ps)
+                )
+            except MadError:
+                status, data = _BAD, mad[SMP_DATA]
+        else:
+            status, data = int(Status.BAD_METHOD), mad[SMP_DATA]
+        back = DIRECTION if kind == MadClass.SUBN_DIRECTED else 0
+        return b"".join((mad[:3], b"\x81", (status | back).to_bytes(2, "big"), mad[6:64], data, mad[128:]))
+
+    # -- keys ----------------------------------------------------------------------------------------------
+
+    def _key_slot(self, m: int, entry: int) -> int:
+        return self.state.base[m] if self.state.is_switch[m] else entry
+
+    def _may_write(self, m: int, entry: int, key: int) -> bool:
+        at = 64 * self._key_slot(m, entry)
+        own = _KEY.get(self.state.info, at)
+        if own == 0 or own == key:
+            return True
+        self._violation(at)
+        return False
+
+    def _may_read(self, m: int, entry: int, key: int) -> bool:
+        at = 64 * self._key_slot(m, entry)
+        own = _KEY.get(self.state.info, at)
+        if own == 0 or own == key or _PROTECT.get(self.state.info, at) < 2:
+            return True
+        self._violation(at)
+        return False
+
+    def _violation(self, at: int) -> None:
+        count = Field(PortInfo, "m_key_violations")
+        count.put(self.state.info, min(count.get(self.state.info, at) + 1, 0xFFFF), at)
+
+    # -- who it is -----------------------------------------------------------------------------------------
+
+    def _get_description(self, m: int, entry: int, modifier: int) -> Answer:
+        return _OK, self.state.description[m].ljust(64, b"\0")
+
+    def _get_node_info(self, m: int, entry: int, modifier: int) -> Answer:
+        info = self.state.node_info[m]
+        info.local_port_num = self.state.number[entry]
+        return _OK, info.encode() + bytes(24)
+
+    # -- switches ------------------------------------------------------------------------------------------
+
+    def _get_switch_info(self, m: int, entry: int, modifier: int) -> Answer:
+        info = self.state.switch_info.get(m)
+        return _UNSUPPORTED if info is None else (_OK, bytes(info).ljust(64, b"\0"))
+
+    def _set_switch_info(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
+        held = self.state.switch_info.get(m)
+        if held is None:
+            return _UNSUPPORTED
+        asked, info = SwitchInfo.decode(data), SwitchInfo.decode(held)
+        if asked.linear_fdb_top >= LINEAR_CAP:
+            return _BAD, bytes(held).ljust(64, b"\0")
+        info.linear_fdb_top = asked.linear_fdb_top
+        info.multicast_fdb_top = asked.multicast_fdb_top
+        info.life_time_value = asked.life_time_value
+        info.default_port = asked.default_port
+        info.default_multicast_primary_port = asked.default_multicast_primary_port
+        info.default_multicast_not_primary_port = asked.default_multicast_not_primary_port
+        if asked.port_state_change:
+            info.port_state_change = 0  # write 1 to clear
+        held[:] = info.encode()
+        return _OK, bytes(held).ljust(64, b"\0")
+
+    def _get_linear(self, m: int, entry: int, modifier: int) -> Answer:
+        row = self.state.row.get(m)
+        first = 64 * modifier
+        if row is None:
+            return _UNSUPPORTED
+        if first >= LINEAR_CAP:
+            return _BAD, _EMPTY
+        return _OK, self.state.lft[row, first : first + 64].tobytes().ljust(64, b"\xff")
+
+    def _set_linear(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
+        row = self.state.row.get(m)
+        first = 64 * modifier
+        if row is None:
+            return _UNSUPPORTED
+        if first >= LINEAR_CAP:
+            return _BAD, data
+        if first + 64 > self.state.lft.shape[1]:
+            self.state.grow_lft(first + 63)
+        self.state.lft[row, first : first + 64] = np.frombuffer(data, np.uint8)
+        return _OK, data
+
+    def _get_multicast(self, m: int, entry: int, modifier: int) -> Answer:
+        key = self._multicast_key(m, modifier)
+        return _UNSUPPORTED if key is None else (_OK, self.state.mft.get(key, _EMPTY))
+
+    def _set_multicast(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
+        key = self._multicast_key(m, modifier)
+        if key is None:
+            return _UNSUPPORTED if m not in self.state.row else (_BAD, data)
+        self.state.mft[key] = data
+        return _OK, data
+
+    def _multicast_key(self, m: int, modifier: int) -> tuple[int, int, int] | None:
+        block, position = modifier & 0x1FF, modifier >> 28
+        if m not in self.state.row or 16 * position > self.state.ports[m]:
+            return None
+        return m, block, position
+
+    # -- ports ---------------------------------------------------------------------------------------------
+
+    def _port(self, m: int, entry: int, number: int) -> int:
+        """The slot that a modifier means, NONE for none. 0 is a channel adapter's entry port."""
+        state = self.state
+        if not state.is_switch[m]:
+            return entry if number == 0 else (state.base[m] + number if number <= state.ports[m] else NONE)
+        return state.base[m] + number if number <= state.ports[m] else NONE
+
+    def _get_port_info(self, m: int, entry: int, modifier: int) -> Answer:
+        slot = self._port(m, entry, modifier & 0x7FFFFFFF)
+        if slot == NONE:
+            return _BAD, _EMPTY
+        data = bytearray(self.state.get(slot))
+        data[28] = self.state.number[entry]  # LocalPortNum is where the request came in
+        if _PROTECT.get(data) == 1:
+            _KEY.put(data, 0)
+        return _OK, bytes(data)
+
+    def _set_port_info(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
+        slot = self._port(m, entry, modifier & 0x7FFFFFFF)
+        if slot == NONE:
+            return _BAD, data
+        state = self.state
+        asked, info = PortInfo.decode(data), PortInfo.decode(state.info, 64 * slot)
+        external = state.is_switch[m] and state.number[slot] > 0
+        status = _OK
+        if not external:
+            status |= self._set_identity(asked, info)
+        status |= self._set_link(asked, info)
+        state.put(slot, info)
+        if state.number[slot] > 0:
+            status |= self._set_state(slot, asked, now_ps)
+        _, answer = self._get_port_info(m, entry, modifier)
+        return status, answer
+
+    def _set_identity(self, asked: PortInfo, info: PortInfo) -> int:
+        """What belongs to the port as an end: LID, manager, keys."""
+        if asked.lid >= LINEAR_CAP or asked.lid & (1 << asked.lmc) - 1:
+            return _BAD
+        info.m_key = asked.m_key
+        info.m_key_protect_bits = asked.m_key_protect_bits
+        info.m_key_lease_period = asked.m_key_lease_period
+        info.gid_prefix = asked.gid_prefix or info.gid_prefix
+        info.lid = asked.lid
+        info.lmc = asked.lmc
+        info.master_sm_lid = asked.master_sm_lid
+        info.master_sm_sl = asked.master_sm_sl
+        info.subnet_timeout = asked.subnet_timeout
+        info.multicast_pkey_trap_suppression = asked.multicast_pkey_trap_suppression
+        for counter in ("m_key_violations", "p_key_violations", "q_key_violations"):
+            if getattr(asked, counter) == 0:
+                setattr(info, counter, 0)
+        return _OK
+
+    def _set_link(self, asked: PortInfo, info: PortInfo) -> int:
+        """What belongs to the port as an end of a link. A value out of range leaves the old one."""
+        status = _OK
+        if asked.neighbor_mtu and not 1 <= asked.neighbor_mtu <= info.mtu_cap:
+            status = _BAD
+        else:
+            info.neighbor_mtu = asked.neighbor_mtu or info.neighbor_mtu
+        if asked.operational_vls > info.vl_cap:
+            status = _BAD
+        else:
+            info.operational_vls = asked.operational_vls or info.operational_vls
+        # 255 and the like mean "as supported" (14.2.5.6)
+        for field, every in (("link_width", 0xFF), ("link_speed", 0xF)):
+            supported, value = getattr(info, f"{field}_supported"), getattr(asked, f"{field}_enabled")
+            if value == every:
+                value = supported
+            if value & ~supported:
+                status = _BAD
+            elif value:
+                setattr(info, f"{field}_enabled", value)
+        extended = asked.link_speed_ext_enabled
+        if extended == 31:
+            info.link_speed_ext_enabled = info.link_speed_ext_supported
+        elif extended == 30:
+            info.link_speed_ext_enabled = info.link_speed_ext2_enabled = 0
+        elif extended & ~info.link_speed_ext_supported:
+            status = _BAD
+        elif extended:
+            info.link_speed_ext_enabled = extended
+        if asked.link_speed_ext2_enabled == 7:
+            info.link_speed_ext2_enabled = info.link_speed_ext2_supported
+        elif asked.link_speed_ext2_enabled == 6:
+            info.link_speed_ext2_enabled = 0
+        if asked.link_down_default_state in (PhysState.SLEEP, PhysState.POLLING):
+            info.link_down_default_state = asked.link_down_default_state
+        info.vl_high_limit = asked.vl_high_limit
+        info.hoq_life, info.vl_stall_count = asked.hoq_life, asked.vl_stall_count
+        info.local_phy_errors, info.overrun_errors = asked.local_phy_errors, asked.overrun_errors
+        info.partition_enforcement_inbound = asked.partition_enforcement_inbound
+        info.partition_enforcement_outbound = asked.partition_enforcement_outbound
+        info.filter_raw_inbound, info.filter_raw_outbound = asked.filter_raw_inbound, asked.filter_raw_outbound
+        return status
+
+    def _set_state(self, slot: int, asked: PortInfo, now_ps: int) -> int:
+        """The state machine of a port (7.2.7): Down to Initialize by training, then Armed, then Active."""
+        state = self.state
+        physical, logical = asked.port_physical_state, asked.port_state
+        if physical not in (PhysState.NO_CHANGE, PhysState.SLEEP, PhysState.POLLING, PhysState.DISABLED):
+            return _BAD
+        if physical:
+            state.take_down(slot, now_ps, phys=physical)
+            if physical == PhysState.POLLING:
+                state.bring_up(slot, now_ps)
+        if logical in (PortState.NO_CHANGE, state.logical(slot)):
+            return _OK
+        now = state.logical(slot)
+        if logical == PortState.DOWN:
+            if state.link[slot] != NONE:
+                state.take_down(slot, now_ps)
+                state.bring_up(slot, now_ps)
+            return _OK
+        if (now, logical) in ((PortState.INIT, PortState.ARMED), (PortState.ARMED, PortState.ACTIVE)):
+            at = 64 * slot + 32
+            state.info[at] = state.info[at] & 0xF0 | logical
+            return _OK
+        return _BAD
+
+    def _get_extended(self, m: int, entry: int, modifier: int) -> Answer:
+        slot = self._port(m, entry, modifier & 0x7FFFFFFF)
+        if slot == NONE:
+            return _BAD, _EMPTY
+        built = self.state.built[slot]
+        fdr10 = 1 if built is not None and built[1] == speeds.Speed.FDR10 else 0
+        info = ExtendedPortInfo(link_speed_supported=fdr10, link_speed_enabled=fdr10, link_speed_active=fdr10)
+        return _OK, info.encode()
+
+    def _set_extended(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
+        # FDR10 is what the cable was built for, or it is not; asking changes nothing
+        return self._get_extended(m, entry, modifier)
+
+    # -- tables --------------------------------------------------------------------------------------------
+
+    def _pkey_slot(self, m: int, entry: int, modifier: int) -> tuple[int, int]:
+        """(slot, block); slot NONE where there is no such block."""
+        block, number = modifier & 0xFFFF, modifier >> 16
+        if not self.state.is_switch[m]:
+            slot, room = entry, PKEYS[NodeType.CA]
+        else:
+            slot = self._port(m, entry, number)
+            room = SWITCH_PORT_PKEYS if number else PKEYS[NodeType.SWITCH]
+        return (NONE, 0) if slot == NONE or 32 * block >= room else (slot, block)
+
+    def _get_pkeys(self, m: int, entry: int, modifier: int) -> Answer:
+        key = self._pkey_slot(m, entry, modifier)
+        if key[0] == NONE:
+            return _BAD, _EMPTY
+        return _OK, self.state.pkeys.get(key, _DEFAULT_PKEYS if key[1] == 0 else _EMPTY)
+
+    def _set_pkeys(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
+        key = self._pkey_slot(m, entry, modifier)
+        if key[0] == NONE:
+            return _BAD, data
+        self.state.pkeys[key] = data
+        return _OK, data
+
+    def _get_sl_to_vl(self, m: int, entry: int, modifier: int) -> Answer:
+        into, out = modifier >> 8 & 0xFF, modifier & 0xFF
+        if not self.state.is_switch[m]:
+            into, out = 0, 0
+        elif max(into, out) > self.state.ports[m]:
+            return _BAD, _EMPTY
+        tables = self.state.sl_to_vl
+        for key in ((m, into, out), (m, NONE, out), (m, into, NONE), (m, NONE, NONE)):
+            if key in tables:
+                return _OK, tables[key]
+        return _OK, _IDENTITY
+
+    def _set_sl_to_vl(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
+        data = data[:8].ljust(64, b"\0")
+        tables = self.state.sl_to_vl
+        if not self.state.is_switch[m]:
+            tables[m, 0, 0] = data
+            return _OK, data
+        into = NONE if modifier & ALL_IN else modifier >> 8 & 0xFF
+        out = NONE if modifier & ALL_OUT else modifier & 0xFF
+        if max(into, out) > self.state.ports[m]:
+            return _BAD, data
+        if into == NONE or out == NONE:
+            # a table for all ports replaces those of single ones
+            for key in [k for k in tables if k[0] == m and into in (NONE, k[1]) and out in (NONE, k[2])]:
+                del tables[key]
+        tables[m, into, out] = data
+        return _OK, data
+
+    def _arbitration_slot(self, m: int, entry: int, modifier: int) -> tuple[int, int]:
+        part = modifier >> 16
+        slot = self._port(m, entry, modifier & 0xFFFF)
+        # a table of at most 32 entries has one low and one high part
+        return (NONE, 0) if slot == NONE or part not in (1, 3) else (slot, part)
+
+    def _get_arbitration(self, m: int, entry: int, modifier: int) -> Answer:
+        key = self._arbitration_slot(m, entry, modifier)
+        return (_BAD, _EMPTY) if key[0] == NONE else (_OK, self.state.vl_arbitration.get(key, _EMPTY))
+
+    def _set_arbitration(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
+        key = self._arbitration_slot(m, entry, modifier)
+        if key[0] == NONE:
+            return _BAD, data
+        self.state.vl_arbitration[key] = data
+        return _OK, data
+
+    def _get_guids(self, m: int, entry: int, modifier: int) -> Answer:
+        if modifier:
+            return _BAD, _EMPTY
+        slot = self.state.end_slot(m)
+        held = self.state.guids.get((slot, 0), _EMPTY)
+        return _OK, self.state.port_guid[m].to_bytes(8, "big") + held[8:]
+
+    def _set_guids(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
+        if modifier:
+            return _BAD, data
+        GuidInfo.decode(data)
+        self.state.guids[self.state.end_slot(m), 0] = data
+        return self._get_guids(m, entry, modifier)
+
+    def describe(self, m: int, text: bytes, now_ps: int) -> None:
+        """A host's software renames its adapter, and the agent tells the manager."""
+        self.state.description[m] = text[:64]
+        self.state.raise_trap(m, Trap.LOCAL_CHANGES, now_ps, changes=1)
+
+    def set_is_sm(self, m: int, is_sm: bool, now_ps: int) -> None:
+        """A subnet manager opens or closes the port: its capability shows, and the agent tells the manager."""
+        from fabrictwin.subnet.agents.state import CAPABILITIES
+        from fabrictwin.subnet.wire.smp import Capability
+
+        at = 64 * self.state.end_slot(m)
+        before = CAPABILITIES.get(self.state.info, at)
+        after = before | Capability.IS_SM if is_sm else before & ~Capability.IS_SM
+        if after != before:
+            CAPABILITIES.put(self.state.info, after, at)
+            self.state.raise_trap(m, Trap.LOCAL_CHANGES, now_ps)

@@ -1,0 +1,536 @@
+"""What the nodes of one fabric hold for management: port states, LIDs, tables, counters.
+
+Every switch, adapter and aggregation node is a *managed node*; an adapter and an aggregation node are channel
+adapters of one port. Each port has a *slot*: slot `base[m] + k` is port k of managed node m, port 0 included
+(a switch's management port; of a channel adapter it stays unused). PortInfo lives as the 64 bytes that answer a
+Get, one row a slot, so that a Get is a copy and a column of a field is a slice.
+
+Links train when both ends are up and enabled: the widest width and the fastest speed that both allow and the
+cable was built for. Not modelled: the time that training takes, width or speed degrading by itself.
+
+GUIDs: libumad2sim derives a port's GUID as the node's plus the port number, so this does, except where that GUID
+is another node's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.errors import ConfigError
+from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
+from fabrictwin.subnet.wire import speeds
+from fabrictwin.subnet.wire.fields import Field
+from fabrictwin.subnet.wire.notice import (
+    LinkStateDetails,
+    LocalChangesDetails,
+    Notice,
+    NoticeType,
+    PortDetails,
+    Producer,
+    Trap,
+)
+from fabrictwin.subnet.wire.smp import (
+    Capability,
+    Capability2,
+    NodeInfo,
+    NodeType,
+    PhysState,
+    PortInfo,
+    PortState,
+    SwitchInfo,
+)
+
+U8 = npt.NDArray[np.uint8]
+I64 = npt.NDArray[np.int64]
+
+GID_PREFIX = 0xFE80_0000_0000_0000
+NO_PORT = 0xFF
+FULL_PKEY = 0xFFFF
+
+LINEAR_CAP = 0xC000  # every unicast LID
+MULTICAST_CAP = 0x4000  # every multicast LID
+PKEYS = {NodeType.CA: 128, NodeType.SWITCH: 32}
+SWITCH_PORT_PKEYS = 32
+VL_CAP = 4  # VL 0 to 7
+VL_ARBITRATION_ENTRIES = 8
+GUIDS = 8
+FIRST_TID = 0x7A70_0000_0000_0000
+
+_VENDOR = 0x02C9
+_DEVICES = {"connectx-6": 0x101B, "connectx-7": 0x1021, "qm8700": 0xD2F0, "qm9700": 0xD2F2}
+_AGGREGATION_DEVICE = 0xCF08
+_AGGREGATION_NAME = "Mellanox Technologies Aggregation Node"
+
+STATE = Field(PortInfo, "port_state")
+PHYS = Field(PortInfo, "port_physical_state")
+LID = Field(PortInfo, "lid")
+LMC = Field(PortInfo, "lmc")
+SM_LID = Field(PortInfo, "master_sm_lid")
+CAPABILITIES = Field(PortInfo, "capability_mask")
+SUBNET_TIMEOUT = Field(PortInfo, "subnet_timeout")
+_STATE_BYTE, _PHYS_BYTE = STATE.first, PHYS.first
+_CHANGE = Field(SwitchInfo, "port_state_change")
+
+# what the performance agents count, one column each over slots
+COUNTERS = (
+    "symbol_errors",
+    "link_error_recovery",
+    "link_downed",
+    "rcv_errors",
+    "rcv_remote_physical_errors",
+    "rcv_switch_relay_errors",
+    "xmit_discards",
+    "xmit_constraint_errors",
+    "rcv_constraint_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "qp1_dropped",
+    "vl15_dropped",
+    "xmit_data",
+    "rcv_data",
+    "xmit_packets",
+    "rcv_packets",
+    "multicast_xmit_packets",
+    "multicast_rcv_packets",
+    "xmit_wait",
+)
+
+
+@dataclass
+class PendingTrap:
+    """A notice that its issuer repeats until the manager represses it."""
+
+    slot: int
+    notice: Notice
+    tid: int
+    due_ps: int
+
+
+class SubnetState:
+    """The management state of a fabric. `fabric` is read; everything else may change."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        if fabric.technology != "infiniband":
+            raise ConfigError(
+                f"got {fabric.technology}, expected infiniband: no other technology has a subnet manager",
+                key="cluster.network.technology",
+            )
+        self.fabric = fabric
+        kinds = (NodeKind.SWITCH, NodeKind.NIC, NodeKind.AGGREGATION)
+        self.fabric_node = np.flatnonzero(np.isin(fabric.node_kind, kinds)).astype(np.int32)
+        self.managed = np.full(fabric.nodes, NONE, np.int32)
+        self.managed[self.fabric_node] = np.arange(len(self.fabric_node), dtype=np.int32)
+        is_switch = fabric.node_kind[self.fabric_node] == NodeKind.SWITCH
+        # an adapter's PCIe ports are no business of the subnet's
+        count = np.where(is_switch, np.diff(fabric.node_port_start)[self.fabric_node], 1)
+        base = np.concatenate([[0], np.cumsum(count + 1)])
+        self.slots = int(base[-1])
+        # plain lists: datagrams look up single entries, where lists are several times faster than arrays
+        self.base: list[int] = base[:-1].tolist()
+        self.ports: list[int] = count.tolist()
+        self.is_switch: list[bool] = is_switch.tolist()
+        self.node_of: list[int] = np.repeat(np.arange(len(count)), count + 1).tolist()
+        self.number: list[int] = (np.arange(self.slots) - np.repeat(base[:-1], count + 1)).tolist()
+        self._find_cables(base, is_switch)
+
+        self.guid: list[int] = [int(g) for g in fabric.node_guid[self.fabric_node]]
+        own = set(self.guid)
+        self.port_guid: list[int] = [
+            g if switch or g + 1 in own else g + 1 for g, switch in zip(self.guid, self.is_switch, strict=True)
+        ]
+        self.description: list[bytes] = [self._describe(int(n)) for n in self.fabric_node]
+        self.node_info: list[NodeInfo] = [self._node_info(m) for m in range(len(self.guid))]
+        self.switch_info: dict[int, bytearray] = {
+            m: bytearray(
+                SwitchInfo(
+                    linear_fdb_cap=LINEAR_CAP,
+                    multicast_fdb_cap=MULTICAST_CAP,
+                    life_time_value=16,
+                    optimized_sl_to_vl=1,
+                    partition_enforcement_cap=SWITCH_PORT_PKEYS,
+                    inbound_enforcement_cap=1,
+                    outbound_enforcement_cap=1,
+                    enhanced_port0=1,
+                    multicast_fdb_top=0xBFFF,
+                ).encode()
+            )
+            for m in range(len(self.guid))
+            if self.is_switch[m]
+        }
+        self.row: dict[int, int] = {m: row for row, m in enumerate(self.switch_info)}
+        self.lft: U8 = np.full((len(self.row), 1024), NO_PORT, np.uint8)
+        self.mft: dict[tuple[int, int, int], bytes] = {}  # (node, block, position)
+        self.pkeys: dict[tuple[int, int], bytes] = {}  # (slot, block)
+        self.sl_to_vl: dict[tuple[int, int, int], bytes] = {}  # (node, in, out), NONE for all
+        self.vl_arbitration: dict[tuple[int, int], bytes] = {}  # (slot, part)
+        self.guids: dict[tuple[int, int], bytes] = {}  # (slot, block)
+        self.counters: dict[str, I64] = {name: np.zeros(self.slots, np.int64) for name in COUNTERS}
+
+        self.alive: list[bool] = [True] * len(self.guid)
+        self.silent: set[int] = set()  # nodes whose agents do not answer though their links are up
+        self.traps: list[PendingTrap] = []
+        self.malformed = 0  # datagrams that were dropped because they were none
+        self._next_tid = FIRST_TID
+        self.on_link: list[Callable[[int, bool], None]] = []  # told of (slot, up) when a link comes or goes
+        self.port_info: U8 = np.zeros((self.slots, PortInfo.SIZE), np.uint8)
+        self.info = memoryview(self.port_info.data).cast("B")
+        self._power_on()
+
+    # -- how it starts -------------------------------------------------------------------------------------
+
+    def _find_cables(self, base: I64, is_switch: npt.NDArray[np.bool_]) -> None:
+        """`cable[slot]`: the slot at the other end as built; `link`: the same while both ends are up."""
+        fabric = self.fabric
+        first = fabric.node_port_start[self.fabric_node].astype(np.int64)
+        slot_of = np.full(fabric.ports, NONE, np.int64)
+        for m in np.flatnonzero(is_switch):
+            ports = np.arange(first[m], fabric.node_port_start[self.fabric_node[m] + 1])
+            slot_of[ports] = base[m] + 1 + np.arange(len(ports))
+        for m in np.flatnonzero(~is_switch):
+            nic = fabric.node_nic[self.fabric_node[m]]
+            port = fabric.nic_port[nic] if nic != NONE else first[m]
+            if port != NONE:
+                slot_of[port] = base[m] + 1
+        self.fabric_port = np.full(self.slots, NONE, np.int64)
+        ports = np.flatnonzero(slot_of != NONE)
+        self.fabric_port[slot_of[ports]] = ports
+        peer = fabric.port_peer[ports]
+        joined = (peer != NONE) & (slot_of[peer] != NONE)
+        cable = np.full(self.slots, NONE, np.int64)
+        cable[slot_of[ports[joined]]] = slot_of[peer[joined]]
+        self.cable: list[int] = cable.tolist()
+        self.link: list[int] = cable.tolist()
+
+    def _describe(self, node: int) -> bytes:
+        kind = self.fabric.node_kind[node]
+        if kind == NodeKind.AGGREGATION:
+            return _AGGREGATION_NAME.encode()
+        name = self.fabric.node_name(node)
+        if kind == NodeKind.NIC:
+            return name.replace("/", " ").encode()[:64]  # "host device", as Linux sets it
+        model = self.fabric.type_names[self.fabric.node_type[node]]
+        return (f"MF0;{name}:M{model.upper()}/U1" if model else name).encode()[:64]
+
+    def _node_info(self, m: int) -> NodeInfo:
+        node = int(self.fabric_node[m])
+        kind = self.fabric.type_names[self.fabric.node_type[node]]
+        device = _DEVICES.get(kind, 0xD2F0 if self.is_switch[m] else 0x101B)
+        if self.fabric.node_kind[node] == NodeKind.AGGREGATION:
+            device = _AGGREGATION_DEVICE
+        kind_code = NodeType.SWITCH if self.is_switch[m] else NodeType.CA
+        return NodeInfo(
+            node_type=kind_code,
+            num_ports=self.ports[m],
+            system_image_guid=self.guid[m],
+            node_guid=self.guid[m],
+            port_guid=self.port_guid[m],
+            partition_cap=PKEYS[kind_code],
+            device_id=device,
+            vendor_id=_VENDOR,
+        )
+
+    def _power_on(self) -> None:
+        rates = self.fabric.port_rate_bps
+        rate = np.where(self.fabric_port == NONE, 0, rates[self.fabric_port]).tolist()
+        self.built: list[tuple[int, speeds.Speed] | None] = [
+            speeds.link_of(r) if r and c != NONE else None for r, c in zip(rate, self.cable, strict=True)
+        ]
+        everywhere = max((b[1] for b in self.built if b), default=speeds.Speed.HDR)
+        mtu = speeds.mtu_code(self.fabric.mtu_bytes)
+        for m, ports in enumerate(self.ports):
+            mine = [b for b in self.built[self.base[m] : self.base[m] + ports + 1] if b]
+            fastest = max((b[1] for b in mine), default=everywhere)
+            widths = frozenset(b[0] for b in mine) | {1, 4}
+            for port in range(0 if self.is_switch[m] else 1, ports + 1):
+                slot = self.base[m] + port
+                up = self.cable[slot] != NONE or port == 0
+                template = _template(fastest, widths, mtu, up, self.is_switch[m] and port > 0)
+                self.port_info[slot] = np.frombuffer(template, np.uint8)
+                self.info[64 * slot + 28] = port
+                if port == 0:
+                    STATE.put(self.info, PortState.ACTIVE, 64 * slot)
+        for slot, far in enumerate(self.cable):
+            if far > slot:
+                self._negotiate(slot)
+
+    # -- single values ---------------------------------------------------------------------------------------
+
+    def get(self, slot: int) -> bytes:
+        """PortInfo of a slot."""
+        return bytes(self.info[64 * slot : 64 * slot + 64])
+
+    def put(self, slot: int, info: PortInfo) -> None:
+        self.info[64 * slot : 64 * slot + 64] = info.encode()
+
+    def lid(self, slot: int) -> int:
+        return self.info[64 * slot + 16] << 8 | self.info[64 * slot + 17]
+
+    def sm_lid(self, slot: int) -> int:
+        return self.info[64 * slot + 18] << 8 | self.info[64 * slot + 19]
+
+    def logical(self, slot: int) -> int:
+        return self.info[64 * slot + _STATE_BYTE] & 0xF
+
+    def physical(self, slot: int) -> int:
+        return self.info[64 * slot + _PHYS_BYTE] >> 4
+
+    def end_slot(self, m: int) -> int:
+        """The slot that holds a node's LID: a switch's port 0, a channel adapter's port."""
+        return self.base[m] if self.is_switch[m] else self.base[m] + 1
+
+    def owns(self, m: int, lid: int) -> bool:
+        """Whether a LID is the node's, path bits included."""
+        slot = self.end_slot(m)
+        own = self.lid(slot)
+        return own != 0 and own <= lid < own + (1 << LMC.get(self.info, 64 * slot))
+
+    def grow_lft(self, highest: int) -> None:
+        """Make room for table entries up to a LID."""
+        have = self.lft.shape[1]
+        if highest >= have:
+            wider = np.full((len(self.lft), min(LINEAR_CAP, max(2 * have, highest + 1))), NO_PORT, np.uint8)
+            wider[:, :have] = self.lft
+            self.lft = wider
+
+    def find(self, name: str) -> int:
+        """A managed node by its name, its description or its GUID in hexadecimal. Raises KeyError."""
+        if name in self._by_name:
+            return self._by_name[name]
+        try:
+            return self.guid.index(int(name, 16))
+        except ValueError:
+            raise KeyError(name) from None
+
+    @property
+    def _by_name(self) -> dict[str, int]:
+        names = {d.decode(errors="replace"): m for m, d in reversed(list(enumerate(self.description)))}
+        return names | {self.fabric.node_name(int(n)): m for m, n in enumerate(self.fabric_node)}
+
+    # -- links ---------------------------------------------------------------------------------------------
+
+    def _negotiate(self, slot: int) -> None:
+        """Width and speed of a trained link, for both ends."""
+        far = self.link[slot]
+        built = self.built[slot]
+        assert built is not None
+        a, b = PortInfo.decode(self.info, 64 * slot), PortInfo.decode(self.info, 64 * far)
+        widths = a.link_width_enabled & b.link_width_enabled
+        lanes = max((w for code, w in speeds.WIDTHS.items() if widths & code and w <= built[0]), default=1)
+        speed = speeds.fastest_common(
+            a.link_speed_enabled & b.link_speed_enabled,
+            a.link_speed_ext_enabled & b.link_speed_ext_enabled,
+            a.link_speed_ext2_enabled & b.link_speed_ext2_enabled,
+            1 if built[1] == speeds.Speed.FDR10 else 0,
+            built[1],
+        )
+        active = speeds.active_fields(speed if speed is not None else speeds.Speed.SDR)
+        for end, info in ((slot, a), (far, b)):
+            info.link_width_active = speeds.WIDTH_CODES[lanes]
+            info.link_speed_active = active.first
+            info.link_speed_ext_active = active.extended
+            info.link_speed_ext2_active = active.extended2
+            self.put(end, info)
+
+    def _trainable(self, slot: int) -> bool:
+        far = self.cable[slot]
+        return (
+            far != NONE
+            and self.alive[self.node_of[slot]]
+            and self.alive[self.node_of[far]]
+            and PhysState.DISABLED not in (self.physical(slot), self.physical(far))
+            and slot not in self._cut
+        )
+
+    _cut: frozenset[int] = frozenset()
+
+    def take_down(self, slot: int, now_ps: int, *, phys: int = PhysState.POLLING) -> None:
+        """The link at a slot goes down at both ends; `phys` is what this end does then."""
+        far = self.link[slot]
+        self.link[slot] = NONE
+        self._set_states(slot, PortState.DOWN, phys)
+        if far == NONE:
+            return
+        self.link[far] = NONE
+        self._set_states(far, PortState.DOWN, PhysState.POLLING)
+        for end in (slot, far):
+            self._changed(end, now_ps)
+        for told in self.on_link:
+            told(slot, False)
+
+    def bring_up(self, slot: int, now_ps: int) -> bool:
+        """Train the link at a slot where both ends can; says whether it came up."""
+        far = self.cable[slot]
+        if self.link[slot] != NONE or not self._trainable(slot):
+            return False
+        self.link[slot], self.link[far] = far, slot
+        for end in (slot, far):
+            self._set_states(end, PortState.INIT, PhysState.LINK_UP)
+        self._negotiate(slot)
+        for end in (slot, far):
+            self._changed(end, now_ps)
+        for told in self.on_link:
+            told(slot, True)
+        return True
+
+    def _set_states(self, slot: int, logical: int, physical: int) -> None:
+        STATE.put(self.info, logical, 64 * slot)
+        PHYS.put(self.info, physical, 64 * slot)
+
+    def _fail(self, slot: int, now_ps: int) -> None:
+        """A link goes down that nobody asked to: LinkDowned counts those."""
+        for end in (slot, self.link[slot]):
+            if end != NONE:
+                self.counters["link_downed"][end] += 1
+        self.take_down(slot, now_ps)
+
+    def cut_cable(self, slot: int, now_ps: int) -> None:
+        """A cable is pulled: down until `mend_cable`."""
+        self._cut |= {slot, self.cable[slot]} - {NONE}
+        self._fail(slot, now_ps)
+
+    def mend_cable(self, slot: int, now_ps: int) -> bool:
+        self._cut -= {slot, self.cable[slot]}
+        return self.bring_up(slot, now_ps)
+
+    def power_off(self, m: int, now_ps: int) -> None:
+        """A node dies: all its links go down and it answers nothing."""
+        self.alive[m] = False
+        for slot in range(self.base[m] + 1, self.base[m] + self.ports[m] + 1):
+            if self.link[slot] != NONE:
+                self._fail(slot, now_ps)
+
+    def power_cycle(self, m: int, now_ps: int) -> None:
+        """A node comes back as it left the factory: without LID, tables, partitions."""
+        self.alive[m] = True
+        row = self.row.get(m)
+        if row is not None:
+            self.lft[row] = NO_PORT
+            info = SwitchInfo.decode(self.switch_info[m])
+            self.switch_info[m][:] = replace(info, linear_fdb_top=0, port_state_change=0).encode()
+        for table in (self.mft, self.sl_to_vl):
+            for key in [k for k in table if k[0] == m]:
+                del table[key]
+        for slot in range(self.base[m], self.base[m] + self.ports[m] + 1):
+            for by_slot in (self.pkeys, self.vl_arbitration, self.guids):
+                for pair in [p for p in by_slot if p[0] == slot]:
+                    del by_slot[pair]
+            LID.put(self.info, 0, 64 * slot)
+            SM_LID.put(self.info, 0, 64 * slot)
+            LMC.put(self.info, 0, 64 * slot)
+            self.bring_up(slot, now_ps)
+
+    # -- traps ---------------------------------------------------------------------------------------------
+
+    def _changed(self, slot: int, now_ps: int) -> None:
+        """A port's link came or went: a switch notes it and tells the manager."""
+        m = self.node_of[slot]
+        if self.is_switch[m]:
+            _CHANGE.put(self.switch_info[m], 1)
+            if self.alive[m]:
+                self.raise_trap(m, Trap.LINK_STATE_CHANGE, now_ps)
+
+    def raise_trap(self, m: int, trap: Trap, now_ps: int, *, port: int = 0, changes: int = 0) -> None:
+        """A node has something to tell: 128, 129 to 131 (at `port`), 144 (`changes` are its change bits)."""
+        slot = self.end_slot(m)
+        lid = self.lid(slot)
+        kind, details = NoticeType.URGENT, b""
+        if trap == Trap.LINK_STATE_CHANGE:
+            details = LinkStateDetails(lid=lid).encode()
+        elif trap == Trap.LOCAL_CHANGES:
+            kind = NoticeType.INFORMATIONAL
+            told = LocalChangesDetails(lid=lid, capability_mask=CAPABILITIES.get(self.info, 64 * slot))
+            told.other_local_changes = 1 if changes else 0
+            told.node_description_change = changes & 1
+            told.link_width_enabled_change = changes >> 1 & 1
+            told.link_speed_enabled_change = changes >> 2 & 1
+            details = told.encode()
+        else:
+            details = PortDetails(lid=lid, port=port).encode()
+        producer = Producer.SWITCH if self.is_switch[m] else Producer.CA
+        notice = Notice(type=kind, producer_type=producer, trap_number=trap, issuer_lid=lid, details=details)
+        for pending in self.traps:
+            if pending.slot == slot and pending.notice == notice:
+                pending.due_ps = min(pending.due_ps, now_ps)
+                return
+        self._next_tid += 1
+        self.traps.append(PendingTrap(slot, notice, self._next_tid, now_ps))
+
+    def repress(self, m: int, notice: Notice) -> None:
+        """The manager has heard a trap."""
+        slot = self.end_slot(m)
+        key = (notice.trap_number, notice.details)
+        self.traps = [t for t in self.traps if t.slot != slot or (t.notice.trap_number, t.notice.details) != key]
+
+    def due_traps(self, now_ps: int) -> list[PendingTrap]:
+        """Traps to send now, and again after the subnet's timeout. Without a manager there is nobody to tell."""
+        out = []
+        for trap in list(self.traps):
+            if self.sm_lid(trap.slot) == 0 or not self.alive[self.node_of[trap.slot]]:
+                self.traps.remove(trap)
+            elif trap.due_ps <= now_ps:
+                # 4.096 us x 2^SubnetTimeOut
+                trap.due_ps = now_ps + (4_096_000 << SUBNET_TIMEOUT.get(self.info, 64 * trap.slot))
+                out.append(trap)
+        return out
+
+
+@cache
+def _template(fastest: speeds.Speed, widths: frozenset[int], mtu: int, up: bool, external: bool) -> bytes:
+    """PortInfo of a port as it powers on. `external`: a switch's port to a cable, which has no capabilities."""
+    can = speeds.supported_fields(fastest)
+    width_mask = sum(speeds.WIDTH_CODES[w] for w in widths)
+    second = Capability2(0)
+    if 2 in widths:
+        second |= Capability2.WIDTH_2X
+    if fastest >= speeds.Speed.HDR:
+        second |= Capability2.SPEED_HDR
+    if fastest >= speeds.Speed.NDR:
+        second |= Capability2.SPEED_NDR
+    if fastest >= speeds.Speed.XDR:
+        second |= Capability2.SPEED_XDR | Capability2.EXTENDED_SPEEDS2
+    capabilities = Capability.TRAP | Capability.SL_MAPPING | Capability.SYSTEM_IMAGE_GUID
+    capabilities |= Capability.CAPABILITY_NOTICE | Capability.OTHER_LOCAL_CHANGES
+    capabilities |= Capability.AUTOMATIC_MIGRATION | Capability.CLIENT_REREGISTRATION
+    if external:
+        capabilities = Capability(0)
+    if fastest >= speeds.Speed.FDR:
+        capabilities |= Capability.EXTENDED_SPEEDS
+    if second:
+        capabilities |= Capability.CAPABILITY_MASK2
+    active = speeds.active_fields(fastest)
+    return PortInfo(
+        gid_prefix=GID_PREFIX,
+        capability_mask=int(capabilities),
+        capability_mask2=int(second),
+        link_width_enabled=width_mask,
+        link_width_supported=width_mask,
+        link_width_active=speeds.WIDTH_CODES[4],
+        link_speed_supported=can.first,
+        link_speed_enabled=can.first,
+        link_speed_active=active.first,
+        link_speed_ext_supported=can.extended,
+        link_speed_ext_enabled=can.extended,
+        link_speed_ext_active=active.extended,
+        link_speed_ext2_supported=can.extended2,
+        link_speed_ext2_enabled=can.extended2,
+        link_speed_ext2_active=active.extended2,
+        port_state=PortState.INIT if up else PortState.DOWN,
+        port_physical_state=PhysState.LINK_UP if up else PhysState.POLLING,
+        link_down_default_state=PhysState.POLLING,
+        neighbor_mtu=mtu,
+        mtu_cap=mtu,
+        vl_cap=VL_CAP,
+        operational_vls=VL_CAP,
+        vl_arb_high_cap=VL_ARBITRATION_ENTRIES,
+        vl_arb_low_cap=VL_ARBITRATION_ENTRIES,
+        guid_cap=GUIDS,
+        subnet_timeout=18,
+        resp_time_value=16,
+        local_phy_errors=8,
+        overrun_errors=8,
+    ).encode()

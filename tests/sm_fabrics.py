@@ -1,0 +1,42 @@
+"""Fabrics that the tests of the subnet room share."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from fabrictwin.cluster.blueprint import Blueprint, Cables, HostSite, SwitchSite
+from fabrictwin.fabric.compile import compile_fabric
+from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.subnet.wire.speeds import Speed, rate_of
+
+HDR = rate_of(4, Speed.HDR)
+
+
+def blueprint(
+    switches: list[tuple[str, int]], hosts: list[str], cables: list[tuple[str, int, str, int]], rate: int = HDR
+) -> Blueprint:
+    """Single-adapter hosts and switches of so many ports, joined by `(name, port, name, port)`."""
+    index = {name: i for i, (name, _) in enumerate(switches)}
+    index |= {name: len(switches) + i for i, name in enumerate(hosts)}
+    columns = [np.array([index[c[0]] for c in cables]), np.array([c[1] for c in cables])]
+    columns += [np.array([index[c[2]] for c in cables]), np.array([c[3] for c in cables])]
+    return Blueprint(
+        technology="infiniband",
+        hosts=tuple(HostSite(name, "", ("mlx5_0",)) for name in hosts),
+        switches=tuple(SwitchSite(name, "qm8700", ports) for name, ports in switches),
+        cables=Cables(*columns, np.full(len(cables), rate), np.full(len(cables), 3000)),
+    )
+
+
+@cache
+def two_tiers(leaves: int = 4, spines: int = 2, down: int = 4, rate: int = HDR) -> Fabric:
+    """`down` hosts on each leaf, one link from every leaf to every spine."""
+    switches = [(f"leaf-{i}", down + spines) for i in range(leaves)] + [
+        (f"spine-{i}", leaves) for i in range(spines)
+    ]
+    hosts = [f"host-{i}" for i in range(leaves * down)]
+    cables = [(f"leaf-{i // down}", i % down + 1, f"host-{i}", 1) for i in range(leaves * down)]
+    cables += [(f"leaf-{i}", down + 1 + j, f"spine-{j}", i + 1) for i in range(leaves) for j in range(spines)]
+    return compile_fabric(blueprint(switches, hosts, cables, rate))
