@@ -22,10 +22,11 @@ from fabrictwin.cluster.spec import Compare, Origin, Spec, load_spec, read_spec
 from fabrictwin.errors import ConfigError, InvariantError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.program.program import OpKind, Program
-from fabrictwin.run.result import Reference, RunResult, Work
+from fabrictwin.run.result import Reference, RunResult
 from fabrictwin.simulate.play import play
 from fabrictwin.twin.twin import Twin
 from fabrictwin.units import PS_PER_S, format_rate, format_size
+from fabrictwin.workload.work import Work
 from fabrictwin.yamlfile import read_yaml
 
 Stage = Callable[[str], None]

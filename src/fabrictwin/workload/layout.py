@@ -30,11 +30,13 @@ class Layout:
 
     def tp_groups(self, replicas: I64, stage: int) -> I64:
         """[replicas, tp] the tensor-parallel groups of a stage."""
-        return self.grid[stage, replicas]
+        groups: I64 = self.grid[stage, replicas]
+        return groups
 
     def dp_groups(self, positions: I64, stage: int) -> I64:
         """[positions, dp] the data-parallel groups of a stage's tensor-parallel positions."""
-        return self.grid[stage][:, positions].T
+        groups: I64 = self.grid[stage][:, positions].T
+        return groups
 
 
 @dataclass(frozen=True)

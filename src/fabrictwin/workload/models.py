@@ -93,7 +93,7 @@ class Model:
         return self.layers * self.layer_forward_flops(tokens, sequence) + logits
 
     def step_flops(self, tokens: int, sequence: int, *, recompute_layers: bool) -> tuple[int, int]:
-        """(model FLOPs, hardware FLOPs) of a step: backward is twice forward; recomputation repeats the layers'."""
+        """(model FLOPs, hardware FLOPs) of a step: backward is twice forward, recomputation repeats layers."""
         model = 3 * self.forward_flops(tokens, sequence)
         again = self.layers * self.layer_forward_flops(tokens, sequence) if recompute_layers else 0
         return model, model + again

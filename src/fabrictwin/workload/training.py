@@ -41,8 +41,8 @@ __all__ = ["Job", "build_program", "check", "lower", "workload_schema"]
 
 I64 = npt.NDArray[np.int64]
 
-# What a rank spends on a step of a collective beside the wire (flags, polling, the proxy between hosts). NCCL 2.30,
-# src/graph/tuning.cc, gives a ring's LL128 hop 1.9 us over NVLink and 4.0 us over the network, wire included; the
+# What a rank spends on a step of a collective beside the wire: flags, polling, the proxy between hosts. NCCL 2.30
+# (src/graph/tuning.cc) gives a ring's LL128 hop 1.9 us over NVLink and 4.0 us over the network, wire included; the
 # wire's own latency, which the twin counts by itself, is about 0.6 us and 1.9 us of these.
 STEP_IN_HOST_PS = 13 * PS_PER_US // 10
 STEP_BETWEEN_HOSTS_PS = 21 * PS_PER_US // 10
@@ -199,7 +199,8 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
         precision=training.precision,
     )
     line = (
-        f"{model.name} ({model.parameters / 1e9:.4g} B parameters), TP {layout.tp} × PP {layout.pp} × DP {layout.dp}, "
+        f"{model.name} ({model.parameters / 1e9:.4g} B parameters), "
+        f"TP {layout.tp} × PP {layout.pp} × DP {layout.dp}, "
         f"{job.micro_batches} micro-batches of {training.micro_batch_size} × {training.sequence:,} tokens, "
         f"{training.precision}"
     )
@@ -384,9 +385,9 @@ class _Lowering:
         return stage
 
     def _reserve_messages(self, r: int, replicas: I64) -> dict[tuple[int, bool], I64]:
-        """Lay down the messages between stages. Returns [micro-batches, actors] what each pass of a stage waits for,
+        """Lay down the messages between stages. By (stage, forward): what each pass waits for, as
 
-        by (stage, forward).
+        [micro-batches, actors] ids.
         """
         job, layout, builder = self.job, self.layout, self.builder
         m = job.micro_batches

@@ -1,4 +1,4 @@
-"""What one transformer layer computes, kernel by kernel, forward and backward, on one of its tensor-parallel ranks.
+"""What a transformer layer computes, kernel by kernel, forward and backward, on one of its tensor-parallel ranks.
 
 Kernels are those of Megatron-LM: column-parallel QKV and MLP-up products, row-parallel output and MLP-down
 products, fused bias-dropout-residual, fused scale-mask-softmax. What stands between two all-reduces of a layer is

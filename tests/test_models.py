@@ -1,0 +1,109 @@
+"""Models against published counts and formulas, and files that are not models."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabrictwin.errors import ConfigError
+from fabrictwin.workload.models import load_model, read_model
+
+LLAMA = {
+    "8B": (
+        {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32},
+        8.03,
+    ),
+    "70B": (
+        {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64},
+        70.6,
+    ),
+}
+
+
+@pytest.mark.parametrize("size", LLAMA)
+def test_llama_3_has_the_published_number_of_parameters(size):
+    keys, billions = LLAMA[size]
+    model = read_model({**keys, "num_key_value_heads": 8, "vocab_size": 128256}, name=size)
+    assert model.parameters / 1e9 == pytest.approx(billions, abs=0.05 if billions > 10 else 0.005)
+
+
+def gpt2(layers: int, hidden: int, heads: int, vocab: int = 50257, positions: int = 1024) -> dict:
+    return {"n_layer": layers, "n_embd": hidden, "n_head": heads, "vocab_size": vocab, "n_positions": positions}
+
+
+def test_gpt2_has_exactly_the_published_checkpoints_parameters():
+    assert read_model(gpt2(12, 768, 12), name="small").parameters == 124_439_808
+    assert read_model(gpt2(48, 1600, 25), name="xl").parameters == 1_557_611_200
+
+
+def test_gpt_parameters_follow_narayanan_equation_2():
+    layers, hidden, vocab, sequence = 80, 12288, 51200, 2048
+    model = read_model(gpt2(layers, hidden, 96, vocab, sequence), name="145.6B")
+    formula = 12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (vocab + sequence) / (12 * layers * hidden))
+    assert model.parameters == pytest.approx(formula, rel=1e-6)
+    assert model.parameters / 1e9 == pytest.approx(145.6, abs=0.05)
+
+
+def test_hardware_flops_follow_narayanan_equation_3():
+    layers, hidden, vocab, sequence, batch = 80, 12288, 51200, 2048, 2304
+    model = read_model(gpt2(layers, hidden, 96, vocab, sequence), name="145.6B")
+    _, executed = model.step_flops(batch * sequence, sequence, recompute_layers=True)
+    bracket = 1 + sequence / (6 * hidden) + vocab / (16 * layers * hidden)
+    assert executed == pytest.approx(96 * batch * sequence * layers * hidden**2 * bracket, rel=1e-12)
+
+
+def test_a_file_that_is_not_a_model_names_what_it_lacks(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"hidden_size": 64, "vocab_size": 100}))
+    with pytest.raises(ConfigError, match="lacks intermediate_size, num_hidden_layers, num_attention_heads"):
+        load_model(path)
+    path.write_text('{"hidden_size": 64,\n nonsense')
+    with pytest.raises(ConfigError, match=r"config.json:2: expected JSON"):
+        load_model(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_model(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_model(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_attention_heads": 30}, "divides the other"),
+        ({"num_key_value_heads": 5}, "divisor of the 32"),
+        ({"hidden_size": -1}, "whole number from 1"),
+        ({"hidden_size": True}, "whole number from 1"),
+        ({"hidden_size": "4096"}, "whole number from 1"),
+        ({"num_local_experts": 8}, "dense model"),
+    ],
+)
+def test_sizes_that_make_no_model_are_errors(change, message):
+    good = {**LLAMA["8B"][0], "vocab_size": 128256, "num_key_value_heads": 8}
+    with pytest.raises(ConfigError, match=message):
+        read_model({**good, **change}, name="broken")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["hidden_size", "n_embd", "n_layer", "n_head", "n_positions", "vocab_size", "x"]),
+                inner,
+                max_size=7,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_whatever_stands_in_the_file_it_is_a_model_or_one_error(data):
+    try:
+        model = read_model(data, name="fuzz")
+    except ConfigError:
+        return
+    assert model.parameters > 0

@@ -1,0 +1,234 @@
+"""A training step as a program: closed forms, folding, faults, and sizes that do not divide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from fabrictwin.cluster.build import build
+from fabrictwin.cluster.spec import Spec, read_spec
+from fabrictwin.errors import ConfigError
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.program import patterns
+from fabrictwin.run.execute import predict
+from fabrictwin.twin import Twin
+from fabrictwin.workload.layout import Layout
+from fabrictwin.workload.pipeline import one_forward_one_backward
+from fabrictwin.workload.roofline import Roofline, gemm_flops_per_s
+from fabrictwin.workload.training import build_program, check
+
+TINY = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+}
+
+
+def spec(
+    hosts: int = 2, *, faults: list | None = None, fold: bool = True, fidelity: str = "flow", **training: Any
+) -> Spec:
+    section = {"model": TINY, "parallel": {"tp": 2, "pp": 2}, "micro_batches": 4, "sequence": 2048, **training}
+    return read_spec(
+        {
+            "schema": 1,
+            "name": "test",
+            "cluster": {
+                "hosts": {"type": "dgx-a100", "count": hosts},
+                "network": {
+                    "technology": "infiniband",
+                    "switch": "qm8700",
+                    "topology": {"kind": "rail-optimised"},
+                },
+            },
+            "workload": {"training": section},
+            "faults": faults or [],
+            "run": {"fidelity": fidelity, "fold": fold},
+        }
+    )
+
+
+def lowered(of: Spec):
+    blueprint = build(of.cluster, spec=of)
+    job, _ = check(of, blueprint, Twin(blueprint).fabric)
+    return job, build_program(job, name="test", fold=of.run.fold)
+
+
+def longest_path(program, communication_ps: int = 0) -> int:
+    """The program's length where every communication takes the same time, by networkx."""
+    graph = nx.DiGraph()
+    ops = program.operations
+    for i in range(len(ops)):
+        graph.add_node(i)
+        for p in ops.after[ops.after_start[i] : ops.after_start[i + 1]]:
+            graph.add_edge(int(p), i)
+    end: dict[int, int] = {}
+    for i in nx.topological_sort(graph):
+        took = int(ops.duration_ps[i]) if ops.communication[i] == NONE else communication_ps
+        end[i] = max((end[p] for p in graph.predecessors(i)), default=0) + took
+    return max(end.values())
+
+
+def stage_work(program, actor: int) -> int:
+    ops = program.operations
+    return int(ops.duration_ps[(ops.actor == actor) & (ops.communication == NONE)].sum())
+
+
+@pytest.mark.parametrize(("pp", "m"), [(1, 3), (2, 1), (2, 5), (4, 4), (8, 16), (8, 3)])
+def test_one_forward_one_backward_keeps_its_rules(pp, m):
+    for stage in range(pp):
+        order = one_forward_one_backward(stage, pp, m)
+        assert [t.micro_batch for t in order if t.forward] == list(range(m))
+        assert [t.micro_batch for t in order if not t.forward] == list(range(m))
+        in_flight, most = 0, 0
+        for task in order:
+            in_flight += 1 if task.forward else -1
+            assert in_flight >= 0
+            most = max(most, in_flight)
+        assert most == min(pp - stage, m)  # what 1F1B is for: activations of at most that many micro-batches
+
+
+@pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 8), (8, 8), (8, 24)])
+def test_the_bubble_of_equal_stages_is_p_minus_1_over_m(pp, m):
+    """Where stages are equal and communication is free: (p - 1) / m of the useful work, exactly."""
+    of = spec(2, parallel={"tp": 2, "pp": pp}, micro_batches=m)
+    blueprint = build(of.cluster, spec=of)
+    job, _ = check(of, blueprint, Twin(blueprint).fabric)
+    program = build_program(job, name="test", fold=True)
+    ops = program.operations
+    labels = [label.name for label in program.labels]
+    # a middle stage's passes stand for every stage's: the ends' embedding and logits are taken out
+    equal = ops.duration_ps.copy()
+    forward, backward = 0, 0
+    for name in ("forward", "backward"):
+        mine = ops.label == labels.index(name)
+        per_pass = equal[mine & (ops.micro_batch == 0) & (ops.actor == min(1, pp - 1))].sum()
+        forward, backward = (int(per_pass), backward) if name == "forward" else (forward, int(per_pass))
+        for actor in range(pp):
+            for i in range(m):
+                rows = np.flatnonzero(mine & (ops.actor == actor) & (ops.micro_batch == i))
+                equal[rows] = 0
+                equal[rows[0]] = per_pass
+    equal[ops.label == labels.index("optimizer")] = 0
+    ops.duration_ps[:] = equal
+    useful = m * (forward + backward)
+    assert longest_path(program) == useful + (pp - 1) * (forward + backward)
+
+
+def test_bytes_of_a_step_are_the_closed_forms():
+    of = spec(2, parallel={"tp": 2, "pp": 2}, micro_batches=4)
+    job, program = lowered(of)
+    count = np.bincount(program.operations.communication[program.operations.communication != NONE])
+    sent: dict[str, int] = {}
+    for communication, times in zip(program.communications, count, strict=True):
+        edges = patterns.edges(communication.channels)
+        kind = communication.name.split(",")[0]
+        sent[kind] = sent.get(kind, 0) + int(times) * int(edges.size_bytes.sum())
+    dp, m, layers = job.layout.dp, 4, TINY["num_hidden_layers"]
+    activation = 2048 * TINY["hidden_size"] * 2
+    # two all-reduces forward and two backward in every layer, one for the embedding, one for the logits' gradient;
+    # a ring of n sends 2 (n - 1) times the buffer in all
+    reduces = 4 * layers + 2
+    assert sent["tensor-parallel all-reduce"] == dp * m * reduces * 2 * (2 - 1) * activation
+    # each of two tensor-parallel ranks sends its half once forward and once back, between two stages
+    assert sent["activations"] == sent["gradients"] == dp * m * activation
+    gradients = sum(job.stage_parameters(s) for s in (0, 1)) * 4
+    assert sent["gradient all-reduce"] == 2 * 2 * (dp - 1) * gradients
+
+
+def test_parameters_of_all_ranks_sum_to_the_model():
+    """On one tensor-parallel rank, over all stages: the whole model, but for the padded vocabulary."""
+    job, _ = lowered(spec(2, parallel={"tp": 1, "pp": 4}))
+    pad = 2 * (job.vocab - TINY["vocab_size"]) * TINY["hidden_size"]
+    assert sum(job.stage_parameters(s) for s in range(4)) == job.model.parameters + pad
+
+
+@pytest.mark.parametrize(
+    "parallel", [{"tp": 2, "pp": 2}, {"tp": 8, "pp": 2}, {"tp": 1, "pp": 4}, {"tp": 4, "pp": 1}]
+)
+@pytest.mark.parametrize("fidelity", ["flow", "analytic"])
+def test_folded_and_unfolded_agree(parallel, fidelity):
+    folded = predict(spec(2, parallel=parallel, fidelity=fidelity))
+    apart = predict(spec(2, parallel=parallel, fidelity=fidelity, fold=False))
+    assert len(apart.program.actors) == 16
+    assert len(folded.program.actors) == parallel["pp"]
+    assert folded.trace.end_ps == pytest.approx(apart.trace.end_ps, rel=0.02)
+    assert folded.trace.counters.tx_bytes.sum() == apart.trace.counters.tx_bytes.sum()
+
+
+def test_flow_and_analytic_agree_on_a_step():
+    a, b = (predict(spec(2, fidelity=fidelity)).trace.end_ps for fidelity in ("flow", "analytic"))
+    assert a == pytest.approx(b, rel=0.05)
+
+
+def test_a_slow_gpu_slows_its_replica_and_splits_it_from_the_others():
+    healthy = predict(spec(2))
+    slow = spec(2, faults=[{"gpu": "host-1/gpu3", "slowdown": 1.5}])
+    result = predict(slow)
+    names = [actor.name for actor in result.program.actors]
+    assert len(names) == 4
+    ratio = result.trace.end_ps / healthy.trace.end_ps
+    assert 1.2 < ratio < 1.5
+    apart = predict(spec(2, faults=[{"gpu": "host-1/gpu3", "slowdown": 1.5}], fold=False))
+    assert result.trace.end_ps == pytest.approx(apart.trace.end_ps, rel=0.02)
+
+
+def test_a_slow_link_slows_what_crosses_it():
+    healthy = predict(spec(2, parallel={"tp": 8, "pp": 1}))
+    broken = predict(spec(2, parallel={"tp": 8, "pp": 1}, faults=[{"link": "host-0/mlx5_0", "rate": "10 Gb/s"}]))
+    assert broken.trace.end_ps > healthy.trace.end_ps * 1.1
+
+
+def test_recomputation_adds_a_forward_and_its_all_reduces():
+    plain, again = predict(spec(2)), predict(spec(2, recompute="full"))
+    assert again.work.model_flops == plain.work.model_flops
+    job, _ = lowered(spec(2))
+    tokens = plain.work.tokens
+    assert again.work.hardware_flops - plain.work.hardware_flops == 8 * job.model.layer_forward_flops(tokens, 2048)
+    keys = {share.key for share in again.breakdown.shares if share.time_ps}
+    assert "recompute" in keys
+
+
+def test_the_breakdown_adds_up_to_the_step():
+    result = predict(spec(2, recompute="full"))
+    assert sum(share.time_ps for share in result.breakdown.shares) == result.trace.end_ps
+
+
+def test_megatron_numbers_tensor_parallel_fastest_and_pipeline_slowest():
+    layout = Layout(tp=4, dp=3, pp=2)
+    assert list(layout.tp_groups(np.array([1]), 1)[0]) == [16, 17, 18, 19]
+    assert list(layout.dp_groups(np.array([2]), 0)[0]) == [2, 6, 10]
+
+
+def test_measured_products_are_met_and_others_lie_between():
+    assert gemm_flops_per_s("a100-80", "fp16", 4096, 4096, 4096) == pytest.approx(228.0e12)
+    between = gemm_flops_per_s("a100-80", "fp16", 6000, 6000, 6000)
+    assert 228.0e12 < between < 256.5e12
+    roof = Roofline("a100-80", "fp16")
+    # a product with an inner dimension of one is memory's: it writes m x n for two FLOPs each
+    thin = roof.gemm(8192, 8192, 8)
+    assert thin >= 2 * 8192 * 8192 / (roof.gpu.memory_bandwidth_measured.value / 8) * 1e12
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parallel": {"tp": 3}}, r"workload.training.parallel.tp: got 3, expected a divisor of the model's 16"),
+        ({"parallel": {"pp": 3}}, r"parallel.pp: got 3, expected a divisor of the model's 8 layers"),
+        ({"parallel": {"tp": 8, "pp": 4}}, r"got tp 8 × pp 4 = 32, expected a divisor of the cluster's 16"),
+        ({"parallel": {"tp": 2, "pp": 2, "dp": 5}}, r"= 20 ranks, expected at most the cluster's 16"),
+        ({"micro_batches": None, "global_batch": 10}, r"global_batch: got 10, expected a multiple of .* = 4"),
+        ({"global_batch": 16}, r"got both of micro_batches and global_batch"),
+        ({"paralel": {"tp": 2}}, r"paralel: .*did you mean 'parallel'"),
+        ({"model": {"hidden_size": 5}}, r"workload.training.model: .*lacks"),
+        ({"sequence": 0}, r"sequence"),
+    ],
+)
+def test_what_does_not_divide_is_one_clear_error(change, message):
+    with pytest.raises(ConfigError, match=message):
+        predict(spec(2, **change))
