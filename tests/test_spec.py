@@ -147,7 +147,7 @@ def test_aliases_work_but_cannot_blow_up() -> None:
         read_yaml(bomb, "f")
 
 
-plain_text = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8)
+plain_text = st.text(st.characters(categories=["L", "N", "P", "S"], include_characters=" "), max_size=8)
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**9), 10**9) | plain_text,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(plain_text, inner, max_size=4),

@@ -79,7 +79,7 @@ else:
 @helper
 def pack(kind, port, value):
     """An event's what."""
-    return (kind << KIND_SHIFT) | (port << PORT_SHIFT) | value
+    return (int(kind) << KIND_SHIFT) | (int(port) << PORT_SHIFT) | int(value)
 
 
 @helper

@@ -142,10 +142,6 @@ def arrive(state, at, p, now, whole):
     port = state.port[at]
     packet = state.packet[p]
     settings = state.settings[0]
-    if packet.kind == PAUSE:
-        on_pause(state, at, p, now)
-        return
-    slot = NONE
     if not whole:
         slot = (at << settings.vl_bits) + int(packet.vl)
         packet.slot = slot
@@ -158,6 +154,9 @@ def arrive(state, at, p, now, whole):
             if port.traits & CREDIT:
                 release(state, slot, packet.wire, now)
             lose(state, p)
+            return
+        if packet.kind == PAUSE:
+            on_pause(state, at, p, now)
             return
     node = state.node[port.node]
     ends = packet.hop >= packet.hop_end and node.traits & ENDPOINT

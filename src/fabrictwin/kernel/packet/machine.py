@@ -10,6 +10,7 @@ import numpy as np
 from fabrictwin.kernel.packet import build as b
 from fabrictwin.kernel.packet import state as s
 from fabrictwin.kernel.packet.build import Config, Wiring
+from fabrictwin.kernel.packet.checks import Blocked, find_deadlock
 from fabrictwin.kernel.packet.congestion import DCQCN, NSCC
 from fabrictwin.kernel.packet.congestion.dcqcn import ALPHA_ONE
 from fabrictwin.kernel.packet.loop import begin, kick_all, ready_all, run
@@ -66,7 +67,7 @@ class Machine:
         self.state: State = b.build(wiring, config)
         self.queue_pairs = 0
         self.tasks = 0
-        self.stalled = False  # the last run ended because nothing but timers was left
+        self.deadlock: Blocked | None = None
         self._hops = 0
         self._successors = 0
 
@@ -183,7 +184,11 @@ class Machine:
             self.state = b.grow_heap(self.state)
 
     def run(self, until: int = s.NEVER - 1, *, drain: bool = False) -> int:
-        """Run to `until`, or to the end (`drain`: to the last event). Returns IDLE, REACHED, FINISHED or STALLED."""
+        """Run to `until`, or to the end (`drain`: to the last event). Returns IDLE, REACHED, FINISHED or STALLED.
+
+        STALLED: tasks are open and nothing will ever move again; `deadlock` says which lanes wait for each other,
+        or is None where something else is missing (a failed queue pair, an adapter without receives).
+        """
         while True:
             status = int(run(self.state, until, not drain))
             if status == s.GROW_PACKETS:
@@ -199,6 +204,12 @@ class Machine:
                 raise MachineError("more was scheduled in one event than any margin allows")
             elif status == s.UNROUTABLE:
                 raise MachineError(f"no way to endpoint {int(self.state.clock[0].unroutable)}")
+            elif status == s.STALLED or (status == s.IDLE and self.state.clock[0].open > 0):
+                # nothing moves; unless lanes wait for each other for ever, a timer will help
+                self.deadlock = find_deadlock(self.state)
+                lasting = self.deadlock is not None and self.config.hoq_ps == 0
+                if lasting or status == s.IDLE:
+                    return s.STALLED
             else:
                 return status
 

@@ -28,6 +28,7 @@ from fabrictwin.kernel.packet.state import (
     NAK,
     NEVER,
     NONE,
+    REQUEST,
     RNR,
     SELECTIVE,
     TRIM,
@@ -124,7 +125,7 @@ def _accept_in_order(state, q, qp, p, now):
     qp.nak_sent = 0
     qp.unacked += 1
     packet.extra = qp.expected
-    if packet.marks & LAST or qp.unacked >= qp.ack_every:
+    if packet.marks & (LAST | REQUEST) or qp.unacked >= qp.ack_every:
         acknowledge(state, q, qp, packet.sent_ps, NONE)
     return True
 
@@ -148,7 +149,7 @@ def _accept_any_order(state, q, qp, p, now):
             psn += 1
         qp.expected = psn
         qp.unacked += psn - before
-        if packet.marks & LAST or psn - before > 1 or qp.unacked >= qp.ack_every:
+        if packet.marks & (LAST | REQUEST) or psn - before > 1 or qp.unacked >= qp.ack_every:
             acknowledge(state, q, qp, packet.sent_ps, NONE)
     else:
         qp.out_of_sequence += 1
@@ -309,11 +310,12 @@ def on_reply(state, p, now):
                 single = packet.extra
             else:
                 cumulative = packet.extra
+            before = qp.una
             if qp.mode == GO_BACK_N:
                 newly = _cumulative_ack(qp, cumulative)
             else:
                 newly = _selective_ack(state, q, qp, cumulative, single)
-            if newly > 0:
+            if qp.una > before:
                 qp.progress_ps = now
                 qp.retries = 0
                 qp.rnr_retries = 0
@@ -358,7 +360,7 @@ def on_timeout(state, q, now):
     """The retransmission timer: due only if nothing came since it was set."""
     qp = state.qp[q]
     qp.rto_pending = 0
-    if qp.failed or qp.head == NONE or qp.inflight == 0:
+    if qp.failed or qp.head == NONE or (qp.inflight == 0 and qp.retransmit == 0 and qp.una == qp.next_psn):
         return
     if now - qp.progress_ps < qp.rto_ps:
         qp.rto_pending = 1
@@ -374,11 +376,17 @@ def on_timeout(state, q, now):
     else:
         mask = state.settings[0].bitmap_mask
         base = q * (mask + 1)
-        for psn in range(qp.una, qp.next_psn):
+        # everything before the last that came is lost; where nothing came beyond `una`, all is
+        last = qp.next_psn - 1
+        while last >= qp.una and state.sacked[base + (last & mask)] != ACKED:
+            last -= 1
+        if last < qp.una:
+            last = qp.next_psn
+        for psn in range(qp.una, last):
             if state.sacked[base + (psn & mask)] == 0:
                 state.sacked[base + (psn & mask)] = LOST
                 qp.retransmit += 1
-        qp.inflight = 0
+                qp.inflight -= 1
     on_loss(state, q, qp, now)
     qp.progress_ps = now
     make_ready(state, q)

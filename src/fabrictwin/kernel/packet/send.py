@@ -24,6 +24,7 @@ from fabrictwin.kernel.packet.state import (
     LOST,
     NONE,
     RATE_BITS,
+    REQUEST,
     RETRY,
     SELECTIVE,
 )
@@ -155,7 +156,6 @@ def next_of_queue_pairs(state, at, port, outlet, now):
         if psn < qp.highest_psn:
             flags |= RETRY
             qp.retransmitted += 1
-        packet.marks = flags
         if psn == qp.next_psn:
             qp.next_psn = psn + 1
             qp.sending = task_at
@@ -166,6 +166,9 @@ def next_of_queue_pairs(state, at, port, outlet, now):
             state.sacked[q * (mask + 1) + (psn & mask)] = 0
             qp.retransmit -= 1
         qp.inflight += 1
+        if (qp.inflight + 1) * settings.mtu > qp.window:
+            flags |= REQUEST
+        packet.marks = flags
         state.clock[0].created += 1
         if qp.gap_q > 0:
             # a turn that came late does not lower the rate: up to one gap is made good

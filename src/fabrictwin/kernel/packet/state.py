@@ -40,6 +40,7 @@ FIRST = 2  # of its message
 LAST = 4
 ARRIVED = 8  # past the receiving adapter, on its way to memory
 RETRY = 16
+REQUEST = 32  # acknowledge at once: the window is closed behind it
 
 # How a node passes packets on.
 ENDPOINT = 1  # terminates packets that are not source-routed further
