@@ -233,7 +233,8 @@ def test_spines_asked_for_that_do_not_divide_the_uplinks_differ_by_one_at_most()
         ({"kind": "fat-tree", "tiers": 3, "spines": 9}, "spines", "at most 4"),
         ({"kind": "fat-tree", "tiers": 3, "cores": 15}, "cores", "multiple of 4"),
         ({"kind": "fat-tree", "tiers": 3, "cores": 4}, "cores", "at least"),
-        ({"kind": "rail-optimised", "radix": 4}, "tiers", "at most"),
+        ({"kind": "rail-optimised", "radix": 6}, "tiers", "at most"),
+        ({"kind": "rail-optimised", "radix": 4}, "tiers", "more than three tiers of 4-port switches"),
     ],
 )
 def test_impossible_shapes_say_which_key(topology: dict[str, Any], key: str, says: str) -> None:
@@ -285,6 +286,11 @@ def test_whatever_is_built_is_sound(
     assert ups.min() == ups.max()
     downs = np.bincount(wiring.adapter_switch, minlength=switches)
     assert downs.max() <= ratio * ups.max() + 1e-9
+
+
+def test_a_count_that_no_tree_holds_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"80000000 adapters, more than three tiers of 40-port switches"):
+        blueprint(10_000_000, "dgx-a100", topology={"kind": "fat-tree"})
 
 
 def test_the_same_cluster_is_the_same_blueprint() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.cluster.blueprint import Blueprint, Cables, HostSite, SwitchSite, Technology
+from fabrictwin.cluster.blueprint import Blueprint, Cables, HostSite, Int, SwitchSite, Technology
 from fabrictwin.cluster.sections import GeneratedCluster, Network
 from fabrictwin.cluster.topologies import wire
 from fabrictwin.errors import ConfigError
@@ -17,7 +17,7 @@ MAX_PORTS = 254  # a port's number is a byte in forwarding tables, and 255 means
 def generate(cluster: GeneratedCluster) -> Blueprint:
     """The blueprint of a generated cluster. Raises ConfigError with a key below the section."""
     network = cluster.network
-    hosts = _hosts(cluster)
+    nics = _adapters(cluster)
     nic_rate = _nic_rate(cluster, network.technology)
     ports, port_rate = _switch_mode(network, nic_rate)
     link_rate = min(nic_rate, port_rate) if network.link_rate is None else network.link_rate
@@ -28,7 +28,7 @@ def generate(cluster: GeneratedCluster) -> Blueprint:
         )
     trunk_rate = link_rate if network.trunk_rate is None else network.trunk_rate
     try:
-        wiring = wire(network.topology, nics=[len(host.nics) for host in hosts], radix=ports)
+        wiring = wire(network.topology, nics=nics, radix=ports)
     except ConfigError as error:
         raise ConfigError(error.message, key=f"network.topology.{error.key}") from None
     for key, length, rate in (
@@ -44,7 +44,7 @@ def generate(cluster: GeneratedCluster) -> Blueprint:
     )
     return Blueprint(
         technology=network.technology,
-        hosts=hosts,
+        hosts=_hosts(cluster),
         switches=switches,
         cables=Cables(
             a_node=np.concatenate([wiring.adapter_switch, wiring.lower]),
@@ -66,23 +66,28 @@ def check_cable(length_mm: int, rate_bps: int, *, key: str) -> None:
         raise ConfigError(error.message, key=key) from None
 
 
+def _adapters(cluster: GeneratedCluster) -> Int:
+    """[H] how many adapters each host has."""
+    counts = []
+    for index, group in enumerate(cluster.hosts):
+        try:
+            counts.append(len(catalog.host(group.type).nics))
+        except ConfigError as error:
+            raise ConfigError(error.message, key=f"hosts[{index}].type") from None
+    return np.repeat(counts, [group.count for group in cluster.hosts])
+
+
 def _hosts(cluster: GeneratedCluster) -> tuple[HostSite, ...]:
     hosts: list[HostSite] = []
     numbers: dict[str, int] = {}
-    for index, group in enumerate(cluster.hosts):
-        try:
-            nics = tuple(nic.hca for nic in catalog.host(group.type).nics)
-        except ConfigError as error:
-            raise ConfigError(error.message, key=f"hosts[{index}].type") from None
+    for group in cluster.hosts:
+        nics = tuple(nic.hca for nic in catalog.host(group.type).nics)
         first = numbers.get(group.prefix, 0)
         numbers[group.prefix] = first + group.count
         hosts += [
             HostSite(name=f"{group.prefix}-{number}", type=group.type, nics=nics)
             for number in range(first, first + group.count)
         ]
-    names = {host.name for host in hosts}
-    if len(names) < len(hosts):
-        raise ConfigError("got two groups whose hosts have the same names, expected distinct ones", key="hosts")
     return tuple(hosts)
 
 

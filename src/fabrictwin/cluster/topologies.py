@@ -63,6 +63,11 @@ def wire(topology: Topology, *, nics: npt.ArrayLike, radix: int) -> Wiring:
         return _single(int(counts.sum()), radix)
     if radix < 2:
         raise ConfigError(f"got {radix}, expected at least 2 ports", key="radix")
+    if counts.sum() > radix**3 / 2:  # what three tiers hold even if leaves have next to no ports up
+        raise ConfigError(
+            f"got hosts with {counts.sum()} adapters, more than three tiers of {radix}-port switches can hold",
+            key="tiers",
+        )
     leaves = _plug_hosts(topology, counts, radix)
     if topology.tiers == 3 or (topology.tiers is None and not _fits_two_tiers(topology, leaves, radix)):
         return _three_tiers(topology, leaves, radix)
