@@ -1,4 +1,4 @@
-"""`fabrictwin topology`: look at a cluster, import a real one, write one out."""
+"""`fabrictwin topology`: look at a cluster and at paths through it, import a real one, write one out."""
 
 from __future__ import annotations
 
@@ -81,6 +81,33 @@ def export(
     read = load_cluster(spec)
     writers = {"yaml": to_yaml, "ibnetdiscover": to_ibnetdiscover, "dot": to_dot}
     _write(writers[target.value](build(read.cluster, spec=read)), out)
+
+
+@app.command()
+def path(
+    spec: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
+    source: str = typer.Argument(..., help="A GPU, such as host-0/gpu0."),
+    destination: str = typer.Argument(..., help="Another."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Name every hop between two GPUs as the forwarding tables have it."""
+    from dataclasses import asdict
+
+    from fabrictwin.cluster.build import build
+    from fabrictwin.cluster.spec import load_cluster
+    from fabrictwin.run.execute import make_twin
+    from fabrictwin.units import format_rate, format_time
+
+    read = load_cluster(spec)
+    hops, latency_ps = make_twin(read, build(read.cluster, spec=read)).path(source, destination)
+    if as_json:
+        _print_json({"latency_ps": latency_ps, "hops": [asdict(hop) for hop in hops]})
+        return
+    width = max((len(hop.link) for hop in hops), default=0)
+    for hop in hops:
+        part = "" if hop.share == 1 else f"  {hop.share:.1%} of the bytes"
+        typer.echo(f"{hop.link:{width}}  {hop.kind:10}  {format_rate(hop.rate_bps):>9}{part}")
+    typer.echo(f"latency of an empty message: {format_time(latency_ps)}")
 
 
 def _write(text: str, out: Path | None) -> None:

@@ -8,7 +8,7 @@ under way cannot.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +16,10 @@ from typing import Any, Literal
 import numpy as np
 
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
-from fabrictwin.errors import ConfigError, InvariantError
+from fabrictwin.errors import ConfigError, InvariantError, did_you_mean
 from fabrictwin.fabric.compile import compile_fabric
-from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.fabric.fabric import Fabric, LinkKind, NodeKind
+from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.routing.registry import route
 from fabrictwin.routing.tables import Routes
 from fabrictwin.simulate.session import LinkChange, Session
@@ -26,6 +27,17 @@ from fabrictwin.simulate.session import LinkChange, Session
 Fidelity = Literal["packet", "flow", "analytic"]
 
 _FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One directed link of a path, and the share of the bytes that takes it."""
+
+    link: str
+    kind: str
+    rate_bps: int
+    latency_ps: int
+    share: float
 
 
 class Twin:
@@ -73,6 +85,38 @@ class Twin:
             self.link_rate_bps[end] = rate_bps
             if self._session is not None:
                 self._session.change(LinkChange(end, rate_bps))
+
+    def path(self, source: str, destination: str) -> tuple[list[Hop], int]:
+        """Every hop from one GPU (or processor) to another by name, and the latency in ps of an empty message.
+
+        Raises ConfigError for a name that is not there, or that holds no memory.
+        """
+        fabric = self.fabric
+        ends = []
+        for name in (source, destination):
+            try:
+                node = fabric.find_node(name)
+            except KeyError:
+                known = [fabric.node_name(int(n)) for n in fabric.gpu_node]
+                hint = did_you_mean(name, known)
+                raise ConfigError(
+                    f"got {name!r}, expected a GPU such as {known[0] if known else 'none'!r}{hint}"
+                ) from None
+            if fabric.node_kind[node] not in (NodeKind.GPU, NodeKind.CPU):
+                raise ConfigError(f"got {name!r}, expected a GPU or a processor, which hold memory")
+            ends.append(np.array([node], np.int32))
+        found = PathFinder(fabric, self.routes).find(*ends)
+        hops = [
+            Hop(
+                link=fabric.link_name(int(port)),
+                kind=LinkKind(int(fabric.port_kind[port])).name.lower(),
+                rate_bps=self.link_rate_bps.get(int(port), int(fabric.port_rate_bps[port])),
+                latency_ps=int(fabric.port_latency_ps[port]),
+                share=float(share),
+            )
+            for port, share in zip(found.port, found.share, strict=True)
+        ]
+        return hops, int(found.latency_ps[0])
 
     def session(self, fidelity: Fidelity = "flow") -> Session:
         """A new session of an engine over this twin, links as they are now. It becomes the twin's own."""
