@@ -79,12 +79,35 @@ def test_a_file_that_is_not_a_model_names_what_it_lacks(tmp_path):
         ({"hidden_size": True}, "whole number from 1"),
         ({"hidden_size": "4096"}, "whole number from 1"),
         ({"num_local_experts": 8}, "dense model"),
+        ({"model_type": "bert"}, "model_type: got 'bert', expected llama or mistral"),
+        ({"hidden_act": "gelu"}, "hidden_act: got 'gelu', expected silu"),
+        ({"attention_bias": True}, "attention_bias: got True, expected a model without it"),
+        ({"sliding_window": 4096}, "sliding_window: got 4096"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings: got 'no', expected true or false"),
     ],
 )
 def test_sizes_that_make_no_model_are_errors(change, message):
     good = {**LLAMA["8B"][0], "vocab_size": 128256, "num_key_value_heads": 8}
     with pytest.raises(ConfigError, match=message):
         read_model({**good, **change}, name="broken")
+
+
+def test_tied_embeddings_and_head_size_are_read():
+    keys = {**LLAMA["8B"][0], "num_key_value_heads": 8, "vocab_size": 128256}
+    untied = read_model(keys, name="untied")
+    tied = read_model({**keys, "tie_word_embeddings": True}, name="tied")
+    assert untied.parameters - tied.parameters == 128256 * 4096
+    wide = read_model({**keys, "head_dim": 256}, name="wide")
+    # queries and output of 32 heads, keys and values of 8, all of them twice as wide as 4096 / 32
+    assert wide.parameters - untied.parameters == 32 * 4096 * 128 * (2 * 32 + 2 * 8)
+
+
+def test_gpt2_drops_out_unless_its_config_says_otherwise():
+    assert read_model(gpt2(12, 768, 12), name="as published").dropout
+    off = {"attn_pdrop": 0.0, "resid_pdrop": 0}
+    assert not read_model({**gpt2(12, 768, 12), **off}, name="without").dropout
+    with pytest.raises(ConfigError, match="activation_function: got 'relu'"):
+        read_model({**gpt2(12, 768, 12), "activation_function": "relu"}, name="broken")
 
 
 @given(

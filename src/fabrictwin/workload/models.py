@@ -37,16 +37,12 @@ class Model:
     vocab: int
     positions: int  # learned position embeddings; 0 where positions are rotary
     tied: bool  # the output projection shares the embedding's weights
+    dropout: bool = False  # training drops out attention and residual branches
 
     @property
     def gated(self) -> bool:
         """Whether the MLP has a gate beside its up projection."""
         return self.family == "llama"
-
-    @property
-    def dropout(self) -> bool:
-        """Whether training drops out attention and residual branches, as GPT-2 does."""
-        return self.family == "gpt2"
 
     @property
     def qkv_width(self) -> int:
@@ -106,6 +102,20 @@ def _positive(data: Mapping[str, Any], key: str, where: str | None) -> int:
     return value
 
 
+def _one_of(data: Mapping[str, Any], key: str, known: tuple[str, ...], where: str | None) -> None:
+    """What another value would mean is not counted here, so it is an error; an absent key means the first."""
+    value = data.get(key, known[0])
+    if value not in known:
+        raise ConfigError(f"got {value!r}, expected {' or '.join(known)}", file=where, key=key)
+
+
+def _flag(data: Mapping[str, Any], key: str, default: bool, where: str | None) -> bool:
+    value = data.get(key, default)
+    if not isinstance(value, bool):
+        raise ConfigError(f"got {value!r}, expected true or false", file=where, key=key)
+    return value
+
+
 _LLAMA = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _GPT2 = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
 
@@ -137,6 +147,13 @@ def read_model(data: object, *, name: str, where: str | None = None) -> Model:
         for key in ("num_local_experts", "n_routed_experts", "num_experts"):
             if data.get(key):
                 raise ConfigError(f"got {data[key]!r} experts, expected a dense model", file=where, key=key)
+        for key in ("attention_bias", "mlp_bias", "sliding_window"):
+            if data.get(key):
+                raise ConfigError(
+                    f"got {data[key]!r}, expected a model without it: it is not counted", file=where, key=key
+                )
+        _one_of(data, "model_type", ("llama", "mistral"), where)
+        _one_of(data, "hidden_act", ("silu",), where)
         return Model(
             name=name,
             family="llama",
@@ -148,10 +165,12 @@ def read_model(data: object, *, name: str, where: str | None = None) -> Model:
             ffn=_positive(data, "intermediate_size", where),
             vocab=_positive(data, "vocab_size", where),
             positions=0,
-            tied=bool(data.get("tie_word_embeddings", False)),
+            tied=_flag(data, "tie_word_embeddings", False, where),
         )
     if not lacks["gpt2"]:
         hidden, heads = _positive(data, "n_embd", where), _positive(data, "n_head", where)
+        _one_of(data, "model_type", ("gpt2",), where)
+        _one_of(data, "activation_function", ("gelu", "gelu_new"), where)
         if hidden % heads:
             raise ConfigError(
                 f"got n_embd {hidden} and n_head {heads}, expected one that divides the other",
@@ -169,7 +188,8 @@ def read_model(data: object, *, name: str, where: str | None = None) -> Model:
             ffn=_positive(data, "n_inner", where) if data.get("n_inner") else 4 * hidden,
             vocab=_positive(data, "vocab_size", where),
             positions=_positive(data, "n_positions", where),
-            tied=bool(data.get("tie_word_embeddings", True)),
+            tied=_flag(data, "tie_word_embeddings", True, where),
+            dropout=any(data.get(key, 0.1) for key in ("attn_pdrop", "resid_pdrop")),
         )
     nearest, other = sorted(lacks, key=lambda family: len(lacks[family]))
     dialect = {"llama": "Llama", "gpt2": "GPT-2"}

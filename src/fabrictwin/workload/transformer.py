@@ -4,9 +4,12 @@ Kernels are those of Megatron-LM: column-parallel QKV and MLP-up products, row-p
 products, fused bias-dropout-residual, fused scale-mask-softmax. What stands between two all-reduces of a layer is
 one stretch of compute: the attention block and the MLP block.
 
-Bytes are counted per element moved: norms read and write; backward they read input and gradient and write one.
-Dropout keeps a one-byte mask. Left out: the all-reduces of a few bytes a token inside the vocabulary-parallel
-cross-entropy, and rotary tables.
+Bytes are counted per element moved. Norms read and write; backward they read input and gradient and write one, and
+a layer norm reads both again in a second kernel for its own weights, as Apex does. Dropout keeps a one-byte mask.
+Backward, the gradient of a skip connection is added to its branch's, and a bias takes the sum of its output's
+gradient. Materialised attention copies its context into the order of tokens, and backward packs the gradients of
+Q, K and V. Left out: the all-reduces of a few bytes a token inside the vocabulary-parallel cross-entropy, rotary
+tables.
 """
 
 from __future__ import annotations
@@ -60,10 +63,11 @@ class Shape:
         return self.batch * self.sequence
 
 
-def _linear(roof: Roofline, tokens: int, out: int, inner: int) -> tuple[float, float]:
-    """(forward, backward) of a linear layer: backward is the input's gradient and the weight's."""
+def _linear(roof: Roofline, tokens: int, out: int, inner: int, *, bias: bool) -> tuple[float, float]:
+    """(forward, backward) of a linear layer: backward is the input's gradient and the weight's, and the bias's."""
     forward = roof.gemm(tokens, out, inner)
-    return forward, roof.gemm(tokens, inner, out) + roof.gemm(out, inner, tokens, accumulate=True)
+    backward = roof.gemm(tokens, inner, out) + roof.gemm(out, inner, tokens, accumulate=True)
+    return forward, backward + (roof.stream(roof.element_bytes * tokens * out) if bias else 0.0)
 
 
 def _core_attention(roof: Roofline, shape: Shape) -> tuple[float, float]:
@@ -85,37 +89,41 @@ def _core_attention(roof: Roofline, shape: Shape) -> tuple[float, float]:
     if model.dropout:
         forward += roof.stream((2 * e + 1) * scores)
         backward += roof.stream((2 * e + 1) * scores)
-    return forward, backward
+    context, packed = (2 * e * shape.tokens * width // shape.tp for width in (model.heads * d, model.qkv_width))
+    return forward + roof.stream(context), backward + roof.stream(context) + roof.stream(packed)
 
 
 def _residual(roof: Roofline, shape: Shape) -> tuple[float, float]:
-    """(forward, backward) of bias, dropout and residual sum after a block."""
+    """(forward, backward) of bias, dropout and residual sum after a block, and of where its branch begins."""
     elements = shape.tokens * shape.model.hidden
     e = roof.element_bytes
+    joined = roof.stream(3 * e * elements)
     if shape.model.dropout:
-        return roof.stream((3 * e + 1) * elements), roof.stream((2 * e + 1) * elements)
-    return roof.stream(3 * e * elements), 0.0
+        return roof.stream((3 * e + 1) * elements), joined + roof.stream((2 * e + 1) * elements)
+    return joined, joined
 
 
 def _norm(roof: Roofline, shape: Shape) -> tuple[float, float]:
-    elements = shape.tokens * shape.model.hidden
-    return roof.stream(2 * roof.element_bytes * elements), roof.stream(3 * roof.element_bytes * elements)
+    once = roof.element_bytes * shape.tokens * shape.model.hidden
+    own_weights = roof.stream(2 * once) if shape.model.family == "gpt2" else 0.0
+    return roof.stream(2 * once), roof.stream(3 * once) + own_weights
 
 
 def layer_times(roof: Roofline, shape: Shape) -> LayerTimes:
     """One layer of the model over one micro-batch."""
     model, tokens, t = shape.model, shape.tokens, shape.tp
     e = roof.element_bytes
+    bias = model.family == "gpt2"
     norm_f, norm_b = _norm(roof, shape)
     residual_f, residual_b = _residual(roof, shape)
-    qkv_f, qkv_b = _linear(roof, tokens, model.qkv_width // t, model.hidden)
+    qkv_f, qkv_b = _linear(roof, tokens, model.qkv_width // t, model.hidden, bias=bias)
     core_f, core_b = _core_attention(roof, shape)
-    projection_f, projection_b = _linear(roof, tokens, model.hidden, model.heads * model.head_size // t)
+    projection_f, projection_b = _linear(roof, tokens, model.hidden, model.heads * model.head_size // t, bias=bias)
     rotary = 0.0
     if model.positions == 0:
         rotary = roof.stream(2 * e * tokens * (model.heads + model.kv_heads) * model.head_size // t)
-    up_f, up_b = _linear(roof, tokens, model.up_width // t, model.hidden)
-    down_f, down_b = _linear(roof, tokens, model.hidden, model.ffn // t)
+    up_f, up_b = _linear(roof, tokens, model.up_width // t, model.hidden, bias=bias)
+    down_f, down_b = _linear(roof, tokens, model.hidden, model.ffn // t, bias=bias)
     inner = tokens * model.ffn // t
     reads = 2 if model.gated else 1
     act_f = roof.stream((reads + 1) * e * inner)
@@ -134,7 +142,7 @@ def end_times(roof: Roofline, shape: Shape) -> EndTimes:
     e = roof.element_bytes
     elements = tokens * model.hidden
     norm_f, norm_b = _norm(roof, shape)
-    logits_f, logits_b = _linear(roof, tokens, shape.vocab // shape.tp, model.hidden)
+    logits_f, logits_b = _linear(roof, tokens, shape.vocab // shape.tp, model.hidden, bias=False)
     scores = tokens * shape.vocab // shape.tp
     # cross-entropy in 4-byte floats: read for the maximum, again for the exponentials, written once
     loss_f, loss_b = roof.stream((e + 4 + 4) * scores), roof.stream((4 + e) * scores)
