@@ -1,4 +1,4 @@
-"""From a spec to a folder, through the real cluster, fabric, routes and engines; the program is made by hand."""
+"""From a spec to a folder."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_sample import pipeline
 
 from fabrictwin.cli import main
 from fabrictwin.cluster.build import build
 from fabrictwin.errors import ConfigError, InvariantError
 from fabrictwin.run import execute
-from fabrictwin.run.execute import Lowered, cluster_line, make_twin, predict, prepare, read, with_overrides
+from fabrictwin.run.execute import cluster_line, make_twin, predict, prepare, read, with_overrides
 from fabrictwin.run.folder import FILES
-from fabrictwin.run.result import Work
 from fabrictwin.run.summary import summary
 from fabrictwin.yamlfile import read_yaml_file
 
@@ -30,29 +28,27 @@ cluster:
     technology: infiniband
     switch: qm8700
     topology: {kind: fat-tree, tiers: 2}
+workload:
+  training:
+    model: tiny.json
+    parallel: {tp: 4, pp: 2}
+    micro_batches: 4
+    sequence: 2048
 faults:
-  - {link: host-0/mlx5_0, rate: 0 Gb/s}
   - {link: host-0/mlx5_1, rate: 100 Gb/s}
 run:
   fidelity: analytic
   compare: {source: "somebody, table 1", hardware_tflops_per_gpu: 100, step_time: 10 ms}
 """
 
-
-@pytest.fixture
-def by_hand(monkeypatch):
-    """A workload that is the sample pipeline, four stages of four ranks."""
-
-    def lower(_spec, _blueprint, fabric):
-        return Lowered(
-            program=pipeline(4, 8, 4).program(),
-            rank_node=fabric.gpu_node[:16].copy(),
-            work=Work(32_768, 1e12, 1.3e12, 10**9, 312e12, "bf16"),
-            layout_line="a pipeline by hand, TP 4 × PP 4",
-            notes=("made by hand",),
-        )
-
-    monkeypatch.setattr(execute, "lower_workload", lower)
+TINY = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+}
 
 
 @pytest.fixture
@@ -60,10 +56,11 @@ def spec_file(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "spec.yaml"
     path.write_text(SPEC)
+    (tmp_path / "tiny.json").write_text(json.dumps(TINY))
     return path
 
 
-def test_a_run_prints_the_answer_and_writes_its_folder(by_hand, spec_file, capsys):
+def test_a_run_prints_the_answer_and_writes_its_folder(spec_file, capsys):
     assert main(["run", str(spec_file)]) == 0
     out = capsys.readouterr().out
     assert "2 × NVIDIA DGX A100 (16 GPUs), InfiniBand at 200 Gb/s, 2 switches" in out
@@ -77,14 +74,14 @@ def test_a_run_prints_the_answer_and_writes_its_folder(by_hand, spec_file, capsy
         assert Path("runs/two-boxes", name).read_bytes() == Path("runs/two-boxes-2", name).read_bytes(), name
 
 
-def test_json_is_summary_json_and_nothing_else(by_hand, spec_file, capsys):
+def test_json_is_summary_json_and_nothing_else(spec_file, capsys):
     assert main(["run", str(spec_file), "--json", "--out", "there"]) == 0
     captured = capsys.readouterr()
     assert captured.out == Path("there/summary.json").read_text()
     assert captured.err == ""
 
 
-def test_the_resolved_configuration_runs_to_the_same_result(by_hand, spec_file):
+def test_the_resolved_configuration_runs_to_the_same_result(spec_file):
     assert main(["run", str(spec_file), "--seed", "5", "--out", "a"]) == 0
     assert main(["run", "a/config.resolved.yaml", "--out", "b"]) == 0
     for name in FILES:
@@ -92,37 +89,40 @@ def test_the_resolved_configuration_runs_to_the_same_result(by_hand, spec_file):
     resolved, _ = read_yaml_file("a/config.resolved.yaml")
     assert resolved["run"]["seed"] == 5
     assert resolved["cluster"]["network"]["mtu"] == "4 KiB", "defaults are spelled out"
+    training = resolved["workload"]["training"]
+    assert training["parallel"] == {"tp": 4, "pp": 2, "dp": 2}, "what the GPUs leave is spelled out"
+    assert training["model"] == {**TINY, "_name": "tiny"}, "the model needs its file no more"
 
 
-def test_a_dry_run_simulates_and_writes_nothing(by_hand, spec_file, capsys, monkeypatch):
+def test_a_dry_run_simulates_and_writes_nothing(spec_file, capsys, monkeypatch):
     monkeypatch.setattr(execute, "play", lambda *_: pytest.fail("a dry run simulated"))
     assert main(["run", str(spec_file), "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "16 of 16 GPUs, on 2 hosts, simulated as 4 actors" in out
+    assert "16 of 16 GPUs, on 2 hosts, simulated as 2 actors" in out
     assert "nothing was simulated" in out
     assert main(["run", str(spec_file), "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert plan["operations"] == plan["compute_operations"] + plan["communication_operations"] == 216
-    assert [p.name for p in Path().iterdir()] == ["spec.yaml"]
+    assert plan["operations"] == plan["compute_operations"] + plan["communication_operations"] > 100
+    assert sorted(p.name for p in Path().iterdir()) == ["spec.yaml", "tiny.json"]
 
 
-def test_the_folder_is_checked_before_anything_is_simulated(by_hand, spec_file, capsys, monkeypatch):
+def test_the_folder_is_checked_before_anything_is_simulated(spec_file, capsys, monkeypatch):
     monkeypatch.setattr(execute, "play", lambda *_: pytest.fail("simulated for nothing"))
     assert main(["run", str(spec_file), "--out", "."]) == 2
-    assert "'spec.yaml' and is not a run" in capsys.readouterr().err
+    assert "is not a run" in capsys.readouterr().err
 
 
-def test_a_failed_run_writes_nothing(by_hand, spec_file, capsys, monkeypatch):
+def test_a_failed_run_writes_nothing(spec_file, capsys, monkeypatch):
     def fails(*_):
         raise InvariantError("a byte was lost")
 
     monkeypatch.setattr(execute, "play", fails)
     assert main(["run", str(spec_file)]) == 1
     assert capsys.readouterr().err == "error: internal: a byte was lost\n"
-    assert [p.name for p in Path().iterdir()] == ["spec.yaml"]
+    assert sorted(p.name for p in Path().iterdir()) == ["spec.yaml", "tiny.json"]
 
 
-def test_an_operation_that_never_ends_is_an_invariant(by_hand, spec_file, monkeypatch):
+def test_an_operation_that_never_ends_is_an_invariant(spec_file, monkeypatch):
     play = execute.play
 
     def loses_one(*arguments):
@@ -136,7 +136,7 @@ def test_an_operation_that_never_ends_is_an_invariant(by_hand, spec_file, monkey
         predict(read(spec_file))
 
 
-def test_stdin_is_a_spec(by_hand, spec_file, capsys, monkeypatch):
+def test_stdin_is_a_spec(spec_file, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(SPEC))
     assert main(["run", "-", "--json", "--out", "piped"]) == 0
     assert main(["run", str(spec_file), "--json", "--out", "filed"]) == 0
@@ -152,6 +152,7 @@ def test_the_command_line_goes_over_the_spec(spec_file):
 
 
 def test_dead_and_slow_links_reach_the_twin(spec_file):
+    spec_file.write_text(SPEC.replace("faults:\n", "faults:\n  - {link: host-0/mlx5_0, rate: 0 Gb/s}\n"))
     spec = read(spec_file)
     blueprint = build(spec.cluster, spec=spec)
     twin = make_twin(spec, blueprint)
@@ -172,12 +173,12 @@ def test_dead_and_slow_links_reach_the_twin(spec_file):
             ("switch: qm8700", "switch: qm8700\n    routing: {engine: dmodc}"),
             r"spec.yaml:8 .*engine: got 'dmodc'.*mean 'dmodk'",
         ),
-        (("hardware_tflops_per_gpu: 100", "hardware_tflops_per_gpu: -1"), "spec.yaml:14 run.compare"),
-        ((", hardware_tflops_per_gpu: 100, step_time: 10 ms", ""), "spec.yaml:14 run.compare: got no figure"),
-        (("link: host-0/mlx5_0", "link: host-9/mlx5_0"), "spec.yaml:10 .*host-9"),
+        (("hardware_tflops_per_gpu: 100", "hardware_tflops_per_gpu: -1"), "spec.yaml:19 run.compare"),
+        ((", hardware_tflops_per_gpu: 100, step_time: 10 ms", ""), "spec.yaml:19 run.compare: got no figure"),
+        (("link: host-0/mlx5_1", "link: host-9/mlx5_1"), "spec.yaml:16 .*host-9"),
     ],
 )
-def test_what_is_wrong_in_the_spec_names_file_and_line(by_hand, spec_file, change, said):
+def test_what_is_wrong_in_the_spec_names_file_and_line(spec_file, change, said):
     before = spec_file.read_text()
     assert change[0] in before
     spec_file.write_text(before.replace(*change))
@@ -185,7 +186,7 @@ def test_what_is_wrong_in_the_spec_names_file_and_line(by_hand, spec_file, chang
         predict(with_overrides(read(spec_file), fidelity="flow"))
 
 
-def test_flow_and_analytic_see_the_same_bytes(by_hand, spec_file):
+def test_flow_and_analytic_see_the_same_bytes(spec_file):
     """How much a job sends does not depend on how closely it is simulated."""
     results = [predict(with_overrides(read(spec_file), fidelity=f)) for f in ("flow", "analytic")]
     for result in results:
@@ -194,7 +195,7 @@ def test_flow_and_analytic_see_the_same_bytes(by_hand, spec_file):
     assert flow["NVLink"] == analytic["NVLink"] > 0
 
 
-def test_the_estimate_of_memory_covers_the_arrays(by_hand, spec_file):
+def test_the_estimate_of_memory_covers_the_arrays(spec_file):
     prepared = prepare(read(spec_file))
     operations = prepared.program.operations
     least = sum(

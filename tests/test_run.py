@@ -27,10 +27,11 @@ from fabrictwin.run.intervals import intervals
 from fabrictwin.run.lanes import actors_within, slices
 from fabrictwin.run.links import busiest
 from fabrictwin.run.perfetto import perfetto_trace, varint
-from fabrictwin.run.result import Reference, RunResult, Work
+from fabrictwin.run.result import Reference, RunResult
 from fabrictwin.run.summary import summary, summary_json, what_limits
 from fabrictwin.run.tables import bus_factor, flows_csv, links_csv
 from fabrictwin.run.terminal import bar, block
+from fabrictwin.workload.work import Work
 from fabrictwin.yamlfile import read_yaml
 
 CLOCK = Clock(datetime(2020, 1, 2, tzinfo=UTC), 1.5)
@@ -298,6 +299,7 @@ def test_bars_fill_their_width():
     assert bar(1000, 10) == "█" * 10
     assert bar(0) == ""
     assert bar(500, 1) == "▌"
+    assert bar(1, 10) == "▏"
 
 
 # --- timeline

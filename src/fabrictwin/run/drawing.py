@@ -25,7 +25,7 @@ def matrix_svg(matrix: Matrix) -> str:
     rows, columns = len(matrix.rows), len(matrix.columns)
     figures = columns <= FIGURES_UP_TO
     wide = 58 if figures else 22
-    tall = 24 if rows <= 24 else 18
+    tall = 24 if rows <= 16 else 17
     names = [_short(name) for name in matrix.rows]
     heads = [_short(name) for name in matrix.columns]
     left = 14 + 7 * max(len(name) for name in names)

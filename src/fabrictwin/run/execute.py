@@ -26,7 +26,8 @@ from fabrictwin.run.result import Reference, RunResult
 from fabrictwin.simulate.play import play
 from fabrictwin.twin.twin import Twin
 from fabrictwin.units import PS_PER_S, format_rate, format_size
-from fabrictwin.workload.work import Work
+from fabrictwin.workload.spec import Workload, workload_schema
+from fabrictwin.workload.work import Lowered, Work
 from fabrictwin.yamlfile import read_yaml
 
 Stage = Callable[[str], None]
@@ -36,23 +37,25 @@ def _silent(_stage: str) -> None:
     pass
 
 
-@dataclass(frozen=True)
-class Lowered:
-    """A workload on a fabric."""
-
-    program: Program
-    rank_node: npt.NDArray[np.int32]  # [ranks] the fabric node of each rank's GPU
-    work: Work | None
-    layout_line: str  # the model and its layout, one line for people
-    notes: tuple[str, ...] = ()
-
-
 def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
-    """The spec's workload, lowered onto the hosts that its placement gives it. Raises ConfigError."""
+    """The spec's workload on the hosts that its placement gives it. Raises ConfigError."""
     from fabrictwin.workload.training import lower
 
-    lowered = lower(spec, blueprint, fabric)
-    return Lowered(lowered.program, lowered.rank_node, lowered.work, lowered.layout_line, lowered.notes)
+    return lower(spec, blueprint, fabric)
+
+
+def resolved(spec: Spec, ranks: int) -> dict[str, Any]:
+    """The spec as plain data with every default spelled out, and what was derived: the model's keys, dp."""
+    workload = spec.validate_section("workload", Workload)
+    section = workload.model_dump(mode="json", exclude_none=True)
+    training = section["training"]
+    training["parallel"]["dp"] = ranks // (training["parallel"]["tp"] * training["parallel"]["pp"])
+    model = workload.training.model
+    if isinstance(model, str):
+        # spelled out, the model no longer depends on where its file lies
+        keys = json.loads((spec.folder / model).read_text(encoding="utf-8"))
+        training["model"] = {**keys, "_name": workload.training.read_model(spec.folder).name}
+    return {**spec.to_dict(), "workload": section}
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,8 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
         with _located(spec):
             _ = twin.routes
     stage(f"simulating at {spec.run.fidelity} fidelity")
-    trace = play(prepared.program, prepared.rank_node, twin.session(spec.run.fidelity))
+    with _located(spec):
+        trace = play(prepared.program, prepared.rank_node, twin.session(spec.run.fidelity))
     if (trace.end_op_ps < trace.start_ps).any() or (trace.start_ps < 0).any():
         first = int(np.flatnonzero((trace.end_op_ps < trace.start_ps) | (trace.start_ps < 0))[0])
         label = prepared.program.labels[int(prepared.program.operations.label[first])].name
@@ -166,7 +170,7 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
     return RunResult(
         name=spec.name,
         seed=spec.run.seed,
-        resolved=spec.to_dict(),
+        resolved=resolved(spec, prepared.program.ranks),
         cluster_line=cluster_line(twin.blueprint, twin.fabric),
         layout_line=prepared.layout_line,
         fabric=twin.fabric,
@@ -291,6 +295,5 @@ def plan(prepared: Prepared) -> str:
 def spec_schema() -> dict[str, Any]:
     """The JSON schema of a spec file, the workload's section included."""
     from fabrictwin.cluster.spec import json_schema
-    from fabrictwin.workload.training import workload_schema
 
     return json_schema({"workload": workload_schema()})

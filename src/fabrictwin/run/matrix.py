@@ -17,7 +17,7 @@ from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.run.links import utilisation
 from fabrictwin.trace.trace import Trace
 
-LIMIT = 40
+LIMIT = 32
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

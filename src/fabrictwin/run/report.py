@@ -28,12 +28,13 @@ def _asset(name: str) -> str:
 def report_html(result: RunResult) -> str:
     """The page as text."""
     data = summary(result)
+    rows = overview(result.program, result.breakdown)
     drawn = stage(result.program, result.trace)
     body = "\n".join(
         [
             _header(result, data),
             _breakdown(data),
-            _timeline(result, drawn),
+            _timeline(result, rows, drawn),
             _matrices(result),
             _links(data),
             _traffic(data),
@@ -49,17 +50,17 @@ def report_html(result: RunResult) -> str:
         f"</head>\n<body>\n<main>\n{body}\n"
         f"<footer>fabrictwin · {escape(data['fidelity'])} · seed {data['seed']}</footer>\n</main>\n"
         '<div id="tip" role="status"></div>\n'
-        f'<script type="application/json" id="data">{_data(result, drawn)}</script>\n'
+        f'<script type="application/json" id="data">{_data(result, rows, drawn)}</script>\n'
         f"<script>\n{_asset('report.js')}</script>\n</body>\n</html>\n"
     )
 
 
-def _data(result: RunResult, drawn: dict[str, Any]) -> str:
+def _data(result: RunResult, rows: dict[str, Any], drawn: dict[str, Any]) -> str:
     """What the scripts draw. `</script>` may be part of a name, so no `<` is left as it is."""
     data = {
         "step_ns": result.trace.end_ps / PS_PER_NS,
         "names": {share.key: share.name for share in result.breakdown.shares} | {"bubble": NAMES["bubble"]},
-        "overview": overview(result.program, result.breakdown),
+        "overview": rows,
         "stage": drawn,
     }
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
@@ -153,10 +154,16 @@ def _breakdown(data: dict[str, Any]) -> str:
     )
 
 
-def _timeline(result: RunResult, drawn: dict[str, Any]) -> str:
+def _timeline(result: RunResult, rows: dict[str, Any], drawn: dict[str, Any]) -> str:
     actors = result.program.actors
     chosen = actors[len(actors) // 2]
-    close = ""
+    coarse, close = "", ""
+    if rows["aggregated"]:
+        stretch = format_time(result.trace.end_ps / rows["stretches"]).replace(" us", " µs")
+        coarse = (
+            f'<p class="soft small">Drawn in stretches of {stretch}, so that each part keeps its share of the '
+            "time; the stage below is exact.</p>\n"
+        )
     if "close_up" in drawn:
         close = (
             f'<div class="bar"><span class="soft small grow">{drawn["slices"]:,} operations; neighbours are drawn '
@@ -176,7 +183,7 @@ def _timeline(result: RunResult, drawn: dict[str, Any]) -> str:
         '<button id="zoom-reset">Whole step</button></div>\n'
         '<div class="plot"><canvas id="overview" tabindex="0" role="img" '
         'aria-label="what every stage does over the step"></canvas></div>\n'
-        f'<div class="legend">{legend}</div>\n'
+        f'<div class="legend">{legend}</div>\n{coarse}'
         f"<h3>{escape(chosen.name)}, operation by operation</h3>\n{close}"
         '<div class="plot"><canvas id="stage" tabindex="0" role="img" '
         f'aria-label="operations of {escape(chosen.name)}"></canvas></div>\n'

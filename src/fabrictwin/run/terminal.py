@@ -27,8 +27,8 @@ FIGURE_NAMES = {
 
 
 def bar(permille: int, width: int = BAR) -> str:
-    """A bar of eighths of a block: `permille` 1000 fills `width`."""
-    eighths = round(permille * width * 8 / 1000)
+    """A bar of eighths of a block: `permille` 1000 fills `width`, and anything above 0 shows."""
+    eighths = max(round(permille * width * 8 / 1000), 1 if permille else 0)
     full, rest = divmod(eighths, 8)
     return "█" * full + ("" if rest == 0 else " ▏▎▍▌▋▊▉"[rest])
 

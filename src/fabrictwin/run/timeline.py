@@ -55,6 +55,7 @@ def overview(program: Program, parts: Breakdown) -> dict[str, Any]:
         "rows": rows,
         "actors": count,
         "aggregated": total > LIMIT,
+        "stretches": budget,
         "states": [state.key for state in occupied.states],
     }
 
