@@ -96,52 +96,6 @@ def equal_cost_groups(adjacent_start, adjacent_row, adjacent_port, distance, gro
 
 
 @entry
-def fill_minhop(group_of, group_start, group_ports, port_number, lid_order, lid_column, lft, load):
-    """Linear forwarding tables that spread destinations over equal-cost ports, least loaded first.
-
-    `lid_order` are the LIDs in the order in which they are assigned, `lid_column` [lids + 1] their edge switch's
-    column; entries at the edge switch itself are not touched. `load` int32 [ports] counts LIDs, in and out.
-    """
-    rows = group_of.shape[0]
-    for k in range(len(lid_order)):
-        lid = lid_order[k]
-        column = lid_column[lid]
-        for row in range(rows):
-            g = group_of[row, column]
-            if g == NONE:
-                continue
-            best = group_ports[group_start[g]]
-            for e in range(group_start[g] + 1, group_start[g + 1]):
-                if load[group_ports[e]] < load[best]:
-                    best = group_ports[e]
-            load[best] += 1
-            lft[row, lid] = port_number[best]
-
-
-@entry
-def fill_dmodk(group_of, group_start, group_ports, port_number, lid_order, lid_column, lid_index, stride, lft):
-    """D-mod-K: the destination's index picks the port, so that all sources agree where paths meet again.
-
-    Zahavi, "D-Mod-K Routing Providing Non-Blocking Traffic for Shift Permutations on Real Life Fat Trees",
-    2010. Of k equal-cost ports a switch takes `(index // stride) mod k`, with the `stride` [ports] of their tier.
-    `lid_index` [lids + 1] is the destination's place in the order of leaves.
-    """
-    rows = group_of.shape[0]
-    for k in range(len(lid_order)):
-        lid = lid_order[k]
-        column = lid_column[lid]
-        index = lid_index[lid]
-        for row in range(rows):
-            g = group_of[row, column]
-            if g == NONE:
-                continue
-            start = group_start[g]
-            size = group_start[g + 1] - start
-            chosen = group_ports[start + (index // stride[group_ports[start]]) % size]
-            lft[row, lid] = port_number[chosen]
-
-
-@entry
 def walk_tables(lft, node_row, node_port_start, port_peer, port_node, from_port, to_node, to_lid, hops, path):
     """Follow forwarding tables from network port `from_port[i]` to node `to_node[i]` of LID `to_lid[i]`.
 
@@ -275,19 +229,3 @@ def walk_groups(
             port = group_ports[start + hash_tuple(kind, tuples[i], seeds[row]) % size]
         hops[i] = count
     return OK, 0
-
-
-@entry
-def fill_toward_switches(adjacent_start, adjacent_row, adjacent_port, distance, port_number, row_lid, lft):
-    """Entries for the LIDs of switches themselves: the first port on a shortest path. `distance` [S, S]."""
-    rows = len(row_lid)
-    for to in range(rows):
-        lid = row_lid[to]
-        for row in range(rows):
-            here = distance[to, row]
-            if here == 0 or here == UNREACHED:
-                continue
-            for e in range(adjacent_start[row], adjacent_start[row + 1]):
-                if distance[to, adjacent_row[e]] + 1 == here:
-                    lft[row, lid] = port_number[adjacent_port[e]]
-                    break

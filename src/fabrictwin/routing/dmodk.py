@@ -2,67 +2,97 @@
 
 Zahavi, "D-Mod-K Routing Providing Non-Blocking Traffic for Shift Permutations on Real Life Fat Trees", 2010.
 At the leaves the destination's index modulo the number of up-links, one tier higher the quotient modulo that
-tier's, and so on. It needs switches that know their tier and equally many up-links on all switches of a tier.
+tier's, and so on. It needs adapters on the lowest tier alone and equally many up-links on all switches of a
+tier; where that is not so, `ftree` and `auto` do the same thing as far as the cables allow.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import I32, Fabric
-from fabrictwin.routing.minhop import blank_tables, destinations, reach_switches
-from fabrictwin.routing.tables import U8, Groups, Switches
+from fabrictwin.errors import ConfigError
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.routing.filling import Tables, blank_tables, destinations, refuse
+from fabrictwin.routing.options import Options
+from fabrictwin.routing.switches import Lids, Switches
+from fabrictwin.routing.tiers import Tiers, recognise
 
 
-def _up_links(fabric: Fabric, switches: Switches) -> I32 | None:
-    """[tiers] up-links of the switches of each tier, from tier 1; None where the shape is not regular."""
-    tier = fabric.node_tier[switches.row_node].astype(np.int64)
-    if not len(tier) or (tier < 1).any():
-        return None
-    row = np.repeat(np.arange(len(tier)), np.diff(switches.adjacent_start))
-    step = tier[switches.adjacent_row] - tier[row]
-    if (np.abs(step) != 1).any() or (tier[switches.edge_row] != 1).any():
-        return None
-    up = np.bincount(row[step == 1], minlength=len(tier))
-    links = []
-    for level in range(1, int(tier.max()) + 1):
-        counts = np.unique(up[tier == level])
-        if len(counts) != 1:
-            return None
-        links.append(int(counts[0]))
-    return np.array(links, np.int32)
+def irregularity(switches: Switches, tiers: Tiers) -> str:
+    """Why the shape is not a regular tree, or an empty string."""
+    rank = tiers.rank.astype(np.int64)
+    a, b = switches.adjacent_from, switches.adjacent_row
+    level = np.flatnonzero(rank[a] == rank[b])
+    if len(level):
+        return f"{switches.edge_name(int(level[0]))} joins two switches of the same tier"
+    hung = np.flatnonzero(switches.endpoint_row != NONE)
+    lowest = int(rank.max(initial=0))
+    high = hung[rank[switches.endpoint_row[hung]] != lowest]
+    if len(high):
+        what = "an adapter" if switches.endpoint_adapter[high[0]] else "an aggregation node"
+        return f"{switches.row_name[int(switches.endpoint_row[high[0]])]} carries {what} above the lowest tier"
+    up = np.bincount(a[tiers.up != 0], minlength=switches.rows)
+    for tier in range(lowest, 0, -1):
+        rows = np.flatnonzero(rank == tier)
+        usual = int(np.bincount(up[rows]).argmax())
+        odd = rows[up[rows] != usual]
+        if len(odd):
+            return (
+                f"{switches.row_name[int(odd[0])]} has {up[odd[0]]} links up where others of its tier have {usual}"
+            )
+    return ""
 
 
-def dmodk_fits(fabric: Fabric, switches: Switches, groups: Groups) -> bool:
-    """Whether the fabric is a regular tree of tiers."""
-    return _up_links(fabric, switches) is not None
+def dmodk(switches: Switches, lids: Lids, options: Options) -> Tables:
+    """Tables of a regular tree. Raises ConfigError that names what is irregular."""
+    refuse(options, "dmodk")
+    tiers = recognise(switches)
+    odd = irregularity(switches, tiers)
+    if odd:
+        raise ConfigError(
+            f"got a shape that is no regular tree: {odd}; expected one, or the engine auto", key="engine"
+        )
+    return fill(switches, lids, tiers)
 
 
-def dmodk(fabric: Fabric, switches: Switches, groups: Groups, lid: I32) -> U8:
-    """Linear forwarding tables [S, highest LID + 1]. On an irregular shape all strides are 1."""
-    from fabrictwin.kernel import graph
+def fill(switches: Switches, lids: Lids, tiers: Tiers) -> Tables:
+    """Tables of a tree that is known to be regular."""
+    from fabrictwin.kernel import forwarding
 
-    links = _up_links(fabric, switches)
-    stride = np.ones(fabric.ports, np.int64)
-    if links is not None:
-        # parallel links down repeat the choice that was made going up, so the lower end's stride counts
-        below = np.concatenate([[1], np.cumprod(np.maximum(links, 1).astype(np.int64))])
-        tier = fabric.node_tier.astype(np.int64)
-        port = switches.adjacent_port
-        lower = np.minimum(tier[fabric.port_node[port]], tier[fabric.port_node[fabric.port_peer[port]]])
-        stride[port] = below[lower - 1]
-    lft = blank_tables(fabric, switches, lid)
-    order, column, place = destinations(switches, lid)
-    graph.fill_dmodk(
-        groups.group_of,
-        groups.group_start,
-        groups.group_ports,
-        fabric.port_number,
-        order,
-        column,
-        place,
-        stride,
-        lft,
+    a, b = switches.adjacent_from, switches.adjacent_row
+    # links up count parents first and parallel cables second, as in the parallel-link fat-trees of the paper
+    pair = a.astype(np.int64) * switches.rows + b
+    by_pair = np.argsort(pair, kind="stable")
+    parallel = np.empty(len(pair), np.int64)
+    parallel[by_pair] = np.arange(len(pair)) - np.searchsorted(pair[by_pair], pair[by_pair])
+    order = np.lexsort((tiers.slot[b], parallel, a))
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+
+    rank = tiers.rank.astype(np.int64)
+    lowest = int(rank.max(initial=0))
+    # the number of parents, by the rank of the children
+    parents = np.ones(lowest + 1, np.int64)
+    for tier in range(1, lowest + 1):
+        above = tiers.slots[b[(tiers.up != 0) & (rank[a] == tier)]]
+        parents[tier] = int(above.max(initial=1))
+    lower = np.maximum(rank[a], rank[b])
+    below = np.ones(lowest + 2, np.int64)
+    for tier in range(lowest, 0, -1):
+        below[tier - 1] = below[tier] * parents[tier]
+    # a switch's choice among links up: quotient by the parents below it; parallel links down repeat that choice
+    stride = np.where(tiers.up != 0, below[lower], below[lower - 1])[order]
+
+    graph = forwarding.Graph(
+        switches.adjacent_start,
+        b[order],
+        place[switches.adjacent_back[order]],
+        switches.adjacent_number[order],
+        np.ones(len(order), np.int32),
+        tiers.up[order],
+        tiers.top_down,
     )
-    reach_switches(fabric, switches, groups, lid, lft)
-    return lft
+    lft = blank_tables(switches, lids)
+    to_these = destinations(switches, lids, tiers.visit)
+    forwarding.fill_by_index(graph, forwarding.SHORTEST, to_these, stride, lft)
+    return Tables("dmodk", lft)

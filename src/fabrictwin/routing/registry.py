@@ -1,36 +1,42 @@
-"""Routing engines by name. An engine is one file with one function: (fabric, switches, groups, lid) to an LFT."""
+"""Routing engines by name.
+
+An engine is one file with one function `(switches, lids, options) -> Tables`: it sees nothing but the switch
+graph, so a Fabric and what a subnet manager discovered serve alike. To add one (lash, nue, dnup, torus,
+dragonfly): write its file, name it in ENGINES and in docs/routing.md; `tests/test_routing_engines.py` holds every
+name in ENGINES to what its row there promises.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
 from fabrictwin.errors import ConfigError, did_you_mean
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
-from fabrictwin.routing.dmodk import dmodk, dmodk_fits
+from fabrictwin.fabric.fabric import I64, NONE, Fabric
+from fabrictwin.routing.auto import auto
+from fabrictwin.routing.dfsssp import dfsssp
+from fabrictwin.routing.dmodk import dmodk
+from fabrictwin.routing.filling import Engine, Tables
+from fabrictwin.routing.ftree import ftree
 from fabrictwin.routing.minhop import minhop
-from fabrictwin.routing.tables import (
-    HASHES,
-    U8,
-    U32,
-    Groups,
-    Routes,
-    Switches,
-    assign_lids,
-    equal_cost,
-    switch_graph,
-)
+from fabrictwin.routing.options import Options
+from fabrictwin.routing.switches import Lids, Switches, assign_lids, switch_graph
+from fabrictwin.routing.tables import HASHES, U32, Routes
+from fabrictwin.routing.updn import updn
 
-Engine = Callable[[Fabric, Switches, Groups, I32], U8]
-
-ENGINES: dict[str, Engine] = {"dmodk": dmodk, "minhop": minhop}
+ENGINES: dict[str, Engine] = {
+    "auto": auto,
+    "dfsssp": dfsssp,
+    "dmodk": dmodk,
+    "ftree": ftree,
+    "minhop": minhop,
+    "updn": updn,
+}
 ECMP = "ecmp"  # Ethernet: the groups themselves are the tables
 
 
 def engine_names(technology: str) -> tuple[str, ...]:
-    """What `routing.engine` may say for a technology; `auto` chooses among them."""
-    return ("auto", *ENGINES) if technology == "infiniband" else ("auto", ECMP)
+    """What `routing.engine` may say for a technology."""
+    return tuple(ENGINES) if technology == "infiniband" else ("auto", ECMP)
 
 
 def hash_seeds(fabric: Fabric, seed: int) -> U32:
@@ -40,8 +46,28 @@ def hash_seeds(fabric: Fabric, seed: int) -> U32:
     return seeds
 
 
-def route(fabric: Fabric, *, engine: str = "auto", hash_name: str = "crc32", seed: int = 0) -> Routes:
-    """Tables for every switch of the fabric. Raises ConfigError for an engine or hash that does not exist."""
+def compute(switches: Switches, lids: Lids, *, engine: str = "auto", options: Options | None = None) -> Tables:
+    """Tables by the named engine. Raises ConfigError for a name that is not there, or as the engine says."""
+    if engine not in ENGINES:
+        raise ConfigError(
+            f"got {engine!r}, expected one of {', '.join(ENGINES)}{did_you_mean(engine, ENGINES)}", key="engine"
+        )
+    return ENGINES[engine](switches, lids, options or Options())
+
+
+def route(
+    fabric: Fabric,
+    *,
+    engine: str = "auto",
+    hash_name: str = "crc32",
+    seed: int = 0,
+    options: Options | None = None,
+) -> Routes:
+    """Tables for every switch of the fabric. Raises ConfigError for an engine or hash that does not exist.
+
+    `options` are for InfiniBand; Ethernet's groups take none.
+    """
+    options = options or Options()
     known = engine_names(fabric.technology)
     if engine not in known:
         hint = did_you_mean(engine, known)
@@ -55,16 +81,28 @@ def route(fabric: Fabric, *, engine: str = "auto", hash_name: str = "crc32", see
             key="cluster.network.routing.hash",
         )
     switches = switch_graph(fabric)
-    groups = equal_cost(switches)
     seeds = hash_seeds(fabric, seed)
     if fabric.technology == "ethernet":
-        nothing = np.zeros((len(switches.row_node), 0), np.uint8)
-        return Routes(fabric, ECMP, switches, groups, np.zeros(fabric.nodes, np.int32), nothing, hash_name, seeds)
-    lid = assign_lids(fabric)
-    if engine == "auto":
-        engine = "dmodk" if dmodk_fits(fabric, switches, groups) else "minhop"
-    lft = ENGINES[engine](fabric, switches, groups, lid)
-    return Routes(fabric, engine, switches, groups, lid, lft, hash_name, seeds)
+        if options != Options():
+            raise ConfigError("got options of InfiniBand routing, expected none on ethernet", key="routing")
+        nothing = np.zeros((switches.rows, 0), np.uint8)
+        return Routes(fabric, ECMP, switches, np.zeros(fabric.nodes, np.int32), nothing, hash_name, seeds)
+    lid = assign_lids(fabric, lmc=options.lmc)
+    lids = Lids(lid[switches.row_node], lid[switches.endpoint_node], options.lmc)
+    tables = compute(switches, lids, engine=engine, options=options)
+    return Routes(
+        fabric,
+        tables.engine,
+        switches,
+        lid,
+        tables.lft,
+        hash_name,
+        seeds,
+        lmc=options.lmc,
+        lane=tables.lane,
+        lanes=tables.lanes,
+        remark=tables.remark,
+    )
 
 
 def unreachable(routes: Routes, adapters: I64) -> int:

@@ -9,109 +9,48 @@ One InfiniBand subnet per plane of the fabric: each numbers its LIDs from 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
+from fabrictwin.routing.filling import NO_LANES
+from fabrictwin.routing.groups import Groups, equal_cost
+from fabrictwin.routing.switches import (
+    LAST_UNICAST_LID,
+    U8,
+    Lids,
+    Switches,
+    assign_lids,
+    build_switches,
+    switch_graph,
+)
 
-LAST_UNICAST_LID = 0xBFFF  # InfiniBand Architecture 4.1.1: unicast LIDs are 0x0001 to 0xBFFF
+__all__ = [
+    "HASHES",
+    "LAST_UNICAST_LID",
+    "LONGEST_PATH",
+    "U8",
+    "U32",
+    "Groups",
+    "Lids",
+    "Routes",
+    "Switches",
+    "adapter_ipv4",
+    "assign_lids",
+    "build_switches",
+    "equal_cost",
+    "switch_graph",
+    "udp_source_port",
+]
+
 LONGEST_PATH = 64  # as the hop limit of a directed route
 HASHES = {"crc32": 0, "murmur3": 1}  # as kernel.graph numbers them
 
-U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
-
-
-@dataclass(frozen=True)
-class Switches:
-    """The switch graph of all planes. S switches are rows, D edge switches (with endpoints) columns."""
-
-    row_node: I32  # [S]
-    node_row: I32  # [N] NONE elsewhere
-    adjacent_start: I32  # [S + 1]
-    adjacent_row: I32
-    adjacent_port: I32
-    edge_row: I32  # [D]
-    edge_column: I32  # [S] NONE where the switch has no endpoint
-    endpoint_node: I32  # NICs and aggregation nodes with a cable, in order of node
-    endpoint_port: I32  # the endpoint's own port
-    endpoint_row: I32  # the switch that it hangs on; NONE where it is cabled to another endpoint
-
-
-def switch_graph(fabric: Fabric) -> Switches:
-    """The network's switches as a CSR, ports in order."""
-    row_node = fabric.switch_nodes
-    node_row = np.full(fabric.nodes, NONE, np.int32)
-    node_row[row_node] = np.arange(len(row_node), dtype=np.int32)
-    plugged = np.flatnonzero((fabric.port_peer != NONE) & np.isin(fabric.port_kind, NETWORK))
-    peer_node = fabric.port_node[fabric.port_peer[plugged]]
-    row, peer_row = node_row[fabric.port_node[plugged]], node_row[peer_node]
-    between = (row != NONE) & (peer_row != NONE) & (row != peer_row)
-    start = np.concatenate([[0], np.cumsum(np.bincount(row[between], minlength=len(row_node)))])
-    at_end = np.isin(fabric.node_kind[fabric.port_node[plugged]], (NodeKind.NIC, NodeKind.AGGREGATION))
-    endpoint_port = plugged[at_end]
-    endpoint_row = peer_row[at_end]
-    edge_row = np.unique(endpoint_row[endpoint_row != NONE])
-    edge_column = np.full(len(row_node), NONE, np.int32)
-    edge_column[edge_row] = np.arange(len(edge_row), dtype=np.int32)
-    return Switches(
-        row_node=row_node,
-        node_row=node_row,
-        adjacent_start=start.astype(np.int32),
-        adjacent_row=peer_row[between].astype(np.int32),
-        adjacent_port=plugged[between].astype(np.int32),
-        edge_row=edge_row.astype(np.int32),
-        edge_column=edge_column,
-        endpoint_node=fabric.port_node[endpoint_port],
-        endpoint_port=endpoint_port.astype(np.int32),
-        endpoint_row=endpoint_row.astype(np.int32),
-    )
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Sets of ports on shortest paths, shared by all destinations that have the same set."""
-
-    distance: U8  # [D, S] hops from each switch to each edge switch, 255 where there is no path
-    group_of: I32  # [S, D] NONE at the edge switch itself and where there is no path
-    group_start: I32  # [groups + 1]
-    group_ports: I32
-
-    def ports(self, row: int, column: int) -> I32:
-        """The equal-cost ports of a switch toward an edge switch."""
-        g = int(self.group_of[row, column])
-        return (
-            self.group_ports[0:0] if g == NONE else self.group_ports[self.group_start[g] : self.group_start[g + 1]]
-        )
-
-
-def equal_cost(switches: Switches) -> Groups:
-    """Shortest-path groups of every switch toward every edge switch."""
-    from fabrictwin.kernel import graph
-
-    rows, columns = len(switches.row_node), len(switches.edge_row)
-    distance = np.empty((columns, rows), np.uint8)
-    graph.distances(switches.adjacent_start, switches.adjacent_row, switches.edge_row, distance)
-    group_of = np.empty((rows, columns), np.int32)
-    room = 4 * (rows + len(switches.adjacent_port)) + 16
-    while True:
-        start, ports = np.zeros(room + 1, np.int32), np.empty(2 * room, np.int32)
-        groups, filled = graph.equal_cost_groups(
-            switches.adjacent_start,
-            switches.adjacent_row,
-            switches.adjacent_port,
-            distance,
-            group_of,
-            start,
-            ports,
-        )
-        if groups >= 0:
-            return Groups(distance, group_of, start[: groups + 1].copy(), ports[:filled].copy())
-        room *= 2
 
 
 @dataclass(frozen=True)
@@ -121,11 +60,32 @@ class Routes:
     fabric: Fabric
     engine: str
     switches: Switches
-    groups: Groups
-    lid: I32  # [N] LID of every switch, NIC and aggregation node in its plane; 0 elsewhere (Ethernet: all 0)
+    lid: I32  # [N] base LID of every switch, NIC and aggregation node in its plane; 0 elsewhere (Ethernet: all 0)
     lft: U8  # [S, highest LID + 1] port number, 255 none, 0 the switch itself; empty for Ethernet
     hash_name: str  # Ethernet only
     hash_seeds: U32  # [S]
+    lmc: int = 0  # NICs and aggregation nodes own `1 << lmc` LIDs from their base
+    lane: U8 = field(default_factory=lambda: NO_LANES)  # [highest LID + 1, D] service level; empty: all 0
+    lanes: int = 1  # virtual lanes that the service levels spread over
+    remark: str = ""  # why this engine, what it could not do; for people
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Equal-cost ports of every switch toward every edge switch."""
+        return equal_cost(self.switches)
+
+    def service_level(self, source: I32, destination: I32, path: int = 0) -> U8:
+        """[n] service levels of packets from adapters `source[i]` to LID `path` of adapters `destination[i]`.
+
+        The virtual lane has the same number on every link: SL to VL maps are the identity.
+        """
+        if not self.lane.size:
+            return np.zeros(len(source), np.uint8)
+        fabric = self.fabric
+        start = fabric.port_peer[fabric.nic_port[source]]
+        column = self.switches.edge_column[self.switches.node_row[fabric.port_node[start]]]
+        level: U8 = self.lane[self.lid[fabric.nic_node[destination]] + path, column]
+        return level
 
     @cached_property
     def nic_endpoint(self) -> I32:
@@ -226,33 +186,3 @@ def udp_source_port(source_qpn: U32, destination_qpn: U32) -> U32:
     label = v & np.uint64(0xFFFFF)
     folded = (label & np.uint64(0x3FFF)) ^ ((label & np.uint64(0xFC000)) >> np.uint64(14))
     return (folded | np.uint64(0xC000)).astype(np.uint32)
-
-
-def assign_lids(fabric: Fabric) -> I32:
-    """LIDs plane by plane: those that came with the fabric are kept, the rest take the lowest free ones.
-
-    Raises ConfigError above 49,151 LIDs in a subnet, and where two nodes came with the same one.
-    """
-    lid = np.zeros(fabric.nodes, np.int32)
-    network = fabric.node_plane != NONE
-    for plane in np.unique(fabric.node_plane[network]):
-        members = np.flatnonzero(fabric.node_plane == plane)
-        if len(members) > LAST_UNICAST_LID:
-            raise ConfigError(
-                f"got {len(members)} switches and adapters in one InfiniBand subnet, "
-                f"expected at most {LAST_UNICAST_LID} (its unicast LIDs)",
-                key="cluster",
-            )
-        known = fabric.node_lid[members]
-        given, count = np.unique(known[known > 0], return_counts=True)
-        if (count > 1).any():
-            twice = members[known == given[count > 1][0]][:2]
-            a, b = (fabric.node_name(int(node)) for node in twice)
-            raise ConfigError(
-                f"got LID {given[count > 1][0]} for both {a} and {b}, expected one each", key="cluster"
-            )
-        free = np.setdiff1d(np.arange(1, LAST_UNICAST_LID + 1), given)
-        lid[members] = known
-        missing = members[known == 0]
-        lid[missing] = free[: len(missing)]
-    return lid
