@@ -30,8 +30,8 @@ from fabrictwin.catalog.models import (
     Switch,
     figures,
 )
-from fabrictwin.catalog.reading import config_error, read_yaml
 from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.yamlfile import config_error, read_yaml
 
 E = TypeVar("E", bound=Entry)
 
@@ -72,7 +72,7 @@ def read_entries(text: str, *, kind: str, file: str) -> dict[str, Entry]:
         try:
             entry = model.model_validate({**raw, "name": name}, context={"source": raw.get("source", "")})
         except ValidationError as error:
-            raise config_error(error, model, file=file, lines=lines, path=(name,)) from None
+            raise config_error(error, model, data=raw, file=file, lines=lines, path=(name,)) from None
         for key, figure in figures(entry):
             if figure.source and figure.source not in sources():
                 where = f"{name}.{key}"
@@ -101,7 +101,7 @@ def sources() -> dict[str, Source]:
         try:
             result[key] = Source.model_validate(raw)
         except ValidationError as error:
-            raise config_error(error, Source, file="sources.yaml", lines=lines, path=(key,)) from None
+            raise config_error(error, Source, data=raw, file="sources.yaml", lines=lines, path=(key,)) from None
     return result
 
 
