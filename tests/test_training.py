@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from fabrictwin import catalog
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.spec import Spec, read_spec
 from fabrictwin.errors import ConfigError
@@ -16,9 +17,11 @@ from fabrictwin.program import patterns
 from fabrictwin.run.execute import predict
 from fabrictwin.twin import Twin
 from fabrictwin.workload.layout import Layout
+from fabrictwin.workload.models import read_model
 from fabrictwin.workload.pipeline import one_forward_one_backward
 from fabrictwin.workload.roofline import Roofline, gemm_flops_per_s
 from fabrictwin.workload.training import build_program, check
+from fabrictwin.workload.transformer import Shape, core_attention
 
 TINY = {
     "hidden_size": 1024,
@@ -159,6 +162,77 @@ def test_folded_and_unfolded_agree(parallel, fidelity):
     assert len(folded.program.actors) == parallel["pp"]
     assert folded.trace.end_ps == pytest.approx(apart.trace.end_ps, rel=0.02)
     assert folded.trace.counters.tx_bytes.sum() == apart.trace.counters.tx_bytes.sum()
+
+
+@pytest.mark.parametrize(
+    "parallel", [{"tp": 2, "pp": 4}, {"tp": 8, "pp": 2}, {"tp": 1, "pp": 2}, {"tp": 2, "pp": 1}]
+)
+@pytest.mark.parametrize("faults", [[], [{"gpu": "host-1/gpu3", "slowdown": 1.5}]])
+def test_folding_keeps_the_longest_path_exactly(parallel, faults):
+    """Where every communication takes the same, a class takes exactly what its slowest member takes."""
+    changes: dict[str, Any] = {"parallel": parallel, "faults": faults, "recompute": "full"}
+    _, folded = lowered(spec(2, **changes))
+    _, apart = lowered(spec(2, fold=False, **changes))
+    assert len(folded.operations) < len(apart.operations)
+    for communication_ps in (0, 20_000_000, 3_000_000_000):
+        assert longest_path(folded, communication_ps) == longest_path(apart, communication_ps)
+
+
+def test_a_tied_embedding_is_reduced_between_first_and_last_stage():
+    job, program = lowered(spec(2, model={**TINY, "tie_word_embeddings": True}))
+    tied = [c for c in program.communications if c.name == "embedding-gradient all-reduce"]
+    assert len(tied) == 1
+    assert tied[0].size_bytes == job.vocab * TINY["hidden_size"] // 2 * 4
+    assert tied[0].groups == job.layout.dp * 2
+    # stage 0 holds ranks 0-7 and stage 1 ranks 8-15; a pair joins the same place of both
+    edges = patterns.edges(tied[0].channels)
+    assert (abs(edges.source - edges.target) == 8).all()
+    assert not [c for c in lowered(spec(2))[1].communications if "embedding" in c.name]
+
+
+def test_gradients_may_go_over_a_tree_or_along_rails():
+    times, traffic = {}, {}
+    for algorithm in ("ring", "tree", "hierarchical"):
+        of = spec(2, parallel={"tp": 1, "pp": 1}, gradients={"algorithm": algorithm})
+        job, program = lowered(of)
+        phases = [c for c in program.communications if c.name.startswith("gradient")]
+        assert len(phases) == (3 if algorithm == "hierarchical" else 1)
+        sums = [patterns.edges(c.channels).size_bytes.sum() for c in phases]
+        traffic[algorithm] = int(sum(sums))
+        times[algorithm] = predict(of).trace.end_ps
+    size, n = job.stage_parameters(0) * 4, 16
+    # every one sends each of n - 1 contributions in and the sum back out: 2 (n - 1) times the buffer in all
+    assert traffic == dict.fromkeys(traffic, 2 * (n - 1) * size)
+    assert len(set(times.values())) == 3
+    with pytest.raises(ConfigError, match=r"workload.training.gradients: got 3 channels, expected an even number"):
+        predict(spec(2, gradients={"algorithm": "tree", "channels": 3}))
+
+
+def test_a_layout_that_does_not_fit_its_gpus_says_so():
+    assert not any("does not fit" in note for note in predict(spec(2)).notes)
+    large = {**TINY, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
+    result = predict(spec(2, model=large, parallel={"tp": 1, "pp": 1}, fidelity="analytic"))
+    assert any(note.startswith("does not fit: weights, gradients and optimizer state") for note in result.notes)
+
+
+@pytest.mark.parametrize("gpu", ["a100-80", "h100-sxm"])
+def test_materialised_attention_is_near_what_was_measured(gpu):
+    """Nothing in the roofline was fitted to it. The measured kernels are PyTorch's, which scale and mask apart."""
+    measured = catalog.gpu(gpu).attention["materialised"]
+    heads, size, sequence = 16, measured.head_size.value, measured.sequence.value
+    keys = {**TINY, "num_attention_heads": heads, "num_key_value_heads": heads, "hidden_size": heads * size}
+    shape = Shape(read_model(keys, name="measured"), 1, 2, sequence, 32000, "materialised")
+    flops = 4 * 2 * heads * sequence**2 * size
+    forward, _ = core_attention(Roofline(gpu, "fp16"), shape)
+    ratio = flops / forward * 1e12 / measured.throughput.value
+    assert 1.0 < ratio < 1.35
+
+
+@pytest.mark.parametrize("gpu", ["a100-80", "h100-sxm"])
+def test_no_measured_product_is_below_the_memory_roof(gpu):
+    roof = Roofline(gpu, "fp16")
+    for m, n, k, flops_per_s in catalog.gemm_efficiency(gpu, "fp16"):
+        assert roof.gemm(m, n, k) == pytest.approx(2 * m * n * k / flops_per_s * 1e12, rel=1e-9)
 
 
 def test_flow_and_analytic_agree_on_a_step():

@@ -26,9 +26,9 @@ class Parallel(Section):
 
 
 class Collective(Section):
-    """How a gradient all-reduce is carried out."""
+    """How a gradient all-reduce is carried out. `channels` left out: as many as a group has ranks on a host."""
 
-    algorithm: Literal["ring", "tree"] = "ring"
+    algorithm: Literal["ring", "tree", "hierarchical"] = "ring"
     channels: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None
 
 

@@ -70,7 +70,7 @@ def _linear(roof: Roofline, tokens: int, out: int, inner: int, *, bias: bool) ->
     return forward, backward + (roof.stream(roof.element_bytes * tokens * out) if bias else 0.0)
 
 
-def _core_attention(roof: Roofline, shape: Shape) -> tuple[float, float]:
+def core_attention(roof: Roofline, shape: Shape) -> tuple[float, float]:
     """(forward, backward) of softmax(Q K^T) V on a rank's heads."""
     model, s = shape.model, shape.sequence
     heads, batch = model.heads // shape.tp, shape.batch
@@ -117,7 +117,7 @@ def layer_times(roof: Roofline, shape: Shape) -> LayerTimes:
     norm_f, norm_b = _norm(roof, shape)
     residual_f, residual_b = _residual(roof, shape)
     qkv_f, qkv_b = _linear(roof, tokens, model.qkv_width // t, model.hidden, bias=bias)
-    core_f, core_b = _core_attention(roof, shape)
+    core_f, core_b = core_attention(roof, shape)
     projection_f, projection_b = _linear(roof, tokens, model.hidden, model.heads * model.head_size // t, bias=bias)
     rotary = 0.0
     if model.positions == 0:
