@@ -135,6 +135,31 @@ def test_hosts_by_nics_shows_the_hosts_that_carried_anything():
     assert found.links.tolist() == [[2, 2]]
 
 
+def test_idle_tiers_are_named_and_not_drawn():
+    net = fabric()
+    tx = np.zeros(net.ports, np.int64)
+    tx[net.nic_port[0]] = 10_000
+    page = report_html(sample(tx=tx))
+    assert page.count("<svg") == 1
+    assert "Carried nothing: leaf switches × spine switches." in page
+
+
+def test_spines_of_pods_are_columns_by_position():
+    """Leaf i of each pod joins spines of its own pod only; pods share the columns."""
+    plain = fabric(hosts=8, leaves=4, spines=4)
+    # spines 0 and 1 belong to pod 0, 2 and 3 to pod 1, and so do leaves
+    pods = plain.node_pod.copy()
+    switches = plain.switch_nodes
+    pods[switches] = [0, 0, 1, 1, 0, 0, 1, 1]
+    net = dataclasses.replace(plain, node_pod=pods)
+    result = sample(fabric=net, tx=np.ones(net.ports, np.int64))
+    found = matrices(net, result.trace)[-1]
+    assert found.title == "leaf switches × spine switches, by position in the pod"
+    assert found.columns == ("1", "2")
+    assert found.rows == ("leaf-0", "leaf-1", "leaf-2", "leaf-3")
+    assert found.links.sum() == 4 * 4 * 2
+
+
 def test_unknown_tiers_give_one_square_matrix():
     result = sample(fabric=fabric(tiers=False))
     found = matrices(result.fabric, result.trace)[-1]

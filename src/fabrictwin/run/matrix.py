@@ -80,7 +80,7 @@ def _positions(fabric: Fabric, nodes: I64) -> _Groups:
     for pod in pods.tolist():
         position.append(seen.get(pod, 0))
         seen[pod] = position[-1] + 1
-    titles, group = _chunks([f"{k + 1} of its pod" for k in range(max(seen.values()))])
+    titles, group = _chunks([str(k + 1) for k in range(max(seen.values()))])
     return _Groups(titles, {n: int(group[p]) for n, p in zip(nodes.tolist(), position, strict=True)})
 
 
@@ -110,7 +110,8 @@ def matrices(fabric: Fabric, trace: Trace) -> list[Matrix]:
     ports, near, far = ports[switched], near[switched], far[switched]
     low = np.minimum(fabric.node_tier[near], fabric.node_tier[far])
     high = np.maximum(fabric.node_tier[near], fabric.node_tier[far])
-    for a, b in sorted(set(zip(low.tolist(), high.tolist(), strict=True))):
+    pairs = set(zip(low.tolist(), high.tolist(), strict=True))
+    for a, b in sorted(pairs, key=lambda pair: (NONE in pair, pair)):
         here = np.flatnonzero((low == a) & (high == b))
         # the lower tier gives the row, whichever end transmits
         upward = fabric.node_tier[near[here]] == a
@@ -121,7 +122,7 @@ def matrices(fabric: Fabric, trace: Trace) -> list[Matrix]:
         pods = np.unique(fabric.node_pod[members[1]])
         podded = a != b and len(pods) > 1 and pods[0] != NONE
         columns = _positions(fabric, members[1]) if podded else _group_nodes(fabric, members[1])
-        title = f"{_tier_name(a)} × {_tier_name(b)}"
+        title = f"{_tier_name(a)} × {_tier_name(b)}{', by position in the pod' if podded else ''}"
         row = np.array([rows.of[n] for n in row_node.tolist()], np.int64)
         column = np.array([columns.of[n] for n in column_node.tolist()], np.int64)
         found.append(_matrix(title, rows, columns, row, column, used[ports[here]]))

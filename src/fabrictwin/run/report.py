@@ -195,7 +195,10 @@ def _matrices(result: RunResult) -> str:
     found = matrices(result.fabric, result.trace)
     if not found:
         return ""
-    drawn = "\n".join(matrix_svg(matrix) for matrix in found)
+    drawn = "\n".join(matrix_svg(matrix) for matrix in found if matrix.greatest.any())
+    idle = [matrix.title for matrix in found if not matrix.greatest.any()]
+    if idle:
+        drawn += f'\n<p class="soft small">Carried nothing: {escape("; ".join(idle))}.</p>'
     return (
         "<section>\n<h2>Use of the fabric</h2>\n"
         '<p class="soft small">The greatest utilisation among the links between a row and a column, either '
