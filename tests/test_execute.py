@@ -186,6 +186,15 @@ def test_what_is_wrong_in_the_spec_names_file_and_line(spec_file, change, said):
         predict(with_overrides(read(spec_file), fidelity="flow"))
 
 
+def test_an_error_about_no_key_of_the_spec_has_no_line(spec_file, monkeypatch, capsys):
+    def refuses(*_):
+        raise ConfigError("too large", key="packet")
+
+    monkeypatch.setattr(execute, "play", refuses)
+    assert main(["run", str(spec_file)]) == 2
+    assert capsys.readouterr().err == "error: packet: too large\n"
+
+
 def test_flow_and_analytic_see_the_same_bytes(spec_file):
     """How much a job sends does not depend on how closely it is simulated."""
     results = [predict(with_overrides(read(spec_file), fidelity=f)) for f in ("flow", "analytic")]

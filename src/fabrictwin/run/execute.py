@@ -30,6 +30,8 @@ from fabrictwin.workload.spec import Workload, workload_schema
 from fabrictwin.workload.work import Lowered, Work
 from fabrictwin.yamlfile import read_yaml
 
+SECTIONS = ("cluster", "workload", "placement", "faults", "run")
+
 BASE_BYTES = 180 << 20
 OPERATION_BYTES = 500
 
@@ -107,7 +109,8 @@ def _located(spec: Spec) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        if error.file is not None or error.key is None:
+        # a key that no spec has (an engine's own limit, say) stands on no line
+        if error.file is not None or error.key is None or error.key.partition(".")[0] not in SECTIONS:
             raise
         key = error.key
         if not isinstance(spec.cluster, GeneratedCluster):
