@@ -36,6 +36,7 @@ class Wiring:
     node_row: Any  # [N] row of the tables, NONE elsewhere
     node_port_start: Any  # [N + 1]
     endpoint_port: Any  # [E]
+    arrive_ps: Any = field(default_factory=lambda: _empty(np.int64))  # [P] default: latency of wire and peer node
     credit_bytes: Any = field(default_factory=lambda: _empty(np.int64))  # [P] a lane's buffer at each input
     endpoint_lid: Any = field(default_factory=lambda: _empty(np.int32))
     lft: Any = field(default_factory=lambda: np.zeros((1, 1), np.uint8))
@@ -181,7 +182,7 @@ def build(wiring: Wiring, config: Config) -> State:
     peer = np.maximum(wiring.port_peer, 0)
     peer_node = wiring.port_node[peer]
     forwards = wiring.node_latency_ps[peer_node]
-    port.arrive_ps = wiring.port_latency_ps + forwards
+    port.arrive_ps = wiring.arrive_ps if len(wiring.arrive_ps) else wiring.port_latency_ps + forwards
     port.credit_ps = wiring.port_latency_ps + serialize_ps(config.credit_update_bytes, port.ps_q)
     port.traits = wiring.port_flags
     cut = (wiring.node_flags[peer_node] & s.CUT_THROUGH) != 0

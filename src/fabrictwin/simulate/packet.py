@@ -1,0 +1,269 @@
+"""The packet engine behind the session interface: a communication becomes messages on queue pairs.
+
+Every send of a pattern (`program.patterns.sends`) is a message that starts when those before it are in memory; a
+channel has a queue pair of its own between each two ranks, as NCCL's have. Inside a host a message is split over
+the parallel NVLink paths in proportion to their links. Without GPUDirect a message between hosts goes chunk by
+chunk through host memory at either end: over PCIe to it, over the network, over PCIe from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fabrictwin.errors import InvariantError
+from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
+from fabrictwin.program import patterns
+from fabrictwin.program.program import Communication, Operations, OpKind
+from fabrictwin.routing.tables import Routes
+from fabrictwin.simulate.packet_network import PacketNetwork, check_size
+from fabrictwin.simulate.packet_options import PacketOptions
+from fabrictwin.simulate.session import FOREVER, Completions, LinkChange
+from fabrictwin.trace.trace import Counters
+
+
+class _Tasks:
+    """Tasks to be added, as growing columns. `after` are (task, predecessor): until its bytes are in memory."""
+
+    def __init__(self) -> None:
+        self.kind: list[int] = []
+        self.queue_pair: list[int] = []
+        self.size: list[int] = []
+        self.delay: list[int] = []
+        self.after: list[tuple[int, int]] = []
+
+    def add(self, kind: int, queue_pair: int, size: int, delay: int) -> int:
+        self.kind.append(kind)
+        self.queue_pair.append(queue_pair)
+        self.size.append(size)
+        self.delay.append(delay)
+        return len(self.kind) - 1
+
+
+class _Way:
+    """How one pair of ranks exchanges data on one channel: legs one after the other, each split over queue pairs."""
+
+    def __init__(self, legs: list[list[tuple[float, int]]], delay_ps: int, chunk_bytes: int) -> None:
+        self.legs = legs
+        self.delay_ps = delay_ps  # before the first byte leaves
+        self.chunk_bytes = chunk_bytes  # 0: a message goes in one piece
+
+
+class PacketSession:
+    """A session of the packet engine over one fabric and its tables."""
+
+    fidelity = "packet"
+
+    def __init__(self, fabric: Fabric, routes: Routes, options: PacketOptions | None = None) -> None:
+        self.fabric = fabric
+        self.network = PacketNetwork(fabric, routes, options)
+        self.options = self.network.options
+        self._ways: dict[tuple[int, int, int], _Way] = {}
+        self._begin = np.zeros(0, np.int64)  # tasks at the start and the end of each operation
+        self._end = np.zeros(0, np.int64)
+        self._end_operation: dict[int, int] = {}
+        self._logged = 0
+        self._now = 0
+
+    @property
+    def now_ps(self) -> int:
+        return max(self._now, self.network.machine.now)
+
+    # ------------------------------------------------------------------ posting
+
+    def post(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> int:
+        """Add operations; those without predecessors start now. Returns the id of the first.
+
+        Raises ConfigError where it would take more packet-hops or memory than the options allow.
+        """
+        from fabrictwin.kernel.packet import state as s
+
+        machine = self.network.machine
+        base_op, base_task = len(self._begin), machine.tasks
+        expanded: dict[int, list[patterns.Sends]] = {}
+        self._check(operations, communications, rank_node, expanded)
+        tasks = _Tasks()
+        n = len(operations)
+        begin, end = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        for i in range(n):
+            if operations.kind[i] == OpKind.COMPUTE:
+                begin[i] = end[i] = tasks.add(s.DELAY, 0, 0, int(operations.duration_ps[i]))
+            else:
+                begin[i] = tasks.add(s.DELAY, 0, 0, 0)
+                at = int(operations.communication[i])
+                lasts = self._expand(tasks, communications[at], expanded[at], rank_node, int(begin[i]))
+                end[i] = tasks.add(s.DELAY, 0, 0, 0)
+                tasks.after += [(int(end[i]), last) for last in (lasts or [int(begin[i])])]
+            first, last = int(operations.after_start[i]), int(operations.after_start[i + 1])
+            tasks.after += [(int(begin[i]), int(end[j])) for j in operations.after[first:last] if j < i]
+            later = [int(j) for j in operations.after[first:last] if j >= i]
+            if later:
+                raise InvariantError(f"operation {base_op + i} waits for operation {base_op + later[0]} after it")
+        pairs = np.array(tasks.after, np.int64).reshape(-1, 2)
+        if machine.now < self._now:
+            machine.state.clock[0].now = self._now
+        machine.add_tasks(tasks.kind, tasks.queue_pair, tasks.size, tasks.delay, after=(pairs[:, 0], pairs[:, 1]))
+        self._begin = np.concatenate([self._begin, begin + base_task])
+        self._end = np.concatenate([self._end, end + base_task])
+        self._end_operation |= {int(t) + base_task: base_op + i for i, t in enumerate(end)}
+        return base_op
+
+    def _check(
+        self,
+        operations: Operations,
+        communications: Sequence[Communication],
+        rank_node: I32,
+        expanded: dict[int, list[patterns.Sends]],
+    ) -> None:
+        """Expand what is used, and refuse it where it is too much."""
+        host = self.fabric.node_host
+        uses = np.bincount(operations.communication[operations.communication != NONE], minlength=len(communications))
+        hops = 0
+        for at in np.flatnonzero(uses).tolist():
+            channels = communications[at].channels
+            expanded[at] = [patterns.sends(channels, c) for c in range(len(channels))]
+            for sends in expanded[at]:
+                source, target = rank_node[sends.source], rank_node[sends.target]
+                packets = np.maximum(-(-sends.length_bytes // self.fabric.mtu_bytes), 1)
+                far = host[source] != host[target]
+                inside = int((2 * packets[~far]).sum())
+                links = 2 * int(self.fabric.node_tier.max(initial=1)) + 4
+                hops += int(uses[at]) * (inside + int((links * packets[far]).sum()))
+        check_size(hops, self.options, "this program")
+
+    def _expand(
+        self, tasks: _Tasks, communication: Communication, channels: list[patterns.Sends], rank_node: I32, begin: int
+    ) -> list[int]:
+        """Messages of one communication; returns the tasks that end it."""
+        lasts: list[int] = []
+        for c, sends in enumerate(channels):
+            done: list[list[int]] = []  # tasks at the end of each send
+            awaited = np.zeros(len(sends), bool)
+            awaited[sends.after] = True
+            for k in range(len(sends)):
+                way = self._way(int(rank_node[sends.source[k]]), int(rank_node[sends.target[k]]), c)
+                first, last = int(sends.after_start[k]), int(sends.after_start[k + 1])
+                before = [t for j in sends.after[first:last] for t in done[j]] or [begin]
+                done.append(
+                    self._message(tasks, way, int(sends.length_bytes[k]), communication.step_cost_ps, before)
+                )
+                if not awaited[k]:
+                    lasts += done[k]
+        return lasts
+
+    def _message(self, tasks: _Tasks, way: _Way, size: int, cost_ps: int, before: list[int]) -> list[int]:
+        """One message as tasks; returns those that must end for it to be in memory."""
+        from fabrictwin.kernel.packet import state as s
+
+        if not way.legs:  # memory to itself
+            same = tasks.add(s.DELAY, 0, 0, cost_ps)
+            tasks.after += [(same, t) for t in before]
+            return [same]
+        chunk = way.chunk_bytes or max(size, 1)
+        ends: list[int] = []
+        for start in range(0, max(size, 1), chunk):
+            here = min(chunk, size - start)
+            waits = before
+            for number, leg in enumerate(way.legs):
+                delay = (cost_ps + way.delay_ps) if number == 0 else self.options.staging_ps
+                parts: list[int] = []
+                for (_, q), part in zip(leg, _split(here, [share for share, _ in leg]), strict=True):
+                    if part or len(leg) == 1:
+                        parts.append(tasks.add(s.MESSAGE, q, part, delay))
+                        tasks.after += [(parts[-1], t) for t in waits]
+                waits = parts
+            ends += waits
+        return ends
+
+    def _way(self, source: int, target: int, channel: int) -> _Way:
+        key = (source, target, channel)
+        if key not in self._ways:
+            self._ways[key] = self._open(source, target)
+        return self._ways[key]
+
+    def _open(self, source: int, target: int) -> _Way:
+        """Queue pairs between two memories."""
+        fabric, network = self.fabric, self.network
+        if source == target:
+            return _Way([], 0, 0)
+        if fabric.node_host[source] == fabric.node_host[target]:
+            return _Way([self._add(network.local(source, target))], 0, 0)
+        departing, arriving = (int(a[0]) for a in network.adapters(np.array([source]), np.array([target])))
+        out_nic, in_nic = int(fabric.nic_node[departing]), int(fabric.nic_node[arriving])
+        if self.options.gpudirect:
+            ends, legs_before, legs_after = (source, target), [], []
+        else:
+            ends = (self._memory(source), self._memory(target))
+            legs_before = [network.local(source, ends[0])] if ends[0] != source else []
+            legs_after = [network.local(ends[1], target)] if ends[1] != target else []
+        prefix = network.inside(ends[0], out_nic)[0][1]
+        suffix = network.inside(in_nic, ends[1])[0][1]
+        # the doorbell, and the adapter's request to memory before the data comes back
+        asks = int(
+            fabric.port_latency_ps[list(prefix)].sum()
+            + fabric.node_latency_ps[fabric.port_node[list(prefix[1:])]].sum()
+        )
+        delay = int(fabric.nic_post_ps[departing]) + asks
+        connection = network.remote(departing, arriving, prefix=prefix, suffix=suffix)
+        legs = [self._add(leg) for leg in legs_before]
+        legs.append(self._add([(1.0, connection)]))
+        legs += [self._add(leg) for leg in legs_after]
+        return _Way(legs, delay, 0 if self.options.gpudirect else self.options.staging_chunk_bytes)
+
+    def _add(self, connections: list[tuple[float, Any]]) -> list[tuple[float, int]]:
+        first = self.network.machine.add_queue_pairs([c for _, c in connections])
+        return [(share, first + i) for i, (share, _) in enumerate(connections)]
+
+    def _memory(self, node: int) -> int:
+        """The host memory nearest to a GPU: the CPU that its path to it crosses the fewest links to."""
+        fabric = self.fabric
+        if fabric.node_kind[node] == NodeKind.CPU:
+            return node
+        host = int(fabric.node_host[node])
+        nodes = range(int(fabric.host_node_start[host]), int(fabric.host_node_start[host + 1]))
+        cpus = [m for m in nodes if fabric.node_kind[m] == NodeKind.CPU]
+        return min(cpus, key=lambda m: (len(self.network.inside(node, m)[0][1]), m)) if cpus else node
+
+    # ------------------------------------------------------------------ time
+
+    def advance(self, until_ps: int = FOREVER) -> Completions:
+        """Run until `until_ps` or until nothing is left to do, and say what ended since the last call."""
+        self.network.run(None if until_ps >= FOREVER else until_ps)
+        if until_ps < FOREVER:
+            self._now = max(self._now, until_ps)
+        state = self.network.machine.state
+        logged = int(state.clock[0].logged)
+        ended = [self._end_operation.get(int(t)) for t in state.log[self._logged : logged]]
+        self._logged = logged
+        operation = np.array([o for o in ended if o is not None], np.int64)
+        time = state.task.done_ps[self._end[operation]].astype(np.int64)
+        order = np.lexsort((operation, time))
+        return Completions(operation[order], time[order])
+
+    def change(self, change: LinkChange) -> None:
+        """A link changes now; what is on its wire when it goes down is lost."""
+        machine = self.network.machine
+        machine.state.clock[0].now = self.now_ps
+        self.network.set_rate(change.port, change.rate_bps)
+
+    def counters(self) -> Counters:
+        """What the ports counted so far."""
+        return self.network.counters()
+
+    def started_ps(self) -> I64:
+        """[operations posted so far] when each started; -1 where it has not."""
+        started: I64 = self.network.machine.state.task.start_ps[self._begin].astype(np.int64)
+        return started
+
+    def ended_ps(self) -> I64:
+        """[operations posted so far] when each ended; -1 where it has not."""
+        ended: I64 = self.network.machine.state.task.done_ps[self._end].astype(np.int64)
+        return ended
+
+
+def _split(size: int, shares: list[float]) -> list[int]:
+    """`size` in parts proportional to `shares`, without a remainder."""
+    cuts = np.rint(np.cumsum(shares) / sum(shares) * size).astype(np.int64)
+    return [int(v) for v in np.diff(cuts, prepend=0)]

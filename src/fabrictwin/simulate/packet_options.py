@@ -1,0 +1,70 @@
+"""How the packet engine models a network: one frozen record, every field with its default and where it is from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.simulate.congestion import CONTROLS, dcqcn_parameters
+from fabrictwin.units import PS_PER_US
+
+BALANCES = ("routed", "adaptive", "spray")
+RETRANSMISSIONS = ("go-back-n", "selective")
+LOCAL_ACK_TIMEOUT_PS = 4_096_000  # InfiniBand Architecture 9.7.6.1.3: 4.096 us * 2**timeout
+
+
+@dataclass(frozen=True)
+class PacketOptions:
+    """Raises ConfigError where a value is not one of those listed."""
+
+    balance: str = "routed"  # LFT or ECMP as routed; adaptive: least queue a packet; spray: a random path a packet
+    control: str = "none"
+    dcqcn: str = "sigcomm15"
+    lossless: bool = True  # Ethernet: priority flow control
+    retransmission: str = "go-back-n"  # adaptive and spray need and get "selective"
+    timeout: int = 14  # 67 ms; NCCL sets 20
+    retry_count: int = 7
+    rnr_retry: int = 7
+    rnr_timer_ps: int = 655_360_000  # code 12's 0.64 ms is NCCL's default, rounded up here to 2**n of 10.24 us
+    ack_every: int = 4  # packets an acknowledgement; NSCC: every one
+    window_bytes: int = 0  # 0: as much as buffers and control let through; reordering: the bitmap's reach
+    window_packets: int = 1024  # reach of selective repeat
+    lanes: int = 1
+    store_and_forward: bool = False  # network switches; otherwise they cut through
+    buffer_alpha_256: int = 32  # dynamic threshold: 1/8 as in the HPCC authors' model of a switch
+    buffer_bytes: int = 0  # of every Ethernet switch; 0: the catalog's
+    credit_bytes: int = 0  # a lane's buffer at every InfiniBand input; 0: the switch's share, a round trip at least
+    credit_batch_bytes: int = 16 << 10
+    hoq_ps: int = 0  # head-of-queue lifetime; OpenSM sets 1.07 s, far beyond what is simulated
+    gpudirect: bool = True
+    staging_chunk_bytes: int = 512 << 10  # without GPUDirect: NCCL's buffer of 4 MiB in 8 steps
+    staging_ps: int = 2 * PS_PER_US  # the proxy's time a chunk and copy; an estimate
+    seed: int = 1
+    memory_limit_bytes: int = 4 << 30
+    packet_limit: int = 2_000_000_000  # packet-hops of one post: some minutes
+
+    def __post_init__(self) -> None:
+        for name, known in (("balance", BALANCES), ("control", CONTROLS), ("retransmission", RETRANSMISSIONS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(
+                    f"got {value!r}, expected one of {', '.join(known)}{did_you_mean(value, known)}", key=name
+                )
+        dcqcn_parameters(self.dcqcn)
+        if self.lanes not in (1, 2, 4, 8):
+            raise ConfigError(f"got {self.lanes}, expected 1, 2, 4 or 8", key="lanes")
+        if self.window_packets & (self.window_packets - 1) or not 2 <= self.window_packets <= 1 << 16:
+            raise ConfigError(f"got {self.window_packets}, expected a power of two", key="window_packets")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and value < 0:
+                raise ConfigError(f"got {value}, expected a number that is not negative", key=field.name)
+
+    @property
+    def selective(self) -> bool:
+        return self.retransmission == "selective" or self.balance != "routed" or self.control == "nscc"
+
+    @property
+    def timeout_ps(self) -> int:
+        """0 turns the timer off, as in the standard."""
+        return LOCAL_ACK_TIMEOUT_PS << self.timeout if self.timeout else 0
