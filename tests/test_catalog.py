@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from fabrictwin import catalog
 from fabrictwin.catalog.answers import read_entries
+from fabrictwin.catalog.models import repeated
 from fabrictwin.catalog.quantities import parse_count, parse_message_rate, parse_ratio
 from fabrictwin.cli.catalog import app
 from fabrictwin.errors import ConfigError
@@ -166,6 +167,41 @@ def test_nvswitches_take_all_links_of_every_gpu(name, per_switch):
         assert sum(per_switch) == catalog.gpu(host.gpu).nvlink_links.value
     ports = catalog.chip(host.chips["nvswitch"]).ports.value
     assert all(8 * count <= ports for count in per_switch)
+
+
+@pytest.mark.parametrize("name", ["gb200-nvl72", "gb300-nvl72"])
+def test_a_rack_joins_72_gpus_by_one_link_to_each_of_18_switch_chips(name):
+    host = catalog.host(name)
+    taken = Counter((e.a, e.b) for e in host.edges if e.link == "nvlink5")
+    assert len(taken) == 72 * 18
+    assert set(taken.values()) == {1}
+    assert catalog.chip(host.chips["nvswitch"]).ports.value == 72
+    assert catalog.gpu(host.gpu).nvlink_links.value == 18
+    beside = {e.a for e in host.edges if e.b == "gpu7"} | {e.b for e in host.edges if e.a == "gpu7"}
+    assert "cpu3" in beside  # two GPUs a Grace
+    assert [nic.hca for nic in host.nics][:2] == ["mlx5_0", "mlx5_1"]
+    assert [nic.rail for nic in host.nics] == list(range(72))
+
+
+def test_what_a_data_file_repeats_is_spelled_out():
+    spelled = repeated([{"a": ["cpu1"], "b": ["gpu0..gpu1"], "link": "x", "times": 2, "step": {"gpu": 2}}])
+    assert spelled == [
+        {"a": ["cpu1"], "b": ["gpu0", "gpu1"], "link": "x"},
+        {"a": ["cpu2"], "b": ["gpu2", "gpu3"], "link": "x"},
+    ]
+    with pytest.raises(ValueError, match="got times 0"):
+        repeated([{"a": ["cpu1"], "b": ["gpu0"], "link": "x", "times": 0}])
+
+
+@pytest.mark.parametrize(
+    ("host", "gbytes_per_s"),
+    # NVIDIA's totals for all GPUs of a system in both directions: 4.8, 7.2, 14.4 and 130 TB/s
+    [("dgx-a100", 4800), ("dgx-h200", 7200), ("dgx-b200", 14400), ("dgx-b300", 14400), ("gb200-nvl72", 129600)],
+)
+def test_nvlink_of_a_system_adds_up_to_the_published_total(host, gbytes_per_s):
+    edges = [e for e in catalog.host(host).edges if e.link.startswith("nvlink") and e.b.startswith("nvs")]
+    total = sum(e.count * catalog.link(e.link).rate_bps for e in edges)
+    assert 2 * total / 8e9 == pytest.approx(gbytes_per_s)
 
 
 def test_dgx_adapters_carry_their_real_names():

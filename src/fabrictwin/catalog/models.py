@@ -421,6 +421,37 @@ class HostLinks(HostPart):
         return tuple(spread(value)) if isinstance(value, list) else value
 
 
+def repeated(items: Any) -> Any:
+    """Links and adapters that a data file writes once with `times`, spelled out. Raises ValueError.
+
+    Node numbers go up by `step` of their kind each time (else by 1), an adapter's name and rail by 1.
+    """
+    if not isinstance(items, list):
+        return items
+    result = []
+    for item in items:
+        if not isinstance(item, dict) or "times" not in item:
+            result.append(item)
+            continue
+        item = dict(item)
+        times, step = item.pop("times"), item.pop("step", {})
+        if not isinstance(times, int) or times < 1 or not isinstance(step, dict):
+            raise ValueError(f"got times {times!r} and step {step!r}, expected a number and steps by kind of node")
+        result += [_shifted(item, i, step) for i in range(times)]
+    return result
+
+
+def _shifted(item: dict[str, Any], i: int, step: dict[str, int]) -> dict[str, Any]:
+    def move(name: str, by: int) -> str:
+        prefix = name.rstrip("0123456789")
+        return f"{prefix}{int(name[len(prefix) :]) + by}"
+
+    if "hca" in item:
+        return {**item, "hca": move(item["hca"], i), "rail": item["rail"] + i}
+    ends = {end: [move(n, i * step.get(n.rstrip("0123456789"), 1)) for n in spread(item[end])] for end in "ab"}
+    return {**item, **ends}
+
+
 class HostEdge(Model):
     """`count` parallel links of one type between two nodes of a host."""
 
@@ -454,6 +485,11 @@ class Host(Entry):
     nodes: HostNodes
     nics: tuple[HostNic, ...]
     links: tuple[HostLinks, ...]
+
+    @field_validator("nics", "links", mode="before")
+    @classmethod
+    def _spelled_out(cls, value: Any) -> Any:
+        return repeated(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> Host:

@@ -99,37 +99,36 @@ class _Link:
     latency_ps: int
 
 
-def _shortest(
-    start: int, end: int, out: list[list[tuple[int, int]]], kinds: I8, passes: tuple[NodeKind, ...]
-) -> list[list[int]]:
-    """All shortest paths from `start` to `end` as lists of ports, through nodes of the kinds in `passes`."""
+def _before(
+    start: int, out: list[list[tuple[int, int]]], kinds: I8, passes: tuple[NodeKind, ...]
+) -> dict[int, list[tuple[int, int]]]:
+    """What comes before each node on shortest paths from `start` through `passes`, as (port, node)."""
     distance = {start: 0}
+    before: dict[int, list[tuple[int, int]]] = {start: []}
     queue = deque([start])
     while queue:
         node = queue.popleft()
         if node != start and kinds[node] not in passes:
             continue
-        for _, neighbour in out[node]:
+        for port, neighbour in out[node]:
             if neighbour not in distance:
                 distance[neighbour] = distance[node] + 1
+                before[neighbour] = []
                 queue.append(neighbour)
-    if end not in distance:
-        return []
-    found: list[list[int]] = []
+            if distance[neighbour] == distance[node] + 1:
+                before[neighbour].append((port, node))
+    return before
 
-    def walk(node: int, ports: list[int]) -> None:
-        if node == end:
-            found.append(ports)
-            return
-        if node != start and kinds[node] not in passes:
-            return
-        for port, neighbour in out[node]:
-            # a shortest path visits each distance once, and must still be able to end at `end`
-            if distance.get(neighbour, -1) == distance[node] + 1 and distance[neighbour] <= distance[end]:
-                walk(neighbour, [*ports, port])
 
-    walk(start, [])
-    return found
+def _shortest(start: int, end: int, before: dict[int, list[tuple[int, int]]]) -> list[list[int]]:
+    """All shortest paths from `start` to `end` as lists of ports, in order of ports."""
+
+    def back(node: int) -> list[list[int]]:
+        if node == start:
+            return [[]]
+        return [[*path, port] for port, previous in before.get(node, ()) for path in back(previous)]
+
+    return sorted(back(end))
 
 
 def _paths(kinds: I8, links: list[_Link], ports: list[tuple[int, int]], port_links: list[int]) -> Paths:
@@ -147,16 +146,19 @@ def _paths(kinds: I8, links: list[_Link], ports: list[tuple[int, int]], port_lin
     ends = [i for i in range(n) if kinds[i] in (NodeKind.GPU, NodeKind.CPU, NodeKind.NIC)]
     pair_start, share, hop_start, hops = [0], [], [0], []
     for a in range(n):
+        if a in ends:
+            nvlink = _before(a, over["nvlink"], kinds, (NodeKind.NVSWITCH,))
+            pcie = _before(a, over["pcie"], kinds, _PASSES_PCIE)
         for b in range(n):
             alternatives: list[tuple[float, list[int]]] = []
             if a != b and a in ends and b in ends:
                 if kinds[a] == kinds[b] == NodeKind.GPU:
-                    found = _shortest(a, b, over["nvlink"], kinds, (NodeKind.NVSWITCH,))
+                    found = _shortest(a, b, nvlink)
                     weight = [min(links[port_links[p]].rate_bps for p in path) for path in found]
                     alternatives = [(w / sum(weight), path) for w, path in zip(weight, found, strict=True)]
                 if not alternatives:
                     # PCIe routes by address: one path, the first
-                    alternatives = [(1.0, path) for path in _shortest(a, b, over["pcie"], kinds, _PASSES_PCIE)[:1]]
+                    alternatives = [(1.0, path) for path in _shortest(a, b, pcie)[:1]]
             for part, path in alternatives:
                 share.append(part)
                 hops.extend(path)
