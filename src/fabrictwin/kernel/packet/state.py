@@ -74,6 +74,7 @@ LOST = 2
 # Task kinds.
 DELAY = 0
 MESSAGE = 1
+TURNSTILE = 2  # every predecessor that ends starts one successor, in order
 
 # Task status.
 WAITING = 0
@@ -341,7 +342,7 @@ task_dtype = np.dtype(
         ("qp", "i4"),
         ("next", "i4"),  # of the queue pair
         ("waits", "i4"),  # what must end before it starts
-        ("place", "i4"),
+        ("place", "i4"),  # of a turnstile: how many it let in
         ("size_bytes", "i8"),
         ("delay_ps", "i8"),  # between that and its start; of a DELAY task: how long it takes
         ("psn_start", "i8"),

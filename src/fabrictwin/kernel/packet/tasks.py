@@ -9,7 +9,7 @@ from __future__ import annotations
 from fabrictwin.kernel.jit import helper, outlined
 from fabrictwin.kernel.packet.events import TASK, pack, push_heap
 from fabrictwin.kernel.packet.send import make_ready
-from fabrictwin.kernel.packet.state import DELAY, DONE, FAILED, NONE, POSTED, RECEIVED, WAITING
+from fabrictwin.kernel.packet.state import DELAY, DONE, FAILED, NONE, POSTED, RECEIVED, TURNSTILE, WAITING
 
 
 @helper
@@ -25,6 +25,18 @@ def _satisfy(state, first, last, time):
     for i in range(first, last):
         t = state.successor[i]
         task = state.task[t]
+        if task.kind == TURNSTILE:
+            # each that ends lets the next one in
+            turn = task.next_start + task.place
+            task.place += 1
+            if turn >= task.next_middle:
+                continue
+            if turn == task.next_middle - 1:
+                task.status = DONE
+                task.done_ps = time
+                state.clock[0].open -= 1
+            t = state.successor[turn]
+            task = state.task[t]
         task.waits -= 1
         if task.waits == 0:
             start(state, t, time)

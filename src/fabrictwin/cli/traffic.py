@@ -1,0 +1,69 @@
+"""`fabrictwin traffic`: a connection matrix played packet by packet over any cluster."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import typer
+
+app = typer.Typer()
+
+
+class Balance(StrEnum):
+    routed = "routed"
+    adaptive = "adaptive"
+    spray = "spray"
+
+
+class Control(StrEnum):
+    none = "none"
+    dcqcn = "dcqcn"
+    nscc = "nscc"
+
+
+@app.command()
+def traffic(
+    file: str = typer.Argument(..., help="A connection matrix in htsim's format (.cm)."),
+    cluster: str = typer.Option(..., "--cluster", metavar="SPEC", help="A spec file; only its cluster is used."),
+    balance: Balance = typer.Option(Balance.routed, help="How switches choose among equal-cost ports."),
+    control: Control = typer.Option(Control.none, help="Congestion control (Ethernet)."),
+    dcqcn: str = typer.Option("sigcomm15", metavar="NAME", help="DCQCN's parameter set."),
+    lossy: bool = typer.Option(False, "--lossy", help="Ethernet without priority flow control: full buffers drop."),
+    selective: bool = typer.Option(False, "--selective", help="Selective repeat instead of go-back-N."),
+    store_and_forward: bool = typer.Option(
+        False, "--store-and-forward", help="Switches take packets in whole before they pass them on."
+    ),
+    ack_every: int = typer.Option(4, metavar="N", min=1, max=256, help="Packets an acknowledgement."),
+    seed: int = typer.Option(1, metavar="N", min=0, help="Seed of every random choice."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Play a traffic pattern over a cluster and print when its flows complete."""
+    import json
+
+    from fabrictwin.cluster.build import build
+    from fabrictwin.cluster.spec import load_cluster
+    from fabrictwin.run import execute
+    from fabrictwin.run.progress import Progress
+    from fabrictwin.simulate.packet_options import PacketOptions
+    from fabrictwin.workload.traffic import play_traffic, read_traffic, table
+
+    pattern = read_traffic(file)
+    options = PacketOptions(
+        balance=balance.value,
+        control=control.value,
+        dcqcn=dcqcn,
+        lossless=not lossy,
+        retransmission="selective" if selective else "go-back-n",
+        store_and_forward=store_and_forward,
+        ack_every=ack_every,
+        seed=seed,
+    )
+    with Progress() as progress:
+        progress.stage("compiling the fabric")
+        spec = load_cluster(cluster)
+        twin = execute.make_twin(spec, build(spec.cluster, spec=spec))
+        progress.stage("routing")
+        routes = twin.routes
+        progress.stage("simulating")
+        result = play_traffic(pattern, twin.fabric, routes, options)
+    typer.echo(json.dumps(result.summary(), indent=2) if as_json else table(result), nl=as_json)
