@@ -113,6 +113,19 @@ def test_a_gpu_leaves_through_the_adapter_of_its_rail():
     assert [int(a) for a in finder.adapter_of(fabric.gpu_node[:16])] == list(range(16))
 
 
+def test_a_gpu_whose_adapter_has_no_cable_takes_the_nearest_that_has():
+    from fabrictwin.twin import Twin
+
+    built = blueprint(2)
+    node = len(built.switches)  # the first host's first adapter
+    cable = int(np.flatnonzero((built.cables.a_node == node) | (built.cables.b_node == node))[0])
+    twin = Twin(built, dead=(cable,))
+    fabric = twin.fabric
+    adapters = PathFinder(fabric, twin.routes).adapter_of(fabric.gpu_node[:16])
+    assert list(adapters) == [1, *range(1, 16)]  # gpu0 shares the PCIe switch of gpu1's adapter
+    assert twin.path("host-0/gpu0", "host-1/gpu0")[0]
+
+
 def test_latency_is_the_sum_of_what_is_on_the_way():
     twin = dgx()
     fabric = twin.fabric

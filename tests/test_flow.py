@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from fabrictwin.errors import InvariantError
 from fabrictwin.fabric.fabric import LinkKind
 from fabrictwin.program import collectives, patterns
-from fabrictwin.program.program import NONE, Operations, OpKind
+from fabrictwin.program.program import NONE, Actor, Label, Operations, OpKind, Program
 from fabrictwin.simulate.analytic import AnalyticSession
 from fabrictwin.simulate.binding import bind
 from fabrictwin.simulate.flow import FlowSession
+from fabrictwin.simulate.play import play
 from fabrictwin.simulate.session import LinkChange
 
 MIB = 1 << 20
@@ -299,3 +300,22 @@ def test_the_same_program_gives_the_same_times_twice():
         if i != (i * 7 + 3) % 16
     ]
     assert times(flow(twin), sends, twin.fabric.gpu_node) == times(flow(twin), sends, twin.fabric.gpu_node)
+
+
+def test_a_second_run_in_the_same_session_counts_its_own_bytes():
+    twin = boxes(2)
+    session = flow(twin)
+    program = Program(
+        name="twice",
+        ranks=4,
+        actors=(Actor("all", np.arange(4, dtype=np.int32)),),
+        labels=(Label("send", "other"),),
+        communications=(collectives.send(np.array([[0, 2]]), MIB),),
+        operations=operations([0], [[]]),
+        participants_start=np.array([0, 1], np.int32),
+        participants=np.array([0], np.int32),
+    )
+    first, second = (play(program, twin.fabric.gpu_node, session) for _ in range(2))
+    assert first.counters.tx_bytes.sum() > 0
+    assert (first.counters.tx_bytes == second.counters.tx_bytes).all()
+    assert first.end_ps == second.end_ps

@@ -1,7 +1,8 @@
 """Paths from memory to memory: inside a host over NVLink or PCIe, between hosts through adapters and the network.
 
 Between hosts a GPU sends through the adapter that serves it and arrives through the adapter that serves the
-other (or, where those two are in different subnets, through the receiver's nearest adapter in the sender's).
+other (or, where those two are in different subnets, through the receiver's nearest adapter in the sender's). An
+adapter without a cable serves nobody: the next best in the host does.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from fabrictwin.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
-from fabrictwin.fabric.template import HostTemplate, Paths
+from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
+from fabrictwin.fabric.template import Paths
 
 
 class Walker(Protocol):
@@ -51,23 +52,6 @@ def ranges(start: I64, count: I64) -> I64:
     return expanded
 
 
-def nearest_nics(template: HostTemplate) -> I32:
-    """[local nodes] the adapter that serves each GPU or CPU; NONE elsewhere."""
-    n = len(template.node_kind)
-    result = np.full(n, NONE, np.int32)
-    result[template.gpus] = template.gpu_nic
-    paths = template.paths
-    for cpu in np.flatnonzero(template.node_kind == NodeKind.CPU):
-        hops = []
-        for k, nic in enumerate(template.nics):
-            i = paths.pair_start[cpu * n + nic]
-            if i < paths.pair_start[cpu * n + nic + 1]:
-                hops.append((int(paths.hop_start[i + 1] - paths.hop_start[i]), k))
-        if hops:
-            result[cpu] = min(hops)[1]
-    return result
-
-
 def _share_before(paths: Paths) -> np.ndarray:
     """[alternatives] the sum of the shares of a pair's earlier alternatives."""
     total = np.cumsum(paths.share) - paths.share
@@ -82,24 +66,34 @@ class PathFinder:
     def __init__(self, fabric: Fabric, routes: Walker) -> None:
         self.fabric = fabric
         self.routes = routes
-        self._nearest = [nearest_nics(template) for template in fabric.templates]
         nics = np.array([len(t.nics) for t in fabric.templates], np.int64)[fabric.host_template]
         self._host_nic_start = np.concatenate([[0], np.cumsum(nics)])
 
     def adapter_of(self, node: I32) -> I32:
-        """The adapter that serves each GPU or CPU. Raises ConfigError where a host has none."""
+        """The adapter that serves each GPU or CPU: the best one that has a cable.
+
+        Raises ConfigError where a host has none.
+        """
         fabric = self.fabric
         host = fabric.node_host[node]
         local = node - fabric.host_node_start[host]
-        result = np.empty(len(node), np.int32)
-        for t, nearest in enumerate(self._nearest):
-            mine = fabric.host_template[host] == t
-            result[mine] = np.where(
-                nearest[local[mine]] == NONE, NONE, nearest[local[mine]] + self._host_nic_start[host[mine]]
-            )
+        result = np.full(len(node), NONE, np.int32)
+        for t, template in enumerate(fabric.templates):
+            mine = np.flatnonzero(fabric.host_template[host] == t)
+            for choice in template.adapters.T:
+                open_ = mine[result[mine] == NONE]
+                if not len(open_):
+                    break
+                adapter = np.where(
+                    choice[local[open_]] == NONE, NONE, choice[local[open_]] + self._host_nic_start[host[open_]]
+                )
+                live = (adapter != NONE) & (fabric.nic_port[adapter] != NONE)
+                result[open_[live]] = adapter[live]
         lost = np.flatnonzero(result == NONE)
         if len(lost):
-            raise ConfigError(f"{fabric.node_name(int(node[lost[0]]))} has no adapter to reach other hosts by")
+            raise ConfigError(
+                f"{fabric.node_name(int(node[lost[0]]))} has no cabled adapter to reach other hosts by"
+            )
         return result
 
     def _inside(self, source: I32, destination: I32) -> tuple[I64, I32, np.ndarray, np.ndarray, I64]:

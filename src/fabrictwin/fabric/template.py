@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -69,23 +69,23 @@ class HostTemplate:
     nic_rail: I32  # the GPU that each NIC serves
     paths: Paths
 
-    @property
-    def gpu_nic(self) -> I32:
-        """[GPUs] each GPU's adapter: the one that names it, else the nearest over PCIe, lowest index first."""
-        result = np.full(len(self.gpus), NONE, np.int32)
+    @cached_property
+    def adapters(self) -> I32:
+        """[local nodes, NICs] for each GPU and CPU the NICs it can use, best first; NONE fills up.
+
+        Best is the NIC that names the GPU as its rail, then the nearest over PCIe, ties by index.
+        """
         n = len(self.node_kind)
-        for g, gpu in enumerate(self.gpus):
-            named = np.flatnonzero(self.nic_rail == g)
-            if len(named):
-                result[g] = named[0]
-                continue
-            hops = []
+        result = np.full((n, len(self.nics)), NONE, np.int32)
+        for node in np.flatnonzero(np.isin(self.node_kind, (NodeKind.GPU, NodeKind.CPU))):
+            gpu = np.flatnonzero(self.gpus == node)
+            ranked = []
             for k, nic in enumerate(self.nics):
-                i = self.paths.pair_start[gpu * n + nic]
-                if i < self.paths.pair_start[gpu * n + nic + 1]:
-                    hops.append((int(self.paths.hop_start[i + 1] - self.paths.hop_start[i]), k))
-            if hops:
-                result[g] = min(hops)[1]
+                i = self.paths.pair_start[node * n + nic]
+                if i < self.paths.pair_start[node * n + nic + 1]:
+                    serves = bool(len(gpu)) and self.nic_rail[k] == gpu[0]
+                    ranked.append((not serves, int(self.paths.hop_start[i + 1] - self.paths.hop_start[i]), k))
+            result[node, : len(ranked)] = [k for _, _, k in sorted(ranked)]
         return result
 
 

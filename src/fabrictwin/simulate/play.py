@@ -14,8 +14,6 @@ def play(program: Program, rank_node: I32, session: Session) -> Trace:
 
     `rank_node[r]` is the fabric node of rank r's memory. Raises InvariantError where it never ends.
     """
-    import numpy as np
-
     if not len(program.operations):
         raise InvariantError(f"{program.name} has no operations: a run that does nothing answers nothing")
     before = session.counters()
@@ -26,13 +24,13 @@ def play(program: Program, rank_node: I32, session: Session) -> Trace:
     started = session.started_ps()[first : first + n]
     ended = session.ended_ps()[first : first + n]
     counters = session.counters()
-    moved = np.asarray(counters.tx_bytes) - before.tx_bytes
-    if len(program.communications) and program.ranks > 1 and not moved.any():
+    moved = counters.since(before)
+    if len(program.communications) and program.ranks > 1 and not moved.tx_bytes.any():
         raise InvariantError(f"{program.name} moved no bytes though it communicates")
     return Trace(
         fidelity=session.fidelity,
         end_ps=int(ended.max()) - began,
         start_ps=started - began,
         end_op_ps=ended - began,
-        counters=counters,
+        counters=moved,
     )

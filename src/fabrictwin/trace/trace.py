@@ -23,6 +23,20 @@ class Counters:
     ecn_marks: I64 | None = None
     pauses: I64 | None = None  # pause frames sent
 
+    def since(self, earlier: Counters) -> Counters:
+        """What was counted after `earlier`, an older reading of the same session."""
+
+        def less(now: I64 | None, before: I64 | None) -> I64 | None:
+            return None if now is None or before is None else now - before
+
+        return Counters(
+            self.tx_bytes - earlier.tx_bytes,
+            *(
+                less(getattr(self, name), getattr(earlier, name))
+                for name in ("wait_ps", "drops", "ecn_marks", "pauses")
+            ),
+        )
+
 
 @dataclass(frozen=True)
 class Trace:
