@@ -1,0 +1,97 @@
+"""What an operator sets of the manager: its rank, keys, partitions, quality of service, routing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fabrictwin.errors import ConfigError
+from fabrictwin.routing.options import Options
+from fabrictwin.subnet.agents.state import GID_PREFIX
+from fabrictwin.subnet.wire.smp import SlToVl, VlArbitration
+
+DEFAULT_PKEY = 0x7FFF  # the lower 15 bits: which partition
+FULL = 0x8000  # the membership bit
+IPOIB_QKEY = 0x0B1B
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition: its key (15 bits), who is a full and who a limited member by port GUID. None is everybody."""
+
+    pkey: int
+    full: frozenset[int] | None = frozenset()
+    limited: frozenset[int] | None = frozenset()
+    ipoib: bool = False  # whether it has an IPoIB broadcast group
+
+    def __post_init__(self) -> None:
+        if not 0 < self.pkey <= DEFAULT_PKEY:
+            raise ConfigError(f"got {self.pkey:#x}, expected 0x1 to 0x7fff", key="partition.pkey")
+
+    def key_of(self, guid: int) -> int:
+        """The P_Key of a port, 0 where it is no member."""
+        if self.full is None or guid in self.full:
+            return self.pkey | FULL
+        return self.pkey if self.limited is None or guid in self.limited else 0
+
+
+def _spread_low() -> tuple[tuple[int, int], ...]:
+    return ((0, 4), *((vl, 4) for vl in range(1, 8)))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to manage a subnet."""
+
+    priority: int = 0
+    sm_key: int = 1
+    m_key: int = 0
+    m_key_protect: int = 0
+    gid_prefix: int = GID_PREFIX
+    engine: str = "auto"
+    routing: Options = field(default_factory=Options)
+    max_vls: int = 4  # code of OperationalVLs: 4 is VL 0 to 7
+    mtu_code: int = 5
+    subnet_timeout: int = 18
+    partitions: tuple[Partition, ...] = (Partition(DEFAULT_PKEY, full=None, ipoib=True),)
+    enforce_partitions: bool = False  # also at the switch ports that face adapters
+    qos: bool = True  # program SL to VL and VL arbitration; otherwise leave them
+    sl_to_vl: tuple[int, ...] = field(default=(*(sl % 8 for sl in range(15)), 7))
+    vl_low: tuple[tuple[int, int], ...] = field(default_factory=_spread_low)  # (VL, weight)
+    vl_high: tuple[tuple[int, int], ...] = ((0, 4), *((vl, 0) for vl in range(1, 8)))
+    vl_high_limit: int = 0
+    take_over_after: int = 3  # polls that a master may leave unanswered
+
+    def __post_init__(self) -> None:
+        for key, got, most in (
+            ("priority", self.priority, 15),
+            ("max_vls", self.max_vls, 5),
+            ("mtu_code", self.mtu_code, 5),
+        ):
+            if not 0 <= got <= most:
+                raise ConfigError(f"got {got}, expected 0 to {most}", key=key)
+
+    @property
+    def lmc(self) -> int:
+        return self.routing.lmc
+
+    def sl_to_vl_bytes(self, operational_vls: int) -> bytes:
+        """The table for a port with so many VLs (its code): VLs beyond fold back."""
+        vls = VL_COUNTS[operational_vls]
+        return SlToVl(vls=tuple(vl % vls for vl in self.sl_to_vl)).encode()
+
+    def arbitration_bytes(self, *, high: bool, entries: int, operational_vls: int) -> bytes:
+        """The low or high table with as many entries as the port takes; entries of absent VLs get no weight."""
+        vls = VL_COUNTS[operational_vls]
+        table = (self.vl_high if high else self.vl_low)[: min(entries, 32)]
+        padding = (0,) * (32 - len(table))
+        return VlArbitration(
+            vls=(*(vl % vls for vl, _ in table), *padding),
+            weights=(*(weight if vl < vls else 0 for vl, weight in table), *padding),
+        ).encode()
+
+    def pkeys_of(self, guid: int) -> tuple[int, ...]:
+        """The P_Keys of a port, in the order of the partitions."""
+        return tuple(key for key in (partition.key_of(guid) for partition in self.partitions) if key)
+
+
+VL_COUNTS = {0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 15}

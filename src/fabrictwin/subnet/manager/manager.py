@@ -1,0 +1,552 @@
+"""The subnet manager: sweeps, decides who is master, keeps the subnet up, answers.
+
+It speaks datagrams and nothing else, through a `Transport`; it has no clock of its own. A sweep runs to its end
+when it is called; what arrives otherwise (traps, queries, another manager's questions) is handed to `receive`,
+and `poll` says what is to be sent by now. Whoever runs it sweeps again when `wants_sweep` says so.
+
+After a failure only what must move is routed anew, and the report says which paths were broken, for how long, and
+which entries of tables changed. Engines whose freedom from deadlock hangs on more than shortest paths route anew
+as a whole where keeping entries would break it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.routing.filling import NO_LANES, Tables
+from fabrictwin.routing.judge import deadlock
+from fabrictwin.subnet.agents.network import Frame, trap_mad
+from fabrictwin.subnet.manager import multicast
+from fabrictwin.subnet.manager.administration import Administration
+from fabrictwin.subnet.manager.config import FULL, Settings
+from fabrictwin.subnet.manager.discovery import Discovery, Finding, Node, Port, Subnet
+from fabrictwin.subnet.manager.lids import Wish, assign
+from fabrictwin.subnet.manager.programming import Programmer
+from fabrictwin.subnet.manager.tables import (
+    Graph,
+    broken_paths,
+    carry_over,
+    fill,
+    graph_of,
+    port_guid,
+    reroute,
+)
+from fabrictwin.subnet.manager.transport import HERE, Path, Transport, get, put
+from fabrictwin.subnet.wire.fields import MadError
+from fabrictwin.subnet.wire.header import DIRECTION, SMP_DATA, MadClass, Method
+from fabrictwin.subnet.wire.notice import Notice, Trap
+from fabrictwin.subnet.wire.smp import (
+    AttributeId,
+    Capability,
+    NodeInfo,
+    PhysState,
+    PortInfo,
+    PortState,
+    SmInfo,
+    SmState,
+    SwitchInfo,
+)
+
+# modifiers of a Set of SMInfo (IBTA volume 1, 14.4.1)
+HANDOVER, ACKNOWLEDGE, DISABLE, STANDBY, DISCOVER = 1, 2, 3, 4, 5
+POLL_PS = 10**12
+
+
+@dataclass(frozen=True)
+class Rerouting:
+    """What a change of the fabric did to the tables."""
+
+    broken_paths: int  # (switch with adapters, LID) whose packets went nowhere
+    entries: int  # table entries that changed
+    switches: int  # that hold them
+    lids: tuple[int, ...]  # destinations that were cut off from somebody
+    repaired_ps: int  # when the last of their entries was answered; NONE where nothing was broken
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """One sweep."""
+
+    kind: str  # heavy or light
+    state: SmState
+    started_ps: int
+    ended_ps: int
+    nodes: int
+    switches: int
+    endpoints: int
+    engine: str
+    remark: str
+    findings: tuple[Finding, ...]
+    arrived: tuple[str, ...]  # names of ports that came since the last sweep
+    gone: tuple[str, ...]
+    rerouting: Rerouting | None
+
+
+@dataclass
+class Memory:
+    """What outlives a manager: the LIDs by port GUID."""
+
+    lid: dict[int, int] = field(default_factory=dict)
+
+
+class SubnetManager:
+    """One manager on one port."""
+
+    def __init__(
+        self, transport: Transport, settings: Settings | None = None, *, memory: Memory | None = None
+    ) -> None:
+        self.transport = transport
+        self.settings = settings or Settings()
+        self.memory = memory or Memory()
+        transport.m_key = self.settings.m_key
+        self.state = SmState.DISCOVERING
+        self.subnet = Subnet()
+        self.programmer = Programmer(transport, self.settings)
+        self.administration = Administration(self)
+        self.lid: dict[int, int] = {}
+        self.graph: Graph | None = None
+        self.tables: Tables | None = None
+        self.others: dict[int, tuple[int, SmInfo]] = {}  # other managers by GUID: LID and what they said
+        self.wants_sweep = True
+        self.by_guid: dict[int, Port] = {}
+        self._by_lid: dict[int, Port] = {}
+        self._guid = 0
+        self._activity = 0
+        self._master: Node | None = None
+        self._missed = 0
+        self._next_poll_ps = 0
+        self._handed_to: int | None = None
+
+    # -- sweeps --------------------------------------------------------------------------------------------
+
+    def sweep(self) -> SweepReport:
+        """The heavy sweep: discover, decide who is master, and if it is this one, set everything up."""
+        started = self.transport.now_ps
+        self.wants_sweep = False
+        self._activity += 1
+        found = Discovery(self.transport).run()
+        before = self.subnet
+        if found.own is None:
+            self.state = SmState.NOT_ACTIVE
+            self.subnet = found
+            return self._report("heavy", started, (), (), None)
+        self._guid = port_guid(found.own)
+        self.subnet = found
+        if not self._elect():
+            self.by_guid = {port_guid(port): port for node in found.nodes.values() for port in node.ends()}
+            return self._report("heavy", started, (), (), None)
+        self.state = SmState.MASTER
+        self._forget_restarted(before)
+        arrived, gone = self._compare(before, found) if before.own is not None else ([], [])
+        self._configure(kind_of_change="heavy")
+        self._announce(arrived, gone)
+        rerouting = self._last_rerouting if before.own is not None else None
+        return self._report("heavy", started, _names(arrived), _names(gone), rerouting)
+
+    def light_sweep(self) -> SweepReport:
+        """Ask every switch whether a port changed; look closer only there. A new link calls for a heavy sweep."""
+        started = self.transport.now_ps
+        if self.state != SmState.MASTER or self.subnet.own is None:
+            return self.sweep()
+        self.wants_sweep = False
+        self._activity += 1
+        switches = self.subnet.switches
+        answers = self.transport.exchange([get(node.path, AttributeId.SWITCH_INFO) for node in switches])
+        changed: list[Node] = []
+        away: list[Node] = []
+        for node, answer in zip(switches, answers, strict=True):
+            if answer is None:
+                away.append(node)
+            elif not answer[0]:
+                node.switch = SwitchInfo.decode(answer[1])
+                if node.switch.port_state_change:
+                    changed.append(node)
+        if not changed and not away:
+            return self._report("light", started, (), (), None)
+        if self._look_at(changed):
+            return self.sweep()
+        before = {port_guid(port): port for node in self.subnet.nodes.values() for port in node.ends()}
+        self._find_paths()
+        again = [node for node in away if node.guid in self.subnet.nodes]
+        answers = self.transport.exchange([get(node.path, AttributeId.SWITCH_INFO) for node in again])
+        reached = [node for node, answer in zip(again, answers, strict=True) if answer is not None]
+        if self._look_at(reached):
+            return self.sweep()
+        if any(answer is None for answer in answers):
+            return self.sweep()  # more is amiss than links that went down
+        self._find_paths()
+        now = {port_guid(port) for node in self.subnet.nodes.values() for port in node.ends()}
+        gone = [port for guid, port in before.items() if guid not in now]
+        self._configure(kind_of_change="failure")
+        self._announce([], gone)
+        return self._report("light", started, (), _names(gone), self._last_rerouting)
+
+    def _look_at(self, switches: list[Node]) -> bool:
+        """Read the ports of changed switches and take links apart that are down; True where one came up."""
+        asked = [port for node in switches for port in node.ports.values() if port.number]
+        answers = self.transport.exchange(
+            [get(port.node.path, AttributeId.PORT_INFO, port.number) for port in asked]
+        )
+        appeared = False
+        for port, answer in zip(asked, answers, strict=True):
+            if answer is None or answer[0]:
+                continue
+            port.info = PortInfo.decode(answer[1])
+            up = port.info.port_physical_state == PhysState.LINK_UP
+            if up and port.peer is None:
+                appeared = True
+            elif up and port.info.port_state < PortState.ARMED:
+                appeared = True  # it went and came back: what is behind it may have changed
+            elif not up and port.peer is not None:
+                port.peer.peer = None
+                port.peer = None
+        return appeared
+
+    def _find_paths(self) -> None:
+        """Directed routes over the links that are left; nodes that none leads to are gone."""
+        own = self.subnet.own
+        assert own is not None
+        start = own.node
+        reached = {start.guid: start}
+        queue = deque([start])
+        while queue:
+            node = queue.popleft()
+            for number in sorted(node.ports):
+                far = node.ports[number].peer
+                if far is None or far.node.guid in reached or (not node.is_switch and node is not start):
+                    continue
+                far.node.path = node.path.beyond(number)
+                reached[far.node.guid] = far.node
+                queue.append(far.node)
+        self.subnet.nodes = {guid: node for guid, node in self.subnet.nodes.items() if guid in reached}
+
+    def _forget_restarted(self, before: Subnet) -> None:
+        """A node that was away, or that has lost its LID, has lost its tables too."""
+        if before.own is None:
+            return
+        for node in self.subnet.nodes.values():
+            if node.guid not in before.nodes or any(port.info.lid == 0 for port in node.ends()):
+                self.programmer.forget(node)
+
+    def _compare(self, before: Subnet, found: Subnet) -> tuple[list[Port], list[Port]]:
+        old = {port_guid(port): port for node in before.nodes.values() for port in node.ends()}
+        new = {port_guid(port): port for node in found.nodes.values() for port in node.ends()}
+        arrived = [port for guid, port in new.items() if guid not in old]
+        gone = [port for guid, port in old.items() if guid not in new]
+        return arrived, gone
+
+    # -- setting up ----------------------------------------------------------------------------------------
+
+    _last_rerouting: Rerouting | None = None
+
+    def _configure(self, *, kind_of_change: str) -> None:
+        subnet, settings, programmer = self.subnet, self.settings, self.programmer
+        ends = [port for node in subnet.nodes.values() for port in node.ends()]
+        wishes = [Wish(port_guid(p), p.info.lid, 0 if p.number == 0 else settings.lmc) for p in ends]
+        self.lid = assign(wishes, self.memory.lid)
+        self.memory.lid.update(self.lid)
+        self.by_guid = {port_guid(port): port for port in ends}
+        self._by_lid = {}
+        for port in ends:
+            port.info.lid, port.info.lmc, was = self.lid[port_guid(port)], port.info.lmc, port.info.lid
+            for k in range(1 << (0 if port.number == 0 else settings.lmc)):
+                self._by_lid[port.info.lid + k] = port
+            port.info.lid = was
+        programmer.findings.clear()
+        if kind_of_change == "heavy":
+            programmer.partitions(subnet)
+        self._route(kind_of_change)
+        if settings.qos:
+            programmer.lanes(subnet)
+        self.administration.standing_groups()
+        self.update_multicast()
+        assert subnet.own is not None
+        programmer.ports(subnet, self.lid, sm_lid=self.lid[self._guid])
+        for kind, where, text in programmer.findings:
+            subnet.find(kind, where, text)
+
+    def _route(self, kind_of_change: str) -> None:
+        graph = graph_of(self.subnet, self.lid, self.settings.lmc)
+        self.graph = graph
+        known = bool(self.programmer.lft)
+        old = carry_over(graph, self.programmer.lft)
+        tables = None
+        if kind_of_change == "failure" and self.tables is not None and not self.tables.lane.size:
+            kept = reroute(graph, old)
+            candidate = Tables(
+                self.tables.engine, kept, NO_LANES, 1, "after a failure, as few entries as possible"
+            )
+            if self.tables.engine == "minhop" or _is_deadlock_free(graph, candidate):
+                tables = candidate  # min-hop promises no freedom from deadlock
+        if tables is None:
+            tables = fill(graph, self.settings)
+        self.tables = tables
+        broken = broken_paths(graph, old, tables.lft) if known else None
+        done = self.programmer.forwarding(graph, tables.lft)
+        if broken is None:
+            self._last_rerouting = None
+            return
+        differs = old[:, : tables.lft.shape[1]] != tables.lft
+        self._last_rerouting = Rerouting(
+            broken_paths=broken.paths,
+            entries=int(differs.sum()),
+            switches=int(differs.any(axis=1).sum()),
+            lids=tuple(int(lid) for lid in broken.lids),
+            repaired_ps=int(done[broken.lids].max()) if len(broken.lids) else NONE,
+        )
+
+    def update_multicast(self) -> None:
+        """Bring the trees of all groups in line with their members."""
+        subnet = self.subnet
+        self.administration.tree_changed = False
+        groups = self.administration.groups.values()
+        if not any(group.members for group in groups) and not self.programmer._multicast:
+            return
+        tree = multicast.spanning_tree(subnet)
+        masks: dict[int, dict[int, int]] = {}
+        for group in groups:
+            members = {
+                self.by_guid[gid & 0xFFFFFFFFFFFFFFFF]
+                for gid in group.members
+                if gid & 0xFFFFFFFFFFFFFFFF in self.by_guid
+            }
+            masks[group.mlid] = multicast.port_masks(subnet, tree, members)
+        self.programmer.multicast(subnet, masks)
+
+    def _announce(self, arrived: list[Port], gone: list[Port]) -> None:
+        prefix = self.settings.gid_prefix << 64
+        for port in gone:
+            self.administration.drop_members(port_guid(port))
+        for trap, ports in ((Trap.GID_IN_SERVICE, arrived), (Trap.GID_OUT_OF_SERVICE, gone)):
+            for port in ports:
+                self.administration.tell(trap, prefix | port_guid(port))
+        if self.administration.tree_changed:
+            self.update_multicast()
+
+    def _report(
+        self,
+        kind: str,
+        started: int,
+        arrived: tuple[str, ...],
+        gone: tuple[str, ...],
+        rerouting: Rerouting | None,
+    ) -> SweepReport:
+        subnet = self.subnet
+        return SweepReport(
+            kind=kind,
+            state=self.state,
+            started_ps=started,
+            ended_ps=self.transport.now_ps,
+            nodes=len(subnet.nodes),
+            switches=len(subnet.switches),
+            endpoints=len(subnet.endpoints),
+            engine=self.tables.engine if self.tables is not None else "",
+            remark=self.tables.remark if self.tables is not None else "",
+            findings=tuple(subnet.findings),
+            arrived=arrived,
+            gone=gone,
+            rerouting=rerouting,
+        )
+
+    # -- who is master -------------------------------------------------------------------------------------
+
+    def sm_info(self) -> SmInfo:
+        """What this manager says of itself. Its rank hangs on its GUID, so it must know that before anything."""
+        if not self._guid:
+            (answer,) = self.transport.exchange([get(HERE, AttributeId.NODE_INFO)])
+            if answer is not None and not answer[0]:
+                self._guid = NodeInfo.decode(answer[1]).port_guid
+        return SmInfo(
+            guid=self._guid,
+            sm_key=self.settings.sm_key,
+            act_count=self._activity,
+            priority=self.settings.priority,
+            sm_state=self.state,
+        )
+
+    def _ranks_above(self, other: SmInfo) -> bool:
+        """Higher priority wins, then the lower GUID (14.4.1)."""
+        return (-self.settings.priority, self._guid) < (-other.priority, other.guid)
+
+    def _elect(self) -> bool:
+        """Ask every other manager what it is; says whether this one is to be master."""
+        self.others = {}
+        nodes = [
+            (node, port)
+            for node in self.subnet.nodes.values()
+            for port in node.ends()
+            if port.info.capability_mask & Capability.IS_SM and port_guid(port) != self._guid
+        ]
+        answers = self.transport.exchange([get(node.path, AttributeId.SM_INFO) for node, _ in nodes])
+        above: list[tuple[Node, SmInfo]] = []
+        for (node, port), answer in zip(nodes, answers, strict=True):
+            if answer is None or answer[0]:
+                continue  # it says that it manages, and nobody is there to ask
+            info = SmInfo.decode(answer[1])
+            self.others[port_guid(port)] = (port.info.lid, info)
+            if info.sm_state == SmState.MASTER:
+                # a master keeps the subnet until it hands over, but one of lower rank is asked to
+                above.append((node, info))
+            elif info.sm_state in (SmState.DISCOVERING, SmState.STANDBY) and not self._ranks_above(info):
+                above.append((node, info))
+        if self.state == SmState.MASTER:
+            # the master goes on; one that ranks above it is given the subnet, by a SubnSet(SMInfo)
+            better = [(node, info) for node, info in above if not self._ranks_above(info)]
+            standby = [(node, info) for node, info in better if info.sm_state == SmState.STANDBY]
+            if not standby:
+                # two masters: the subnet was in two parts; the lower yields
+                rival = [(node, info) for node, info in better if info.sm_state == SmState.MASTER]
+                if rival:
+                    self._stand_by(rival[0][0])
+                    return False
+                return True
+            best = min(standby, key=lambda pair: (-pair[1].priority, pair[1].guid))
+            (answer,) = self.transport.exchange(
+                [put(best[0].path, AttributeId.SM_INFO, self.sm_info().encode(), HANDOVER)]
+            )
+            if answer is None or answer[0]:
+                return True
+            self._stand_by(best[0])
+            return False
+        if not above:
+            return True
+        masters = [pair for pair in above if pair[1].sm_state == SmState.MASTER]
+        best = min(masters or above, key=lambda pair: (-pair[1].priority, pair[1].guid))
+        self._stand_by(best[0])
+        return False
+
+    def _stand_by(self, master: Node) -> None:
+        self.state = SmState.STANDBY
+        self._master, self._missed = master, 0
+        self._next_poll_ps = self.transport.now_ps + POLL_PS
+
+    def _poll_master(self, now_ps: int) -> None:
+        """A standby manager asks the master whether it lives (14.4.1)."""
+        assert self._master is not None
+        self._next_poll_ps = now_ps + POLL_PS
+        (answer,) = self.transport.exchange([get(self._master.path, AttributeId.SM_INFO)])
+        info = None if answer is None or answer[0] else SmInfo.decode(answer[1])
+        if info is not None and info.sm_state == SmState.MASTER:
+            self._missed = 0
+            return
+        self._missed += 1
+        if info is not None and info.sm_state in (SmState.STANDBY, SmState.NOT_ACTIVE) and self._ranks_above(info):
+            self._missed = self.settings.take_over_after
+        if self._missed >= self.settings.take_over_after:
+            self.state = SmState.DISCOVERING
+            self._master = None
+            self.wants_sweep = True
+
+    # -- what arrives --------------------------------------------------------------------------------------
+
+    def receive(self, frame: Frame, now_ps: int) -> list[Frame]:
+        """A datagram that nobody here asked for; what to send in return. Malformed ones are dropped."""
+        mad = frame.mad
+        try:
+            if mad[1] == MadClass.SUBN_ADM:
+                if self.state != SmState.MASTER:
+                    return []
+                out = self.administration.receive(frame, now_ps)
+                if self.administration.tree_changed:
+                    self.update_multicast()
+                return out + self.administration.poll(now_ps)
+            if mad[1] not in (MadClass.SUBN_LID, MadClass.SUBN_DIRECTED):
+                return []
+            if mad[3] == Method.TRAP:
+                return self._trap(frame, now_ps)
+            attribute = mad[16] << 8 | mad[17]
+            if attribute == AttributeId.SM_INFO and mad[3] in (Method.GET, Method.SET):
+                return [self._answer_sm_info(frame)]
+        except MadError:
+            pass
+        return []
+
+    def _trap(self, frame: Frame, now_ps: int) -> list[Frame]:
+        """Repress it, remember to look, pass it on to who subscribed."""
+        if self.state != SmState.MASTER:
+            return []
+        told = Notice.decode(frame.mad, SMP_DATA.start)
+        tid = int.from_bytes(frame.mad[8:16], "big")
+        back = trap_mad(tid, told.encode(), Method.TRAP_REPRESS)
+        if told.trap_number == Trap.LINK_STATE_CHANGE or told.trap_number == Trap.LOCAL_CHANGES:
+            self.wants_sweep = True
+        issuer = self.by_lid(told.issuer_lid)
+        self.administration.report(told, port_guid(issuer) if issuer is not None else 0)
+        return [Frame(frame.slid, frame.dlid, 0, 0, back), *self.administration.poll(now_ps)]
+
+    def _answer_sm_info(self, frame: Frame) -> Frame:
+        mad = frame.mad
+        modifier = int.from_bytes(mad[20:24], "big")
+        if mad[3] == Method.SET:
+            asked = SmInfo.decode(mad, SMP_DATA.start)
+            if modifier == HANDOVER and self.state == SmState.STANDBY:
+                self.state = SmState.DISCOVERING
+                self._master = None
+                self.wants_sweep = True
+            elif modifier == DISABLE and self.state == SmState.STANDBY:
+                self.state = SmState.NOT_ACTIVE
+            elif modifier == {SmState.NOT_ACTIVE: STANDBY, SmState.STANDBY: DISCOVER}.get(self.state):
+                self.state, self.wants_sweep = SmState.DISCOVERING, True
+            self.others[asked.guid] = (frame.slid, asked)
+        status = DIRECTION if mad[1] == MadClass.SUBN_DIRECTED else 0
+        data = self.sm_info().encode().ljust(64, b"\0")
+        answer = b"".join((mad[:3], b"\x81", status.to_bytes(2, "big"), mad[6:64], data, mad[128:]))
+        return Frame(frame.slid, frame.dlid, frame.sqp, frame.dqp, answer)
+
+    def poll(self, now_ps: int) -> list[Frame]:
+        """What is due by now."""
+        if self.state == SmState.STANDBY and self._master is not None and now_ps >= self._next_poll_ps:
+            self._poll_master(now_ps)
+        return self.administration.poll(now_ps) if self.state == SmState.MASTER else []
+
+    # -- look-ups ------------------------------------------------------------------------------------------
+
+    def by_lid(self, lid: int) -> Port | None:
+        return self._by_lid.get(lid)
+
+    def common_pkey(self, a: int, b: int) -> int:
+        """A P_Key over which two ports may talk: limited members do not talk to each other. 0 for none."""
+        mine = {key & ~FULL: key for key in self.settings.pkeys_of(a)}
+        for key in self.settings.pkeys_of(b):
+            other = mine.get(key & ~FULL)
+            if other is not None and (key | other) & FULL:
+                return other | (key & FULL)
+        return 0
+
+    def service_level(self, source: Port, lid: int) -> int:
+        """The service level that the tables want from a port to a LID."""
+        tables, graph = self.tables, self.graph
+        if tables is None or graph is None or not tables.lane.size or source.peer is None:
+            return 0
+        switch = source.node if source.node.is_switch else source.peer.node
+        row = graph.row.get(switch.guid, NONE)
+        column = int(graph.switches.edge_column[row]) if row != NONE else NONE
+        return 0 if column == NONE else int(tables.lane[lid, column])
+
+    def path_to(self, guid: int) -> Path | None:
+        """The directed route to a node."""
+        node = self.subnet.nodes.get(guid)
+        return None if node is None else node.path
+
+    def lid_table(self) -> np.ndarray:
+        """[LIDs in use, 2] LID and port GUID, for people."""
+        pairs = sorted((lid, guid) for guid, lid in self.lid.items())
+        return np.array(pairs, np.uint64).reshape(-1, 2)
+
+
+def _is_deadlock_free(graph: Graph, tables: Tables) -> bool:
+    """Whether paths between adapters can wait for each other in a circle."""
+    switches, lids = graph.switches, graph.lids
+    adapters = switches.endpoint_adapter
+    bases = lids.endpoint[adapters]
+    every = (bases[:, None] + np.arange(1 << lids.lmc, dtype=np.int32)).reshape(-1).astype(np.int32)
+    sources = np.flatnonzero(switches.row_adapters).astype(np.int32)
+    return deadlock(switches, tables, every, sources).free
+
+
+def _names(ports: list[Port]) -> tuple[str, ...]:
+    return tuple(str(port) for port in ports)
