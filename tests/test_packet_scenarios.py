@@ -74,7 +74,9 @@ def test_a_stuck_receiver_spreads_pauses_to_hosts_that_never_sent_to_it():
     """Host 5 stops draining (its switch's port runs at 100 Mb/s): the pause reaches every sender's own port."""
     stuck = {(5, 8): 10**8, (8, 5): 10**8}
     links = [(h, 7) for h in range(5)] + [(5, 8), (6, 8), (7, 8)]
-    m = machine(wire(links, 7, 9, link_bps=stuck, buffer_bytes=4 * MB), roce(), [(h, 5, 20 * MB) for h in range(4)])
+    m = machine(
+        wire(links, 7, 9, link_bps=stuck, buffer_bytes=4 * MB), roce(), [(h, 5, 20 * MB) for h in range(4)]
+    )
     post(m, [(4, 6, 20 * MB)])
     m.run(2000 * US)
     bystander = int(m.wiring.endpoint_port[4])
@@ -236,7 +238,11 @@ def test_dcqcn_halves_the_pauses_of_an_incast_at_least():
     pfc = machine(star(17, buffer_bytes=8 * MB), roce(), flows)
     pfc.run()
     ecn = roce(
-        ecn_kmin_bytes=100_000, ecn_kmax_bytes=400_000, ecn_bps=400 * GBPS, ecn_pmax_q=int(0.2 * 2**32), cnp_ps=50 * US
+        ecn_kmin_bytes=100_000,
+        ecn_kmax_bytes=400_000,
+        ecn_bps=400 * GBPS,
+        ecn_pmax_q=int(0.2 * 2**32),
+        cnp_ps=50 * US,
     )
     both = machine(star(17, buffer_bytes=8 * MB), ecn, flows, control=1)
     set_dcqcn(both)
@@ -269,7 +275,9 @@ def test_spraying_spreads_one_flow_over_all_paths_in_order_of_completion():
     m = machine(wiring, roce(), [(0, 15, 4 * MB)], mode=s.SELECTIVE, reorder=s.NEVER, spray=True)
     m.add_tasks([s.MESSAGE] * 3, [0] * 3, [MB] * 3, [0] * 3)
     m.run()
-    cores = [p for p in range(len(wiring.port_node)) if wiring.port_node[p] >= 32 and m.state.port.tx_payload[p] > 0]
+    cores = [
+        p for p in range(len(wiring.port_node)) if wiring.port_node[p] >= 32 and m.state.port.tx_payload[p] > 0
+    ]
     assert len(cores) == 4
     assert m.state.log[:4].tolist() == [0, 1, 2, 3]
 
@@ -323,7 +331,13 @@ def test_a_pause_that_nobody_renews_lapses():
 def test_trimming_tells_the_sender_at_once():
     """Two senders into one host with shallow queues: cut packets return as NAKs, no timeout is needed."""
     config = roce(
-        lossless=0, lanes=2, strict=2, trim_wire_bytes=84, trim_lane=1, queue_limit_bytes=40_000, window_packets=512
+        lossless=0,
+        lanes=2,
+        strict=2,
+        trim_wire_bytes=84,
+        trim_lane=1,
+        queue_limit_bytes=40_000,
+        window_packets=512,
     )
     flows = [(i, 4, MB) for i in range(4)]
     m = machine(

@@ -28,7 +28,9 @@ def traffic(
     balance: Balance = typer.Option(Balance.routed, help="How switches choose among equal-cost ports."),
     control: Control = typer.Option(Control.none, help="Congestion control (Ethernet)."),
     dcqcn: str = typer.Option("sigcomm15", metavar="NAME", help="DCQCN's parameter set."),
-    lossy: bool = typer.Option(False, "--lossy", help="Ethernet without priority flow control: full buffers drop."),
+    lossy: bool = typer.Option(
+        False, "--lossy", help="Ethernet without priority flow control: full buffers drop."
+    ),
     selective: bool = typer.Option(False, "--selective", help="Selective repeat instead of go-back-N."),
     store_and_forward: bool = typer.Option(
         False, "--store-and-forward", help="Switches take packets in whole before they pass them on."

@@ -144,5 +144,7 @@ NSCC = Nscc(source="Ultra Ethernet reference simulator")
 def dcqcn_parameters(name: str) -> Dcqcn:
     """A named set. Raises ConfigError."""
     if name not in DCQCN:
-        raise ConfigError(f"got {name!r}, expected one of {', '.join(DCQCN)}{did_you_mean(name, DCQCN)}", key="dcqcn")
+        raise ConfigError(
+            f"got {name!r}, expected one of {', '.join(DCQCN)}{did_you_mean(name, DCQCN)}", key="dcqcn"
+        )
     return DCQCN[name]

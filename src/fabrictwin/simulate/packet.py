@@ -119,7 +119,9 @@ class PacketSession:
     ) -> None:
         """Expand what is used, and refuse it where it is too much."""
         host = self.fabric.node_host
-        uses = np.bincount(operations.communication[operations.communication != NONE], minlength=len(communications))
+        uses = np.bincount(
+            operations.communication[operations.communication != NONE], minlength=len(communications)
+        )
         hops = 0
         for at in np.flatnonzero(uses).tolist():
             channels = communications[at].channels
@@ -134,7 +136,12 @@ class PacketSession:
         check_size(hops, self.options, "this program")
 
     def _expand(
-        self, tasks: _Tasks, communication: Communication, channels: list[patterns.Sends], rank_node: I32, begin: int
+        self,
+        tasks: _Tasks,
+        communication: Communication,
+        channels: list[patterns.Sends],
+        rank_node: I32,
+        begin: int,
     ) -> list[int]:
         """Messages of one communication; returns the tasks that end it."""
         lasts: list[int] = []
@@ -213,7 +220,7 @@ class PacketSession:
         return _Way(legs, delay, 0 if self.options.gpudirect else self.options.staging_chunk_bytes)
 
     def _add(self, connections: list[tuple[float, Any]]) -> list[tuple[float, int]]:
-        first = self.network.machine.add_queue_pairs([c for _, c in connections])
+        first = self.network.connect([c for _, c in connections])
         return [(share, first + i) for i, (share, _) in enumerate(connections)]
 
     def _memory(self, node: int) -> int:

@@ -43,11 +43,15 @@ def _headers(fabric: Fabric) -> tuple[int, int, int]:
     return overhead, first, ack if fabric.technology == "infiniband" else max(ack, _MIN_ETHERNET)
 
 
+def _too_large(error: Exception) -> ConfigError:
+    return ConfigError(f"the packet engine {error}; a smaller cut of the job fits", key="packet")
+
+
 class PacketNetwork:
     """The packet kernel over one fabric. Adapters are endpoints, numbered as in the fabric."""
 
     def __init__(self, fabric: Fabric, routes: Routes, options: PacketOptions | None = None) -> None:
-        from fabrictwin.kernel.packet.machine import Machine
+        from fabrictwin.kernel.packet.machine import Machine, OutOfMemoryError
 
         self.fabric, self.routes = fabric, routes
         self.options = options or PacketOptions()
@@ -57,8 +61,11 @@ class PacketNetwork:
         self.nic_bps = int(rates.max()) if len(rates) else 0
         try:
             self.machine = Machine(self._wiring(), self._config(), limit_bytes=self.options.memory_limit_bytes)
+            self.machine.check_memory(0)
         except ValueError as error:
             raise ConfigError(f"the packet engine cannot model this network: {error}", key="packet") from None
+        except OutOfMemoryError as error:
+            raise _too_large(error) from None
         self._set_endpoints()
         self._set_control()
         self._qpn = np.full(len(fabric.nic_node), FIRST_QPN, np.int64)
@@ -97,9 +104,7 @@ class PacketNetwork:
             np.diff(fabric.node_port_start)[fabric.port_node] * options.lanes, 1
         )
         given = options.credit_bytes if options.credit_bytes else np.maximum(share, deep)
-        flags = np.where(
-            network, s.CREDIT if infiniband else s.PFC, s.CREDIT | s.INTERNAL
-        ).astype(np.int32)
+        flags = np.where(network, s.CREDIT if infiniband else s.PFC, s.CREDIT | s.INTERNAL).astype(np.int32)
         ethernet_buffer = options.buffer_bytes or fabric.node_buffer_bytes
         buffer = np.where(kind == NodeKind.SWITCH, ethernet_buffer, 0).astype(np.int64)
         buffer[kind == NodeKind.NIC] = 4 << 20  # an estimate: adapters do not publish their buffers
@@ -323,6 +328,15 @@ class PacketNetwork:
             back=back,
         )
 
+    def connect(self, connections: list[Connection]) -> int:
+        """Add queue pairs; returns the number of the first. Raises ConfigError where memory does not reach."""
+        from fabrictwin.kernel.packet.machine import OutOfMemoryError
+
+        try:
+            return self.machine.add_queue_pairs(connections)
+        except OutOfMemoryError as error:
+            raise _too_large(error) from None
+
     # ------------------------------------------------------------------ running
 
     def run(self, until_ps: int | None = None, *, drain: bool = False) -> None:
@@ -333,7 +347,7 @@ class PacketNetwork:
         try:
             status = self.machine.run(s.NEVER - 1 if until_ps is None else until_ps, drain=drain)
         except OutOfMemoryError as error:
-            raise ConfigError(f"the packet engine {error}; a smaller cut of the job fits", key="packet") from None
+            raise _too_large(error) from None
         except MachineError as error:
             at = int(self.machine.state.clock[0].unroutable)
             name = self.fabric.node_name(int(self.fabric.nic_node[at])) if at != NONE else "packet engine"

@@ -33,7 +33,9 @@ class PacketOptions:
     store_and_forward: bool = False  # network switches; otherwise they cut through
     buffer_alpha_256: int = 32  # dynamic threshold: 1/8 as in the HPCC authors' model of a switch
     buffer_bytes: int = 0  # of every Ethernet switch; 0: the catalog's
-    credit_bytes: int = 0  # a lane's buffer at every InfiniBand input; 0: the switch's share, a round trip at least
+    credit_bytes: int = (
+        0  # a lane's buffer at every InfiniBand input; 0: the switch's share, a round trip at least
+    )
     credit_batch_bytes: int = 16 << 10
     hoq_ps: int = 0  # head-of-queue lifetime; OpenSM sets 1.07 s, far beyond what is simulated
     gpudirect: bool = True

@@ -105,11 +105,15 @@ def read_traffic(path: str | Path) -> Traffic:
         for end in ("source", "destination"):
             if row[end] >= head["Nodes"]:
                 raise ConfigError(
-                    f"got node {row[end]}, expected one of the {head['Nodes']} nodes from 0", file=path, line=number
+                    f"got node {row[end]}, expected one of the {head['Nodes']} nodes from 0",
+                    file=path,
+                    line=number,
                 )
         for key in ("trigger", "send_done_trigger", "recv_done_trigger"):
             if key in row and row[key] not in triggers:
-                raise ConfigError(f"got trigger {row[key]}, which no line defines", file=path, line=number, key=key)
+                raise ConfigError(
+                    f"got trigger {row[key]}, which no line defines", file=path, line=number, key=key
+                )
 
     def column(key: str, kind: Any) -> Any:
         return np.array([row.get(key, NONE) for _, row in rows], kind)
@@ -264,9 +268,7 @@ def _unloaded_ps(network: PacketNetwork, traffic: Traffic) -> I64:
     alone = np.zeros(len(lead), np.int64)
     for i, flow in enumerate(lead.tolist()):
         lone = PacketNetwork(fabric, routes, network.options)
-        q = lone.machine.add_queue_pairs(
-            [lone.remote(int(traffic.source[flow]), int(traffic.destination[flow]))]
-        )
+        q = lone.connect([lone.remote(int(traffic.source[flow]), int(traffic.destination[flow]))])
         t = lone.machine.add_tasks([1], [q], [int(traffic.size_bytes[flow])], [_post_ps(fabric, traffic, flow)])
         lone.run()
         task = lone.machine.state.task[t]
@@ -280,7 +282,12 @@ def _post_ps(fabric: Fabric, traffic: Traffic, flow: int) -> int:
 
 
 def play_traffic(
-    traffic: Traffic, fabric: Fabric, routes: Routes, options: PacketOptions | None = None, *, slowdown: bool = True
+    traffic: Traffic,
+    fabric: Fabric,
+    routes: Routes,
+    options: PacketOptions | None = None,
+    *,
+    slowdown: bool = True,
 ) -> TrafficResult:
     """Play a pattern to its end. Raises ConfigError where it does not fit, SimulatedError where it fails."""
     from fabrictwin.kernel.packet import state as s
@@ -295,7 +302,7 @@ def play_traffic(
     pairs = np.stack([traffic.source, traffic.destination], axis=1)
     check_size(network.hop_estimate(pairs.tolist(), traffic.size_bytes), options, "this traffic")
     machine = network.machine
-    machine.add_queue_pairs(
+    network.connect(
         [network.remote(int(a), int(b)) for a, b in zip(traffic.source, traffic.destination, strict=True)]
     )
     n = len(traffic)
@@ -334,7 +341,9 @@ def play_traffic(
                 f"expected {'one' if trigger.kind == 'oneshot' else trigger.count}"
             )
         if needed < len(firing):
-            raise ConfigError(f"got a barrier of {needed} fired by {len(firing)} flows, expected as many as fire it")
+            raise ConfigError(
+                f"got a barrier of {needed} fired by {len(firing)} flows, expected as many as fire it"
+            )
         gate = _join(kind, queue_pair, size, delay, 0)
         for cause, by_sender in firing:
             (after_done if by_sender else after).append((gate, cause))

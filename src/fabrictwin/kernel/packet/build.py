@@ -160,7 +160,7 @@ def set_lanes(state: State, config: Config) -> State:
 
 def build(wiring: Wiring, config: Config) -> State:
     """The state at time 0: everything empty, every credit there. Raises ValueError where a buffer is too small."""
-    ports, nodes = len(wiring.port_node), len(wiring.node_flags)
+    ports = len(wiring.port_node)
     v = config.lanes
     bits = v.bit_length() - 1
     if v != 1 << bits or not 1 <= v <= 8:
@@ -317,8 +317,8 @@ def _nodes(wiring: Wiring, config: Config, inlet: Any, v: int) -> Any:
         if len(small):
             n = int(small[0])
             raise ValueError(
-                f"node {n}: got a buffer of {int(wiring.node_buffer_bytes[n])} bytes, expected more than the "
-                f"{int(taken[n])} of headroom and {int(config.reserve_bytes * slots[n])} of reserve that its ports need"
+                f"node {n}: got a buffer of {int(wiring.node_buffer_bytes[n])} bytes, expected more than "
+                f"the {int(taken[n])} of headroom and {int(config.reserve_bytes * slots[n])} of reserve of its ports"
             )
         node.shared_limit = np.where(shared, left, 0)
         node.reserve = config.reserve_bytes

@@ -77,7 +77,9 @@ def violations(state: State) -> list[str]:
         if slot >= 0:
             total = sum(int(state.packet[p].wire) for p in packets)
             if total != int(state.outlet[slot].queued):
-                found.append(f"slot {slot} counts {int(state.outlet[slot].queued)} bytes queued, its queues {total}")
+                found.append(
+                    f"slot {slot} counts {int(state.outlet[slot].queued)} bytes queued, its queues {total}"
+                )
 
     # credits: what the sender has + what returns + what flies + what the receiver holds or has not told
     credit_ports = np.flatnonzero((state.port.traits & s.CREDIT != 0) & (state.port.peer != s.NONE))
@@ -101,7 +103,9 @@ def violations(state: State) -> list[str]:
             inlet = state.inlet[into]
             total = credit + returning[out] + flight[into] + int(inlet.held) + int(inlet.unreturned)
             if total != int(inlet.capacity):
-                found.append(f"port {port} lane {vl}: {total} credits in all, the buffer has {int(inlet.capacity)}")
+                found.append(
+                    f"port {port} lane {vl}: {total} credits in all, the buffer has {int(inlet.capacity)}"
+                )
     for n in np.flatnonzero(state.node.traits & s.SHARED):
         used_bytes, limit = int(state.node[n].shared_used), int(state.node[n].shared_limit)
         if not 0 <= used_bytes <= limit:

@@ -15,13 +15,22 @@ from numba import config, types
 from numba.extending import intrinsic
 
 from fabrictwin.kernel.jit import helper
-from fabrictwin.kernel.packet.state import CACHE_LINE, ENDPOINT, GROW_HEAP, GROW_LANES, HEAP_MARGIN, NEVER, NONE, OVERFLOW
+from fabrictwin.kernel.packet.state import (
+    CACHE_LINE,
+    ENDPOINT,
+    GROW_HEAP,
+    GROW_LANES,
+    HEAP_MARGIN,
+    NEVER,
+    NONE,
+    OVERFLOW,
+)
 
 # An event in 63 bits: what, at which port, and a value (a packet, a queue pair, lane and credit blocks).
 TX_DONE = 0
 ARRIVE = 1
-CREDITS = 2
-LATE_ARRIVE = 3  # cut-through into a faster link: the whole packet is in
+LATE_ARRIVE = 2  # cut-through into a faster link: the whole packet is in
+CREDITS = 3
 WAKE = 4  # value: queue pair
 TASK = 5  # value: task
 # From here on what only time brings; a fabric in which nothing else is left has stalled.

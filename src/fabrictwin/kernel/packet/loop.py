@@ -6,7 +6,6 @@ from fabrictwin.kernel.jit import helper, hot_entry, outlined
 from fabrictwin.kernel.packet.buffer import blocks, drop, forward, refresh_pause, release
 from fabrictwin.kernel.packet.congestion import on_timer
 from fabrictwin.kernel.packet.events import (
-    ARRIVE,
     CONTROL,
     CREDITS,
     HOQ,
@@ -41,6 +40,8 @@ from fabrictwin.kernel.packet.state import (
     FAULTY,
     FINISHED,
     IDLE,
+    INTERNAL,
+    LINE_QUANTUM_BITS,
     LOCAL,
     NEVER,
     NONE,
@@ -55,8 +56,6 @@ from fabrictwin.kernel.packet.state import (
     TRIM,
     UNROUTABLE,
     WAITING,
-    LINE_QUANTUM_BITS,
-    INTERNAL,
 )
 from fabrictwin.kernel.packet.tasks import begin_task, start
 from fabrictwin.kernel.packet.transmit import dequeue, transmit
@@ -305,7 +304,7 @@ def run(state, until, stop_when_done):
             if port.tx_slot != NONE:
                 release(state, port.tx_slot, port.tx_wire, now)
             kick(state, at)
-        elif kind == ARRIVE or kind == LATE_ARRIVE:
+        elif kind <= LATE_ARRIVE:
             clock.stall_seen = 0
             arrive(state, at, value, now, kind == LATE_ARRIVE)
         elif kind == CREDITS:

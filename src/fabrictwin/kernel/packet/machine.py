@@ -126,7 +126,7 @@ class Machine:
             elif c.control == NSCC:
                 n = self.state.nscc[first + i]
                 n.base_ps, n.maximum = c.base_ps, c.window_bytes
-        self._check_memory(0)
+        self.check_memory(0)
         return first
 
     def add_tasks(
@@ -192,13 +192,13 @@ class Machine:
         while True:
             status = int(run(self.state, until, not drain))
             if status == s.GROW_PACKETS:
-                self._check_memory(self.state.packet.nbytes)
+                self.check_memory(self.state.packet.nbytes)
                 self.state = b.add_packets(self.state, len(self.state.packet))
             elif status == s.GROW_HEAP:
-                self._check_memory(self.state.heap.nbytes)
+                self.check_memory(self.state.heap.nbytes)
                 self.state = b.grow_heap(self.state)
             elif status == s.GROW_LANES:
-                self._check_memory(self.state.event.nbytes)
+                self.check_memory(self.state.event.nbytes)
                 self.state = b.grow_lanes(self.state)
             elif status == s.OVERFLOW:
                 raise MachineError("more was scheduled in one event than any margin allows")
@@ -213,7 +213,8 @@ class Machine:
             else:
                 return status
 
-    def _check_memory(self, more: int) -> None:
+    def check_memory(self, more: int) -> None:
+        """Raises OutOfMemoryError where the arrays and `more` bytes are above the limit."""
         needed = s.nbytes(self.state) + more
         if needed > self.limit_bytes:
             raise OutOfMemoryError(f"needs {needed} bytes, the limit is {self.limit_bytes}")

@@ -1,0 +1,210 @@
+"""The packet engine over compiled fabrics: it agrees with the flow engine where nothing is congested."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from clusters import boxes, dgx
+from test_flow import operations, times
+
+from fabrictwin.errors import ConfigError, SimulatedError
+from fabrictwin.fabric.fabric import NONE, LinkKind, NodeKind
+from fabrictwin.program import collectives
+from fabrictwin.simulate.flow import FlowSession
+from fabrictwin.simulate.packet import PacketSession
+from fabrictwin.simulate.packet_options import PacketOptions
+from fabrictwin.simulate.session import LinkChange
+
+MIB = 1 << 20
+
+
+def packet(twin, **options) -> PacketSession:
+    return PacketSession(twin.fabric, twin.routes, PacketOptions(**options))
+
+
+def both(twin, communications, **options) -> tuple[list[int], list[int]]:
+    nodes = twin.fabric.gpu_node
+    return (
+        times(FlowSession(twin.fabric, twin.routes), communications, nodes),
+        times(packet(twin, **options), communications, nodes),
+    )
+
+
+def memory(twin) -> np.ndarray:
+    """The first GPU of every host."""
+    _, first = np.unique(twin.fabric.node_host[twin.fabric.gpu_node], return_index=True)
+    return twin.fabric.gpu_node[first]
+
+
+def send(a: int, b: int, size: int = 16 * MIB):
+    return collectives.send(np.array([[a, b]]), size)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0, 1), (0, 8), (3, 17)])
+def test_an_uncontended_message_takes_what_the_flow_engine_says(a, b):
+    flow, packets = both(dgx(), [send(a, b)])
+    assert packets[0] == pytest.approx(flow[0], rel=0.03)
+
+
+@pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
+def test_an_uncontended_permutation_takes_what_the_flow_engine_says(technology):
+    flow, packets = both(boxes(8, technology), [send(i, (i + 3) % 8, 4 * MIB) for i in range(8)])
+    assert packets == pytest.approx(flow, rel=0.03)
+
+
+@pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
+def test_a_ring_over_plain_hosts_takes_what_the_flow_engine_says(technology):
+    flow, packets = both(boxes(8, technology), [collectives.all_reduce(np.arange(8)[None], 16 * MIB)])
+    assert packets[0] == pytest.approx(flow[0], rel=0.03)
+
+
+def test_a_ring_all_reduce_of_64_mb_on_64_gpus_agrees_within_five_percent():
+    flow, packets = both(
+        dgx(8), [collectives.all_reduce(np.arange(64)[None], 64_000_000, host_of_rank=np.arange(64) // 8)]
+    )
+    assert packets[0] == pytest.approx(flow[0], rel=0.05)
+
+
+def test_every_port_carries_the_bytes_that_the_flow_engine_counts():
+    twin = boxes(8)
+    ring = collectives.all_reduce(np.arange(8)[None], 8 * MIB)
+    flow, packets = FlowSession(twin.fabric, twin.routes), packet(twin)
+    for session in (flow, packets):
+        times(session, [ring], twin.fabric.gpu_node)
+    assert packets.counters().tx_bytes.tolist() == flow.counters().tx_bytes.tolist()
+
+
+def test_operations_wait_for_each_other_and_compute_takes_its_time():
+    twin = boxes(8)
+    session = packet(twin)
+    session.post(
+        operations([NONE, 0, NONE, 1], [[], [0], [1], [1, 2]], [5_000_000, 0, 7_000_000, 0]),
+        [send(0, 1, MIB), send(1, 2, MIB)],
+        twin.fabric.gpu_node,
+    )
+    done = session.advance()
+    start, end = session.started_ps(), session.ended_ps()
+    assert done.operation.tolist() == [0, 1, 2, 3]
+    assert done.time_ps.tolist() == end.tolist()
+    assert start.tolist() == [0, end[0], end[1], end[2]]
+    assert end[0] == 5_000_000
+    assert end[2] - start[2] == 7_000_000
+
+
+def test_time_stops_where_it_is_asked_to_and_goes_on():
+    twin = boxes(8)
+    whole, parts = packet(twin), packet(twin)
+    times(whole, [send(0, 5)], twin.fabric.gpu_node)
+    parts.post(operations([0], [[]]), [send(0, 5)], twin.fabric.gpu_node)
+    assert len(parts.advance(100_000_000).operation) == 0
+    assert parts.now_ps == 100_000_000
+    assert parts.advance().operation.tolist() == [0]
+    assert parts.ended_ps().tolist() == whole.ended_ps().tolist()
+    again = parts.post(operations([0], [[]]), [send(5, 0)], twin.fabric.gpu_node)
+    assert again == 1
+    parts.advance()
+    assert parts.started_ps()[1] == whole.ended_ps()[0] or parts.started_ps()[1] >= parts.ended_ps()[0]
+
+
+def test_without_gpudirect_a_message_crosses_pcie_twice_more():
+    """Pipelined, the wire stays the bottleneck: what is left is a chunk's way through host memory at each end."""
+    twin = dgx()
+    size, chunk = 16 * MIB, 512 << 10
+    nodes, fabric = twin.fabric.gpu_node, twin.fabric
+    (direct,) = times(packet(twin), [send(0, 8, size)], nodes)
+    session = packet(twin, gpudirect=False, staging_ps=0)
+    (staged,) = times(session, [send(0, 8, size)], nodes)
+    pcie = fabric.port_kind == LinkKind.PCIE
+    slowest = int(fabric.port_payload_bps[pcie].min())
+    crossing = chunk * 8 * 10**12 // slowest
+    assert direct + 2 * crossing * 0.9 < staged < direct + 2 * crossing * 1.5
+    cpus = np.flatnonzero(fabric.node_kind == NodeKind.CPU)
+    into = np.isin(fabric.port_node[fabric.port_peer], cpus) & pcie
+    assert session.counters().tx_bytes[into].sum() == 2 * size  # once written by the GPU, once by the adapter
+
+
+def test_one_chunk_without_gpudirect_costs_two_crossings_more():
+    twin = dgx()
+    size = 256 << 10
+    nodes, fabric = twin.fabric.gpu_node, twin.fabric
+    (direct,) = times(packet(twin), [send(0, 8, size)], nodes)
+    (staged,) = times(packet(twin, gpudirect=False, staging_ps=0), [send(0, 8, size)], nodes)
+    rate = int(fabric.port_payload_bps[fabric.port_kind == LinkKind.PCIE].min())
+    assert staged - direct == pytest.approx(2 * size * 8e12 / rate, rel=0.15)
+
+
+@pytest.mark.parametrize("balance", ["adaptive", "spray"])
+@pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
+def test_other_ways_to_balance_deliver_the_same_bytes(technology, balance):
+    twin = boxes(8, technology)
+    session = packet(twin, balance=balance)
+    times(session, [send(i, (i + 5) % 8, MIB) for i in range(8)], memory(twin))
+    arrived = session.counters().tx_bytes[twin.fabric.port_peer[twin.fabric.nic_port]]
+    assert arrived.tolist() == [MIB] * 8
+
+
+@pytest.mark.parametrize("control", ["dcqcn", "nscc"])
+def test_congestion_control_runs_over_a_compiled_fabric(control):
+    twin = boxes(8, "ethernet")
+    session = packet(twin, control=control)
+    ends = times(session, [send(i, 7, 2 * MIB) for i in range(4)], memory(twin))
+    floor = 4 * 2 * MIB * 8e12 / int(twin.fabric.port_payload_bps[twin.fabric.nic_port[7]])
+    assert max(ends) > floor
+    assert session.counters().ecn_marks.sum() > 0
+
+
+def test_a_link_at_half_rate_halves_the_rate():
+    twin = boxes(8)
+    session = packet(twin)
+    (whole,) = times(packet(twin), [send(0, 5)], memory(twin))
+    port = int(twin.fabric.nic_port[0])
+    session.change(LinkChange(port, int(twin.fabric.port_rate_bps[port]) // 2))
+    (half,) = times(session, [send(0, 5)], memory(twin))
+    assert half == pytest.approx(2 * whole, rel=0.02)
+
+
+def test_a_dead_link_uses_up_the_retries_and_says_between_whom():
+    twin = boxes(8)
+    session = packet(twin, timeout=4, retry_count=2)
+    session.change(LinkChange(int(twin.fabric.port_peer[twin.fabric.nic_port[5]]), 0))
+    session.post(operations([0], [[]]), [send(0, 5, MIB)], memory(twin))
+    with pytest.raises(
+        SimulatedError, match=r"mlx5_0: IBV_WC_RETRY_EXC_ERR: 1 queue pairs gave up after 2 retries"
+    ):
+        session.advance()
+
+
+def test_what_would_take_too_long_is_refused_with_the_figure():
+    twin = boxes(8)
+    session = packet(twin, packet_limit=1000)
+    with pytest.raises(ConfigError, match=r"this program takes about .* packet-hops, the limit is 1e\+03: cut it"):
+        session.post(operations([0], [[]]), [send(0, 5)], memory(twin))
+
+
+def test_what_would_not_fit_into_memory_is_refused_with_the_figure():
+    twin = boxes(8)
+    with pytest.raises(ConfigError, match=r"needs \d+ bytes, the limit is 200000"):
+        times(packet(twin, memory_limit_bytes=200_000), [send(0, 5)], memory(twin))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("balance", "adaptiv", "did you mean 'adaptive'"),
+        ("control", "dqcn", "did you mean 'dcqcn'"),
+        ("dcqcn", "sigcomm", "did you mean 'sigcomm15'"),
+        ("lanes", 3, "expected 1, 2, 4 or 8"),
+        ("window_packets", 1000, "expected a power of two"),
+        ("timeout", -1, "not negative"),
+    ],
+)
+def test_options_that_do_not_exist_are_refused(key, value, message):
+    with pytest.raises(ConfigError, match=message):
+        PacketOptions(**{key: value})
+
+
+def test_the_same_seed_gives_the_same_times():
+    twin = boxes(8, "ethernet")
+    comms = [send(i, (i + 3) % 8, MIB) for i in range(8)]
+    runs = [times(packet(twin, balance="adaptive", seed=3), comms, memory(twin)) for _ in range(2)]
+    assert runs[0] == runs[1]

@@ -1,0 +1,183 @@
+"""Connection matrices: what is read, what is refused, and what comes out against htsim's figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clusters import blueprint, boxes
+
+from fabrictwin.errors import ConfigError
+from fabrictwin.simulate.packet_options import PacketOptions
+from fabrictwin.workload.traffic import play_traffic, read_traffic
+
+SHARED = Path(__file__).parents[2] / "shared" / "data" / "traffic"
+
+GOOD = """\
+Nodes 8
+Connections 4
+Triggers 2
+0->1 id 1 start 0 size 100000 send_done_trigger 1
+2->3 id 2 start 5000000 size 100000 send_done_trigger 2
+1->4 id 3 trigger 1 size 200000
+1->5 id 4 trigger 2 size 5
+trigger id 1 oneshot
+trigger id 2 multishot
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "flows.cm"
+    path.write_text(text)
+    return path
+
+
+def play(tmp_path, text=GOOD, **options):
+    twin = boxes(8, "ethernet")
+    return play_traffic(read_traffic(write(tmp_path, text)), twin.fabric, twin.routes, PacketOptions(**options))
+
+
+def test_flows_start_when_told_or_triggered(tmp_path):
+    result = play(tmp_path)
+    post = 1  # a flow's clock starts before its doorbell
+    assert result.start_ps[0] == 0 * post
+    assert result.start_ps[1] == 5_000_000
+    assert result.start_ps[2] == result.done_ps[0]
+    assert result.start_ps[3] == result.done_ps[1]
+    assert (result.completion_ps > 0).all()
+
+
+def test_an_uncontended_flow_has_no_slowdown(tmp_path):
+    text = "Nodes 8\nConnections 2\n0->1 id 1 start 0 size 100000\n2->7 id 2 start 0 size 9\n"
+    result = play(tmp_path, text)
+    assert result.completion_ps.tolist() == result.unloaded_ps.tolist()
+    assert result.summary()["slowdown"]["max"] == 1.0
+
+
+def test_a_multishot_trigger_lets_one_more_in_each_time(tmp_path):
+    flows = [
+        "0->1 id 1 start 0 size 1000000 send_done_trigger 1",
+        "0->2 id 2 start 0 size 1000 send_done_trigger 1",
+    ]
+    flows += ["3->4 id 3 trigger 1 size 100", "3->5 id 4 trigger 1 size 100"]
+    result = play(tmp_path, "Nodes 8\nConnections 4\n" + "\n".join(flows) + "\ntrigger id 1 multishot\n")
+    # the short flow ends first and starts the first that waits
+    assert result.start_ps[2] == result.done_ps[1]
+    assert result.start_ps[3] == result.done_ps[0]
+
+
+def test_a_barrier_waits_for_all(tmp_path):
+    flows = [
+        "0->1 id 1 start 0 size 1000000 send_done_trigger 1",
+        "0->2 id 2 start 0 size 1000 send_done_trigger 1",
+    ]
+    flows += ["3->4 id 3 trigger 1 size 100", "3->5 id 4 trigger 1 size 100"]
+    result = play(tmp_path, "Nodes 8\nConnections 4\n" + "\n".join(flows) + "\ntrigger id 1 barrier 2\n")
+    assert result.start_ps[2] == result.start_ps[3] == max(result.done_ps[:2])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("Nodes 8\n", ""), "flows.cm:1 Nodes: got no line 'Nodes N'"),
+        (("size 5", "sizes 5"), "flows.cm:7: got 'sizes'.*did you mean 'size'"),
+        (("size 5", "size -5"), "flows.cm:7 size: got '-5', expected a whole number"),
+        (("1->5", "1->9"), "flows.cm:7: got node 9, expected one of the 8 nodes"),
+        (("1->5", "5->5"), "flows.cm:7: got a flow from node 5 to itself"),
+        (("1->5", "1>5"), "flows.cm:7: got '1>5', expected a flow such as '3->7'"),
+        (("trigger 2 size 5", "size 5"), "neither or both of start and trigger"),
+        (("trigger id 2 multishot", "trigger id 2 manyshot"), "flows.cm:9 trigger: got 'manyshot'.*did you mean"),
+        (("trigger id 2 multishot\n", ""), "got trigger 2, which no line defines"),
+        (("Connections 4", "Connections 5"), "got 4 flows, expected 5"),
+        ((" size 5", ""), "flows.cm:7 size: got a flow without a size"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path, change, message):
+    with pytest.raises(ConfigError, match=message):
+        read_traffic(write(tmp_path, GOOD.replace(*change)))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_traffic(tmp_path / "none.cm")
+
+
+def test_more_nodes_than_adapters(tmp_path):
+    with pytest.raises(ConfigError, match="got traffic for 9 nodes, expected at most the 8 adapters"):
+        play(tmp_path, GOOD.replace("Nodes 8", "Nodes 9"))
+
+
+def test_the_table_and_the_command_line_say_the_same(tmp_path, capsys):
+    from fabrictwin.cli import main
+
+    path = write(tmp_path, GOOD)
+    spec = tmp_path / "cluster.yaml"
+    spec.write_text(
+        "schema: 1\nname: t\ncluster:\n  hosts: {type: pcie-box, count: 8}\n  network:\n"
+        "    technology: ethernet\n    switch: spectrum-4\n    topology: {kind: single-switch}\n"
+    )
+    assert main(["traffic", str(path), "--cluster", str(spec), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["flows"] == 4
+    assert data["bytes"] == 400_005
+    assert main(["traffic", str(path), "--cluster", str(spec)]) == 0
+    text = capsys.readouterr().out
+    assert f"{data['completion_us']['max']:.2f}" in text
+    assert main(["traffic", str(path), "--cluster", str(spec), "--dcqcn", "sigcom15", "--control", "dcqcn"]) == 2
+    assert "did you mean 'sigcomm15'" in capsys.readouterr().err
+
+
+def reference(radix: int, technology: str = "ethernet"):
+    """The network that htsim's figures are for: 400 Gb/s, 1 us a link, no other latency."""
+    from dataclasses import replace
+
+    from fabrictwin.fabric.fabric import NETWORK, NodeKind
+    from fabrictwin.routing.registry import route
+    from fabrictwin.twin import Twin
+
+    shape = {"kind": "fat-tree", "tiers": 3, "radix": radix}
+    switch = "qm9700" if technology == "infiniband" else "spectrum-4"
+    plan = blueprint(radix**3 // 32, "dgx-h100", technology=technology, switch=switch, topology=shape)
+    fabric = Twin(plan).fabric
+    none = np.zeros_like(fabric.nic_post_ps)
+    fabric = replace(
+        fabric,
+        port_latency_ps=np.where(np.isin(fabric.port_kind, NETWORK), 10**6, fabric.port_latency_ps),
+        node_latency_ps=np.where(fabric.node_kind == NodeKind.SWITCH, 0, fabric.node_latency_ps),
+        nic_post_ps=none,
+        nic_deliver_ps=none,
+        nic_message_ps=none,
+        nic_qp_message_ps=none,
+    )
+    return fabric, route(fabric, hash_name="murmur3") if technology == "ethernet" else route(fabric)
+
+
+def run_reference(name: str, radix: int, technology: str = "ethernet", **options):
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    fabric, routes = reference(radix, technology)
+    chosen = PacketOptions(store_and_forward=True, buffer_bytes=32 << 20, **options)
+    return play_traffic(read_traffic(path), fabric, routes, chosen, slowdown=False)
+
+
+def test_a_sprayed_permutation_is_above_the_floor_and_at_most_five_percent_above_htsim():
+    took = run_reference("perm_1024.cm", 16, balance="spray", control="nscc").completion_ps / 1e6
+    assert 52.5 < took.mean() < 1.05 * 60.1
+    assert took.max() < 1.05 * 65.5
+
+
+def test_a_triggered_all_to_all_ends_when_htsim_says():
+    end = run_reference("a2a_128.cm", 8, balance="spray", control="nscc").done_ps.max() / 1e6
+    assert 0.95 * 502 < end < 1.05 * 502
+
+
+@pytest.mark.parametrize("technology", ["ethernet", "infiniband"])
+def test_a_lossless_incast_ends_when_its_link_has_carried_it(technology):
+    result = run_reference("inc_128.cm", 8, technology)
+    assert 1280 < result.done_ps.max() / 1e6 < 1340
+    summary = result.summary()
+    assert summary["packets"]["dropped"] == 0
+    assert (summary["pauses"]["frames"] > 0) == (technology == "ethernet")
