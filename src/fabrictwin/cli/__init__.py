@@ -25,6 +25,7 @@ COMMANDS = {
     "run": "Predict what a job gets on a cluster.",
     "topology": "Show, import or export a cluster.",
     "traffic": "Play a traffic pattern over a cluster.",
+    "routes": "Judge forwarding tables, compare two, print them.",
     "catalog": "Hardware figures and their sources.",
     "schema": "Print the JSON schema of a spec file, for editors.",
 }

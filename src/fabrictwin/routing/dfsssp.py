@@ -11,7 +11,7 @@ import numpy as np
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.routing.filling import Tables, blank_tables, destinations, has_cycle, own_lanes, refuse
+from fabrictwin.routing.filling import Tables, blank_tables, destinations, has_cycle, own_lanes, refuse, tree_of
 from fabrictwin.routing.options import Options, edge_costs
 from fabrictwin.routing.switches import Lids, Switches
 from fabrictwin.routing.tiers import ASTRAY_AT_MOST, astray_share, graph_of, recognise
@@ -33,7 +33,8 @@ def dfsssp(switches: Switches, lids: Lids, options: Options) -> Tables:
         return Tables("dfsssp", lft)
     tiers = recognise(switches)
     up = tiers.up if astray_share(switches, tiers) <= ASTRAY_AT_MOST else None
-    lane, lanes = own_lanes(switches, lids, lft, up=up, most=options.lanes)
+    lid, stands = tree_of(switches, lids)
+    lane, lanes = own_lanes(switches, lft, lid, stands=stands, up=up, most=options.lanes)
     if lanes == NONE:
         raise ConfigError(
             f"got {options.lanes} virtual lanes, which do not suffice to break all cycles of dependencies, "

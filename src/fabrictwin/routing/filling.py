@@ -89,21 +89,29 @@ def refuse(options: Options, engine: str, *taken: str) -> None:
             raise ConfigError(f"got {key}, which the engine {engine} has no use for", key=key)
 
 
-def own_lanes(switches: Switches, lids: Lids, lft: U8, *, up: U8 | None, most: int) -> tuple[U8, int]:
-    """Virtual lanes so that no lane's paths can deadlock: (lane, lanes). NONE lanes: `most` are too few.
+def tree_of(switches: Switches, lids: Lids) -> tuple[I32, I32]:
+    """All LIDs, and for each one whose tree is the same (itself, but for what is no adapter)."""
+    who = destinations(switches, lids)
+    if len(np.unique(who.lid)) < len(who.lid):  # several subnets, which number their LIDs alike
+        return who.lid, who.lid
+    # a switch's own LID and those of aggregation nodes there have the same tree: the first stands for all
+    first = np.repeat(who.start[:-1], np.diff(who.start))
+    return who.lid, np.where(who.counted != 0, who.lid, who.lid[np.minimum(first, len(who.lid) - 1)])
+
+
+def own_lanes(
+    switches: Switches, lft: U8, lid: I32, *, stands: I32 | None = None, up: U8 | None, most: int
+) -> tuple[U8, int]:
+    """Virtual lanes for the paths to these LIDs, so that none can deadlock: (lane, lanes).
+
+    `stands` names for each LID one of them that has the same tree, where that is known; only those are looked at.
 
     With an orientation `up` [E] all paths that never turn from down to up share lane 0, and only the others are
-    searched for cycles; without, all paths start in lane 0.
+    searched for cycles; without, all paths start in lane 0. NONE lanes: `most` are too few.
     """
     from fabrictwin.kernel import lanes
 
-    who = destinations(switches, lids)
-    everyone = np.arange(len(who.lid))
-    stands = everyone
-    if len(np.unique(who.lid)) == len(who.lid):  # else there are several subnets, which number their LIDs alike
-        # a switch's own LID and those of aggregation nodes there have the same tree: the first stands for all
-        stands = np.where(who.counted != 0, everyone, np.repeat(who.start[:-1], np.diff(who.start)))
-    chosen = np.unique(who.lid[np.unique(stands)])
+    chosen = np.unique(lid if stands is None else stands)
     table = np.ascontiguousarray(lft.T)
     lane = np.zeros((lft.shape[1], len(switches.edge_row)), np.uint8)
     if up is not None:
@@ -124,8 +132,11 @@ def own_lanes(switches: Switches, lids: Lids, lft: U8, *, up: U8 | None, most: i
         0 if up is None else 1,
         most,
     )
-    lane[who.lid] = lane[who.lid[stands]]
-    return (lane, used) if used > 1 else (NO_LANES, used)
+    if used <= 1:
+        return NO_LANES, used
+    if stands is not None:
+        lane[lid] = lane[stands]
+    return lane, used
 
 
 def has_cycle(switches: Switches, lft: U8, lids: Any) -> bool:

@@ -23,9 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.fabric.fabric import I32, I64, NONE
-from fabrictwin.routing.filling import Tables
+from fabrictwin.routing.filling import Tables, own_lanes
+from fabrictwin.routing.options import MOST_LANES
 from fabrictwin.routing.switches import U8, Bool, Lids, Switches
-from fabrictwin.routing.tiers import graph_of, planes, recognise
+from fabrictwin.routing.tiers import ASTRAY_AT_MOST, astray_share, graph_of, planes, recognise
 
 F64 = npt.NDArray[np.float64]
 
@@ -81,6 +82,7 @@ class Judgement:
     detours: int  # pairs of adapters whose path is longer than the shortest
     deadlock_adapters: Deadlock
     deadlock_all: Deadlock
+    lanes_needed: int  # that would keep all these paths from deadlock; NONE where 15 do not
     all_to_all: AllToAll
     shifts: Permutations
     random: Permutations
@@ -220,6 +222,7 @@ def judge(
         adapters = np.array([place[key] for key in wanted if key in place], np.int64)
     by_hops = hops[0][: int(np.flatnonzero(hops[0]).max(initial=0)) + 1]
     flows = int(by_hops.sum())
+    everything = deadlock(switches, tables, who.lid, switches.edge_row)
     with_adapters = np.flatnonzero(switches.row_adapters).astype(np.int32)
     return Judgement(
         engine=tables.engine,
@@ -234,11 +237,19 @@ def judge(
         mean_hops=float((by_hops * np.arange(len(by_hops))).sum() / flows) if flows else 0.0,
         detours=int(hops[1, 1:].sum()),
         deadlock_adapters=deadlock(switches, tables, who.lid[who.adapter], with_adapters),
-        deadlock_all=deadlock(switches, tables, who.lid, switches.edge_row),
+        deadlock_all=everything,
+        lanes_needed=tables.lanes if everything.free else _lanes_needed(switches, who, tables),
         all_to_all=_all_to_all(switches, load, slow, int(switches.row_adapters.sum())),
         shifts=_shifts(switches, table, who, adapters, slow, plane, shifts),
         random=_random(switches, table, who, adapters, slow, plane, random, seed),
     )
+
+
+def _lanes_needed(switches: Switches, who: Owners, tables: Tables) -> int:
+    tiers = recognise(switches)
+    up = tiers.up if astray_share(switches, tiers) <= ASTRAY_AT_MOST else None
+    _, lanes = own_lanes(switches, tables.lft, who.lid, up=up, most=MOST_LANES)
+    return lanes
 
 
 def _why(switches: Switches, who: Owners, k: int, row: int, depth: int) -> str:

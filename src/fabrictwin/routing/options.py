@@ -17,7 +17,8 @@ from fabrictwin.fabric.fabric import I32
 from fabrictwin.routing.switches import MAX_LMC, Switches
 
 MAX_WEIGHT = 255
-DATA_VLS = 8  # what most switches of the field offer; the standard allows 15 beside management's
+MOST_LANES = 15  # virtual lanes for data; VL 15 is management's
+DATA_VLS = 8  # what most switches of the field offer
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Options:
     lanes: int = DATA_VLS  # virtual lanes for data that an engine may use
 
     def __post_init__(self) -> None:
-        for key, got, least, most in (("lmc", self.lmc, 0, MAX_LMC), ("lanes", self.lanes, 1, 15)):
+        for key, got, least, most in (("lmc", self.lmc, 0, MAX_LMC), ("lanes", self.lanes, 1, MOST_LANES)):
             if not least <= got <= most:
                 raise ConfigError(f"got {got}, expected {least} to {most}", key=key)
 
@@ -49,7 +50,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 def parse_guid(word: str) -> int:
     """A GUID in hex, with or without 0x. Raises ValueError."""
     guid = int(word, 16)
-    if not 0 < guid < 1 << 64 or word.startswith(("+", "-")) or "_" in word:
+    if not (0 < guid < 1 << 64 and word.isascii() and word.isalnum()):
         raise ValueError(word)
     return guid
 

@@ -112,7 +112,7 @@ def find_roots(switches: Switches) -> tuple[I32, I64]:
 
 
 def orient(switches: Switches, roots: I32) -> Tiers:
-    """Ranks, links up and places of the tree below `roots`. Switches that no root reaches share a rank below all."""
+    """Ranks, links up and places of the tree below `roots`. What no root reaches shares a rank below all."""
     rank = sweep(switches, roots)
     rank[rank == FAR] = int(rank[rank < FAR].max(initial=-1)) + 1
     a, b = switches.adjacent_from, switches.adjacent_row

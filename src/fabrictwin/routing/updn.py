@@ -15,7 +15,7 @@ import numpy as np
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.routing.filling import Tables, blank_tables, destinations, own_lanes, refuse
+from fabrictwin.routing.filling import Tables, blank_tables, destinations, own_lanes, refuse, tree_of
 from fabrictwin.routing.options import Options, edge_costs, rows_of_guids
 from fabrictwin.routing.switches import U8, Lids, Switches
 from fabrictwin.routing.tiers import Tiers, graph_of, orient, recognise
@@ -30,7 +30,8 @@ def oriented(switches: Switches, options: Options) -> Tiers:
 
 def with_lanes(switches: Switches, tiers: Tiers, lids: Lids, lft: U8, options: Options, *, engine: str) -> Tables:
     """Tables in which paths that no legal path replaces have lanes of their own."""
-    lane, lanes = own_lanes(switches, lids, lft, up=tiers.up, most=options.lanes)
+    lid, stands = tree_of(switches, lids)
+    lane, lanes = own_lanes(switches, lft, lid, stands=stands, up=tiers.up, most=options.lanes)
     if lanes == NONE:
         raise ConfigError(
             f"got {options.lanes} virtual lanes, which do not suffice to keep paths between switches that no "
