@@ -83,7 +83,7 @@ def wire(
 
 def _groups(rows: int, hosts: int, start: Any, node: Any, peer: Any, edges: Any) -> tuple[Any, Any, Any]:
     """Equal-cost ports of every switch toward every edge switch, by breadth-first search."""
-    ports_of = [[p for p in range(start[hosts + r], start[hosts + r + 1])] for r in range(rows)]
+    ports_of = [list(range(start[hosts + r], start[hosts + r + 1])) for r in range(rows)]
     neighbours = [[int(node[peer[p]]) - hosts for p in ports] for ports in ports_of]
     group_of = np.full((max(rows, 1), max(len(edges), 1)), s.NONE, np.int32)
     known: dict[tuple[int, ...], int] = {}

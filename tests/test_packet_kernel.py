@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ SWITCH = 300_000
 def chain(switches: int, **options):
     """Two hosts with so many switches between them."""
     nodes = [2 + i for i in range(switches)]
-    return wire([(0, nodes[0]), (1, nodes[-1]), *zip(nodes, nodes[1:], strict=False)], 2, 2 + switches, **options)
+    return wire([(0, nodes[0]), (1, nodes[-1]), *pairwise(nodes)], 2, 2 + switches, **options)
 
 
 @pytest.mark.parametrize("kind", ["ethernet", "infiniband"])
@@ -172,7 +173,7 @@ def test_credits_bound_throughput_by_buffer_over_round_trip():
     buffer = 16 << 10
     m = machine(star(2, kind="infiniband", credit_bytes=buffer), infiniband(), [(0, 1, 4_000_000)])
     m.run(drain=True)
-    # 3 packets of 65 blocks fit into 256 blocks; each is back after two flights, its time on two wires and a credit's
+    # 3 packets of 65 blocks fit into 256; each is back after two flights, two wires and a credit's
     packets = (buffer >> 6) // 65
     loop = 2 * US + 2 * 4122 * PS_PER_BYTE + 8 * PS_PER_BYTE
     assert goodput_gbps(m) == pytest.approx(packets * 4096 * 8000 / loop, rel=0.01)

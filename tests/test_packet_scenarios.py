@@ -253,7 +253,7 @@ def test_dcqcn_halves_the_pauses_of_an_incast_at_least():
 
 
 def test_adaptive_routing_beats_colliding_ecmp_by_the_number_of_collisions():
-    """A permutation between pods of a fat-tree: the slowest ECMP flow shares its busiest link with c - 1 others."""
+    """A permutation between pods of a fat-tree: the slowest ECMP flow is one of c on its busiest link."""
     flows = [(i, (i + 32) % 128, 2 * MB) for i in range(128)]
     wiring = fat_tree(8)
     fixed = machine(wiring, roce(), flows)

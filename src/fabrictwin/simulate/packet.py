@@ -43,7 +43,7 @@ class _Tasks:
 
 
 class _Way:
-    """How one pair of ranks exchanges data on one channel: legs one after the other, each split over queue pairs."""
+    """How one pair of ranks exchanges data on one channel: legs one after the other, each over queue pairs."""
 
     def __init__(self, legs: list[list[tuple[float, int]]], delay_ps: int, chunk_bytes: int) -> None:
         self.legs = legs

@@ -299,9 +299,9 @@ class PacketNetwork:
         window = options.window_bytes or s.NEVER
         if nscc:
             window = self.bdp_bytes * NSCC.window_of_bdp[0] // NSCC.window_of_bdp[1]
-        first, *rest = (*prefix, port, *out)
+        ports = [*prefix, port, *out]
         return Connection(
-            port=first,
+            port=ports[0],
             src=source,
             dst=destination,
             mode=s.SELECTIVE if options.selective else s.GO_BACK_N,
@@ -323,7 +323,7 @@ class PacketNetwork:
             control={"none": c.NO_CONTROL, "dcqcn": c.DCQCN, "nscc": c.NSCC}[options.control],
             message_ps=int(fabric.nic_qp_message_ps[source]),
             base_ps=self.round_trip_ps,
-            before=tuple(rest),
+            before=tuple(ports[1:]),
             after=suffix,
             back=back,
         )

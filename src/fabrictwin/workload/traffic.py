@@ -94,9 +94,9 @@ def read_traffic(path: str | Path) -> Traffic:
             triggers[key] = trigger
         else:
             rows.append((number, _flow(words, path, number)))
-    for key in ("Nodes", "Connections"):
-        if key not in head:
-            raise ConfigError(f"got no line '{key} N', expected one at the top", file=path, line=1, key=key)
+    for name in ("Nodes", "Connections"):
+        if name not in head:
+            raise ConfigError(f"got no line '{name} N', expected one at the top", file=path, line=1, key=name)
     if len(rows) != head["Connections"]:
         raise ConfigError(f"got {len(rows)} flows, expected {head['Connections']}", file=path, key="Connections")
     if not rows:
@@ -109,10 +109,10 @@ def read_traffic(path: str | Path) -> Traffic:
                     file=path,
                     line=number,
                 )
-        for key in ("trigger", "send_done_trigger", "recv_done_trigger"):
-            if key in row and row[key] not in triggers:
+        for use in ("trigger", "send_done_trigger", "recv_done_trigger"):
+            if use in row and row[use] not in triggers:
                 raise ConfigError(
-                    f"got trigger {row[key]}, which no line defines", file=path, line=number, key=key
+                    f"got trigger {row[use]}, which no line defines", file=path, line=number, key=use
                 )
 
     def column(key: str, kind: Any) -> Any:
@@ -295,7 +295,8 @@ def play_traffic(
     options = options or PacketOptions()
     if traffic.nodes > len(fabric.nic_node):
         raise ConfigError(
-            f"got traffic for {traffic.nodes} nodes, expected at most the {len(fabric.nic_node)} adapters of the cluster",
+            f"got traffic for {traffic.nodes} nodes, "
+            f"expected at most the {len(fabric.nic_node)} adapters of the cluster",
             key="Nodes",
         )
     network = PacketNetwork(fabric, routes, options)

@@ -318,7 +318,7 @@ def _nodes(wiring: Wiring, config: Config, inlet: Any, v: int) -> Any:
             n = int(small[0])
             raise ValueError(
                 f"node {n}: got a buffer of {int(wiring.node_buffer_bytes[n])} bytes, expected more than "
-                f"the {int(taken[n])} of headroom and {int(config.reserve_bytes * slots[n])} of reserve of its ports"
+                f"the {int(taken[n])} of headroom and {int(config.reserve_bytes * slots[n])} of reserve"
             )
         node.shared_limit = np.where(shared, left, 0)
         node.reserve = config.reserve_bytes
