@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin.kernel import graph
 from fabrictwin.kernel.packet import state as s
 from fabrictwin.kernel.packet.build import Config, Wiring
 from fabrictwin.kernel.packet.machine import Connection, Machine
@@ -82,33 +83,25 @@ def wire(
 
 
 def _groups(rows: int, hosts: int, start: Any, node: Any, peer: Any, edges: Any) -> tuple[Any, Any, Any]:
-    """Equal-cost ports of every switch toward every edge switch, by breadth-first search."""
-    ports_of = [list(range(start[hosts + r], start[hosts + r + 1])) for r in range(rows)]
-    neighbours = [[int(node[peer[p]]) - hosts for p in ports] for ports in ports_of]
-    group_of = np.full((max(rows, 1), max(len(edges), 1)), s.NONE, np.int32)
-    known: dict[tuple[int, ...], int] = {}
-    for column, edge in enumerate(edges):
-        distance = {int(edge): 0}
-        wave = [int(edge)]
-        while wave:
-            following = []
-            for r in wave:
-                for n in neighbours[r]:
-                    if n >= 0 and n not in distance:
-                        distance[n] = distance[r] + 1
-                        following.append(n)
-            wave = following
-        for r in range(rows):
-            if r == edge or r not in distance:
-                continue
-            best = tuple(
-                p
-                for p, n in zip(ports_of[r], neighbours[r], strict=True)
-                if n >= 0 and distance.get(n, 99) == distance[r] - 1
-            )
-            group_of[r, column] = known.setdefault(best, len(known))
-    group_start = np.concatenate([[0], np.cumsum([len(g) for g in known])]).astype(np.int32)
-    return group_of, group_start, np.array([p for g in known for p in g] or [0], np.int32)
+    """Equal-cost ports of every switch toward every edge switch."""
+    first = int(start[hosts])
+    ports = np.arange(first, len(node))
+    between = node[peer[ports]] >= hosts
+    ports = ports[between].astype(np.int32)
+    row, near = node[ports] - hosts, (node[peer[ports]] - hosts).astype(np.int32)
+    adjacent = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int32)
+    distance = np.empty((len(edges), rows), np.uint8)
+    graph.distances(adjacent, near, edges.astype(np.int32), distance)
+    group_of = np.empty((rows, len(edges)), np.int32)
+    room = 1024
+    while True:
+        group_start, group_ports = np.zeros(room + 1, np.int32), np.empty(4 * room, np.int32)
+        count, filled = graph.equal_cost_groups(
+            adjacent, near, ports, distance, group_of, group_start, group_ports
+        )
+        if count >= 0:
+            return group_of, group_start[: count + 1].copy(), group_ports[: max(filled, 1)].copy()
+        room *= 2
 
 
 def fat_tree(k: int, **options: Any) -> Wiring:
