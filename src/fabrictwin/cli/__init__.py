@@ -23,9 +23,13 @@ from fabrictwin.errors import FabrictwinError, InvariantError, SimulatedError
 # A command is a module of this package with a Typer `app`; adding one is one line here.
 COMMANDS = {
     "run": "Predict what a job gets on a cluster.",
+    "plan": "Search for the fastest layout of a job that fits.",
+    "validate": "Hold predictions against published measurements.",
     "topology": "Show, import or export a cluster.",
     "traffic": "Play a traffic pattern over a cluster.",
     "routes": "Judge forwarding tables, compare two, print them.",
+    "sm": "Bring a subnet up with the twin's own manager.",
+    "up": "Serve a fabric's management to the real InfiniBand tools.",
     "catalog": "Hardware figures and their sources.",
     "schema": "Print the JSON schema of a spec file, for editors.",
 }

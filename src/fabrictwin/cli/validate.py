@@ -1,0 +1,60 @@
+"""`fabrictwin validate`: predictions beside published measurements."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(help="Predictions beside published measurements.", no_args_is_help=True)
+
+
+class Fidelity(StrEnum):
+    flow = "flow"
+    analytic = "analytic"
+
+
+@app.callback()
+def validate() -> None:
+    """Predictions beside published measurements."""
+
+
+@app.command()
+def training(
+    fidelity: Fidelity = typer.Option(Fidelity.analytic, help="How closely to simulate."),
+    match: str = typer.Option("", metavar="TEXT", help="Only rows whose set, row or model contains this."),
+    every: bool = typer.Option(False, "--rows", help="Print every row, not only the worst."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON: every row, group and assumption."),
+    out: Path | None = typer.Option(None, metavar="FILE", help="Write the JSON to a file as well."),
+    data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
+    jobs: int = typer.Option(1, min=1, max=64, help="Layouts to predict at once."),
+) -> None:
+    """Every published training step with what the twin says of it, and the errors by group."""
+    from fabrictwin.errors import ConfigError
+    from fabrictwin.run.progress import Progress
+    from fabrictwin.validation.cases import cases
+    from fabrictwin.validation.data import find_data, read_data
+    from fabrictwin.validation.judge import judge
+    from fabrictwin.validation.text import as_json as to_json
+    from fabrictwin.validation.text import as_text
+
+    measurements = read_data(find_data(data))
+    found = [
+        case
+        for case in cases(measurements)
+        if match.lower() in f"{case.row.set}: {case.row.row} {case.row.model}".lower()
+    ]
+    if not found:
+        raise ConfigError(f"got {match!r}, expected part of a set's, row's or model's name", key="--match")
+    with Progress() as progress:
+        outcomes = judge(found, fidelity=fidelity.value, stage=progress.stage, jobs=jobs)
+    if out is not None:
+        try:
+            out.write_text(to_json(measurements, outcomes, fidelity.value), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot be written: {error.strerror}", file=out) from None
+    if as_json:
+        typer.echo(to_json(measurements, outcomes, fidelity.value), nl=False)
+    else:
+        typer.echo(as_text(measurements, outcomes, fidelity.value, every=every), nl=False)

@@ -1,0 +1,153 @@
+"""The published measurements: where they lie, and the two files read and checked.
+
+`training.csv` holds one row a measurement; `training.yaml` says where each set was published, on which hardware,
+what it leaves unsaid, and the models' sizes. They stand in `validation/` of the repository and inside the wheel.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.yamlfile import config_error, line_of, read_yaml_file
+
+TABLE, TEXTS = "training.csv", "training.yaml"
+
+Quantity = Literal["step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "hardware_tflops_per_gpu"]
+
+
+def _blank(value: object) -> object:
+    return None if value == "" else value
+
+
+Number = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_blank)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Row(Section):
+    """One published step. None where the source does not say, or the layout has none."""
+
+    set: str
+    row: str
+    model: str
+    hardware: str
+    gpus: Annotated[int, Field(ge=1)]
+    precision: Literal["fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+    global_batch: Annotated[int, Field(ge=1)]
+    micro_batch: Number
+    sequence: Annotated[int, Field(ge=1)]
+    tp: Number
+    pp: Number
+    cp: Number
+    vp: Number
+    ep: Number
+    fsdp: Number
+    recompute: Annotated[Literal["none", "selective", "full"] | None, BeforeValidator(_blank)]
+    quantity: Quantity
+    value: Annotated[float, Field(gt=0)]
+    memory_gib: Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(_blank)]
+
+
+class Hardware(Section):
+    """A machine of the rows as a cluster: `family` is what errors are grouped by."""
+
+    family: str
+    host: str
+    technology: Literal["infiniband", "ethernet"]
+    switch: str
+    topology: Literal["rail-optimised", "fat-tree"]
+    assumptions: tuple[str, ...] = ()
+
+
+class Set(Section):
+    """One publication. `settings` is what ran, `assumptions` what of it the source leaves unsaid."""
+
+    framework: str
+    source: str
+    note: str = ""
+    micro_batch: dict[str, int] = {}
+    vp: int | None = None
+    settings: dict[str, Any] = {}
+    selective: dict[str, Any] = {}  # settings beside `settings` where the row recomputes selectively
+    assumptions: tuple[str, ...] = ()
+    unknown: str = ""  # why no row of the set can be predicted
+
+
+class Texts(Section):
+    hardware: dict[str, Hardware]
+    sets: dict[str, Set]
+    models: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """All rows, in order, with what they refer to."""
+
+    folder: Path
+    rows: tuple[Row, ...]
+    texts: Texts
+
+
+def find_data(given: Path | None = None) -> Path:
+    """The folder of the measurements: as given, the wheel's, or the checkout's. Raises ConfigError."""
+    if given is not None:
+        if not (given / TABLE).is_file():
+            raise ConfigError(f"got a folder without {TABLE}, expected the validation data", file=given)
+        return given
+    here = Path(__file__).resolve().parent
+    for folder in (here / "data", here.parents[2] / "validation"):
+        if (folder / TABLE).is_file():
+            return folder
+    raise ConfigError(
+        "the published measurements are not part of this installation; give their folder with --data "
+        "(validation/ of the repository)",
+        key="--data",
+    )
+
+
+def read_data(folder: Path) -> Measurements:
+    """The rows and their texts. Raises ConfigError with file and line."""
+    path = folder / TEXTS
+    data, lines = read_yaml_file(path)
+    try:
+        texts = Texts.model_validate(data)
+    except ValidationError as error:
+        found = config_error(error, Texts, data=data)
+        line = line_of(lines, tuple((found.key or "").split(".")))
+        raise ConfigError(found.message, file=path, line=line, key=found.key) from None
+    return Measurements(folder, tuple(_rows(folder / TABLE, texts)), texts)
+
+
+def _rows(path: Path, texts: Texts) -> list[Row]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", file=path) from None
+    first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    rows, seen = [], set()
+    reader = csv.DictReader(lines[first:], restkey="what follows the last column", strict=True)
+    for data in reader:
+        line = first + reader.line_num
+        try:
+            row = Row.model_validate(data)
+        except ValidationError as error:
+            found = config_error(error, Row, data=data)
+            raise ConfigError(found.message, file=path, line=line, key=found.key) from None
+        for key, known in (("set", texts.sets), ("hardware", texts.hardware), ("model", texts.models)):
+            value = getattr(row, key)
+            if value not in known:
+                hint = did_you_mean(value, known)
+                raise ConfigError(f"got {value!r}, expected a key of {TEXTS}{hint}", file=path, line=line, key=key)
+        if (row.set, row.row) in seen:
+            raise ConfigError(f"got {row.row!r} twice in {row.set}", file=path, line=line, key="row")
+        seen.add((row.set, row.row))
+        rows.append(row)
+    return rows
