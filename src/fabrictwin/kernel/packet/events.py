@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 from fabrictwin.kernel.jit import helper
 from fabrictwin.kernel.packet.state import (
     CACHE_LINE,
+    DATA,
     ENDPOINT,
     GROW_HEAP,
     GROW_LANES,
@@ -50,7 +51,8 @@ VL_SHIFT = 24
 FAR = 24
 MIDDLE = 14
 NEAR = 6
-QP_LINES = 4
+QP_RECEIVER_LINES = 2
+QP_LINES = 3
 
 if config.DISABLE_JIT:
 
@@ -218,6 +220,10 @@ def pop_lane(state, lane):
                 index = state.outlet[at << bits].active_head
             if index >= 0:
                 prefetch(state.queue, index, 0)
+            q = state.outlet[at << bits].ready_head
+            if q >= 0:
+                for line in range(QP_RECEIVER_LINES, QP_RECEIVER_LINES + QP_LINES):
+                    prefetch(state.qp, q, line)
     elif kind == ARRIVE:
         prefetch(state.node, state.port[at].node, 0)
         prefetch(state.inlet, at << bits, 0)
@@ -239,8 +245,11 @@ def pop_lane(state, lane):
                     prefetch(state.packet, head_packet, 0)
     elif kind == ARRIVE:
         if state.node[state.port[at].node].traits & ENDPOINT:
-            q = state.packet[soon & VALUE_MASK].qp
-            if q >= 0:
+            packet = state.packet[soon & VALUE_MASK]
+            if packet.qp >= 0:
+                first = 0
+                if packet.kind != DATA:
+                    first = QP_RECEIVER_LINES
                 for line in range(QP_LINES):
-                    prefetch(state.qp, q, line)
+                    prefetch(state.qp, packet.qp, first + line)
     return what

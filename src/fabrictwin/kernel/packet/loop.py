@@ -144,8 +144,6 @@ def arrive(state, at, p, now, whole):
     if not whole:
         slot = (at << settings.vl_bits) + int(packet.vl)
         packet.slot = slot
-        port.rx_bytes += packet.wire
-        port.rx_packets += 1
         if port.traits & CREDIT:
             state.inlet[slot].held += blocks(packet.wire)
         if port.rx_traits & (DOWN | FAULTY) and spoiled(state, port, packet.wire):

@@ -92,6 +92,7 @@ class Machine:
         new.first_header = [c.first_header_bytes for c in connections]
         new.ack_bytes = [c.ack_bytes for c in connections]
         new.window = [c.window_bytes for c in connections]
+        new.last_end = s.NONE
         for name in ("ring_next", "head", "sending", "tail", "receiving"):
             new[name] = s.NONE
         sl2vl = self.state.sl2vl

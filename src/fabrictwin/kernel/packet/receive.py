@@ -141,6 +141,7 @@ def _accept_any_order(state, q, qp, p, now):
         qp.duplicates += 1
         acknowledge(state, q, qp, packet.sent_ps, NONE)
         return False
+    at_once = packet.marks & REQUEST
     if psn == qp.expected:
         before = psn
         psn += 1
@@ -149,12 +150,18 @@ def _accept_any_order(state, q, qp, p, now):
             psn += 1
         qp.expected = psn
         qp.unacked += psn - before
-        if packet.marks & (LAST | REQUEST) or psn - before > 1 or qp.unacked >= qp.ack_every:
+        ends = packet.marks & LAST or (qp.last_end >= before and qp.last_end < psn)
+        if at_once or ends or qp.unacked >= qp.ack_every:
             acknowledge(state, q, qp, packet.sent_ps, NONE)
     else:
         qp.out_of_sequence += 1
         state.received[base + (psn & mask)] = 1
-        acknowledge(state, q, qp, packet.sent_ps, psn)
+        if packet.marks & LAST and psn > qp.last_end:
+            qp.last_end = psn
+        # where routes vary this is no sign of loss, and what fills the gap will acknowledge it
+        qp.unacked += 1
+        if at_once or qp.reorder != NEVER or qp.unacked >= qp.ack_every:
+            acknowledge(state, q, qp, packet.sent_ps, psn)
         if qp.reorder != NEVER:
             qp.examined = max(qp.examined, qp.expected)
             while qp.examined + qp.reorder < psn:

@@ -99,45 +99,47 @@ OUT_OF_REACH = 1 << 60  # added to `queued` of a port that is down, so that no s
 HEAP_MARGIN = 4096
 PACKET_MARGIN = 256
 
+# Fields are ordered by cache line: what most events touch is in the first.
 port_dtype = np.dtype(
     [
-        ("peer", "i4"),
-        ("node", "i4"),
         ("ps_q", "i8"),  # picoseconds a byte, fixed point
         ("arrive_ps", "i8"),  # propagation, and the latency of the peer's node
-        ("traits", "i4"),
-        ("rx_traits", "i4"),  # of the link that comes in here, as its sender has them
-        ("busy", "i4"),
-        ("backlog", "i4"),  # lanes with something to send, a bit each
-        ("paused", "i4"),  # lanes under XOFF
-        ("starved", "i4"),  # lanes whose next packet lacks credits
+        ("peer", "i4"),
+        ("node", "i4"),
+        ("queue_start", "i4"),
         ("tx_slot", "i4"),  # inlet slot that the packet on the wire came in by, NONE where it starts here
         ("tx_wire", "i4"),  # its bytes
         ("control_head", "i4"),  # pause frames, before everything else
-        ("control_tail", "i4"),
-        ("queue_start", "i4"),
-        ("queue_width", "i4"),  # queues a lane: 1, or the node's ports where it queues at its inputs
-        ("local", "i4"),  # place among its node's ports
-        ("wrr", "i4"),  # lane that the weighted arbiter serves
-        ("strict", "i4"),  # lanes with strict priority, highest first
-        ("kicked", "i4"),
+        ("traits", "i2"),
+        ("rx_traits", "i2"),  # of the link that comes in here, as its sender has them
+        ("backlog", "i2"),  # lanes with something to send, a bit each
+        ("paused", "i2"),  # lanes under XOFF
+        ("starved", "i2"),  # lanes whose next packet lacks credits
+        ("strict", "i2"),  # lanes with strict priority, highest first
+        ("queue_width", "i2"),  # queues a lane: 1, or the node's ports where it queues at its inputs
+        ("sl2vl", "i2"),  # row of State.sl2vl for what leaves by this port
+        ("busy", "i1"),
+        ("kicked", "i1"),
+        ("wrr", "i1"),  # lane that the weighted arbiter serves
+        ("lane_tx_full", "i1"),
+        ("lane_tx_ack", "i1"),
+        ("lane_arrive_full", "i1"),
+        ("lane_arrive_ack", "i1"),
+        ("lane_credit", "i1"),
+        # second line
         ("full_bytes", "i4"),  # sizes that have event lanes of their own
         ("ack_bytes", "i4"),
-        ("lane_tx_full", "i2"),
-        ("lane_tx_ack", "i2"),
-        ("lane_arrive_full", "i2"),
-        ("lane_arrive_ack", "i2"),
-        ("lane_credit", "i2"),
-        ("sl2vl", "i2"),  # row of State.sl2vl for what leaves by this port
+        ("control_tail", "i4"),
+        ("local", "i4"),  # place among its node's ports
         ("wait_since", "i8"),  # NONE, or since when there is something to send and no leave to send it
         ("tx_bytes", "i8"),
         ("tx_payload", "i8"),
         ("tx_packets", "i8"),
-        ("rx_bytes", "i8"),
-        ("rx_packets", "i8"),
         ("wait_ps", "i8"),
         ("credit_ps", "i8"),  # until a credit returned here takes effect at the peer
+        # third
         ("error_q", "i8"),  # chance that a byte is hit, as a fraction of 2**48
+        ("pad", "i8", (7,)),
     ],
     align=True,
 )
@@ -183,6 +185,7 @@ inlet_dtype = np.dtype(
         ("lossless", "i4"),
         ("xoff", "i4"),
         ("refresh", "i4"),  # a refresh of the pause is scheduled
+        ("pad", "i8"),
     ],
     align=True,
 )
@@ -259,24 +262,33 @@ endpoint_dtype = np.dtype(
     align=True,
 )
 
+# The receiver's side comes first, two cache lines, then the sender's, then what is rare.
 qp_dtype = np.dtype(
     [
-        ("port", "i4"),  # where its packets enter the fabric
+        ("expected", "i8"),
+        ("in_memory", "i8"),
+        ("next_cnp", "i8"),
+        ("receives", "i8"),  # posted receives, NONE: not needed
+        ("reorder", "i8"),  # selective: packets after which a gap is a loss; NEVER: only timeouts tell
+        ("last_end", "i8"),  # selective: the latest end of a message that came early
         ("src", "i4"),  # endpoints; NONE inside a host
         ("dst", "i4"),
-        ("sl", "i4"),
-        ("vl", "i4"),
         ("mode", "i4"),
-        ("hop_start", "i4"),  # source-routed hops after `port`, up to the network
+        ("control", "i4"),  # which congestion control
+        ("ack_every", "i4"),
+        ("unacked", "i4"),
+        ("nak_sent", "i4"),
+        ("echo", "i4"),  # a mark to be echoed
         ("hop_middle", "i4"),
-        ("hop_end", "i4"),  # and from the receiving adapter to memory
-        ("header", "i4"),
-        ("first_header", "i4"),  # more on the first packet of a message
+        ("hop_end", "i4"),  # from the receiving adapter to memory
+        ("receiving", "i4"),
         ("ack_bytes", "i4"),
-        ("in_ring", "i4"),
-        ("ring_next", "i4"),
-        ("waking", "i4"),  # a wake-up is scheduled
-        ("spray", "i4"),  # every packet its own entropy
+        ("ack_vl", "i4"),
+        ("ack_sl", "i4"),
+        ("ack_hop", "i4"),  # source-routed hops of acknowledgements, where routes are fixed; else equal
+        ("ack_hop_end", "i4"),
+        ("ack_entropy", "i8"),
+        ("out_of_sequence", "i8"),
         # sender
         ("next_psn", "i8"),
         ("una", "i8"),  # oldest not acknowledged
@@ -285,52 +297,44 @@ qp_dtype = np.dtype(
         ("inflight", "i8"),  # packets
         ("window", "i8"),  # bytes
         ("retransmit", "i8"),  # selective: packets declared lost and not sent again
-        ("head", "i4"),  # tasks: oldest not acknowledged, the one being sent, the last
-        ("sending", "i4"),
-        ("tail", "i4"),
-        ("receiving", "i4"),
         ("next_send", "i8"),  # pacing
         ("gap_q", "i8"),  # picoseconds a byte, fixed point; 0: as fast as the port
         ("next_message", "i8"),
         ("message_ps", "i8"),
         ("progress_ps", "i8"),
         ("rto_ps", "i8"),  # 0: never
+        ("rtt_ps", "i8"),  # last measured
+        ("entropy", "i8"),
+        ("head", "i4"),  # tasks: oldest not acknowledged, the one being sent, the last
+        ("sending", "i4"),
+        ("tail", "i4"),
+        ("port", "i4"),  # where its packets enter the fabric
+        ("sl", "i4"),
+        ("vl", "i4"),
+        ("hop_start", "i4"),  # source-routed hops after `port`, up to the network
+        ("header", "i4"),
+        ("first_header", "i4"),  # more on the first packet of a message
+        ("in_ring", "i4"),
+        ("ring_next", "i4"),
+        ("waking", "i4"),  # a wake-up is scheduled
+        ("spray", "i4"),  # every packet its own entropy
         ("rto_pending", "i4"),
         ("retries", "i4"),
-        ("retry_limit", "i4"),
         ("rnr_retries", "i4"),
-        ("rnr_limit", "i4"),  # 7: for ever
         ("failed", "i4"),
+        # rare
+        ("retry_limit", "i4"),
+        ("rnr_limit", "i4"),  # 7: for ever
         ("rnr_ps", "i8"),
-        # receiver
-        ("expected", "i8"),
         ("examined", "i8"),  # selective: losses below are asked for already
-        ("in_memory", "i8"),
-        ("receives", "i8"),  # posted receives, NONE: not needed
-        ("started", "i8"),  # messages that took one
-        ("unacked", "i4"),
-        ("ack_every", "i4"),
-        ("nak_sent", "i4"),
-        ("echo", "i4"),  # a mark to be echoed
-        ("next_cnp", "i8"),
-        ("reorder", "i8"),  # selective: packets after which a gap is a loss; NEVER: only timeouts tell
-        ("entropy", "i8"),
-        ("ack_entropy", "i8"),
-        ("ack_hop", "i4"),  # source-routed hops of acknowledgements, where routes are fixed; else equal
-        ("ack_hop_end", "i4"),
-        ("ack_vl", "i4"),
-        ("ack_sl", "i4"),
-        ("control", "i4"),  # which congestion control
-        # counters
+        ("started", "i8"),  # messages that took a receive
         ("retransmitted", "i8"),
-        ("out_of_sequence", "i8"),
         ("duplicates", "i8"),
         ("timeouts", "i8"),
         ("naks", "i8"),
         ("cnps_sent", "i8"),
         ("cnps_handled", "i8"),
         ("rnr_naks", "i8"),
-        ("rtt_ps", "i8"),  # last measured
     ],
     align=True,
 )
