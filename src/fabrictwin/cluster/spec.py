@@ -114,6 +114,7 @@ class Run(Model):
     seed: Seed = 1
     fold: Annotated[bool, Field(strict=True)] = True
     out: str | None = None
+    check_memory: Literal["note", "error"] = "note"  # what a layout that does not fit is
     compare: Compare | None = None
 
 

@@ -26,6 +26,7 @@ from fabrictwin.run.result import Reference, RunResult
 from fabrictwin.simulate.play import play
 from fabrictwin.twin.twin import Twin
 from fabrictwin.units import PS_PER_S, format_rate, format_size
+from fabrictwin.workload.memory import Memory
 from fabrictwin.workload.spec import Workload, workload_schema
 from fabrictwin.workload.work import Lowered, Work
 from fabrictwin.yamlfile import read_yaml
@@ -74,6 +75,7 @@ class Prepared:
     work: Work | None
     layout_line: str
     notes: tuple[str, ...]
+    memory: Memory | None = None
 
 
 def read(source: str | Path, stdin: TextIO | None = None) -> Spec:
@@ -155,6 +157,7 @@ def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
         work=lowered.work,
         layout_line=lowered.layout_line,
         notes=(*blueprint.notes, *lowered.notes),
+        memory=lowered.memory,
     )
 
 
@@ -186,6 +189,7 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
         work=prepared.work,
         reference=None if spec.run.compare is None else reference(spec.run.compare),
         notes=prepared.notes,
+        memory=prepared.memory,
     )
 
 

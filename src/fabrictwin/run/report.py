@@ -34,6 +34,7 @@ def report_html(result: RunResult) -> str:
         [
             _header(result, data),
             _breakdown(data),
+            _memory(data),
             _timeline(result, rows, drawn),
             _matrices(result),
             _links(data),
@@ -188,6 +189,28 @@ def _timeline(result: RunResult, rows: dict[str, Any], drawn: dict[str, Any]) ->
         '<div class="plot"><canvas id="stage" tabindex="0" role="img" '
         f'aria-label="operations of {escape(chosen.name)}"></canvas></div>\n'
         "</section>"
+    )
+
+
+def _memory(data: dict[str, Any]) -> str:
+    held = data["memory"]
+    if held is None:
+        return ""
+    rows = "".join(
+        f"<tr><td>{escape(item['name'])}{' (estimate)' if item['estimate'] else ''}</td>"
+        f'<td class="n">{_meter(item["bytes"] / held["capacity_bytes"])}{format_size(item["bytes"])}</td></tr>'
+        for item in held["items"]
+    )
+    verdict = (
+        f"{format_size(held['total_bytes'])} of {format_size(held['capacity_bytes'])} on a rank of stage "
+        f"{held['stage']}, the fullest."
+    )
+    if not held["fits"]:
+        verdict += f" It does not fit: {format_size(held['over_bytes'])} too much."
+    return (
+        f'<section>\n<h2>Memory of a GPU</h2>\n<p class="soft small">{escape(verdict)}</p>\n'
+        '<div class="scroll"><table><thead><tr><th>What</th><th class="n">Takes</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>\n</section>"
     )
 
 

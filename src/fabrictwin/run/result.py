@@ -13,6 +13,7 @@ from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Program
 from fabrictwin.run.breakdown import Breakdown, breakdown
 from fabrictwin.trace.trace import Trace
+from fabrictwin.workload.memory import Memory
 from fabrictwin.workload.work import Work
 
 
@@ -40,6 +41,7 @@ class RunResult:
     work: Work | None = None  # None where a program counts no model FLOPs
     reference: Reference | None = None
     notes: tuple[str, ...] = ()  # what was assumed, one line each
+    memory: Memory | None = None  # of the fullest GPU; None where a program says nothing of it
 
     @cached_property
     def breakdown(self) -> Breakdown:

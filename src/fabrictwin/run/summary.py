@@ -47,6 +47,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "step_time_s": _round(trace.end_ps / PS_PER_S, 9),
         "step_time_ps": trace.end_ps,
         **_throughput(result),
+        "memory": _memory(result),
         "breakdown": _breakdown(result),
         "busiest_links": _busiest(result),
         "traffic_by_link_kind": by_kind(fabric, trace),
@@ -108,6 +109,24 @@ def _breakdown(result: RunResult) -> list[dict[str, Any]]:
         }
         for share, permille in zip(parts.shares, parts.permille, strict=True)
     ]
+
+
+def _memory(result: RunResult) -> dict[str, Any] | None:
+    """What the fullest GPU holds at its fullest."""
+    held = result.memory
+    if held is None:
+        return None
+    return {
+        "stage": held.stage,
+        "total_bytes": held.total_bytes,
+        "capacity_bytes": held.capacity_bytes,
+        "fits": held.fits,
+        "over_bytes": held.over_bytes,
+        "items": [
+            {"key": item.key, "name": item.name, "bytes": item.bytes, "estimate": item.estimate}
+            for item in held.items
+        ],
+    }
 
 
 def _busiest(result: RunResult) -> list[dict[str, Any]]:

@@ -46,6 +46,8 @@ def block(result: RunResult, folder: Path | None) -> str:
     if data["mfu"] is not None:
         peak = f"{data['peak_tflops_per_gpu']:g} TFLOP/s, {data['precision']}"
         lines.append(f"  MFU         {data['mfu']:.1%} of the GPU's peak ({peak})")
+    if result.memory is not None:
+        lines.append(f"  memory      {result.memory.line}")
     lines += ["", "  where the step goes", *_breakdown(data), "", *_links(data)]
     if data["reference"] is not None:
         lines += ["", *_reference(data["reference"])]

@@ -103,7 +103,7 @@ def find_data(given: Path | None = None) -> Path:
             raise ConfigError(f"got a folder without {TABLE}, expected the validation data", file=given)
         return given
     here = Path(__file__).resolve().parent
-    for folder in (here / "data", here.parents[2] / "validation"):
+    for folder in (here / "measurements", here.parents[2] / "validation"):
         if (folder / TABLE).is_file():
             return folder
     raise ConfigError(

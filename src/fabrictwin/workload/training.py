@@ -7,21 +7,22 @@ from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import Fabric
-from fabrictwin.units import format_size
 from fabrictwin.workload.job import Job, check
+from fabrictwin.workload.memory import holding_of, memory
 from fabrictwin.workload.spec import workload_schema
 from fabrictwin.workload.step import build_program
 from fabrictwin.workload.work import Lowered, Work
 
 __all__ = ["Job", "build_program", "check", "lower", "workload_schema"]
 
-MASTER_BYTES = 12  # a parameter's master copy and Adam's two moments, 4 bytes each
-
 
 def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     """The spec's training step as a program on this fabric. Raises ConfigError."""
     job, rank_node = check(spec, blueprint, fabric)
     training, model, layout = job.training, job.model, job.layout
+    held = memory(holding_of(job), job.gpu)
+    if not held.fits and spec.run.check_memory == "error":
+        raise spec.error("workload.training.parallel", f"got a layout that needs {held.line}")
     try:
         program = build_program(job, name=spec.name, fold=spec.run.fold)
     except ConfigError as error:
@@ -46,10 +47,6 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     notes = [f"FLOPs count attention in full; vocabulary padded from {model.vocab:,} to {job.vocab:,}"]
     if gpu.gemm[training.precision].estimate:
         notes.append(f"matrix throughput of {job.gpu} in {training.precision} is an estimate (see the catalog)")
-    held = (2 + job.gradient_bytes + MASTER_BYTES) * max(job.stage_parameters(s) for s in range(layout.pp))
-    if held > gpu.memory.value:
-        notes.append(
-            f"does not fit: weights, gradients and optimizer state take {format_size(held)} of a GPU's "
-            f"{format_size(gpu.memory.value)}, before any activation"
-        )
-    return Lowered(program, rank_node, work, line, tuple(notes))
+    if not held.fits:
+        notes.append(f"does not fit in a GPU's memory: {held.line}")
+    return Lowered(program, rank_node, work, line, tuple(notes), held)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.program.program import Program
+from fabrictwin.workload.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,4 @@ class Lowered:
     work: Work
     layout_line: str
     notes: tuple[str, ...] = ()  # what was assumed, one line each
+    memory: Memory | None = None  # of the fullest GPU

@@ -1,0 +1,285 @@
+"""What a training step holds in a GPU's memory, item by item, at its fullest.
+
+- **Weights, gradients, optimizer**: 2 bytes a weight, gradients as the job keeps them, 12 bytes for a master copy
+  and Adam's two moments; divided over replicas by ZeRO stage (Rajbhandari et al. 2020, "ZeRO", section 3: 1 the
+  optimizer, 2 gradients too, 3 weights too). Fully sharded in PyTorch (FSDP) keeps 16 bytes a weight, all divided:
+  weights and gradients in 4 bytes, two moments; and gathers two layers and both ends in 2 bytes to compute with.
+- **Activations** kept from forward to backward, per token and layer (Korthikanti et al. 2022, "Reducing Activation
+  Recomputation", equations 1 to 6, here from the model's own widths): what norms, products and dropout need.
+  Tensor parallelism divides what lies between its two communications, sequence parallelism the rest, context
+  parallelism all. Recomputation keeps less: `selective` drops attention scores, `full` keeps a layer's input,
+  `operations` keeps every second product and the attention output (PyTorch's selective checkpointing).
+- **In flight**: a stage of 1F1B holds as many micro-batches as there are stages after it, and one; interleaved it
+  holds (p - s - 1) 2 + (v - 1) p + 1 chunks of its v (Korthikanti et al., section 4.2.3); GPipe holds all.
+- **At work**: logits and loss, or one layer being recomputed, whichever is larger. A vocabulary-parallel loss
+  works in place on 4-byte logits beside the 2-byte ones; PyTorch's keeps logits in 2 and 4 bytes, and in 4 their
+  logarithm of softmax and its gradient.
+- **Collectives and context**: estimates. NCCL issue 964 measured 544 MiB for a communicator of two ranks and
+  688 MiB for one of more on A100; PyTorch issue 107667 gives about 300 MiB for a CUDA context, over 1000 before CUDA 11.7.
+
+Left out: the allocator's fragmentation, workspaces of matrix products, data that is loaded ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from fabrictwin import catalog
+from fabrictwin.units import format_size
+from fabrictwin.workload.job import Job
+from fabrictwin.workload.models import Model
+
+Recompute = Literal["none", "selective", "full", "operations"]
+Schedule = Literal["gpipe", "1f1b", "interleaved"]
+
+WEIGHT_BYTES = 2
+OPTIMIZER_BYTES = 12  # master copy and two moments, 4 bytes each
+FSDP_WEIGHT_BYTES, FSDP_OPTIMIZER_BYTES = 4, 8
+ACTIVATION_BYTES = 2
+LOGIT_BYTES_IN_PLACE = 2 + 4
+LOGIT_BYTES_PYTORCH = 2 + 4 + 4 + 4
+
+_MIB = 1 << 20
+COMMUNICATOR_OF_TWO_BYTES, COMMUNICATOR_BYTES = 544 * _MIB, 688 * _MIB
+CONTEXT_BYTES = 512 * _MIB
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What decides how much memory a rank needs."""
+
+    model: Model
+    vocab: int  # padded
+    stage_layers: tuple[int, ...]  # layers of each pipeline stage, all of its chunks together
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    vp: int = 1  # chunks of a stage
+    micro_batches: int = 1
+    micro_batch_size: int = 1
+    sequence: int = 2048
+    sequence_parallel: bool = False
+    recompute: Recompute = "none"
+    attention: Literal["flash", "materialised"] = "flash"
+    schedule: Schedule = "1f1b"
+    zero: Literal[0, 1, 2, 3] = 0
+    fsdp: bool = False
+    shards: int | None = None  # ranks that states are divided over; all replicas where it is not given
+    gradient_bytes: int = 4
+
+    @property
+    def pp(self) -> int:
+        return len(self.stage_layers)
+
+    @property
+    def tokens(self) -> int:
+        """Of one micro-batch on one rank."""
+        return self.micro_batch_size * self.sequence // self.cp
+
+    @property
+    def sharded_over(self) -> int:
+        return self.shards or self.dp * self.cp
+
+
+@dataclass(frozen=True)
+class Item:
+    key: str
+    name: str
+    bytes: int
+    estimate: bool = False
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The fullest rank's memory at its fullest."""
+
+    stage: int
+    items: tuple[Item, ...]
+    capacity_bytes: int
+
+    @cached_property
+    def total_bytes(self) -> int:
+        return sum(item.bytes for item in self.items)
+
+    @property
+    def fits(self) -> bool:
+        return self.total_bytes <= self.capacity_bytes
+
+    @property
+    def over_bytes(self) -> int:
+        """How much too much it is; 0 where it fits."""
+        return max(0, self.total_bytes - self.capacity_bytes)
+
+    @property
+    def line(self) -> str:
+        """`61.2 GiB of 80 GiB` or by how much it does not fit."""
+        share = f"{format_size(self.total_bytes)} of {format_size(self.capacity_bytes)}"
+        text = f"{share} on a rank of stage {self.stage}"
+        return text if self.fits else f"{text}: does not fit, {format_size(self.over_bytes)} too much"
+
+
+def holding_of(job: Job) -> Holding:
+    """What a checked job holds."""
+    training, layout = job.training, job.layout
+    return Holding(
+        model=job.model,
+        vocab=job.vocab,
+        stage_layers=(job.stage_layers,) * layout.pp,
+        tp=layout.tp,
+        dp=layout.dp,
+        micro_batches=job.micro_batches,
+        micro_batch_size=training.micro_batch_size,
+        sequence=training.sequence,
+        recompute=training.recompute,
+        attention=training.attention,
+        gradient_bytes=job.gradient_bytes,
+    )
+
+
+# --- parameters --------------------------------------------------------------------------------------------
+
+
+def layer_parameters(holding: Holding) -> int:
+    """Of one layer on one tensor-parallel rank: matrices and column biases are divided, the rest is whole."""
+    model = holding.model
+    divided = model.layer_matrix_parameters
+    if model.family == "gpt2":
+        divided += model.qkv_width + model.up_width
+    return divided // holding.tp + model.layer_parameters - divided
+
+
+def end_parameters(holding: Holding, stage: int) -> int:
+    """Of embedding, positions, final norm and head on one rank of a stage."""
+    model, last = holding.model, holding.pp - 1
+    embedding = holding.vocab * model.hidden // holding.tp
+    count = 0
+    if stage == 0:
+        count += embedding + model.positions * model.hidden
+    if stage == last:
+        count += model.final_norm_parameters
+        if holding.pp > 1 or not model.tied:
+            count += embedding
+    return count
+
+
+# --- activations -------------------------------------------------------------------------------------------
+
+
+def layer_bytes(holding: Holding, recompute: Recompute) -> float:
+    """What one layer keeps of one micro-batch on one rank."""
+    model, tp = holding.model, holding.tp
+    e, h, ffn = ACTIVATION_BYTES, model.hidden, model.ffn
+    inner = model.heads * model.head_size
+    whole_by = tp if holding.sequence_parallel else 1  # divides what tensor parallelism leaves whole
+    if recompute == "full":
+        return holding.tokens * e * h / whole_by
+    up = 2 * ffn if model.gated else ffn
+    if recompute == "operations":
+        # products in order: Q, K, V, output, gate, up, down; the first, third, fifth and seventh are kept
+        kv = (model.qkv_width - inner) // 2
+        kept = inner + kv + ffn + (0 if model.gated else h) + inner
+        return holding.tokens * (
+            e * (h + (h if model.gated else 0)) / whole_by + (e * kept + 4 * model.heads) / tp
+        )
+    # norms' inputs and outputs, and two masks of a byte
+    whole = 4 * e * h + (2 * h if model.dropout else 0)
+    divided = e * (model.qkv_width + inner + up + ffn)
+    if holding.attention == "flash":
+        divided += 4 * model.heads  # the softmax's logarithm of sums
+    elif recompute == "none":
+        scores = model.heads * holding.sequence
+        divided += e * scores + ((e + 1) * scores if model.dropout else 0)
+    return holding.tokens * (whole / whole_by + divided / tp)
+
+
+def in_flight(holding: Holding, stage: int) -> float:
+    """Micro-batches whose activations a stage holds at once, at most; parts of one where it has chunks."""
+    m, p = holding.micro_batches, holding.pp
+    if holding.schedule == "gpipe":
+        return m
+    if holding.schedule == "interleaved" and holding.vp > 1 and p > 1:
+        chunks = 2 * (p - stage - 1) + (holding.vp - 1) * p + 1
+        return min(chunks, m * holding.vp) / holding.vp
+    return min(p - stage, m)
+
+
+def logit_bytes(holding: Holding) -> int:
+    each = LOGIT_BYTES_PYTORCH if holding.fsdp else LOGIT_BYTES_IN_PLACE
+    return each * holding.tokens * holding.vocab // holding.tp
+
+
+# --- all of it ---------------------------------------------------------------------------------------------
+
+
+def states(parameters: int, holding: Holding) -> tuple[int, int, int]:
+    """(weights, gradients, optimizer) bytes on one rank."""
+    n = holding.sharded_over
+    if holding.fsdp:
+        weight = FSDP_WEIGHT_BYTES * parameters // n
+        return weight, FSDP_WEIGHT_BYTES * parameters // n, FSDP_OPTIMIZER_BYTES * parameters // n
+    zero = holding.zero
+    weights = WEIGHT_BYTES * parameters // (n if zero >= 3 else 1)
+    gradients = holding.gradient_bytes * parameters // (n if zero >= 2 else 1)
+    return weights, gradients, OPTIMIZER_BYTES * parameters // (n if zero >= 1 else 1)
+
+
+def gathered_bytes(holding: Holding, stage: int) -> int:
+    """Whole weights, and gradients not yet divided, of what is being computed, where weights are sharded."""
+    if not (holding.fsdp or holding.zero >= 3):
+        return 0
+    layer, ends = layer_parameters(holding), end_parameters(holding, stage)
+    return WEIGHT_BYTES * (2 * layer + ends) + 4 * layer + WEIGHT_BYTES * ends
+
+
+def communicators(holding: Holding, stage: int) -> list[int]:
+    """Sizes of the groups that a rank communicates in."""
+    sizes = [holding.tp, holding.cp, holding.dp * (holding.cp if holding.sharded_over > holding.dp else 1)]
+    sizes += [2] * (2 if 0 < stage < holding.pp - 1 else 1) if holding.pp > 1 else []
+    if holding.model.tied and holding.pp > 1 and stage in (0, holding.pp - 1):
+        sizes.append(2)
+    return [size for size in sizes if size > 1]
+
+
+def stage_memory(holding: Holding, stage: int, capacity_bytes: int) -> Memory:
+    """A rank of one stage."""
+    layers = holding.stage_layers[stage]
+    parameters = layers * layer_parameters(holding) + end_parameters(holding, stage)
+    weights, gradients, optimizer = states(parameters, holding)
+    micro_batches = in_flight(holding, stage)
+    kept = micro_batches * layers * layer_bytes(holding, holding.recompute)
+    whole_by = holding.tp if holding.sequence_parallel else 1
+    ends = 0.0
+    if stage == 0 and holding.model.dropout:
+        ends += micro_batches * holding.tokens * holding.model.hidden / whole_by  # the embedding's mask
+    if stage == holding.pp - 1:
+        # the final norm's input and output
+        ends += 2 * ACTIVATION_BYTES * holding.tokens * holding.model.hidden / whole_by
+    again = 0.0
+    if holding.recompute != "none" and layers:
+        again = layer_bytes(holding, "none") - layer_bytes(holding, holding.recompute)
+    logits = logit_bytes(holding) if stage == holding.pp - 1 else 0
+    work = Item("logits", "logits and loss", logits)
+    if again > logits:
+        work = Item("recomputed", "one layer recomputed", round(again))
+    groups = communicators(holding, stage)
+    buffers = sum(COMMUNICATOR_OF_TWO_BYTES if size == 2 else COMMUNICATOR_BYTES for size in groups)
+    items = (
+        Item("weights", "weights", weights),
+        Item("gradients", "gradients", gradients),
+        Item("optimizer", "optimizer", optimizer),
+        Item("gathered", "gathered weights and gradients", gathered_bytes(holding, stage)),
+        Item("activations", f"activations, {micro_batches:g} micro-batches", round(kept + ends)),
+        work,
+        Item("nccl", f"NCCL, {len(groups)} communicators", buffers, estimate=True),
+        Item("context", "CUDA context", CONTEXT_BYTES, estimate=True),
+    )
+    return Memory(stage, tuple(item for item in items if item.bytes), capacity_bytes)
+
+
+def memory(holding: Holding, gpu: str) -> Memory:
+    """The fullest stage on a GPU of the catalog."""
+    capacity = catalog.gpu(gpu).memory.value
+    found = [stage_memory(holding, stage, capacity) for stage in range(holding.pp)]
+    return max(found, key=lambda item: (item.total_bytes, -item.stage))
