@@ -27,6 +27,8 @@ def is_tree(switches: Switches, tiers: Tiers) -> bool:
     """Whether going up and then down, where it leads from adapters to adapters, is never the longer way."""
     from fabrictwin.kernel import forwarding
 
+    if not tiers.treelike:
+        return False
     edge = np.flatnonzero(switches.row_adapters).astype(np.int32)
     shape = (len(edge), switches.rows)
     legal, shortest, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.uint8)

@@ -278,8 +278,9 @@ def _fill_lids(known: I64, span: I64) -> I64:
         return lid
     taken = np.zeros(LAST_UNICAST_LID + 1, bool)
     taken[0] = True
-    # a switch that kept a LID in the middle of a range is kept; ranges go around it
-    for i in np.flatnonzero(known > 0):
+    # switches first: one that has a LID in the middle of a range keeps it, and the range moves
+    kept = np.flatnonzero(known > 0)
+    for i in kept[np.argsort(span[kept], kind="stable")]:
         if taken[known[i] : known[i] + span[i]].any():
             lid[i] = 0
         else:

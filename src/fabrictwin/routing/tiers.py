@@ -11,8 +11,9 @@ found by where adapters are rather than by counting ports:
 3. Ranks are distances from the roots; a link leads up to the lower rank, between equal ranks to the earlier row.
 
 Where more than one in a hundred pairs of adapters has no way up and then down below those roots (an island with
-roots of its own, joined at the bottom), only the roots that are within half a hop of the nearest to all adapters
-stay, and where that is not enough, the nearest alone: then there is always a way, over that root.
+roots of its own, joined at the bottom), or as many links join switches of a tier, only the roots that are within
+half a hop of the nearest to all adapters stay. Where that is not enough the graph is no tree, and the nearest
+alone is the root: then there is always a way, over that root.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from fabrictwin.fabric.fabric import I32, I64
 from fabrictwin.routing.switches import U8, Bool, Switches
 
 FAR = 1 << 30
-ASTRAY_AT_MOST = 0.01
+ASTRAY_AT_MOST = 0.01  # of pairs of adapters
+LEVEL_AT_MOST = 0.01  # of links
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Tiers:
     slot: I32  # [S] a switch's place among those that share children with it, in order of rows
     slots: I32  # [S] how many those are; 1 where a switch has no children
     visit: I32  # [S] rows so that pods stand together: what is joined without higher tiers
+    treelike: bool  # hardly any pair of adapters without a way up and then down, or link within a tier
 
 
 def sweep(switches: Switches, sources: I32) -> I32:
@@ -111,7 +114,7 @@ def find_roots(switches: Switches) -> tuple[I32, I64]:
     return roots, total
 
 
-def orient(switches: Switches, roots: I32) -> Tiers:
+def orient(switches: Switches, roots: I32, *, treelike: bool = True) -> Tiers:
     """Ranks, links up and places of the tree below `roots`. What no root reaches shares a rank below all."""
     rank = sweep(switches, roots)
     rank[rank == FAR] = int(rank[rank < FAR].max(initial=-1)) + 1
@@ -126,6 +129,7 @@ def orient(switches: Switches, roots: I32) -> Tiers:
         slot=slot,
         slots=slots,
         visit=_together(switches, rank),
+        treelike=treelike,
     )
 
 
@@ -192,11 +196,17 @@ def astray_share(switches: Switches, tiers: Tiers) -> float:
     return float(pairs[astray].sum() / max(int(pairs[near].sum()), 1))
 
 
+def _accepted(switches: Switches, tiers: Tiers) -> bool:
+    a, b = switches.adjacent_from, switches.adjacent_row
+    level = int((tiers.rank[a] == tiers.rank[b]).sum())
+    return level <= LEVEL_AT_MOST * len(a) and astray_share(switches, tiers) <= ASTRAY_AT_MOST
+
+
 def recognise(switches: Switches) -> Tiers:
     """Tiers of any graph. See the module's docstring."""
     roots, total = find_roots(switches)
     tiers = orient(switches, roots)
-    if astray_share(switches, tiers) <= ASTRAY_AT_MOST:
+    if _accepted(switches, tiers):
         return tiers
     label = planes(switches)[roots]
     weight = np.bincount(planes(switches), weights=_adapters(switches), minlength=switches.rows)[label]
@@ -204,8 +214,8 @@ def recognise(switches: Switches) -> Tiers:
     np.minimum.at(least, label, total)
     near = 2 * (total - least[label]) <= weight
     tiers = orient(switches, roots[near])
-    if astray_share(switches, tiers) <= ASTRAY_AT_MOST:
+    if _accepted(switches, tiers):
         return tiers
     order = np.lexsort((roots, total, label))
     _, first = np.unique(label[order], return_index=True)
-    return orient(switches, np.sort(roots[order[first]]))
+    return orient(switches, np.sort(roots[order[first]]), treelike=False)
