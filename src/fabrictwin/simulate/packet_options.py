@@ -25,7 +25,7 @@ class PacketOptions:
     timeout: int = 14  # 67 ms; NCCL sets 20
     retry_count: int = 7
     rnr_retry: int = 7
-    rnr_timer_ps: int = 655_360_000  # code 12's 0.64 ms is NCCL's default, rounded up here to 2**n of 10.24 us
+    rnr_timer_ps: int = 640_000_000  # code 12 of the standard, which NCCL asks for
     ack_every: int = 4  # packets an acknowledgement; NSCC: every one
     window_bytes: int = 0  # 0: as much as buffers and control let through; reordering: the bitmap's reach
     window_packets: int = 1024  # reach of selective repeat
