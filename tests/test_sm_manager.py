@@ -296,6 +296,33 @@ def test_a_dead_switch_is_gone_and_its_reboot_gives_it_its_lid_and_tables_again(
     assert site.all_arrive()
 
 
+def test_a_switch_whose_agent_hangs_is_lost_and_what_lies_behind_it_is_not():
+    site = Site(two_tiers(4, 3, 4))
+    site.state.silent.add(site.state.find("spine-0"))
+    site.hosted.manager.light_sweep()
+    assert [str(f) for f in site.hosted.manager.subnet.findings] == [
+        "lost node: MF0;spine-0:MQM8700/U1: its links are up, and it does not answer any more"
+    ]
+    assert len(site.hosted.manager.subnet.switches) == 6
+    hosts = [m for m, switch in enumerate(site.state.is_switch) if not switch]
+    assert all(site.arrives(a, b) for a in hosts for b in hosts)
+    dead = site.state.base[site.state.find("spine-0")]
+    used = {site.state.link[dead + port] for port in range(1, 5)}
+    for slot in used:
+        row = site.state.row[site.state.node_of[slot]]
+        assert not (site.state.lft[row] == site.state.number[slot]).any()
+
+
+def test_the_outage_of_a_cut_is_that_of_a_few_datagrams():
+    """The trap says where to look, so no time is lost with waiting for what cannot answer."""
+    site = Site()
+    at = site.now
+    site.state.cut_cable(site.slot("leaf-0", 5), at)
+    site.settle()
+    timing = site.hosted.transport.timing
+    assert site.hosted.reports[-1].rerouting.repaired_ps - at < timing.timeout_ps
+
+
 def test_a_dead_leaf_takes_its_hosts_along_and_nobody_else():
     site = Site()
     site.state.power_off(site.state.find("leaf-2"), site.now)

@@ -86,6 +86,7 @@ class Endpoint:
         self.state = network.state
         self.clients: list[Client | None] = [None] * CLIENTS
         self.software: dict[int, Software] = {}
+        self.awaited: dict[bytes, Frame | None] = {}  # answers to the twin's own questions, by transaction id
         self.counts = Counts()
 
     # -- control -------------------------------------------------------------------------------------------
@@ -238,7 +239,9 @@ class Endpoint:
         if mad[3] & RESPONSE:
             asked = int.from_bytes(mad[_TID], "big")
             if asked == OWN_TID:
-                return self.answer(slot, frame, now_ps)
+                if mad[8:16] in self.awaited:
+                    self.awaited[mad[8:16]] = frame
+                return []
             client = self.clients[asked] if asked < CLIENTS else None
             if client is not None and client.slot == slot:
                 return [(asked, pack_frame(frame))]

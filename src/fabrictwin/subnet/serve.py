@@ -14,6 +14,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import IO
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
@@ -82,6 +83,10 @@ class Server:
         self._data[number].close()
         self._data[number] = self._open(number)
 
+    def watch(self, file: IO[str], act: Callable[[], None]) -> None:
+        """Call `act` whenever there is something to read."""
+        self._selector.register(file, selectors.EVENT_READ, act)
+
     def close(self) -> None:
         self._selector.close()
         for sock in (self._control, *self._data):
@@ -101,6 +106,9 @@ class Server:
         handled = 0
         for key, events in self._selector.select(timeout_s):
             number = key.data
+            if callable(number):
+                number()
+                continue
             if events & selectors.EVENT_WRITE:
                 self._flush(number)
             if events & selectors.EVENT_READ:

@@ -22,8 +22,8 @@ from fabrictwin.subnet.manager.config import IPOIB_QKEY
 from fabrictwin.subnet.manager.discovery import Node, Port
 from fabrictwin.subnet.manager.matching import Matcher, link_rate_bps, satisfies, subscribed, suits
 from fabrictwin.subnet.manager.tables import port_guid
+from fabrictwin.subnet.rmpp import RETRIES, Sender, segments
 from fabrictwin.subnet.rmpp import Kind as RmppKind
-from fabrictwin.subnet.rmpp import Sender, segments
 from fabrictwin.subnet.wire import notice, sa, speeds
 from fabrictwin.subnet.wire.fields import Attribute, MadError
 from fabrictwin.subnet.wire.header import Method, SaMad, SaStatus, Status
@@ -76,7 +76,7 @@ class _Report:
 class Administration:
     """Answers queries from what the manager holds. No I/O: frames in, frames out."""
 
-    def __init__(self, manager: SubnetManager, *, rmpp_retries: int = 3) -> None:
+    def __init__(self, manager: SubnetManager) -> None:
         self.manager = manager
         self.groups: dict[int, multicast.Group] = {}
         self.services: dict[tuple[int, int, int], Service] = {}
@@ -85,7 +85,7 @@ class Administration:
         self._senders: dict[tuple[int, int], tuple[Sender, Frame]] = {}
         self._reports: dict[int, _Report] = {}
         self._tid = 0
-        self._rmpp_retries = rmpp_retries
+        self.rmpp_retries = RETRIES
         self.tree_changed = False
         self._tables: dict[int, Callable[[Attribute], Iterator[Attribute]]] = {
             RecordId.NODE: self._node_records,
@@ -140,7 +140,7 @@ class Administration:
             return []  # the same question again, while the answer is on its way
         records = [sa.record_bytes(record) for record in self.query(mad)]
         head = _response(mad, offset=len(records[0]) // 8 if records else 0)
-        sender = Sender(segments(head, b"".join(records)), retries=self._rmpp_retries)
+        sender = Sender(segments(head, b"".join(records)), retries=self.rmpp_retries)
         self._senders[key] = (sender, back)
         return [replace(back, mad=part.encode()) for part in sender.start(now_ps)]
 

@@ -23,7 +23,7 @@ from fabrictwin.subnet.agents.network import Frame, trap_mad
 from fabrictwin.subnet.manager import multicast
 from fabrictwin.subnet.manager.administration import Administration
 from fabrictwin.subnet.manager.config import FULL, Settings
-from fabrictwin.subnet.manager.discovery import Discovery, Finding, Node, Port, Subnet
+from fabrictwin.subnet.manager.discovery import Discovery, Finding, Kind, Node, Port, Subnet
 from fabrictwin.subnet.manager.lids import Wish, assign
 from fabrictwin.subnet.manager.programming import Programmer
 from fabrictwin.subnet.manager.tables import (
@@ -119,7 +119,8 @@ class SubnetManager:
         self._master: Node | None = None
         self._missed = 0
         self._next_poll_ps = 0
-        self._handed_to: int | None = None
+        self._told: set[int] = set()  # switches whose traps came since the last sweep
+        self._doubtful: dict[int, Node] = {}  # switches that lost a link in this sweep
 
     # -- sweeps --------------------------------------------------------------------------------------------
 
@@ -127,6 +128,8 @@ class SubnetManager:
         """The heavy sweep: discover, decide who is master, and if it is this one, set everything up."""
         started = self.transport.now_ps
         self.wants_sweep = False
+        self._told.clear()
+        self._doubtful.clear()
         self._activity += 1
         found = Discovery(self.transport).run()
         before = self.subnet
@@ -154,30 +157,38 @@ class SubnetManager:
             return self.sweep()
         self.wants_sweep = False
         self._activity += 1
-        switches = self.subnet.switches
-        answers = self.transport.exchange([get(node.path, AttributeId.SWITCH_INFO) for node in switches])
-        changed: list[Node] = []
-        away: list[Node] = []
-        for node, answer in zip(switches, answers, strict=True):
-            if answer is None:
-                away.append(node)
-            elif not answer[0]:
-                node.switch = SwitchInfo.decode(answer[1])
-                if node.switch.port_state_change:
-                    changed.append(node)
-        if not changed and not away:
-            return self._report("light", started, (), (), None)
-        if self._look_at(changed):
-            return self.sweep()
         before = {port_guid(port): port for node in self.subnet.nodes.values() for port in node.ends()}
-        self._find_paths()
-        again = [node for node in away if node.guid in self.subnet.nodes]
-        answers = self.transport.exchange([get(node.path, AttributeId.SWITCH_INFO) for node in again])
-        reached = [node for node, answer in zip(again, answers, strict=True) if answer is not None]
-        if self._look_at(reached):
+        # those that told of it first: what they say gives the ways to the others that still lead there
+        told = [self.subnet.nodes[guid] for guid in sorted(self._told) if guid in self.subnet.nodes]
+        self._told.clear()
+        quiet = not told
+        if self._look_at(told) or self._look_across():
             return self.sweep()
-        if any(answer is None for answer in answers):
-            return self.sweep()  # more is amiss than links that went down
+        silent = self.subnet.switches
+        while silent:
+            self._find_paths()
+            asked = [node for node in silent if node.guid in self.subnet.nodes]
+            answers = self.transport.exchange([get(node.path, AttributeId.SWITCH_INFO) for node in asked])
+            silent = [node for node, answer in zip(asked, answers, strict=True) if answer is None]
+            changed: list[Node] = []
+            for node, answer in zip(asked, answers, strict=True):
+                if answer is not None and not answer[0]:
+                    node.switch = SwitchInfo.decode(answer[1])
+                    if node.switch.port_state_change:
+                        changed.append(node)
+            quiet = quiet and not changed and not silent
+            if self._look_at(changed) or self._look_across():
+                return self.sweep()
+            if silent and not changed:
+                # the nearest are to blame; what lies behind them may have other ways
+                nearest = min(node.path.hops for node in silent)
+                for node in [node for node in silent if node.path.hops == nearest]:
+                    self.subnet.find(Kind.LOST, node.name, "its links are up, and it does not answer any more")
+                    silent.remove(node)
+                    for port in node.ports.values():
+                        _part(port)
+        if quiet:
+            return self._report("light", started, (), (), None)
         self._find_paths()
         now = {port_guid(port) for node in self.subnet.nodes.values() for port in node.ends()}
         gone = [port for guid, port in before.items() if guid not in now]
@@ -185,9 +196,28 @@ class SubnetManager:
         self._announce([], gone)
         return self._report("light", started, (), _names(gone), self._last_rerouting)
 
+    def _look_across(self) -> bool:
+        """Ask the neighbours of switches that lost a link about the others: a dead one answers nothing itself."""
+        doubtful, self._doubtful = self._doubtful, {}
+        if not doubtful:
+            return False
+        self._find_paths()
+        asked = [
+            port.peer
+            for node in doubtful.values()
+            for port in node.ports.values()
+            if port.peer is not None and port.peer.node.is_switch and port.peer.node.guid in self.subnet.nodes
+        ]
+        appeared = self._read_ports(asked)
+        self._doubtful.clear()
+        return appeared
+
     def _look_at(self, switches: list[Node]) -> bool:
-        """Read the ports of changed switches and take links apart that are down; True where one came up."""
-        asked = [port for node in switches for port in node.ports.values() if port.number]
+        """Read the ports of changed switches; True where a link came up."""
+        return self._read_ports([port for node in switches for port in node.ports.values() if port.number])
+
+    def _read_ports(self, asked: list[Port]) -> bool:
+        """Read ports and take links apart that are down; True where one came up."""
         answers = self.transport.exchange(
             [get(port.node.path, AttributeId.PORT_INFO, port.number) for port in asked]
         )
@@ -196,14 +226,12 @@ class SubnetManager:
             if answer is None or answer[0]:
                 continue
             port.info = PortInfo.decode(answer[1])
-            up = port.info.port_physical_state == PhysState.LINK_UP
-            if up and port.peer is None:
-                appeared = True
-            elif up and port.info.port_state < PortState.ARMED:
-                appeared = True  # it went and came back: what is behind it may have changed
-            elif not up and port.peer is not None:
-                port.peer.peer = None
-                port.peer = None
+            if port.info.port_physical_state != PhysState.LINK_UP:
+                if port.peer is not None and port.peer.node.is_switch:
+                    self._doubtful[port.peer.node.guid] = port.peer.node
+                _part(port)
+            elif port.peer is None or port.info.port_state < PortState.ARMED:
+                appeared = True  # it came, or went and came back: what is behind it may have changed
         return appeared
 
     def _find_paths(self) -> None:
@@ -472,9 +500,11 @@ class SubnetManager:
         told = Notice.decode(frame.mad, SMP_DATA.start)
         tid = int.from_bytes(frame.mad[8:16], "big")
         back = trap_mad(tid, told.encode(), Method.TRAP_REPRESS)
-        if told.trap_number == Trap.LINK_STATE_CHANGE or told.trap_number == Trap.LOCAL_CHANGES:
-            self.wants_sweep = True
         issuer = self.by_lid(told.issuer_lid)
+        if told.trap_number in (Trap.LINK_STATE_CHANGE, Trap.LOCAL_CHANGES):
+            self.wants_sweep = True
+            if issuer is not None and issuer.node.is_switch:
+                self._told.add(issuer.node.guid)
         self.administration.report(told, port_guid(issuer) if issuer is not None else 0)
         return [Frame(frame.slid, frame.dlid, 0, 0, back), *self.administration.poll(now_ps)]
 
@@ -536,6 +566,13 @@ class SubnetManager:
         """[LIDs in use, 2] LID and port GUID, for people."""
         pairs = sorted((lid, guid) for guid, lid in self.lid.items())
         return np.array(pairs, np.uint64).reshape(-1, 2)
+
+
+def _part(port: Port) -> None:
+    """Take a link apart at both ends."""
+    if port.peer is not None:
+        port.peer.peer = None
+        port.peer = None
 
 
 def _is_deadlock_free(graph: Graph, tables: Tables) -> bool:

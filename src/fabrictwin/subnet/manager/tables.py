@@ -194,10 +194,10 @@ class Broken:
 
 
 def broken_paths(graph: Graph, old: U8, new: U8) -> Broken:
-    """What of the old tables no longer arrives over the links that there are."""
+    """What of the old tables no longer arrives over the links that there are. LIDs new to them are not broken."""
     switches, to = graph.switches, destinations(graph)
     port_edge = switches.port_edge
-    changed = np.flatnonzero((old != new).any(axis=0) & (to.row != NONE))
+    changed = np.flatnonzero((old != new).any(axis=0) & (old != NO_PORT).any(axis=0) & (to.row != NONE))
     sources = switches.edge_row.astype(np.int64)
     count, concerned = 0, []
     for first in range(0, len(changed), _CHUNK):
@@ -232,6 +232,7 @@ def changed_blocks(old: U8 | None, new: U8, *, top: int) -> list[int]:
 
 
 def padded(row: U8, size: int) -> U8:
+    """A table's row with exactly `size` entries."""
     wide = np.full(size, NO_PORT, np.uint8)
-    wide[: len(row)] = row
+    wide[: len(row)] = row[:size]
     return wide

@@ -1,0 +1,122 @@
+"""`fabrictwin sm`: bring a subnet up with the twin's own manager, break it, see what that does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from fabrictwin.subnet.manager.config import Settings
+
+app = typer.Typer(help="Bring a subnet up with the twin's own manager.")
+
+
+@app.command()
+def sm(
+    cluster: Path | None = typer.Argument(None, help="A spec file, or a file that holds only a cluster."),
+    host: str = typer.Option("", metavar="NODE", help="Where the manager runs; otherwise the first adapter."),
+    engine: str = typer.Option("auto", metavar="NAME", help="The routing engine."),
+    roots: Path | None = typer.Option(None, metavar="FILE", help="GUIDs of root switches, one a line."),
+    weights: Path | None = typer.Option(
+        None, metavar="FILE", help="What links count: GUID PORT WEIGHT, one a line."
+    ),
+    lmc: int = typer.Option(0, min=0, max=7, help="Each adapter has 2^LMC LIDs."),
+    priority: int = typer.Option(0, min=0, max=15, help="Rank among managers."),
+    qos: bool = typer.Option(True, help="Program SL to VL maps and VL arbitration."),
+    guid2lid: Path | None = typer.Option(None, metavar="FILE", help="Keep LIDs in this file."),
+    do: list[str] = typer.Option(
+        [],
+        metavar="EVENT",
+        help="Then let this happen: 'cut leaf-0/5', 'off spine-1', 'on spine-1'. Repeat for more.",
+    ),
+    mad_time: str = typer.Option("20 us", help="What an agent needs for a datagram."),
+    hop_time: str = typer.Option("300 ns", help="What a datagram needs for a hop."),
+    window: int = typer.Option(4, min=1, max=4096, help="Datagrams in flight."),
+    connect: str | None = typer.Option(
+        None, metavar="NAME", help="Manage the fabric of another simulator (IBSIM_SOCKNAME) instead of a cluster."
+    ),
+    json_: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Bring a subnet up over management datagrams and report what was found; exit code 1 where nothing came up."""
+    import json
+
+    from fabrictwin.errors import ConfigError
+    from fabrictwin.subnet.manager.transport import MadTiming
+    from fabrictwin.subnet.rehearsal import Rehearsal, as_json, event_lines, open_endpoint, sweep_lines
+    from fabrictwin.units import parse_time
+
+    settings = settings_of(engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos=qos)
+    if connect is not None:
+        if cluster is not None or do or guid2lid is not None:
+            raise ConfigError(
+                "got a cluster, events or guid2lid with --connect, expected it alone", key="--connect"
+            )
+        _manage_elsewhere(connect, host, settings)
+        return
+    if cluster is None:
+        raise ConfigError("got no cluster, expected a file or --connect", key="CLUSTER")
+    try:
+        timing = MadTiming(agent_ps=parse_time(mad_time), hop_ps=parse_time(hop_time), window=window)
+    except ValueError as error:
+        raise ConfigError(str(error), key="--mad-time or --hop-time") from None
+    rehearsal = Rehearsal(open_endpoint(cluster), host=host, settings=settings, guid2lid=guid2lid, timing=timing)
+    first = rehearsal.start()
+    statistics = rehearsal.hosted.transport.statistics
+    if not json_:
+        typer.echo("\n".join(sweep_lines(first, len(rehearsal.hosted.manager.lid), statistics)))
+    events = []
+    for line in do:
+        events.append(rehearsal.do(line))
+        if not json_:
+            typer.echo("\n".join(event_lines(events[-1])))
+    if json_:
+        typer.echo(json.dumps(as_json(first, statistics, events), indent=2))
+    if first.state.name == "NOT_ACTIVE":
+        raise typer.Exit(1)
+
+
+def settings_of(
+    engine: str,
+    *,
+    roots: Path | None,
+    weights: Path | None,
+    lmc: int,
+    priority: int = 0,
+    qos: bool = True,
+) -> Settings:
+    """The manager's settings from what was typed. Raises ConfigError."""
+    from fabrictwin.errors import ConfigError, did_you_mean
+    from fabrictwin.routing.options import Options, read_roots, read_weights
+    from fabrictwin.routing.registry import ENGINES
+    from fabrictwin.subnet.manager.config import Settings
+
+    if engine not in ENGINES:
+        hint = did_you_mean(engine, ENGINES)
+        raise ConfigError(f"got {engine!r}, expected one of {', '.join(ENGINES)}{hint}", key="--engine")
+    options = Options(
+        roots=() if roots is None else read_roots(roots),
+        weights={} if weights is None else read_weights(weights),
+        lmc=lmc,
+    )
+    return Settings(engine=engine, routing=options, priority=priority, qos=qos)
+
+
+def _manage_elsewhere(name: str, host: str, settings: Settings) -> None:
+    """One sweep of another simulator's fabric."""
+    from fabrictwin.subnet.manager.manager import SubnetManager
+    from fabrictwin.subnet.rehearsal import sweep_lines
+    from fabrictwin.subnet.umad import UmadTransport
+
+    transport = UmadTransport(name, host=host)
+    try:
+        transport.become_manager()
+        manager = SubnetManager(transport, settings)
+        transport.on_frame = manager.receive
+        report = manager.sweep()
+        typer.echo("\n".join(sweep_lines(report, len(manager.lid), transport.statistics)))
+    finally:
+        transport.close()
+    if report.state.name != "MASTER":
+        raise typer.Exit(1)

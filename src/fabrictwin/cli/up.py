@@ -1,0 +1,67 @@
+"""`fabrictwin up`: serve a fabric's management to OpenSM, infiniband-diags and other programs of libumad."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(help="Serve a fabric's management to the real InfiniBand tools.")
+
+
+class Manager(StrEnum):
+    auto = "auto"
+    none = "none"
+
+
+@app.command()
+def up(
+    cluster: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
+    sm: Manager = typer.Option(
+        Manager.auto, help="Whether the twin's own manager runs; none leaves it to OpenSM."
+    ),
+    socket: str = typer.Option(
+        "sim", metavar="NAME", help="Name of the unix sockets (IBSIM_SOCKNAME of clients)."
+    ),
+    udp: int | None = typer.Option(
+        None,
+        min=1024,
+        max=65525,
+        metavar="PORT",
+        help="Serve UDP on loopback instead (IBSIM_SERVER_PORT of clients).",
+    ),
+    host: str = typer.Option(
+        "", metavar="NODE", help="Where the twin's manager runs; otherwise the first adapter."
+    ),
+    engine: str = typer.Option("auto", metavar="NAME", help="The routing engine of the twin's manager."),
+    roots: Path | None = typer.Option(None, metavar="FILE", help="GUIDs of root switches, one a line."),
+    weights: Path | None = typer.Option(
+        None, metavar="FILE", help="What links count: GUID PORT WEIGHT, one a line."
+    ),
+    lmc: int = typer.Option(0, min=0, max=7, help="Each adapter has 2^LMC LIDs."),
+    priority: int = typer.Option(15, min=0, max=15, help="The twin's manager's rank among managers."),
+    guid2lid: Path | None = typer.Option(None, metavar="FILE", help="Keep LIDs in this file."),
+    console: bool = typer.Option(False, help="Read commands from stdin: cut, mend, off, on, links, help."),
+) -> None:
+    """Serve until interrupted. Clients preload libumad2sim.so and name their node in SIM_HOST."""
+    from fabrictwin.cli.sm import settings_of
+    from fabrictwin.subnet.rehearsal import open_endpoint
+    from fabrictwin.subnet.standing import Standing
+
+    def say(line: str) -> None:
+        print(line, flush=True)  # whoever waits for a line reads a pipe
+
+    settings = settings_of(engine, roots=roots, weights=weights, lmc=lmc, priority=priority)
+    standing = Standing(
+        open_endpoint(cluster),
+        name=socket,
+        udp_port=udp,
+        manage=sm == Manager.auto,
+        host=host,
+        settings=settings,
+        guid2lid=guid2lid,
+        console=console,
+        say=say,
+    )
+    standing.run()

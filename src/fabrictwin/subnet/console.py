@@ -1,0 +1,88 @@
+"""What a person may do to a fabric that is up: pull cables, switch nodes off and on, look.
+
+One command a line, such as `cut leaf-0/5`, `mend leaf-0/5`, `off spine-1`, `on spine-1`, `links leaf-0`.
+"""
+
+from __future__ import annotations
+
+from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.subnet.agents.state import SubnetState
+
+COMMANDS = {
+    "cut": "NODE/PORT: pull the cable",
+    "mend": "NODE/PORT: plug it in again",
+    "off": "NODE: power off",
+    "on": "NODE: power on again, as it left the factory",
+    "silence": "NODE: its agents stop answering, its links stay up",
+    "links": "NODE: its ports and what is at the other end",
+    "help": "this list",
+}
+_STATES = {1: "down", 2: "init", 3: "armed", 4: "active"}
+
+
+def find_node(state: SubnetState, name: str) -> int:
+    """A node by name, description or GUID. Raises ConfigError."""
+    try:
+        return state.find(name)
+    except KeyError:
+        known = [state.fabric.node_name(int(n)) for n in state.fabric_node]
+        raise ConfigError(f"got {name!r}, expected a node of the fabric{did_you_mean(name, known)}") from None
+
+
+def find_jack(state: SubnetState, name: str) -> int:
+    """The slot of `NODE/PORT`. Raises ConfigError where there is no such port, or no cable in it."""
+    node, slash, port = name.rpartition("/")
+    if not slash or not port.isdecimal():
+        raise ConfigError(f"got {name!r}, expected a node and a port, such as 'leaf-0/5'")
+    m = find_node(state, node)
+    if not 1 <= int(port) <= state.ports[m]:
+        raise ConfigError(f"got port {port} of {node}, expected 1 to {state.ports[m]}")
+    slot = state.base[m] + int(port)
+    if state.cable[slot] == NONE:
+        raise ConfigError(f"got {name!r}, expected a port with a cable")
+    return slot
+
+
+def obey(state: SubnetState, line: str, now_ps: int) -> str:
+    """Do what a line says and return what to print. Raises ConfigError."""
+    words = line.split(None, 1)
+    if not words:
+        return ""
+    command, argument = words[0], words[1].strip() if len(words) > 1 else ""
+    if command not in COMMANDS:
+        raise ConfigError(
+            f"got {command!r}, expected one of {', '.join(COMMANDS)}{did_you_mean(command, COMMANDS)}"
+        )
+    if command == "help":
+        return "\n".join(f"{name} {what}" for name, what in COMMANDS.items())
+    if command in ("cut", "mend"):
+        slot = find_jack(state, argument)
+        if command == "cut":
+            state.cut_cable(slot, now_ps)
+        elif not state.mend_cable(slot, now_ps):
+            return f"{argument} stays down: its link is up already, or the other end is off"
+        return f"{argument}: {'down' if command == 'cut' else 'up'}"
+    m = find_node(state, argument)
+    if command == "links":
+        return "\n".join(_links(state, m))
+    if command == "silence":
+        state.silent.add(m)
+    elif command == "off":
+        state.power_off(m, now_ps)
+    else:
+        state.silent.discard(m)
+        state.power_cycle(m, now_ps)
+    return f"{argument}: {command}"
+
+
+def _links(state: SubnetState, m: int) -> list[str]:
+    lines = []
+    for port in range(1, state.ports[m] + 1):
+        slot = state.base[m] + port
+        far = state.cable[slot]
+        if far != NONE:
+            node = state.fabric.node_name(int(state.fabric_node[state.node_of[far]]))
+            text = _STATES.get(state.logical(slot), "?")
+            lines.append(f"{port:4}  {text:6}  {node}/{state.number[far]}")
+    return lines
