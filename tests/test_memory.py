@@ -17,6 +17,7 @@ from fabrictwin.run.report import report_html
 from fabrictwin.run.summary import summary, summary_json
 from fabrictwin.run.terminal import block
 from fabrictwin.validation.data import find_data, read_data
+from fabrictwin.workload.families import read_model
 from fabrictwin.workload.memory import (
     Holding,
     end_parameters,
@@ -28,8 +29,7 @@ from fabrictwin.workload.memory import (
     stage_memory,
     states,
 )
-from fabrictwin.workload.models import read_model
-from fabrictwin.workload.pipeline import one_forward_one_backward
+from fabrictwin.workload.pipeline import Pass, one_forward_one_backward
 
 DATA = read_data(find_data())
 GPT = read_model({**DATA.texts.models["megatron-22b"]}, name="22B")
@@ -106,7 +106,7 @@ def test_in_flight_is_what_the_schedule_does(p, m):
     for stage in range(p):
         now, most = 0, 0
         for task in one_forward_one_backward(stage, p, m):
-            now += 1 if task.forward else -1
+            now += 1 if task.kind == Pass.FORWARD else -1
             most = max(most, now)
         assert in_flight(holding, stage) == most
         assert in_flight(replace(holding, schedule="gpipe"), stage) == m

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabrictwin.errors import ConfigError
-from fabrictwin.workload.models import load_model, read_model
+from fabrictwin.workload.families import load_model, read_model
 
 LLAMA = {
     "8B": (
@@ -50,7 +50,7 @@ def test_gpt_parameters_follow_narayanan_equation_2():
 def test_hardware_flops_follow_narayanan_equation_3():
     layers, hidden, vocab, sequence, batch = 80, 12288, 51200, 2048, 2304
     model = read_model(gpt2(layers, hidden, 96, vocab, sequence), name="145.6B")
-    _, executed = model.step_flops(batch * sequence, sequence, recompute_layers=True)
+    _, executed = model.step_flops(batch * sequence, sequence, recompute="full")
     bracket = 1 + sequence / (6 * hidden) + vocab / (16 * layers * hidden)
     assert executed == pytest.approx(96 * batch * sequence * layers * hidden**2 * bracket, rel=1e-12)
 
@@ -79,7 +79,7 @@ def test_a_file_that_is_not_a_model_names_what_it_lacks(tmp_path):
         ({"hidden_size": True}, "whole number from 1"),
         ({"hidden_size": "4096"}, "whole number from 1"),
         ({"num_local_experts": 8}, "dense model"),
-        ({"model_type": "bert"}, "model_type: got 'bert', expected llama or mistral"),
+        ({"model_type": "bert"}, "model_type: got 'bert', expected one of llama, mistral"),
         ({"hidden_act": "gelu"}, "hidden_act: got 'gelu', expected silu"),
         ({"attention_bias": True}, "attention_bias: got True, expected a model without it"),
         ({"sliding_window": 4096}, "sliding_window: got 4096"),

@@ -16,12 +16,13 @@ from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program import patterns
 from fabrictwin.run.execute import predict
 from fabrictwin.twin import Twin
+from fabrictwin.workload.attention import AttentionBlock
+from fabrictwin.workload.families import read_model
 from fabrictwin.workload.layout import Layout
-from fabrictwin.workload.models import read_model
-from fabrictwin.workload.pipeline import one_forward_one_backward
+from fabrictwin.workload.pipeline import Pass, one_forward_one_backward
 from fabrictwin.workload.roofline import Roofline, gemm_flops_per_s
 from fabrictwin.workload.training import build_program, check
-from fabrictwin.workload.transformer import Shape, core_attention
+from fabrictwin.workload.transformer import Shape
 
 TINY = {
     "hidden_size": 1024,
@@ -86,11 +87,11 @@ def stage_work(program, actor: int) -> int:
 def test_one_forward_one_backward_keeps_its_rules(pp, m):
     for stage in range(pp):
         order = one_forward_one_backward(stage, pp, m)
-        assert [t.micro_batch for t in order if t.forward] == list(range(m))
-        assert [t.micro_batch for t in order if not t.forward] == list(range(m))
+        assert [t.micro_batch for t in order if t.kind == Pass.FORWARD] == list(range(m))
+        assert [t.micro_batch for t in order if t.kind == Pass.BACKWARD] == list(range(m))
         in_flight, most = 0, 0
         for task in order:
-            in_flight += 1 if task.forward else -1
+            in_flight += 1 if task.kind == Pass.FORWARD else -1
             assert in_flight >= 0
             most = max(most, in_flight)
         assert most == min(pp - stage, m)  # what 1F1B is for: activations of at most that many micro-batches
@@ -223,8 +224,8 @@ def test_materialised_attention_is_near_what_was_measured(gpu):
     keys = {**TINY, "num_attention_heads": heads, "num_key_value_heads": heads, "hidden_size": heads * size}
     shape = Shape(read_model(keys, name="measured"), 1, 2, sequence, 32000, "materialised")
     flops = 4 * 2 * heads * sequence**2 * size
-    forward, _ = core_attention(Roofline(gpu, "fp16"), shape)
-    ratio = flops / forward * 1e12 / measured.throughput.value
+    forward, _ = AttentionBlock(Roofline(gpu, "fp16"), shape).core()
+    ratio = flops / forward.ps * 1e12 / measured.throughput.value
     assert 1.0 < ratio < 1.35
 
 
@@ -232,7 +233,7 @@ def test_materialised_attention_is_near_what_was_measured(gpu):
 def test_no_measured_product_is_below_the_memory_roof(gpu):
     roof = Roofline(gpu, "fp16")
     for m, n, k, flops_per_s in catalog.gemm_efficiency(gpu, "fp16"):
-        assert roof.gemm(m, n, k) == pytest.approx(2 * m * n * k / flops_per_s * 1e12, rel=1e-9)
+        assert roof.gemm(m, n, k).ps == pytest.approx(2 * m * n * k / flops_per_s * 1e12, rel=1e-9)
 
 
 def test_flow_and_analytic_agree_on_a_step():
@@ -275,8 +276,8 @@ def test_the_breakdown_adds_up_to_the_step():
 
 def test_megatron_numbers_tensor_parallel_fastest_and_pipeline_slowest():
     layout = Layout(tp=4, dp=3, pp=2)
-    assert list(layout.tp_groups(np.array([1]), 1)[0]) == [16, 17, 18, 19]
-    assert list(layout.dp_groups(np.array([2]), 0)[0]) == [2, 6, 10]
+    assert list(layout.grid[1, 1]) == [16, 17, 18, 19]
+    assert list(layout.grid[0, :, 2]) == [2, 6, 10]
 
 
 def test_measured_products_are_met_and_others_lie_between():
@@ -286,7 +287,7 @@ def test_measured_products_are_met_and_others_lie_between():
     roof = Roofline("a100-80", "fp16")
     # a product with an inner dimension of one is memory's: it writes m x n for two FLOPs each
     thin = roof.gemm(8192, 8192, 8)
-    assert thin >= 2 * 8192 * 8192 / (roof.gpu.memory_bandwidth_measured.value / 8) * 1e12
+    assert thin.ps >= 2 * 8192 * 8192 / (roof.gpu.memory_bandwidth_measured.value / 8) * 1e12
 
 
 @pytest.mark.parametrize(

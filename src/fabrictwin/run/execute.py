@@ -55,7 +55,8 @@ def resolved(spec: Spec, ranks: int) -> dict[str, Any]:
     workload = spec.validate_section("workload", Workload)
     section = workload.model_dump(mode="json", exclude_none=True)
     training = section["training"]
-    training["parallel"]["dp"] = ranks // (training["parallel"]["tp"] * training["parallel"]["pp"])
+    parallel = training["parallel"]
+    parallel["dp"] = ranks // (parallel["tp"] * parallel["pp"] * parallel["cp"])
     model = workload.training.model
     if isinstance(model, str):
         # spelled out, the model no longer depends on where its file lies

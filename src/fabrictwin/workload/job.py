@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +13,10 @@ from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import find_faults
 from fabrictwin.cluster.placement import place
 from fabrictwin.cluster.spec import Spec
-from fabrictwin.errors import ConfigError
-from fabrictwin.fabric.fabric import Fabric
-from fabrictwin.workload.layout import Layout
+from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric
+from fabrictwin.workload.checks import Wrong, check_layout, check_switches
+from fabrictwin.workload.feedforward import peak_load
+from fabrictwin.workload.layout import Layout, split_layers
 from fabrictwin.workload.models import Model
 from fabrictwin.workload.spec import Training, Workload
 from fabrictwin.workload.transformer import Shape
@@ -31,95 +33,135 @@ class Job:
     layout: Layout
     micro_batches: int
     vocab: int  # padded
+    layer_counts: tuple[int, ...]  # [pp × vp] of each virtual stage
     host_of_rank: I64
     slowdown: npt.NDArray[np.float64]  # [ranks]
     gpu: str
+    inside_bps: float  # of one GPU to the others of its host
+    outside_bps: float  # of one GPU's share of its host's adapters
+
+    @property
+    def chunks(self) -> int:
+        return self.training.parallel.vp
+
+    @property
+    def stage_layers(self) -> tuple[int, ...]:
+        """[pp] layers of each stage, all of its chunks together."""
+        pp = self.layout.pp
+        return tuple(sum(self.layer_counts[s::pp]) for s in range(pp))
 
     @property
     def shape(self) -> Shape:
-        t = self.training
-        return Shape(self.model, self.layout.tp, t.micro_batch_size, t.sequence, self.vocab, t.attention)
-
-    @property
-    def stage_layers(self) -> int:
-        return self.model.layers // self.layout.pp
+        t, layout = self.training, self.layout
+        return Shape(
+            self.model,
+            layout.tp,
+            t.micro_batch_size,
+            t.sequence,
+            self.vocab,
+            t.attention,
+            cp=layout.cp,
+            ep=layout.ep,
+            expert_tp=layout.expert_tp,
+            sequence_parallel=t.sequence_parallel,
+            context=t.parallel.context,
+            overlap=t.overlap.tensor,
+            collective_sms=t.overlap.collective_sms,
+            tensor_sms=t.overlap.tensor_sms,
+            capacity_factor=t.routing.capacity_factor,
+        )
 
     @property
     def gradient_bytes(self) -> int:
         return 4 if self.training.gradient_precision == "fp32" else 2
 
-    def layer_parameters(self) -> int:
-        """Of one layer on one tensor-parallel rank: matrices and column biases are divided, the rest is whole."""
-        model, tp = self.model, self.layout.tp
-        divided = model.layer_matrix_parameters
-        if model.family == "gpt2":
-            divided += model.qkv_width + model.up_width
-        return divided // tp + model.layer_parameters - divided
+    @property
+    def parameter_bytes(self) -> int:
+        """Of a parameter as it is gathered: fp8 where products take it so."""
+        return 1 if self.training.precision == "fp8" else 2
 
-    def stage_parameters(self, stage: int) -> int:
-        """On one rank of a stage; the last stage of a tied model holds a copy of the embedding."""
-        model, pp = self.model, self.layout.pp
-        count = self.stage_layers * self.layer_parameters()
-        embedding = self.embedding_parameters()
-        if stage == 0:
-            count += embedding + model.positions * model.hidden
-        if stage == pp - 1:
-            count += model.final_norm_parameters
-            if pp > 1 or not model.tied:
-                count += embedding
-        return count
+    @cached_property
+    def _first_layer(self) -> list[int]:
+        return [sum(self.layer_counts[:v]) for v in range(len(self.layer_counts))]
+
+    def layers_of(self, stage: int, chunk: int) -> range:
+        """The layers, counted from 0, that a chunk of a stage holds."""
+        v = chunk * self.layout.pp + stage
+        return range(self._first_layer[v], self._first_layer[v] + self.layer_counts[v])
+
+    def load(self, layer: int) -> float:
+        """Tokens of the busiest expert-parallel rank over the mean; 0 in a dense layer."""
+        found = self.model.experts
+        if found is None or not self.model.is_sparse(layer):
+            return 0.0
+        routing = self.training.routing
+        return peak_load(found.count, self.layout.ep, routing.imbalance, routing.seed, layer)
+
+    # --- parameters of one rank
 
     def embedding_parameters(self) -> int:
-        """On one rank: the vocabulary is divided over tensor-parallel ranks."""
+        """The vocabulary is divided over tensor-parallel ranks."""
         return self.vocab * self.model.hidden // self.layout.tp
+
+    def first_parameters(self) -> int:
+        """What the first stage holds beside layers."""
+        return self.embedding_parameters() + self.model.positions * self.model.hidden
+
+    def last_parameters(self) -> int:
+        """What the last stage holds beside layers; of a tied model, a copy of the embedding."""
+        own = self.layout.pp > 1 or not self.model.tied
+        return self.model.norm_parameters + (self.embedding_parameters() if own else 0)
+
+    def layer_parameters(self, layer: int) -> tuple[int, int]:
+        """(dense, of routed experts)."""
+        sparse = self.model.is_sparse(layer)
+        experts = 0
+        if sparse and self.model.experts:
+            own = self.model.experts.count // self.layout.ep
+            experts = own * self.model.expert_parameters() // self.layout.expert_tp
+        return self.model.parameters_on_rank(sparse=sparse, tp=self.layout.tp), experts
+
+    def split_parameters(self, stage: int) -> tuple[int, int]:
+        """(dense, of routed experts) on one rank of a stage."""
+        dense = experts = 0
+        for chunk in range(self.chunks):
+            for layer in self.layers_of(stage, chunk):
+                a, b = self.layer_parameters(layer)
+                dense, experts = dense + a, experts + b
+        dense += self.first_parameters() if stage == 0 else 0
+        dense += self.last_parameters() if stage == self.layout.pp - 1 else 0
+        return dense, experts
+
+    def stage_parameters(self, stage: int) -> int:
+        """On one rank of a stage."""
+        return sum(self.split_parameters(stage))
 
 
 def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.NDArray[np.int32]]:
     """The job and the node of each rank. Raises ConfigError for sizes that do not divide."""
     training = spec.validate_section("workload", Workload).training
-    key = "workload.training"
-    try:
-        model = training.read_model(spec.folder)
-    except ConfigError as error:
-        raise (spec.error(error.key or key, error.message) if error.file is None else error) from None
+    wrong = Wrong(spec)
+    model = wrong.read_model(training)
     par = training.parallel
-
-    def wrong(where: str, message: str) -> ConfigError:
-        return spec.error(f"{key}.{where}", message)
-
-    if model.heads % par.tp:
-        raise wrong(
-            "parallel.tp", f"got {par.tp}, expected a divisor of the model's {model.heads} attention heads"
-        )
-    if model.kv_heads % par.tp:
-        raise wrong(
-            "parallel.tp", f"got {par.tp}, expected a divisor of the model's {model.kv_heads} key-value heads"
-        )
-    if model.ffn % par.tp:
-        raise wrong("parallel.tp", f"got {par.tp}, expected a divisor of the MLP's width, {model.ffn}")
-    if model.layers % par.pp:
-        raise wrong("parallel.pp", f"got {par.pp}, expected a divisor of the model's {model.layers} layers")
-    if model.positions and training.sequence > model.positions:
-        raise wrong(
-            "sequence", f"got {training.sequence}, expected at most the model's {model.positions} positions"
-        )
+    check_layout(training, model, wrong)
 
     order = place(blueprint, spec)
     gpus = [np.flatnonzero(fabric.node_host[fabric.gpu_node] == host) for host in order]
     available = sum(len(g) for g in gpus)
-    per_replica = par.tp * par.pp
+    per_replica = par.tp * par.pp * par.cp
+    axes = f"tp {par.tp} × pp {par.pp}" + (f" × cp {par.cp}" if par.cp > 1 else "")
     if par.dp is None and (available < per_replica or available % per_replica):
         raise wrong(
-            "parallel",
-            f"got tp {par.tp} × pp {par.pp} = {per_replica}, expected a divisor of the cluster's {available} GPUs",
+            "parallel", f"got {axes} = {per_replica}, expected a divisor of the cluster's {available} GPUs"
         )
     dp = par.dp or available // per_replica
-    layout = Layout(par.tp, dp, par.pp)
+    layout = Layout(
+        par.tp, dp, par.pp, par.cp, par.ep, par.expert_tp or par.tp, check_switches(training, model, dp, wrong)
+    )
     if layout.ranks > available:
         raise wrong(
             "parallel",
-            f"got tp {par.tp} × pp {par.pp} × dp {dp} = {layout.ranks} ranks, "
-            f"expected at most the cluster's {available} GPUs",
+            f"got {axes} × dp {dp} = {layout.ranks} ranks, expected at most the cluster's {available} GPUs",
         )
     used = int(np.searchsorted(np.cumsum([len(g) for g in gpus]), layout.ranks)) + 1
     order = place(blueprint, spec, hosts=used)
@@ -130,6 +172,10 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
         raise spec.error(
             "placement", f"got hosts with {' and '.join(sorted(gpu_types))}, expected one type of GPU"
         )
+    gpu = gpu_types.pop()
+    if training.precision not in catalog.gpu(gpu).gemm:
+        known = ", ".join(sorted({"bf16", "fp16", "fp8"} & set(catalog.gpu(gpu).gemm)))
+        raise wrong("precision", f"got {training.precision}, expected what {gpu} computes in: {known}")
 
     size = training.micro_batch_size * dp
     if training.global_batch is not None and training.global_batch % size:
@@ -137,20 +183,43 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
             "global_batch",
             f"got {training.global_batch}, expected a multiple of micro_batch_size × dp = {size}",
         )
+    micro_batches = training.micro_batches or (training.global_batch or size) // size
+    if par.vp > 1 and micro_batches % par.pp:
+        raise wrong(
+            "micro_batches" if training.micro_batches else "global_batch",
+            f"got {micro_batches} micro-batches, expected a multiple of pp {par.pp} for the interleaved schedule",
+        )
     unit = training.pad_vocabulary * par.tp
     slowdown = np.ones(layout.ranks)
     nodes = fabric.gpu_node[ranks]
     _, slow = find_faults(blueprint, spec)
     for fault in slow:
         slowdown[(fabric.node_host[nodes] == fault.host) & (fabric.gpu_local[ranks] == fault.gpu)] = fault.slowdown
+    counts = split_layers(model.layers, par.pp * par.vp, ends_as_layers=par.ends_as_layers, given=par.layers)
+    inside, outside = _rates(fabric, int(nodes[0]), len(gpus[0]))
     job = Job(
         training=training,
         model=model,
         layout=layout,
-        micro_batches=training.micro_batches or (training.global_batch or size) // size,
+        micro_batches=micro_batches,
         vocab=-(-model.vocab // unit) * unit,
+        layer_counts=tuple(counts or ()),
         host_of_rank=fabric.node_host[nodes].astype(np.int64),
         slowdown=slowdown,
-        gpu=gpu_types.pop(),
+        gpu=gpu,
+        inside_bps=inside,
+        outside_bps=outside,
     )
     return job, nodes
+
+
+def _rates(fabric: Fabric, node: int, gpus: int) -> tuple[float, float]:
+    """(out of one GPU into its host, its share of the host's adapters), payload."""
+    own = np.flatnonzero(fabric.port_node == node)
+    inside = float(fabric.port_payload_bps[own].max())
+    fastest = own[fabric.port_kind[own] == fabric.port_kind[own[np.argmax(fabric.port_payload_bps[own])]]]
+    inside = max(inside, float(fabric.port_payload_bps[fastest].sum()))
+    adapters = fabric.nic_port[fabric.node_host[fabric.nic_node] == fabric.node_host[node]]
+    adapters = adapters[adapters != NONE]
+    network = adapters[np.isin(fabric.port_kind[adapters], NETWORK)]
+    return inside, float(fabric.port_payload_bps[network].sum()) / gpus

@@ -1,7 +1,13 @@
-"""The grid of ranks: tensor parallel fastest, then data parallel, then pipeline, as Megatron-LM numbers them."""
+"""The grid of ranks: tensor parallel fastest, then context, then data, then pipeline, as Megatron-LM numbers them.
+
+Data-parallel ranks that exchange something in every pass (experts, sharded parameters) are bound into a *unit*.
+A unit's ranks of one stage are its *positions*; what crosses units happens once a step. Expert-parallel groups
+are laid over positions: expert-tensor ranks fastest, then expert ranks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,41 +19,76 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Layout:
-    """tp × dp × pp ranks."""
+    """tp × cp × dp × pp ranks."""
 
     tp: int
     dp: int
     pp: int
+    cp: int = 1
+    ep: int = 1
+    expert_tp: int = 1
+    width: int = 1  # data-parallel ranks in a unit
 
     @property
     def ranks(self) -> int:
-        return self.tp * self.dp * self.pp
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def units(self) -> int:
+        return self.dp // self.width
+
+    @property
+    def positions(self) -> int:
+        return self.width * self.cp * self.tp
+
+    @property
+    def batch_ranks(self) -> int:
+        """Ranks that hold the same dense parameters of a stage: data times context."""
+        return self.dp * self.cp
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that hold the same experts of a stage."""
+        return self.dp * self.cp * self.tp // (self.ep * self.expert_tp)
 
     @cached_property
     def grid(self) -> I64:
-        """[pp, dp, tp] rank."""
-        return np.arange(self.ranks).reshape(self.pp, self.dp, self.tp)
+        """[pp, units, positions] rank."""
+        return np.arange(self.ranks).reshape(self.pp, self.units, self.positions)
 
-    def tp_groups(self, replicas: I64, stage: int) -> I64:
-        """[replicas, tp] the tensor-parallel groups of a stage."""
-        groups: I64 = self.grid[stage, replicas]
-        return groups
+    def inside(self, kind: str) -> I64:
+        """[groups, n] positions of a unit that talk to each other in a pass.
 
-    def dp_groups(self, positions: I64, stage: int) -> I64:
-        """[positions, dp] the data-parallel groups of a stage's tensor-parallel positions."""
-        groups: I64 = self.grid[stage][:, positions].T
-        return groups
+        `kind` is tp, cp, ep or expert_tp; or, for what crosses units as well: shard (same dense parameters),
+        expert_shard (same experts), copies (same place).
+        """
+        every = np.arange(self.positions)
+        if kind == "tp":
+            groups = every.reshape(-1, self.tp)
+        elif kind == "cp":
+            groups = every.reshape(-1, self.cp, self.tp).transpose(0, 2, 1).reshape(-1, self.cp)
+        elif kind == "ep":
+            groups = every.reshape(-1, self.ep, self.expert_tp).transpose(0, 2, 1).reshape(-1, self.ep)
+        elif kind == "expert_tp":
+            groups = every.reshape(-1, self.expert_tp)
+        elif kind == "shard":
+            groups = every.reshape(-1, self.tp).T
+        elif kind == "expert_shard":
+            groups = every.reshape(-1, self.ep * self.expert_tp).T
+        else:
+            groups = every[:, None]
+        return np.ascontiguousarray(groups)
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Which ranks act alike: replicas and tensor-parallel positions divided into classes.
+    """Which ranks act alike: units and positions divided into classes.
 
-    Folded, all replicas are one class and all positions are one; a replica with a rank that differs is a class of
-    its own. Unfolded, every replica and every position is.
+    Folded, all units are one class and all positions are one; a unit with a rank that differs is a class of its
+    own. Unfolded, every unit and every position is.
     """
 
-    replicas: tuple[I64, ...]
+    units: tuple[I64, ...]
     positions: tuple[I64, ...]
 
     @classmethod
@@ -55,9 +96,40 @@ class Cells:
         """The classes of a layout; `slowdown` is [ranks], 1 where a rank is as fast as it should be."""
         if not fold:
             return cls(
-                tuple(np.array([r]) for r in range(layout.dp)), tuple(np.array([t]) for t in range(layout.tp))
+                tuple(np.array([u]) for u in range(layout.units)),
+                tuple(np.array([p]) for p in range(layout.positions)),
             )
         differs = (slowdown[layout.grid] != 1).any(axis=(0, 2))
         alike = np.flatnonzero(~differs)
-        replicas = ([alike] if len(alike) else []) + [np.array([r]) for r in np.flatnonzero(differs)]
-        return cls(tuple(replicas), (np.arange(layout.tp),))
+        units = ([alike] if len(alike) else []) + [np.array([u]) for u in np.flatnonzero(differs)]
+        return cls(tuple(units), (np.arange(layout.positions),))
+
+    def gathered(self, groups: I64) -> list[tuple[I64, list[int]]]:
+        """Groups of positions, put together where they touch the same classes: (groups, classes) of each."""
+        of_position = np.empty(sum(len(p) for p in self.positions), np.int64)
+        for number, positions in enumerate(self.positions):
+            of_position[positions] = number
+        found: dict[tuple[int, ...], list[int]] = {}
+        for i, classes in enumerate(of_position[groups]):
+            found.setdefault(tuple(sorted(set(classes.tolist()))), []).append(i)
+        return [(groups[rows], list(classes)) for classes, rows in found.items()]
+
+
+def split_layers(
+    layers: int, stages: int, *, ends_as_layers: bool, given: Sequence[int] | None
+) -> list[int] | None:
+    """How many layers each of `stages` (virtual) stages holds, in order; None where they do not divide.
+
+    `ends_as_layers` counts the embedding and the output projection as a layer each, as Megatron-LM's switches
+    account-for-embedding and account-for-loss-in-pipeline-split do.
+    """
+    if given is not None:
+        return list(given) if len(given) == stages and sum(given) == layers else None
+    slots = layers + 2 * ends_as_layers
+    if slots % stages:
+        return None
+    counts = [slots // stages] * stages
+    if ends_as_layers:
+        counts[0] -= 1
+        counts[-1] -= 1
+    return counts if min(counts) >= 0 else None

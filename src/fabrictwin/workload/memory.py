@@ -120,22 +120,40 @@ class Memory:
         return text if self.fits else f"{text}: does not fit, {format_size(self.over_bytes)} too much"
 
 
+_ZERO: dict[str, Literal[0, 1, 2, 3]] = {"none": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "fsdp": 0}
+
+
 def holding_of(job: Job) -> Holding:
     """What a checked job holds."""
     training, layout = job.training, job.layout
+    strategy = training.sharding.strategy
     return Holding(
         model=job.model,
         vocab=job.vocab,
-        stage_layers=(job.stage_layers,) * layout.pp,
+        stage_layers=job.stage_layers,
         tp=layout.tp,
+        cp=layout.cp,
         dp=layout.dp,
+        vp=job.chunks,
         micro_batches=job.micro_batches,
         micro_batch_size=training.micro_batch_size,
         sequence=training.sequence,
+        sequence_parallel=training.sequence_parallel,
         recompute=training.recompute,
         attention=training.attention,
+        schedule=_schedule(job),
+        zero=_ZERO[strategy],
+        fsdp=strategy == "fsdp",
+        shards=layout.width * layout.cp if strategy in ("zero-2", "zero-3", "fsdp") else None,
         gradient_bytes=job.gradient_bytes,
     )
+
+
+def _schedule(job: Job) -> Schedule:
+    """Zero-bubble (ZB-H1) holds what 1F1B does."""
+    if job.training.parallel.schedule == "gpipe":
+        return "gpipe"
+    return "interleaved" if job.chunks > 1 else "1f1b"
 
 
 # --- parameters --------------------------------------------------------------------------------------------
@@ -158,7 +176,7 @@ def end_parameters(holding: Holding, stage: int) -> int:
     if stage == 0:
         count += embedding + model.positions * model.hidden
     if stage == last:
-        count += model.final_norm_parameters
+        count += model.norm_parameters
         if holding.pp > 1 or not model.tied:
             count += embedding
     return count

@@ -1,33 +1,82 @@
-"""Dense transformers from a Hugging Face `config.json`: sizes, parameters, FLOPs.
+"""Decoder-only transformers by their sizes: parameters, matrix products, FLOPs.
 
-Two dialects of keys are read: Llama's (`hidden_size`, ...) and GPT-2's (`n_embd`, ...). Counted is what the
-published implementations hold: Llama has RMS norms, rotary positions, grouped-query attention and a gated MLP,
-without biases; GPT-2 has layer norms, learned positions, biases, a plain MLP of 4 h and tied embeddings.
+A model is a row of layers, each an attention block and an MLP, dense or a mixture of experts. Every weight matrix
+is a `Linear`, from which parameters, FLOPs, each rank's share and the time of a pass all follow. Attention is
+grouped-query (multi-head and multi-query are its ends) or multi-head latent (MLA; DeepSeek-V2, arXiv 2405.04434,
+section 2.1: queries and key-values through low-rank products, a rotary part apart). Experts: `top_k` of `count`
+for a token, beside shared experts that see every token (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
 
 FLOPs count a multiply and an add as two, matrix products only, and attention in full (not halved for the causal
 mask), as Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
-2021, section 5.1 and its appendix do.
+2021, section 5.1 and its appendix do. Of experts, those count that a token goes to.
+
+Left out: multi-token prediction heads, sliding windows, vision towers.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
-from fabrictwin.errors import ConfigError
+Split = Literal["column", "row", "whole"]
 
-_LARGEST = 10**9
+
+class Linear(NamedTuple):
+    """A weight matrix of `inner` by `out`; `split` says which side tensor parallelism divides."""
+
+    name: str
+    inner: int
+    out: int
+    split: Split
+    bias: bool = False
+
+    @property
+    def weights(self) -> int:
+        return self.inner * self.out
+
+    @property
+    def parameters(self) -> int:
+        return self.weights + (self.out if self.bias else 0)
+
+    def on_rank(self, tp: int) -> int:
+        """Parameters on one of `tp` ranks: a column split divides the bias too."""
+        if self.split == "whole":
+            return self.parameters
+        bias = self.out if self.bias else 0
+        return self.weights // tp + (bias // tp if self.split == "column" else bias)
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention. `query_rank` 0: queries come from one product."""
+
+    query_rank: int
+    kv_rank: int
+    rope_size: int
+    nope_size: int
+    value_size: int
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts in place of the MLP of most layers."""
+
+    count: int
+    top_k: int
+    ffn: int  # width of one expert
+    shared_ffn: int = 0  # width of all shared experts together
+    shared_gate: bool = False  # a learned scalar weighs the shared experts' output
+    routing_bias: bool = False  # one number an expert, added to its score (DeepSeek-V3)
+    first_dense: int = 0  # this many layers at the start are dense
+    every: int = 1  # of the rest, one in so many has experts
 
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder-only dense transformer."""
+    """A decoder-only transformer."""
 
     name: str
-    family: Literal["llama", "gpt2"]
+    family: str  # as `model_type` names it
     hidden: int
     layers: int
     heads: int
@@ -38,183 +87,186 @@ class Model:
     positions: int  # learned position embeddings; 0 where positions are rotary
     tied: bool  # the output projection shares the embedding's weights
     dropout: bool = False  # training drops out attention and residual branches
+    gated: bool = True  # the MLP has a gate beside its up projection
+    norm: Literal["rms", "layer"] = "rms"
+    qkv_bias: bool = False
+    biases: bool = False  # on every other matrix of a layer
+    qk_norm: bool = False  # an RMS norm over each head's query and key
+    latent: Latent | None = None
+    experts: Experts | None = None
 
-    @property
-    def gated(self) -> bool:
-        """Whether the MLP has a gate beside its up projection."""
-        return self.family == "llama"
+    # --- attention -----------------------------------------------------------------------------------------
 
     @property
     def qkv_width(self) -> int:
+        """What attention reads of a token: queries, keys, values of all heads."""
+        if self.latent:
+            return self.heads * (2 * self.key_size + self.value_size)
         return (self.heads + 2 * self.kv_heads) * self.head_size
 
     @property
+    def key_size(self) -> int:
+        """Length of a head's query and key."""
+        return self.latent.nope_size + self.latent.rope_size if self.latent else self.head_size
+
+    @property
+    def value_size(self) -> int:
+        return self.latent.value_size if self.latent else self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """Keys and values of a token, of all heads: what context parallelism passes on."""
+        heads = self.heads if self.latent else self.kv_heads
+        return heads * (self.key_size + self.value_size)
+
+    def attention_linears(self) -> tuple[Linear, ...]:
+        """In order; the last is the output projection."""
+        out = Linear("projection", self.heads * self.value_size, self.hidden, "row", self.biases)
+        latent = self.latent
+        if latent is None:
+            return Linear("qkv", self.hidden, self.qkv_width, "column", self.qkv_bias or self.biases), out
+        keys = self.heads * self.key_size
+        query: tuple[Linear, ...]
+        if latent.query_rank:
+            query = (
+                Linear("query down", self.hidden, latent.query_rank, "whole"),
+                Linear("query up", latent.query_rank, keys, "column"),
+            )
+        else:
+            query = (Linear("query", self.hidden, keys, "column"),)
+        return (
+            *query,
+            Linear("key-value down", self.hidden, latent.kv_rank + latent.rope_size, "whole"),
+            Linear("key-value up", latent.kv_rank, self.heads * (latent.nope_size + latent.value_size), "column"),
+            out,
+        )
+
+    # --- MLP -----------------------------------------------------------------------------------------------
+
+    def mlp_linears(self, width: int) -> tuple[Linear, Linear]:
+        """Up (with the gate, where there is one) and down, of an MLP or an expert of that width."""
+        return (
+            Linear("up", self.hidden, (2 if self.gated else 1) * width, "column", self.biases),
+            Linear("down", width, self.hidden, "row", self.biases),
+        )
+
+    def is_sparse(self, layer: int) -> bool:
+        """Whether that layer, counted from 0, has experts."""
+        found = self.experts
+        return (
+            found is not None
+            and layer >= found.first_dense
+            and (layer + (0 if found.first_dense else 1)) % found.every == 0
+        )
+
+    @property
+    def sparse_layers(self) -> int:
+        return sum(self.is_sparse(layer) for layer in range(self.layers))
+
+    # --- parameters ----------------------------------------------------------------------------------------
+
+    @property
+    def norm_parameters(self) -> int:
+        """Of one norm over a token."""
+        return self.hidden * (1 if self.norm == "rms" else 2)
+
+    @property
     def up_width(self) -> int:
-        """Columns of the MLP's first product: up, and gate where there is one."""
-        return 2 * self.ffn if self.gated else self.ffn
+        """Columns of a dense MLP's first product: up, and gate where there is one."""
+        return (2 if self.gated else 1) * self.ffn
+
+    def parameters_on_rank(self, *, sparse: bool, tp: int = 1) -> int:
+        """One layer's parameters on one of `tp` ranks, but for its routed experts."""
+        linears = list(self.attention_linears())
+        count = 2 * self.norm_parameters + (2 * self.head_size if self.qk_norm else 0)
+        if self.latent:
+            count += self.latent.query_rank + self.latent.kv_rank
+        if not sparse:
+            linears += self.mlp_linears(self.ffn)
+        elif self.experts:
+            count += self.hidden * self.experts.count + (self.experts.count if self.experts.routing_bias else 0)
+            count += self.hidden if self.experts.shared_gate else 0
+            if self.experts.shared_ffn:
+                linears += self.mlp_linears(self.experts.shared_ffn)
+        return count + sum(linear.on_rank(tp) for linear in linears)
+
+    def expert_parameters(self) -> int:
+        """Of one routed expert."""
+        if self.experts is None:
+            return 0
+        return sum(linear.parameters for linear in self.mlp_linears(self.experts.ffn))
 
     @property
     def layer_matrix_parameters(self) -> int:
-        """Weights of one layer's matrix products."""
-        attention = self.hidden * self.qkv_width + self.heads * self.head_size * self.hidden
-        return attention + self.hidden * self.up_width + self.ffn * self.hidden
+        """Weights of a dense layer's matrix products."""
+        return sum(linear.weights for linear in (*self.attention_linears(), *self.mlp_linears(self.ffn)))
 
     @property
     def layer_parameters(self) -> int:
-        """All of one layer: matrices, biases, norms."""
-        if self.family == "llama":
-            return self.layer_matrix_parameters + 2 * self.hidden
-        biases = self.qkv_width + self.hidden + self.up_width + self.hidden
-        return self.layer_matrix_parameters + biases + 4 * self.hidden
+        """All of a dense layer: matrices, biases, norms."""
+        return self.parameters_on_rank(sparse=False)
 
-    @property
-    def final_norm_parameters(self) -> int:
-        return self.hidden if self.family == "llama" else 2 * self.hidden
+    def parameters_of(self, *, sparse: bool) -> int:
+        """All of one layer, every expert included."""
+        routed = self.experts.count * self.expert_parameters() if sparse and self.experts else 0
+        return self.parameters_on_rank(sparse=sparse) + routed
+
+    def _total(self, sparse_layer: int) -> int:
+        sparse = self.sparse_layers
+        layers = (self.layers - sparse) * self.parameters_of(sparse=False) + sparse * sparse_layer
+        embeddings = (self.vocab + self.positions) * self.hidden
+        output = 0 if self.tied else self.vocab * self.hidden
+        return layers + embeddings + output + self.norm_parameters
 
     @property
     def parameters(self) -> int:
         """All weights; a tied output projection counts once."""
-        embeddings = (self.vocab + self.positions) * self.hidden
-        output = 0 if self.tied else self.vocab * self.hidden
-        return self.layers * self.layer_parameters + embeddings + output + self.final_norm_parameters
+        return self._total(self.parameters_of(sparse=True))
 
-    def layer_forward_flops(self, tokens: int, sequence: int) -> int:
+    @property
+    def active_parameters(self) -> int:
+        """Those that a token meets."""
+        found = self.experts
+        unused = (found.count - found.top_k) * self.expert_parameters() if found else 0
+        return self._total(self.parameters_of(sparse=True) - unused)
+
+    # --- FLOPs ---------------------------------------------------------------------------------------------
+
+    def core_attention_flops(self, tokens: int, sequence: int) -> int:
+        """Forward FLOPs of Q K^T and of the product with V, of one layer."""
+        return 2 * tokens * sequence * self.heads * (self.key_size + self.value_size)
+
+    def layer_forward_flops(self, tokens: int, sequence: int, *, sparse: bool = False) -> int:
         """Forward FLOPs of one layer over `tokens` tokens in sequences of `sequence`."""
-        attention = 4 * tokens * sequence * self.heads * self.head_size
-        return 2 * tokens * self.layer_matrix_parameters + attention
+        weights = sum(linear.weights for linear in self.attention_linears())
+        found = self.experts
+        if sparse and found:
+            expert = sum(linear.weights for linear in self.mlp_linears(found.ffn))
+            shared = sum(linear.weights for linear in self.mlp_linears(found.shared_ffn))
+            weights += self.hidden * found.count + found.top_k * expert + shared
+        else:
+            weights += sum(linear.weights for linear in self.mlp_linears(self.ffn))
+        return 2 * tokens * weights + self.core_attention_flops(tokens, sequence)
+
+    def layers_forward_flops(self, tokens: int, sequence: int) -> int:
+        """Of all layers, without the output projection."""
+        sparse = self.sparse_layers
+        return (self.layers - sparse) * self.layer_forward_flops(tokens, sequence) + sparse * (
+            self.layer_forward_flops(tokens, sequence, sparse=True)
+        )
 
     def forward_flops(self, tokens: int, sequence: int) -> int:
         """Forward FLOPs of the whole model, the output projection included."""
-        logits = 2 * tokens * self.hidden * self.vocab
-        return self.layers * self.layer_forward_flops(tokens, sequence) + logits
+        return self.layers_forward_flops(tokens, sequence) + 2 * tokens * self.hidden * self.vocab
 
-    def step_flops(self, tokens: int, sequence: int, *, recompute_layers: bool) -> tuple[int, int]:
-        """(model FLOPs, hardware FLOPs) of a step: backward is twice forward, recomputation repeats layers."""
+    def step_flops(
+        self, tokens: int, sequence: int, *, recompute: Literal["none", "selective", "full"]
+    ) -> tuple[int, int]:
+        """(model FLOPs, hardware FLOPs) of a step: backward is twice forward, recomputation repeats forwards."""
         model = 3 * self.forward_flops(tokens, sequence)
-        again = self.layers * self.layer_forward_flops(tokens, sequence) if recompute_layers else 0
-        return model, model + again
-
-
-def _positive(data: Mapping[str, Any], key: str, where: str | None) -> int:
-    value = data[key]
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
-        raise ConfigError(f"got {value!r}, expected a whole number from 1 upwards", file=where, key=key)
-    return value
-
-
-def _one_of(data: Mapping[str, Any], key: str, known: tuple[str, ...], where: str | None) -> None:
-    """What another value would mean is not counted here, so it is an error; an absent key means the first."""
-    value = data.get(key, known[0])
-    if value not in known:
-        raise ConfigError(f"got {value!r}, expected {' or '.join(known)}", file=where, key=key)
-
-
-def _flag(data: Mapping[str, Any], key: str, default: bool, where: str | None) -> bool:
-    value = data.get(key, default)
-    if not isinstance(value, bool):
-        raise ConfigError(f"got {value!r}, expected true or false", file=where, key=key)
-    return value
-
-
-_LLAMA = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-_GPT2 = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
-
-
-def read_model(data: object, *, name: str, where: str | None = None) -> Model:
-    """A model from the content of a `config.json`. Raises ConfigError naming the keys it lacks."""
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"got {type(data).__name__}, expected the keys of a model's config.json", file=where)
-    lacks = {
-        family: [key for key in keys if key not in data] for family, keys in (("llama", _LLAMA), ("gpt2", _GPT2))
-    }
-    if not lacks["llama"]:
-        heads = _positive(data, "num_attention_heads", where)
-        hidden = _positive(data, "hidden_size", where)
-        own_head = data.get("head_dim") is not None
-        if not own_head and hidden % heads:
-            raise ConfigError(
-                f"got hidden_size {hidden} and num_attention_heads {heads}, expected one that divides the other",
-                file=where,
-                key="num_attention_heads",
-            )
-        kv_heads = _positive(data, "num_key_value_heads", where) if data.get("num_key_value_heads") else heads
-        if heads % kv_heads:
-            raise ConfigError(
-                f"got {kv_heads} key-value heads, expected a divisor of the {heads} attention heads",
-                file=where,
-                key="num_key_value_heads",
-            )
-        for key in ("num_local_experts", "n_routed_experts", "num_experts"):
-            if data.get(key):
-                raise ConfigError(f"got {data[key]!r} experts, expected a dense model", file=where, key=key)
-        for key in ("attention_bias", "mlp_bias", "sliding_window"):
-            if data.get(key):
-                raise ConfigError(
-                    f"got {data[key]!r}, expected a model without it: it is not counted", file=where, key=key
-                )
-        _one_of(data, "model_type", ("llama", "mistral"), where)
-        _one_of(data, "hidden_act", ("silu",), where)
-        return Model(
-            name=name,
-            family="llama",
-            hidden=hidden,
-            layers=_positive(data, "num_hidden_layers", where),
-            heads=heads,
-            kv_heads=kv_heads,
-            head_size=_positive(data, "head_dim", where) if own_head else hidden // heads,
-            ffn=_positive(data, "intermediate_size", where),
-            vocab=_positive(data, "vocab_size", where),
-            positions=0,
-            tied=_flag(data, "tie_word_embeddings", False, where),
-        )
-    if not lacks["gpt2"]:
-        hidden, heads = _positive(data, "n_embd", where), _positive(data, "n_head", where)
-        _one_of(data, "model_type", ("gpt2",), where)
-        _one_of(data, "activation_function", ("gelu", "gelu_new"), where)
-        if hidden % heads:
-            raise ConfigError(
-                f"got n_embd {hidden} and n_head {heads}, expected one that divides the other",
-                file=where,
-                key="n_head",
-            )
-        return Model(
-            name=name,
-            family="gpt2",
-            hidden=hidden,
-            layers=_positive(data, "n_layer", where),
-            heads=heads,
-            kv_heads=heads,
-            head_size=hidden // heads,
-            ffn=_positive(data, "n_inner", where) if data.get("n_inner") else 4 * hidden,
-            vocab=_positive(data, "vocab_size", where),
-            positions=_positive(data, "n_positions", where),
-            tied=_flag(data, "tie_word_embeddings", True, where),
-            dropout=any(data.get(key, 0.1) for key in ("attn_pdrop", "resid_pdrop")),
-        )
-    nearest, other = sorted(lacks, key=lambda family: len(lacks[family]))
-    dialect = {"llama": "Llama", "gpt2": "GPT-2"}
-    raise ConfigError(
-        f"expected a model's config.json; as a {dialect[nearest]} model it lacks {', '.join(lacks[nearest])} "
-        f"(as a {dialect[other]} model, {', '.join(lacks[other])})",
-        file=where,
-    )
-
-
-def load_model(path: Path) -> Model:
-    """A model from a `config.json`. Raises ConfigError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", file=path) from None
-    except UnicodeDecodeError:
-        raise ConfigError("got bytes that are not UTF-8 text, expected a model's config.json", file=path) from None
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"expected JSON: {error.msg}", file=path, line=error.lineno) from None
-    except RecursionError:
-        raise ConfigError("expected a model's config.json, got JSON nested too deep", file=path) from None
-    name = data.get("_name") if isinstance(data, dict) and isinstance(data.get("_name"), str) else None
-    return read_model(
-        data, name=name or (path.parent.name if path.name == "config.json" else path.stem), where=str(path)
-    )
+        again = {
+            "none": 0,
+            "selective": self.layers * self.core_attention_flops(tokens, sequence),
+            "full": self.layers_forward_flops(tokens, sequence),
+        }
+        return model, model + again[recompute]

@@ -5,11 +5,16 @@ than its bytes over the measured memory rate. Between measured shapes the throug
 weighted by the inverse fourth power of the distance in (log m, log n, log k): the nearest shape decides, a
 product that is measured is met exactly, and nothing is extrapolated beyond the range of what was measured.
 Everything else (norms, activations, dropout, softmax, residual sums, the optimizer) moves bytes. A kernel takes at
-least its launch, because a stream cannot run kernels faster than they are launched.
+least its launch on the device, because a stream cannot run kernels faster than they are launched; that the host
+issues kernels one by one is counted over stretches of many (`Cost.kernels`), because it runs ahead.
+
+In fp8 only the linear layers' products are: operands of one byte, results of two. Casting is counted where it is
+a kernel of its own (`cast`); everything else stays in bf16.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
@@ -19,6 +24,28 @@ from fabrictwin import catalog
 from fabrictwin.units import PS_PER_S
 
 BACKWARD_FLASH = 2.5  # FlashAttention-2, section 4: five products backward for two forward
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time on the device and how many kernels it takes. Costs add up."""
+
+    ps: float = 0.0
+    kernels: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.ps + other.ps, self.kernels + other.kernels)
+
+    def __mul__(self, times: int) -> Cost:
+        return Cost(self.ps * times, self.kernels * times)
+
+    def scaled(self, share: float) -> Cost:
+        """The same kernels at a share of the work each."""
+        return Cost(self.ps * share, self.kernels)
+
+
+NOTHING = Cost()
 
 
 @cache
@@ -43,32 +70,54 @@ def gemm_flops_per_s(gpu: str, precision: str, m: int, n: int, k: int) -> float:
 
 
 class Roofline:
-    """Times of operations on one GPU at one precision, in picoseconds."""
+    """Times of operations on one GPU at one precision of its linear layers."""
 
-    def __init__(self, gpu: str, precision: str) -> None:
+    def __init__(self, gpu: str, precision: str, *, flash_flops_per_s: float | None = None) -> None:
         self.gpu = catalog.gpu(gpu)
         self.precision = precision
-        self.element_bytes = {"fp8": 1, "fp32": 4, "tf32": 4}.get(precision, 2)
+        self.vector_precision = "bf16" if precision == "fp8" else precision
+        self.element_bytes = 2
+        self.operand_bytes = 1 if precision == "fp8" else 2
         self._bytes_per_ps = self.gpu.memory_bandwidth_measured.value / 8 / PS_PER_S
         self._launch_ps = self.gpu.kernel_launch.value
+        self._flash = flash_flops_per_s or self.gpu.attention["flash"].throughput.value
 
-    def gemm(self, m: int, n: int, k: int, *, batch: int = 1, accumulate: bool = False) -> float:
-        """`batch` products of m × k by k × n. `accumulate` adds into 4-byte sums, as weight gradients do."""
+    def _product(self, m: int, n: int, k: int, batch: int, precision: str, operand: int, out: int) -> Cost:
         flops = 2.0 * m * n * k * batch
-        out = 8 if accumulate else self.element_bytes
-        moved = batch * (self.element_bytes * (m * k + k * n) + out * m * n)
-        seconds = flops / gemm_flops_per_s(self.gpu.name, self.precision, m, n, k)
-        return max(seconds * PS_PER_S, moved / self._bytes_per_ps, self._launch_ps)
+        moved = batch * (operand * (m * k + k * n) + out * m * n)
+        seconds = flops / gemm_flops_per_s(self.gpu.name, precision, m, n, k)
+        return Cost(max(seconds * PS_PER_S, moved / self._bytes_per_ps, self._launch_ps), 1)
 
-    def stream(self, moved_bytes: float) -> float:
+    def linear(self, m: int, n: int, k: int, *, batch: int = 1, accumulate: bool = False) -> Cost:
+        """Product of a linear layer, in the job's precision. `accumulate` adds into 4-byte sums."""
+        out = 2 * FLOAT_BYTES if accumulate else self.element_bytes
+        return self._product(m, n, k, batch, self.precision, self.operand_bytes, out)
+
+    def gemm(self, m: int, n: int, k: int, *, batch: int = 1, accumulate: bool = False) -> Cost:
+        """`batch` products of m × k by k × n in 16 bits, whatever the linear layers are in."""
+        out = 2 * FLOAT_BYTES if accumulate else self.element_bytes
+        return self._product(m, n, k, batch, self.vector_precision, self.element_bytes, out)
+
+    def stream(self, moved_bytes: float) -> Cost:
         """One kernel that moves bytes through memory."""
-        return max(moved_bytes / self._bytes_per_ps, self._launch_ps)
+        return Cost(max(moved_bytes / self._bytes_per_ps, self._launch_ps), 1)
+
+    def cast(self, elements: float) -> Cost:
+        """To fp8, and transposed for the product that wants the other order; nothing in other precisions."""
+        return self.stream((2 + 1 + 1) * elements) if self.precision == "fp8" else NOTHING
 
     def flash_attention(
-        self, batch: int, heads: int, sequence: int, head_size: int, part: Literal["f", "b"]
-    ) -> float:
+        self,
+        batch: int,
+        heads: int,
+        sequence: int,
+        key_size: int,
+        part: Literal["f", "b"],
+        *,
+        value_size: int | None = None,
+    ) -> Cost:
         """FlashAttention, causal (half of the products), forward or backward."""
-        flops = 4.0 * batch * heads * sequence * sequence * head_size / 2
-        throughput = self.gpu.attention["flash"].throughput.value
+        width = key_size + (key_size if value_size is None else value_size)
+        flops = 2.0 * batch * heads * sequence * sequence * width / 2
         scale = 1.0 if part == "f" else BACKWARD_FLASH
-        return max(scale * flops / throughput * PS_PER_S, self._launch_ps)
+        return Cost(max(scale * flops / self._flash * PS_PER_S, self._launch_ps), 1)

@@ -8,9 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fabrictwin.errors import ConfigError
-from fabrictwin.workload.models import Model, load_model, read_model
+from fabrictwin.units import Duration, Flops, Rate, Size
+from fabrictwin.workload.families import load_model, read_model
+from fabrictwin.workload.models import Model
 
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+Sms = Annotated[int, Field(strict=True, ge=0, le=1024)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 
 
 class Section(BaseModel):
@@ -22,18 +26,76 @@ class Parallel(Section):
 
     tp: Count = 1
     pp: Count = 1
-    dp: Count | None = None
+    cp: Count = 1  # context: sequences are divided over ranks
+    ep: Count = 1  # experts, laid over data, context (and, with expert_tp 1, tensor) parallel ranks
+    expert_tp: Count | None = None  # ranks that share an expert; tp where it is not given
+    vp: Count = 1  # chunks of layers (virtual stages) of each pipeline stage
+    context: Literal["ring", "all-gather"] = "ring"
+    schedule: Literal["1f1b", "gpipe", "zero-bubble"] = "1f1b"
+    ends_as_layers: bool = False  # embedding and output projection count as a layer each when layers are divided
+    layers: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None  # of each (virtual) stage, in order
+    dp: Count | None = None  # data; what the GPUs leave
 
 
 class Collective(Section):
-    """How a gradient all-reduce is carried out. `channels` left out: as many as a group has ranks on a host."""
+    """How a gradient all-reduce is carried out."""
 
     algorithm: Literal["ring", "tree", "hierarchical"] = "ring"
     channels: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None
 
 
+class Sharding(Section):
+    """Who holds what of parameters, gradients and optimizer state among data-parallel ranks.
+
+    `none` is DistributedDataParallel; zero-1 shards optimizer state, zero-2 gradients too, zero-3
+    and fsdp (the same traffic) parameters too. `ranks` shards within so many data-parallel ranks and copies beyond (hybrid).
+    """
+
+    strategy: Literal["none", "zero-1", "zero-2", "zero-3", "fsdp"] = "none"
+    ranks: Count | None = None
+    prefetch: Annotated[int, Field(strict=True, ge=0, le=8)] = 1  # layers whose parameters are gathered ahead
+    reshard_after_forward: bool = True
+
+
+class Overlap(Section):
+    """What communicates while it computes."""
+
+    gradients: bool = False  # gradient reduction with backward of the last micro-batch, bucket by bucket
+    parameters: bool = False  # gathering of updated parameters with forward of the first micro-batch
+    bucket: Size = 100_000_000
+    tensor: Literal["none", "gradients", "full"] = "none"
+    pipeline: bool = True
+    optimizer: bool = False  # each bucket's optimizer step as soon as its gradient is reduced
+    collective_sms: Sms = 16  # NCCL: a channel takes one multiprocessor
+    send_sms: Sms = 2
+    tensor_sms: Sms = 0  # of tensor-parallel communication in pieces: copy engines
+
+
+class Routing(Section):
+    """How tokens go to experts. `imbalance` is the standard deviation of an expert's load over its mean."""
+
+    imbalance: Annotated[float, Field(ge=0, le=10)] = 0.0
+    seed: Seed = 0
+    capacity_factor: Annotated[float, Field(gt=0, le=100)] | None = None
+
+
+class HostSide(Section):
+    """What the host adds: launching kernels one by one, and work between steps."""
+
+    launch: Duration = 5_000_000
+    graphs: bool = False  # passes are captured in CUDA graphs
+    step: Duration = 0
+
+
+class Offload(Section):
+    """Optimizer state and its step on the host."""
+
+    optimizer: bool = False
+    memory_rate: Rate | None = None  # what a host's processors stream, shared by its GPUs
+
+
 class Training(Section):
-    """One training step of a dense transformer."""
+    """One training step of a transformer."""
 
     model: str | dict[str, Any]
     parallel: Parallel = Parallel()
@@ -41,13 +103,35 @@ class Training(Section):
     micro_batches: Count | None = None
     global_batch: Count | None = None
     sequence: Count
-    precision: Literal["bf16", "fp16"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp8"] = "bf16"
     gradient_precision: Literal["fp32", "same"] = "fp32"
-    recompute: Literal["none", "full"] = "none"
+    recompute: Literal["none", "selective", "full"] = "none"
     attention: Literal["flash", "materialised"] = "flash"
+    attention_throughput: Flops | None = (
+        None  # of flash forward, causal half counted, where the catalog's is not it
+    )
     pad_vocabulary: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] = 128
     scatter_gather: bool = True
+    sequence_parallel: bool = False  # what is between tensor-parallel blocks is divided over tp ranks
     gradients: Collective = Collective()
+    sharding: Sharding = Sharding()
+    overlap: Overlap = Overlap()
+    routing: Routing = Routing()
+    host: HostSide = HostSide()
+    offload: Offload = Offload()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_short(cls, data: Any) -> Any:
+        """`sharding: fsdp` for its strategy alone, `overlap: true` for all that the layout can overlap."""
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        if isinstance(data.get("sharding"), str):
+            data["sharding"] = {"strategy": data["sharding"]}
+        if isinstance(data.get("overlap"), bool):
+            data["overlap"] = _all_overlap(data) if data["overlap"] else {"pipeline": False}
+        return data
 
     @field_validator("model")
     @classmethod
@@ -72,6 +156,21 @@ class Training(Section):
         except ConfigError as error:
             key = "workload.training.model" + (f".{error.key}" if error.key else "")
             raise ConfigError(error.message, key=key) from None
+
+
+def _all_overlap(data: dict[str, Any]) -> dict[str, Any]:
+    """What training frameworks overlap where they are told to, as far as the layout has it."""
+    parallel, sharding = data.get("parallel"), data.get("sharding")
+    tp = parallel.get("tp", 1) if isinstance(parallel, dict) else 1
+    strategy = sharding.get("strategy", "none") if isinstance(sharding, dict) else "none"
+    found: dict[str, Any] = {}
+    if strategy in ("none", "zero-1"):
+        found["gradients"] = True
+    if strategy in ("zero-1", "zero-2"):
+        found["parameters"] = True
+    if tp != 1:
+        found["tensor"] = "full" if data.get("sequence_parallel") else "gradients"
+    return found
 
 
 class Workload(Section):

@@ -1,12 +1,16 @@
-"""A training step lowered to a program: data, tensor and pipeline parallel, 1F1B, full recomputation or none.
+"""A training step lowered to a program: the passes of every stage in the order of its schedule.
 
-A stage works through its micro-batches in 1F1B order. A layer's forward is two stretches of compute, each followed
-by a tensor-parallel all-reduce; its backward likewise; full recomputation runs the forward again before it, with
-its all-reduces (Narayanan et al. 2021; Korthikanti et al. 2022, figure 4). Activations and their gradients go to
-the neighbouring stage as messages that overlap with compute; each tensor-parallel rank sends its slice, and the
-receivers gather it (Narayanan et al. 2021, section 4.1), unless `scatter_gather` is off. After a stage's last
-backward its gradients are reduced over data-parallel ranks, then (first and last stage, tied embeddings) the
-embedding's; then the optimizer runs. Nothing of the reduction overlaps with backward.
+A chunk's pass over a micro-batch is a block, written once and laid down for all micro-batches. It waits for what
+its stage did before and for the message of the neighbouring stage; where sends do not overlap, also for the send
+before it, as in Megatron-LM's batched blocking exchanges. Activations go to the next (virtual) stage as messages;
+without sequence parallelism each tensor-parallel rank sends its slice and the receivers gather it (Narayanan et
+al. 2021, section 4.1) unless `scatter_gather` is off.
+
+Parameters sharded over data-parallel ranks (zero-3, fsdp) are gathered layer by layer in every pass, `prefetch`
+layers ahead, and gradients reduce-scattered beside the next layer's backward; the one after waits for it, so that
+one is under way at a time (as PyTorch's FSDP does; Zhao et al. 2023, arXiv 2304.11277, section 3.3). On a
+single stage the last layer's parameters stay from forward to backward. zero-2 reduces the gradients of every
+micro-batch by bucket. What happens once a step is `finish`'s.
 
 Left out: embedding-gradient scaling, gradient-norm reductions of a few bytes, the data loader.
 """
@@ -18,342 +22,352 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.errors import ConfigError
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import Block, ProgramBuilder, inlet
-from fabrictwin.program.program import NONE, Communication, Program
-from fabrictwin.units import PS_PER_US
+from fabrictwin.program.program import NONE, Program
+from fabrictwin.workload.chain import Chain
+from fabrictwin.workload.checks import IN_PASS
+from fabrictwin.workload.groups import Groups, slowed_ps
 from fabrictwin.workload.job import Job
 from fabrictwin.workload.layout import Cells
-from fabrictwin.workload.pipeline import one_forward_one_backward
-from fabrictwin.workload.roofline import Roofline
-from fabrictwin.workload.transformer import EndTimes, LayerTimes, end_times, layer_times, optimizer_ps
+from fabrictwin.workload.pipeline import Pass, Task, order_of
+from fabrictwin.workload.script import Kind, Script, Talk
+from fabrictwin.workload.segments import Segment, Segments, buckets
 
 I64 = npt.NDArray[np.int64]
 
-# What a rank spends on a step of a collective beside the wire: flags, polling, the proxy between hosts. NCCL 2.30
-# (src/graph/tuning.cc) gives a ring's LL128 hop 1.9 us over NVLink and 4.0 us over the network, wire included; the
-# wire's own latency, which the twin counts by itself, is about 0.6 us and 1.9 us of these.
-STEP_IN_HOST_PS = 13 * PS_PER_US // 10
-STEP_BETWEEN_HOSTS_PS = 21 * PS_PER_US // 10
+
+@dataclass
+class Laid:
+    """A pass of a chunk over all micro-batches: where its blocks lie. Shapes: A actors, m micro-batches."""
+
+    blocks: list[Block]  # [m]
+    starts: I64  # [m]
+    ends: I64  # [m, A]
 
 
 @dataclass
-class _Stage:
-    """One stage of one class of replicas: its actors, its blocks, and where their copies were laid down."""
+class Stage:
+    """One stage of one class of units."""
 
+    number: int
+    units: I64
+    cell: int  # which class of units
     actors: list[int]
-    forward: Block = field(default_factory=Block)
-    backward: Block = field(default_factory=Block)
-    forward_last: list[int] = field(default_factory=list)
-    backward_last: list[int] = field(default_factory=list)
-    forward_at: int = 0
-    backward_at: int = 0
+    factors: list[float]
+    passes: dict[tuple[Pass, int], Laid] = field(default_factory=dict)
+    # by chunk, of the last micro-batch: [segments][actors] ids after which a segment's gradients are there
+    ready: dict[int, list[list[list[int]]]] = field(default_factory=dict)
+    sent: dict[tuple[Pass, int], I64] = field(default_factory=dict)  # [m, A] the message after a pass
 
-    def ends(self, forward: bool, micro_batch: npt.ArrayLike) -> I64:
-        """[..., actors] ids of the last operations of a pass."""
-        block, at, last = (
-            (self.forward, self.forward_at, self.forward_last)
-            if forward
-            else (self.backward, self.backward_at, self.backward_last)
-        )
-        ends: I64 = at + np.asarray(micro_batch)[..., None] * len(block) + np.array(last)
+    def ends(self, task: Task) -> I64:
+        ends: I64 = self.passes[task.kind, task.chunk].ends[task.micro_batch]
         return ends
 
 
-class _Chain:
-    """Lays compute and collectives one after the other into a block; compute of one label joins up."""
-
-    def __init__(self, block: Block, actors: list[int], factors: list[float]) -> None:
-        self.block, self.actors, self.factors = block, actors, factors
-        count = len(actors)
-        # inlet a is what actor a did before, inlet count + a what it waits for from a neighbouring stage
-        self.last: list[list[int]] = [[inlet(a), inlet(count + a)] for a in range(count)]
-        self._pending_ps, self._pending_label = 0, NONE
-
-    def compute(self, duration_ps: int, label: int) -> None:
-        if label != self._pending_label:
-            self.flush()
-        self._pending_label = label
-        self._pending_ps += duration_ps
-
-    def flush(self) -> None:
-        if self._pending_label == NONE:
-            return
-        for a, actor in enumerate(self.actors):
-            duration = round(self._pending_ps * self.factors[a])
-            self.last[a] = [self.block.compute(actor, duration, self._pending_label, self.last[a])]
-        self._pending_ps, self._pending_label = 0, NONE
-
-    def collective(self, communication: int, label: int) -> None:
-        """A communication that every actor of the stage takes part in; NONE where there is none to do."""
-        if communication == NONE:
-            return
-        self.flush()
-        before = sorted({i for last in self.last for i in last}, reverse=True)
-        op = self.block.communicate(self.actors[0], communication, label, before)
-        self.last = [[op] for _ in self.actors]
-
-    def ends(self) -> list[int]:
-        self.flush()
-        return [last[0] for last in self.last]
-
-
-class _Lowering:
+class Lowering:
     """Builds the program of a job."""
 
     def __init__(self, job: Job, name: str, fold: bool) -> None:
-        self.job = job
-        self.layout = job.layout
+        self.job, self.layout = job, job.layout
+        self.training = job.training
         self.cells = Cells.of(job.layout, job.slowdown, fold=fold)
         self.builder = ProgramBuilder(name, job.layout.ranks)
-        self.roof = Roofline(job.gpu, job.training.precision)
-        self.layer: LayerTimes = layer_times(self.roof, job.shape)
-        self.end: EndTimes = end_times(self.roof, job.shape)
-        self.activation_bytes = job.shape.tokens * job.model.hidden * 2
-        label = self.builder.label
-        self.forward, self.backward = label("forward", "compute"), label("backward", "compute")
-        self.again = label("recompute", "recompute")
-        self.tp_label = label("tensor-parallel all-reduce", "tp")
-        self.send_label = label("send activations", "pp")
-        self.return_label = label("send gradients", "pp")
-        self.gather_label = label("gather activations", "pp")
-        self.dp_label = label("gradient all-reduce", "dp")
-        self.tie_label = label("embedding-gradient all-reduce", "dp")
-        self.step_label = label("optimizer", "optimizer")
-        self.stages: list[list[_Stage]] = []  # [replica class][stage]
+        self.groups = Groups(job, self.cells, self.builder)
+        self.segments = Segments(job)
+        self.sm_count = self.groups.sm_count
+        schedule = self.training.parallel.schedule
+        self.split = schedule == "zero-bubble"
+        self.final = Pass.WEIGHT if self.split else Pass.BACKWARD  # after which gradients are there
+        self.orders = [
+            order_of(schedule, s, self.layout.pp, job.chunks, job.micro_batches) for s in range(self.layout.pp)
+        ]
+        strategy = self.training.sharding.strategy
+        self.sharded = strategy in ("zero-3", "fsdp") and self.layout.width * self.layout.cp > 1
+        self.reduced = strategy in IN_PASS and self.layout.width * self.layout.cp > 1
+        sliced = self.training.scatter_gather or job.shape.sequence_parallel
+        self.message_bytes = job.shape.tokens * job.model.hidden * 2 // (self.layout.tp if sliced else 1)
+        self.gates: dict[tuple[int, int], list[I64]] = {}  # (stage, chunk): per segment, [positions classes] ids
+        self.stages: list[list[Stage]] = []  # [class of units][stage]
 
     def build(self) -> ProgramBuilder:
-        pp = self.layout.pp
-        for r, replicas in enumerate(self.cells.replicas):
-            self.stages.append([self._stage(r, replicas, s) for s in range(pp)])
-        for r, replicas in enumerate(self.cells.replicas):
-            arrivals = self._reserve_messages(r, replicas)
-            for s in range(pp):
-                self._lay_down(r, s, arrivals)
-        self._reduce_and_step()
+        from fabrictwin.workload.finish import Finish
+
+        finish = Finish(self)
+        for cell, units in enumerate(self.cells.units):
+            self.stages.append([self._stage(cell, units, s) for s in range(self.layout.pp)])
+        if self.training.overlap.parameters:
+            finish.gather_first()
+        for stages in self.stages:
+            for stage in stages:
+                self._reserve(stage)
+            self._messages(stages)
+            for stage in stages:
+                self._lay_down(stage)
+        finish.lay()
         return self.builder
 
-    def _step_cost(self, groups: I64) -> int:
-        hosts = self.job.host_of_rank[groups]
-        return STEP_IN_HOST_PS if (hosts == hosts[:, :1]).all() else STEP_BETWEEN_HOSTS_PS
-
-    def _channels(self, groups: I64) -> int:
-        """As many as a group has ranks on one host, so that each adapter serves one; one inside a host."""
-        hosts = self.job.host_of_rank[groups]
-        if (hosts == hosts[:, :1]).all():
-            return 1
-        return max(int(np.unique(row, return_counts=True)[1].max()) for row in np.unique(hosts, axis=0))
-
-    def _ring(self, groups: I64, size_bytes: int, name: str) -> Communication:
-        return collectives.all_reduce(
-            groups,
-            size_bytes,
-            channels=self._channels(groups),
-            host_of_rank=self.job.host_of_rank,
-            element_bytes=2,
-            step_cost_ps=self._step_cost(groups),
-            name=name,
-        )
-
-    def _stage(self, r: int, replicas: I64, s: int) -> _Stage:
-        """Actors and blocks of a stage."""
-        job, builder = self.job, self.builder
+    def _stage(self, cell: int, units: I64, s: int) -> Stage:
         actors, factors = [], []
         for positions in self.cells.positions:
-            ranks = self.layout.grid[s][np.ix_(replicas, positions)].reshape(-1)
+            ranks = self.layout.grid[s][np.ix_(units, positions)].reshape(-1)
             one = len(ranks) == 1
             name = f"rank {ranks[0]} (stage {s})" if one else f"stage {s}"
-            if not one and len(self.cells.replicas) > 1:
-                name += f", replica{'s' if len(replicas) > 1 else ''} {_span(replicas)}"
-            actors.append(builder.actor(name, ranks))
-            factors.append(float(job.slowdown[ranks].max()))
-        stage = _Stage(actors)
-        reduce = NONE
-        if self.layout.tp > 1:
-            groups = self.layout.tp_groups(replicas, s)
-            reduce = builder.communication(
-                self._ring(groups, self.activation_bytes, f"tensor-parallel all-reduce, stage {s}"), actors
-            )
-        first, last = s == 0, s == self.layout.pp - 1
-        layers, layer, end = job.stage_layers, self.layer, self.end
+            if not one and len(self.cells.units) > 1:
+                what = "replica" if self.layout.width == 1 else "unit"
+                name += f", {what}{'s' if len(units) > 1 else ''} {_span(units)}"
+            actors.append(self.builder.actor(name, ranks))
+            factors.append(float(self.job.slowdown[ranks].max()))
+        return Stage(s, units, cell, actors, factors)
 
-        chain = _Chain(stage.forward, actors, factors)
-        if first:
-            chain.compute(end.embedding_forward, self.forward)
-            chain.collective(reduce, self.tp_label)
-        for _ in range(layers):
-            chain.compute(layer.attention_forward, self.forward)
-            chain.collective(reduce, self.tp_label)
-            chain.compute(layer.mlp_forward, self.forward)
-            chain.collective(reduce, self.tp_label)
-        if last:
-            chain.compute(end.output_forward, self.forward)
-        stage.forward_last = chain.ends()
+    # --- blocks
 
-        chain = _Chain(stage.backward, actors, factors)
-        if last:
-            chain.compute(end.output_backward, self.backward)
-            chain.collective(reduce, self.tp_label)
-        for _ in range(layers):
-            if job.training.recompute == "full":
-                chain.compute(layer.attention_forward, self.again)
-                chain.collective(reduce, self.tp_label)
-                chain.compute(layer.mlp_forward, self.again)
-                chain.collective(reduce, self.tp_label)
-            chain.compute(layer.mlp_backward, self.backward)
-            chain.collective(reduce, self.tp_label)
-            chain.compute(layer.attention_backward, self.backward)
-            chain.collective(reduce, self.tp_label)
-        if first:
-            chain.compute(end.embedding_backward, self.backward)
-        stage.backward_last = chain.ends()
-        stage.forward_at = builder.reserve(job.micro_batches * len(stage.forward))
-        stage.backward_at = builder.reserve(job.micro_batches * len(stage.backward))
-        return stage
+    def _chain(self, stage: Stage, inlets: int, slow: float) -> Chain:
+        return Chain(
+            self.builder,
+            self.groups,
+            stage=stage.number,
+            units=stage.units,
+            number=stage.cell,
+            actors=stage.actors,
+            factors=stage.factors,
+            inlets=inlets,
+            slow=slow,
+        )
 
-    def _reserve_messages(self, r: int, replicas: I64) -> dict[tuple[int, bool], I64]:
-        """Lay down the messages between stages. By (stage, forward): what each pass waits for, as
+    @property
+    def _inlets(self) -> int:
+        """What a pass waits for: what its stage did before, its message, the send before it."""
+        return 3 if self._blocking else 2
 
-        [micro-batches, actors] ids.
-        """
-        job, layout, builder = self.job, self.layout, self.builder
-        m = job.micro_batches
-        every = np.arange(m)
-        sliced = job.training.scatter_gather and layout.tp > 1
-        size = self.activation_bytes // (layout.tp if sliced else 1)
-        arrivals: dict[tuple[int, bool], I64] = {}
-        for s in range(layout.pp):
-            for forward, to in ((True, s + 1), (False, s - 1)):
-                if not 0 <= to < layout.pp:
-                    continue
-                here, there = self.stages[r][s], self.stages[r][to]
-                label = self.send_label if forward else self.return_label
-                what = "activations" if forward else "gradients"
-                sent = np.empty((m, len(here.actors)), np.int64)
-                for a, positions in enumerate(self.cells.positions):
-                    source = layout.grid[s][np.ix_(replicas, positions)].reshape(-1)
-                    target = layout.grid[to][np.ix_(replicas, positions)].reshape(-1)
-                    message = collectives.send(
-                        np.stack([source, target], axis=1), size, name=f"{what}, stage {s} to {to}"
+    @property
+    def _blocking(self) -> bool:
+        return self.layout.pp > 1 and not self.training.overlap.pipeline
+
+    def _reserve(self, stage: Stage) -> None:
+        """Write the blocks of a stage and hand out ids for their copies."""
+        m = self.job.micro_batches
+        for chunk in range(self.job.chunks):
+            segments = self.segments.of(stage.number, chunk)
+            scripts: dict[Pass, list[Script]] = {Pass.FORWARD: [segment.forward for segment in segments]}
+            scripts[Pass.BACKWARD] = [segment.backward for segment in segments]
+            if self.split:
+                apart = [segment.backward.apart("weight") for segment in segments]
+                scripts[Pass.BACKWARD], scripts[Pass.WEIGHT] = [a for a, _ in apart], [b for _, b in apart]
+            for kind, parts in scripts.items():
+                slow = self._send_slows(parts)
+                block, ends, _ = self._write(stage, kind, segments, parts, slow, gates=[], mark=False)
+                blocks, lasts = [block] * m, [ends] * m
+                if kind == Pass.FORWARD and (stage.number, chunk) in self.gates:
+                    gates = self.gates[stage.number, chunk]
+                    blocks[0], lasts[0], _ = self._write(
+                        stage, kind, segments, parts, slow, gates=gates, mark=False
                     )
-                    number = builder.communication(message, [here.actors[a], there.actors[a]])
-                    first = builder.reserve(m)
-                    block = Block()
-                    block.communicate(here.actors[a], number, label, [inlet(0), inlet(1)])
-                    before = np.concatenate([[NONE], first + every[:-1]])
-                    ends = here.ends(forward, every)[:, a]
-                    builder.place(block, first + every, micro_batch=every, inlets=np.stack([ends, before], axis=1))
-                    sent[:, a] = first + every
-                if sliced:
-                    groups = layout.tp_groups(replicas, to)
-                    gather = collectives.all_gather(
-                        groups,
-                        self.activation_bytes,
-                        channels=self._channels(groups),
-                        host_of_rank=job.host_of_rank,
-                        element_bytes=2,
-                        step_cost_ps=self._step_cost(groups),
-                        name=f"gather {what}, stage {to}",
+                marks: list[list[list[int]]] = []
+                if kind == self.final and (self.reduced or self.training.overlap.gradients):
+                    grown = slow * self._reduce_slows(stage, segments, parts)
+                    blocks[-1], lasts[-1], marks = self._write(
+                        stage, kind, segments, parts, grown, gates=[], mark=True
                     )
-                    number = builder.communication(gather, there.actors)
-                    first = builder.reserve(m)
-                    block = Block()
-                    block.communicate(
-                        there.actors[0], number, self.gather_label, [inlet(a) for a in range(len(sent[0]))]
-                    )
-                    builder.place(block, first + every, micro_batch=every, inlets=sent)
-                    sent = np.repeat((first + every)[:, None], len(here.actors), axis=1)
-                arrivals[to, forward] = sent
-        return arrivals
+                sizes = np.array([len(block) for block in blocks])
+                first = self.builder.reserve(int(sizes.sum()))
+                starts = first + np.concatenate([[0], np.cumsum(sizes[:-1])])
+                stage.passes[kind, chunk] = Laid(blocks, starts, starts[:, None] + np.array(lasts))
+                if marks:
+                    base = int(starts[-1])
+                    stage.ready[chunk] = [[[base + i for i in ids] for ids in row] for row in marks]
 
-    def _lay_down(self, r: int, s: int, arrivals: dict[tuple[int, bool], I64]) -> None:
-        """All passes of a stage, in 1F1B order."""
-        job, stage = self.job, self.stages[r][s]
-        m, actors = job.micro_batches, len(stage.actors)
-        order = one_forward_one_backward(s, self.layout.pp, m)
-        before = {True: np.full((m, actors), NONE, np.int64), False: np.full((m, actors), NONE, np.int64)}
+    def _write(
+        self,
+        stage: Stage,
+        kind: Pass,
+        segments: list[Segment],
+        scripts: list[Script],
+        slow: float,
+        *,
+        gates: list[I64],
+        mark: bool,
+    ) -> tuple[Block, list[int], list[list[list[int]]]]:
+        """(block, [actors] last operations, per segment and actor when its gradients are there) of a pass."""
+        inlets = 1 if kind == Pass.WEIGHT else self._inlets
+        chain = self._chain(stage, inlets, slow)
+        if kind != Pass.FORWARD:
+            return self._write_backward(chain, kind, segments, scripts, mark)
+        ahead = self.training.sharding.prefetch
+        for i in range(min(ahead + 1, len(segments)) if self.sharded else 0):
+            chain.start(("gather", i), self._gather(segments[i]))
+        width = len(stage.actors)
+        for i, script in enumerate(scripts):
+            chain.wait(("gather", i))
+            if gates and (i == 0 or gates[i] is not gates[i - 1]):
+                number = sum(gates[j] is not gates[j - 1] for j in range(1, i + 1))
+                chain.gate(inlets * width + number * width)
+            chain.lay(script)
+            if self.sharded and i + 1 + ahead < len(segments):
+                chain.start(("gather", i + 1 + ahead), self._gather(segments[i + 1 + ahead]))
+        return chain.block, chain.ends(), []
+
+    def _write_backward(
+        self, chain: Chain, kind: Pass, segments: list[Segment], scripts: list[Script], mark: bool
+    ) -> tuple[Block, list[int], list[list[list[int]]]]:
+        n = len(segments)
+        gathered = self.sharded and self.training.sharding.reshard_after_forward and kind == Pass.BACKWARD
+        kept = n - 1 if self.layout.pp == 1 else n  # stays from forward to backward
+        ahead = self.training.sharding.prefetch
+        for i in range(n - 1, max(n - 2 - ahead, -1), -1):
+            if gathered and i != kept:
+                chain.start(("gather", i), self._gather(segments[i]))
+        reduced = self._reduced_at(segments) if self.reduced and kind == self.final else {}
+        marks: list[list[list[int]]] = [[] for _ in segments]
+        pending: list[int] = []
+        for i in range(n - 1, -1, -1):
+            chain.wait(("gather", i))
+            chain.lay(scripts[i])
+            if gathered and i - 1 - ahead >= 0:
+                chain.start(("gather", i - 1 - ahead), self._gather(segments[i - 1 - ahead]))
+            if i in reduced:
+                for before in pending:
+                    chain.wait(("reduce", before))
+                chain.start(("reduce", i), self._reduction([segments[j] for j in reduced[i]]))
+                pending = [i]
+                for j in reduced[i]:
+                    marks[j] = chain.operations(("reduce", i))
+            elif mark and not reduced:
+                marks[i] = chain.mark()
+        ends = chain.ends()
+        return chain.block, ends, marks if mark else []
+
+    def _reduced_at(self, segments: list[Segment]) -> dict[int, list[int]]:
+        """After which segment's backward the gradients of which segments are reduced."""
+        if self.sharded:
+            return {i: [i] for i in range(len(segments))}
+        n = len(segments)
+        found = buckets(segments[::-1], self.job.gradient_bytes, self.training.overlap.bucket)
+        return {n - 1 - bucket[-1]: [n - 1 - i for i in bucket] for bucket in found}
+
+    # --- what sharded parameters and gradients move in a pass
+
+    def _whole(self, parameters: int, each: int) -> int:
+        """Bytes of parameters, padded so that every shard is of one size."""
+        ranks = self.layout.width * self.layout.cp
+        return -(-parameters // ranks) * ranks * each
+
+    def _gather(self, segment: Segment) -> Talk:
+        size = self._whole(segment.parameters, self.job.parameter_bytes)
+        return Talk("shard", "all_gather", size, self.training.overlap.collective_sms)
+
+    def _reduction(self, segments: list[Segment]) -> Talk:
+        size = self._whole(sum(segment.parameters for segment in segments), self.job.gradient_bytes)
+        return Talk("shard", "reduce_scatter", size, self.training.overlap.collective_sms)
+
+    # --- what communication beside a whole pass costs it
+
+    def _send_slows(self, scripts: list[Script]) -> float:
+        """A pass has a message arriving and one leaving beside it, where these overlap."""
+        compute = sum(script.cost().ps for script in scripts)
+        if self.layout.pp == 1 or self._blocking or not compute:
+            return 1.0
+        pair = self.layout.grid[:2, 0, :1].T
+        beside = 2 * self.groups.roughly_ps("all_gather", pair, 2 * self.message_bytes)
+        return 1 + slowed_ps(compute, beside, self.training.overlap.send_sms, self.sm_count) / compute
+
+    def _reduce_slows(self, stage: Stage, segments: list[Segment], scripts: list[Script]) -> float:
+        """The last micro-batch's backward has the reduction of the chunk's gradients beside it."""
+        compute = sum(script.cost().ps for script in scripts)
+        if not self.training.overlap.gradients or self.reduced or self.layout.batch_ranks == 1 or not compute:
+            return 1.0
+        size = sum(segment.dense for segment in segments) * self.job.gradient_bytes
+        kind: Kind = "all_reduce" if self.training.sharding.strategy == "none" else "reduce_scatter"
+        groups = self.groups.across("shard", stage.number)[0][0]
+        beside = self.groups.roughly_ps(kind, groups, size)
+        return 1 + slowed_ps(compute, beside, self.training.overlap.collective_sms, self.sm_count) / compute
+
+    # --- messages between stages
+
+    def _messages(self, stages: list[Stage]) -> None:
+        """Lay down the messages after passes; `sent` of a stage keeps them."""
+        if self.layout.pp == 1:
+            return
+        for stage in stages:
+            for kind, step in ((Pass.FORWARD, 1), (Pass.BACKWARD, -1)):
+                self._send(stages, stage, kind, step)
+
+    def _send(self, stages: list[Stage], here: Stage, kind: Pass, step: int) -> None:
+        pp, builder, m = self.layout.pp, self.builder, self.job.micro_batches
+        there = stages[(here.number + step) % pp]
+        last = pp * self.job.chunks - 1
+        for chunk in range(self.job.chunks):
+            here.sent[kind, chunk] = np.full((m, len(here.actors)), NONE, np.int64)
+        end = last if step == 1 else 0
+        tasks = [t for t in self.orders[here.number] if t.kind == kind and t.chunk * pp + here.number != end]
+        if not tasks:
+            return
+        what = "activations" if step == 1 else "gradients"
+        label = builder.label(f"send {what}", "pp")
+        micro_batch = np.array([task.micro_batch for task in tasks])
+        chunks = np.array([task.chunk for task in tasks])
+        ends = np.stack([here.ends(task) for task in tasks])
+        for a, positions in enumerate(self.cells.positions):
+            ranks = [self.layout.grid[s.number][np.ix_(here.units, positions)].reshape(-1) for s in (here, there)]
+            name = f"{what}, stage {here.number} to {there.number}"
+            message = collectives.send(np.stack(ranks, axis=1), self.message_bytes, name=name)
+            number = builder.communication(message, [here.actors[a], there.actors[a]])
+            ids = builder.reserve(len(tasks)) + np.arange(len(tasks))
+            block = Block()
+            block.communicate(here.actors[a], number, label, [inlet(0), inlet(1)])
+            before = np.concatenate([[NONE], ids[:-1]])  # one stream carries them in order
+            builder.place(block, ids, micro_batch=micro_batch, inlets=np.stack([ends[:, a], before], axis=1))
+            for chunk in range(self.job.chunks):
+                mine = chunks == chunk
+                here.sent[kind, chunk][micro_batch[mine], a] = ids[mine]
+
+    def _arrivals(self, stage: Stage, kind: Pass, chunk: int) -> I64:
+        """[m, A] what a chunk's passes wait for: the message, and its slices gathered."""
+        m, actors = self.job.micro_batches, len(stage.actors)
+        v = chunk * self.layout.pp + stage.number + (-1 if kind == Pass.FORWARD else 1)
+        if kind == Pass.WEIGHT or self.layout.pp == 1 or not 0 <= v < self.layout.pp * self.job.chunks:
+            return np.full((m, actors), NONE, np.int64)
+        sender = self.stages[stage.cell][v % self.layout.pp]
+        sent = sender.sent[kind, v // self.layout.pp]
+        if self.layout.tp == 1 or self.job.shape.sequence_parallel or not self.training.scatter_gather:
+            return sent
+        whole = self.message_bytes * self.layout.tp
+        talk = Talk("slices", "all_gather", whole)
+        label = self.builder.label("gather activations", "pp")
+        gathered = sent.copy()
+        for number, classes in self.groups.within(talk, stage.number, stage.units, stage.cell, stage.actors):
+            ids = self.builder.reserve(m) + np.arange(m)
+            block = Block()
+            block.communicate(stage.actors[classes[0]], number, label, [inlet(i) for i in range(len(classes))])
+            self.builder.place(block, ids, micro_batch=np.arange(m), inlets=sent[:, classes])
+            gathered[:, classes] = ids[:, None]
+        return gathered
+
+    def _lay_down(self, stage: Stage) -> None:
+        """All passes of a stage, in the order of its schedule."""
+        m, actors = self.job.micro_batches, len(stage.actors)
+        before = {key: np.full((m, actors), NONE, np.int64) for key in stage.passes}
+        sends = {key: np.full((m, actors), NONE, np.int64) for key in stage.passes}
+        order = self.orders[stage.number]
         for task, previous in zip(order[1:], order[:-1], strict=True):
-            before[task.forward][task.micro_batch] = stage.ends(previous.forward, previous.micro_batch)
-        for forward, block, at in (
-            (True, stage.forward, stage.forward_at),
-            (False, stage.backward, stage.backward_at),
-        ):
-            waits = arrivals.get((s, forward), np.full((m, actors), NONE, np.int64))
-            every = np.arange(m)
-            self.builder.place(
-                block,
-                at + every * len(block),
-                micro_batch=every,
-                inlets=np.concatenate([before[forward], waits], axis=1),
-            )
-
-    def _reduce_and_step(self) -> None:
-        """Gradients over data-parallel ranks, tied embeddings, the optimizer."""
-        job, layout, builder = self.job, self.layout, self.builder
-        last = job.micro_batches - 1
-        reduced: dict[tuple[int, int], list[int]] = {}  # (stage, position class): what the optimizer waits for
-        for s in range(layout.pp):
-            for a, positions in enumerate(self.cells.positions):
-                done = [int(self.stages[r][s].ends(False, last)[a]) for r in range(len(self.cells.replicas))]
-                actors = [self.stages[r][s].actors[a] for r in range(len(self.cells.replicas))]
-                if layout.dp > 1:
-                    groups = layout.dp_groups(positions, s)
-                    for phase in self._gradients(
-                        groups, job.stage_parameters(s), f"gradient all-reduce, stage {s}"
-                    ):
-                        number = builder.communication(phase, actors)
-                        done = [builder.communicate(number, self.dp_label, after=done)]
-                reduced[s, a] = done
-        tied: dict[tuple[int, int], int] = {}
-        if job.model.tied and layout.pp > 1:
-            for r, replicas in enumerate(self.cells.replicas):
-                for a, positions in enumerate(self.cells.positions):
-                    ends = [layout.grid[s][np.ix_(replicas, positions)].reshape(-1) for s in (0, layout.pp - 1)]
-                    size = job.embedding_parameters() * job.gradient_bytes
-                    pairs = self._ring(np.stack(ends, axis=1), size, "embedding-gradient all-reduce")
-                    actors = [self.stages[r][s].actors[a] for s in (0, layout.pp - 1)]
-                    number = builder.communication(pairs, actors)
-                    after = [*reduced[0, a], *reduced[layout.pp - 1, a]]
-                    tied[r, a] = builder.communicate(number, self.tie_label, after=after)
-        for r in range(len(self.cells.replicas)):
-            for s in range(layout.pp):
-                for a in range(len(self.cells.positions)):
-                    after = list(reduced[s, a])
-                    if s in (0, layout.pp - 1):
-                        after.append(tied.get((r, a), NONE))
-                    duration = optimizer_ps(self.roof, job.stage_parameters(s))
-                    builder.compute(self.stages[r][s].actors[a], duration, self.step_label, after=after)
-
-    def _gradients(self, groups: I64, parameters: int, name: str) -> tuple[Communication, ...]:
-        """The phases of a gradient all-reduce, to be chained. Raises ConfigError."""
-        chosen = self.job.training.gradients
-        size, element = parameters * self.job.gradient_bytes, self.job.gradient_bytes
-        hosts, cost = self.job.host_of_rank, self._step_cost(groups)
-        try:
-            if chosen.algorithm == "hierarchical":
-                return collectives.hierarchical_all_reduce(
-                    groups,
-                    size,
-                    host_of_rank=hosts,
-                    channels=chosen.channels or 1,  # every rank of a host has a rail of its own
-                    element_bytes=element,
-                    step_cost_ps=cost,
-                    name=name,
-                )
-            whole = collectives.all_reduce(
-                groups,
-                size,
-                algorithm=chosen.algorithm,
-                channels=chosen.channels or self._channels(groups) * (2 if chosen.algorithm == "tree" else 1),
-                host_of_rank=hosts,
-                element_bytes=element,
-                step_cost_ps=cost,
-                name=name,
-            )
-        except ConfigError as error:
-            raise error.within(key="workload.training.gradients") from None
-        return (whole,)
+            before[task.kind, task.chunk][task.micro_batch] = stage.ends(previous)
+            if self._blocking and (previous.kind, previous.chunk) in stage.sent:
+                sent = stage.sent[previous.kind, previous.chunk][previous.micro_batch]
+                sends[task.kind, task.chunk][task.micro_batch] = sent
+        for (kind, chunk), laid in stage.passes.items():
+            columns = [before[kind, chunk]]
+            if kind != Pass.WEIGHT:
+                columns.append(self._arrivals(stage, kind, chunk))
+                columns += [sends[kind, chunk]] if self._blocking else []
+            inlets = np.concatenate(columns, axis=1)
+            for block in {id(block): block for block in laid.blocks}.values():
+                rows = np.array([i for i, other in enumerate(laid.blocks) if other is block])
+                mine = inlets[rows]
+                if kind == Pass.FORWARD and rows[0] == 0 and (stage.number, chunk) in self.gates:
+                    gates = self.gates[stage.number, chunk]
+                    apart = [g for i, g in enumerate(gates) if i == 0 or g is not gates[i - 1]]
+                    mine = np.concatenate([mine, np.concatenate(apart)[None]], axis=1)
+                self.builder.place(block, laid.starts[rows], micro_batch=rows, inlets=mine)
 
 
 def _span(numbers: I64) -> str:
@@ -364,4 +378,4 @@ def _span(numbers: I64) -> str:
 
 def build_program(job: Job, *, name: str, fold: bool) -> Program:
     """The program of a checked job."""
-    return _Lowering(job, name, fold).build().build()
+    return Lowering(job, name, fold).build().build()

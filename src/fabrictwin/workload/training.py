@@ -28,7 +28,7 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     except ConfigError as error:
         raise spec.error(error.key or "workload.training", error.message) from None
     tokens = layout.dp * job.micro_batches * training.micro_batch_size * training.sequence
-    needed, executed = model.step_flops(tokens, training.sequence, recompute_layers=training.recompute == "full")
+    needed, executed = model.step_flops(tokens, training.sequence, recompute=training.recompute)
     gpu = catalog.gpu(job.gpu)
     work = Work(
         tokens=tokens,
@@ -38,9 +38,14 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
         peak_flops_per_gpu=gpu.peak_flops[training.precision].value,
         precision=training.precision,
     )
+    par = training.parallel
+    axes = [f"TP {layout.tp}", f"PP {layout.pp}"]
+    axes += [f"VP {par.vp}"] if par.vp > 1 else []
+    axes += [f"CP {layout.cp}"] if layout.cp > 1 else []
+    axes += [f"EP {layout.ep}"] if layout.ep > 1 else []
     line = (
         f"{model.name} ({model.parameters / 1e9:.4g} B parameters), "
-        f"TP {layout.tp} × PP {layout.pp} × DP {layout.dp}, "
+        f"{' × '.join(axes)} × DP {layout.dp}, "
         f"{job.micro_batches} micro-batches of {training.micro_batch_size} × {training.sequence:,} tokens, "
         f"{training.precision}"
     )

@@ -1,15 +1,23 @@
-"""What a transformer layer computes, kernel by kernel, forward and backward, on one of its tensor-parallel ranks.
+"""What a transformer layer does, kernel by kernel, forward and backward, on one of its ranks.
 
 Kernels are those of Megatron-LM: column-parallel QKV and MLP-up products, row-parallel output and MLP-down
-products, fused bias-dropout-residual, fused scale-mask-softmax. What stands between two all-reduces of a layer is
-one stretch of compute: the attention block and the MLP block.
+products, fused bias-dropout-residual, fused scale-mask-softmax. Tensor parallel ends each block with an
+all-reduce; with sequence parallel (Korthikanti et al. 2022, section 4.2.2) it begins with an all-gather and ends
+with a reduce-scatter, norms and residuals work on 1/tp of the tokens, and backward gathers the input once more.
+
+Tensor-parallel communication overlaps in two ways. `gradients`: in backward the input is gathered beside the
+input-gradient product, and that gradient is reduced beside the weight-gradient product. `full`, as Transformer
+Engine does it: the product before a reduce-scatter or behind an all-gather is cut into tp pieces, and a piece
+computes while another travels; all but the first piece can hide, and smaller products are less efficient.
 
 Bytes are counted per element moved. Norms read and write; backward they read input and gradient and write one, and
 a layer norm reads both again in a second kernel for its own weights, as Apex does. Dropout keeps a one-byte mask.
 Backward, the gradient of a skip connection is added to its branch's, and a bias takes the sum of its output's
 gradient. Materialised attention copies its context into the order of tokens, and backward packs the gradients of
-Q, K and V. Left out: the all-reduces of a few bytes a token inside the vocabulary-parallel cross-entropy, rotary
-tables.
+Q, K and V. In fp8, norms and activations write fp8 directly; the attention's context and the gradients that enter
+a product are cast by kernels of their own; gathered activations travel as fp8.
+
+Left out: the all-reduces of a few bytes a token inside the vocabulary-parallel cross-entropy, rotary tables.
 """
 
 from __future__ import annotations
@@ -17,39 +25,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fabrictwin.workload.models import Model
-from fabrictwin.workload.roofline import Roofline
+from fabrictwin.workload.models import Linear, Model
+from fabrictwin.workload.roofline import FLOAT_BYTES, NOTHING, Cost, Roofline
+from fabrictwin.workload.script import Kind, Part, Script, Talk
 
 Attention = Literal["flash", "materialised"]
 
 
 @dataclass(frozen=True)
-class LayerTimes:
-    """One layer and one micro-batch, in picoseconds. Each all-reduce follows its block."""
-
-    attention_forward: int
-    mlp_forward: int
-    attention_backward: int
-    mlp_backward: int
-
-    @property
-    def forward(self) -> int:
-        return self.attention_forward + self.mlp_forward
-
-
-@dataclass(frozen=True)
-class EndTimes:
-    """What only the first or the last stage does for one micro-batch, in picoseconds."""
-
-    embedding_forward: int
-    embedding_backward: int
-    output_forward: int  # final norm, logits, cross-entropy
-    output_backward: int
-
-
-@dataclass(frozen=True)
 class Shape:
-    """One micro-batch on one rank."""
+    """One micro-batch on one rank, and how ranks share it."""
 
     model: Model
     tp: int
@@ -57,107 +42,214 @@ class Shape:
     sequence: int
     vocab: int  # padded
     attention: Attention
+    cp: int = 1
+    ep: int = 1
+    expert_tp: int = 1
+    sequence_parallel: bool = False
+    context: Literal["ring", "all-gather"] = "ring"
+    overlap: Literal["none", "gradients", "full"] = "none"  # of tensor-parallel communication
+    collective_sms: int = 0
+    tensor_sms: int = 0  # of communication in pieces
+    capacity_factor: float | None = None
 
     @property
     def tokens(self) -> int:
-        return self.batch * self.sequence
+        """Of a micro-batch, on a context-parallel rank."""
+        return self.batch * self.sequence // self.cp
+
+    @property
+    def local(self) -> int:
+        """Tokens on a rank between tensor-parallel blocks."""
+        return self.tokens // self.tp if self.sequence_parallel else self.tokens
 
 
-def _linear(roof: Roofline, tokens: int, out: int, inner: int, *, bias: bool) -> tuple[float, float]:
-    """(forward, backward) of a linear layer: backward is the input's gradient and the weight's, and the bias's."""
-    forward = roof.gemm(tokens, out, inner)
-    backward = roof.gemm(tokens, inner, out) + roof.gemm(out, inner, tokens, accumulate=True)
-    return forward, backward + (roof.stream(roof.element_bytes * tokens * out) if bias else 0.0)
+class Sublayer:
+    """What attention and MLP blocks are made of."""
+
+    def __init__(self, roof: Roofline, shape: Shape) -> None:
+        self.roof, self.shape, self.model = roof, shape, shape.model
+
+    # --- memory-bound kernels, (forward, backward)
+
+    def residual(self) -> tuple[Cost, Cost]:
+        """Bias, dropout and residual sum after a block; backward, where its branch begins too."""
+        elements = self.shape.local * self.model.hidden
+        e = self.roof.element_bytes
+        joined = self.roof.stream(3 * e * elements)
+        if self.model.dropout:
+            return self.roof.stream((3 * e + 1) * elements), joined + self.roof.stream((2 * e + 1) * elements)
+        return joined, joined
+
+    def norm(self) -> tuple[Cost, Cost]:
+        once = self.roof.element_bytes * self.shape.local * self.model.hidden
+        own_weights = self.roof.stream(2 * once) if self.model.norm == "layer" else NOTHING
+        return self.roof.stream(2 * once), self.roof.stream(3 * once) + own_weights
+
+    # --- products
+
+    def _sides(self, linear: Linear, tp: int) -> tuple[int, int]:
+        inner, out = linear.inner, linear.out
+        return (inner, out // tp) if linear.split == "column" else (inner // tp, out)
+
+    def forward_of(self, linear: Linear, tokens: int, *, copies: int = 1, tp: int | None = None) -> Cost:
+        inner, out = self._sides(linear, (tp or self.shape.tp) if linear.split != "whole" else 1)
+        return self.roof.linear(tokens, out, inner, batch=copies)
+
+    def backward_of(
+        self, linear: Linear, tokens: int, *, copies: int = 1, tp: int | None = None
+    ) -> tuple[Cost, Cost]:
+        """(gradient of the input, gradient of weight and bias)."""
+        inner, out = self._sides(linear, (tp or self.shape.tp) if linear.split != "whole" else 1)
+        weight = self.roof.linear(out, inner, tokens, batch=copies, accumulate=True)
+        if linear.bias:
+            weight += self.roof.stream(self.roof.element_bytes * tokens * out)
+        return self.roof.linear(tokens, inner, out, batch=copies), weight
+
+    # --- tensor-parallel communication
+
+    def tensor(self, kind: Kind, width: int, *, in_pieces: bool = False) -> Talk | None:
+        """Communication of activations of `width` a token; None where nothing is shared."""
+        shape = self.shape
+        if shape.tp == 1 or (kind != "all_reduce" and not shape.sequence_parallel):
+            return None
+        if kind == "all_reduce" and shape.sequence_parallel:
+            return None
+        element = self.roof.operand_bytes if kind == "all_gather" else self.roof.element_bytes
+        sms = shape.tensor_sms if in_pieces else shape.collective_sms
+        return Talk("tp", kind, shape.tokens * width * element, sms)
+
+    @property
+    def pieces(self) -> bool:
+        return self.shape.overlap == "full" and self.shape.sequence_parallel and self.shape.tp > 1
+
+    def enter(self, script: Script, linear: Linear, width: int, part: Part) -> None:
+        """Gather the input of a column-parallel product, and compute it."""
+        tokens, tp = self.shape.tokens, self.shape.tp
+        if self.pieces:
+            piece = self.forward_of(linear, tokens // tp)
+            script.beside(self.tensor("all_gather", width, in_pieces=True), piece * (tp - 1), part)
+            script.compute(piece, part)
+        else:
+            script.talk(self.tensor("all_gather", width))
+            script.compute(self.forward_of(linear, tokens), part)
+
+    def leave(self, script: Script, linear: Linear, part: Part) -> None:
+        """Compute a row-parallel product, and sum it over ranks."""
+        tokens, tp, hidden = self.shape.tokens, self.shape.tp, self.model.hidden
+        if self.pieces:
+            piece = self.forward_of(linear, tokens // tp)
+            script.compute(piece, part)
+            script.beside(self.tensor("reduce_scatter", hidden, in_pieces=True), piece * (tp - 1), part)
+        else:
+            script.compute(self.forward_of(linear, tokens), part)
+            script.talk(self.tensor("reduce_scatter", hidden))
+            script.talk(self.tensor("all_reduce", hidden))
+
+    def leave_backward(self, script: Script, linear: Linear) -> None:
+        """Backward of `leave`: gather the gradient, then gradients of input and weight."""
+        tokens, tp, hidden = self.shape.tokens, self.shape.tp, self.model.hidden
+        script.compute(self.roof.cast(self.shape.local * hidden), "backward")
+        inputs, weights = self.backward_of(linear, tokens)
+        if self.pieces:
+            piece, _ = self.backward_of(linear, tokens // tp)
+            script.beside(self.tensor("all_gather", hidden, in_pieces=True), piece * (tp - 1), "backward")
+            script.compute(piece, "backward")
+        else:
+            script.talk(self.tensor("all_gather", hidden))
+            script.compute(inputs, "backward")
+        script.compute(weights, "weight")
+
+    def enter_backward(self, script: Script, linear: Linear, width: int) -> None:
+        """Backward of `enter`: gather the input again, gradients of input and weight, sum the input's."""
+        inputs, weights = self.backward_of(linear, self.shape.tokens)
+        again = self.tensor("all_gather", width)
+        sums = self.tensor("reduce_scatter", width) or self.tensor("all_reduce", width)
+        if self.shape.overlap == "none":
+            script.talk(again)
+            script.compute(inputs, "backward")
+            script.compute(weights, "weight")
+            script.talk(sums)
+        else:
+            script.beside(again, inputs, "backward")
+            script.beside(sums, weights, "weight")
+
+    # --- a dense MLP
+
+    def mlp_forward(self, script: Script, width: int, part: Part) -> None:
+        up, down = self.model.mlp_linears(width)
+        self.enter(script, up, self.model.hidden, part)
+        script.compute(self.activation(self.shape.tokens * width // self.shape.tp)[0], part)
+        self.leave(script, down, part)
+
+    def mlp_backward(self, script: Script, width: int) -> None:
+        up, down = self.model.mlp_linears(width)
+        self.leave_backward(script, down)
+        script.compute(self.activation(self.shape.tokens * width // self.shape.tp)[1], "backward")
+        self.enter_backward(script, up, self.model.hidden)
+
+    def activation(self, elements: int) -> tuple[Cost, Cost]:
+        reads, e = (2 if self.model.gated else 1), self.roof.element_bytes
+        return self.roof.stream((reads + 1) * e * elements), self.roof.stream((2 * reads + 1) * e * elements)
 
 
-def core_attention(roof: Roofline, shape: Shape) -> tuple[float, float]:
-    """(forward, backward) of softmax(Q K^T) V on a rank's heads."""
-    model, s = shape.model, shape.sequence
-    heads, batch = model.heads // shape.tp, shape.batch
-    if shape.attention == "flash":
-        return (
-            roof.flash_attention(batch, heads, s, model.head_size, "f"),
-            roof.flash_attention(batch, heads, s, model.head_size, "b"),
+class Ends(Sublayer):
+    """What only the first or the last stage does: embedding, output projection and loss."""
+
+    def embedding_forward(self) -> Script:
+        script = Script()
+        script.compute(
+            self.roof.stream(2 * self.roof.element_bytes * self.shape.tokens * self.model.hidden), "forward"
         )
-    rows, d = batch * heads, model.head_size
-    scores = rows * s * s
-    e = roof.element_bytes
-    forward = roof.gemm(s, s, d, batch=rows) + roof.stream(2 * e * scores) + roof.gemm(s, d, s, batch=rows)
-    backward = (
-        2 * roof.gemm(s, s, d, batch=rows) + 2 * roof.gemm(s, d, s, batch=rows) + roof.stream(3 * e * scores)
-    )
-    if model.dropout:
-        forward += roof.stream((2 * e + 1) * scores)
-        backward += roof.stream((2 * e + 1) * scores)
-    context, packed = (2 * e * shape.tokens * width // shape.tp for width in (model.heads * d, model.qkv_width))
-    return forward + roof.stream(context), backward + roof.stream(context) + roof.stream(packed)
+        script.talk(
+            self.tensor("reduce_scatter", self.model.hidden) or self.tensor("all_reduce", self.model.hidden)
+        )
+        return script
 
+    def embedding_backward(self) -> Script:
+        script = Script()
+        script.talk(self.tensor("all_gather", self.model.hidden))
+        moved = (self.roof.element_bytes + 2 * FLOAT_BYTES) * self.shape.tokens * self.model.hidden
+        script.compute(self.roof.stream(moved), "backward")
+        return script
 
-def _residual(roof: Roofline, shape: Shape) -> tuple[float, float]:
-    """(forward, backward) of bias, dropout and residual sum after a block, and of where its branch begins."""
-    elements = shape.tokens * shape.model.hidden
-    e = roof.element_bytes
-    joined = roof.stream(3 * e * elements)
-    if shape.model.dropout:
-        return roof.stream((3 * e + 1) * elements), joined + roof.stream((2 * e + 1) * elements)
-    return joined, joined
+    def _logits(self) -> tuple[Cost, Cost, Cost]:
+        """(forward, input's gradient, weight's gradient); in 16 bits even where layers are in fp8."""
+        tokens, vocab, hidden = self.shape.tokens, self.shape.vocab // self.shape.tp, self.model.hidden
+        return (
+            self.roof.gemm(tokens, vocab, hidden),
+            self.roof.gemm(tokens, hidden, vocab),
+            self.roof.gemm(vocab, hidden, tokens, accumulate=True),
+        )
 
+    def _gather(self) -> Talk | None:
+        """The head's input, gathered in 16 bits."""
+        talk = self.tensor("all_gather", self.model.hidden)
+        size = self.shape.tokens * self.model.hidden * self.roof.element_bytes
+        return talk and Talk(talk.group, talk.kind, size, talk.sms)
 
-def _norm(roof: Roofline, shape: Shape) -> tuple[float, float]:
-    once = roof.element_bytes * shape.tokens * shape.model.hidden
-    own_weights = roof.stream(2 * once) if shape.model.family == "gpt2" else 0.0
-    return roof.stream(2 * once), roof.stream(3 * once) + own_weights
+    def output_forward(self) -> Script:
+        """Final norm, logits, cross-entropy in 4-byte floats: read twice (maximum, exponentials), written once."""
+        script = Script()
+        e, scores = self.roof.element_bytes, self.shape.tokens * self.shape.vocab // self.shape.tp
+        script.compute(self.norm()[0], "forward")
+        script.talk(self._gather())
+        script.compute(self._logits()[0] + self.roof.stream((e + 2 * FLOAT_BYTES) * scores), "forward")
+        return script
 
-
-def layer_times(roof: Roofline, shape: Shape) -> LayerTimes:
-    """One layer of the model over one micro-batch."""
-    model, tokens, t = shape.model, shape.tokens, shape.tp
-    e = roof.element_bytes
-    bias = model.family == "gpt2"
-    norm_f, norm_b = _norm(roof, shape)
-    residual_f, residual_b = _residual(roof, shape)
-    qkv_f, qkv_b = _linear(roof, tokens, model.qkv_width // t, model.hidden, bias=bias)
-    core_f, core_b = core_attention(roof, shape)
-    projection_f, projection_b = _linear(roof, tokens, model.hidden, model.heads * model.head_size // t, bias=bias)
-    rotary = 0.0
-    if model.positions == 0:
-        rotary = roof.stream(2 * e * tokens * (model.heads + model.kv_heads) * model.head_size // t)
-    up_f, up_b = _linear(roof, tokens, model.up_width // t, model.hidden, bias=bias)
-    down_f, down_b = _linear(roof, tokens, model.hidden, model.ffn // t, bias=bias)
-    inner = tokens * model.ffn // t
-    reads = 2 if model.gated else 1
-    act_f = roof.stream((reads + 1) * e * inner)
-    act_b = roof.stream((2 * reads + 1) * e * inner)
-    return LayerTimes(
-        attention_forward=round(norm_f + qkv_f + rotary + core_f + projection_f + residual_f),
-        mlp_forward=round(norm_f + up_f + act_f + down_f + residual_f),
-        attention_backward=round(norm_b + qkv_b + rotary + core_b + projection_b + residual_b),
-        mlp_backward=round(norm_b + up_b + act_b + down_b + residual_b),
-    )
-
-
-def end_times(roof: Roofline, shape: Shape) -> EndTimes:
-    """Embedding and output projection over one micro-batch."""
-    model, tokens = shape.model, shape.tokens
-    e = roof.element_bytes
-    elements = tokens * model.hidden
-    norm_f, norm_b = _norm(roof, shape)
-    logits_f, logits_b = _linear(roof, tokens, shape.vocab // shape.tp, model.hidden, bias=False)
-    scores = tokens * shape.vocab // shape.tp
-    # cross-entropy in 4-byte floats: read for the maximum, again for the exponentials, written once
-    loss_f, loss_b = roof.stream((e + 4 + 4) * scores), roof.stream((4 + e) * scores)
-    return EndTimes(
-        embedding_forward=round(roof.stream(2 * e * elements)),
-        embedding_backward=round(roof.stream((e + 8) * elements)),
-        output_forward=round(norm_f + logits_f + loss_f),
-        output_backward=round(norm_b + logits_b + loss_b),
-    )
-
-
-ADAM_BYTES = 38  # a parameter: gradient 4 for its norm and 4 for the step, zeroed 4; master, two moments read and
-# written 24; the copy in 2 bytes written
-
-
-def optimizer_ps(roof: Roofline, parameters: int) -> int:
-    """One Adam step in mixed precision over a rank's parameters."""
-    return round(roof.stream(ADAM_BYTES * parameters))
+    def output_backward(self) -> Script:
+        script = Script()
+        e, scores = self.roof.element_bytes, self.shape.tokens * self.shape.vocab // self.shape.tp
+        _, inputs, weights = self._logits()
+        hidden = self.model.hidden
+        sums = self.tensor("reduce_scatter", hidden) or self.tensor("all_reduce", hidden)
+        script.compute(self.roof.stream((e + FLOAT_BYTES) * scores), "backward")
+        if self.shape.overlap == "none":
+            script.talk(self._gather())
+            script.compute(inputs, "backward")
+            script.compute(weights, "weight")
+            script.talk(sums)
+        else:
+            script.beside(self._gather(), inputs, "backward")
+            script.beside(sums, weights, "weight")
+        script.compute(self.norm()[1], "backward")
+        return script

@@ -1,0 +1,302 @@
+"""Models from a Hugging Face `config.json`: one reader a family, told apart by `model_type`, else by their keys.
+
+What each family holds is that of its published implementation:
+
+- llama, mistral: RMS norms, rotary positions, grouped-query attention, gated MLP, no biases.
+- qwen2: llama with biases on Q, K and V. qwen3: an RMS norm on each head's query and key instead.
+- mixtral; qwen2_moe (shared experts behind a gate); qwen3_moe: experts in place of the MLP.
+- deepseek_v3: multi-head latent attention, dense layers first, shared and routed experts with a routing bias.
+- gpt2: layer norms, learned positions, biases, MLP of 4 h, tied embeddings. gpt_neox: rotary, untied.
+
+A config that says something which is not counted here (a sliding window, another activation) is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.workload.models import Experts, Latent, Model
+
+_LARGEST = 10**9
+_LLAMA = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_MIXTRAL = (*_LLAMA, "num_local_experts", "num_experts_per_tok")
+_QWEN_MOE = (*_LLAMA, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
+_DEEPSEEK = (
+    *_LLAMA,
+    *("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+    *("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
+)
+_GPT2 = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
+
+NEEDS = {
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": (*_LLAMA, "head_dim"),
+    "mixtral": _MIXTRAL,
+    "qwen2_moe": (*_QWEN_MOE, "shared_expert_intermediate_size"),
+    "qwen3_moe": (*_QWEN_MOE, "head_dim"),
+    "deepseek_v3": _DEEPSEEK,
+    "gpt_neox": _LLAMA,
+    "gpt2": _GPT2,
+}
+
+
+class _Config:
+    """The keys of a config.json, read with checks."""
+
+    def __init__(self, data: Mapping[str, Any], where: str | None) -> None:
+        self.data, self.where = data, where
+
+    def error(self, key: str, message: str) -> ConfigError:
+        return ConfigError(message, file=self.where, key=key)
+
+    def count(self, key: str, default: int | None = None) -> int:
+        value = self.data.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
+            raise self.error(key, f"got {value!r}, expected a whole number from 1 upwards")
+        return value
+
+    def optional(self, key: str) -> int:
+        """0 where the key is absent, null or 0."""
+        return self.count(key) if self.data.get(key) else 0
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.data.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, f"got {value!r}, expected true or false")
+        return value
+
+    def one_of(self, key: str, *known: str) -> None:
+        value = self.data.get(key, known[0])
+        if value not in known:
+            raise self.error(key, f"got {value!r}, expected {' or '.join(known)}")
+
+    def without(self, *keys: str) -> None:
+        for key in keys:
+            if self.data.get(key):
+                raise self.error(key, f"got {self.data[key]!r}, expected a model without it: it is not counted")
+
+    def head_size(self, hidden_key: str, heads_key: str) -> int:
+        if self.data.get("head_dim") is not None:
+            return self.count("head_dim")
+        hidden, heads = self.count(hidden_key), self.count(heads_key)
+        if hidden % heads:
+            raise self.error(
+                heads_key,
+                f"got {hidden_key} {hidden} and {heads_key} {heads}, expected one that divides the other",
+            )
+        return hidden // heads
+
+    def kv_heads(self, heads: int) -> int:
+        found = self.count("num_key_value_heads", heads)
+        if heads % found:
+            raise self.error(
+                "num_key_value_heads",
+                f"got {found} key-value heads, expected a divisor of the {heads} attention heads",
+            )
+        return found
+
+
+def _llama_like(config: _Config, name: str, family: str) -> Model:
+    qwen, sparse = family.startswith("qwen"), NEEDS[family] is not _LLAMA
+    if not (qwen and config.data.get("use_sliding_window") is False):
+        config.without("sliding_window")
+    config.without("mlp_bias")
+    if family != "qwen2":
+        config.without("attention_bias")
+    config.one_of("hidden_act", "silu")
+    if not sparse:
+        for key in ("num_local_experts", "n_routed_experts", "num_experts"):
+            if config.data.get(key):
+                raise config.error(key, f"got {config.data[key]!r} experts, expected a dense model")
+    heads = config.count("num_attention_heads")
+    head_size = config.head_size("hidden_size", "num_attention_heads")
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=config.count("num_hidden_layers"),
+        heads=heads,
+        kv_heads=config.kv_heads(heads),
+        head_size=head_size,
+        ffn=config.count("intermediate_size"),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        qkv_bias=family in ("qwen2", "qwen2_moe"),
+        qk_norm=family in ("qwen3", "qwen3_moe"),
+        experts=_experts(config, family),
+    )
+
+
+def _experts(config: _Config, family: str) -> Experts | None:
+    if family == "mixtral":
+        count_key, width_key = "num_local_experts", "intermediate_size"
+    elif family in ("qwen2_moe", "qwen3_moe"):
+        count_key, width_key = "num_experts", "moe_intermediate_size"
+        if config.data.get("mlp_only_layers"):
+            raise config.error("mlp_only_layers", "expected a model whose dense layers follow decoder_sparse_step")
+    elif family == "deepseek_v3":
+        count_key, width_key = "n_routed_experts", "moe_intermediate_size"
+    else:
+        return None
+    count, top_k = config.count(count_key), config.count("num_experts_per_tok")
+    if top_k > count:
+        raise config.error("num_experts_per_tok", f"got {top_k}, expected at most the {count} experts")
+    width = config.count(width_key)
+    if family == "deepseek_v3":
+        return Experts(
+            count,
+            top_k,
+            width,
+            shared_ffn=width * config.optional("n_shared_experts"),
+            routing_bias=config.data.get("topk_method", "noaux_tc") == "noaux_tc",
+            first_dense=config.optional("first_k_dense_replace"),
+            every=config.count("moe_layer_freq", 1),
+        )
+    shared = config.optional("shared_expert_intermediate_size") if family == "qwen2_moe" else 0
+    every = config.count("decoder_sparse_step", 1) if family.startswith("qwen") else 1
+    return Experts(count, top_k, width, shared_ffn=shared, shared_gate=shared > 0, every=every)
+
+
+def _deepseek(config: _Config, name: str, family: str) -> Model:
+    config.without("attention_bias")
+    config.one_of("hidden_act", "silu")
+    heads = config.count("num_attention_heads")
+    latent = Latent(
+        query_rank=config.optional("q_lora_rank"),
+        kv_rank=config.count("kv_lora_rank"),
+        rope_size=config.count("qk_rope_head_dim"),
+        nope_size=config.count("qk_nope_head_dim"),
+        value_size=config.count("v_head_dim"),
+    )
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=config.count("num_hidden_layers"),
+        heads=heads,
+        kv_heads=heads,
+        head_size=latent.nope_size + latent.rope_size,
+        ffn=config.count("intermediate_size"),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        latent=latent,
+        experts=_experts(config, family),
+    )
+
+
+def _neox(config: _Config, name: str, family: str) -> Model:
+    config.one_of("hidden_act", "gelu", "gelu_fast", "gelu_new")
+    heads = config.count("num_attention_heads")
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=config.count("num_hidden_layers"),
+        heads=heads,
+        kv_heads=heads,
+        head_size=config.head_size("hidden_size", "num_attention_heads"),
+        ffn=config.count("intermediate_size"),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        dropout=any(config.data.get(key, 0.0) for key in ("attention_dropout", "hidden_dropout")),
+        gated=False,
+        norm="layer",
+        biases=True,
+    )
+
+
+def _gpt2(config: _Config, name: str, family: str) -> Model:
+    config.one_of("activation_function", "gelu_new", "gelu")
+    hidden, heads = config.count("n_embd"), config.count("n_head")
+    return Model(
+        name=name,
+        family=family,
+        hidden=hidden,
+        layers=config.count("n_layer"),
+        heads=heads,
+        kv_heads=heads,
+        head_size=config.head_size("n_embd", "n_head"),
+        ffn=config.count("n_inner", 4 * hidden),
+        vocab=config.count("vocab_size"),
+        positions=config.count("n_positions"),
+        tied=config.flag("tie_word_embeddings", True),
+        dropout=any(config.data.get(key, 0.1) for key in ("attn_pdrop", "resid_pdrop")),
+        gated=False,
+        norm="layer",
+        biases=True,
+    )
+
+
+_Reader = Callable[[_Config, str, str], Model]
+_READERS: dict[str, _Reader] = {"deepseek_v3": _deepseek, "gpt_neox": _neox, "gpt2": _gpt2}
+
+
+def _lacks(data: Mapping[str, Any], family: str) -> list[str]:
+    return [key for key in NEEDS[family] if data.get(key) is None]
+
+
+def _family(data: Mapping[str, Any], where: str | None) -> str:
+    """`model_type`, or the family whose keys are there; a family that asks for more keys comes first."""
+    named = data.get("model_type")
+    if named is not None:
+        if named in NEEDS:
+            return str(named)
+        wants = [key for key in _LLAMA if data.get(key) is None]
+        missing = f"; as a Llama model it lacks {', '.join(wants)}" if wants else ""
+        raise ConfigError(
+            f"got {named!r}, expected one of {', '.join(NEEDS)}{missing}{did_you_mean(str(named), NEEDS)}",
+            file=where,
+            key="model_type",
+        )
+    for family in ("deepseek_v3", "qwen2_moe", "qwen3_moe", "mixtral", "llama", "gpt2"):
+        if not _lacks(data, family):
+            return family
+    nearest, other = sorted(("llama", "gpt2"), key=lambda family: len(_lacks(data, family)))
+    dialect = {"llama": "Llama", "gpt2": "GPT-2"}
+    raise ConfigError(
+        f"expected a model's config.json; as a {dialect[nearest]} model it lacks "
+        f"{', '.join(_lacks(data, nearest))} (as a {dialect[other]} model, {', '.join(_lacks(data, other))})",
+        file=where,
+    )
+
+
+def read_model(data: object, *, name: str, where: str | None = None) -> Model:
+    """A model from the content of a `config.json`. Raises ConfigError naming the keys it lacks."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"got {type(data).__name__}, expected the keys of a model's config.json", file=where)
+    family = _family(data, where)
+    lacks = _lacks(data, family)
+    if lacks:
+        raise ConfigError(f"as a {family} model it lacks {', '.join(lacks)}", file=where)
+    return _READERS.get(family, _llama_like)(_Config(data, where), name, family)
+
+
+def load_model(path: Path) -> Model:
+    """A model from a `config.json`. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", file=path) from None
+    except UnicodeDecodeError:
+        raise ConfigError("got bytes that are not UTF-8 text, expected a model's config.json", file=path) from None
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"expected JSON: {error.msg}", file=path, line=error.lineno) from None
+    except RecursionError:
+        raise ConfigError("expected a model's config.json, got JSON nested too deep", file=path) from None
+    name = data.get("_name") if isinstance(data, dict) and isinstance(data.get("_name"), str) else None
+    return read_model(
+        data, name=name or (path.parent.name if path.name == "config.json" else path.stem), where=str(path)
+    )

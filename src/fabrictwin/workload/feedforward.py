@@ -1,0 +1,157 @@
+"""The MLP block of a layer: dense, or a mixture of experts.
+
+Experts: a router scores each token (in 16 bits here); tokens are put in the order of their experts, sent to the
+ranks that hold them (all-to-all over the expert-parallel group, `top_k` copies of each token), gathered over the
+ranks that share an expert, go through its MLP, and come back the same way, weighted and summed. Shared experts are
+a dense MLP beside them. The products of a rank's experts are of one shape, that of an expert's mean load.
+
+The load of experts is not even. The rank that got most decides how long the others wait, in the exchange as in the
+products: `load` is its tokens over the mean. With a capacity factor an expert takes so many times its mean and not
+more, and works on as many (padded), whatever came.
+
+Left out: DeepEP's forwarding inside hosts, and exchanges behind other micro-batches' compute.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from fabrictwin.workload.roofline import Cost
+from fabrictwin.workload.script import Kind, Part, Script, Talk
+from fabrictwin.workload.transformer import Sublayer
+
+
+class MlpBlock(Sublayer):
+    """Forward and backward of one MLP block; `load` is 0 in a dense layer."""
+
+    def forward(self, load: float = 0.0, part: Part = "forward") -> Script:
+        script = Script()
+        script.compute(self.norm()[0], part)
+        if load:
+            self._experts_forward(script, load, part)
+        else:
+            self.mlp_forward(script, self.model.ffn, part)
+        script.compute(self.residual()[0], part)
+        return script
+
+    def backward(self, load: float = 0.0) -> Script:
+        script = Script()
+        script.compute(self.residual()[1], "backward")
+        if load:
+            self._experts_backward(script, load)
+        else:
+            self.mlp_backward(script, self.model.ffn)
+        script.compute(self.norm()[1], "backward")
+        return script
+
+    # --- experts
+
+    def _copies(self, load: float) -> int:
+        """Token copies on the busiest rank, before they are gathered over ranks that share an expert."""
+        assert self.model.experts is not None
+        return round(self.shape.local * self.model.experts.top_k * (self.shape.capacity_factor or load))
+
+    def _talk(self, group: str, kind: Kind, copies: int) -> Talk | None:
+        shape = self.shape
+        ranks = shape.ep if group == "ep" else shape.expert_tp
+        if ranks == 1:
+            return None
+        size = copies * self.model.hidden * self.roof.element_bytes * (1 if group == "ep" else ranks)
+        # whole elements for every peer
+        unit = ranks * self.roof.element_bytes
+        return Talk(group, kind, -(-size // unit) * unit, shape.collective_sms)
+
+    def _move(self, tokens: float) -> Cost:
+        return self.roof.stream(2 * self.roof.element_bytes * tokens * self.model.hidden)
+
+    def _router(self) -> tuple[Cost, Cost, Cost]:
+        assert self.model.experts is not None
+        local, count, hidden = self.shape.local, self.model.experts.count, self.model.hidden
+        scores = self.roof.stream(3 * 4 * local * count)
+        return (
+            self.roof.gemm(local, count, hidden) + scores,
+            self.roof.gemm(local, hidden, count) + scores,
+            self.roof.gemm(count, hidden, local, accumulate=True),
+        )
+
+    def _rows(self, copies: int) -> tuple[int, int]:
+        """(experts of a rank, tokens of each)."""
+        assert self.model.experts is not None
+        own = self.model.experts.count // self.shape.ep
+        return own, max(1, copies * self.shape.expert_tp // own)
+
+    def _experts_forward(self, script: Script, load: float, part: Part) -> None:
+        experts, shape = self.model.experts, self.shape
+        assert experts is not None
+        copies = self._copies(load)
+        script.compute(self._router()[0], part)
+        if experts.shared_ffn:
+            self.mlp_forward(script, experts.shared_ffn, part)
+        script.compute(self._move(shape.local * experts.top_k), part)
+        script.talk(self._talk("ep", "all_to_all", copies))
+        script.talk(self._talk("expert_tp", "all_gather", copies))
+        own, rows = self._rows(copies)
+        up, down = self.model.mlp_linears(experts.ffn)
+        tp = shape.expert_tp
+        script.compute(self.forward_of(up, rows, copies=own, tp=tp), part)
+        script.compute(self.activation(own * rows * experts.ffn // tp)[0], part)
+        script.compute(self.forward_of(down, rows, copies=own, tp=tp), part)
+        script.talk(self._talk("expert_tp", "reduce_scatter", copies))
+        script.talk(self._talk("ep", "all_to_all", copies))
+        script.compute(self._move(shape.local * (experts.top_k + 1) / 2), part)
+
+    def _experts_backward(self, script: Script, load: float) -> None:
+        experts, shape = self.model.experts, self.shape
+        assert experts is not None
+        copies = self._copies(load)
+        script.compute(self._move(shape.local * experts.top_k), "backward")
+        script.talk(self._talk("ep", "all_to_all", copies))
+        script.talk(self._talk("expert_tp", "all_gather", copies))
+        own, rows = self._rows(copies)
+        up, down = self.model.mlp_linears(experts.ffn)
+        tp = shape.expert_tp
+        script.compute(self.roof.cast(own * rows * self.model.hidden), "backward")
+        inputs, weights = self.backward_of(down, rows, copies=own, tp=tp)
+        script.compute(inputs, "backward")
+        script.compute(weights, "weight")
+        script.compute(self.activation(own * rows * experts.ffn // tp)[1], "backward")
+        inputs, weights = self.backward_of(up, rows, copies=own, tp=tp)
+        script.compute(inputs, "backward")
+        script.compute(weights, "weight")
+        script.talk(self._talk("expert_tp", "reduce_scatter", copies))
+        script.talk(self._talk("ep", "all_to_all", copies))
+        script.compute(self._move(shape.local * experts.top_k), "backward")
+        if experts.shared_ffn:
+            self.mlp_backward(script, experts.shared_ffn)
+        _, inputs, weights = self._router()
+        script.compute(inputs, "backward")
+        script.compute(weights, "weight")
+
+
+def _mix(value: int) -> int:
+    """splitmix64 (Steele, Lea, Flood 2014): the same on every machine and version."""
+    z = (value + 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return z ^ z >> 31
+
+
+@cache
+def peak_load(experts: int, ranks: int, imbalance: float, seed: int, layer: int) -> float:
+    """Tokens of the busiest of `ranks` over the mean, where experts' loads deviate by `imbalance` of their mean.
+
+    Loads are drawn around the mean from a sum of twelve even draws (a bell of deviation 1), cut off at 0.
+    """
+    if imbalance == 0:
+        return 1.0
+    state = _mix(_mix(seed) ^ layer)
+    loads = []
+    for _ in range(experts):
+        total = 0
+        for _ in range(12):
+            state = _mix(state)
+            total += state >> 32
+        loads.append(max(0.0, 1.0 + imbalance * (total / 2**32 - 6.0)))
+    own = experts // ranks
+    sums = [sum(loads[i : i + own]) for i in range(0, experts, own)]
+    return max(sums) * len(sums) / (sum(sums) or 1.0)

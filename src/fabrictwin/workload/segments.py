@@ -1,0 +1,94 @@
+"""What the stages hold: embedding, layers, output projection, each with its passes and its parameters.
+
+A segment is what sharded data parallelism gathers as one, and what gradient buckets are made of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from fabrictwin.workload.attention import AttentionBlock
+from fabrictwin.workload.feedforward import MlpBlock
+from fabrictwin.workload.job import Job
+from fabrictwin.workload.roofline import Roofline
+from fabrictwin.workload.script import Script
+from fabrictwin.workload.transformer import Ends
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Part of a chunk, in order of forward. Parameters are those of one rank, unsharded."""
+
+    dense: int
+    experts: int
+    forward: Script
+    backward: Script
+
+    @property
+    def parameters(self) -> int:
+        return self.dense + self.experts
+
+
+class Segments:
+    """The segments of a job."""
+
+    def __init__(self, job: Job) -> None:
+        training = job.training
+        self.job = job
+        self.roof = Roofline(job.gpu, training.precision, flash_flops_per_s=training.attention_throughput)
+        self._attention = AttentionBlock(self.roof, job.shape)
+        self._mlp = MlpBlock(self.roof, job.shape)
+        self._ends = Ends(self.roof, job.shape)
+        self._layer = cache(self._make_layer)
+
+    def _make_layer(self, load: float) -> tuple[Script, Script]:
+        """(forward, backward) of a layer whose busiest expert rank has so much load; 0 is dense."""
+        forward, backward = Script(), Script()
+        forward.extend(self._attention.forward())
+        forward.extend(self._mlp.forward(load))
+        recompute = self.job.training.recompute
+        if recompute == "full":
+            backward.extend(self._attention.forward("recompute"))
+            backward.extend(self._mlp.forward(load, "recompute"))
+        backward.extend(self._mlp.backward(load))
+        backward.extend(self._attention.backward(recompute_core=recompute == "selective"))
+        return forward, backward
+
+    def layer(self, number: int) -> Segment:
+        """A layer, counted from 0."""
+        dense, experts = self.job.layer_parameters(number)
+        return Segment(dense, experts, *self._layer(self.job.load(number)))
+
+    @cached_property
+    def first(self) -> Segment:
+        return Segment(
+            self.job.first_parameters(), 0, self._ends.embedding_forward(), self._ends.embedding_backward()
+        )
+
+    @cached_property
+    def last(self) -> Segment:
+        return Segment(self.job.last_parameters(), 0, self._ends.output_forward(), self._ends.output_backward())
+
+    def of(self, stage: int, chunk: int) -> list[Segment]:
+        """A chunk of a stage, in order of forward."""
+        job = self.job
+        found = [self.layer(number) for number in job.layers_of(stage, chunk)]
+        if stage == 0 and chunk == 0:
+            found.insert(0, self.first)
+        if stage == job.layout.pp - 1 and chunk == job.chunks - 1:
+            found.append(self.last)
+        return found
+
+
+def buckets(segments: list[Segment], bytes_each: int, bucket_bytes: int) -> list[list[int]]:
+    """Neighbouring segments put together until they fill a bucket, in the order given; positions of each."""
+    found: list[list[int]] = []
+    filled = bucket_bytes
+    for i, segment in enumerate(segments):
+        if filled >= bucket_bytes:
+            found.append([])
+            filled = 0
+        found[-1].append(i)
+        filled += segment.parameters * bytes_each
+    return found
