@@ -47,8 +47,8 @@ class Collective(Section):
 class Sharding(Section):
     """Who holds what of parameters, gradients and optimizer state among data-parallel ranks.
 
-    `none` is DistributedDataParallel; zero-1 shards optimizer state, zero-2 gradients too, zero-3
-    and fsdp (the same traffic) parameters too. `ranks` shards within so many data-parallel ranks and copies beyond (hybrid).
+    `none` is DistributedDataParallel; zero-1 shards optimizer state, zero-2 gradients too, zero-3 and fsdp (the
+    same traffic) parameters too. `ranks` shards within so many data-parallel ranks and copies beyond (hybrid).
     """
 
     strategy: Literal["none", "zero-1", "zero-2", "zero-3", "fsdp"] = "none"
