@@ -208,3 +208,54 @@ def test_the_same_seed_gives_the_same_times():
     comms = [send(i, (i + 3) % 8, MIB) for i in range(8)]
     runs = [times(packet(twin, balance="adaptive", seed=3), comms, memory(twin)) for _ in range(2)]
     assert runs[0] == runs[1]
+
+
+def test_operations_may_stand_before_what_they_wait_for():
+    twin = boxes(8)
+    session = packet(twin)
+    session.post(operations([0, NONE], [[1], []], [0, 3_000_000]), [send(0, 5, 4096)], memory(twin))
+    session.advance()
+    start, end = session.started_ps(), session.ended_ps()
+    assert start.tolist() == [3_000_000, 0]
+    assert end[1] == 3_000_000 < end[0]
+
+
+def test_operations_that_wait_for_each_other_are_said_to_stall():
+    twin = boxes(8)
+    session = packet(twin)
+    session.post(operations([NONE, NONE], [[1], [0]], [1, 1]), [], memory(twin))
+    with pytest.raises(SimulatedError, match="2 tasks are open and nothing will ever move again"):
+        session.advance()
+
+
+def test_a_small_training_step_takes_what_the_flow_engine_says():
+    from pathlib import Path
+
+    from fabrictwin.cluster.spec import read_spec
+    from fabrictwin.run.execute import prepare
+    from fabrictwin.simulate.play import play
+
+    model = Path(__file__).parents[1] / "examples" / "models" / "llama-3-8b.json"
+    network = {"technology": "infiniband", "switch": "qm9700", "topology": {"kind": "rail-optimised"}}
+    training = {
+        "model": str(model),
+        "parallel": {"tp": 8, "pp": 2},
+        "micro_batch_size": 1,
+        "global_batch": 2,
+        "sequence": 512,
+        "precision": "bf16",
+    }
+    spec = read_spec(
+        {
+            "schema": 1,
+            "name": "step",
+            "cluster": {"hosts": {"type": "dgx-h100", "count": 2}, "network": network},
+            "workload": {"training": training},
+        }
+    )
+    prepared = prepare(spec)
+    end = {
+        fidelity: play(prepared.program, prepared.rank_node, prepared.twin.session(fidelity)).end_ps
+        for fidelity in ("flow", "packet")
+    }
+    assert end["packet"] == pytest.approx(end["flow"], rel=0.05)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from fabrictwin.errors import InvariantError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Communication, Operations, OpKind
@@ -96,11 +95,9 @@ class PacketSession:
                 lasts = self._expand(tasks, communications[at], expanded[at], rank_node, int(begin[i]))
                 end[i] = tasks.add(s.DELAY, 0, 0, 0)
                 tasks.after += [(int(end[i]), last) for last in (lasts or [int(begin[i])])]
-            first, last = int(operations.after_start[i]), int(operations.after_start[i + 1])
-            tasks.after += [(int(begin[i]), int(end[j])) for j in operations.after[first:last] if j < i]
-            later = [int(j) for j in operations.after[first:last] if j >= i]
-            if later:
-                raise InvariantError(f"operation {base_op + i} waits for operation {base_op + later[0]} after it")
+        waiting = np.repeat(np.arange(n), np.diff(operations.after_start))
+        order = zip(begin[waiting].tolist(), end[operations.after].tolist(), strict=True)
+        tasks.after += order
         pairs = np.array(tasks.after, np.int64).reshape(-1, 2)
         if machine.now < self._now:
             machine.state.clock[0].now = self._now
@@ -122,7 +119,7 @@ class PacketSession:
         uses = np.bincount(
             operations.communication[operations.communication != NONE], minlength=len(communications)
         )
-        hops = 0
+        hops, messages = 0, 0
         for at in np.flatnonzero(uses).tolist():
             channels = communications[at].channels
             expanded[at] = [patterns.sends(channels, c) for c in range(len(channels))]
@@ -130,10 +127,11 @@ class PacketSession:
                 source, target = rank_node[sends.source], rank_node[sends.target]
                 packets = np.maximum(-(-sends.length_bytes // self.fabric.mtu_bytes), 1)
                 far = host[source] != host[target]
+                messages += int(uses[at]) * len(sends)
                 inside = int((2 * packets[~far]).sum())
                 links = 2 * int(self.fabric.node_tier.max(initial=1)) + 4
                 hops += int(uses[at]) * (inside + int((links * packets[far]).sum()))
-        check_size(hops, self.options, "this program")
+        check_size(hops, messages, self.options, "this program")
 
     def _expand(
         self,

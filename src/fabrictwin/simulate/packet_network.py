@@ -420,11 +420,15 @@ class PacketNetwork:
         return int((links * (packets + -(-packets // acks))).sum())
 
 
-def check_size(hops: int, options: PacketOptions, what: str) -> None:
+def check_size(hops: int, messages: int, options: PacketOptions, what: str) -> None:
     """Refuse what would take too long. Raises ConfigError with the figure and what would fit."""
-    if hops > options.packet_limit:
-        raise ConfigError(
-            f"{what} takes about {hops:.3g} packet-hops, the limit is {options.packet_limit:.3g}: "
-            f"cut it to about {options.packet_limit / hops:.0%} of its bytes, or use fidelity flow",
-            key="packet",
-        )
+    for count, limit, unit in (
+        (hops, options.packet_limit, "packet-hops"),
+        (messages, options.message_limit, "messages"),
+    ):
+        if count > limit:
+            raise ConfigError(
+                f"{what} takes about {count:.3g} {unit}, the limit is {limit:.3g}: "
+                f"cut it to about {limit / count:.0%} of its work, or use fidelity flow",
+                key="packet",
+            )

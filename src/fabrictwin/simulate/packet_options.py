@@ -44,6 +44,7 @@ class PacketOptions:
     seed: int = 1
     memory_limit_bytes: int = 4 << 30
     packet_limit: int = 2_000_000_000  # packet-hops of one post: some minutes
+    message_limit: int = 5_000_000  # of one post: each takes some microseconds to set up, and 300 bytes
 
     def __post_init__(self) -> None:
         for name, known in (("balance", BALANCES), ("control", CONTROLS), ("retransmission", RETRANSMISSIONS)):

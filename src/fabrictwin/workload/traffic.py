@@ -301,7 +301,7 @@ def play_traffic(
         )
     network = PacketNetwork(fabric, routes, options)
     pairs = np.stack([traffic.source, traffic.destination], axis=1)
-    check_size(network.hop_estimate(pairs.tolist(), traffic.size_bytes), options, "this traffic")
+    check_size(network.hop_estimate(pairs.tolist(), traffic.size_bytes), len(traffic), options, "this traffic")
     machine = network.machine
     network.connect(
         [network.remote(int(a), int(b)) for a, b in zip(traffic.source, traffic.destination, strict=True)]
