@@ -11,7 +11,9 @@ trip needs (figures are not public).
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +49,26 @@ def _too_large(error: Exception) -> ConfigError:
     return ConfigError(f"the packet engine {error}; a smaller cut of the job fits", key="packet")
 
 
+@dataclass(frozen=True)
+class LinkFault:
+    """A directed link changes at a time: its rate (0 down, None as built), or with `error_rate` its bit errors."""
+
+    time_ps: int
+    port: int
+    rate_bps: int | None = None
+    error_rate: float | None = None  # chance that a bit is hit, after correction
+
+
+def flapping(port: int, peer: int, *, start_ps: int, down_ps: int, up_ps: int, times: int) -> list[LinkFault]:
+    """A cable that goes down and comes back, both directions at once."""
+    faults = []
+    for i in range(times):
+        at = start_ps + i * (down_ps + up_ps)
+        faults += [LinkFault(at, end, 0) for end in (port, peer)]
+        faults += [LinkFault(at + down_ps, end) for end in (port, peer)]
+    return faults
+
+
 class PacketNetwork:
     """The packet kernel over one fabric. Adapters are endpoints, numbered as in the fabric."""
 
@@ -69,6 +91,7 @@ class PacketNetwork:
         self._set_endpoints()
         self._set_control()
         self._qpn = np.full(len(fabric.nic_node), FIRST_QPN, np.int64)
+        self._faults: list[LinkFault] = []
         self._inside: dict[tuple[int, int], list[tuple[float, tuple[int, ...]]]] = {}
 
     # ------------------------------------------------------------------ what the kernel is built from
@@ -339,8 +362,33 @@ class PacketNetwork:
 
     # ------------------------------------------------------------------ running
 
+    def at(self, fault: LinkFault) -> None:
+        """Let something happen to a link at a time to come."""
+        if fault.time_ps < self.machine.now:
+            raise ConfigError(
+                f"got a fault at {fault.time_ps} ps, it is {self.machine.now} ps already", key="faults"
+            )
+        bisect.insort(self._faults, fault, key=lambda f: f.time_ps)
+
     def run(self, until_ps: int | None = None, *, drain: bool = False) -> None:
-        """Advance. Raises SimulatedError for a deadlock, an exhausted retry or an unreachable adapter."""
+        """Advance, faults on the way included.
+
+        Raises SimulatedError for a deadlock, an exhausted retry or an unreachable adapter.
+        """
+        while self._faults and (until_ps is None or self._faults[0].time_ps <= until_ps):
+            fault = self._faults[0]
+            if self._advance(fault.time_ps, drain=drain):
+                return  # everything is done before it happens
+            self._faults.pop(0)
+            self.machine.state.clock[0].now = fault.time_ps
+            if fault.error_rate is None:
+                self.set_rate(fault.port, fault.rate_bps)
+            else:
+                self.machine.set_errors(fault.port, round(8 * fault.error_rate * 2**48))
+        self._advance(until_ps, drain=drain)
+
+    def _advance(self, until_ps: int | None, *, drain: bool) -> bool:
+        """Run to a time; whether all tasks are done before."""
         from fabrictwin.kernel.packet import state as s
         from fabrictwin.kernel.packet.machine import MachineError, OutOfMemoryError
 
@@ -353,7 +401,11 @@ class PacketNetwork:
             name = self.fabric.node_name(int(self.fabric.nic_node[at])) if at != NONE else "packet engine"
             raise SimulatedError("unreachable", name, str(error)) from None
         if status == s.STALLED:
-            self._explain_stall()
+            # a fault to come may be the repair that everything waits for
+            if not (self._faults and until_ps is not None and self.machine.deadlock is None):
+                self._explain_stall()
+            return False
+        return status in (s.FINISHED, s.IDLE) and self.machine.state.clock[0].open == 0
 
     def _explain_stall(self) -> None:
         from fabrictwin.kernel.packet import state as s
