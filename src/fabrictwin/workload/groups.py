@@ -23,11 +23,11 @@ from fabrictwin.workload.script import Kind, Talk
 
 I64 = npt.NDArray[np.int64]
 
-# What a rank spends on a step of a collective beside the wire: flags, polling, the proxy between hosts. NCCL 2.30
-# (src/graph/tuning.cc) gives a ring's LL128 hop 1.9 us over NVLink and 4.0 us over the network, wire included; the
-# wire's own latency, which the twin counts by itself, is about 0.6 us and 1.9 us of these.
-STEP_IN_HOST_PS = 13 * PS_PER_US // 10
-STEP_BETWEEN_HOSTS_PS = 21 * PS_PER_US // 10
+# Latencies of NCCL 2.30's rings (src/graph/tuning.cc), us, by protocol: once, a hop over NVLink, a hop over the
+# network; and the share of the wire's rate. Hops count the wire's own latency, which the twin counts by itself.
+LL128 = (14.0, 1.9, 4.0, 0.92)
+SIMPLE = (8.4, 3.4, 14.0, 1.0)
+WIRE_IN_HOST_US, WIRE_BETWEEN_HOSTS_US = 0.6, 1.9
 
 NAMES = {
     ("tp", "all_reduce"): "tensor-parallel all-reduce",
@@ -83,8 +83,26 @@ class Groups:
             runs[:, i] = np.where(hosts[:, i] == hosts[:, i - 1], runs[:, i - 1] + 1, 1)
         return bool((hosts[:, :1] == hosts).all()), int(runs.max())
 
-    def step_cost(self, groups: I64) -> int:
-        return STEP_IN_HOST_PS if self._hosts(groups)[0] else STEP_BETWEEN_HOSTS_PS
+    def step_cost(self, kind: str, groups: I64, size_bytes: int) -> int:
+        """What a rank spends on a step beside the wire, mean over a ring's hops: flags, polling, the proxy.
+
+        Of the protocols NCCL takes the one that its own model finds faster for these bytes.
+        """
+        n = groups.shape[1]
+        steps = {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.get(kind, 1)
+        hosts = self.job.host_of_rank[groups[0]]
+        alone = self._hosts(groups)[0]
+        between = 0 if alone else steps * max(len(np.unique(hosts)) - 1, 1) // max(n - 1, 1)
+        bps = self.job.inside_bps if alone else self.job.outside_bps
+        wire_us = size_bytes * steps / n * 8e6 / bps
+        best: tuple[float, float] | None = None
+        for once, near, far, share in (LL128, SIMPLE) if steps > 1 else (SIMPLE,):
+            latency = once + (steps - between) * near + between * far
+            if best is None or latency + wire_us / share < best[0]:
+                best = (latency + wire_us / share, latency)
+        assert best is not None
+        own: float = (steps - between) * WIRE_IN_HOST_US + between * WIRE_BETWEEN_HOSTS_US
+        return int(round((best[1] - own) / steps * PS_PER_US))
 
     def channels(self, groups: I64) -> int:
         """As many as a group has ranks on one host, so that each adapter serves one; one inside a host."""
@@ -103,7 +121,7 @@ class Groups:
             channels=self.channels(groups),
             host_of_rank=self.job.host_of_rank,
             element_bytes=element_bytes,
-            step_cost_ps=self.step_cost(groups),
+            step_cost_ps=self.step_cost(kind, groups, size_bytes),
             name=name,
         )
 
@@ -121,7 +139,9 @@ class Groups:
                 groups = self.job.layout.grid[stage][units][:, positions].reshape(-1, positions.shape[1])
                 if talk.kind == "all_to_all":
                     block = talk.size_bytes // groups.shape[1]
-                    communication = exchange(groups, block, step_cost_ps=self.step_cost(groups), name=name)
+                    communication = exchange(
+                        groups, block, step_cost_ps=self.step_cost("all_to_all", groups, block), name=name
+                    )
                 else:
                     element = 2 if talk.size_bytes % 2 == 0 else 1
                     communication = self.ring(talk.kind, groups, talk.size_bytes, name, element)
@@ -141,7 +161,7 @@ class Groups:
     def gradients(self, groups: I64, size_bytes: int, name: str) -> tuple[Communication, ...]:
         """The phases of a gradient all-reduce as the spec chooses it, to be chained. Raises ConfigError."""
         chosen, element = self.job.training.gradients, self.job.gradient_bytes
-        hosts, cost = self.job.host_of_rank, self.step_cost(groups)
+        hosts, cost = self.job.host_of_rank, self.step_cost("all_reduce", groups, size_bytes)
         try:
             if chosen.algorithm == "hierarchical":
                 return collectives.hierarchical_all_reduce(

@@ -25,6 +25,9 @@ from fabrictwin.units import PS_PER_S
 
 BACKWARD_FLASH = 2.5  # FlashAttention-2, section 4: five products backward for two forward
 FLOAT_BYTES = 4
+# Backward products in fp8 keep sums in full precision, forward ones may not (the default of Transformer Engine and
+# torchao); torchao issue 2377 measured 1.1 to 1.2 between the two on Hopper. The tables are of the fast one.
+SLOW_SUMS = 1.15
 
 
 @dataclass(frozen=True)
@@ -88,10 +91,13 @@ class Roofline:
         seconds = flops / gemm_flops_per_s(self.gpu.name, precision, m, n, k)
         return Cost(max(seconds * PS_PER_S, moved / self._bytes_per_ps, self._launch_ps), 1)
 
-    def linear(self, m: int, n: int, k: int, *, batch: int = 1, accumulate: bool = False) -> Cost:
+    def linear(
+        self, m: int, n: int, k: int, *, batch: int = 1, accumulate: bool = False, backward: bool = False
+    ) -> Cost:
         """Product of a linear layer, in the job's precision. `accumulate` adds into 4-byte sums."""
         out = 2 * FLOAT_BYTES if accumulate else self.element_bytes
-        return self._product(m, n, k, batch, self.precision, self.operand_bytes, out)
+        cost = self._product(m, n, k, batch, self.precision, self.operand_bytes, out)
+        return cost.scaled(SLOW_SUMS) if backward and self.precision == "fp8" else cost
 
     def gemm(self, m: int, n: int, k: int, *, batch: int = 1, accumulate: bool = False) -> Cost:
         """`batch` products of m × k by k × n in 16 bits, whatever the linear layers are in."""
@@ -105,6 +111,10 @@ class Roofline:
     def cast(self, elements: float) -> Cost:
         """To fp8, and transposed for the product that wants the other order; nothing in other precisions."""
         return self.stream((2 + 1 + 1) * elements) if self.precision == "fp8" else NOTHING
+
+    def transpose(self, elements: float) -> Cost:
+        """Of fp8 values that arrived in one order alone; nothing in other precisions, which read either."""
+        return self.stream(2 * elements) if self.precision == "fp8" else NOTHING
 
     def flash_attention(
         self,

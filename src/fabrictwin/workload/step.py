@@ -310,7 +310,9 @@ class Lowering:
         for a, positions in enumerate(self.cells.positions):
             ranks = [self.layout.grid[s.number][np.ix_(here.units, positions)].reshape(-1) for s in (here, there)]
             name = f"{what}, stage {here.number} to {there.number}"
-            message = collectives.send(np.stack(ranks, axis=1), self.message_bytes, name=name)
+            pairs = np.stack(ranks, axis=1)
+            cost = self.groups.step_cost("send", pairs, self.message_bytes)
+            message = collectives.send(pairs, self.message_bytes, step_cost_ps=cost, name=name)
             number = builder.communication(message, [here.actors[a], there.actors[a]])
             ids = builder.reserve(len(tasks)) + np.arange(len(tasks))
             block = Block()

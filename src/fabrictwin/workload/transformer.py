@@ -15,7 +15,8 @@ a layer norm reads both again in a second kernel for its own weights, as Apex do
 Backward, the gradient of a skip connection is added to its branch's, and a bias takes the sum of its output's
 gradient. Materialised attention copies its context into the order of tokens, and backward packs the gradients of
 Q, K and V. In fp8, norms and activations write fp8 directly; the attention's context and the gradients that enter
-a product are cast by kernels of their own; gathered activations travel as fp8.
+a product are cast by kernels of their own; gathered activations travel as fp8, and what the weight gradient reads
+of them is transposed, because Hopper's fp8 products take operands in one order alone.
 
 Left out: the all-reduces of a few bytes a token inside the vocabulary-parallel cross-entropy, rotary tables.
 """
@@ -100,10 +101,10 @@ class Sublayer:
     ) -> tuple[Cost, Cost]:
         """(gradient of the input, gradient of weight and bias)."""
         inner, out = self._sides(linear, (tp or self.shape.tp) if linear.split != "whole" else 1)
-        weight = self.roof.linear(out, inner, tokens, batch=copies, accumulate=True)
+        weight = self.roof.linear(out, inner, tokens, batch=copies, accumulate=True, backward=True)
         if linear.bias:
             weight += self.roof.stream(self.roof.element_bytes * tokens * out)
-        return self.roof.linear(tokens, inner, out, batch=copies), weight
+        return self.roof.linear(tokens, inner, out, batch=copies, backward=True), weight
 
     # --- tensor-parallel communication
 
@@ -157,11 +158,15 @@ class Sublayer:
         else:
             script.talk(self.tensor("all_gather", hidden))
             script.compute(inputs, "backward")
+        if self.shape.sequence_parallel:
+            script.compute(self.roof.transpose(tokens * hidden), "backward")
         script.compute(weights, "weight")
 
     def enter_backward(self, script: Script, linear: Linear, width: int) -> None:
         """Backward of `enter`: gather the input again, gradients of input and weight, sum the input's."""
         inputs, weights = self.backward_of(linear, self.shape.tokens)
+        if self.shape.sequence_parallel:
+            weights = self.roof.transpose(self.shape.tokens * width) + weights
         again = self.tensor("all_gather", width)
         sums = self.tensor("reduce_scatter", width) or self.tensor("all_reduce", width)
         if self.shape.overlap == "none":
