@@ -56,6 +56,33 @@ def test_a_layer_keeps_what_the_paper_says(t):
     assert layer_bytes(gpt(tp=t), "full") == 2 * sbh
 
 
+def test_a_layer_with_experts_keeps_every_copy_of_a_token():
+    model = read_model(DATA.texts.models["qwen3-30b-a3b"], name="moe")
+    h, tokens = model.hidden, 4096
+    holding = Holding(
+        model, model.vocab, (model.layers,), sequence=tokens, ep=8, dp=8, sparse_layers=(model.layers,)
+    )
+    attention = 2 * (model.qkv_width + model.heads * model.head_size) + 4 * model.heads
+    # norms twice in and out; eight copies, each in and out, with gate, up and their product 768 wide
+    expected = tokens * (attention + 8 * h + 8 * 2 * (2 * h + 3 * 768))
+    assert layer_bytes(holding, "none", sparse=True) == pytest.approx(expected)
+    busy = replace(holding, load=1.5)
+    grown = layer_bytes(busy, "none", sparse=True) - layer_bytes(holding, "none", sparse=True)
+    assert grown == pytest.approx(tokens * 0.5 * 8 * 2 * (2 * h + 3 * 768))
+
+
+def test_states_of_experts_are_divided_over_those_that_hold_the_same():
+    model = read_model(DATA.texts.models["qwen3-30b-a3b"], name="moe")
+    holding = Holding(
+        model, model.vocab, (model.layers,), dp=32, ep=8, zero=1, sparse_layers=(model.layers,), sequence=64
+    )
+    routed = model.layers * model.experts.count // 8 * model.expert_parameters()
+    dense = model.parameters - model.layers * model.experts.count * model.expert_parameters()
+    found = {i.key: i.bytes for i in memory(holding, "h100-sxm").items}
+    assert found["optimizer"] == pytest.approx(12 * (dense / 32 + routed / 4), rel=1e-6)
+    assert found["weights"] == pytest.approx(2 * (dense + routed), rel=1e-6)
+
+
 def test_context_parallelism_divides_all_of_it():
     for recompute in ("none", "selective", "full", "operations"):
         flash = gpt(attention="flash")

@@ -88,11 +88,14 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
     parallel: dict[str, Any] = {"tp": tp, "pp": pp, "dp": row.gpus // (tp * pp * cp)}
     if cp > 1:
         parallel["cp"] = cp
+        if "context" in settings:
+            parallel["context"] = settings["context"]
     if (row.ep or 1) > 1:
         parallel["ep"] = row.ep
     if vp > 1 and pp > 1:
         parallel["vp"] = vp
     keys = {**model, "_name": row.model}
+    parallel |= _split(int(model.get("num_hidden_layers", model.get("n_layer", 1))), pp * vp)
     if keys.get("n_positions") == "sequence":
         keys["n_positions"] = row.sequence
     section: dict[str, Any] = {
@@ -102,7 +105,7 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
         "global_batch": row.global_batch,
         "sequence": row.sequence,
         "precision": PRECISION.get(row.precision, row.precision),
-        "recompute": row.recompute or settings.get("recompute", "none"),
+        "recompute": settings.get("recompute", row.recompute or "none"),
     }
     if settings.get("attention"):
         section["attention"] = settings["attention"]
@@ -111,12 +114,22 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
     if settings.get("sequence_parallel") and tp > 1:
         section["sequence_parallel"] = True
     if row.fsdp:
-        section["sharding"] = "fsdp"
+        section["sharding"] = settings.get("sharding", "fsdp")
     elif settings.get("optimizer_sharding") and parallel["dp"] > 1:
         section["sharding"] = "zero-1"
     if settings.get("overlap"):
         section["overlap"] = True
     return section
+
+
+def _split(layers: int, stages: int) -> dict[str, Any]:
+    """How layers that do not divide are put on stages: ends counted as layers, else fewer at the end."""
+    if layers % stages == 0:
+        return {}
+    if (layers + 2) % stages == 0:
+        return {"ends_as_layers": True}
+    least, more = divmod(layers, stages)
+    return {"layers": [least + 1] * more + [least] * (stages - more)}
 
 
 def not_modelled(training: dict[str, Any]) -> tuple[str, ...]:

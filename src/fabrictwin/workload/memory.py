@@ -9,13 +9,16 @@
   Tensor parallelism divides what lies between its two communications, sequence parallelism the rest, context
   parallelism all. Recomputation keeps less: `selective` drops attention scores, `full` keeps a layer's input,
   `operations` keeps every second product and the attention output (PyTorch's selective checkpointing).
+- **Experts**: a rank's own, their states divided over the ranks that hold the same; of each token that comes, what
+  goes into its expert, what its products and activation need, and what comes out, times the busiest rank's load.
 - **In flight**: a stage of 1F1B holds as many micro-batches as there are stages after it, and one; interleaved it
   holds (p - s - 1) 2 + (v - 1) p + 1 chunks of its v (Korthikanti et al., section 4.2.3); GPipe holds all.
 - **At work**: logits and loss, or one layer being recomputed, whichever is larger. A vocabulary-parallel loss
   works in place on 4-byte logits beside the 2-byte ones; PyTorch's keeps logits in 2 and 4 bytes, and in 4 their
   logarithm of softmax and its gradient.
 - **Collectives and context**: estimates. NCCL issue 964 measured 544 MiB for a communicator of two ranks and
-  688 MiB for one of more on A100; PyTorch issue 107667 gives about 300 MiB for a CUDA context, over 1000 before CUDA 11.7.
+  688 MiB for one of more on A100; PyTorch issue 107667 gives about 300 MiB for a CUDA context, over 1000 before
+  CUDA 11.7.
 
 Left out: the allocator's fragmentation, workspaces of matrix products, data that is loaded ahead.
 """
@@ -68,6 +71,20 @@ class Holding:
     fsdp: bool = False
     shards: int | None = None  # ranks that states are divided over; all replicas where it is not given
     gradient_bytes: int = 4
+    sparse_layers: tuple[int, ...] | None = None  # of each stage, those with experts
+    ep: int = 1
+    expert_tp: int = 1
+    load: float = 1.0  # tokens of the busiest expert-parallel rank over the mean
+
+    def layers_of(self, stage: int) -> tuple[int, int]:
+        """(dense, with experts)."""
+        sparse = self.sparse_layers[stage] if self.sparse_layers else 0
+        return self.stage_layers[stage] - sparse, sparse
+
+    @property
+    def experts_over(self) -> int:
+        """Ranks that hold the same experts."""
+        return max(1, self.dp * self.cp * self.tp // (self.ep * self.expert_tp))
 
     @property
     def pp(self) -> int:
@@ -146,6 +163,13 @@ def holding_of(job: Job) -> Holding:
         fsdp=strategy == "fsdp",
         shards=layout.width * layout.cp if strategy in ("zero-2", "zero-3", "fsdp") else None,
         gradient_bytes=job.gradient_bytes,
+        sparse_layers=tuple(
+            sum(job.model.is_sparse(layer) for chunk in range(job.chunks) for layer in job.layers_of(s, chunk))
+            for s in range(layout.pp)
+        ),
+        ep=layout.ep,
+        expert_tp=layout.expert_tp,
+        load=max((job.load(layer) for layer in range(job.model.layers)), default=0.0) or 1.0,
     )
 
 
@@ -159,13 +183,15 @@ def _schedule(job: Job) -> Schedule:
 # --- parameters --------------------------------------------------------------------------------------------
 
 
-def layer_parameters(holding: Holding) -> int:
-    """Of one layer on one tensor-parallel rank: matrices and column biases are divided, the rest is whole."""
-    model = holding.model
-    divided = model.layer_matrix_parameters
-    if model.family == "gpt2":
-        divided += model.qkv_width + model.up_width
-    return divided // holding.tp + model.layer_parameters - divided
+def layer_parameters(holding: Holding, *, sparse: bool = False) -> int:
+    """Of one layer on one tensor-parallel rank, without routed experts."""
+    return holding.model.parameters_on_rank(sparse=sparse, tp=holding.tp)
+
+
+def expert_parameters(holding: Holding) -> int:
+    """Of the routed experts of one layer on one rank."""
+    found = holding.model.experts
+    return found.count // holding.ep * holding.model.expert_parameters() // holding.expert_tp if found else 0
 
 
 def end_parameters(holding: Holding, stage: int) -> int:
@@ -185,25 +211,33 @@ def end_parameters(holding: Holding, stage: int) -> int:
 # --- activations -------------------------------------------------------------------------------------------
 
 
-def layer_bytes(holding: Holding, recompute: Recompute) -> float:
+def layer_bytes(holding: Holding, recompute: Recompute, *, sparse: bool = False) -> float:
     """What one layer keeps of one micro-batch on one rank."""
     model, tp = holding.model, holding.tp
-    e, h, ffn = ACTIVATION_BYTES, model.hidden, model.ffn
-    inner = model.heads * model.head_size
+    e, h = ACTIVATION_BYTES, model.hidden
+    inner = model.heads * model.value_size
     whole_by = tp if holding.sequence_parallel else 1  # divides what tensor parallelism leaves whole
     if recompute == "full":
         return holding.tokens * e * h / whole_by
-    up = 2 * ffn if model.gated else ffn
-    if recompute == "operations":
+    if recompute == "operations" and not sparse:
         # products in order: Q, K, V, output, gate, up, down; the first, third, fifth and seventh are kept
         kv = (model.qkv_width - inner) // 2
-        kept = inner + kv + ffn + (0 if model.gated else h) + inner
+        kept = inner + kv + model.ffn + (0 if model.gated else h) + inner
         return holding.tokens * (
             e * (h + (h if model.gated else 0)) / whole_by + (e * kept + 4 * model.heads) / tp
         )
     # norms' inputs and outputs, and two masks of a byte
-    whole = 4 * e * h + (2 * h if model.dropout else 0)
-    divided = e * (model.qkv_width + inner + up + ffn)
+    whole = 4.0 * e * h + (2 * h if model.dropout else 0)
+    divided = float(e * (model.qkv_width + inner))
+    if model.latent:  # low-rank queries and key-values before and behind their norms
+        whole += e * (2 * model.latent.query_rank + 2 * model.latent.kv_rank + model.latent.rope_size)
+    width = model.ffn
+    if sparse and model.experts:
+        found = model.experts
+        products = (3 if model.gated else 2) * found.ffn
+        whole += found.top_k * holding.load * e * (h * holding.expert_tp + products + h)
+        width = found.shared_ffn
+    divided += e * (3 if model.gated else 2) * width
     if holding.attention == "flash":
         divided += 4 * model.heads  # the softmax's logarithm of sums
     elif recompute == "none":
@@ -231,9 +265,9 @@ def logit_bytes(holding: Holding) -> int:
 # --- all of it ---------------------------------------------------------------------------------------------
 
 
-def states(parameters: int, holding: Holding) -> tuple[int, int, int]:
-    """(weights, gradients, optimizer) bytes on one rank."""
-    n = holding.sharded_over
+def states(parameters: int, holding: Holding, *, over: int | None = None) -> tuple[int, int, int]:
+    """(weights, gradients, optimizer) bytes on one rank; `over`: ranks that hold the same."""
+    n = over or holding.sharded_over
     if holding.fsdp:
         weight = FSDP_WEIGHT_BYTES * parameters // n
         return weight, FSDP_WEIGHT_BYTES * parameters // n, FSDP_OPTIMIZER_BYTES * parameters // n
@@ -247,7 +281,9 @@ def gathered_bytes(holding: Holding, stage: int) -> int:
     """Whole weights, and gradients not yet divided, of what is being computed, where weights are sharded."""
     if not (holding.fsdp or holding.zero >= 3):
         return 0
-    layer, ends = layer_parameters(holding), end_parameters(holding, stage)
+    sparse = holding.layers_of(stage)[1] > 0
+    layer = layer_parameters(holding, sparse=sparse) + (expert_parameters(holding) if sparse else 0)
+    ends = end_parameters(holding, stage)
     return WEIGHT_BYTES * (2 * layer + ends) + 4 * layer + WEIGHT_BYTES * ends
 
 
@@ -262,11 +298,16 @@ def communicators(holding: Holding, stage: int) -> list[int]:
 
 def stage_memory(holding: Holding, stage: int, capacity_bytes: int) -> Memory:
     """A rank of one stage."""
-    layers = holding.stage_layers[stage]
-    parameters = layers * layer_parameters(holding) + end_parameters(holding, stage)
-    weights, gradients, optimizer = states(parameters, holding)
+    dense, sparse = holding.layers_of(stage)
+    parameters = dense * layer_parameters(holding) + sparse * layer_parameters(holding, sparse=True)
+    of_dense = states(parameters + end_parameters(holding, stage), holding)
+    of_experts = states(sparse * expert_parameters(holding), holding, over=holding.experts_over)
+    weights, gradients, optimizer = (a + b for a, b in zip(of_dense, of_experts, strict=True))
     micro_batches = in_flight(holding, stage)
-    kept = micro_batches * layers * layer_bytes(holding, holding.recompute)
+    kept = micro_batches * (
+        dense * layer_bytes(holding, holding.recompute)
+        + sparse * layer_bytes(holding, holding.recompute, sparse=True)
+    )
     whole_by = holding.tp if holding.sequence_parallel else 1
     ends = 0.0
     if stage == 0 and holding.model.dropout:
@@ -275,8 +316,9 @@ def stage_memory(holding: Holding, stage: int, capacity_bytes: int) -> Memory:
         # the final norm's input and output
         ends += 2 * ACTIVATION_BYTES * holding.tokens * holding.model.hidden / whole_by
     again = 0.0
-    if holding.recompute != "none" and layers:
-        again = layer_bytes(holding, "none") - layer_bytes(holding, holding.recompute)
+    if holding.recompute != "none" and dense + sparse:
+        kind = sparse > 0
+        again = layer_bytes(holding, "none", sparse=kind) - layer_bytes(holding, holding.recompute, sparse=kind)
     logits = logit_bytes(holding) if stage == holding.pp - 1 else 0
     work = Item("logits", "logits and loss", logits)
     if again > logits:
