@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabrictwin.errors import ConfigError
-from fabrictwin.workload.families import load_model, read_model
+from fabrictwin.workload.families import NEEDS, load_model, read_model
 
 LLAMA = {
     "8B": (
@@ -28,6 +28,125 @@ def test_llama_3_has_the_published_number_of_parameters(size):
     keys, billions = LLAMA[size]
     model = read_model({**keys, "num_key_value_heads": 8, "vocab_size": 128256}, name=size)
     assert model.parameters / 1e9 == pytest.approx(billions, abs=0.05 if billions > 10 else 0.005)
+
+
+def config(kind: str, hidden: int, ffn: int, layers: int, heads: int, kv_heads: int, vocab: int, **more) -> dict:
+    return {
+        "model_type": kind,
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": vocab,
+        **more,
+    }
+
+
+# configs and parameter counts as their model cards and checkpoints publish them
+PUBLISHED = {
+    "Llama 3 8B": (config("llama", 4096, 14336, 32, 32, 8, 128256), 8_030_261_248, None),
+    "Llama 3 70B": (config("llama", 8192, 28672, 80, 64, 8, 128256), 70_553_706_496, None),
+    "Llama 3.1 405B": (config("llama", 16384, 53248, 126, 128, 8, 128256), 405_853_388_800, None),
+    "Mistral 7B": (config("mistral", 4096, 14336, 32, 32, 8, 32000), 7_241_732_096, None),
+    "Qwen2 7B": (
+        config("qwen2", 3584, 18944, 28, 28, 4, 152064, use_sliding_window=False, sliding_window=131072),
+        7_615_616_512,
+        None,
+    ),
+    "Qwen3 8B": (config("qwen3", 4096, 12288, 36, 32, 8, 151936, head_dim=128), 8_190_735_360, None),
+    "Mixtral 8x7B": (
+        config("mixtral", 4096, 14336, 32, 32, 8, 32000, num_local_experts=8, num_experts_per_tok=2),
+        46_702_792_704,
+        12.9,
+    ),
+    "Mixtral 8x22B": (
+        config("mixtral", 6144, 16384, 56, 48, 8, 32768, num_local_experts=8, num_experts_per_tok=2),
+        140_630_071_296,
+        39.2,
+    ),
+    "Qwen1.5 MoE A2.7B": (
+        config(
+            "qwen2_moe",
+            *(2048, 5632, 24, 16, 16, 151936),
+            num_experts=60,
+            num_experts_per_tok=4,
+            moe_intermediate_size=1408,
+            shared_expert_intermediate_size=5632,
+        ),
+        14_315_784_192,
+        2.7,
+    ),
+    "Qwen3 30B A3B": (
+        config(
+            "qwen3_moe",
+            *(2048, 6144, 48, 32, 4, 151936),
+            head_dim=128,
+            num_experts=128,
+            num_experts_per_tok=8,
+            moe_intermediate_size=768,
+        ),
+        30_532_122_624,
+        3.35,
+    ),
+    "Qwen3 235B A22B": (
+        config(
+            "qwen3_moe",
+            *(4096, 12288, 94, 64, 4, 151936),
+            head_dim=128,
+            num_experts=128,
+            num_experts_per_tok=8,
+            moe_intermediate_size=1536,
+        ),
+        235_093_634_560,
+        22.2,
+    ),
+    "DeepSeek V3": (
+        config(
+            "deepseek_v3",
+            *(7168, 18432, 61, 128, 128, 129280),
+            q_lora_rank=1536,
+            kv_lora_rank=512,
+            qk_nope_head_dim=128,
+            qk_rope_head_dim=64,
+            v_head_dim=128,
+            n_routed_experts=256,
+            n_shared_experts=1,
+            num_experts_per_tok=8,
+            moe_intermediate_size=2048,
+            first_k_dense_replace=3,
+        ),
+        671_026_419_200,
+        37.5,
+    ),
+    "GPT-NeoX 20B": (
+        config("gpt_neox", 6144, 24576, 44, 64, 64, 50432, hidden_act="gelu_fast"),
+        20_554_567_680,
+        None,
+    ),
+    "Pythia 6.9B": (config("gpt_neox", 4096, 16384, 32, 32, 32, 50432, hidden_act="gelu"), 6_857_302_016, None),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_models_have_exactly_the_published_parameters(name):
+    keys, parameters, active = PUBLISHED[name]
+    model = read_model(keys, name=name)
+    assert model.parameters == parameters
+    if active is None:
+        assert model.active_parameters == model.parameters
+    else:
+        assert model.active_parameters / 1e9 == pytest.approx(active, abs=0.06)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_family_names_the_key_that_it_lacks(name):
+    keys, _, _ = PUBLISHED[name]
+    needed = [key for key in keys if key in NEEDS[keys["model_type"]]]
+    for key in needed:
+        lacking = {k: v for k, v in keys.items() if k != key}
+        with pytest.raises(ConfigError, match=f"lacks {key}"):
+            read_model(lacking, name=name)
 
 
 def gpt2(layers: int, hidden: int, heads: int, vocab: int = 50257, positions: int = 1024) -> dict:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from fabrictwin.workload.roofline import Cost
+from fabrictwin.workload.roofline import FLOAT_BYTES, Cost
 from fabrictwin.workload.script import Kind, Part, Script, Talk
 from fabrictwin.workload.transformer import Sublayer
 
@@ -64,13 +64,17 @@ class MlpBlock(Sublayer):
     def _move(self, tokens: float) -> Cost:
         return self.roof.stream(2 * self.roof.element_bytes * tokens * self.model.hidden)
 
-    def _router(self) -> tuple[Cost, Cost, Cost]:
+    def _router_forward(self) -> Cost:
+        assert self.model.experts is not None
+        local, count = self.shape.local, self.model.experts.count
+        return self.roof.gemm(local, count, self.model.hidden) + self.roof.stream(3 * FLOAT_BYTES * local * count)
+
+    def _router_backward(self) -> tuple[Cost, Cost]:
+        """(gradient of the input, of the weight)."""
         assert self.model.experts is not None
         local, count, hidden = self.shape.local, self.model.experts.count, self.model.hidden
-        scores = self.roof.stream(3 * 4 * local * count)
         return (
-            self.roof.gemm(local, count, hidden) + scores,
-            self.roof.gemm(local, hidden, count) + scores,
+            self.roof.gemm(local, hidden, count) + self.roof.stream(3 * FLOAT_BYTES * local * count),
             self.roof.gemm(count, hidden, local, accumulate=True),
         )
 
@@ -84,7 +88,7 @@ class MlpBlock(Sublayer):
         experts, shape = self.model.experts, self.shape
         assert experts is not None
         copies = self._copies(load)
-        script.compute(self._router()[0], part)
+        script.compute(self._router_forward(), part)
         if experts.shared_ffn:
             self.mlp_forward(script, experts.shared_ffn, part)
         script.compute(self._move(shape.local * experts.top_k), part)
@@ -123,7 +127,7 @@ class MlpBlock(Sublayer):
         script.compute(self._move(shape.local * experts.top_k), "backward")
         if experts.shared_ffn:
             self.mlp_backward(script, experts.shared_ffn)
-        _, inputs, weights = self._router()
+        inputs, weights = self._router_backward()
         script.compute(inputs, "backward")
         script.compute(weights, "weight")
 

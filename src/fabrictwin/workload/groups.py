@@ -102,7 +102,8 @@ class Groups:
                 best = (latency + wire_us / share, latency)
         assert best is not None
         own: float = (steps - between) * WIRE_IN_HOST_US + between * WIRE_BETWEEN_HOSTS_US
-        return int(round((best[1] - own) / steps * PS_PER_US))
+        cost: int = round((best[1] - own) / steps * PS_PER_US)
+        return cost
 
     def channels(self, groups: I64) -> int:
         """As many as a group has ranks on one host, so that each adapter serves one; one inside a host."""
