@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -233,3 +236,11 @@ def test_same_input_same_tables():
         a, b = (compute(switches, lids, engine=engine) for _ in range(2))
         assert np.array_equal(a.lft, b.lft)
         assert np.array_equal(a.lane, b.lane)
+
+
+def test_the_program_on_the_page_runs():
+    page = Path(__file__).resolve().parents[1] / "docs" / "routing.md"
+    program = re.search(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)[1]
+    names: dict = {}
+    exec(program, names)
+    assert names["tables"].lft[0].tolist() == [255, 0, 2, 2, 1, 2]

@@ -83,6 +83,11 @@ def test_two_nodes_with_one_lid_are_an_error():
         assign_lids(compile_fabric(_line(lids=(7, 0, 7))))
 
 
+def test_a_multicast_lid_is_an_error():
+    with pytest.raises(ConfigError, match="got LID 49152 for host-1/mlx5_0, expected a unicast LID"):
+        assign_lids(compile_fabric(_line(lids=(0, 0xC000, 0))))
+
+
 def test_each_plane_numbers_its_own_lids():
     # rails without spines are subnets of their own
     fabric = compile_fabric(
@@ -175,7 +180,7 @@ def test_walks_reach_every_adapter_over_shortest_paths_that_hang_together(techno
 
 def test_ecmp_spreads_source_ports_over_all_spines_and_agrees_with_zlib():
     twin = boxes(8, "ethernet")
-    fabric, routes = twin.fabric, twin.routes
+    fabric, routes = twin.fabric, route(twin.fabric, hash_name="crc32")
     a, b = np.zeros(64, np.int32), np.full(64, 7, np.int32)
     entropy = np.arange(0xC000, 0xC040, dtype=np.uint32)
     ports, start = routes.walk(a, b, entropy)

@@ -7,10 +7,10 @@ import pytest
 from routing_fabrics import follow, graph, lids_of, number_lids, ring, torus, tree, without
 
 from fabrictwin.errors import ConfigError
-from fabrictwin.routing.dmodk import irregularity
 from fabrictwin.routing.judge import judge
 from fabrictwin.routing.options import Options
 from fabrictwin.routing.registry import compute
+from fabrictwin.routing.shape import irregularity
 from fabrictwin.routing.switches import Switches, switch_graph
 from fabrictwin.routing.tiers import orient, recognise
 
@@ -70,6 +70,21 @@ def test_no_shift_permutation_collides_on_1944_hosts_with_six_parallel_cables():
         assert verdict.sound
 
 
+@pytest.mark.parametrize(("hosts", "spines", "radix"), [(54, 5, 12), (100, 7, 16)])
+def test_uneven_cables_are_no_regular_tree_and_are_routed_better_for_it(hosts, spines, radix):
+    fabric = tree(hosts, radix, tiers=2, spines=spines)
+    switches = switch_graph(fabric)
+    lids = lids_of(fabric, switches)
+    assert "leaf-0 has 2 cables up to spine-0" in irregularity(switches, recognise(switches))
+    with pytest.raises(ConfigError, match="no regular tree"):
+        compute(switches, lids, engine="dmodk")
+    auto = judge(switches, lids, compute(switches, lids, engine="auto"))
+    assert auto.sound
+    assert auto.shifts.worst == 2
+    for other in ("minhop", "dfsssp"):
+        assert auto.shifts.mean < judge(switches, lids, compute(switches, lids, engine=other)).shifts.mean
+
+
 def test_min_hop_collides_where_d_mod_k_does_not():
     fabric = tree(54, 6, tiers=3)
     switches = switch_graph(fabric)
@@ -113,7 +128,7 @@ def test_missing_cables_cost_little_and_auto_says_what_is_odd():
     lids = number_lids(switches)
     tables = compute(switches, lids, engine="auto")
     assert tables.engine == "ftree"
-    assert "leaf-0 has 2 links up where others of its tier have 3" in tables.remark
+    assert "spine-2 has 2 neighbours up, where most of tier 2 have 3" in tables.remark
     verdict = judge(switches, lids, tables)
     assert verdict.sound
     assert verdict.detours == 0

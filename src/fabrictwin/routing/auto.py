@@ -18,6 +18,7 @@ from fabrictwin.routing import dmodk, ftree
 from fabrictwin.routing.dfsssp import dfsssp
 from fabrictwin.routing.filling import Tables, refuse
 from fabrictwin.routing.options import Options
+from fabrictwin.routing.shape import irregularity
 from fabrictwin.routing.switches import Lids, Switches
 from fabrictwin.routing.tiers import Tiers, graph_of
 from fabrictwin.routing.updn import oriented, updn
@@ -43,7 +44,7 @@ def auto(switches: Switches, lids: Lids, options: Options) -> Tables:
     """The best tables for the shape; `remark` says why these."""
     refuse(options, "auto", "roots")
     tiers = oriented(switches, options)
-    odd = dmodk.irregularity(switches, tiers)
+    odd = irregularity(switches, tiers)
     if not odd:
         return dmodk.fill(switches, lids, tiers)
     if options.roots or is_tree(switches, tiers):

@@ -2,8 +2,8 @@
 
 Zahavi, "D-Mod-K Routing Providing Non-Blocking Traffic for Shift Permutations on Real Life Fat Trees", 2010.
 At the leaves the destination's index modulo the number of up-links, one tier higher the quotient modulo that
-tier's, and so on. It needs adapters on the lowest tier alone and equally many up-links on all switches of a
-tier; where that is not so, `ftree` and `auto` do the same thing as far as the cables allow.
+tier's, and so on. It needs a regular tree (`shape.irregularity`); elsewhere `ftree` and `auto` do the same thing
+as far as the cables allow.
 """
 
 from __future__ import annotations
@@ -11,36 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from fabrictwin.errors import ConfigError
-from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.filling import Tables, blank_tables, destinations, refuse
 from fabrictwin.routing.options import Options
+from fabrictwin.routing.shape import irregularity
 from fabrictwin.routing.switches import Lids, Switches
 from fabrictwin.routing.tiers import Tiers, recognise
-
-
-def irregularity(switches: Switches, tiers: Tiers) -> str:
-    """Why the shape is not a regular tree, or an empty string."""
-    rank = tiers.rank.astype(np.int64)
-    a, b = switches.adjacent_from, switches.adjacent_row
-    level = np.flatnonzero(rank[a] == rank[b])
-    if len(level):
-        return f"{switches.edge_name(int(level[0]))} joins two switches of the same tier"
-    hung = np.flatnonzero(switches.endpoint_row != NONE)
-    lowest = int(rank.max(initial=0))
-    high = hung[rank[switches.endpoint_row[hung]] != lowest]
-    if len(high):
-        what = "an adapter" if switches.endpoint_adapter[high[0]] else "an aggregation node"
-        return f"{switches.row_name[int(switches.endpoint_row[high[0]])]} carries {what} above the lowest tier"
-    up = np.bincount(a[tiers.up != 0], minlength=switches.rows)
-    for tier in range(lowest, 0, -1):
-        rows = np.flatnonzero(rank == tier)
-        usual = int(np.bincount(up[rows]).argmax())
-        odd = rows[up[rows] != usual]
-        if len(odd):
-            return (
-                f"{switches.row_name[int(odd[0])]} has {up[odd[0]]} links up where others of its tier have {usual}"
-            )
-    return ""
 
 
 def dmodk(switches: Switches, lids: Lids, options: Options) -> Tables:

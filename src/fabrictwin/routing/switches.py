@@ -228,6 +228,11 @@ class Lids:
     endpoint: I32  # [X]
     lmc: int = 0
 
+    def __post_init__(self) -> None:
+        # subnet managers keep LIDs in lists
+        object.__setattr__(self, "row", np.asarray(self.row, np.int32))
+        object.__setattr__(self, "endpoint", np.asarray(self.endpoint, np.int32))
+
     @property
     def top(self) -> int:
         """The highest LID in use."""
@@ -257,14 +262,19 @@ def assign_lids(fabric: Fabric, *, lmc: int = 0) -> I32:
                 f"expected at most {LAST_UNICAST_LID} (its unicast LIDs)",
                 key="cluster",
             )
-        known = np.where(fabric.node_lid[members] % span == 0, fabric.node_lid[members], 0)
-        given, count = np.unique(known[known > 0], return_counts=True)
-        if (count > 1).any():
-            twice = members[known == given[count > 1][0]][:2]
-            a, b = (fabric.node_name(int(node)) for node in twice)
+        high = members[fabric.node_lid[members] > LAST_UNICAST_LID]
+        if len(high):
             raise ConfigError(
-                f"got LID {given[count > 1][0]} for both {a} and {b}, expected one each", key="cluster"
+                f"got LID {fabric.node_lid[high[0]]} for {fabric.node_name(int(high[0]))}, "
+                f"expected a unicast LID, at most {LAST_UNICAST_LID}",
+                key="cluster",
             )
+        known = np.where(fabric.node_lid[members] % span == 0, fabric.node_lid[members], 0)
+        given = np.sort(known[known > 0])
+        again = given[1:][given[1:] == given[:-1]]
+        if len(again):
+            a, b = (fabric.node_name(int(node)) for node in members[known == again[0]][:2])
+            raise ConfigError(f"got LID {again[0]} for both {a} and {b}, expected one each", key="cluster")
         lid[members] = _fill_lids(known.astype(np.int64), span)
     return lid
 
@@ -273,8 +283,11 @@ def _fill_lids(known: I64, span: I64) -> I64:
     """Base LIDs for those that have none, lowest first. `known` and `span` [members]."""
     lid = known.copy()
     if (span == 1).all():
-        free = np.setdiff1d(np.arange(1, LAST_UNICAST_LID + 1), known[known > 0])
-        lid[known == 0] = free[: int((known == 0).sum())]
+        free = np.ones(LAST_UNICAST_LID + 1, bool)
+        free[0] = False
+        free[known] = False
+        missing = np.flatnonzero(known == 0)
+        lid[missing] = np.flatnonzero(free)[: len(missing)]
         return lid
     taken = np.zeros(LAST_UNICAST_LID + 1, bool)
     taken[0] = True
