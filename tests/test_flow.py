@@ -319,3 +319,12 @@ def test_a_second_run_in_the_same_session_counts_its_own_bytes():
     assert first.counters.tx_bytes.sum() > 0
     assert (first.counters.tx_bytes == second.counters.tx_bytes).all()
     assert first.end_ps == second.end_ps
+
+
+def test_one_small_message_waits_for_no_queue_pair():
+    """The limit lies between messages: a single one costs its latency and its wire time."""
+    twin = boxes(2)
+    send = collectives.send(np.array([[0, 2]]), 64)
+    (took,) = times(flow(twin), [send], twin.fabric.gpu_node)
+    found = flow(twin).finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[2:3])
+    assert took - int(found.latency_ps[0]) < int(twin.fabric.nic_qp_message_ps[0]) / 10

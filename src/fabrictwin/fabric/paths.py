@@ -96,7 +96,7 @@ class PathFinder:
             )
         return result
 
-    def _inside(self, source: I32, destination: I32) -> tuple[I64, I32, np.ndarray, np.ndarray, I64]:
+    def inside(self, source: I32, destination: I32) -> tuple[I64, I32, np.ndarray, np.ndarray, I64]:
         """Uses (pair, port, share, share before) and latency of pairs of nodes of the same host."""
         fabric = self.fabric
         host = fabric.node_host[source]
@@ -138,7 +138,7 @@ class PathFinder:
         edge, port, share, before = (np.concatenate([part[i] for part in parts]) for i in range(4))
         return edge, port, share, before, latency
 
-    def _arriving(self, departing: I32, destination: I32) -> I32:
+    def arriving(self, departing: I32, destination: I32) -> I32:
         """The adapter that each destination receives through, in the subnet of the departing one."""
         fabric = self.fabric
         arriving = self.adapter_of(destination)
@@ -165,20 +165,20 @@ class PathFinder:
         latency = np.zeros(len(source), np.int64)
         source_nic = np.full(len(source), NONE, np.int32)
         destination_nic = np.full(len(source), NONE, np.int32)
-        edge, port, share, before, latency[near] = self._inside(source[near], destination[near])
+        edge, port, share, before, latency[near] = self.inside(source[near], destination[near])
         parts = [(near[edge], port, share, before, np.zeros(len(edge), np.int64))]
         if len(far):
             departing = self.adapter_of(source[far])
-            arriving = self._arriving(departing, destination[far])
+            arriving = self.arriving(departing, destination[far])
             source_nic[far], destination_nic[far] = departing, arriving
-            edge, port, share, before, out = self._inside(source[far], fabric.nic_node[departing])
+            edge, port, share, before, out = self.inside(source[far], fabric.nic_node[departing])
             parts.append((far[edge], port, share, before, np.zeros(len(edge), np.int64)))
             ports, start = self.routes.walk(departing, arriving, None if entropy is None else entropy[far])
             one, hops = np.ones(len(ports)), np.diff(start)
             parts.append((np.repeat(far, hops), ports, one, 0 * one, one.astype(np.int64)))
             passing = fabric.node_latency_ps[fabric.port_node[ports]] + fabric.port_latency_ps[ports]
             network = np.add.reduceat(passing, start[:-1]) + self.routes.beyond_ps(departing, arriving)
-            edge, port, share, before, into = self._inside(fabric.nic_node[arriving], destination[far])
+            edge, port, share, before, into = self.inside(fabric.nic_node[arriving], destination[far])
             parts.append((far[edge], port, share, before, np.full(len(edge), 2)))
             # the adapter reads memory before it sends: a request there, then the data back
             latency[far] = 2 * out + network + into

@@ -20,7 +20,7 @@ from fabrictwin.routing.ftree import ftree
 from fabrictwin.routing.minhop import minhop
 from fabrictwin.routing.options import Options
 from fabrictwin.routing.switches import Lids, Switches, assign_lids, switch_graph
-from fabrictwin.routing.tables import HASHES, U32, Routes
+from fabrictwin.routing.tables import DEFAULT_HASH, HASHES, U32, Routes
 from fabrictwin.routing.updn import updn
 
 ENGINES: dict[str, Engine] = {
@@ -59,7 +59,7 @@ def route(
     fabric: Fabric,
     *,
     engine: str = "auto",
-    hash_name: str = "crc32",
+    hash_name: str = DEFAULT_HASH,
     seed: int = 0,
     options: Options | None = None,
 ) -> Routes:

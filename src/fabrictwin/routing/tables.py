@@ -50,6 +50,10 @@ __all__ = [
 LONGEST_PATH = 64  # as the hop limit of a directed route
 HASHES = {"crc32": 0, "murmur3": 1}  # as kernel.graph numbers them
 
+# A CRC is linear: switches that differ in nothing but its seed choose alike but for a permutation, and paths
+# polarise.
+DEFAULT_HASH = "murmur3"
+
 U32 = npt.NDArray[np.uint32]
 
 

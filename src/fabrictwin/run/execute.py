@@ -22,6 +22,7 @@ from fabrictwin.cluster.spec import Compare, Origin, Spec, load_spec, read_spec
 from fabrictwin.errors import ConfigError, InvariantError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.program.program import OpKind, Program
+from fabrictwin.routing.tables import DEFAULT_HASH
 from fabrictwin.run.result import Reference, RunResult
 from fabrictwin.simulate.play import play
 from fabrictwin.twin.twin import Twin
@@ -130,7 +131,7 @@ def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
     twin = Twin(
         blueprint,
         engine="auto" if routing.engine == "default" else routing.engine,
-        hash_name="crc32" if routing.hash == "default" else routing.hash,
+        hash_name=DEFAULT_HASH if routing.hash == "default" else routing.hash,
         seed=routing.seed,
         dead=dead,
     )

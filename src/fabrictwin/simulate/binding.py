@@ -155,10 +155,13 @@ def bind(
     coefficient = np.concatenate([ratio[found.edge] * found.share, per_message, per_message])
     use_start, use_resource, use_coefficient = _sum_by(use_channel, resource, coefficient, channels)
 
+    # a queue pair's messages are a period apart, so n of them take n - 1 periods
     limit = np.full(channels, np.inf)
     if len(far):
+        periods = -(-size[far] // message[channel[far]]) - 1
         with np.errstate(divide="ignore"):
-            queue_pair = message[channel[far]] / (ratio[far] * fabric.nic_qp_message_ps[found.source_nic[far]])
+            least_ps = periods * fabric.nic_qp_message_ps[found.source_nic[far]]
+            queue_pair = np.where(least_ps > 0, flow_bytes[channel[far]] / least_ps, np.inf)
         np.minimum.at(limit, channel[far], queue_pair)
 
     upper = np.rint((found.before + found.share) * size[found.edge]).astype(np.int64)

@@ -259,7 +259,7 @@ class PacketNetwork:
             if source == destination:
                 self._inside[key] = [(1.0, ())]
             else:
-                _, port, share, before, _ = self.finder._inside(
+                _, port, share, before, _ = self.finder.inside(
                     np.array([source], np.int32), np.array([destination], np.int32)
                 )
                 cuts = np.flatnonzero(np.diff(before) != 0) + 1
@@ -285,7 +285,7 @@ class PacketNetwork:
     def adapters(self, source: I32, destination: I32) -> tuple[I32, I32]:
         """The adapters between memory nodes of different hosts."""
         departing = self.finder.adapter_of(source)
-        return departing, self.finder._arriving(departing, destination)
+        return departing, self.finder.arriving(departing, destination)
 
     def remote(
         self,

@@ -21,7 +21,7 @@ from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.fabric.fabric import Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.routing.registry import route
-from fabrictwin.routing.tables import Routes
+from fabrictwin.routing.tables import DEFAULT_HASH, Routes
 from fabrictwin.simulate.session import LinkChange, Session
 
 Fidelity = Literal["packet", "flow", "analytic"]
@@ -48,7 +48,7 @@ class Twin:
         blueprint: Blueprint,
         *,
         engine: str = "auto",
-        hash_name: str = "crc32",
+        hash_name: str = DEFAULT_HASH,
         seed: int = 0,
         dead: tuple[int, ...] = (),
     ) -> None:
