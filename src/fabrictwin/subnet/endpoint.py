@@ -20,7 +20,9 @@ from enum import IntEnum
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.network import Fate, Frame, Network
-from fabrictwin.subnet.wire.header import MAD_BYTES, RESPONSE, Method
+from fabrictwin.subnet.rmpp import Flag
+from fabrictwin.subnet.rmpp import Kind as RmppKind
+from fabrictwin.subnet.wire.header import MAD_BYTES, RESPONSE, MadClass, Method
 
 CLIENTS = 10
 CONTROL_BYTES = 80
@@ -33,6 +35,8 @@ _CONTROL = struct.Struct("=IIII64s")
 _CONNECT = struct.Struct("=III32s20x")
 _VENDOR = struct.Struct("=IIIxxxxQ40x")
 _FRAME = struct.Struct(">HxxHxxIII4xQ256s")
+_RMPP_TYPE, _RMPP_FLAGS, _RMPP_PAYLOAD = 25, 26, slice(32, 36)
+_RMPP_PAYLOAD_START = 36
 _TID = slice(8, 10)  # of a datagram: the bits of the transaction id that say which client asked
 OWN_TID = 0xFFFF  # in those bits: software inside the twin asked
 
@@ -288,7 +292,15 @@ class Endpoint:
 
 
 def pack_frame(frame: Frame, *, status: int = 0) -> bytes:
-    return _FRAME.pack(frame.dlid, frame.slid, frame.dqp, frame.sqp, status, MAD_BYTES, frame.mad)
+    return _FRAME.pack(frame.dlid, frame.slid, frame.dqp, frame.sqp, status, _length(frame.mad), frame.mad)
+
+
+def _length(mad: bytes) -> int:
+    """How much of a datagram counts. Clients take the rest of a table's last segment for empty records."""
+    is_last = mad[1] == MadClass.SUBN_ADM and mad[_RMPP_TYPE] == RmppKind.DATA and mad[_RMPP_FLAGS] & Flag.LAST
+    if not is_last:
+        return MAD_BYTES
+    return min(MAD_BYTES, _RMPP_PAYLOAD_START + int.from_bytes(mad[_RMPP_PAYLOAD], "big"))
 
 
 def node_id(network: Network, m: int) -> str:

@@ -66,10 +66,18 @@ class Standing:
 
     def run(self) -> None:
         """Serve until SIGINT or SIGTERM, or the end of the console's input."""
-        state = self.endpoint.state
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         if self.console:
             self.server.watch(sys.stdin, self._read_lines)
+        try:
+            self.serve(lambda: self._stopped)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def serve(self, until: Callable[[], bool]) -> None:
+        """Serve until `until` says so, then close."""
+        state = self.endpoint.state
         try:
             self._idle()
             where = f"IBSIM_SOCKNAME={self.server.name}"
@@ -80,11 +88,9 @@ class Standing:
             self.say(
                 f"  {where} SIM_HOST={node_id(self.endpoint.network, first)} LD_PRELOAD=libumad2sim.so ibstat"
             )
-            self.server.run(lambda: self._stopped)
+            self.server.run(until)
         finally:
             self.server.close()
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopped = True
