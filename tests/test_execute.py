@@ -226,3 +226,15 @@ def test_the_cluster_in_one_line(spec_file):
     line = cluster_line(blueprint, make_twin(spec, blueprint).fabric)
     assert line.startswith("1 × ")
     assert ", 1 × " in line
+
+
+def test_a_slow_link_is_reported_at_the_rate_it_runs_at():
+    """A degraded link must stand out in the result: at its own rate, and named as a fault."""
+    from test_training import spec as job
+
+    of = job(2, parallel={"tp": 8, "pp": 1}, faults=[{"link": "leaf-0/1", "rate": "10 Gb/s"}])
+    result = predict(of)
+    port = result.fabric.find_node("leaf-0")
+    port = int(result.fabric.node_port_start[port])
+    assert result.fabric.port_rate_bps[port] == 10_000_000_000
+    assert any("fault: link leaf-0/1" in note for note in result.notes)

@@ -113,7 +113,7 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
     )
     if facts["aggregation_nodes"]:
         lines.append(f"  {facts['aggregation_nodes']:>7,}  SHARP aggregation nodes")
-    lines.append("switches" + (f", in {facts['pods']} pods" if facts["pods"] else ""))
+    lines.append("switches" + (f", in {facts['pods']} pods" if facts["pods"] > 1 else ""))
     for row in facts["tiers"]:
         tier = "no tier" if row["tier"] is None else f"tier {row['tier']}"
         types = ", ".join(row["types"])

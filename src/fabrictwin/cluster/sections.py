@@ -136,12 +136,18 @@ class GeneratedCluster(Model):
     hosts: tuple[HostGroup, ...]
     network: Network
 
-    @field_validator("hosts", mode="before")
+    @field_validator("hosts", mode="before", json_schema_input_type=HostGroup | tuple[HostGroup, ...])
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        if isinstance(value, list | tuple) and not value:
+        if isinstance(value, Mapping):
+            return [value]
+        if not isinstance(value, list | tuple):
+            raise ValueError(
+                f"got {value!r}, expected a group such as {{type: dgx-h100, count: 4}}, or a list of such"
+            )
+        if not value:
             raise ValueError("got an empty list, expected at least one group of hosts")
-        return [value] if isinstance(value, Mapping) else value
+        return value
 
     @property
     def routing(self) -> Routing:

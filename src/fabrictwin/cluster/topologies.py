@@ -91,11 +91,20 @@ def _single(adapters: int, radix: int) -> Wiring:
     )
 
 
+def _evenly(hosts: int, down: int, each: int) -> int:
+    """Ports down of a leaf when hosts of `each` ports spread evenly over as few leaves as they need."""
+    if each > down:
+        return down
+    leaves = _ceil(hosts / (down // each))
+    return _ceil(hosts / leaves) * each
+
+
 def _plug_hosts(topology: Topology, nics: Int, radix: int) -> _Leaves:
     ratio = topology.oversubscription
     if topology.leaf_down is None:
-        # the most ports down that leave enough ports up for the ratio
+        # the most ports down that leave enough ports up for the ratio, then no more than the hosts fill evenly
         down = max(d for d in range(1, radix) if d + _ceil(d / ratio) <= radix or d == 1)
+        down = _evenly(len(nics), down, 1 if topology.kind == "rail-optimised" else int(nics.max()))
     else:
         down = topology.leaf_down
     up = _ceil(down / ratio)

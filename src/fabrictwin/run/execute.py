@@ -63,7 +63,11 @@ def resolved(spec: Spec, ranks: int) -> dict[str, Any]:
         # spelled out, the model no longer depends on where its file lies
         keys = json.loads((spec.folder / model).read_text(encoding="utf-8"))
         training["model"] = {**keys, "_name": workload.training.read_model(spec.folder).name}
-    return {**spec.to_dict(), "workload": section}
+    data = spec.to_dict()
+    if "ibnetdiscover" in data["cluster"]:
+        # found again from wherever the resolved spec lies
+        data["cluster"]["ibnetdiscover"] = str((spec.folder / data["cluster"]["ibnetdiscover"]).resolve())
+    return {**data, "workload": section}
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,14 @@ def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
     return twin
 
 
+def fault_notes(spec: Spec) -> list[str]:
+    """What the spec broke, a line each: two results of the same cluster must not look alike."""
+    return [
+        "fault: " + ", ".join(f"{key} {value}" for key, value in fault.items())
+        for fault in spec.to_dict().get("faults", [])
+    ]
+
+
 def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
     """Everything short of simulating. Raises ConfigError."""
     stage("building the cluster")
@@ -158,7 +170,7 @@ def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
         rank_node=lowered.rank_node,
         work=lowered.work,
         layout_line=lowered.layout_line,
-        notes=(*blueprint.notes, *lowered.notes),
+        notes=(*fault_notes(spec), *blueprint.notes, *lowered.notes),
         memory=lowered.memory,
     )
 
@@ -184,7 +196,7 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
         resolved=resolved(spec, prepared.program.ranks),
         cluster_line=cluster_line(twin.blueprint, twin.fabric),
         layout_line=prepared.layout_line,
-        fabric=twin.fabric,
+        fabric=twin.as_it_runs,
         program=prepared.program,
         rank_node=prepared.rank_node,
         trace=trace,

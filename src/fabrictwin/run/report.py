@@ -150,7 +150,7 @@ def _breakdown(data: dict[str, Any]) -> str:
         "compute on the same rank. Bubble is waiting with nothing under way.</p>\n"
         f'<div class="stack" role="img" aria-label="breakdown of the step">{bars}</div>\n'
         '<div class="scroll"><table><thead><tr><th>Part</th><th class="n">Share</th><th class="n">Time</th>'
-        '<th class="n wide">Hidden behind compute</th></tr></thead>'
+        '<th class="n wide">Hidden</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>\n</section>"
     )
 

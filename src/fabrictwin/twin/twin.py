@@ -67,6 +67,17 @@ class Twin:
         return routes if self._tables is None else replace(routes, lft=self._tables)
 
     @property
+    def as_it_runs(self) -> Fabric:
+        """The fabric with the rates that its links run at now."""
+        if not self.link_rate_bps:
+            return self.fabric
+        rate, payload = self.fabric.port_rate_bps.copy(), self.fabric.port_payload_bps.copy()
+        for port, rate_bps in self.link_rate_bps.items():
+            payload[port] = round(int(payload[port]) * rate_bps / max(int(rate[port]), 1))
+            rate[port] = rate_bps
+        return replace(self.fabric, port_rate_bps=rate, port_payload_bps=payload)
+
+    @property
     def now_ps(self) -> int:
         return self._clock_ps + (self._session.now_ps if self._session else 0)
 

@@ -27,7 +27,12 @@ class Wrong:
         try:
             return training.read_model(self.spec.folder)
         except ConfigError as error:
-            raise (self.spec.error(error.key or KEY, error.message) if error.file is None else error) from None
+            if error.file is None:
+                raise self.spec.error(error.key or KEY, error.message) from None
+            if error.line is None and error.key is None and error.message.startswith("cannot be read"):
+                # the fault is in the spec, which names a file that is not there
+                raise self.spec.error(f"{KEY}.model", f"{error.file} {error.message}") from None
+            raise
 
 
 def check_layout(training: Training, model: Model, wrong: Wrong) -> None:
@@ -57,6 +62,8 @@ def check_layout(training: Training, model: Model, wrong: Wrong) -> None:
         raise wrong("sequence_parallel", f"got {tokens} tokens a rank, expected a multiple of tp {par.tp}")
     if training.sequence_parallel and par.tp == 1:
         raise wrong("sequence_parallel", "got true with tp 1, expected false: there is nothing to divide")
+    if training.recompute == "operations" and (par.tp > 1 or model.experts or model.latent or not model.gated):
+        raise wrong("recompute", "got operations, expected it with tp 1 and a dense model with a gated MLP")
     _check_experts(training, model, wrong)
 
 

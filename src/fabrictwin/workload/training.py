@@ -49,7 +49,9 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
         f"{job.micro_batches} micro-batches of {training.micro_batch_size} × {training.sequence:,} tokens, "
         f"{training.precision}"
     )
-    notes = [f"FLOPs count attention in full; vocabulary padded from {model.vocab:,} to {job.vocab:,}"]
+    notes = ["FLOPs count attention in full, not halved for the causal mask"]
+    if job.vocab != model.vocab:
+        notes.append(f"vocabulary padded from {model.vocab:,} to {job.vocab:,}")
     if gpu.gemm[training.precision].estimate:
         notes.append(f"matrix throughput of {job.gpu} in {training.precision} is an estimate (see the catalog)")
     if not held.fits:
