@@ -57,6 +57,7 @@ MOE = {"model": MIXTRAL, "parallel": {"tp": 1, "pp": 2, "ep": 4}}
         ({"sharding": {"strategy": "zero-1", "prefetch": 3}}, r"sharding.prefetch: expected only with zero-3"),
         ({"sharding": "zero-1", "gradients": {"algorithm": "tree"}}, r"gradients: expected nothing with zero-1"),
         ({"sharding": "zero4"}, r"sharding: got 'zero4'.*did you mean 'zero-3'"),
+        ({"parallel": {"tp": 2}, "recompute": "operations"}, r"recompute: got operations, expected it with tp 1"),
         ({"offload": {"optimizer": True}}, r"offload.memory_rate: got nothing"),
         ({"offload": {"memory_rate": "1 GB/s"}}, r"offload.memory_rate: got a rate"),
         (

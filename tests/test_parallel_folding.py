@@ -74,6 +74,15 @@ def test_folding_keeps_the_longest_path_exactly_with_a_slow_gpu(name):
         assert longest_path(folded, communication_ps) == longest_path(apart, communication_ps)
 
 
+def test_recomputing_every_second_product_runs_those_three_again():
+    base = {"parallel": {"tp": 1, "pp": 1}, "sharding": "fsdp"}
+    plain, again = predict(spec(2, **base)), predict(spec(2, recompute="operations", **base))
+    keys, output, up = 1024 * 512, 1024 * 1024, 1024 * 4096
+    extra = 2 * plain.work.tokens * 8 * (keys + output + up)
+    assert again.work.hardware_flops - plain.work.hardware_flops == extra
+    assert plain.trace.end_ps < again.trace.end_ps < predict(spec(2, recompute="full", **base)).trace.end_ps
+
+
 def took(**changes: Any) -> int:
     return predict(spec(2, **changes)).trace.end_ps
 

@@ -79,7 +79,7 @@ class AttentionBlock(Sublayer):
             script.compute(backward, "backward")
             script.talk(self._exchange("sum"))
 
-    def _rotary(self) -> Cost:
+    def rotary(self) -> Cost:
         model, shape = self.model, self.shape
         if model.positions:
             return NOTHING
@@ -115,7 +115,7 @@ class AttentionBlock(Sublayer):
         self.enter(script, columns[0], width, part)
         for linear in columns[1:]:
             script.compute(self.forward_of(linear, self.shape.tokens), part)
-        script.compute(self._rotary(), part)
+        script.compute(self.rotary(), part)
         self.core_forward(script, part)
         out = self.model.attention_linears()[-1]
         script.compute(self.roof.cast(self.shape.tokens * out.inner // self.shape.tp), part)
@@ -130,7 +130,7 @@ class AttentionBlock(Sublayer):
         if recompute_core:
             self.core_forward(script, "recompute")
         self.core_backward(script)
-        script.compute(self._rotary(), "backward")
+        script.compute(self.rotary(), "backward")
         columns = [linear for linear in self.model.attention_linears() if linear.split == "column"]
         for linear in columns:
             script.compute(self.roof.cast(self.shape.tokens * linear.out // self.shape.tp), "backward")

@@ -150,6 +150,14 @@ class Model:
             Linear("down", width, self.hidden, "row", self.biases),
         )
 
+    def second_products(self) -> tuple[Linear, Linear, Linear]:
+        """Every second of a dense, gated layer's products Q, K, V, output, gate, up, down: K, output, up."""
+        return (
+            Linear("key", self.hidden, self.kv_heads * self.head_size, "column", self.qkv_bias),
+            self.attention_linears()[-1],
+            Linear("up", self.hidden, self.ffn, "column"),
+        )
+
     def is_sparse(self, layer: int) -> bool:
         """Whether that layer, counted from 0, has experts."""
         found = self.experts
@@ -260,13 +268,14 @@ class Model:
         return self.layers_forward_flops(tokens, sequence) + 2 * tokens * self.hidden * self.vocab
 
     def step_flops(
-        self, tokens: int, sequence: int, *, recompute: Literal["none", "selective", "full"]
+        self, tokens: int, sequence: int, *, recompute: Literal["none", "selective", "operations", "full"]
     ) -> tuple[int, int]:
         """(model FLOPs, hardware FLOPs) of a step: backward is twice forward, recomputation repeats forwards."""
         model = 3 * self.forward_flops(tokens, sequence)
         again = {
             "none": 0,
             "selective": self.layers * self.core_attention_flops(tokens, sequence),
+            "operations": self.layers * 2 * tokens * sum(linear.weights for linear in self.second_products()),
             "full": self.layers_forward_flops(tokens, sequence),
         }
         return model, model + again[recompute]

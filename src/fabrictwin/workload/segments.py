@@ -51,9 +51,21 @@ class Segments:
         if recompute == "full":
             backward.extend(self._attention.forward("recompute"))
             backward.extend(self._mlp.forward(load, "recompute"))
+        if recompute == "operations":
+            backward.extend(self._every_second_product())
         backward.extend(self._mlp.backward(load))
         backward.extend(self._attention.backward(recompute_core=recompute == "selective"))
         return forward, backward
+
+    def _every_second_product(self) -> Script:
+        """What PyTorch's selective checkpointing runs again: every second product, and all that is no product."""
+        block, shape, script = self._mlp, self.job.shape, Script()
+        cost = block.norm()[0] * 2 + block.residual()[0] + self._attention.rotary()
+        cost += block.activation(shape.tokens * self.job.model.ffn)[0]
+        for linear in self.job.model.second_products():
+            cost += block.forward_of(linear, shape.tokens)
+        script.compute(cost, "recompute")
+        return script
 
     def layer(self, number: int) -> Segment:
         """A layer, counted from 0."""

@@ -105,7 +105,7 @@ class Training(Section):
     sequence: Count
     precision: Literal["bf16", "fp16", "fp8"] = "bf16"
     gradient_precision: Literal["fp32", "same"] = "fp32"
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Literal["none", "selective", "operations", "full"] = "none"
     attention: Literal["flash", "materialised"] = "flash"
     attention_throughput: Flops | None = (
         None  # of flash forward, causal half counted, where the catalog's is not it
