@@ -259,3 +259,10 @@ def test_a_small_training_step_takes_what_the_flow_engine_says():
         for fidelity in ("flow", "packet")
     }
     assert end["packet"] == pytest.approx(end["flow"], rel=0.05)
+
+
+@pytest.mark.parametrize("options", [{"control": "dcqcn"}, {"control": "nscc"}, {"lossless": False}])
+def test_what_is_for_ethernet_is_refused_on_infiniband(options):
+    twin = boxes(2)
+    with pytest.raises(ConfigError, match="Ethernet"):
+        PacketSession(twin.fabric, twin.routes, PacketOptions(**options))

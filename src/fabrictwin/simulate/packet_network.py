@@ -77,6 +77,11 @@ class PacketNetwork:
 
         self.fabric, self.routes = fabric, routes
         self.options = options or PacketOptions()
+        if fabric.technology == "infiniband" and self.options.control != "none":
+            message = f"got {self.options.control!r}, which is for Ethernet; InfiniBand takes none"
+            raise ConfigError(message, key="control")
+        if fabric.technology == "infiniband" and not self.options.lossless:
+            raise ConfigError("InfiniBand is lossless by its credits: only Ethernet can be lossy", key="lossless")
         self.finder = PathFinder(fabric, routes)
         self.header_bytes, self.first_header_bytes, self.ack_bytes = _headers(fabric)
         rates = fabric.port_rate_bps[fabric.nic_port[fabric.nic_port != NONE]]
@@ -124,7 +129,7 @@ class PacketNetwork:
         flight = 2 * fabric.port_latency_ps + passing
         deep = rate * flight // (8 * PS_PER_S) + 4 * packet + options.credit_batch_bytes
         share = fabric.node_buffer_bytes[fabric.port_node] // np.maximum(
-            np.diff(fabric.node_port_start)[fabric.port_node] * options.lanes, 1
+            np.diff(fabric.node_port_start)[fabric.port_node] * self._lanes, 1
         )
         given = options.credit_bytes if options.credit_bytes else np.maximum(share, deep)
         flags = np.where(network, s.CREDIT if infiniband else s.PFC, s.CREDIT | s.INTERNAL).astype(np.int32)
@@ -160,6 +165,11 @@ class PacketNetwork:
             seeds=routes.hash_seeds.astype(np.int64),
         )
 
+    @property
+    def _lanes(self) -> int:
+        """As asked for, and what a routing engine needs that breaks cycles by service levels."""
+        return max(self.options.lanes, 1 << (self.routes.lanes - 1).bit_length())
+
     def _config(self) -> Config:
         from fabrictwin.kernel.packet import state as s
         from fabrictwin.kernel.packet.build import Config
@@ -169,7 +179,7 @@ class PacketNetwork:
             options.balance, s.LFT if fabric.technology == "infiniband" else s.ECMP
         )
         more: dict[str, Any] = {}
-        lanes = options.lanes
+        lanes = self._lanes
         if options.control == "dcqcn":
             parameters = dcqcn_parameters(options.dcqcn)
             more = {
@@ -294,9 +304,12 @@ class PacketNetwork:
         *,
         prefix: tuple[int, ...] = (),
         suffix: tuple[int, ...] = (),
-        sl: int = 0,
+        sl: int | None = None,
     ) -> Connection:
-        """A reliable connection between adapters; `prefix` and `suffix` are ports inside the hosts."""
+        """A reliable connection between adapters; `prefix` and `suffix` are ports inside the hosts.
+
+        The service level is the route's unless it is given.
+        """
         from fabrictwin.kernel.packet import congestion as c
         from fabrictwin.kernel.packet import state as s
         from fabrictwin.kernel.packet.machine import Connection
@@ -318,6 +331,9 @@ class PacketNetwork:
             here, _ = self.routes.walk(np.array([destination], np.int32), np.array([source], np.int32), udp)
             out, back = tuple(int(p) for p in there[1:]), tuple(int(p) for p in here[1:])
         entropy = (int(udp[0]) << 15) ^ (source * 0x1F35) ^ (destination * 0x5BD1)
+        if sl is None:
+            ends = np.array([source], np.int32), np.array([destination], np.int32)
+            sl = int(self.routes.service_level(*ends)[0])
         nscc = options.control == "nscc"
         window = options.window_bytes or s.NEVER
         if nscc:
