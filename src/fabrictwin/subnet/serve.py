@@ -76,12 +76,14 @@ class Server:
         self._selector.register(sock, selectors.EVENT_READ, number)
         return sock
 
-    def _reopen(self, number: int) -> None:
-        """Forget a client: its socket may hold datagrams, and stays connected otherwise."""
+    def _clear(self, number: int) -> None:
+        """Forget a client. Its socket is connected anew for the next one: closing it would give up its name."""
         self._queues[number].clear()
-        self._selector.unregister(self._data[number])
-        self._data[number].close()
-        self._data[number] = self._open(number)
+        sock = self._data[number]
+        self._selector.modify(sock, selectors.EVENT_READ, number)
+        with contextlib.suppress(OSError):
+            while True:
+                sock.recv(2 * FRAME_BYTES)
 
     def watch(self, file: IO[str], act: Callable[[], None]) -> None:
         """Call `act` whenever there is something to read."""
@@ -140,14 +142,14 @@ class Server:
         reply = endpoint.control(data, now)
         for number, (old, new) in enumerate(zip(before, endpoint.clients, strict=True)):
             if old is not None and new is None:
-                self._reopen(number)
+                self._clear(number)
             elif new is not None and new is not old:
                 # the client connects to us once it has the reply, so we connect to it before
                 try:
                     self._data[number].connect(self._peer(new.address, address))
                 except OSError:
                     endpoint.disconnect(number, now)
-                    self._reopen(number)
+                    self._clear(number)
                     return
         if reply is not None and address:
             with contextlib.suppress(OSError):  # a client that did not wait
@@ -204,7 +206,7 @@ class Server:
 
     def _gone(self, number: int) -> None:
         self.endpoint.disconnect(number, wall_ps())
-        self._reopen(number)
+        self._clear(number)
 
     def _reap(self, now_ps: int) -> None:
         """Free the places of clients that are no more."""
