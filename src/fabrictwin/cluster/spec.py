@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from fabrictwin.cluster.packet import Packet
 from fabrictwin.cluster.sections import Cluster, Count, Model, Seed
 from fabrictwin.errors import ConfigError
 from fabrictwin.units import Duration, Rate
@@ -116,6 +117,7 @@ class Run(Model):
     out: str | None = None
     check_memory: Literal["note", "error"] = "note"  # what a layout that does not fit is
     compare: Compare | None = None
+    packet: Packet | None = None  # of the packet engine; a run of another fidelity notes that it was not used
 
 
 class Spec(Model):

@@ -24,7 +24,9 @@ from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.program.program import OpKind, Program
 from fabrictwin.routing.tables import DEFAULT_HASH
 from fabrictwin.run.result import Reference, RunResult
+from fabrictwin.simulate.packet_options import options_of
 from fabrictwin.simulate.play import play
+from fabrictwin.simulate.session import Session
 from fabrictwin.twin.twin import Twin
 from fabrictwin.units import PS_PER_S, format_rate, format_size
 from fabrictwin.workload.memory import Memory
@@ -170,9 +172,23 @@ def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
         rank_node=lowered.rank_node,
         work=lowered.work,
         layout_line=lowered.layout_line,
-        notes=(*fault_notes(spec), *blueprint.notes, *lowered.notes),
+        notes=(*fault_notes(spec), *blueprint.notes, *lowered.notes, *_unused(spec)),
         memory=lowered.memory,
     )
+
+
+def _session(prepared: Prepared) -> Session:
+    """The session that the spec asks for. Raises ConfigError."""
+    run, twin = prepared.spec.run, prepared.twin
+    if run.fidelity != "packet":
+        return twin.session(run.fidelity)
+    return twin.session("packet", options_of(run.packet, twin.fabric.technology, run.seed))
+
+
+def _unused(spec: Spec) -> tuple[str, ...]:
+    if spec.run.packet is None or spec.run.fidelity == "packet":
+        return ()
+    return (f"run.packet was not used: the fidelity is {spec.run.fidelity}",)
 
 
 def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
@@ -185,7 +201,7 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
             _ = twin.routes
     stage(f"simulating at {spec.run.fidelity} fidelity")
     with _located(spec):
-        trace = play(prepared.program, prepared.rank_node, twin.session(spec.run.fidelity))
+        trace = play(prepared.program, prepared.rank_node, _session(prepared))
     if (trace.end_op_ps < trace.start_ps).any() or (trace.start_ps < 0).any():
         first = int(np.flatnonzero((trace.end_op_ps < trace.start_ps) | (trace.start_ps < 0))[0])
         label = prepared.program.labels[int(prepared.program.operations.label[first])].name

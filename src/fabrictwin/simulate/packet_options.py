@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.simulate.congestion import CONTROLS, dcqcn_parameters
 from fabrictwin.units import PS_PER_US
+
+if TYPE_CHECKING:
+    from fabrictwin.cluster.packet import Packet
 
 BALANCES = ("routed", "adaptive", "spray")
 RETRANSMISSIONS = ("go-back-n", "selective")
@@ -71,3 +75,39 @@ class PacketOptions:
     def timeout_ps(self) -> int:
         """0 turns the timer off, as in the standard."""
         return LOCAL_ACK_TIMEOUT_PS << self.timeout if self.timeout else 0
+
+
+# keys of `run.packet` whose field has another name here
+_FIELD = {
+    "rnr_timer": "rnr_timer_ps",
+    "window": "window_bytes",
+    "virtual_lanes": "lanes",
+    "buffer": "buffer_bytes",
+    "credit_buffer": "credit_bytes",
+    "credit_batch": "credit_batch_bytes",
+    "head_of_queue_lifetime": "hoq_ps",
+    "staging_chunk": "staging_chunk_bytes",
+    "staging_time": "staging_ps",
+    "memory_limit": "memory_limit_bytes",
+}
+_ETHERNET = ("control", "dcqcn", "lossless", "buffer", "buffer_alpha")
+_INFINIBAND = ("credit_buffer", "head_of_queue_lifetime")
+
+
+def options_of(section: Packet | None, technology: str, seed: int) -> PacketOptions:
+    """The engine's options as `run.packet` has them. Raises ConfigError for a key that the technology has not."""
+    more: dict[str, Any] = {}
+    for key in () if section is None else type(section).model_fields:
+        value = getattr(section, key)
+        if value is None:
+            continue
+        foreign = _ETHERNET if technology == "infiniband" else _INFINIBAND
+        if key in foreign and value != "none":
+            other = "Ethernet" if technology == "infiniband" else "InfiniBand"
+            here = "InfiniBand" if technology == "infiniband" else "Ethernet"
+            raise ConfigError(f"got {key} on {here}, expected it only on {other}", key=f"run.packet.{key}")
+        if key == "buffer_alpha":
+            more["buffer_alpha_256"] = round(256 * value)
+        else:
+            more[_FIELD.get(key, key)] = value
+    return PacketOptions(seed=seed, **more)

@@ -22,6 +22,7 @@ from fabrictwin.fabric.fabric import Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.routing.registry import route
 from fabrictwin.routing.tables import DEFAULT_HASH, Routes
+from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.session import LinkChange, Session
 
 Fidelity = Literal["packet", "flow", "analytic"]
@@ -129,8 +130,11 @@ class Twin:
         ]
         return hops, int(found.latency_ps[0])
 
-    def session(self, fidelity: Fidelity = "flow") -> Session:
-        """A new session of an engine over this twin, links as they are now. It becomes the twin's own."""
+    def session(self, fidelity: Fidelity = "flow", packet: PacketOptions | None = None) -> Session:
+        """A new session of an engine over this twin, links as they are now. It becomes the twin's own.
+
+        `packet` is what the packet engine is to model; the others have no such options.
+        """
         session: Session
         if fidelity == "analytic":
             from fabrictwin.simulate.analytic import AnalyticSession
@@ -143,7 +147,7 @@ class Twin:
         else:
             from fabrictwin.simulate.packet import PacketSession
 
-            session = PacketSession(self.fabric, self.routes)
+            session = PacketSession(self.fabric, self.routes, packet)
         for port, rate_bps in sorted(self.link_rate_bps.items()):
             session.change(LinkChange(port, rate_bps))
         self._clock_ps = self.now_ps
