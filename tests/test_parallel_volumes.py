@@ -10,6 +10,7 @@ from test_training import TINY, lowered, spec
 
 from fabrictwin.program import patterns
 from fabrictwin.program.execute import execute
+from fabrictwin.run.execute import predict
 from fabrictwin.workload.attention import AttentionBlock
 from fabrictwin.workload.families import read_model
 from fabrictwin.workload.feedforward import MlpBlock, peak_load
@@ -119,6 +120,16 @@ def test_fully_sharded_data_parallel_gathers_in_every_pass():
     assert moved["gradient reduce-scatter"] == pytest.approx(MICRO * whole, rel=1e-5)
     _, once = lowered(spec(2, sharding={"strategy": "fsdp", "reshard_after_forward": False}, **base))
     assert sent(once)["parameter all-gather"] == pytest.approx(MICRO * whole, rel=1e-5)
+
+
+def test_fsdp_1_moves_the_same_and_copies_less():
+    moved, took = {}, {}
+    for strategy in ("fsdp", "fsdp-1", "zero-3"):
+        of = spec(2, parallel={"tp": 1, "pp": 1}, sharding=strategy)
+        moved[strategy] = sent(lowered(of)[1])
+        took[strategy] = predict(of).trace.end_ps
+    assert moved["fsdp"] == moved["fsdp-1"] == moved["zero-3"]
+    assert took["fsdp"] > took["fsdp-1"] == took["zero-3"]
 
 
 def test_hybrid_sharding_keeps_gathers_inside_hosts():

@@ -9,8 +9,8 @@ from fabrictwin.workload.models import Model
 from fabrictwin.workload.spec import Collective, Sharding, Training
 
 KEY = "workload.training"
-IN_PASS = ("zero-2", "zero-3", "fsdp")  # strategies that exchange something in every pass
-WHOLE_PARAMETERS = ("none", "zero-1", "zero-2")
+IN_PASS = ("zero-2", "zero-3", "fsdp", "fsdp-1")
+SHARDED = ("zero-3", "fsdp", "fsdp-1")  # strategies that exchange something in every pass
 
 
 class Wrong:
@@ -141,7 +141,7 @@ def check_switches(training: Training, model: Model, dp: int, wrong: Wrong) -> i
     elif sharding.ranks is not None:
         raise wrong("sharding.ranks", f"got {sharding.ranks}, expected none with {strategy}: it shards over all")
     _check_overlap(training, wrong)
-    if strategy not in ("zero-3", "fsdp"):
+    if strategy not in SHARDED:
         default = Sharding()
         for key in ("prefetch", "reshard_after_forward"):
             if getattr(sharding, key) != getattr(default, key):

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from fabrictwin import catalog
 from fabrictwin.program.program import NONE
 from fabrictwin.units import PS_PER_S
+from fabrictwin.workload.checks import IN_PASS
 from fabrictwin.workload.script import Kind
 from fabrictwin.workload.segments import Segment, buckets
 
@@ -129,7 +130,7 @@ class Finish:
         if self._as_dense:
             dense, experts = dense + experts, 0
         size = self.job.gradient_bytes
-        if self.low.reduced or self.strategy in ("zero-2", "zero-3", "fsdp"):
+        if self.low.reduced or self.strategy in IN_PASS:
             shard = -(-dense // (self.layout.width * self.layout.cp))
             if self.layout.units > 1:
                 ready = self._all_reduce(s, "copies", shard * size, ready, "gradient all-reduce of copies")

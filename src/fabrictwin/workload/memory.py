@@ -31,6 +31,7 @@ from typing import Literal
 
 from fabrictwin import catalog
 from fabrictwin.units import format_size
+from fabrictwin.workload.checks import IN_PASS
 from fabrictwin.workload.job import Job
 from fabrictwin.workload.models import Model
 
@@ -137,7 +138,7 @@ class Memory:
         return text if self.fits else f"{text}: does not fit, {format_size(self.over_bytes)} too much"
 
 
-_ZERO: dict[str, Literal[0, 1, 2, 3]] = {"none": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "fsdp": 0}
+_ZERO: dict[str, Literal[0, 1, 2, 3]] = {"none": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "fsdp": 0, "fsdp-1": 0}
 
 
 def holding_of(job: Job) -> Holding:
@@ -160,8 +161,8 @@ def holding_of(job: Job) -> Holding:
         attention=training.attention,
         schedule=_schedule(job),
         zero=_ZERO[strategy],
-        fsdp=strategy == "fsdp",
-        shards=layout.width * layout.cp if strategy in ("zero-2", "zero-3", "fsdp") else None,
+        fsdp=strategy in ("fsdp", "fsdp-1"),
+        shards=layout.width * layout.cp if strategy in IN_PASS else None,
         gradient_bytes=job.gradient_bytes,
         sparse_layers=tuple(
             sum(job.model.is_sparse(layer) for chunk in range(job.chunks) for layer in job.layers_of(s, chunk))

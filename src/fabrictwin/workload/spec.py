@@ -48,10 +48,11 @@ class Sharding(Section):
     """Who holds what of parameters, gradients and optimizer state among data-parallel ranks.
 
     `none` is DistributedDataParallel; zero-1 shards optimizer state, zero-2 gradients too, zero-3 and fsdp (the
-    same traffic) parameters too. `ranks` shards within so many data-parallel ranks and copies beyond (hybrid).
+    same traffic; fsdp-1 is PyTorch's first, of flat parameters) parameters too. `ranks` shards within so many
+    data-parallel ranks and copies beyond (hybrid).
     """
 
-    strategy: Literal["none", "zero-1", "zero-2", "zero-3", "fsdp"] = "none"
+    strategy: Literal["none", "zero-1", "zero-2", "zero-3", "fsdp", "fsdp-1"] = "none"
     ranks: Count | None = None
     prefetch: Annotated[int, Field(strict=True, ge=0, le=8)] = 1  # layers whose parameters are gathered ahead
     reshard_after_forward: bool = True

@@ -6,11 +6,12 @@ before it, as in Megatron-LM's batched blocking exchanges. Activations go to the
 without sequence parallelism each tensor-parallel rank sends its slice and the receivers gather it (Narayanan et
 al. 2021, section 4.1) unless `scatter_gather` is off.
 
-Parameters sharded over data-parallel ranks (zero-3, fsdp) are gathered layer by layer in every pass, `prefetch`
-layers ahead, and gradients reduce-scattered beside the next layer's backward; the one after waits for it, so that
-one is under way at a time (as PyTorch's FSDP does; Zhao et al. 2023, arXiv 2304.11277, section 3.3). On a
-single stage the last layer's parameters stay from forward to backward. zero-2 reduces the gradients of every
-micro-batch by bucket. What happens once a step is `finish`'s.
+Parameters sharded over data-parallel ranks (zero-3, fsdp, fsdp-1) are gathered layer by layer in every pass,
+`prefetch` layers ahead, and gradients reduce-scattered beside the next layer's backward; the one after waits for it,
+so that one is under way at a time (as PyTorch's FSDP does; Zhao et al. 2023, arXiv 2304.11277, section 3.3). On a
+single stage the last layer's parameters stay from forward to backward. FSDP 2 (`fsdp`) copies what it gathered into
+each parameter, and gradients into the buffer that it scatters; FSDP 1 and ZeRO have flat ones and need neither.
+zero-2 reduces the gradients of every micro-batch by bucket. What happens once a step is `finish`'s.
 
 Left out: embedding-gradient scaling, gradient-norm reductions of a few bytes, the data loader.
 """
@@ -26,11 +27,12 @@ from fabrictwin.program import collectives
 from fabrictwin.program.builder import Block, ProgramBuilder, inlet
 from fabrictwin.program.program import NONE, Program
 from fabrictwin.workload.chain import Chain
-from fabrictwin.workload.checks import IN_PASS
+from fabrictwin.workload.checks import IN_PASS, SHARDED
 from fabrictwin.workload.groups import Groups, slowed_ps
 from fabrictwin.workload.job import Job
 from fabrictwin.workload.layout import Cells
 from fabrictwin.workload.pipeline import Pass, Task, order_of
+from fabrictwin.workload.roofline import NOTHING, Cost
 from fabrictwin.workload.script import Kind, Script, Talk
 from fabrictwin.workload.segments import Segment, Segments, buckets
 
@@ -83,7 +85,7 @@ class Lowering:
             order_of(schedule, s, self.layout.pp, job.chunks, job.micro_batches) for s in range(self.layout.pp)
         ]
         strategy = self.training.sharding.strategy
-        self.sharded = strategy in ("zero-3", "fsdp") and self.layout.width * self.layout.cp > 1
+        self.sharded = strategy in SHARDED and self.layout.width * self.layout.cp > 1
         self.reduced = strategy in IN_PASS and self.layout.width * self.layout.cp > 1
         sliced = self.training.scatter_gather or job.shape.sequence_parallel
         self.message_bytes = job.shape.tokens * job.model.hidden * 2 // (self.layout.tp if sliced else 1)
@@ -199,6 +201,8 @@ class Lowering:
         width = len(stage.actors)
         for i, script in enumerate(scripts):
             chain.wait(("gather", i))
+            if self.sharded:
+                chain.compute(self._copied_out(segments[i]), self.builder.label("forward", "compute"))
             if gates and (i == 0 or gates[i] is not gates[i - 1]):
                 number = sum(gates[j] is not gates[j - 1] for j in range(1, i + 1))
                 chain.gate(inlets * width + number * width)
@@ -222,7 +226,11 @@ class Lowering:
         pending: list[int] = []
         for i in range(n - 1, -1, -1):
             chain.wait(("gather", i))
+            if gathered and i != kept:
+                chain.compute(self._copied_out(segments[i]), self.builder.label("backward", "compute"))
             chain.lay(scripts[i])
+            if i in reduced:
+                chain.compute(self._copied_in(segments, reduced[i]), self.builder.label("backward", "compute"))
             if gathered and i - 1 - ahead >= 0:
                 chain.start(("gather", i - 1 - ahead), self._gather(segments[i - 1 - ahead]))
             if i in reduced:
@@ -259,6 +267,20 @@ class Lowering:
     def _reduction(self, segments: list[Segment]) -> Talk:
         size = self._whole(sum(segment.parameters for segment in segments), self.job.gradient_bytes)
         return Talk("shard", "reduce_scatter", size, self.training.overlap.collective_sms)
+
+    def _copied_out(self, segment: Segment) -> Cost:
+        """FSDP 2 shards each parameter by itself: what was gathered is copied into whole ones."""
+        if self.training.sharding.strategy != "fsdp":
+            return NOTHING
+        return self.segments.roof.stream(2 * self.job.parameter_bytes * segment.parameters)
+
+    def _copied_in(self, segments: list[Segment], which: list[int]) -> Cost:
+        """FSDP 2 copies gradients into the buffer that is scattered, in the precision that they are reduced in."""
+        if self.training.sharding.strategy != "fsdp":
+            return NOTHING
+        return self.segments.roof.stream(
+            (2 + self.job.gradient_bytes) * sum(segments[i].parameters for i in which)
+        )
 
     # --- what communication beside a whole pass costs it
 
