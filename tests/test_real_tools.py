@@ -312,13 +312,13 @@ def test_a_cut_cable_makes_the_real_opensm_route_around_it(cluster, tmp_path):
 
 def test_a_standby_opensm_stays_standby_and_takes_over_when_the_twins_manager_is_gone(cluster, tmp_path):
     with Up(cluster, tmp_path, manage=True) as up:
-        before = up.standing.hosted.manager.lid.copy()
+        before = up.standing.managers[0].manager.lid.copy()
         log = up.opensm("host-9 mlx5_0", wait_for="Entering STANDBY state")
         time.sleep(12)  # many polls of the master, and a sweep of the twin's
         assert "MASTER" not in log.read_text()
-        assert up.standing.hosted.manager.state == SmState.MASTER
+        assert up.standing.managers[0].manager.state == SmState.MASTER
         assert "SMINFO_MASTER" in up.tool("sminfo")
-        assert up.standing.hosted.manager.lid == before
+        assert up.standing.managers[0].manager.lid == before
         up.state.power_off(up.state.find("host-0/mlx5_0"), wall_ps())
         until = time.monotonic() + 60
         while time.monotonic() < until and "SUBNET UP" not in log.read_text():

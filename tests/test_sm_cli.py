@@ -53,11 +53,28 @@ def test_sm_brings_up_breaks_and_mends(cluster, capsys):
 def test_sm_prints_json(cluster, capsys):
     assert main(["sm", str(cluster), "--json", "--lmc", "2", "--engine", "minhop", "--do", "cut leaf-0/5"]) == OK
     said = json.loads(capsys.readouterr().out)
-    assert said["sweep"]["state"] == "master"
-    assert said["sweep"]["engine"] == "minhop"
-    assert said["datagrams"]["unanswered"] == 0
+    assert said["subnets"][0]["sweep"]["state"] == "master"
+    assert said["subnets"][0]["sweep"]["engine"] == "minhop"
+    assert said["subnets"][0]["datagrams"]["unanswered"] == 0
     assert said["events"][0]["broken_paths"] > 0
     assert said["events"][0]["outage_ps"] > 0
+
+
+def test_each_subnet_of_a_fabric_has_its_manager(tmp_path, capsys):
+    """Two planes: the two adapters of each host in switches of their own."""
+    cables = [f"  - 's{plane}/{i + 1} - h{i}/mlx5_{plane} ; 200 Gb/s ; 3 m'" for plane in (0, 1) for i in range(3)]
+    path = tmp_path / "planes.yaml"
+    hosts = [f"  - {{name: h{i}, nics: [mlx5_0, mlx5_1]}}" for i in range(3)]
+    switches = [f"  - {{name: s{plane}, type: qm8700, ports: 40}}" for plane in (0, 1)]
+    path.write_text(
+        "\n".join(["technology: infiniband", "hosts:", *hosts, "switches:", *switches, "cables:", *cables]) + "\n"
+    )
+    kept = tmp_path / "guid2lid"
+    assert main(["sm", str(path), "--host", "h1/mlx5_1", "--guid2lid", str(kept), "--do", "cut s0/2"]) == OK
+    out = capsys.readouterr().out
+    assert out.count("master: 4 nodes, 1 switches, 3 adapters, 4 LIDs") == 2
+    assert "gone: h1 mlx5_0/1" in out
+    assert len(kept.read_text().splitlines()) == 8
 
 
 def test_sm_keeps_lids_in_a_file(cluster, tmp_path, capsys):

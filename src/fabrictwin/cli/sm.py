@@ -63,17 +63,17 @@ def sm(
         raise ConfigError(str(error), key="--mad-time or --hop-time") from None
     rehearsal = Rehearsal(open_endpoint(cluster), host=host, settings=settings, guid2lid=guid2lid, timing=timing)
     first = rehearsal.start()
-    statistics = rehearsal.hosted.transport.statistics
     if not json_:
-        typer.echo("\n".join(sweep_lines(first, len(rehearsal.hosted.manager.lid), statistics)))
+        for one, report in zip(rehearsal.managers, first, strict=True):
+            typer.echo("\n".join(sweep_lines(report, len(one.manager.lid), one.transport.statistics)))
     events = []
     for line in do:
         events.append(rehearsal.do(line))
         if not json_:
             typer.echo("\n".join(event_lines(events[-1])))
     if json_:
-        typer.echo(json.dumps(as_json(first, statistics, events), indent=2))
-    if first.state.name == "NOT_ACTIVE":
+        typer.echo(json.dumps(as_json(rehearsal, first, events), indent=2))
+    if any(report.state.name == "NOT_ACTIVE" for report in first):
         raise typer.Exit(1)
 
 

@@ -89,6 +89,21 @@ def first_adapter(endpoint: Endpoint) -> int:
     )
 
 
+def one_for_each_plane(endpoint: Endpoint, chosen: int = NONE) -> list[int]:
+    """Where managers run: in each subnet of the fabric `chosen`, or the first channel adapter with a link.
+
+    The subnet of `chosen` comes first, then in the order of planes.
+    """
+    state = endpoint.state
+    plane = state.fabric.node_plane[state.fabric_node].tolist()
+    found: dict[int, int] = {} if chosen == NONE else {plane[chosen]: chosen}
+    for m, switch in enumerate(state.is_switch):
+        if not switch and state.link[state.end_slot(m)] != NONE:
+            found.setdefault(plane[m], m)
+    first = [] if chosen == NONE else [chosen]
+    return first + [m for _, m in sorted(found.items()) if m not in first]
+
+
 def settle(hosted: list[HostedManager], now_ps: int, *, rounds: int = 16) -> int:
     """Deliver traps and let managers sweep until none wants to any more. Returns the time then.
 

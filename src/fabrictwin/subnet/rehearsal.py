@@ -12,7 +12,7 @@ from fabrictwin.subnet.agents.network import Network
 from fabrictwin.subnet.agents.state import SubnetState
 from fabrictwin.subnet.console import find_node, obey
 from fabrictwin.subnet.endpoint import Endpoint
-from fabrictwin.subnet.hosting import HostedManager, first_adapter, settle
+from fabrictwin.subnet.hosting import HostedManager, one_for_each_plane, settle
 from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.lids import read_guid2lid, write_guid2lid
 from fabrictwin.subnet.manager.manager import Memory, SweepReport
@@ -37,12 +37,12 @@ def open_endpoint(cluster: Path) -> Endpoint:
         raise error.within(file=cluster) from None
 
 
-def manager_node(endpoint: Endpoint, host: str) -> int:
-    """Where the manager runs: the named node, or the first adapter with a link. Raises ConfigError."""
-    m = find_node(endpoint.state, host) if host else first_adapter(endpoint)
-    if m == NONE:
+def manager_nodes(endpoint: Endpoint, host: str) -> list[int]:
+    """Where managers run, one a subnet; `host` names the first's node. Raises ConfigError."""
+    nodes = one_for_each_plane(endpoint, find_node(endpoint.state, host) if host else NONE)
+    if not nodes:
         raise ConfigError("got no adapter with a cable, expected one for the manager to run on", key="cluster")
-    return m
+    return nodes
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Event:
 
 
 class Rehearsal:
-    """A manager at work on a fabric in this process, on the twin's own clock."""
+    """A manager at work on each subnet of a fabric in this process, on the twin's own clock."""
 
     def __init__(
         self,
@@ -82,31 +82,44 @@ class Rehearsal:
     ) -> None:
         self.endpoint = endpoint
         self.guid2lid = guid2lid
-        memory = Memory({} if guid2lid is None else read_guid2lid(guid2lid))
-        m = manager_node(endpoint, host)
-        self.hosted = HostedManager(endpoint, m, settings=settings, memory=memory, timing=timing)
+        kept = {} if guid2lid is None else read_guid2lid(guid2lid)
+        self.managers = [
+            HostedManager(endpoint, m, settings=settings, memory=Memory(dict(kept)), timing=timing)
+            for m in manager_nodes(endpoint, host)
+        ]
         self.now_ps = 0
 
-    def start(self) -> SweepReport:
-        """The first sweep."""
-        self.now_ps = settle([self.hosted], 0)
+    def start(self) -> list[SweepReport]:
+        """The first sweep of each subnet."""
+        self.now_ps = settle(self.managers, 0)
         self._remember()
-        return self.hosted.reports[0]
+        return [one.reports[0] for one in self.managers]
 
     def do(self, line: str) -> Event:
-        """Break or mend something and let the manager deal with it. Raises ConfigError."""
-        at, before = self.now_ps, len(self.hosted.reports)
+        """Break or mend something and let the managers deal with it. Raises ConfigError."""
+        at, before = self.now_ps, [len(one.reports) for one in self.managers]
         obey(self.endpoint.state, line, at)
-        self.now_ps = settle([self.hosted], at)
+        self.now_ps = settle(self.managers, at)
         self._remember()
-        return Event(line, at, tuple(self.hosted.reports[before:]))
+        sweeps = [r for one, n in zip(self.managers, before, strict=True) for r in one.reports[n:]]
+        return Event(line, at, tuple(sweeps))
 
     def _remember(self) -> None:
         if self.guid2lid is not None:
-            manager = self.hosted.manager
-            ends = [port for node in manager.subnet.nodes.values() for port in node.ends()]
-            lmcs = {port_guid(port): port.info.lmc for port in ends}
-            write_guid2lid(self.guid2lid, manager.memory.lid, lmcs)
+            remember(self.guid2lid, self.managers)
+
+
+def remember(path: Path, managers: list[HostedManager]) -> None:
+    """Write what all managers know of LIDs."""
+    lids: dict[int, int] = {}
+    lmcs: dict[int, int] = {}
+    for one in managers:
+        lids |= {guid: lid for guid, lid in one.manager.memory.lid.items() if guid not in lids}
+    for one in managers:
+        lids |= one.manager.lid
+        for node in one.manager.subnet.nodes.values():
+            lmcs |= {port_guid(port): port.info.lmc for port in node.ends()}
+    write_guid2lid(path, lids, lmcs)
 
 
 def sweep_lines(report: SweepReport, lids: int, statistics: Statistics) -> list[str]:
@@ -143,17 +156,16 @@ def event_lines(event: Event) -> list[str]:
     return lines
 
 
-def as_json(report: SweepReport, statistics: Statistics, events: list[Event]) -> dict[str, Any]:
+def as_json(rehearsal: Rehearsal, first: list[SweepReport], events: list[Event]) -> dict[str, Any]:
     """All of it, for programs. Times in picoseconds."""
-    first = asdict(report) | {"state": report.state.name.lower(), "findings": [str(f) for f in report.findings]}
-    counted = {
-        "requests": statistics.requests,
-        "repeated": statistics.repeated,
-        "unanswered": statistics.unanswered,
-    }
+    subnets = []
+    for one, report in zip(rehearsal.managers, first, strict=True):
+        sent = one.transport.statistics
+        counted = {"requests": sent.requests, "repeated": sent.repeated, "unanswered": sent.unanswered}
+        said = {"state": report.state.name.lower(), "findings": [str(f) for f in report.findings]}
+        subnets.append({"sweep": asdict(report) | said, "datagrams": counted, "lids": len(one.manager.lid)})
     return {
-        "sweep": first,
-        "datagrams": counted,
+        "subnets": subnets,
         "events": [
             {
                 "what": event.what,

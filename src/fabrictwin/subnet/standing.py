@@ -20,9 +20,9 @@ from fabrictwin.subnet.console import obey
 from fabrictwin.subnet.endpoint import Endpoint, node_id, pack_frame
 from fabrictwin.subnet.hosting import HostedManager
 from fabrictwin.subnet.manager.config import Settings
-from fabrictwin.subnet.manager.lids import read_guid2lid, write_guid2lid
-from fabrictwin.subnet.manager.manager import Memory
-from fabrictwin.subnet.rehearsal import manager_node, sweep_lines
+from fabrictwin.subnet.manager.lids import read_guid2lid
+from fabrictwin.subnet.manager.manager import Memory, SweepReport
+from fabrictwin.subnet.rehearsal import manager_nodes, remember, sweep_lines
 from fabrictwin.subnet.serve import Server, wall_ps
 
 CLIENT_TIMEOUT_S = 1.0
@@ -49,18 +49,19 @@ class Standing:
         self.say = say
         self.guid2lid = guid2lid
         self.console = console
-        self.hosted: HostedManager | None = None
+        self.managers: list[HostedManager] = []
         if manage:
-            memory = Memory({} if guid2lid is None else read_guid2lid(guid2lid))
-            m = manager_node(endpoint, host)
-            self.hosted = HostedManager(endpoint, m, settings=settings, memory=memory, now_ps=wall_ps())
-            self.hosted.transport.ask_client = self._ask_client
-            # clients cannot take part in RMPP: an answer that is not confirmed is not repeated
-            self.hosted.manager.administration.rmpp_retries = 0
+            kept = {} if guid2lid is None else read_guid2lid(guid2lid)
+            for m in manager_nodes(endpoint, host):
+                one = HostedManager(endpoint, m, settings=settings, memory=Memory(dict(kept)), now_ps=wall_ps())
+                one.transport.ask_client = self._ask_client
+                # clients cannot take part in RMPP: an answer that is not confirmed is not repeated
+                one.manager.administration.rmpp_retries = 0
+                self.managers.append(one)
         self.server = Server(endpoint, name=name, udp_port=udp_port)
         self.server.idle = self._idle
         self._typed = b""
-        self._said = 0
+        self._said = [0] * len(self.managers)
         self._next_sweep = 0.0
         self._stopped = False
 
@@ -96,23 +97,26 @@ class Standing:
         self._stopped = True
 
     def _idle(self) -> None:
-        hosted = self.hosted
-        if hosted is None:
-            return
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + SWEEP_S
-            hosted.manager.wants_sweep = True
-        self.server.send_all(hosted.step(wall_ps()))
-        for report in hosted.reports[self._said :]:
-            if report.kind == "heavy":
-                lines = sweep_lines(report, len(hosted.manager.lid), hosted.transport.statistics)
-                self.say("\n".join([lines[0], *lines[1:2], *lines[3:]]))
-            elif report.rerouting is not None and report.rerouting.entries:
-                gone = f"; gone: {', '.join(report.gone)}" if report.gone else ""
-                self.say(f"rerouted: {report.rerouting.entries:,} table entries changed{gone}")
-            if self.guid2lid is not None:
-                write_guid2lid(self.guid2lid, hosted.manager.memory.lid, {})
-        self._said = len(hosted.reports)
+            for one in self.managers:
+                one.manager.wants_sweep = True
+        for number, one in enumerate(self.managers):
+            self.server.send_all(one.step(wall_ps()))
+            fresh = one.reports[self._said[number] :]
+            self._said[number] = len(one.reports)
+            for report in fresh:
+                self._tell(one, report)
+            if fresh and self.guid2lid is not None:
+                remember(self.guid2lid, self.managers)
+
+    def _tell(self, one: HostedManager, report: SweepReport) -> None:
+        if report.kind == "heavy":
+            lines = sweep_lines(report, len(one.manager.lid), one.transport.statistics)
+            self.say("\n".join([*lines[:2], *lines[3:]]))
+        elif report.rerouting is not None and report.rerouting.entries:
+            gone = f"; gone: {', '.join(report.gone)}" if report.gone else ""
+            self.say(f"rerouted: {report.rerouting.entries:,} table entries changed{gone}")
 
     def _read_lines(self) -> None:
         """What was typed, without Python's buffer: a line in it would wait for the next one."""
