@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.network import Frame
 from fabrictwin.subnet.manager import multicast
 from fabrictwin.subnet.manager.config import IPOIB_QKEY
-from fabrictwin.subnet.manager.discovery import Node, Port
-from fabrictwin.subnet.manager.matching import Matcher, link_rate_bps, satisfies, subscribed, suits
+from fabrictwin.subnet.manager.discovery import Node
+from fabrictwin.subnet.manager.matching import LIFE_TIME, MOST_RECORDS, Matcher, Refusal, satisfies, subscribed
+from fabrictwin.subnet.manager.paths import Paths
 from fabrictwin.subnet.manager.tables import port_guid
 from fabrictwin.subnet.rmpp import RETRIES, Sender, segments
 from fabrictwin.subnet.rmpp import Kind as RmppKind
-from fabrictwin.subnet.wire import notice, sa, speeds
+from fabrictwin.subnet.wire import notice, sa
 from fabrictwin.subnet.wire.fields import Attribute, MadError
 from fabrictwin.subnet.wire.header import Method, SaMad, SaStatus, Status
 from fabrictwin.subnet.wire.perf import ClassPortInfo
@@ -34,20 +34,10 @@ if TYPE_CHECKING:
     from fabrictwin.subnet.manager.manager import SubnetManager
 
 PS_PER_S = 10**12
-MOST_RECORDS = 500_000  # beyond it a table is refused, not cut
-LIFE_TIME = 18  # 4.096 us x 2^18: what a packet may live at most
 REPORT_TIMEOUT_PS = PS_PER_S
 REPORT_RETRIES = 3
 FOREVER_S = 0xFFFFFFFF
 _OPTIONAL = 1 << 1 | 1 << 2 | 1 << 3  # ClassPortInfo: InformInfo from any trap, optional records, UD multicast
-
-
-class Refusal(Exception):  # noqa: N818 - a status, not a fault
-    """A request that ends with a status."""
-
-    def __init__(self, status: int) -> None:
-        self.status = status
-        super().__init__(f"status 0x{status:04x}")
 
 
 @dataclass
@@ -78,6 +68,7 @@ class Administration:
 
     def __init__(self, manager: SubnetManager) -> None:
         self.manager = manager
+        self._paths = Paths(manager)
         self.groups: dict[int, multicast.Group] = {}
         self.services: dict[tuple[int, int, int], Service] = {}
         self.subscriptions: list[Subscription] = []
@@ -191,7 +182,7 @@ class Administration:
     def query(self, mad: SaMad) -> Iterable[Attribute]:
         """The records that match a query. Raises Refusal where there are too many to send."""
         if mad.attribute == RecordId.PATH:
-            return self._paths(sa.PathRecord.decode(mad.data), mad.component_mask)
+            return self._paths.query(sa.PathRecord.decode(mad.data), mad.component_mask)
         if mad.attribute not in self._tables:
             raise Refusal(Status.BAD_METHOD)
         kind = self._kinds[mad.attribute]
@@ -239,8 +230,8 @@ class Administration:
 
     def _sm_records(self, asked: Attribute) -> Iterator[Attribute]:
         own = self.manager.subnet.own
-        yield sa.SmInfoRecord(lid=own.info.lid if own else 0, info=self.manager.sm_info().encode())
-        for lid, info in self.manager.others.values():
+        yield sa.SmInfoRecord(lid=own.info.lid if own else 0, info=self.manager.election.sm_info().encode())
+        for lid, info in self.manager.election.others.values():
             yield sa.SmInfoRecord(lid=lid, info=info.encode())
 
     def _link_records(self, asked: Attribute) -> Iterator[Attribute]:
@@ -253,85 +244,6 @@ class Administration:
                         to_port=port.peer.number,
                         to_lid=(port.peer.node.end if port.peer.node.is_switch else port.peer).info.lid,
                     )
-
-    # -- paths ---------------------------------------------------------------------------------------------
-
-    def _paths(self, asked: sa.PathRecord, mask: int) -> Iterable[Attribute]:
-        wanted = set(sa.components(sa.PathRecord, mask))
-        sources = self._ends(asked.sgid if "sgid" in wanted else 0, asked.slid if "slid" in wanted else 0)
-        targets = self._ends(asked.dgid if "dgid" in wanted else 0, asked.dlid if "dlid" in wanted else 0)
-        each = 1 << self.manager.settings.lmc
-        if len(sources) * len(targets) * each > MOST_RECORDS:
-            raise Refusal(SaStatus.NO_RESOURCES)
-        at_most = asked.num_path if "num_path" in wanted else 127
-        found: list[Attribute] = []
-        for source, _ in sources:
-            for target, offset in targets:
-                offsets = [offset] if offset != NONE else range(1 << target.info.lmc)
-                count = 0
-                for k in offsets:
-                    record = self._path(source, target, k)
-                    if record is None or not suits(asked, record, wanted):
-                        continue
-                    found.append(record)
-                    count += 1
-                    if count >= at_most:
-                        break
-        return found
-
-    def _ends(self, gid: int, lid: int) -> list[tuple[Port, int]]:
-        """(port, offset of the LID asked for) of the ports meant; NONE is any LID of the port."""
-        manager = self.manager
-        if gid:
-            if gid >> 64 not in (manager.settings.gid_prefix, 0xFE80 << 48):
-                raise Refusal(SaStatus.INVALID_GID)
-            port = manager.by_guid.get(gid & 0xFFFFFFFFFFFFFFFF)
-            return [] if port is None else [(port, NONE)]
-        if lid:
-            port = manager.by_lid(lid)
-            return [] if port is None else [(port, lid - port.info.lid)]
-        return [(port, NONE) for port in manager.by_guid.values()]
-
-    def _path(self, source: Port, target: Port, offset: int) -> sa.PathRecord | None:
-        """The path that the tables lead along; None where they do not arrive."""
-        manager, settings = self.manager, self.manager.settings
-        lid = target.info.lid + offset
-        pkey = manager.common_pkey(port_guid(source), port_guid(target))
-        if not pkey:
-            return None
-        mtu, rate, hops = min(source.info.mtu_cap, settings.mtu_code), 1 << 62, 0
-        at = source
-        while at.node is not target.node:
-            if at.node.is_switch:
-                row = manager.programmer.lft.get(at.node.guid)
-                out = 255 if row is None or lid >= len(row) else int(row[lid])
-                port = at.node.ports.get(out) if 0 < out < 255 else None
-            else:
-                port = at
-            if port is None or port.peer is None or hops > 64:
-                return None
-            mtu = min(mtu, port.info.neighbor_mtu)
-            rate = min(rate, link_rate_bps(port.info))
-            at = port.peer
-            hops += 1
-        width, speed = speeds.link_of(rate if hops else link_rate_bps(source.info))
-        return sa.PathRecord(
-            dgid=settings.gid_prefix << 64 | port_guid(target),
-            sgid=settings.gid_prefix << 64 | port_guid(source),
-            dlid=lid,
-            slid=source.info.lid,
-            hop_limit=0,
-            reversible=1,
-            num_path=1,
-            pkey=pkey,
-            sl=manager.service_level(source, lid),
-            mtu_selector=Selector.EXACTLY,
-            mtu=mtu,
-            rate_selector=Selector.EXACTLY,
-            rate=speeds.rate_code(width, speed),
-            packet_life_time_selector=Selector.EXACTLY,
-            packet_life_time=LIFE_TIME if hops else 0,
-        )
 
     # -- multicast -----------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from fabrictwin.subnet.manager import multicast
 from fabrictwin.subnet.manager.administration import Administration
 from fabrictwin.subnet.manager.config import FULL, Settings
 from fabrictwin.subnet.manager.discovery import Discovery, Finding, Kind, Node, Port, Subnet
+from fabrictwin.subnet.manager.election import Election
 from fabrictwin.subnet.manager.lids import Wish, assign
 from fabrictwin.subnet.manager.programming import Programmer
 from fabrictwin.subnet.manager.tables import (
@@ -35,25 +36,18 @@ from fabrictwin.subnet.manager.tables import (
     port_guid,
     reroute,
 )
-from fabrictwin.subnet.manager.transport import HERE, Path, Transport, get, put
+from fabrictwin.subnet.manager.transport import Path, Transport, get
 from fabrictwin.subnet.wire.fields import MadError
-from fabrictwin.subnet.wire.header import DIRECTION, SMP_DATA, MadClass, Method
+from fabrictwin.subnet.wire.header import SMP_DATA, MadClass, Method
 from fabrictwin.subnet.wire.notice import Notice, Trap
 from fabrictwin.subnet.wire.smp import (
     AttributeId,
-    Capability,
-    NodeInfo,
     PhysState,
     PortInfo,
     PortState,
-    SmInfo,
     SmState,
     SwitchInfo,
 )
-
-# modifiers of a Set of SMInfo (IBTA volume 1, 14.4.1)
-HANDOVER, ACKNOWLEDGE, DISABLE, STANDBY, DISCOVER = 1, 2, 3, 4, 5
-POLL_PS = 10**12
 
 
 @dataclass(frozen=True)
@@ -103,24 +97,31 @@ class SubnetManager:
         self.settings = settings or Settings()
         self.memory = memory or Memory()
         transport.m_key = self.settings.m_key
-        self.state = SmState.DISCOVERING
+        self.election = Election(transport, self.settings)
         self.subnet = Subnet()
         self.programmer = Programmer(transport, self.settings)
         self.administration = Administration(self)
         self.lid: dict[int, int] = {}
         self.graph: Graph | None = None
         self.tables: Tables | None = None
-        self.others: dict[int, tuple[int, SmInfo]] = {}  # other managers by GUID: LID and what they said
-        self.wants_sweep = True
         self.by_guid: dict[int, Port] = {}
         self._by_lid: dict[int, Port] = {}
-        self._guid = 0
-        self._activity = 0
-        self._master: Node | None = None
-        self._missed = 0
-        self._next_poll_ps = 0
         self._told: set[int] = set()  # switches whose traps came since the last sweep
         self._doubtful: dict[int, Node] = {}  # switches that lost a link in this sweep
+
+    @property
+    def state(self) -> SmState:
+        """What this manager is among managers."""
+        return self.election.state
+
+    @property
+    def wants_sweep(self) -> bool:
+        """Whether something calls for a sweep."""
+        return self.election.wants_sweep
+
+    @wants_sweep.setter
+    def wants_sweep(self, wanted: bool) -> None:
+        self.election.wants_sweep = wanted
 
     # -- sweeps --------------------------------------------------------------------------------------------
 
@@ -130,19 +131,19 @@ class SubnetManager:
         self.wants_sweep = False
         self._told.clear()
         self._doubtful.clear()
-        self._activity += 1
+        self.election.activity += 1
         found = Discovery(self.transport).run()
         before = self.subnet
         if found.own is None:
-            self.state = SmState.NOT_ACTIVE
+            self.election.state = SmState.NOT_ACTIVE
             self.subnet = found
             return self._report("heavy", started, (), (), None)
-        self._guid = port_guid(found.own)
+        self.election.guid = port_guid(found.own)
         self.subnet = found
-        if not self._elect():
+        if not self.election.elect(found):
             self.by_guid = {port_guid(port): port for node in found.nodes.values() for port in node.ends()}
             return self._report("heavy", started, (), (), None)
-        self.state = SmState.MASTER
+        self.election.state = SmState.MASTER
         self._forget_restarted(before)
         arrived, gone = self._compare(before, found) if before.own is not None else ([], [])
         self._configure(kind_of_change="heavy")
@@ -156,7 +157,7 @@ class SubnetManager:
         if self.state != SmState.MASTER or self.subnet.own is None:
             return self.sweep()
         self.wants_sweep = False
-        self._activity += 1
+        self.election.activity += 1
         before = {port_guid(port): port for node in self.subnet.nodes.values() for port in node.ends()}
         # those that told of it first: what they say gives the ways to the others that still lead there
         told = [self.subnet.nodes[guid] for guid in sorted(self._told) if guid in self.subnet.nodes]
@@ -293,7 +294,7 @@ class SubnetManager:
         self.administration.standing_groups()
         self.update_multicast()
         assert subnet.own is not None
-        programmer.ports(subnet, self.lid, sm_lid=self.lid[self._guid])
+        programmer.ports(subnet, self.lid, sm_lid=self.lid[self.election.guid])
         for kind, where, text in programmer.findings:
             subnet.find(kind, where, text)
 
@@ -380,95 +381,6 @@ class SubnetManager:
             rerouting=rerouting,
         )
 
-    # -- who is master -------------------------------------------------------------------------------------
-
-    def sm_info(self) -> SmInfo:
-        """What this manager says of itself. Its rank hangs on its GUID, so it must know that before anything."""
-        if not self._guid:
-            (answer,) = self.transport.exchange([get(HERE, AttributeId.NODE_INFO)])
-            if answer is not None and not answer[0]:
-                self._guid = NodeInfo.decode(answer[1]).port_guid
-        return SmInfo(
-            guid=self._guid,
-            sm_key=self.settings.sm_key,
-            act_count=self._activity,
-            priority=self.settings.priority,
-            sm_state=self.state,
-        )
-
-    def _ranks_above(self, other: SmInfo) -> bool:
-        """Higher priority wins, then the lower GUID (14.4.1)."""
-        return (-self.settings.priority, self._guid) < (-other.priority, other.guid)
-
-    def _elect(self) -> bool:
-        """Ask every other manager what it is; says whether this one is to be master."""
-        self.others = {}
-        nodes = [
-            (node, port)
-            for node in self.subnet.nodes.values()
-            for port in node.ends()
-            if port.info.capability_mask & Capability.IS_SM and port_guid(port) != self._guid
-        ]
-        answers = self.transport.exchange([get(node.path, AttributeId.SM_INFO) for node, _ in nodes])
-        above: list[tuple[Node, SmInfo]] = []
-        for (node, port), answer in zip(nodes, answers, strict=True):
-            if answer is None or answer[0]:
-                continue  # it says that it manages, and nobody is there to ask
-            info = SmInfo.decode(answer[1])
-            self.others[port_guid(port)] = (port.info.lid, info)
-            if info.sm_state == SmState.MASTER:
-                # a master keeps the subnet until it hands over, but one of lower rank is asked to
-                above.append((node, info))
-            elif info.sm_state in (SmState.DISCOVERING, SmState.STANDBY) and not self._ranks_above(info):
-                above.append((node, info))
-        if self.state == SmState.MASTER:
-            # the master goes on; one that ranks above it is given the subnet, by a SubnSet(SMInfo)
-            better = [(node, info) for node, info in above if not self._ranks_above(info)]
-            standby = [(node, info) for node, info in better if info.sm_state == SmState.STANDBY]
-            if not standby:
-                # two masters: the subnet was in two parts; the lower yields
-                rival = [(node, info) for node, info in better if info.sm_state == SmState.MASTER]
-                if rival:
-                    self._stand_by(rival[0][0])
-                    return False
-                return True
-            best = min(standby, key=lambda pair: (-pair[1].priority, pair[1].guid))
-            (answer,) = self.transport.exchange(
-                [put(best[0].path, AttributeId.SM_INFO, self.sm_info().encode(), HANDOVER)]
-            )
-            if answer is None or answer[0]:
-                return True
-            self._stand_by(best[0])
-            return False
-        if not above:
-            return True
-        masters = [pair for pair in above if pair[1].sm_state == SmState.MASTER]
-        best = min(masters or above, key=lambda pair: (-pair[1].priority, pair[1].guid))
-        self._stand_by(best[0])
-        return False
-
-    def _stand_by(self, master: Node) -> None:
-        self.state = SmState.STANDBY
-        self._master, self._missed = master, 0
-        self._next_poll_ps = self.transport.now_ps + POLL_PS
-
-    def _poll_master(self, now_ps: int) -> None:
-        """A standby manager asks the master whether it lives (14.4.1)."""
-        assert self._master is not None
-        self._next_poll_ps = now_ps + POLL_PS
-        (answer,) = self.transport.exchange([get(self._master.path, AttributeId.SM_INFO)])
-        info = None if answer is None or answer[0] else SmInfo.decode(answer[1])
-        if info is not None and info.sm_state == SmState.MASTER:
-            self._missed = 0
-            return
-        self._missed += 1
-        if info is not None and info.sm_state in (SmState.STANDBY, SmState.NOT_ACTIVE) and self._ranks_above(info):
-            self._missed = self.settings.take_over_after
-        if self._missed >= self.settings.take_over_after:
-            self.state = SmState.DISCOVERING
-            self._master = None
-            self.wants_sweep = True
-
     # -- what arrives --------------------------------------------------------------------------------------
 
     def receive(self, frame: Frame, now_ps: int) -> list[Frame]:
@@ -488,7 +400,7 @@ class SubnetManager:
                 return self._trap(frame, now_ps)
             attribute = mad[16] << 8 | mad[17]
             if attribute == AttributeId.SM_INFO and mad[3] in (Method.GET, Method.SET):
-                return [self._answer_sm_info(frame)]
+                return [self.election.answer(frame)]
         except MadError:
             pass
         return []
@@ -508,29 +420,9 @@ class SubnetManager:
         self.administration.report(told, port_guid(issuer) if issuer is not None else 0)
         return [Frame(frame.slid, frame.dlid, 0, 0, back), *self.administration.poll(now_ps)]
 
-    def _answer_sm_info(self, frame: Frame) -> Frame:
-        mad = frame.mad
-        modifier = int.from_bytes(mad[20:24], "big")
-        if mad[3] == Method.SET:
-            asked = SmInfo.decode(mad, SMP_DATA.start)
-            if modifier == HANDOVER and self.state == SmState.STANDBY:
-                self.state = SmState.DISCOVERING
-                self._master = None
-                self.wants_sweep = True
-            elif modifier == DISABLE and self.state == SmState.STANDBY:
-                self.state = SmState.NOT_ACTIVE
-            elif modifier == {SmState.NOT_ACTIVE: STANDBY, SmState.STANDBY: DISCOVER}.get(self.state):
-                self.state, self.wants_sweep = SmState.DISCOVERING, True
-            self.others[asked.guid] = (frame.slid, asked)
-        status = DIRECTION if mad[1] == MadClass.SUBN_DIRECTED else 0
-        data = self.sm_info().encode().ljust(64, b"\0")
-        answer = b"".join((mad[:3], b"\x81", status.to_bytes(2, "big"), mad[6:64], data, mad[128:]))
-        return Frame(frame.slid, frame.dlid, frame.sqp, frame.dqp, answer)
-
     def poll(self, now_ps: int) -> list[Frame]:
         """What is due by now."""
-        if self.state == SmState.STANDBY and self._master is not None and now_ps >= self._next_poll_ps:
-            self._poll_master(now_ps)
+        self.election.poll(now_ps)
         return self.administration.poll(now_ps) if self.state == SmState.MASTER else []
 
     # -- look-ups ------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from fabrictwin.subnet.wire.fields import Attribute
 from fabrictwin.subnet.wire.sa import Selector
 from fabrictwin.subnet.wire.smp import NodeInfo, PortInfo, SmInfo, SwitchInfo
 
+MOST_RECORDS = 500_000  # beyond it a table is refused, not cut
+LIFE_TIME = 18  # 4.096 us x 2^18: what a packet may live at most
 EVERY_TRAP = 0xFFFF
 EVERY_TYPE = 0xFFFF
 EVERY_PRODUCER = 0xFFFFFF
@@ -18,6 +20,14 @@ _INNER: dict[type[Attribute], type[Attribute]] = {
     sa.SwitchInfoRecord: SwitchInfo,
     sa.SmInfoRecord: SmInfo,
 }
+
+
+class Refusal(Exception):  # noqa: N818 - a status, not a fault
+    """A request that ends with a status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(f"status 0x{status:04x}")
 
 
 def subscribed(info: notice.InformInfo, told: notice.Notice) -> bool:
