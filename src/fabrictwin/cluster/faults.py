@@ -7,9 +7,10 @@ from functools import cached_property
 
 from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.fault_models import GpuFault, LinkFault, NoiseFault
 from fabrictwin.cluster.names import split_jack
 from fabrictwin.cluster.reach import first_adapter
-from fabrictwin.cluster.spec import LinkFault, Spec
+from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import did_you_mean
 
 
@@ -23,11 +24,12 @@ class CableFault:
 
 @dataclass(frozen=True)
 class SlowGpu:
-    """A GPU, as host index and its index in the host, whose compute takes `slowdown` times as long."""
+    """A GPU, as host index and its index in the host, whose compute takes longer, or which starts late."""
 
     host: int
     gpu: int
-    slowdown: float
+    slowdown: float = 1.0  # times as long
+    late_ps: int = 0
 
 
 class Jacks:
@@ -87,14 +89,17 @@ class Jacks:
 
 
 def find_faults(blueprint: Blueprint, spec: Spec) -> tuple[tuple[CableFault, ...], tuple[SlowGpu, ...]]:
-    """The spec's faults in this blueprint. Raises ConfigError for a name that is not there."""
+    """The spec's faults from the start in this blueprint. Raises ConfigError for a name that is not there."""
     jacks = Jacks(blueprint)
     cables: list[CableFault] = []
     gpus: list[SlowGpu] = []
     for i, fault in enumerate(spec.faults):
+        if isinstance(fault, NoiseFault) or (isinstance(fault, LinkFault) and fault.timed):
+            continue  # `disturbances` finds those
         key = f"faults[{i}].{'link' if isinstance(fault, LinkFault) else 'gpu'}"
         try:
             if isinstance(fault, LinkFault):
+                assert fault.rate is not None, "a link's fault without a time has a rate"
                 cable = jacks.cable(fault.link)
                 built = int(blueprint.cables.rate_bps[cable])
                 if fault.rate > built:
@@ -104,7 +109,7 @@ def find_faults(blueprint: Blueprint, spec: Spec) -> tuple[tuple[CableFault, ...
                     raise ValueError(f"got {fault.link!r}, a link that an earlier fault names")
                 cables.append(CableFault(cable, fault.rate))
             else:
-                gpus.append(_slow_gpu(jacks, fault.gpu, fault.slowdown))
+                gpus.append(_slow_gpu(jacks, fault))
                 if any(known.host == gpus[-1].host and known.gpu == gpus[-1].gpu for known in gpus[:-1]):
                     raise ValueError(f"got {fault.gpu!r}, a GPU that an earlier fault names")
         except ValueError as error:
@@ -112,7 +117,8 @@ def find_faults(blueprint: Blueprint, spec: Spec) -> tuple[tuple[CableFault, ...
     return tuple(cables), tuple(gpus)
 
 
-def _slow_gpu(jacks: Jacks, name: str, slowdown: float) -> SlowGpu:
+def _slow_gpu(jacks: Jacks, fault: GpuFault) -> SlowGpu:
+    name = fault.gpu
     host_name, gpu = split_jack(name)
     host = jacks.host(host_name)
     kind = jacks.blueprint.hosts[host].type
@@ -120,4 +126,4 @@ def _slow_gpu(jacks: Jacks, name: str, slowdown: float) -> SlowGpu:
     known = [f"gpu{i}" for i in range(count)]
     if gpu not in known:
         raise ValueError(f"got {name!r}, expected a GPU of {host_name} ({', '.join(known) or 'it has none'})")
-    return SlowGpu(host, known.index(gpu), slowdown)
+    return SlowGpu(host, known.index(gpu), fault.slowdown or 1.0, fault.late or 0)

@@ -21,10 +21,11 @@ from pydantic import (
     model_validator,
 )
 
+from fabrictwin.cluster.fault_models import Fault, GpuFault, LinkFault, NoiseFault, told_apart
 from fabrictwin.cluster.packet import Packet
 from fabrictwin.cluster.sections import Cluster, Count, Model, Seed
 from fabrictwin.errors import ConfigError
-from fabrictwin.units import Duration, Rate
+from fabrictwin.units import Duration
 from fabrictwin.yamlfile import Lines, Path_, config_error, line_of, read_yaml_file, undotted
 
 M = TypeVar("M", bound=BaseModel)
@@ -69,23 +70,6 @@ class Placement(Model):
         if self.order == "contiguous" and self.seed:
             raise ValueError("got a seed, which means nothing with order: contiguous")
         return self
-
-
-class LinkFault(Model):
-    """A link, named by either of its ends, that runs at another rate in both directions; dead at 0."""
-
-    link: str
-    rate: Rate
-
-
-class GpuFault(Model):
-    """A GPU whose compute takes `slowdown` times as long."""
-
-    gpu: str
-    slowdown: Annotated[float, Field(ge=1, le=1e6)]
-
-
-Fault = LinkFault | GpuFault
 
 
 Positive = Annotated[float, Field(gt=0, le=1e30)]
@@ -138,7 +122,7 @@ class Spec(Model):
     def _told_apart(cls, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             return value
-        return tuple(_fault(item, index) for index, item in enumerate(value))
+        return tuple(told_apart(item, index) for index, item in enumerate(value))
 
     @field_validator("cluster", mode="before")
     @classmethod
@@ -197,18 +181,6 @@ class Spec(Model):
     def to_dict(self) -> dict[str, Any]:
         """Plain data with units, from which `Spec.model_validate` makes an equal spec."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def _fault(item: Any, index: int) -> Any:
-    """The model that a fault's keys ask for: one clear error instead of one for each kind of fault."""
-    if not isinstance(item, Mapping):
-        return item
-    model = GpuFault if "gpu" in item or "slowdown" in item else LinkFault
-    try:
-        return model.model_validate(item)
-    except ValidationError as error:
-        found = config_error(error, model, data=item, path=("faults", index))
-        raise ConfigError(found.message, key=found.key) from None
 
 
 def _read_cluster(name: str, origin: Origin) -> Any:
@@ -281,6 +253,7 @@ __all__ = [
     "Fault",
     "GpuFault",
     "LinkFault",
+    "NoiseFault",
     "Origin",
     "Placement",
     "Run",

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build import build
-from fabrictwin.cluster.faults import find_faults
+from fabrictwin.cluster.disturbances import CableChange, find_disturbances
+from fabrictwin.cluster.faults import CableFault, find_faults
 from fabrictwin.cluster.sections import GeneratedCluster
 from fabrictwin.cluster.spec import Compare, Origin, Spec, load_spec, read_spec
 from fabrictwin.errors import ConfigError, InvariantError
@@ -26,9 +27,10 @@ from fabrictwin.routing.tables import DEFAULT_HASH
 from fabrictwin.run.result import Reference, RunResult
 from fabrictwin.simulate.packet_options import options_of
 from fabrictwin.simulate.play import play
-from fabrictwin.simulate.session import Session
+from fabrictwin.simulate.session import Session, TimedChange
 from fabrictwin.twin.twin import Twin
 from fabrictwin.units import PS_PER_S, format_rate, format_size
+from fabrictwin.workload.disturb import add_noise, begin_late
 from fabrictwin.workload.memory import Memory
 from fabrictwin.workload.spec import Workload, workload_schema
 from fabrictwin.workload.work import Lowered, Work
@@ -84,6 +86,7 @@ class Prepared:
     layout_line: str
     notes: tuple[str, ...]
     memory: Memory | None = None
+    changes: tuple[TimedChange, ...] = ()  # of links while the job runs
 
 
 def read(source: str | Path, stdin: TextIO | None = None) -> Spec:
@@ -129,11 +132,15 @@ def _located(spec: Spec) -> Iterator[None]:
         raise spec.error(key, error.message) from None
 
 
+def _dead(cables: tuple[CableFault, ...]) -> tuple[int, ...]:
+    return tuple(sorted(fault.cable for fault in cables if fault.rate_bps == 0))
+
+
 def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
     """The twin of a blueprint as the spec routes it, with the spec's dead and slow links."""
     routing = spec.cluster.routing
     cables, _ = find_faults(blueprint, spec)
-    dead = tuple(sorted(fault.cable for fault in cables if fault.rate_bps == 0))
+    dead = _dead(cables)
     twin = Twin(
         blueprint,
         engine="auto" if routing.engine == "default" else routing.engine,
@@ -148,12 +155,36 @@ def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
     return twin
 
 
+def _flat(fault: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in fault.items():
+        if isinstance(value, dict):
+            yield from ((f"{key} {inner}", one) for inner, one in value.items())
+        else:
+            yield key, " ".join(value) if isinstance(value, list) else value
+
+
 def fault_notes(spec: Spec) -> list[str]:
     """What the spec broke, a line each: two results of the same cluster must not look alike."""
     return [
-        "fault: " + ", ".join(f"{key} {value}" for key, value in fault.items())
+        "fault: " + ", ".join(f"{key} {value}" for key, value in _flat(fault))
         for fault in spec.to_dict().get("faults", [])
     ]
+
+
+def _changes(
+    spec: Spec, blueprint: Blueprint, twin: Twin, found: tuple[CableChange, ...]
+) -> tuple[TimedChange, ...]:
+    """Changes of cables as changes of the ports at both ends."""
+    if not found:
+        return ()
+    dead = _dead(find_faults(blueprint, spec)[0])
+    cables = {change.cable for change in found}
+    ports = {cable: twin.ports_of(cable - int(np.searchsorted(dead, cable))) for cable in cables}
+    return tuple(
+        TimedChange(change.time_ps, port, change.rate_bps, change.error_rate)
+        for change in found
+        for port in ports[change.cable]
+    )
 
 
 def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
@@ -163,17 +194,22 @@ def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
     stage("compiling the fabric")
     with _located(spec):
         twin = make_twin(spec, blueprint)
+        disturbed = find_disturbances(blueprint, spec)
     stage("lowering the workload")
     lowered = lower_workload(spec, blueprint, twin.fabric)
+    program = add_noise(lowered.program, twin.fabric, lowered.rank_node, disturbed.noise)
+    late = [gpu for gpu in find_faults(blueprint, spec)[1] if gpu.late_ps]
+    program = begin_late(program, twin.fabric, lowered.rank_node, late)
     return Prepared(
         spec=spec,
         twin=twin,
-        program=lowered.program,
+        program=program,
         rank_node=lowered.rank_node,
         work=lowered.work,
         layout_line=lowered.layout_line,
         notes=(*fault_notes(spec), *blueprint.notes, *lowered.notes, *_unused(spec)),
         memory=lowered.memory,
+        changes=_changes(spec, blueprint, twin, disturbed.changes),
     )
 
 
@@ -201,7 +237,7 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
             _ = twin.routes
     stage(f"simulating at {spec.run.fidelity} fidelity")
     with _located(spec):
-        trace = play(prepared.program, prepared.rank_node, _session(prepared))
+        trace = play(prepared.program, prepared.rank_node, _session(prepared), prepared.changes)
     if (trace.end_op_ps < trace.start_ps).any() or (trace.start_ps < 0).any():
         first = int(np.flatnonzero((trace.end_op_ps < trace.start_ps) | (trace.start_ps < 0))[0])
         label = prepared.program.labels[int(prepared.program.operations.label[first])].name

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from fabrictwin.errors import InvariantError
+from collections.abc import Sequence
+
+from fabrictwin.errors import InvariantError, SimulatedError
 from fabrictwin.fabric.fabric import I32
 from fabrictwin.program.program import Program
-from fabrictwin.simulate.session import Session
+from fabrictwin.simulate.session import LinkChange, Session, TimedChange
 from fabrictwin.trace.trace import Trace
 
 
-def play(program: Program, rank_node: I32, session: Session) -> Trace:
+def play(program: Program, rank_node: I32, session: Session, changes: Sequence[TimedChange] = ()) -> Trace:
     """Post the whole program, run it to its end, and say what happened.
 
-    `rank_node[r]` is the fabric node of rank r's memory. Raises InvariantError where it never ends.
+    `rank_node[r]` is the fabric node of rank r's memory; `changes` happen to links so long after the start, in
+    that order. Raises InvariantError where it never ends, SimulatedError where that is a link's fault.
     """
     if not len(program.operations):
         raise InvariantError(f"{program.name} has no operations: a run that does nothing answers nothing")
     before = session.counters()
     first = session.post(program.operations, program.communications, rank_node)
     began = session.now_ps
-    session.advance()
     n = len(program.operations)
+    _run(session, changes, began, first + n)
     started = session.started_ps()[first : first + n]
     ended = session.ended_ps()[first : first + n]
     counters = session.counters()
@@ -34,3 +37,33 @@ def play(program: Program, rank_node: I32, session: Session) -> Trace:
         end_op_ps=ended - began,
         counters=moved,
     )
+
+
+def _run(session: Session, changes: Sequence[TimedChange], began: int, operations: int) -> None:
+    """Advance to the end; what is still to happen to links when everything has ended never does."""
+    if session.fidelity == "packet" and changes:
+        from fabrictwin.simulate.packet import PacketSession
+        from fabrictwin.simulate.packet_network import LinkFault
+
+        # its loop knows of changes to come: what waits for a repair is not stuck
+        assert isinstance(session, PacketSession)
+        for c in changes:
+            session.network.at(LinkFault(began + c.time_ps, c.port, c.rate_bps, c.error_rate))
+        session.advance()
+        return
+    down: set[int] = set()
+    done = 0
+    for change in changes:
+        if change.error_rate is not None:
+            raise InvariantError(f"bit errors at fidelity {session.fidelity}")
+        done += len(session.advance(began + change.time_ps).operation)
+        if done == operations:
+            return
+        session.change(LinkChange(change.port, change.rate_bps))
+        (down.add if change.rate_bps == 0 else down.discard)(change.port)
+    try:
+        session.advance()
+    except InvariantError as error:
+        if not down:
+            raise
+        raise SimulatedError("link down", "a job that waits for it", str(error)) from None

@@ -33,6 +33,16 @@ class LinkChange:
     rate_bps: int | None
 
 
+@dataclass(frozen=True)
+class TimedChange:
+    """A port's directed link changes at a time: as `LinkChange`, or with `error_rate` its bit errors."""
+
+    time_ps: int
+    port: int
+    rate_bps: int | None = None
+    error_rate: float | None = None  # chance that a bit is hit, after correction
+
+
 class Session(Protocol):
     """One engine at work over one fabric. Time only advances."""
 

@@ -82,8 +82,8 @@ class Twin:
     def now_ps(self) -> int:
         return self._clock_ps + (self._session.now_ps if self._session else 0)
 
-    def degrade(self, cable: int, rate_bps: int) -> None:
-        """Both directions of a cable of the blueprint run at another rate from now on."""
+    def ports_of(self, cable: int) -> tuple[int, int]:
+        """The ports that drive the two directions of a cable of the twin's blueprint."""
         cables = self.blueprint.cables
         node = int(cables.a_node[cable])
         switches, nics = len(self.blueprint.switches), len(self.fabric.nic_node)
@@ -93,7 +93,11 @@ class Twin:
             first = int(self.fabric.host_node_start[-1])
             at = first + (node if node < switches else node - nics)
             port = int(self.fabric.node_port_start[at]) + int(cables.a_port[cable]) - 1
-        for end in (port, int(self.fabric.port_peer[port])):
+        return port, int(self.fabric.port_peer[port])
+
+    def degrade(self, cable: int, rate_bps: int) -> None:
+        """Both directions of a cable of the blueprint run at another rate from now on."""
+        for end in self.ports_of(cable):
             self.link_rate_bps[end] = rate_bps
             if self._session is not None:
                 self._session.change(LinkChange(end, rate_bps))

@@ -36,6 +36,7 @@ class Job:
     layer_counts: tuple[int, ...]  # [pp × vp] of each virtual stage
     host_of_rank: I64
     slowdown: npt.NDArray[np.float64]  # [ranks]
+    differs: npt.NDArray[np.bool_]  # [ranks] slow or late: not to be folded with the others
     gpu: str
     inside_bps: float  # of one GPU to the others of its host
     outside_bps: float  # of one GPU's share of its host's adapters
@@ -193,8 +194,11 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
     slowdown = np.ones(layout.ranks)
     nodes = fabric.gpu_node[ranks]
     _, slow = find_faults(blueprint, spec)
+    differs = np.zeros(layout.ranks, np.bool_)
     for fault in slow:
-        slowdown[(fabric.node_host[nodes] == fault.host) & (fabric.gpu_local[ranks] == fault.gpu)] = fault.slowdown
+        here = (fabric.node_host[nodes] == fault.host) & (fabric.gpu_local[ranks] == fault.gpu)
+        slowdown[here] = fault.slowdown
+        differs[here] = fault.slowdown != 1 or fault.late_ps > 0
     counts = split_layers(model.layers, par.pp * par.vp, ends_as_layers=par.ends_as_layers, given=par.layers)
     inside, outside = _rates(fabric, int(nodes[0]), len(gpus[0]))
     job = Job(
@@ -206,6 +210,7 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
         layer_counts=tuple(counts or ()),
         host_of_rank=fabric.node_host[nodes].astype(np.int64),
         slowdown=slowdown,
+        differs=differs,
         gpu=gpu,
         inside_bps=inside,
         outside_bps=outside,

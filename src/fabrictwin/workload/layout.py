@@ -92,16 +92,16 @@ class Cells:
     positions: tuple[I64, ...]
 
     @classmethod
-    def of(cls, layout: Layout, slowdown: npt.NDArray[np.float64], *, fold: bool) -> Cells:
-        """The classes of a layout; `slowdown` is [ranks], 1 where a rank is as fast as it should be."""
+    def of(cls, layout: Layout, differs: npt.NDArray[np.bool_], *, fold: bool) -> Cells:
+        """The classes of a layout; `differs` is [ranks], true where a rank is not as it should be."""
         if not fold:
             return cls(
                 tuple(np.array([u]) for u in range(layout.units)),
                 tuple(np.array([p]) for p in range(layout.positions)),
             )
-        differs = (slowdown[layout.grid] != 1).any(axis=(0, 2))
-        alike = np.flatnonzero(~differs)
-        units = ([alike] if len(alike) else []) + [np.array([u]) for u in np.flatnonzero(differs)]
+        apart = differs[layout.grid].any(axis=(0, 2))
+        alike = np.flatnonzero(~apart)
+        units = ([alike] if len(alike) else []) + [np.array([u]) for u in np.flatnonzero(apart)]
         return cls(tuple(units), (np.arange(layout.positions),))
 
     def gathered(self, groups: I64) -> list[tuple[I64, list[int]]]:

@@ -7,11 +7,12 @@ without sequence parallelism each tensor-parallel rank sends its slice and the r
 al. 2021, section 4.1) unless `scatter_gather` is off.
 
 Parameters sharded over data-parallel ranks (zero-3, fsdp, fsdp-1) are gathered layer by layer in every pass,
-`prefetch` layers ahead, and gradients reduce-scattered beside the next layer's backward; the one after waits for it,
-so that one is under way at a time (as PyTorch's FSDP does; Zhao et al. 2023, arXiv 2304.11277, section 3.3). On a
-single stage the last layer's parameters stay from forward to backward. FSDP 2 (`fsdp`) copies what it gathered into
-each parameter, and gradients into the buffer that it scatters; FSDP 1 and ZeRO have flat ones and need neither.
-zero-2 reduces the gradients of every micro-batch by bucket. What happens once a step is `finish`'s.
+`prefetch` layers ahead, and gradients reduce-scattered beside the next layer's backward; the one after waits for
+it, so that one is under way at a time (as PyTorch's FSDP does; Zhao et al. 2023, arXiv 2304.11277, section 3.3).
+On a single stage the last layer's parameters stay from forward to backward. FSDP 2 (`fsdp`) copies what it
+gathered into each parameter, and gradients into the buffer that it scatters; FSDP 1 and ZeRO have flat ones and
+need neither. zero-2 reduces the gradients of every micro-batch by bucket. What happens once a step is
+`finish`'s.
 
 Left out: embedding-gradient scaling, gradient-norm reductions of a few bytes, the data loader.
 """
@@ -73,7 +74,7 @@ class Lowering:
     def __init__(self, job: Job, name: str, fold: bool) -> None:
         self.job, self.layout = job, job.layout
         self.training = job.training
-        self.cells = Cells.of(job.layout, job.slowdown, fold=fold)
+        self.cells = Cells.of(job.layout, job.differs, fold=fold)
         self.builder = ProgramBuilder(name, job.layout.ranks)
         self.groups = Groups(job, self.cells, self.builder)
         self.segments = Segments(job)

@@ -1,0 +1,143 @@
+"""What goes wrong while the job runs, found in a blueprint: cables that change at a time, hosts with noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.fault_models import LinkFault, Noise, NoiseFault
+from fabrictwin.cluster.faults import Jacks, find_faults
+from fabrictwin.cluster.spec import Spec
+from fabrictwin.errors import did_you_mean
+
+MOST_CHANGES = 1_000_000
+FOREVER = 2**62
+_M64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class CableChange:
+    """Both directions of a cable change: their rate (0 down, None as built), or with `error_rate` bit errors."""
+
+    time_ps: int
+    cable: int  # into Blueprint.cables
+    rate_bps: int | None = None
+    error_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class HostNoise:
+    """Noise on some hosts."""
+
+    hosts: tuple[int, ...]
+    noise: Noise
+    seed: int
+
+
+@dataclass(frozen=True)
+class Disturbances:
+    """Changes in order of time."""
+
+    changes: tuple[CableChange, ...] = ()
+    noise: tuple[HostNoise, ...] = ()
+
+
+def mix(seed: int, number: int) -> int:
+    """64 bits that look random, the same for the same two numbers (SplitMix64's finaliser)."""
+    x = (seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03 + 0x632BE59BD9B4E019) & _M64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _M64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _M64
+    return x ^ (x >> 31)
+
+
+def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
+    """The spec's timed faults. Raises ConfigError for a name that is not there, or a time that fits nothing."""
+    jacks = Jacks(blueprint)
+    fidelity = spec.run.fidelity
+    broken = {fault.cable for fault in find_faults(blueprint, spec)[0]}
+    busy: dict[tuple[int, bool], list[tuple[int, int]]] = {}
+    changes: list[CableChange] = []
+    noises: list[HostNoise] = []
+    for i, fault in enumerate(spec.faults):
+        try:
+            if isinstance(fault, NoiseFault):
+                key = f"faults[{i}].hosts"
+                seed = spec.run.seed if fault.noise.seed is None else fault.noise.seed
+                hosts = _hosts(blueprint, fault.hosts)
+                if any(set(hosts) & set(other.hosts) for other in noises):
+                    raise ValueError("got hosts that already have noise by an earlier fault")
+                noises.append(HostNoise(hosts, fault.noise, mix(seed, i)))
+            elif isinstance(fault, LinkFault) and fault.timed:
+                key = f"faults[{i}].link"
+                if fidelity == "analytic" or (fidelity == "flow" and fault.error_rate is not None):
+                    what = "a link that changes while the job runs" if fault.error_rate is None else "bit errors"
+                    models = "flow or packet" if fault.error_rate is None else "packet"
+                    raise ValueError(f"got {what} at fidelity {fidelity}, expected fidelity {models}")
+                cable = jacks.cable(fault.link)
+                if cable in broken:
+                    raise ValueError(f"got {fault.link!r}, a link that another fault breaks from the start")
+                built = int(blueprint.cables.rate_bps[cable])
+                if fault.rate is not None and fault.rate > built:
+                    key = f"faults[{i}].rate"
+                    raise ValueError(f"got a rate above the {built / 1e9:g} Gb/s that the link was built for")
+                spans = _spans(fault, mix(spec.run.seed if fault.seed is None else fault.seed, i))
+                taken = busy.setdefault((cable, fault.error_rate is None), [])
+                first, last = spans[0][0], spans[-1][1]
+                if any(first < end and start < last for start, end in taken):
+                    raise ValueError(f"got {fault.link!r} at times that overlap those of an earlier fault")
+                taken.append((first, last))
+                changes += _changes(cable, fault, spans)
+                if len(changes) > MOST_CHANGES:
+                    raise ValueError(f"got more than {MOST_CHANGES:,} changes of links, expected fewer")
+        except ValueError as error:
+            raise spec.error(key, str(error)) from None
+    # where one ends as another begins, the beginning holds
+    changes.sort(key=lambda c: (c.time_ps, c.cable, c.rate_bps is not None, bool(c.error_rate)))
+    return Disturbances(tuple(changes), tuple(noises))
+
+
+def _spans(fault: LinkFault, seed: int) -> list[tuple[int, int]]:
+    """From when to when the link is not as built."""
+    start, until = fault.at or 0, FOREVER if fault.until is None else fault.until
+    if fault.period is None or fault.down is None:
+        return [(start, until)]
+    times = fault.count or -(-(until - start) // fault.period)
+    if times > MOST_CHANGES // 2:
+        raise ValueError(f"got a link that flaps {times:,} times, expected at most {MOST_CHANGES // 2:,}")
+    spans = []
+    for k in range(times):
+        at = start + k * fault.period
+        if fault.jitter:
+            at += mix(seed, k) * (fault.jitter + 1) >> 64
+        if at < until:
+            spans.append((at, min(at + fault.down, until)))
+    return spans
+
+
+def _changes(cable: int, fault: LinkFault, spans: list[tuple[int, int]]) -> list[CableChange]:
+    found: list[CableChange] = []
+    for start, end in spans:
+        if fault.error_rate is not None:
+            pair = CableChange(start, cable, None, fault.error_rate), CableChange(end, cable, None, 0.0)
+        else:
+            pair = CableChange(start, cable, fault.rate or 0), CableChange(end, cable)
+        found += pair if end < FOREVER else pair[:1]
+    return found
+
+
+def _hosts(blueprint: Blueprint, patterns: tuple[str, ...]) -> tuple[int, ...]:
+    names = [host.name for host in blueprint.hosts]
+    if not patterns:
+        return tuple(range(len(names)))
+    found: set[int] = set()
+    for pattern in patterns:
+        here = [h for h, name in enumerate(names) if fnmatchcase(name, pattern)]
+        if not here:
+            raise ValueError(
+                f"got {pattern!r}, which no host of the cluster matches{did_you_mean(pattern, names)}"
+            )
+        found.update(here)
+    return tuple(int(h) for h in np.sort(list(found)))
