@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from sm_fabrics import two_tiers
 
 from fabrictwin.errors import ConfigError
-from fabrictwin.subnet.agents.network import Network
+from fabrictwin.subnet import rmpp
+from fabrictwin.subnet.agents.network import Frame, Network
 from fabrictwin.subnet.agents.state import SubnetState
-from fabrictwin.subnet.endpoint import CLIENTS, Endpoint, Message
+from fabrictwin.subnet.endpoint import CLIENTS, Endpoint, Message, pack_frame
 from fabrictwin.subnet.serve import Server
 from fabrictwin.subnet.wire import smp
-from fabrictwin.subnet.wire.header import DirectedSmp, LidSmp, Method
+from fabrictwin.subnet.wire.header import DirectedSmp, LidSmp, Method, SaMad
 from fabrictwin.subnet.wire.smp import AttributeId, Capability
 
 
@@ -294,6 +295,18 @@ def test_udp_clients_talk_too():
 def test_a_second_endpoint_of_the_same_name_is_refused(name):
     with Twin(name=name), pytest.raises(ConfigError, match="another endpoint"):
         Server(Endpoint(Network(SubnetState(two_tiers()))), name=name)
+
+
+@pytest.mark.parametrize(("records", "kept", "length"), [(50, 3, 248), (3, 3, 248), (1, 1, 120), (0, 0, 56)])
+def test_a_table_that_a_client_cannot_put_together_ends_with_its_last_whole_record(records, kept, length):
+    head = SaMad(method=Method.GET_TABLE_RESP, attribute=0x35, attribute_offset=8)
+    first = rmpp.segments(head, bytes(range(64)) * records)[0]
+    packed = pack_frame(Frame(1, 2, 1, 1, first.encode()))
+    seen = SaMad.decode(packed, 32)
+    assert struct.unpack_from(">Q", packed, 24)[0] == length
+    assert seen.rmpp_data2 == 20 + 64 * kept
+    assert seen.rmpp_flags == 7
+    assert seen.data[: 64 * kept] == bytes(range(64)) * kept
 
 
 def test_performance_management_goes_by_lid(endpoint):

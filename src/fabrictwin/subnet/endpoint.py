@@ -20,9 +20,9 @@ from enum import IntEnum
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.network import Fate, Frame, Network
-from fabrictwin.subnet.rmpp import Flag
+from fabrictwin.subnet.rmpp import PAYLOAD_BYTES, SA_HEADER_BYTES, Flag
 from fabrictwin.subnet.rmpp import Kind as RmppKind
-from fabrictwin.subnet.wire.header import MAD_BYTES, RESPONSE, MadClass, Method
+from fabrictwin.subnet.wire.header import MAD_BYTES, RESPONSE, SA_DATA_BYTES, MadClass, Method
 
 CLIENTS = 10
 CONTROL_BYTES = 80
@@ -36,7 +36,7 @@ _CONNECT = struct.Struct("=III32s20x")
 _VENDOR = struct.Struct("=IIIxxxxQ40x")
 _FRAME = struct.Struct(">HxxHxxIII4xQ256s")
 _RMPP_TYPE, _RMPP_FLAGS, _RMPP_PAYLOAD = 25, 26, slice(32, 36)
-_RMPP_PAYLOAD_START = 36
+_RMPP_PAYLOAD_START, _OFFSET = 36, slice(44, 46)
 _TID = slice(8, 10)  # of a datagram: the bits of the transaction id that say which client asked
 OWN_TID = 0xFFFF  # in those bits: software inside the twin asked
 
@@ -292,15 +292,25 @@ class Endpoint:
 
 
 def pack_frame(frame: Frame, *, status: int = 0) -> bytes:
-    return _FRAME.pack(frame.dlid, frame.slid, frame.dqp, frame.sqp, status, _length(frame.mad), frame.mad)
+    mad, length = _as_single(frame.mad)
+    return _FRAME.pack(frame.dlid, frame.slid, frame.dqp, frame.sqp, status, length, mad)
 
 
-def _length(mad: bytes) -> int:
-    """How much of a datagram counts. Clients take the rest of a table's last segment for empty records."""
-    is_last = mad[1] == MadClass.SUBN_ADM and mad[_RMPP_TYPE] == RmppKind.DATA and mad[_RMPP_FLAGS] & Flag.LAST
-    if not is_last:
-        return MAD_BYTES
-    return min(MAD_BYTES, _RMPP_PAYLOAD_START + int.from_bytes(mad[_RMPP_PAYLOAD], "big"))
+def _as_single(mad: bytes) -> tuple[bytes, int]:
+    """A table of several datagrams as one that ends with its last whole record, and how many bytes count.
+
+    Clients cannot put segments together, but believe the length that the first one tells and read on behind it.
+    """
+    if mad[1] != MadClass.SUBN_ADM or mad[_RMPP_TYPE] != RmppKind.DATA or not mad[_RMPP_FLAGS] & Flag.ACTIVE:
+        return mad, MAD_BYTES
+    payload = int.from_bytes(mad[_RMPP_PAYLOAD], "big")
+    if payload > PAYLOAD_BYTES:
+        record = 8 * int.from_bytes(mad[_OFFSET], "big")
+        whole = SA_DATA_BYTES // record * record if 0 < record <= SA_DATA_BYTES else SA_DATA_BYTES
+        payload = SA_HEADER_BYTES + whole
+    flags = bytes([mad[_RMPP_FLAGS] | Flag.FIRST | Flag.LAST])
+    cut = mad[:_RMPP_FLAGS] + flags + mad[27:28] + (1).to_bytes(4, "big") + payload.to_bytes(4, "big") + mad[36:]
+    return cut, min(MAD_BYTES, _RMPP_PAYLOAD_START + payload)
 
 
 def node_id(network: Network, m: int) -> str:
