@@ -15,10 +15,12 @@ from clusters import blueprint
 from fabrictwin.cluster.packet import Balance, Control, DcqcnName, Packet
 from fabrictwin.cluster.spec import read_spec
 from fabrictwin.errors import ConfigError
-from fabrictwin.run.execute import predict, read
+from fabrictwin.kernel.packet.state import nbytes
+from fabrictwin.run.execute import predict, prepare, read
 from fabrictwin.simulate.congestion import CONTROLS, DCQCN
 from fabrictwin.simulate.packet_network import PacketNetwork
 from fabrictwin.simulate.packet_options import BALANCES, PacketOptions, options_of
+from fabrictwin.simulate.play import play
 from fabrictwin.twin import Twin
 
 SPEC = """\
@@ -184,3 +186,40 @@ def test_service_levels_of_the_routes_choose_the_lanes():
     assert network.remote(0, 5).sl == 1
     assert network.machine.config.lanes == 2
     assert PacketNetwork(twin.fabric, routes).remote(0, 5).sl == 0
+
+
+def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
+    """Of 8 micro-batches on 4 replicas; the limit is what 3 take."""
+    path = run(pp=2)
+    text = path.read_text().replace("count: 2", "count: 4").replace("micro_batches: 2", "micro_batches: MANY")
+
+    def hops(many: int, dp: int) -> int:
+        here = text.replace("MANY", str(many)).replace("pp: 2", f"pp: 2, dp: {dp}")
+        path.write_text(here)
+        prepared = prepare(read(path))
+        session = prepared.twin.session("packet")
+        program = prepared.program
+        return session.size_of(program.operations, program.communications, prepared.rank_node).hops
+
+    limit = hops(3, 4)
+    assert hops(4, 4) > limit
+    most = max(dp for dp in range(1, 4) if hops(8, dp) <= limit)
+    path.write_text(text.replace("MANY", "8") + f"  packet: {{packet_limit: {limit}}}\n")
+    with pytest.raises(ConfigError, match=rf"micro_batches: 3 \(of 8\) or dp: {most} \(of 4\) fits") as caught:
+        predict(read(path))
+    assert caught.value.line == 15
+    assert "packet-hops, the limit is" in str(caught.value)
+    path.write_text(text.replace("MANY", "3") + f"  packet: {{packet_limit: {limit}}}\n")
+    assert end(path) > 0
+
+
+def test_memory_is_estimated_before_the_run_and_is_about_what_it_takes(run):
+    prepared = prepare(read(run()))
+    session = prepared.twin.session("packet")
+    program = prepared.program
+    size = session.size_of(program.operations, program.communications, prepared.rank_node)
+    play(program, prepared.rank_node, session)
+    taken = nbytes(session.network.machine.state)
+    assert 0.5 * taken < size.memory_bytes < 2 * taken
+    with pytest.raises(ConfigError, match=r"of memory, the limit is .*: .*use fidelity flow"):
+        predict(read(run(f"packet: {{memory_limit: {size.memory_bytes - 1} B}}")))

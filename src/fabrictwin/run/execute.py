@@ -26,6 +26,7 @@ from fabrictwin.program.program import OpKind, Program
 from fabrictwin.routing.tables import DEFAULT_HASH
 from fabrictwin.run.result import Reference, RunResult
 from fabrictwin.simulate.packet_options import options_of
+from fabrictwin.simulate.packet_size import TooLargeError
 from fabrictwin.simulate.play import play
 from fabrictwin.simulate.session import Session, TimedChange
 from fabrictwin.twin.twin import Twin
@@ -227,6 +228,19 @@ def _unused(spec: Spec) -> tuple[str, ...]:
     return (f"run.packet was not used: the fidelity is {spec.run.fidelity}",)
 
 
+def _with_a_cut(prepared: Prepared, session: Session, error: TooLargeError) -> ConfigError:
+    """The refusal of a run that is too large, with a cut of the job that fits."""
+    from fabrictwin.run.cut import cut_that_fits
+    from fabrictwin.simulate.packet import PacketSession
+
+    spec, twin = prepared.spec, prepared.twin
+    assert isinstance(session, PacketSession)
+    # faults name cables of the whole blueprint
+    cut = cut_that_fits(spec, build(spec.cluster, spec=spec), twin.fabric, session)
+    figures, _, instead = error.message.partition(": ")
+    return ConfigError(f"{figures}: {cut}, or use fidelity flow" if cut else f"{figures}: {instead}", key="run")
+
+
 def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
     """Simulate a spec. Raises ConfigError, SimulatedError, InvariantError."""
     prepared = prepare(spec, stage)
@@ -237,7 +251,11 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
             _ = twin.routes
     stage(f"simulating at {spec.run.fidelity} fidelity")
     with _located(spec):
-        trace = play(prepared.program, prepared.rank_node, _session(prepared), prepared.changes)
+        session = _session(prepared)
+        try:
+            trace = play(prepared.program, prepared.rank_node, session, prepared.changes)
+        except TooLargeError as error:
+            raise _with_a_cut(prepared, session, error) from None
     if (trace.end_op_ps < trace.start_ps).any() or (trace.start_ps < 0).any():
         first = int(np.flatnonzero((trace.end_op_ps < trace.start_ps) | (trace.start_ps < 0))[0])
         label = prepared.program.labels[int(prepared.program.operations.label[first])].name

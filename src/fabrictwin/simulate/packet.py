@@ -17,8 +17,9 @@ from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Communication, Operations, OpKind
 from fabrictwin.routing.tables import Routes
-from fabrictwin.simulate.packet_network import PacketNetwork, check_size
+from fabrictwin.simulate.packet_network import PacketNetwork
 from fabrictwin.simulate.packet_options import PacketOptions
+from fabrictwin.simulate.packet_size import PacketSize, check_size
 from fabrictwin.simulate.session import FOREVER, Completions, LinkChange
 from fabrictwin.trace.trace import Counters
 
@@ -82,7 +83,8 @@ class PacketSession:
         machine = self.network.machine
         base_op, base_task = len(self._begin), machine.tasks
         expanded: dict[int, list[patterns.Sends]] = {}
-        self._check(operations, communications, rank_node, expanded)
+        size = self.size_of(operations, communications, rank_node, expanded)
+        check_size(size, self.options, "this program")
         tasks = _Tasks()
         n = len(operations)
         begin, end = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -107,31 +109,58 @@ class PacketSession:
         self._end_operation |= {int(t) + base_task: base_op + i for i, t in enumerate(end)}
         return base_op
 
-    def _check(
+    def size_of(
         self,
         operations: Operations,
         communications: Sequence[Communication],
         rank_node: I32,
-        expanded: dict[int, list[patterns.Sends]],
-    ) -> None:
-        """Expand what is used, and refuse it where it is too much."""
-        host = self.fabric.node_host
+        expanded: dict[int, list[patterns.Sends]] | None = None,
+    ) -> PacketSize:
+        """What posting would take; what is used is expanded on the way."""
+        from fabrictwin.kernel.packet import state as s
+
+        fabric, options = self.fabric, self.options
+        expanded = {} if expanded is None else expanded
         uses = np.bincount(
             operations.communication[operations.communication != NONE], minlength=len(communications)
         )
+        links = 2 * int(fabric.node_tier.max(initial=1)) + 4
+        # a message's packets at most, by who sends to whom on which channel: each such has a queue pair
+        largest: dict[tuple[int, int, int], int] = {}
+        parts = 0  # into how many a message inside a host is split
         hops, messages = 0, 0
         for at in np.flatnonzero(uses).tolist():
             channels = communications[at].channels
             expanded[at] = [patterns.sends(channels, c) for c in range(len(channels))]
-            for sends in expanded[at]:
+            for c, sends in enumerate(expanded[at]):
                 source, target = rank_node[sends.source], rank_node[sends.target]
-                packets = np.maximum(-(-sends.length_bytes // self.fabric.mtu_bytes), 1)
-                far = host[source] != host[target]
-                messages += int(uses[at]) * len(sends)
+                packets = np.maximum(-(-sends.length_bytes // fabric.mtu_bytes), 1)
+                far = fabric.node_host[source] != fabric.node_host[target]
+                near = np.flatnonzero(~far & (source != target))
+                if not parts and len(near):
+                    parts = len(self.network.local(int(source[near[0]]), int(target[near[0]])))
+                pieces = int(far.sum())
+                if not options.gpudirect:
+                    pieces = 3 * int((-(-sends.length_bytes[far] // options.staging_chunk_bytes)).sum())
+                messages += int(uses[at]) * (pieces + max(parts, 1) * int((~far).sum()))
                 inside = int((2 * packets[~far]).sum())
-                links = 2 * int(self.fabric.node_tier.max(initial=1)) + 4
                 hops += int(uses[at]) * (inside + int((links * packets[far]).sum()))
-        check_size(hops, messages, self.options, "this program")
+                for key in zip(source.tolist(), target.tolist(), packets.tolist(), strict=True):
+                    pair = (key[0], key[1], c)
+                    largest[pair] = max(largest.get(pair, 0), key[2])
+        reach = 2 * options.window_packets if options.selective else 0
+        pairs = len(largest) * max(parts, 1)
+        network = self.network.machine.state
+        room = int(network.port.peer.size) * 2 * (options.credit_bytes or 1 << 20) // fabric.mtu_bytes
+        packets_at_once = min(sum(largest.values()), room)
+        tasks = messages + 2 * len(operations)
+        memory = (
+            s.nbytes(network)
+            + tasks * (s.task_dtype.itemsize + s.heap_dtype.itemsize + 12)  # a successor or two, the log
+            + pairs * (s.qp_dtype.itemsize + reach + 4 * links)
+            + packets_at_once * s.packet_dtype.itemsize
+        )
+        return PacketSize(hops, messages, int(memory))
 
     def _expand(
         self,

@@ -486,17 +486,3 @@ class PacketNetwork:
         packets = np.maximum(-(-np.asarray(size_bytes) // self.fabric.mtu_bytes), 1)
         acks = 1 if self.options.control == "nscc" else self.options.ack_every
         return int((links * (packets + -(-packets // acks))).sum())
-
-
-def check_size(hops: int, messages: int, options: PacketOptions, what: str) -> None:
-    """Refuse what would take too long. Raises ConfigError with the figure and what would fit."""
-    for count, limit, unit in (
-        (hops, options.packet_limit, "packet-hops"),
-        (messages, options.message_limit, "messages"),
-    ):
-        if count > limit:
-            raise ConfigError(
-                f"{what} takes about {count:.3g} {unit}, the limit is {limit:.3g}: "
-                f"cut it to about {limit / count:.0%} of its work, or use fidelity flow",
-                key="packet",
-            )

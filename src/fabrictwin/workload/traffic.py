@@ -28,8 +28,9 @@ import numpy as np
 from fabrictwin.errors import ConfigError, SimulatedError, did_you_mean
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.routing.tables import Routes
-from fabrictwin.simulate.packet_network import PacketNetwork, check_size
+from fabrictwin.simulate.packet_network import PacketNetwork
 from fabrictwin.simulate.packet_options import PacketOptions
+from fabrictwin.simulate.packet_size import PacketSize, check_size
 from fabrictwin.units import format_size
 
 _KEYS = ("id", "start", "trigger", "size", "send_done_trigger", "recv_done_trigger", "prio")
@@ -301,7 +302,8 @@ def play_traffic(
         )
     network = PacketNetwork(fabric, routes, options)
     pairs = np.stack([traffic.source, traffic.destination], axis=1)
-    check_size(network.hop_estimate(pairs.tolist(), traffic.size_bytes), len(traffic), options, "this traffic")
+    hops = network.hop_estimate(pairs.tolist(), traffic.size_bytes)
+    check_size(PacketSize(hops, len(traffic)), options, "this traffic")
     machine = network.machine
     network.connect(
         [network.remote(int(a), int(b)) for a, b in zip(traffic.source, traffic.destination, strict=True)]
