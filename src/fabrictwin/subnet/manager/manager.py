@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.routing.filling import NO_LANES, Tables
+from fabrictwin.routing.filling import Tables
 from fabrictwin.routing.judge import deadlock
 from fabrictwin.subnet.agents.network import Frame, trap_mad
 from fabrictwin.subnet.manager import multicast
@@ -300,15 +300,14 @@ class SubnetManager:
 
     def _route(self, kind_of_change: str) -> None:
         graph = graph_of(self.subnet, self.lid, self.settings.lmc)
-        self.graph = graph
+        before, self.graph = self.graph, graph
         known = bool(self.programmer.lft)
         old = carry_over(graph, self.programmer.lft)
         tables = None
-        if kind_of_change == "failure" and self.tables is not None and not self.tables.lane.size:
-            kept = reroute(graph, old)
-            candidate = Tables(
-                self.tables.engine, kept, NO_LANES, 1, "after a failure, as few entries as possible"
-            )
+        if kind_of_change == "failure" and self.tables is not None and _lanes_hold(self.tables, before, graph):
+            kept, lane = reroute(graph, old), self.tables.lane
+            remark = "after a failure, as few entries as possible"
+            candidate = Tables(self.tables.engine, kept, lane, self.tables.lanes, remark)
             if self.tables.engine == "minhop" or _is_deadlock_free(graph, candidate):
                 tables = candidate  # min-hop promises no freedom from deadlock
         if tables is None:
@@ -458,6 +457,16 @@ class SubnetManager:
         """[LIDs in use, 2] LID and port GUID, for people."""
         pairs = sorted((lid, guid) for guid, lid in self.lid.items())
         return np.array(pairs, np.uint64).reshape(-1, 2)
+
+
+def _lanes_hold(tables: Tables, before: Graph | None, now: Graph) -> bool:
+    """Whether lanes given to (LID, source switch) still mean the same."""
+    if not tables.lane.size:
+        return True
+    if before is None or len(tables.lane) != now.lids.top + 1:
+        return False
+    old, new = (graph.switches.row_guid[graph.switches.edge_row] for graph in (before, now))
+    return np.array_equal(old, new)
 
 
 def _part(port: Port) -> None:
