@@ -213,3 +213,28 @@ def test_no_access_is_out_of_bounds():
         check=True,
     )
     assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]
+
+
+@pytest.mark.second
+def test_the_kernel_agrees_where_numba_no_longer_knows_its_private_switch(tmp_path):
+    """`_nrt` saves time and is semi-private: without it everything compiles, and gives the same."""
+    here = Path(__file__).parent
+    without = (
+        "import numba, sys\n"
+        "njit = numba.njit\n"
+        "taken = []\n"
+        "def public(*a, **k):\n"
+        "    taken.append(k.pop('_nrt', None))\n"
+        "    return njit(*a, **k)\n"
+        "numba.njit = public\n"
+    )
+    check = "\nassert False in taken, 'the switch is not used any more: this test is of no use'\n"
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", without + _SCRIPT + check, str(here)],
+        input=json.dumps(FEW),
+        env=os.environ | {"FABRICTWIN_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]

@@ -160,7 +160,7 @@ def _flat(fault: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in fault.items():
         if isinstance(value, dict):
             yield from ((f"{key} {inner}", one) for inner, one in value.items())
-        else:
+        elif value != []:
             yield key, " ".join(value) if isinstance(value, list) else value
 
 
