@@ -36,6 +36,8 @@ class IdealNetwork:
         is_switch = fabric.node_kind == NodeKind.SWITCH
         far = fabric.port_node[fabric.port_peer]
         trunk = np.flatnonzero(network & is_switch[fabric.port_node] & is_switch[far])
+        self.is_trunk = np.zeros(fabric.ports, bool)
+        self.is_trunk[trunk] = True
         self.uplink_bps = np.bincount(
             fabric.port_node[trunk], weights=fabric.port_payload_bps[trunk], minlength=fabric.nodes
         )
@@ -110,6 +112,11 @@ class AnalyticSession(FlowSession):
         self._executed.append((first, operations.communication, bound))
         return first
 
+    def durations(self, communications: Sequence[Communication], rank_node: I32) -> I64:
+        """[communications] what each takes by itself, in ps."""
+        bound, found = bind(communications, rank_node, self.fabric, self.finder)
+        return self._durations(bound, found, communications)
+
     def _durations(self, bound: Bound, found: EndToEnd, communications: Sequence[Communication]) -> I64:
         """[communications] closed-form durations in ps."""
         from fabrictwin.program import patterns
@@ -141,8 +148,12 @@ class AnalyticSession(FlowSession):
         return result
 
     def change(self, change: LinkChange) -> None:
-        """A link changes now; counts for what is posted from now on."""
+        """A link changes now; counts for what is posted from now on. Of a trunk, as its share of a leaf's up-links."""
+        before = self._capacity[change.port]
         super().change(change)
+        if self._network.is_trunk[change.port]:
+            node = int(self.fabric.port_node[change.port])
+            self._network.uplink_bps[node] += (self._capacity[change.port] - before) * 8 * PS_PER_S
 
     def counters(self) -> Counters:
         """Bytes on what the closed form knows: hosts' links and adapters' cables, of finished operations."""

@@ -342,5 +342,12 @@ def stage_memory(holding: Holding, stage: int, capacity_bytes: int) -> Memory:
 def memory(holding: Holding, gpu: str) -> Memory:
     """The fullest stage on a GPU of the catalog."""
     capacity = catalog.gpu(gpu).memory.value
-    found = [stage_memory(holding, stage, capacity) for stage in range(holding.pp)]
+    # a later stage with no more layers than the second holds fewer micro-batches of as much
+    second = holding.layers_of(min(1, holding.pp - 1))
+    stages = [
+        s
+        for s in range(holding.pp)
+        if s in (0, 1, holding.pp - 1) or any(a > b for a, b in zip(holding.layers_of(s), second, strict=True))
+    ]
+    found = [stage_memory(holding, stage, capacity) for stage in stages]
     return max(found, key=lambda item: (item.total_bytes, -item.stage))
