@@ -180,3 +180,46 @@ def test_two_islands_are_two_planes_and_cannot_reach_each_other():
     assert len(set(fabric.node_plane[fabric.nic_node])) == 2
     with pytest.raises(ConfigError, match="different subnets"):
         PathFinder(fabric, twin.routes).find(fabric.gpu_node[:1], fabric.gpu_node[-1:])
+
+
+def rails(planes: int = 8):
+    """Two DGX A100 whose rails are subnets of their own: leaf k and its adapters, no spine."""
+    built = blueprint(2)
+    trunk = np.flatnonzero(
+        (built.cables.a_node < len(built.switches)) & (built.cables.b_node < len(built.switches))
+    )
+    keep = np.setdiff1d(np.arange(len(built.cables)), trunk)
+    return replace(built, cables=type(built.cables)(*(column[keep] for column in vars(built.cables).values())))
+
+
+def test_across_rails_the_nearest_adapter_of_a_shared_rail_is_taken():
+    from fabrictwin.twin import Twin
+
+    twin = Twin(rails())
+    fabric = twin.fabric
+    gpus = fabric.gpu_node
+    out, into = PathFinder(fabric, twin.routes).adapters_between(gpus[[0, 2, 4, 6]], gpus[[9, 11, 13, 15]])
+    assert list(out) == [0, 2, 4, 6]
+    assert list(into) == [8, 10, 12, 14]
+
+
+def test_a_dead_rail_leaves_the_others_to_both_directions():
+    from fabrictwin.twin import Twin
+
+    built = rails()
+    node = len(built.switches) + 8 + 3
+    cable = int(np.flatnonzero((built.cables.a_node == node) | (built.cables.b_node == node))[0])
+    twin = Twin(built, dead=(cable,))
+    gpus = twin.fabric.gpu_node
+    finder = PathFinder(twin.fabric, twin.routes)
+    out, into = finder.adapters_between(gpus[[3, 11]], gpus[[11, 3]])
+    assert list(out) == [2, 10]  # gpu2's adapter is on the same PCIe switch
+    assert list(into) == [10, 2]
+
+
+def test_cables_have_the_catalogs_latency_and_error_correction_where_they_end():
+    fabric = boxes().fabric
+    nic, leaf = int(fabric.nic_port[0]), int(fabric.port_peer[fabric.nic_port[0]])
+    wire = catalog.cable_latency_ps(3_000, 200_000_000_000)
+    assert fabric.port_latency_ps[nic] == wire
+    assert fabric.port_latency_ps[leaf] == wire + catalog.infiniband("HDR").fec_latency_ps(4)

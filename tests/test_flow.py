@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,12 +11,12 @@ from clusters import boxes, dgx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabrictwin.errors import InvariantError
+from fabrictwin.errors import ConfigError, InvariantError, SimulatedError
 from fabrictwin.fabric.fabric import LinkKind
 from fabrictwin.program import collectives, patterns
 from fabrictwin.program.program import NONE, Actor, Label, Operations, OpKind, Program
 from fabrictwin.simulate.analytic import AnalyticSession
-from fabrictwin.simulate.binding import bind
+from fabrictwin.simulate.binding import QueuePairs, bind
 from fabrictwin.simulate.flow import FlowSession
 from fabrictwin.simulate.play import play
 from fabrictwin.simulate.session import LinkChange
@@ -190,7 +191,7 @@ def test_a_link_changes_while_bytes_move():
     assert session.now_ps == pytest.approx(half + 4 * half, rel=1e-3)
     session.change(LinkChange(int(fabric.nic_port[0]), 0))
     session.post(operations([0], [[]]), [send], fabric.gpu_node)
-    with pytest.raises(InvariantError, match="carry nothing"):
+    with pytest.raises(SimulatedError, match="carry nothing"):
         session.advance()
 
 
@@ -328,3 +329,104 @@ def test_one_small_message_waits_for_no_queue_pair():
     (took,) = times(flow(twin), [send], twin.fabric.gpu_node)
     found = flow(twin).finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[2:3])
     assert took - int(found.latency_ps[0]) < int(twin.fabric.nic_qp_message_ps[0]) / 10
+
+
+def test_both_trees_load_every_adapter_alike():
+    """With two channels an adapter, each serves one inner and one leaf position: a quarter of the buffer."""
+    twin = dgx(8)
+    size = 1 << 28
+    tree = collectives.all_reduce(
+        np.arange(64)[None], size, algorithm="tree", channels=16, host_of_rank=np.arange(64) // 8
+    )
+    session = flow(twin)
+    times(session, [tree], twin.fabric.gpu_node)
+    sent = session.counters().tx_bytes[twin.fabric.nic_port]
+    assert sent.max() <= size / 4 * 1.001
+
+
+@pytest.mark.parametrize("size", [1, 7, 8])
+def test_a_gather_of_less_than_a_byte_a_rank_still_takes_its_latency(size):
+    twin = dgx()
+    gather = collectives.all_gather(np.arange(8)[None], size)
+    (a,) = times(flow(twin), [gather], twin.fabric.gpu_node)
+    (b,) = times(AnalyticSession(twin.fabric), [gather], twin.fabric.gpu_node)
+    assert a == pytest.approx(b, rel=0.01)
+    assert a > 0
+
+
+def test_connections_of_gpus_that_share_an_adapter_are_told_apart():
+    """Queue pairs are the adapter's: its connections differ in source port, in whatever posts they come."""
+    twin = boxes(8, "ethernet")
+    pairs = QueuePairs(len(twin.fabric.nic_node))
+    departing = np.repeat(np.arange(4, dtype=np.int32), 2)
+    first = pairs.entropy(departing, departing + 4)
+    again = pairs.entropy(departing, departing + 4)
+    tuples = [*zip(departing, first, strict=True), *zip(departing, again, strict=True)]
+    assert len({(int(a), int(port)) for a, port in tuples}) == 16
+
+
+def test_incast_of_small_messages_is_bound_by_the_receiving_adapter():
+    twin = boxes(8)
+    senders, message = [2, 4, 6, 8, 10, 12, 14], 256
+    sends = [collectives.send(np.array([[s, 0]]), message * 100_000) for s in senders]
+    small = [
+        replace(send, channels=replace(send.channels, chunk_bytes=np.array([message], np.int64))) for send in sends
+    ]
+    took = max(times(flow(twin), small, twin.fabric.gpu_node))
+    rate = len(senders) * 100_000 / took  # messages a picosecond
+    assert rate <= 1 / twin.fabric.nic_message_ps[0] * 1.001
+    queue_pairs = len(senders) / twin.fabric.nic_qp_message_ps[0]
+    wire = twin.fabric.port_payload_bps[twin.fabric.nic_port[0]] / 8e12 / message
+    assert rate == pytest.approx(min(1 / twin.fabric.nic_message_ps[0], queue_pairs, wire), rel=0.02)
+
+
+def test_the_clock_of_an_idle_session_keeps_its_time():
+    twin = boxes(2)
+    session = flow(twin)
+    session.advance(10**9)
+    session.post(operations([NONE], [[]], [500]), [], twin.fabric.gpu_node)
+    assert session.now_ps == 10**9
+    session.advance()
+    assert session.now_ps == 10**9 + 500
+
+
+def test_posting_while_bytes_move_changes_nothing_for_them():
+    twin = boxes()
+    gpus = twin.fabric.gpu_node
+    first, second = collectives.send(np.array([[0, 8]]), 64 * MIB), collectives.send(np.array([[4, 12]]), MIB)
+    alone = times(flow(twin), [first], gpus)
+    session = flow(twin)
+    session.post(operations([0], [[]]), [first], gpus)
+    session.advance(alone[0] // 2)
+    session.post(operations([0], [[]]), [second], gpus)
+    session.advance()
+    assert int(session.ended_ps()[0]) == pytest.approx(alone[0], abs=2)
+
+
+def test_analytic_sees_a_slow_trunk():
+    send = collectives.send(np.array([[2 * i, 8 + 2 * i] for i in range(4)]), 64 * MIB)
+    twin = boxes(8)
+    whole = times(AnalyticSession(twin.fabric), [send], twin.fabric.gpu_node)
+    slow = AnalyticSession(twin.fabric)
+    for port in np.flatnonzero(slow._network.is_trunk):
+        slow.change(LinkChange(int(port), 20_000_000_000))
+    assert times(slow, [send], twin.fabric.gpu_node)[0] == pytest.approx(10 * whole[0], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"duration_ps": np.array([-5], np.int64)}, "negative duration"),
+        ({"communication": np.array([3], np.int32)}, "communication outside"),
+        ({"after_start": np.array([0, 1], np.int32), "after": np.array([7], np.int32)}, "predecessor outside"),
+    ],
+)
+def test_operations_that_cannot_be_are_refused(wrong, message):
+    twin = boxes(2)
+    with pytest.raises(ConfigError, match=message):
+        flow(twin).post(replace(operations([NONE], [[]]), **wrong), [], twin.fabric.gpu_node)
+    with pytest.raises(ConfigError, match="rank outside"):
+        flow(twin).post(operations([0], [[]]), [collectives.send(np.array([[0, 99]]), 8)], twin.fabric.gpu_node)
+    for change in (LinkChange(-1, 5), LinkChange(10**6, 5), LinkChange(0, -5)):
+        with pytest.raises(ConfigError):
+            flow(twin).change(change)

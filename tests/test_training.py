@@ -253,6 +253,14 @@ def test_a_slow_gpu_slows_its_replica_and_splits_it_from_the_others():
     assert result.trace.end_ps == pytest.approx(apart.trace.end_ps, rel=0.02)
 
 
+def test_a_slow_gpu_is_slow_in_the_optimizer_too():
+    result = predict(spec(2, faults=[{"gpu": "host-1/gpu3", "slowdown": 2.0}]))
+    labels = [label.name for label in result.program.labels]
+    steps = result.program.operations.duration_ps[result.program.operations.label == labels.index("optimizer")]
+    assert steps.max() == pytest.approx(2 * steps.min(), rel=0.35)  # stages differ a little in parameters
+    assert steps.max() > 1.5 * np.median(steps[:2])
+
+
 def test_a_slow_link_slows_what_crosses_it():
     healthy = predict(spec(2, parallel={"tp": 8, "pp": 1}))
     broken = predict(spec(2, parallel={"tp": 8, "pp": 1}, faults=[{"link": "host-0/mlx5_0", "rate": "10 Gb/s"}]))

@@ -57,7 +57,11 @@ def _quantity(value: object, units: dict[str, int], what: str, example: str) -> 
         raise ValueError(f"got {value!r} without a unit, {expected}")
     if unit not in units:
         raise ValueError(f"got {value!r} with unknown unit {unit!r}, {expected}{did_you_mean(unit, units)}")
+    if len(number) > 40 or abs(Decimal(number.replace("_", "")).adjusted()) > 60:
+        raise ValueError(f"got {value!r}, which is beyond what the twin can count")
     result = Decimal(number.replace("_", "")) * units[unit]
+    if 0 < result < Decimal("0.5"):
+        raise ValueError(f"got {value!r}, which is less than the twin can tell from nothing")
     if result < 0:
         raise ValueError(f"got {value!r}, expected a {what} that is not negative")
     if result > _MAX:

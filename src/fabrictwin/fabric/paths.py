@@ -1,12 +1,13 @@
 """Paths from memory to memory: inside a host over NVLink or PCIe, between hosts through adapters and the network.
 
 Between hosts a GPU sends through the adapter that serves it and arrives through the adapter that serves the
-other (or, where those two are in different subnets, through the receiver's nearest adapter in the sender's). An
-adapter without a cable serves nobody: the next best in the host does.
+other. Where those two are in different subnets, the nearest pair that shares one is taken. An adapter without a
+cable serves nobody: the next best in the host does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,9 @@ import numpy as np
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.template import Paths
+
+# From departing and arriving adapters to what tells their connections apart, such as UDP source ports.
+Entropy = Callable[[I32, I32], np.ndarray]
 
 
 class Walker(Protocol):
@@ -138,25 +142,49 @@ class PathFinder:
         edge, port, share, before = (np.concatenate([part[i] for part in parts]) for i in range(4))
         return edge, port, share, before, latency
 
-    def arriving(self, departing: I32, destination: I32) -> I32:
-        """The adapter that each destination receives through, in the subnet of the departing one."""
+    def _choices(self, node: int) -> I32:
+        """The cabled adapters that a GPU or CPU can use, best first."""
         fabric = self.fabric
-        arriving = self.adapter_of(destination)
-        plane = fabric.node_plane[fabric.nic_node]
-        for i in np.flatnonzero(plane[departing] != plane[arriving]):
-            host = int(fabric.node_host[destination[i]])
-            nics = np.arange(self._host_nic_start[host], self._host_nic_start[host + 1])
-            same = nics[plane[nics] == plane[departing[i]]]
-            if not len(same):
-                a, b = fabric.node_name(int(fabric.nic_node[departing[i]])), fabric.host_names[host]
-                raise ConfigError(f"{b} cannot be reached from {a}: they are in different subnets", key="cluster")
-            arriving[i] = same[0]
-        return arriving
+        host = int(fabric.node_host[node])
+        ranked = fabric.templates[fabric.host_template[host]].adapters[node - fabric.host_node_start[host]]
+        adapters = ranked[ranked != NONE] + self._host_nic_start[host]
+        cabled: I32 = adapters[fabric.nic_port[adapters] != NONE].astype(np.int32)
+        return cabled
 
-    def find(self, source: I32, destination: I32, entropy: np.ndarray | None = None) -> EndToEnd:
+    def adapters_between(self, source: I32, destination: I32) -> tuple[I32, I32]:
+        """The adapters that each pair of nodes on different hosts uses: (departing, arriving).
+
+        Each end's best where those share a subnet; else the best for the sender that any of the receiver's shares.
+        Raises ConfigError where none does.
+        """
+        fabric = self.fabric
+        departing, arriving = self.adapter_of(source), self.adapter_of(destination)
+        plane = fabric.node_plane[fabric.nic_node]
+        apart = np.flatnonzero(plane[departing] != plane[arriving])
+        if not len(apart):
+            return departing, arriving
+        pairs, which = np.unique(np.stack([source[apart], destination[apart]]), axis=1, return_inverse=True)
+        chosen = np.empty_like(pairs)
+        for k, (a, b) in enumerate(pairs.T):
+            into = self._choices(int(b))
+            for out in self._choices(int(a)):
+                shared = into[plane[into] == plane[out]]
+                if len(shared):
+                    chosen[:, k] = out, shared[0]
+                    break
+            else:
+                names = fabric.node_name(int(b)), fabric.node_name(int(a))
+                raise ConfigError(
+                    f"{names[0]} cannot be reached from {names[1]}: they are in different subnets", key="cluster"
+                )
+        departing[apart], arriving[apart] = chosen[:, which.reshape(-1)]
+        return departing, arriving
+
+    def find(self, source: I32, destination: I32, entropy: Entropy | None = None) -> EndToEnd:
         """Paths from memory node `source[i]` to `destination[i]` (GPUs or CPUs).
 
-        `entropy[i]` spreads flows where switches hash. Raises ConfigError where there is no path.
+        `entropy`, asked with the adapters of the pairs, spreads flows where switches hash. Raises ConfigError
+        where there is no path.
         """
         fabric = self.fabric
         source, destination = np.asarray(source, np.int32), np.asarray(destination, np.int32)
@@ -168,12 +196,13 @@ class PathFinder:
         edge, port, share, before, latency[near] = self.inside(source[near], destination[near])
         parts = [(near[edge], port, share, before, np.zeros(len(edge), np.int64))]
         if len(far):
-            departing = self.adapter_of(source[far])
-            arriving = self.arriving(departing, destination[far])
+            departing, arriving = self.adapters_between(source[far], destination[far])
             source_nic[far], destination_nic[far] = departing, arriving
             edge, port, share, before, out = self.inside(source[far], fabric.nic_node[departing])
             parts.append((far[edge], port, share, before, np.zeros(len(edge), np.int64)))
-            ports, start = self.routes.walk(departing, arriving, None if entropy is None else entropy[far])
+            ports, start = self.routes.walk(
+                departing, arriving, None if entropy is None else entropy(departing, arriving)
+            )
             one, hops = np.ones(len(ports)), np.diff(start)
             parts.append((np.repeat(far, hops), ports, one, 0 * one, one.astype(np.int64)))
             passing = fabric.node_latency_ps[fabric.port_node[ports]] + fabric.port_latency_ps[ports]

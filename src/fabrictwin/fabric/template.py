@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -266,14 +265,3 @@ def host_template(host_type: str, nic_names: tuple[str, ...]) -> HostTemplate:
         nic_rail=np.array(rails, np.int32),
         paths=_paths(kinds, links, ports, port_links),
     )
-
-
-def hop_names(template: HostTemplate, alternative: int) -> list[str]:
-    """The nodes that one alternative of `template.paths` visits, for people."""
-    paths = template.paths
-    ports = paths.ports[paths.hop_start[alternative] : paths.hop_start[alternative + 1]]
-    nodes = [int(template.port_node[p]) for p in ports] + [
-        int(template.port_node[template.port_peer[p]]) for p in ports[-1:]
-    ]
-    assert all(a != b for a, b in pairwise(nodes))
-    return [template.node_names[i] for i in nodes]

@@ -335,7 +335,8 @@ def _chain(hosts: I64, channel: int, *, root: int) -> tuple[I64, I64]:
 
 
 def _tree(hosts: I64, channel: int) -> tuple[I64, I64]:
-    blocks = [np.roll(block, -(channel % len(block))) for block in _blocks(hosts)]
+    # both trees of a pair leave a host by the same rank, so every adapter serves one inner and one leaf position
+    blocks = [np.roll(block, -(channel // 2 % len(block))) for block in _blocks(hosts)]
     over_hosts = double_binary_tree(len(blocks))[channel % 2]
     parent = np.full(len(hosts), NONE, np.int64)
     for block, above in zip(blocks, over_hosts, strict=True):

@@ -148,7 +148,7 @@ class AnalyticSession(FlowSession):
         return result
 
     def change(self, change: LinkChange) -> None:
-        """A link changes now; counts for what is posted from now on. Of a trunk, as its share of a leaf's up-links."""
+        """A link changes now; counts for what is posted later. A trunk is a share of its leaf's up-links."""
         before = self._capacity[change.port]
         super().change(change)
         if self._network.is_trunk[change.port]:

@@ -60,11 +60,18 @@ def _serial(of: I32) -> I64:
     return result
 
 
-def connection_entropy(source: I32, target: I32) -> npt.NDArray[np.uint32]:
-    """UDP source ports of connections between nodes: each node numbers its queue pairs in order."""
-    nodes = np.concatenate([source, target])
-    qpn = (_serial(nodes) + _FIRST_QPN).astype(np.uint32)
-    return udp_source_port(qpn[: len(source)], qpn[len(source) :])
+class QueuePairs:
+    """Queue pair numbers as adapters hand them out: one after the other, for as long as a session lives."""
+
+    def __init__(self, adapters: int) -> None:
+        self._next = np.full(adapters, _FIRST_QPN, np.int64)
+
+    def entropy(self, departing: I32, arriving: I32) -> npt.NDArray[np.uint32]:
+        """UDP source ports of new connections between adapters."""
+        adapters = np.concatenate([departing, arriving])
+        qpn = (self._next[adapters] + _serial(adapters)).astype(np.uint32)
+        np.add.at(self._next, adapters, 1)
+        return udp_source_port(qpn[: len(departing)], qpn[len(departing) :])
 
 
 def _critical_latency(channels: Channels, edges: patterns.Edges, edge_ps: I64, hops: I32) -> tuple[I64, I64]:
@@ -111,9 +118,16 @@ def message_bytes(channels: Channels) -> I64:
 
 
 def bind(
-    communications: Sequence[Communication], rank_node: I32, fabric: Fabric, finder: PathFinder
+    communications: Sequence[Communication],
+    rank_node: I32,
+    fabric: Fabric,
+    finder: PathFinder,
+    queue_pairs: QueuePairs | None = None,
 ) -> tuple[Bound, EndToEnd]:
-    """Every channel of every communication over the fabric. Raises ConfigError where there is no path."""
+    """Every channel of every communication over the fabric. Raises ConfigError where there is no path.
+
+    Edges that carry nothing use nothing, though they have their latency.
+    """
     edges = [patterns.edges(c.channels) for c in communications]
     sizes = [len(c.channels) for c in communications]
     first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -126,8 +140,9 @@ def bind(
     source = rank_node[join([e.source for e in edges], np.int64)]
     target = rank_node[join([e.target for e in edges], np.int64)]
     size = join([e.size_bytes for e in edges], np.int64)
-    entropy = connection_entropy(source, target) if fabric.technology == "ethernet" else None
-    found = finder.find(source, target, entropy)
+    hashed = fabric.technology == "ethernet"
+    pairs = queue_pairs or QueuePairs(len(fabric.nic_node))
+    found = finder.find(source, target, pairs.entropy if hashed else None)
 
     flow_bytes = np.zeros(channels, np.int64)
     np.maximum.at(flow_bytes, channel, size)
@@ -153,7 +168,10 @@ def bind(
         [found.port, fabric.ports + found.source_nic[far], fabric.ports + found.destination_nic[far]]
     )
     coefficient = np.concatenate([ratio[found.edge] * found.share, per_message, per_message])
-    use_start, use_resource, use_coefficient = _sum_by(use_channel, resource, coefficient, channels)
+    used = coefficient > 0
+    use_start, use_resource, use_coefficient = _sum_by(
+        use_channel[used], resource[used], coefficient[used], channels
+    )
 
     # a queue pair's messages are a period apart, so n of them take n - 1 periods
     limit = np.full(channels, np.inf)

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.errors import InvariantError
+from fabrictwin.errors import ConfigError, InvariantError, SimulatedError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.paths import PathFinder, Walker
 from fabrictwin.program.program import Communication, Operations
-from fabrictwin.simulate.binding import PS_PER_S, Bound, bind, capacities
+from fabrictwin.simulate.binding import PS_PER_S, Bound, QueuePairs, bind, capacities
 from fabrictwin.simulate.session import FOREVER, Completions, LinkChange
 from fabrictwin.trace.trace import Counters
 
@@ -43,6 +43,7 @@ class FlowSession:
         self._keys = np.random.Generator(np.random.PCG64(_KEY_SEED))
         self._columns: dict[str, npt.NDArray[Any]] = {}
         self._port_use: list[tuple[int, Bound, I64]] = []  # (first flow, bound, flow of each channel)
+        self._queue_pairs = QueuePairs(len(fabric.nic_node))
         self._reported = 0
         self._state = self._build(_empty_columns(fluid))
 
@@ -57,9 +58,10 @@ class FlowSession:
 
     def post(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> int:
         """Add operations; those without predecessors start now. Returns the id of the first."""
+        self._check(operations, communications, rank_node)
         old = self._columns
         base_op, base_flow = len(old["kind"]), len(old["size_bytes"])
-        bound, _ = bind(communications, rank_node, self.fabric, self.finder)
+        bound, _ = bind(communications, rank_node, self.fabric, self.finder, self._queue_pairs)
         flow_of_channel, flow_channels, flow_communication = _group_channels(bound, communications)
         self._port_use.append((base_flow, bound, flow_of_channel))
 
@@ -108,6 +110,23 @@ class FlowSession:
         self._state = self._build(self._columns)
         self._fluid.start_ready(self._state, base_op, base_op + n)
         return base_op
+
+    def _check(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> None:
+        """Refuse what the kernel would take for indices into something else. Raises ConfigError."""
+        n = len(operations)
+        if n and int(operations.duration_ps.min()) < 0:
+            raise ConfigError("got a negative duration, expected picoseconds from 0 upwards")
+        after, which = operations.after, operations.communication
+        if len(after) and not 0 <= int(after.min()) <= int(after.max()) < n:
+            raise ConfigError(f"got a predecessor outside of the {n} operations that are posted together")
+        if n and not -1 <= int(which.min()) <= int(which.max()) < len(communications):
+            raise ConfigError(f"got a communication outside of the {len(communications)} that are posted")
+        for communication in communications:
+            ranks = communication.channels.ranks
+            if len(ranks) and not 0 <= int(ranks.min()) <= int(ranks.max()) < len(rank_node):
+                raise ConfigError(
+                    f"{communication.name}: got a rank outside of the {len(rank_node)} that are placed"
+                )
 
     def _build(self, columns: dict[str, npt.NDArray[Any]]) -> Any:
         """The kernel's state over the present columns; what is at work carries over."""
@@ -208,12 +227,15 @@ class FlowSession:
         )
         if before is not None and len(before.operations.kind):
             fluid.carry_over(before, state)
+        elif before is not None:
+            state.clock[0] = before.clock[0]
         return state
 
     def advance(self, until_ps: int = FOREVER) -> Completions:
         """Run until `until_ps` or until nothing is left to do.
 
-        Raises InvariantError where operations are left that can never start (their predecessors form a cycle).
+        Raises SimulatedError where a communication waits on a link that is down, and InvariantError where
+        operations are left that can never start (their predecessors form a cycle).
         """
         state = self._state
         self._fluid.run(state, until_ps)
@@ -221,15 +243,21 @@ class FlowSession:
         if until_ps >= FOREVER and done < len(state.operations.kind):
             stuck = np.flatnonzero(state.operations.end_ps < 0)
             idle = np.flatnonzero((state.operations.end_ps < 0) & (state.operations.start_ps >= 0))
-            why = "its links carry nothing" if len(idle) else "it waits for operations that wait for it"
-            first = int(idle[0] if len(idle) else stuck[0])
-            raise InvariantError(f"{len(stuck)} operations never end; the first is {first}: {why}")
+            if len(idle):
+                raise SimulatedError("links carry nothing", f"operation {int(idle[0])}", f"{len(stuck)} never end")
+            raise InvariantError(
+                f"{len(stuck)} operations never start: the first, {int(stuck[0])}, waits for some that wait for it"
+            )
         ended = state.ended[self._reported : done].astype(np.int64)
         self._reported = done
         return Completions(ended, state.operations.end_ps[ended])
 
     def change(self, change: LinkChange) -> None:
-        """A link changes now: rates are solved again."""
+        """A link changes now: rates are solved again. Raises ConfigError for a port or rate that cannot be."""
+        if not 0 <= change.port < self.fabric.ports:
+            raise ConfigError(f"got port {change.port}, expected one of the fabric's {self.fabric.ports}")
+        if change.rate_bps is not None and change.rate_bps < 0:
+            raise ConfigError(f"got a rate of {change.rate_bps} b/s, expected one that is not negative")
         fabric, state = self.fabric, self._state
         built = int(fabric.port_payload_bps[change.port])
         if change.rate_bps is not None:

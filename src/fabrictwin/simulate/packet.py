@@ -125,6 +125,7 @@ class PacketSession:
             operations.communication[operations.communication != NONE], minlength=len(communications)
         )
         links = 2 * int(fabric.node_tier.max(initial=1)) + 4
+        links += 0 if options.gpudirect else 4  # to host memory and from it
         # a message's packets at most, by who sends to whom on which channel: each such has a queue pair
         largest: dict[tuple[int, int, int], int] = {}
         parts = 0  # into how many a message inside a host is split

@@ -294,8 +294,7 @@ class PacketNetwork:
 
     def adapters(self, source: I32, destination: I32) -> tuple[I32, I32]:
         """The adapters between memory nodes of different hosts."""
-        departing = self.finder.adapter_of(source)
-        return departing, self.finder.arriving(departing, destination)
+        return self.finder.adapters_between(source, destination)
 
     def remote(
         self,

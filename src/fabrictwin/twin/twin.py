@@ -121,7 +121,7 @@ class Twin:
             if fabric.node_kind[node] not in (NodeKind.GPU, NodeKind.CPU):
                 raise ConfigError(f"got {name!r}, expected a GPU or a processor, which hold memory")
             ends.append(np.array([node], np.int32))
-        found = PathFinder(fabric, self.routes).find(*ends)
+        found = PathFinder(fabric, self.routes).find(ends[0], ends[1])
         hops = [
             Hop(
                 link=fabric.link_name(int(port)),
@@ -148,6 +148,8 @@ class Twin:
             from fabrictwin.simulate.flow import FlowSession
 
             session = FlowSession(self.fabric, self.routes)
+        elif fidelity != "packet":
+            raise ConfigError(f"got fidelity {fidelity!r}, expected packet, flow or analytic")
         else:
             from fabrictwin.simulate.packet import PacketSession
 

@@ -308,7 +308,7 @@ class Finish:
                     waited = sorted({i for ready in waits for i in ready[r][a]})
                     if s in (0, self.layout.pp - 1) and (r, a) in tied:
                         waited.append(tied[r, a])
-                    duration = self.optimizer_ps(dense, experts)
+                    duration = round(self.optimizer_ps(dense, experts) * stage.factors[a])
                     before = self.builder.compute(actor, duration, label, after=[*waited, before])
                 if self.training.host.step:
                     self.builder.compute(actor, self.training.host.step, host, after=[before])
