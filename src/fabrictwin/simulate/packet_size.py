@@ -2,8 +2,8 @@
 
 Packet-hops stand for time. Memory is what the arrays will hold: messages, queue pairs, and packets, of which there
 are at most as many as fit into the buffers on their way, or as one message of every queue pair has. Left out: what
-setting up takes in Python, some hundred bytes a message, freed before it runs. Of three runs of 32 GPUs hops came out
-within 15% of what was counted, memory within 25% and above it.
+setting up takes in Python, some hundred bytes a message, freed before it runs. Of runs of 32 GPUs hops came
+out within 15% of what was counted, memory up to 25% above what was held.
 """
 
 from __future__ import annotations
