@@ -122,8 +122,8 @@ class Network(Model):
     technology: Technology
     topology: Topology
     switch: str
-    link_rate: Rate | None = None
-    trunk_rate: Rate | None = None
+    link_rate: Annotated[Rate, Field(gt=0)] | None = None
+    trunk_rate: Annotated[Rate, Field(gt=0)] | None = None
     host_cable: Length = HOST_CABLE
     trunk_cable: Length = TRUNK_CABLE
     mtu: Mtu = MTU
@@ -292,7 +292,7 @@ class ExplicitCluster(Model):
     switches: tuple[ExplicitSwitch, ...] = ()
     aggregations: tuple[ExplicitAggregation, ...] = ()
     cables: tuple[CableLine, ...]
-    link_rate: Rate | None = None
+    link_rate: Annotated[Rate, Field(gt=0)] | None = None
     host_cable: Length = HOST_CABLE
     trunk_cable: Length = TRUNK_CABLE
     mtu: Mtu = MTU

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.errors import InvariantError
+from fabrictwin.errors import ConfigError, InvariantError
 from fabrictwin.program.program import (
     I32,
     I64,
@@ -29,6 +29,8 @@ from fabrictwin.program.program import (
     OpKind,
     Program,
 )
+
+MOST_OPERATIONS = 20_000_000  # about 3 GB while it is built
 
 
 def inlet(number: int) -> int:
@@ -133,8 +135,13 @@ class ProgramBuilder:
         return here
 
     def reserve(self, count: int) -> int:
-        """Ids for operations that are placed later. Returns the first."""
+        """Ids for operations that are placed later. Returns the first. Raises ConfigError for too many."""
         first = self._count
+        if first + count > MOST_OPERATIONS:
+            raise ConfigError(
+                f"got a program of more than {MOST_OPERATIONS:,} operations, which would not fit into memory",
+                key="workload",
+            )
         self._count += count
         return first
 

@@ -53,7 +53,10 @@ def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     """The spec's workload on the hosts that its placement gives it. Raises ConfigError."""
     from fabrictwin.workload.training import lower
 
-    return lower(spec, blueprint, fabric)
+    try:
+        return lower(spec, blueprint, fabric)
+    except OverflowError:
+        raise spec.error("workload", "got sizes that take longer than the twin's clock can count") from None
 
 
 def resolved(spec: Spec, ranks: int) -> dict[str, Any]:

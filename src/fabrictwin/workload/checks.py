@@ -29,9 +29,10 @@ class Wrong:
         except ConfigError as error:
             if error.file is None:
                 raise self.spec.error(error.key or KEY, error.message) from None
-            if error.line is None and error.key is None and error.message.startswith("cannot be read"):
+            missing = error.message.startswith(("cannot be read", "no such file"))
+            if missing and error.line is None and error.key is None:
                 # the fault is in the spec, which names a file that is not there
-                raise self.spec.error(f"{KEY}.model", f"{error.file} {error.message}") from None
+                raise self.spec.error(f"{KEY}.model", f"{error.file}: {error.message}") from None
             raise
 
 

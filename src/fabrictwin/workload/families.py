@@ -20,6 +20,7 @@ from typing import Any
 
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.workload.models import Experts, Latent, Model
+from fabrictwin.yamlfile import read_text
 
 _LARGEST = 10**9
 _LLAMA = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -250,7 +251,7 @@ def _family(data: Mapping[str, Any], where: str | None) -> str:
     """`model_type`, or the family whose keys are there; a family that asks for more keys comes first."""
     named = data.get("model_type")
     if named is not None:
-        if named in NEEDS:
+        if isinstance(named, str) and named in NEEDS:
             return str(named)
         wants = [key for key in _LLAMA if data.get(key) is None]
         missing = f"; as a Llama model it lacks {', '.join(wants)}" if wants else ""
@@ -284,12 +285,7 @@ def read_model(data: object, *, name: str, where: str | None = None) -> Model:
 
 def load_model(path: Path) -> Model:
     """A model from a `config.json`. Raises ConfigError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", file=path) from None
-    except UnicodeDecodeError:
-        raise ConfigError("got bytes that are not UTF-8 text, expected a model's config.json", file=path) from None
+    text = read_text(path)
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:

@@ -24,6 +24,9 @@ from fabrictwin.workload.transformer import Shape
 I64 = npt.NDArray[np.int64]
 
 
+MOST_MICRO_BATCHES = 100_000
+
+
 @dataclass(frozen=True)
 class Job:
     """Everything that lowering needs, checked."""
@@ -185,6 +188,11 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
             f"got {training.global_batch}, expected a multiple of micro_batch_size × dp = {size}",
         )
     micro_batches = training.micro_batches or (training.global_batch or size) // size
+    if micro_batches > MOST_MICRO_BATCHES:
+        raise wrong(
+            "micro_batches" if training.micro_batches else "global_batch",
+            f"got {micro_batches:,} micro-batches, expected at most {MOST_MICRO_BATCHES:,}",
+        )
     if par.vp > 1 and micro_batches % par.pp:
         raise wrong(
             "micro_batches" if training.micro_batches else "global_batch",
