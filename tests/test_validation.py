@@ -85,7 +85,7 @@ def test_every_texts_entry_is_used():
 @pytest.mark.parametrize("name", DATA.texts.hardware)
 def test_hardware_is_in_the_catalog(name):
     found = DATA.texts.hardware[name]
-    assert catalog.host(found.host).nodes.gpu in (8, 72)
+    assert catalog.host(found.host).nodes.gpu in (8, 64)
     assert catalog.switch(found.switch).technology == found.technology
 
 

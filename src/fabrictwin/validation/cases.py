@@ -53,6 +53,8 @@ def _case(row: Row, data: Measurements) -> Case:
     if found.unknown:
         return replace(case, unknown=found.unknown)
     training = training_section(row, found, data.texts.models[row.model])
+    if found.kernels in hardware.attention:
+        training["attention_throughput"] = hardware.attention[found.kernels]
     missing = not_modelled(training)
     if missing:
         return replace(case, missing=missing)
@@ -109,6 +111,8 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
     }
     if settings.get("attention"):
         section["attention"] = settings["attention"]
+    if settings.get("attention_throughput"):
+        section["attention_throughput"] = settings["attention_throughput"]
     if settings.get("gradients"):
         section["gradients"] = {"algorithm": settings["gradients"]}
     if settings.get("sequence_parallel") and tp > 1:

@@ -64,6 +64,7 @@ class Hardware(Section):
     technology: Literal["infiniband", "ethernet"]
     switch: str
     topology: Literal["rail-optimised", "fat-tree"]
+    attention: dict[str, str] = {}  # throughput of attention by whose kernels a framework calls
     assumptions: tuple[str, ...] = ()
 
 
@@ -75,6 +76,7 @@ class Set(Section):
     note: str = ""
     micro_batch: dict[str, int] = {}
     vp: int | None = None
+    kernels: str = ""  # whose attention, where it is not the catalog's
     settings: dict[str, Any] = {}
     selective: dict[str, Any] = {}  # settings beside `settings` where the row recomputes selectively
     assumptions: tuple[str, ...] = ()
