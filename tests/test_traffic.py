@@ -229,3 +229,24 @@ def test_a_large_incast_collapses_without_pfc_and_pauses_less_with_dcqcn(tmp_pat
     _, both = play_with(control="dcqcn", dcqcn="sigcomm15")
     assert both["packets"]["dropped"] == 0
     assert 2 * both["pauses"]["time_us"] < pfc["pauses"]["time_us"]
+
+
+def test_faults_of_the_spec_count_or_are_refused(tmp_path, capsys):
+    """A link that is slow from the start slows its flow; what only a run can play is one clear error."""
+    from fabrictwin.cli import main
+
+    path, took = tmp_path / "one.cm", {}
+    path.write_text("Nodes 2\nConnections 1\n0->1 id 1 start 0 size 2000000\n")
+    cluster = (
+        "schema: 1\nname: two\ncluster:\n  hosts: {type: pcie-box, count: 2}\n  network:\n"
+        "    technology: infiniband\n    topology: {kind: single-switch}\n    switch: qm8700\n"
+    )
+    for fault in ("", "faults:\n  - {link: host-1/mlx5_0, rate: 20 Gb/s}\n"):
+        spec = tmp_path / "spec.yaml"
+        spec.write_text(cluster + fault)
+        assert main(["traffic", str(path), "--cluster", str(spec), "--json"]) == 0
+        took[fault == ""] = json.loads(capsys.readouterr().out)["completion_us"]["max"]
+    assert took[False] == pytest.approx(10 * took[True], rel=0.1)
+    spec.write_text(cluster + "faults:\n  - {link: host-1/mlx5_0, rate: 20 Gb/s, at: 1 us}\n")
+    assert main(["traffic", str(path), "--cluster", str(spec)]) == 2
+    assert "spec.yaml:10 faults[0]: got a fault that only a run plays" in capsys.readouterr().err

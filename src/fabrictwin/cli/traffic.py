@@ -24,7 +24,12 @@ class Control(StrEnum):
 @app.command()
 def traffic(
     file: str = typer.Argument(..., help="A connection matrix in htsim's format (.cm)."),
-    cluster: str = typer.Option(..., "--cluster", metavar="SPEC", help="A spec file; only its cluster is used."),
+    cluster: str = typer.Option(
+        ...,
+        "--cluster",
+        metavar="SPEC",
+        help="A spec file; its cluster is used, and links that it makes slow or dead.",
+    ),
     balance: Balance = typer.Option(Balance.routed, help="How switches choose among equal-cost ports."),
     control: Control = typer.Option(Control.none, help="Congestion control (Ethernet)."),
     dcqcn: str = typer.Option("sigcomm15", metavar="NAME", help="DCQCN's parameter set."),
@@ -43,6 +48,7 @@ def traffic(
     import json
 
     from fabrictwin.cluster.build import build
+    from fabrictwin.cluster.fault_models import LinkFault
     from fabrictwin.cluster.spec import load_cluster
     from fabrictwin.run import execute
     from fabrictwin.run.progress import Progress
@@ -63,9 +69,13 @@ def traffic(
     with Progress() as progress:
         progress.stage("compiling the fabric")
         spec = load_cluster(cluster)
+        for i, fault in enumerate(spec.faults):
+            if not isinstance(fault, LinkFault) or fault.timed:
+                message = "got a fault that only a run plays, expected a link at a rate of its own from the start"
+                raise spec.error(f"faults[{i}]", message)
         twin = execute.make_twin(spec, build(spec.cluster, spec=spec))
         progress.stage("routing")
         routes = twin.routes
         progress.stage("simulating")
-        result = play_traffic(pattern, twin.fabric, routes, options)
+        result = play_traffic(pattern, twin.as_it_runs, routes, options)
     typer.echo(json.dumps(result.summary(), indent=2) if as_json else table(result), nl=as_json)
