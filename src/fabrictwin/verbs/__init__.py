@@ -1,0 +1,1 @@
+"""The RDMA programming interface on the twin, in the names of rdma-core's pyverbs."""
