@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from fabrictwin import catalog
 from fabrictwin.catalog.answers import read_entries
 from fabrictwin.catalog.models import repeated
+from fabrictwin.catalog.prices import price_book
 from fabrictwin.catalog.quantities import parse_count, parse_message_rate, parse_ratio
 from fabrictwin.cli.catalog import app
 from fabrictwin.errors import ConfigError
@@ -43,6 +44,7 @@ def test_every_figure_has_a_source_and_every_estimate_says_why(kind, name, entry
 
 def test_every_source_is_used_and_has_a_title():
     used = {figure.source for _, _, entry in ENTRIES for _, figure in catalog.figures(entry)}
+    used |= {figure.source for _, figure in catalog.figures(price_book())}
     assert used == set(catalog.sources())
     for key, source in catalog.sources().items():
         assert source.title

@@ -182,3 +182,16 @@ Size = Annotated[int, _reader(parse_size), PlainSerializer(exact_size, return_ty
 Duration = Annotated[int, _reader(parse_time), PlainSerializer(exact_time, return_type=str)]
 Length = Annotated[int, _reader(parse_length), PlainSerializer(exact_length, return_type=str)]
 Flops = Annotated[float, _reader(parse_flops), PlainSerializer(format_flops, return_type=str)]
+
+
+def format_money(amount: float, currency: str) -> str:
+    """`1,234,000` and `USD` to `1.234 M USD`; below a million in full."""
+    for factor, letter in ((1e9, "G"), (1e6, "M")):
+        if abs(amount) >= factor * 0.99995:
+            return f"{_significant(amount / factor)} {letter} {currency}".replace(f" {letter} ", f" {letter}")
+    return f"{amount:,.0f} {currency}"
+
+
+def format_power(watts: float) -> str:
+    """`12500` to `12.5 kW`."""
+    return _scaled(watts, [(1e9, "GW"), (1e6, "MW"), (1e3, "kW"), (1.0, "W")])
