@@ -26,6 +26,7 @@ COMMANDS = {
     "plan": "Search for the fastest layout of a job that fits.",
     "validate": "Hold predictions against published measurements.",
     "topology": "Show, import or export a cluster.",
+    "jitter": "What unevenness costs a job, by size and by source.",
     "cost": "The bill of materials, and what a cluster and its job cost.",
     "traffic": "Play a traffic pattern over a cluster.",
     "routes": "Judge forwarding tables, compare two, print them.",

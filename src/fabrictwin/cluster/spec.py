@@ -114,6 +114,7 @@ class Spec(Model):
     placement: Placement = Placement()
     faults: tuple[Fault, ...] = ()
     run: Run = Run()
+    jitter: dict[str, Any] | None = None  # what is uneven, for `fabrictwin jitter`; the study room checks it
 
     _origin: Origin = PrivateAttr(default_factory=lambda: Origin(Path(), None))
 

@@ -69,22 +69,34 @@ def sums(hits: int) -> F64:
     return cdf
 
 
-def greatest(periods: float, ranks: int, u: F64, *, fixed: bool) -> F64:
-    """[n] draws, in means, of the most that any of `ranks` ranks is held up in so many periods."""
+def greatest_table(periods: float, ranks: int, *, fixed: bool) -> tuple[F64, F64]:
+    """(cdf, values in means), both [places]: the most that any of `ranks` ranks is held up in so many periods.
+
+    What is drawn with a uniform u is the value at the first place whose cdf is not below u.
+    """
     whole = int(periods)
     chance = periods - whole
     if fixed:
         none_more = float(_power(np.array([1.0 - chance]), ranks)[0])
-        return whole + (u >= none_more).astype(np.float64)
+        return np.array([none_more, 1.0]), np.array([whole, whole + 1.0])
     few = min(whole, MOST_HITS)
     more = sums(few + 1)
     less = np.ones(len(more))
     base = sums(few)
     less[: len(base)] = base
     cdf = _power((1.0 - chance) * less + chance * more, ranks)
-    drawn: F64 = np.minimum(np.searchsorted(cdf, u), len(cdf) - 1) / GRID
+    values: F64 = np.arange(len(cdf)) / GRID
     if whole > few:
-        drawn = whole + (drawn - few) * np.sqrt(whole / few)
+        values = whole + (values - few) * np.sqrt(whole / few)
+    return cdf, values
+
+
+def greatest(periods: float, ranks: int, u: F64, *, fixed: bool) -> F64:
+    """[n] draws, in means, of the most that any of `ranks` ranks is held up in so many periods."""
+    cdf, values = greatest_table(periods, ranks, fixed=fixed)
+    # a fixed interruption comes where u reaches the chance that none does
+    place = np.searchsorted(cdf, u, side="right" if fixed else "left")
+    drawn: F64 = values[np.minimum(place, len(cdf) - 1)]
     return drawn
 
 
@@ -124,7 +136,7 @@ def begin_late(program: Program, fabric: Fabric, rank_node: I32, gpus: Sequence[
     if not len(actors):
         return program
     ops, n = program.operations, len(program.operations)
-    waits_for = _first_operations(program, actors)
+    waits_for = first_operations(program, actors)
     waiting = np.repeat(np.arange(n), np.diff(ops.after_start))
     more_of = np.concatenate(waits_for)
     more_on = np.repeat(n + np.arange(len(actors)), [len(rows) for rows in waits_for])
@@ -149,7 +161,7 @@ def begin_late(program: Program, fabric: Fabric, rank_node: I32, gpus: Sequence[
     return replace(program, labels=(*program.labels, Label("late start", "other")), operations=operations)
 
 
-def _first_operations(program: Program, actors: I64) -> list[I64]:
+def first_operations(program: Program, actors: I64) -> list[I64]:
     """For each actor its operations that wait for none of its own."""
     ops, n = program.operations, len(program.operations)
     waiting = np.repeat(np.arange(n), np.diff(ops.after_start))

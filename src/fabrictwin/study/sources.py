@@ -1,0 +1,128 @@
+"""The `jitter` section of a spec: what is uneven about a cluster, each source with its distribution.
+
+compute   interruptions of compute, on every GPU: the operating system, other processes
+clocks    how unequal GPUs are, afresh in every step: a Gaussian share of their compute time
+network   what communication takes longer: congestion from others, adaptive routing, retransmissions; a share
+          of its time, exponential or drawn from measured factors
+late      GPUs that begin a step late
+slow      GPUs that are slow for a whole step
+link      a link of the job that is slow, or goes down for a time
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fabrictwin.cluster.fault_models import Noise
+from fabrictwin.cluster.sections import Model, Seed
+from fabrictwin.units import Duration, Rate
+
+Chance = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(gt=0, le=10)]
+
+
+class Clocks(Model):
+    """Standard deviation of a GPU's compute time, as a share of it."""
+
+    deviation: Share
+
+
+class Network(Model):
+    """What each communication takes longer: of `mean` share, or one of the measured `factors` (1 is nothing)."""
+
+    mean: Share | None = None
+    factors: tuple[Annotated[float, Field(ge=0.5, le=1000)], ...] = ()
+    source: str = ""  # where measured factors come from
+
+    @model_validator(mode="after")
+    def _one(self) -> Network:
+        if (self.mean is None) == (not self.factors):
+            raise ValueError("expected either mean or factors")
+        if self.factors and not self.source:
+            raise ValueError("got factors without source, expected where they were measured")
+        return self
+
+
+class Late(Model):
+    """With this chance a GPU begins a step late, by a mean time."""
+
+    chance: Chance
+    mean: Duration
+    distribution: Literal["fixed", "exponential"] = "exponential"
+
+
+class Slow(Model):
+    """With this chance a GPU takes `slowdown` times as long for a whole step."""
+
+    chance: Chance
+    slowdown: Annotated[float, Field(gt=1, le=1000)]
+
+
+class Link(Model):
+    """With this chance, in a step, a link of the job runs at `rate`, or is down for `down` of it."""
+
+    chance: Chance
+    rate: Rate | None = None
+    down: Duration | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Link:
+        if (self.rate is None) == (self.down is None):
+            raise ValueError("expected either rate (a degraded link) or down (a link that flaps)")
+        if self.rate == 0:
+            raise ValueError("got rate 0, expected down for a link that goes down")
+        return self
+
+
+class Jitter(Model):
+    """All sources; one that is absent does nothing."""
+
+    compute: Noise | None = None
+    clocks: Clocks | None = None
+    network: Network | None = None
+    late: Late | None = None
+    slow: Slow | None = None
+    link: Link | None = None
+    seed: Seed | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """Those that are there, in the order above."""
+        known = ("compute", "clocks", "network", "late", "slow", "link")
+        return tuple(name for name in known if getattr(self, name) is not None)
+
+    def without(self, name: str) -> Jitter:
+        return self.model_copy(update={name: None})
+
+    def scaled(self, level: float) -> Jitter:
+        """Amplitudes times `level`: times and shares, not chances; level 0 has no sources."""
+        if level == 0:
+            return Jitter(seed=self.seed)
+        update: dict[str, object] = {}
+        if self.compute is not None:
+            # an interruption can last no longer than the time between two
+            mean = min(round(self.compute.mean * level), self.compute.period - 1)
+            update["compute"] = self.compute.model_copy(update={"mean": mean})
+        if self.clocks is not None:
+            update["clocks"] = Clocks.model_construct(deviation=self.clocks.deviation * level)
+        if self.network is not None:
+            more = tuple(1 + (factor - 1) * level for factor in self.network.factors)
+            mean_share = None if self.network.mean is None else self.network.mean * level
+            update["network"] = self.network.model_copy(update={"mean": mean_share, "factors": more})
+        if self.late is not None:
+            update["late"] = self.late.model_copy(update={"mean": round(self.late.mean * level)})
+        if self.slow is not None:
+            update["slow"] = self.slow.model_copy(update={"slowdown": 1 + (self.slow.slowdown - 1) * level})
+        return self.model_copy(update=update)
+
+
+# What is assumed where a spec has no section of its own; docs/jitter.md says what each rests on.
+ASSUMED = Jitter.model_validate(
+    {
+        "compute": {"mean": "25 us", "period": "10 ms"},
+        "clocks": {"deviation": 0.01},
+        "network": {"mean": 0.02},
+        "late": {"chance": 1e-4, "mean": "1 ms"},
+    }
+)
