@@ -30,6 +30,7 @@ from fabrictwin.catalog.answers import (
     nvlink,
     pcie,
     port_rate,
+    reckoned_rate,
     sources,
     switch,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "nvlink",
     "pcie",
     "port_rate",
+    "reckoned_rate",
     "sources",
     "switch",
 ]

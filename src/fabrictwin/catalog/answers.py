@@ -204,6 +204,15 @@ def link(name: str) -> LinkType:
     raise _unknown(name, known, "links")
 
 
+@cache
+def reckoned_rate(name: str) -> int:
+    """Bits per second that NCCL counts a link inside a host as, by the link's name. Raises ConfigError."""
+    match = _PCIE_LINK.fullmatch(name)
+    if match and match[1] in _kind("pcie") and int(match[2]) in _LANES:
+        return pcie(match[1]).reckoned_rate.value * int(match[2])
+    return link(name).payload_rate_bps
+
+
 def infiniband_rate(speed: str, width: int = 4) -> int:
     """Data rate in bits per second: lane rate × lanes × line code. Raises ConfigError."""
     entry = infiniband(speed)

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from fabrictwin.catalog.links import LinkType
-from fabrictwin.catalog.quantities import Bits, Count, LaneRate, MessageRate, Ratio, Watts
+from fabrictwin.catalog.quantities import Bits, Capability, Count, LaneRate, MessageRate, Ratio, Watts
 from fabrictwin.errors import did_you_mean
 from fabrictwin.units import Duration, Flops, Length, Rate, Size, format_rate, format_time
 
@@ -134,6 +134,7 @@ class Gpu(Entry):
     memory: Figure[Size]
     memory_bandwidth: Figure[Rate]
     memory_bandwidth_measured: Figure[Rate]
+    compute_capability: Figure[Capability]
     nvlink: str = ""
     nvlink_links: Figure[Count] | None = None
     pcie: str
@@ -189,9 +190,13 @@ class Nvlink(Entry):
 
 
 class Pcie(Entry):
-    """A generation of PCI Express: one lane, and how transactions are packed."""
+    """A generation of PCI Express: one lane, and how transactions are packed.
+
+    `reckoned_rate` is what NCCL counts a lane as when it looks for channels.
+    """
 
     lane_rate: Figure[LaneRate]
+    reckoned_rate: Figure[Rate]
     line_code: Figure[Ratio]
     link_layer_share: Figure[Ratio]
     max_payload: Figure[Size]
@@ -243,6 +248,16 @@ class CpuLink(Entry):
         )
 
 
+class Processor(Model):
+    """How a processor tells who it is, and what NCCL reckons that it gets to another socket."""
+
+    arch: Literal["x86_64", "arm64", "ppc64"]
+    vendor: str = ""  # as CPUID has it: GenuineIntel, AuthenticAMD
+    family: int = 0
+    model: int = 0
+    reckoned_rate: Figure[Rate]
+
+
 class Chip(Entry):
     """What stands between links inside a host: an NVSwitch, a PCIe switch, a processor.
 
@@ -250,6 +265,7 @@ class Chip(Entry):
     """
 
     kind: Literal["nvswitch", "pcie_switch", "cpu"]
+    processor: Processor | None = None
     latency: Figure[Duration]
     memory_latency: Figure[Duration] | None = None
     ports: Figure[Count] | None = None
@@ -347,9 +363,10 @@ class PortMode(Model):
 
 
 class Switch(Entry):
-    """A network switch. The first mode is the usual one."""
+    """A network switch. The first mode is the usual one. One with `sharp` can reduce in the network."""
 
     modes: tuple[PortMode, ...]
+    sharp: bool = False
     latency: Figure[Duration]
     buffer: Figure[Size]
 

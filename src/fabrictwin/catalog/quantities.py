@@ -84,6 +84,14 @@ def parse_lane_rate(value: object) -> int:
     return parse_rate(value)
 
 
+def parse_capability(value: object) -> int:
+    """`'sm_90'` to 90, `'gfx942'` to 94: major and minor of what a GPU executes, as NCCL and RCCL compare it."""
+    found = re.fullmatch(r"sm_(\d{2,3})|gfx(\d{2})[0-9a-f]", str(value).strip())
+    if found is None:
+        raise ValueError(f"got {value!r}, expected an architecture, such as 'sm_90' or 'gfx942'")
+    return int(found[1] or found[2])
+
+
 def format_ratio(value: Fraction) -> str:
     return f"{float(value):.4g}"
 
@@ -100,6 +108,7 @@ def _field(parse: object) -> BeforeValidator:
 
 
 Count = Annotated[int, _field(parse_count)]
+Capability = Annotated[int, _field(parse_capability)]
 # plain, because pydantic knows Fraction itself only since 2.11
 Ratio = Annotated[
     Fraction,

@@ -1,0 +1,79 @@
+"""Paths, patterns and graphs: the words that detection, search, tuner, lowering and log share.
+
+Rates are GB/s (1e9 bytes) as NCCL prints them. Values and their order are NCCL's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+I32 = npt.NDArray[np.int32]
+
+
+class PathType(IntEnum):
+    """How far two devices are apart, nearest first, in NCCL's order."""
+
+    LOC = 0
+    NVL = 1
+    NVB = 2
+    C2C = 3
+    PIX = 4
+    PXB = 5
+    P2C = 6
+    PXN = 7
+    PHB = 8
+    SYS = 9
+    NET = 10
+    DIS = 11
+
+
+class Algorithm(IntEnum):
+    TREE = 0
+    RING = 1
+    COLLNET_DIRECT = 2
+    COLLNET_CHAIN = 3
+    NVLS = 4
+    NVLS_TREE = 5
+    PAT = 6
+
+
+class Protocol(IntEnum):
+    LL = 0
+    LL128 = 1
+    SIMPLE = 2
+
+
+class Pattern(IntEnum):
+    """What the search looks for inside a host."""
+
+    BALANCED_TREE = 1  # a chain; adapter traffic spread over its first two GPUs
+    SPLIT_TREE = 2  # a chain; in at its first GPU, out at its second
+    TREE = 3  # a chain; in and out at its first GPU
+    RING = 4
+    NVLS = 5
+    COLLNET_DIRECT = 6
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What the search found for one pattern, inside each host (`ncclTopoGraph`).
+
+    Where hosts differ the figures are those that all can hold: least bandwidth and channels, farthest type.
+    """
+
+    algorithm: Algorithm
+    pattern: Pattern
+    channels: int
+    bw_intra: float  # GB/s a channel
+    bw_inter: float
+    latency_inter: float  # us that the adapter adds, as its driver reports it
+    type_intra: PathType
+    type_inter: PathType
+    same_channels: bool
+    cross_nic: int
+    intra: I32  # [nodes, channels, local ranks] global ranks in the channel's order; -1 fills smaller hosts up
+    inter: I32  # [nodes, channels, 2] adapter (index into fabric.nic_node) it enters and leaves by; -1 on one host
