@@ -1,4 +1,7 @@
-"""What goes wrong while the job runs, found in a blueprint: cables that change at a time, hosts with noise."""
+"""What goes wrong while the job runs, found in a blueprint.
+
+Cables that change at a time, switches that go off and come back, hosts with noise.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from fabrictwin.cluster.blueprint import Blueprint
-from fabrictwin.cluster.fault_models import LinkFault, Noise, NoiseFault
+from fabrictwin.cluster.fault_models import LinkFault, Noise, NoiseFault, SwitchFault
 from fabrictwin.cluster.faults import Jacks, find_faults
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import did_you_mean
@@ -29,6 +32,22 @@ class CableChange:
 
 
 @dataclass(frozen=True)
+class Reboot:
+    """A switch goes off, and comes on again at `until_ps` (FOREVER: never). Its links are down meanwhile."""
+
+    time_ps: int
+    until_ps: int
+    switch: int  # into Blueprint.switches
+    cables: tuple[int, ...]
+
+    def changes(self) -> list[CableChange]:
+        """What that is for its cables."""
+        down = [CableChange(self.time_ps, cable, 0) for cable in self.cables]
+        up = [CableChange(self.until_ps, cable) for cable in self.cables if self.until_ps < FOREVER]
+        return down + up
+
+
+@dataclass(frozen=True)
 class HostNoise:
     """Noise on some hosts."""
 
@@ -43,6 +62,12 @@ class Disturbances:
 
     changes: tuple[CableChange, ...] = ()
     noise: tuple[HostNoise, ...] = ()
+    reboots: tuple[Reboot, ...] = ()
+
+    @property
+    def all_changes(self) -> tuple[CableChange, ...]:
+        """Of all cables, those of rebooting switches too."""
+        return in_order([*self.changes, *(change for reboot in self.reboots for change in reboot.changes())])
 
 
 def mix(seed: int, number: int) -> int:
@@ -61,6 +86,7 @@ def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
     busy: dict[tuple[int, bool], list[tuple[int, int]]] = {}
     changes: list[CableChange] = []
     noises: list[HostNoise] = []
+    reboots: list[Reboot] = []
     for i, fault in enumerate(spec.faults):
         try:
             if isinstance(fault, NoiseFault):
@@ -70,6 +96,21 @@ def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
                 if any(set(hosts) & set(other.hosts) for other in noises):
                     raise ValueError("got hosts that already have noise by an earlier fault")
                 noises.append(HostNoise(hosts, fault.noise, mix(seed, i)))
+            elif isinstance(fault, SwitchFault):
+                key = f"faults[{i}].switch"
+                if fidelity == "analytic":
+                    raise ValueError("got a switch that reboots at fidelity analytic, expected flow or packet")
+                switch = jacks.switch(fault.switch)
+                cables = tuple(cable for cable in jacks.cables_of(switch) if cable not in broken)
+                until = FOREVER if fault.until is None else fault.until
+                for cable in cables:
+                    taken = busy.setdefault((cable, True), [])
+                    if any(fault.at < end and start < until for start, end in taken):
+                        raise ValueError(
+                            f"got {fault.switch!r} off while an earlier fault changes one of its links"
+                        )
+                    taken.append((fault.at, until))
+                reboots.append(Reboot(fault.at, until, switch, cables))
             elif isinstance(fault, LinkFault) and fault.timed:
                 key = f"faults[{i}].link"
                 if fidelity == "analytic" or (fidelity == "flow" and fault.error_rate is not None):
@@ -94,9 +135,12 @@ def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
                     raise ValueError(f"got more than {MOST_CHANGES:,} changes of links, expected fewer")
         except ValueError as error:
             raise spec.error(key, str(error)) from None
-    # where one ends as another begins, the beginning holds
-    changes.sort(key=lambda c: (c.time_ps, c.cable, c.rate_bps is not None, bool(c.error_rate)))
-    return Disturbances(tuple(changes), tuple(noises))
+    return Disturbances(in_order(changes), tuple(noises), tuple(reboots))
+
+
+def in_order(changes: list[CableChange]) -> tuple[CableChange, ...]:
+    """By time; where one ends as another begins, the beginning holds."""
+    return tuple(sorted(changes, key=lambda c: (c.time_ps, c.cable, c.rate_bps is not None, bool(c.error_rate))))
 
 
 def _spans(fault: LinkFault, seed: int) -> list[tuple[int, int]]:

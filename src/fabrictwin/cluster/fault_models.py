@@ -63,6 +63,20 @@ class LinkFault(Model):
         return self
 
 
+class SwitchFault(Model):
+    """A switch that goes off `at` and is on again at `until`, or never; its links go and come with it."""
+
+    switch: str
+    at: Duration = Field(default=0, json_schema_extra={"default": "0 s"})
+    until: Duration | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> SwitchFault:
+        if self.until is not None and self.until <= self.at:
+            raise ValueError("got until that is not after at")
+        return self
+
+
 class GpuFault(Model):
     """A GPU whose compute takes `slowdown` times as long, or whose first operation starts `late`, or both."""
 
@@ -99,18 +113,20 @@ class NoiseFault(Model):
     hosts: tuple[str, ...] = ()
 
 
-Fault = LinkFault | GpuFault | NoiseFault
+Fault = LinkFault | SwitchFault | GpuFault | NoiseFault
 
 
 def told_apart(item: Any, index: int) -> Any:
     """The model that a fault's keys ask for: one clear error instead of one for each kind of fault."""
     if not isinstance(item, Mapping):
         return item
-    model: type[LinkFault | GpuFault | NoiseFault] = LinkFault
+    model: type[LinkFault | SwitchFault | GpuFault | NoiseFault] = LinkFault
     if "noise" in item or "hosts" in item:
         model = NoiseFault
     elif "gpu" in item or "slowdown" in item or "late" in item:
         model = GpuFault
+    elif "switch" in item:
+        model = SwitchFault
     try:
         return model.model_validate(item)
     except ValidationError as error:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import Blueprint
-from fabrictwin.cluster.fault_models import GpuFault, LinkFault, NoiseFault
+from fabrictwin.cluster.fault_models import GpuFault, LinkFault, NoiseFault, SwitchFault
 from fabrictwin.cluster.names import split_jack
 from fabrictwin.cluster.reach import first_adapter
 from fabrictwin.cluster.spec import Spec
@@ -60,6 +60,17 @@ class Jacks:
             raise ValueError(f"got host {name!r}, which is not in the cluster{did_you_mean(name, self._hosts)}")
         return self._hosts[name]
 
+    def switch(self, name: str) -> int:
+        """A switch's index. Raises ValueError."""
+        if name not in self._switches:
+            hint = did_you_mean(name, self._switches)
+            raise ValueError(f"got switch {name!r}, which is not in the cluster{hint}")
+        return self._switches[name]
+
+    def cables_of(self, node: int) -> list[int]:
+        """The cables that are plugged in at a node, in order of port."""
+        return [cable for (at, _), cable in sorted(self._cables.items()) if at == node]
+
     def jack(self, name: str) -> tuple[int, int]:
         """`leaf-0/3` or `host-0/mlx5_0` as (node, port). Raises ValueError."""
         node, port = split_jack(name)
@@ -94,7 +105,7 @@ def find_faults(blueprint: Blueprint, spec: Spec) -> tuple[tuple[CableFault, ...
     cables: list[CableFault] = []
     gpus: list[SlowGpu] = []
     for i, fault in enumerate(spec.faults):
-        if isinstance(fault, NoiseFault) or (isinstance(fault, LinkFault) and fault.timed):
+        if isinstance(fault, NoiseFault | SwitchFault) or (isinstance(fault, LinkFault) and fault.timed):
             continue  # `disturbances` finds those
         key = f"faults[{i}].{'link' if isinstance(fault, LinkFault) else 'gpu'}"
         try:

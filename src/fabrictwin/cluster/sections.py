@@ -67,11 +67,18 @@ MTU = Field(default=4096, json_schema_extra={"default": "4 KiB"})
 
 
 class Routing(Model):
-    """How forwarding tables are filled. The engines and hashes are the routing room's."""
+    """How forwarding tables are filled. The engines and hashes are the routing room's.
+
+    `roots` are switches by name, glob or GUID; `weights` what a link counts, by the switch's port where it starts.
+    """
 
     engine: str = "default"
-    hash: str = "default"
+    hash: str = "default"  # Ethernet
     seed: Seed = 0
+    roots: tuple[str, ...] = ()  # InfiniBand, as all below
+    weights: dict[str, Annotated[int, Field(strict=True, ge=1, le=255)]] = {}
+    lmc: Annotated[int, Field(strict=True, ge=0, le=7)] = 0
+    lanes: Annotated[int, Field(strict=True, ge=1, le=15)] | None = None
 
 
 class HostGroup(Model):

@@ -21,7 +21,8 @@ from pydantic import (
     model_validator,
 )
 
-from fabrictwin.cluster.fault_models import Fault, GpuFault, LinkFault, NoiseFault, told_apart
+from fabrictwin.cluster.fault_models import Fault, GpuFault, LinkFault, NoiseFault, SwitchFault, told_apart
+from fabrictwin.cluster.management import SubnetManager
 from fabrictwin.cluster.packet import Packet
 from fabrictwin.cluster.sections import Cluster, Count, Model, Seed
 from fabrictwin.errors import ConfigError
@@ -102,6 +103,7 @@ class Run(Model):
     check_memory: Literal["note", "error"] = "note"  # what a layout that does not fit is
     compare: Compare | None = None
     packet: Packet | None = None  # of the packet engine; a run of another fidelity notes that it was not used
+    subnet_manager: SubnetManager | None = None  # InfiniBand: managers that notice what breaks and route anew
 
 
 class Spec(Model):
@@ -259,6 +261,8 @@ __all__ = [
     "Placement",
     "Run",
     "Spec",
+    "SubnetManager",
+    "SwitchFault",
     "json_schema",
     "load_cluster",
     "load_spec",

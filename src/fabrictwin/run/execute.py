@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build import build
-from fabrictwin.cluster.disturbances import CableChange, find_disturbances
+from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
 from fabrictwin.cluster.faults import CableFault, find_faults
 from fabrictwin.cluster.sections import GeneratedCluster
 from fabrictwin.cluster.spec import Compare, Origin, Spec, load_spec, read_spec
@@ -24,11 +24,13 @@ from fabrictwin.errors import ConfigError, InvariantError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.program.program import OpKind, Program
 from fabrictwin.routing.tables import DEFAULT_HASH
+from fabrictwin.run.management import Management, engine_of, manage, routing_options
 from fabrictwin.run.result import Reference, RunResult
 from fabrictwin.simulate.packet_options import options_of
 from fabrictwin.simulate.packet_size import TooLargeError
 from fabrictwin.simulate.play import play
-from fabrictwin.simulate.session import Session, TimedChange
+from fabrictwin.simulate.session import Session
+from fabrictwin.twin.managed import ManagedRun
 from fabrictwin.twin.twin import Twin
 from fabrictwin.units import PS_PER_S, format_rate, format_size
 from fabrictwin.workload.disturb import add_noise, begin_late
@@ -89,8 +91,8 @@ class Prepared:
     work: Work | None
     layout_line: str
     notes: tuple[str, ...]
+    disturbed: Disturbances  # what happens while the job runs
     memory: Memory | None = None
-    changes: tuple[TimedChange, ...] = ()  # of links while the job runs
 
 
 def read(source: str | Path, stdin: TextIO | None = None) -> Spec:
@@ -147,15 +149,15 @@ def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
     dead = _dead(cables)
     twin = Twin(
         blueprint,
-        engine="auto" if routing.engine == "default" else routing.engine,
+        engine=engine_of(spec),
         hash_name=DEFAULT_HASH if routing.hash == "default" else routing.hash,
         seed=routing.seed,
         dead=dead,
     )
+    twin.options = routing_options(spec, twin.fabric)
     for fault in cables:
         if fault.rate_bps > 0:
-            # pulled cables are gone from the twin's numbering
-            twin.degrade(fault.cable - int(np.searchsorted(dead, fault.cable)), fault.rate_bps)
+            twin.degrade(twin.cable_now(fault.cable), fault.rate_bps)
     return twin
 
 
@@ -173,22 +175,6 @@ def fault_notes(spec: Spec) -> list[str]:
         "fault: " + ", ".join(f"{key} {value}" for key, value in _flat(fault))
         for fault in spec.to_dict().get("faults", [])
     ]
-
-
-def _changes(
-    spec: Spec, blueprint: Blueprint, twin: Twin, found: tuple[CableChange, ...]
-) -> tuple[TimedChange, ...]:
-    """Changes of cables as changes of the ports at both ends."""
-    if not found:
-        return ()
-    dead = _dead(find_faults(blueprint, spec)[0])
-    cables = {change.cable for change in found}
-    ports = {cable: twin.ports_of(cable - int(np.searchsorted(dead, cable))) for cable in cables}
-    return tuple(
-        TimedChange(change.time_ps, port, change.rate_bps, change.error_rate)
-        for change in found
-        for port in ports[change.cable]
-    )
 
 
 def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
@@ -213,7 +199,7 @@ def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
         layout_line=lowered.layout_line,
         notes=(*fault_notes(spec), *blueprint.notes, *lowered.notes, *_unused(spec)),
         memory=lowered.memory,
-        changes=_changes(spec, blueprint, twin, disturbed.changes),
+        disturbed=disturbed,
     )
 
 
@@ -248,7 +234,11 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
     """Simulate a spec. Raises ConfigError, SimulatedError, InvariantError."""
     prepared = prepare(spec, stage)
     twin = prepared.twin
-    if spec.run.fidelity != "analytic":
+    managed = None
+    if spec.run.subnet_manager is not None:
+        stage("bringing the subnets up")
+        managed = manage(spec, twin, prepared.disturbed)
+    elif spec.run.fidelity != "analytic":
         stage("routing")
         with _located(spec):
             _ = twin.routes
@@ -256,7 +246,11 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
     with _located(spec):
         session = _session(prepared)
         try:
-            trace = play(prepared.program, prepared.rank_node, session, prepared.changes)
+            if managed is None:
+                changes = twin.timed_changes(prepared.disturbed.all_changes)
+                trace = play(prepared.program, prepared.rank_node, session, changes)
+            else:
+                trace = play(prepared.program, prepared.rank_node, session, drive=managed.drive)
         except TooLargeError as error:
             raise _with_a_cut(prepared, session, error) from None
     if (trace.end_op_ps < trace.start_ps).any() or (trace.start_ps < 0).any():
@@ -277,7 +271,14 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
         reference=None if spec.run.compare is None else reference(spec.run.compare),
         notes=prepared.notes,
         memory=prepared.memory,
+        management=None if managed is None else _management(twin, managed),
     )
+
+
+def _management(twin: Twin, run: ManagedRun) -> Management:
+    assert twin.management is not None
+    sweeps = tuple(one.reports[0] for one in twin.management.managers)
+    return Management(sweeps, run.outages, run.origin_ps)
 
 
 def reference(compare: Compare) -> Reference:

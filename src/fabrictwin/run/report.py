@@ -11,6 +11,7 @@ from fabrictwin.run.breakdown import NAMES
 from fabrictwin.run.configuration import config_yaml
 from fabrictwin.run.drawing import matrix_svg
 from fabrictwin.run.matrix import matrices
+from fabrictwin.run.outages import outage_section
 from fabrictwin.run.result import RunResult
 from fabrictwin.run.summary import summary, what_limits
 from fabrictwin.run.terminal import FIGURE_NAMES
@@ -39,6 +40,7 @@ def report_html(result: RunResult) -> str:
             _matrices(result),
             _links(data),
             _traffic(data),
+            outage_section(data["subnet_manager"]),
             _notes(data),
             _configuration(result),
         ]

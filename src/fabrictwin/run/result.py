@@ -12,6 +12,7 @@ import numpy.typing as npt
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Program
 from fabrictwin.run.breakdown import Breakdown, breakdown
+from fabrictwin.run.management import Management
 from fabrictwin.trace.trace import Trace
 from fabrictwin.workload.memory import Memory
 from fabrictwin.workload.work import Work
@@ -41,6 +42,7 @@ class RunResult:
     work: Work | None = None  # None where a program counts no model FLOPs
     reference: Reference | None = None
     notes: tuple[str, ...] = ()  # what was assumed, one line each
+    management: Management | None = None  # what subnet managers did; None where none was at work
     memory: Memory | None = None  # of the fullest GPU; None where a program says nothing of it
 
     @cached_property

@@ -51,6 +51,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "breakdown": _breakdown(result),
         "busiest_links": _busiest(result),
         "traffic_by_link_kind": by_kind(fabric, trace),
+        "subnet_manager": None if result.management is None else result.management.data(),
         "not_modelled": not_modelled(trace),
         "reference": _reference(result),
         "notes": [*result.notes, *_remarks(result)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fabrictwin.run.outages import outage_lines
 from fabrictwin.run.result import RunResult
 from fabrictwin.run.summary import summary, what_limits
 from fabrictwin.units import format_size, format_time
@@ -49,6 +50,8 @@ def block(result: RunResult, folder: Path | None) -> str:
     if result.memory is not None:
         lines.append(f"  memory      {result.memory.line}")
     lines += ["", "  where the step goes", *_breakdown(data), "", *_links(data)]
+    if data["subnet_manager"] is not None:
+        lines += ["", *outage_lines(data["subnet_manager"])]
     if data["reference"] is not None:
         lines += ["", *_reference(data["reference"])]
     if data["notes"]:

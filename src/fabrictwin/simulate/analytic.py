@@ -20,7 +20,7 @@ from fabrictwin.fabric.paths import EndToEnd
 from fabrictwin.program.program import Communication, Operations, OpKind
 from fabrictwin.simulate.binding import PS_PER_S, Bound, bind
 from fabrictwin.simulate.flow import FlowSession
-from fabrictwin.simulate.session import LinkChange
+from fabrictwin.simulate.session import Change, TableChange
 from fabrictwin.trace.trace import Counters
 
 
@@ -147,8 +147,13 @@ class AnalyticSession(FlowSession):
             result[i] = int(np.ceil(drain)) + int(fill.max(initial=0.0))
         return result
 
-    def change(self, change: LinkChange) -> None:
-        """A link changes now; counts for what is posted later. A trunk is a share of its leaf's up-links."""
+    def change(self, change: Change) -> None:
+        """A link changes now; counts for what is posted later. A trunk is a share of its leaf's up-links.
+
+        Raises ConfigError for a change of tables, which the closed form does not know.
+        """
+        if isinstance(change, TableChange):
+            raise ConfigError("got a change of tables at fidelity analytic, expected flow or packet", key="change")
         before = self._capacity[change.port]
         super().change(change)
         if self._network.is_trunk[change.port]:

@@ -10,6 +10,7 @@ one flow for all channels of the same size, which moves at the rate of its slowe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from fabrictwin.errors import ConfigError, InvariantError, SimulatedError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.paths import PathFinder, Walker
 from fabrictwin.program.program import Communication, Operations
+from fabrictwin.routing.filling import NO_PORT
+from fabrictwin.routing.tables import Routes
 from fabrictwin.simulate.binding import PS_PER_S, Bound, QueuePairs, bind, capacities
-from fabrictwin.simulate.session import FOREVER, Completions, LinkChange
+from fabrictwin.simulate.session import FOREVER, Change, Completions, TableChange
 from fabrictwin.trace.trace import Counters
 
 _MEMO_SLOTS = 1 << 16
@@ -42,7 +45,10 @@ class FlowSession:
         self._capacity = capacities(fabric)
         self._keys = np.random.Generator(np.random.PCG64(_KEY_SEED))
         self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._posted: list[tuple[Sequence[Communication], I32]] = []  # with the ranks' nodes
         self._port_use: list[tuple[int, Bound, I64]] = []  # (first flow, bound, flow of each channel)
+        self._carried = np.zeros(fabric.ports, np.int64)  # bytes over paths that are no more
+        self._settled = np.zeros(0)  # [flows] executions, and parts of them, that are counted there
         self._queue_pairs = QueuePairs(len(fabric.nic_node))
         self._reported = 0
         self._state = self._build(_empty_columns(fluid))
@@ -63,7 +69,9 @@ class FlowSession:
         base_op, base_flow = len(old["kind"]), len(old["size_bytes"])
         bound, _ = bind(communications, rank_node, self.fabric, self.finder, self._queue_pairs)
         flow_of_channel, flow_channels, flow_communication = _group_channels(bound, communications)
+        self._posted.append((communications, rank_node))
         self._port_use.append((base_flow, bound, flow_of_channel))
+        self._settled = np.concatenate([self._settled, np.zeros(len(flow_channels))])
 
         n = len(operations)
         first = np.searchsorted(flow_communication, np.arange(len(communications) + 1))
@@ -86,22 +94,8 @@ class FlowSession:
         counts = np.bincount(operations.after, minlength=n)
         new["next_count"] = counts.astype(np.int64)
 
-        member = np.argsort(flow_of_channel, kind="stable")  # channels in the order of their flows
-        uses = np.diff(bound.use_start)[member]
         lead = flow_channels
-        new["size_bytes"] = bound.size_bytes[lead].astype(np.float64)
-        longest = np.zeros(len(lead), np.int64)
-        np.maximum.at(longest, flow_of_channel, bound.fill_ps)
-        new["fill_ps"] = longest
-        new["fill_bytes"] = bound.fill_bytes[lead].astype(np.float64)
-        limit = np.full(len(lead), np.inf)
-        np.minimum.at(limit, flow_of_channel, bound.limit)
-        new["limit"] = limit
-        new["member_count"] = np.bincount(flow_of_channel, minlength=len(lead)).astype(np.int64)
-        new["use_count"] = uses.astype(np.int64)
-        at = np.repeat(bound.use_start[:-1][member], uses) + _within(uses)
-        new["use_resource"] = bound.use_resource[at]
-        new["use_coefficient"] = bound.use_coefficient[at]
+        new |= _flow_columns(bound, flow_of_channel, lead)
         new["key"] = self._keys.integers(1, 2**64, len(lead), dtype=np.uint64)
         new["active"] = np.zeros(len(lead), np.int32)
         new["drained"] = np.zeros(len(lead), np.int64)
@@ -252,8 +246,14 @@ class FlowSession:
         self._reported = done
         return Completions(ended, state.operations.end_ps[ended])
 
-    def change(self, change: LinkChange) -> None:
-        """A link changes now: rates are solved again. Raises ConfigError for a port or rate that cannot be."""
+    def change(self, change: Change) -> None:
+        """A link or tables change now: rates are solved again.
+
+        Raises ConfigError for a port or rate that cannot be, and where there are no tables.
+        """
+        if isinstance(change, TableChange):
+            self._reroute(change)
+            return
         if not 0 <= change.port < self.fabric.ports:
             raise ConfigError(f"got port {change.port}, expected one of the fabric's {self.fabric.ports}")
         if change.rate_bps is not None and change.rate_bps < 0:
@@ -266,15 +266,39 @@ class FlowSession:
         self._capacity[change.port] = built / (8 * PS_PER_S)
         self._fluid.forget(state)
 
+    def _reroute(self, change: TableChange) -> None:
+        """All flows over the tables as they are now; those at work go on where they are.
+
+        A destination that a switch has no way to any more keeps its old path, over which nothing comes.
+        """
+        routes = self.finder.routes
+        if not isinstance(routes, Routes) or not routes.lft.size:
+            raise ConfigError("got a change of forwarding tables, expected it with InfiniBand's", key="change")
+        lft = routes.lft.copy()
+        leads = (change.port != NO_PORT) & (change.lid < lft.shape[1])
+        lft[change.row[leads], change.lid[leads]] = change.port[leads]
+        self._carried = self.counters().tx_bytes
+        self._settled = self._state.flows.drained + self._fluid.progress(self._state)
+        self.finder = PathFinder(self.fabric, replace(routes, lft=lft))
+        parts: list[dict[str, npt.NDArray[Any]]] = []
+        for i, (communications, rank_node) in enumerate(self._posted):
+            bound, _ = bind(communications, rank_node, self.fabric, self.finder, self._queue_pairs)
+            flow_of_channel, lead, _ = _group_channels(bound, communications)
+            self._port_use[i] = (self._port_use[i][0], bound, flow_of_channel)
+            parts.append(_flow_columns(bound, flow_of_channel, lead))
+        if parts:
+            columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            self._state = self._build(self._columns | columns)
+
     def counters(self) -> Counters:
         """Bytes that left each port: of flows that are done, exactly; of those at work, as far as they are."""
         progress = self._fluid.progress(self._state)
         drained = self._state.flows.drained
-        tx_bytes = np.zeros(self.fabric.ports, np.int64)
+        tx_bytes = self._carried.copy()
         for first, bound, flow_of_channel in self._port_use:
             flow = np.repeat(flow_of_channel + first, np.diff(bound.port_start))
             whole = drained[flow] * bound.port_bytes
-            part = np.rint(progress[flow] * bound.port_bytes).astype(np.int64)
+            part = np.rint((progress - self._settled)[flow] * bound.port_bytes).astype(np.int64)
             np.add.at(tx_bytes, bound.port, whole + part)
         return Counters(tx_bytes)
 
@@ -287,6 +311,27 @@ class FlowSession:
         """When each operation ended; -1 where it has not."""
         ended: I64 = self._state.operations.end_ps.copy()
         return ended
+
+
+def _flow_columns(bound: Bound, flow_of_channel: I64, lead: I64) -> dict[str, npt.NDArray[Any]]:
+    """What the kernel needs of F flows: sizes, latencies, limits, and the resources that each member uses."""
+    member = np.argsort(flow_of_channel, kind="stable")  # channels in the order of their flows
+    uses = np.diff(bound.use_start)[member]
+    longest = np.zeros(len(lead), np.int64)
+    np.maximum.at(longest, flow_of_channel, bound.fill_ps)
+    limit = np.full(len(lead), np.inf)
+    np.minimum.at(limit, flow_of_channel, bound.limit)
+    at = np.repeat(bound.use_start[:-1][member], uses) + _within(uses)
+    return {
+        "size_bytes": bound.size_bytes[lead].astype(np.float64),
+        "fill_ps": longest,
+        "fill_bytes": bound.fill_bytes[lead].astype(np.float64),
+        "limit": limit,
+        "member_count": np.bincount(flow_of_channel, minlength=len(lead)).astype(np.int64),
+        "use_count": uses.astype(np.int64),
+        "use_resource": bound.use_resource[at],
+        "use_coefficient": bound.use_coefficient[at],
+    }
 
 
 def _empty_columns(fluid: object) -> dict[str, npt.NDArray[Any]]:

@@ -20,7 +20,7 @@ from fabrictwin.routing.tables import Routes
 from fabrictwin.simulate.packet_network import PacketNetwork
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.packet_size import PacketSize, check_size
-from fabrictwin.simulate.session import FOREVER, Completions, LinkChange
+from fabrictwin.simulate.session import FOREVER, Change, Completions, TableChange
 from fabrictwin.trace.trace import Counters
 
 
@@ -277,11 +277,31 @@ class PacketSession:
         order = np.lexsort((operation, time))
         return Completions(operation[order], time[order])
 
-    def change(self, change: LinkChange) -> None:
-        """A link changes now; what is on its wire when it goes down is lost."""
+    def change(self, change: Change) -> None:
+        """A link changes now, and what is on its wire when it goes down is lost; or tables do.
+
+        Packets are looked up switch by switch, so those on their way take the new tables too.
+        """
         machine = self.network.machine
         machine.state.clock[0].now = self.now_ps
-        self.network.set_rate(change.port, change.rate_bps)
+        if isinstance(change, TableChange):
+            self.network.set_tables(change)
+        else:
+            self.network.set_rate(change.port, change.rate_bps)
+
+    def await_changes(self, awaited: bool) -> None:
+        """Whether somebody outside will yet change links or tables.
+
+        What waits for that is not stuck, and a packet without a way is dropped rather than an error.
+        """
+        self.network.awaits_changes = awaited
+        self.network.machine.drops_unroutable |= awaited
+
+    def losses(self) -> tuple[int, int]:
+        """Data packets so far that were (lost on the way, sent again)."""
+        machine = self.network.machine
+        again = machine.state.qp.retransmitted[: machine.queue_pairs].sum()
+        return int(machine.state.clock[0].dropped), int(again)
 
     def counters(self) -> Counters:
         """What the ports counted so far."""

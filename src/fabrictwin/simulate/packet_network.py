@@ -26,6 +26,7 @@ from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.routing.tables import Routes, udp_source_port
 from fabrictwin.simulate.congestion import NSCC, dcqcn_parameters
 from fabrictwin.simulate.packet_options import PacketOptions
+from fabrictwin.simulate.session import TableChange
 from fabrictwin.trace.trace import Counters
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class PacketNetwork:
         self._set_control()
         self._qpn = np.full(len(fabric.nic_node), FIRST_QPN, np.int64)
         self._faults: list[LinkFault] = []
+        self.awaits_changes = False  # somebody outside may yet repair what a run waits for
         self._inside: dict[tuple[int, int], list[tuple[float, tuple[int, ...]]]] = {}
 
     # ------------------------------------------------------------------ what the kernel is built from
@@ -416,8 +418,9 @@ class PacketNetwork:
             name = self.fabric.node_name(int(self.fabric.nic_node[at])) if at != NONE else "packet engine"
             raise SimulatedError("unreachable", name, str(error)) from None
         if status == s.STALLED:
-            # a fault to come may be the repair that everything waits for
-            if not (self._faults and until_ps is not None and self.machine.deadlock is None):
+            # a change to come may be the repair that everything waits for
+            to_come = (self._faults or self.awaits_changes) and until_ps is not None
+            if not to_come or self.machine.deadlock is not None:
                 self._explain_stall()
             return False
         return status in (s.FINISHED, s.IDLE) and self.machine.state.clock[0].open == 0
@@ -453,6 +456,12 @@ class PacketNetwork:
         if fabric.port_kind[port] not in [int(k) for k in NETWORK]:
             wanted = wanted * int(fabric.port_payload_bps[port]) // max(built, 1)
         self.machine.set_rate(port, wanted)
+
+    def set_tables(self, change: TableChange) -> None:
+        """Entries of forwarding tables change now. Raises ConfigError on Ethernet."""
+        if self.fabric.technology != "infiniband":
+            raise ConfigError("got a change of forwarding tables on Ethernet, expected InfiniBand", key="change")
+        self.machine.set_tables(change.row, change.lid, change.port)
 
     def counters(self) -> Counters:
         """What ports counted so far."""

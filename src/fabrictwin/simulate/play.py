@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fabrictwin.errors import InvariantError, SimulatedError
 from fabrictwin.fabric.fabric import I32
@@ -10,12 +10,22 @@ from fabrictwin.program.program import Program
 from fabrictwin.simulate.session import LinkChange, Session, TimedChange
 from fabrictwin.trace.trace import Trace
 
+Drive = Callable[[Session, int, int], None]  # (session, when it began, operations): run all to the end
 
-def play(program: Program, rank_node: I32, session: Session, changes: Sequence[TimedChange] = ()) -> Trace:
+
+def play(
+    program: Program,
+    rank_node: I32,
+    session: Session,
+    changes: Sequence[TimedChange] = (),
+    *,
+    drive: Drive | None = None,
+) -> Trace:
     """Post the whole program, run it to its end, and say what happened.
 
     `rank_node[r]` is the fabric node of rank r's memory; `changes` happen to links so long after the start, in
-    that order. Raises InvariantError where it never ends, SimulatedError where that is a link's fault.
+    that order. Where something beside the program goes on, `drive` runs the session instead. Raises
+    InvariantError where it never ends, SimulatedError where that is a link's fault.
     """
     if not len(program.operations):
         raise InvariantError(f"{program.name} has no operations: a run that does nothing answers nothing")
@@ -23,7 +33,10 @@ def play(program: Program, rank_node: I32, session: Session, changes: Sequence[T
     first = session.post(program.operations, program.communications, rank_node)
     began = session.now_ps
     n = len(program.operations)
-    _run(session, changes, began, first + n)
+    if drive is None:
+        _run(session, changes, began, first + n)
+    else:
+        drive(session, began, first + n)
     started = session.started_ps()[first : first + n]
     ended = session.ended_ps()[first : first + n]
     counters = session.counters()

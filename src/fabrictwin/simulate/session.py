@@ -34,6 +34,21 @@ class LinkChange:
 
 
 @dataclass(frozen=True)
+class TableChange:
+    """Entries of forwarding tables change now: row of `Routes.switches`, LID, port (255 none). All of shape [n].
+
+    InfiniBand alone: Ethernet's switches hold groups, which nothing withdraws while a job runs.
+    """
+
+    row: npt.NDArray[np.int64]
+    lid: npt.NDArray[np.int64]
+    port: npt.NDArray[np.uint8]
+
+
+Change = LinkChange | TableChange
+
+
+@dataclass(frozen=True)
 class TimedChange:
     """A port's directed link changes at a time: as `LinkChange`, or with `error_rate` its bit errors."""
 
@@ -68,8 +83,8 @@ class Session(Protocol):
         """Run until `until_ps` or until nothing is left to do, and say what ended since the last call."""
         ...
 
-    def change(self, change: LinkChange) -> None:
-        """Change a link now."""
+    def change(self, change: Change) -> None:
+        """Change a link or tables now."""
         ...
 
     def counters(self) -> Counters:

@@ -44,6 +44,18 @@ def find_jack(state: SubnetState, name: str) -> int:
     return slot
 
 
+def find_target(state: SubnetState, line: str) -> int:
+    """The managed node that a line is about. Raises ConfigError where it is about none, or is no command."""
+    command, _, argument = line.strip().partition(" ")
+    if command not in COMMANDS or command == "help":
+        known = [name for name in COMMANDS if name != "help"]
+        raise ConfigError(f"got {line!r}, expected one of {', '.join(known)}{did_you_mean(command, known)}")
+    argument = argument.strip()
+    if command in ("cut", "mend"):
+        return state.node_of[find_jack(state, argument)]
+    return find_node(state, argument)
+
+
 def obey(state: SubnetState, line: str, now_ps: int) -> str:
     """Do what a line says and return what to print. Raises ConfigError."""
     words = line.split(None, 1)

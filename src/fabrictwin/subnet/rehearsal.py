@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.network import Network
 from fabrictwin.subnet.agents.state import SubnetState
-from fabrictwin.subnet.console import find_node, obey
+from fabrictwin.subnet.console import find_node, find_target
 from fabrictwin.subnet.endpoint import Endpoint
-from fabrictwin.subnet.hosting import HostedManager, one_for_each_plane, settle
+from fabrictwin.subnet.hosting import HostedManager, one_for_each_plane
+from fabrictwin.subnet.managed import Entry, Incident, ManagedFabric, port_text
 from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.lids import read_guid2lid, write_guid2lid
 from fabrictwin.subnet.manager.manager import Memory, SweepReport
@@ -21,6 +22,7 @@ from fabrictwin.subnet.manager.transport import MadTiming, Statistics
 from fabrictwin.units import format_time
 
 MOST_NAMES = 5
+MOST_ENTRIES = 1000  # of an incident, as data
 
 
 def open_endpoint(cluster: Path) -> Endpoint:
@@ -45,29 +47,6 @@ def manager_nodes(endpoint: Endpoint, host: str) -> list[int]:
     return nodes
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something that was done to the fabric, and the sweeps that it led to."""
-
-    what: str
-    at_ps: int
-    sweeps: tuple[SweepReport, ...]
-
-    @property
-    def broken_paths(self) -> int:
-        return sum(s.rerouting.broken_paths for s in self.sweeps if s.rerouting is not None)
-
-    @property
-    def entries(self) -> int:
-        return sum(s.rerouting.entries for s in self.sweeps if s.rerouting is not None)
-
-    @property
-    def outage_ps(self) -> int:
-        """From the event to the last entry that mends a broken path; NONE where no path broke."""
-        repaired = [s.rerouting.repaired_ps for s in self.sweeps if s.rerouting is not None]
-        return max(repaired) - self.at_ps if repaired and max(repaired) > self.at_ps else NONE
-
-
 class Rehearsal:
     """A manager at work on each subnet of a fabric in this process, on the twin's own clock."""
 
@@ -87,22 +66,22 @@ class Rehearsal:
             HostedManager(endpoint, m, settings=settings, memory=Memory(dict(kept)), timing=timing)
             for m in manager_nodes(endpoint, host)
         ]
-        self.now_ps = 0
+        self.fabric = ManagedFabric(endpoint, self.managers)
 
     def start(self) -> list[SweepReport]:
         """The first sweep of each subnet."""
-        self.now_ps = settle(self.managers, 0)
+        reports = self.fabric.start()
         self._remember()
-        return [one.reports[0] for one in self.managers]
+        return reports
 
-    def do(self, line: str) -> Event:
+    def do(self, line: str) -> Incident:
         """Break or mend something and let the managers deal with it. Raises ConfigError."""
-        at, before = self.now_ps, [len(one.reports) for one in self.managers]
-        obey(self.endpoint.state, line, at)
-        self.now_ps = settle(self.managers, at)
+        known = len(self.fabric.incidents)
+        at = self.fabric.now_ps
+        self.fabric.plan(at, line, find_target(self.endpoint.state, line))
+        self.fabric.settle()
         self._remember()
-        sweeps = [r for one, n in zip(self.managers, before, strict=True) for r in one.reports[n:]]
-        return Event(line, at, tuple(sweeps))
+        return self.fabric.incidents[known]
 
     def _remember(self) -> None:
         if self.guid2lid is not None:
@@ -135,8 +114,8 @@ def sweep_lines(report: SweepReport, lids: int, statistics: Statistics) -> list[
     return lines + [f"found {finding}" for finding in report.findings]
 
 
-def event_lines(event: Event) -> list[str]:
-    """What an event did, for people."""
+def event_lines(event: Incident) -> list[str]:
+    """What an incident did, for people."""
     lines = [f"{event.what}:"]
     if not event.sweeps:
         return [f"{event.what}: nobody noticed"]
@@ -145,7 +124,10 @@ def event_lines(event: Event) -> list[str]:
         lines.append(f"  {event.broken_paths:,} paths (switch to LID) broken, {took}")
     else:
         lines.append("  no path broken")
-    lines.append(f"  {event.entries:,} table entries changed")
+    lines.append(f"  {len(event.entries):,} table entries changed")
+    lines += [f"    {entry_text(entry)}" for entry in event.entries[:MOST_NAMES]]
+    if len(event.entries) > MOST_NAMES:
+        lines.append(f"    and {len(event.entries) - MOST_NAMES:,} more")
     for word in ("gone", "arrived"):
         names = [name for sweep in event.sweeps for name in getattr(sweep, word)]
         if names:
@@ -156,7 +138,12 @@ def event_lines(event: Event) -> list[str]:
     return lines
 
 
-def as_json(rehearsal: Rehearsal, first: list[SweepReport], events: list[Event]) -> dict[str, Any]:
+def entry_text(entry: Entry) -> str:
+    """A changed table entry, for people."""
+    return f"{entry.switch} to {entry.destination}: port {port_text(entry.before)} -> {port_text(entry.after)}"
+
+
+def as_json(rehearsal: Rehearsal, first: list[SweepReport], events: list[Incident]) -> dict[str, Any]:
     """All of it, for programs. Times in picoseconds."""
     subnets = []
     for one, report in zip(rehearsal.managers, first, strict=True):
@@ -166,17 +153,26 @@ def as_json(rehearsal: Rehearsal, first: list[SweepReport], events: list[Event])
         subnets.append({"sweep": asdict(report) | said, "datagrams": counted, "lids": len(one.manager.lid)})
     return {
         "subnets": subnets,
-        "events": [
-            {
-                "what": event.what,
-                "at_ps": event.at_ps,
-                "broken_paths": event.broken_paths,
-                "outage_ps": event.outage_ps,
-                "table_entries_changed": event.entries,
-                "gone": [name for sweep in event.sweeps for name in sweep.gone],
-                "arrived": [name for sweep in event.sweeps for name in sweep.arrived],
-                "findings": [str(f) for sweep in event.sweeps[-1:] for f in sweep.findings],
-            }
-            for event in events
-        ],
+        "events": [incident_data(event) for event in events],
+    }
+
+
+def incident_data(one: Incident, *, from_ps: int = 0) -> dict[str, Any]:
+    """An incident as plain data. Times in picoseconds after `from_ps`; null for what did not happen."""
+
+    def after(time_ps: int) -> int | None:
+        return None if time_ps == NONE else time_ps - from_ps
+
+    return {
+        "what": one.what,
+        "at_ps": after(one.at_ps),
+        "noticed_ps": after(one.noticed_ps),
+        "settled_ps": after(one.settled_ps),
+        "broken_paths": one.broken_paths,
+        "outage_ps": None if one.outage_ps == NONE else one.outage_ps,
+        "table_entries_changed": len(one.entries),
+        "entries": [asdict(entry) for entry in one.entries[:MOST_ENTRIES]],
+        "gone": [name for sweep in one.sweeps for name in sweep.gone],
+        "arrived": [name for sweep in one.sweeps for name in sweep.arrived],
+        "findings": [str(f) for sweep in one.sweeps[-1:] for f in sweep.findings],
     }

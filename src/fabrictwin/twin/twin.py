@@ -8,26 +8,34 @@ under way cannot.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
+from fabrictwin.cluster.disturbances import CableChange
 from fabrictwin.errors import ConfigError, InvariantError, did_you_mean
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.fabric.fabric import Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.paths import PathFinder
+from fabrictwin.routing.options import Options
 from fabrictwin.routing.registry import route
 from fabrictwin.routing.tables import DEFAULT_HASH, Routes
 from fabrictwin.simulate.packet_options import PacketOptions
-from fabrictwin.simulate.session import LinkChange, Session
+from fabrictwin.simulate.session import LinkChange, Session, TimedChange
+
+if TYPE_CHECKING:
+    from fabrictwin.subnet.managed import ManagedFabric
+    from fabrictwin.subnet.manager.config import Settings
+    from fabrictwin.subnet.manager.transport import MadTiming
 
 Fidelity = Literal["packet", "flow", "analytic"]
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -54,9 +62,12 @@ class Twin:
         dead: tuple[int, ...] = (),
     ) -> None:
         self.blueprint = _without(blueprint, dead) if dead else blueprint
+        self.options = Options()  # of routing; to be set before tables are asked for
+        self._dead = tuple(sorted(dead))
         self.engine, self.hash_name, self.seed = engine, hash_name, seed
         self.fabric: Fabric = compile_fabric(self.blueprint)
         self.link_rate_bps: dict[int, int] = {}  # ports that do not run at the rate they were built for
+        self.management: ManagedFabric | None = None  # the subnets' managers, where the twin has any
         self._session: Session | None = None
         self._tables: np.ndarray | None = None
         self._clock_ps = 0
@@ -64,8 +75,40 @@ class Twin:
     @cached_property
     def routes(self) -> Routes:
         """The forwarding tables; computed when first asked for."""
-        routes = route(self.fabric, engine=self.engine, hash_name=self.hash_name, seed=self.seed)
+        routes = route(
+            self.fabric, engine=self.engine, hash_name=self.hash_name, seed=self.seed, options=self.options
+        )
         return routes if self._tables is None else replace(routes, lft=self._tables)
+
+    def manage(
+        self,
+        *,
+        host: str = "",
+        settings: Settings | None = None,
+        timing: MadTiming | None = None,
+        sweep_ps: int | None = None,
+    ) -> ManagedFabric:
+        """Bring the subnets up with managers of the twin's own: its tables are what they programmed from now on.
+
+        `host` names the node that the first manager runs on. Raises ConfigError on Ethernet, or where no adapter
+        has a cable.
+        """
+        from fabrictwin.subnet import managed
+        from fabrictwin.subnet.agents.network import Network
+        from fabrictwin.subnet.agents.state import SubnetState
+        from fabrictwin.subnet.endpoint import Endpoint
+        from fabrictwin.subnet.hosting import HostedManager
+        from fabrictwin.subnet.readback import routes_of
+        from fabrictwin.subnet.rehearsal import manager_nodes
+
+        endpoint = Endpoint(Network(SubnetState(self.fabric)))
+        managers = [
+            HostedManager(endpoint, m, settings=settings, timing=timing) for m in manager_nodes(endpoint, host)
+        ]
+        self.management = managed.ManagedFabric(endpoint, managers, sweep_ps=sweep_ps or managed.SWEEP_PS)
+        self.management.start()
+        self.__dict__["routes"] = routes_of(endpoint.state, [one.manager for one in managers])
+        return self.management
 
     @property
     def as_it_runs(self) -> Fabric:
@@ -83,8 +126,10 @@ class Twin:
         return self._clock_ps + (self._session.now_ps if self._session else 0)
 
     def ports_of(self, cable: int) -> tuple[int, int]:
-        """The ports that drive the two directions of a cable of the twin's blueprint."""
+        """The ports that drive the two directions of a cable of the twin's blueprint. Raises ConfigError."""
         cables = self.blueprint.cables
+        if not 0 <= cable < len(cables):
+            raise ConfigError(f"got cable {cable}, expected one of the {len(cables)} from 0", key="cable")
         node = int(cables.a_node[cable])
         switches, nics = len(self.blueprint.switches), len(self.fabric.nic_node)
         if switches <= node < switches + nics:
@@ -95,8 +140,26 @@ class Twin:
             port = int(self.fabric.node_port_start[at]) + int(cables.a_port[cable]) - 1
         return port, int(self.fabric.port_peer[port])
 
+    def cable_now(self, cable: int) -> int:
+        """A cable's place in the twin's blueprint, from its place in the one that the twin was made of."""
+        return cable - int(np.searchsorted(self._dead, cable))
+
+    def timed_changes(self, changes: Sequence[CableChange]) -> tuple[TimedChange, ...]:
+        """Changes of cables (of the blueprint that the twin was made of) as changes of the ports at both ends."""
+        return tuple(
+            TimedChange(change.time_ps, port, change.rate_bps, change.error_rate)
+            for change in changes
+            for port in self.ports_of(self.cable_now(change.cable))
+        )
+
     def degrade(self, cable: int, rate_bps: int) -> None:
-        """Both directions of a cable of the blueprint run at another rate from now on."""
+        """Both directions of a cable of the blueprint run at another rate from now on; 0 is down.
+
+        Raises ConfigError for a cable that is not there, or a rate above what it was built for.
+        """
+        built = int(self.blueprint.cables.rate_bps[cable]) if 0 <= cable < len(self.blueprint.cables) else 0
+        if built and not 0 <= rate_bps <= built:
+            raise ConfigError(f"got a rate of {rate_bps} b/s, expected 0 to {built}", key="rate")
         for end in self.ports_of(cable):
             self.link_rate_bps[end] = rate_bps
             if self._session is not None:
@@ -169,6 +232,7 @@ class Twin:
             "engine": self.engine,
             "hash": self.hash_name,
             "seed": self.seed,
+            "options": {**asdict(self.options), "weights": [[*k, w] for k, w in self.options.weights.items()]},
             "clock_ps": self.now_ps,
             "technology": self.blueprint.technology,
             "mtu_bytes": self.blueprint.mtu_bytes,
@@ -205,6 +269,9 @@ class Twin:
                 notes=tuple(state["notes"]),
             )
             twin = cls(blueprint, engine=state["engine"], hash_name=state["hash"], seed=state["seed"])
+            options = state["options"]
+            weights = {(guid, port): weight for guid, port, weight in options["weights"]}
+            twin.options = Options(tuple(options["roots"]), weights, options["lmc"], options["lanes"])
         except ConfigError:
             raise
         except Exception as error:  # a damaged file can fail anywhere between zip, numpy and json

@@ -68,7 +68,9 @@ class Machine:
         self.queue_pairs = 0
         self.tasks = 0
         self.deadlock: Blocked | None = None
+        self.drops_unroutable = False  # a packet without a way is dropped; otherwise it ends the run
         self._hops = 0
+        self._owns_tables = False
         self._successors = 0
 
     @property
@@ -203,6 +205,8 @@ class Machine:
                 self.state = b.grow_lanes(self.state)
             elif status == s.OVERFLOW:
                 raise MachineError("more was scheduled in one event than any margin allows")
+            elif status == s.UNROUTABLE and self.drops_unroutable:
+                continue
             elif status == s.UNROUTABLE:
                 raise MachineError(f"no way to endpoint {int(self.state.clock[0].unroutable)}")
             elif status == s.STALLED or (status == s.IDLE and self.state.clock[0].open > 0):
@@ -237,6 +241,17 @@ class Machine:
             self._rejoin_lanes(port)
         self._mirror(port)
         kick_all(self.state, self.now)
+
+    def set_tables(self, row: Any, lid: Any, port: Any) -> None:
+        """Entries of linear forwarding tables are others from now on; a LID beyond the tables is nobody's.
+
+        What waits for a port already stays there.
+        """
+        if not self._owns_tables:  # what it was built from stays as it is
+            self.state = self.state._replace(lft=self.state.lft.copy())
+            self._owns_tables = True
+        known = np.asarray(lid) < self.state.lft.shape[1]
+        self.state.lft[np.asarray(row)[known], np.asarray(lid)[known]] = np.asarray(port)[known]
 
     def set_errors(self, port: int, error_q: int) -> None:
         """The directed link of `port` spoils a byte with chance `error_q` / 2**48 from now on."""

@@ -243,10 +243,10 @@ class Network:
 
     # -- traps ---------------------------------------------------------------------------------------------
 
-    def traps(self, now_ps: int) -> list[Outcome]:
-        """Traps that reach a manager now, as frames for its slot."""
+    def traps(self, now_ps: int, *, plane: int | None = None) -> list[Outcome]:
+        """Traps that leave for a manager now, of one subnet or of all, as frames for its slot."""
         out = []
-        for trap in self.state.due_traps(now_ps):
+        for trap in self.state.due_traps(now_ps, plane=plane):
             end, hops = self.route(trap.slot, self.state.sm_lid(trap.slot))
             if end == NONE or end not in self.managers:
                 continue

@@ -180,9 +180,7 @@ class SubnetAgent:
             return _UNSUPPORTED
         if first >= LINEAR_CAP:
             return _BAD, data
-        if first + 64 > self.state.lft.shape[1]:
-            self.state.grow_lft(first + 63)
-        self.state.lft[row, first : first + 64] = np.frombuffer(data, np.uint8)
+        self.state.write_table(m, first, np.frombuffer(data, np.uint8), now_ps)
         return _OK, data
 
     def _get_multicast(self, m: int, entry: int, modifier: int) -> Answer:
@@ -321,6 +319,7 @@ class SubnetAgent:
         if (now, logical) in ((PortState.INIT, PortState.ARMED), (PortState.ARMED, PortState.ACTIVE)):
             at = 64 * slot + 32
             state.info[at] = state.info[at] & 0xF0 | logical
+            state.tell_state(slot, now_ps)
             return _OK
         return _BAD
 

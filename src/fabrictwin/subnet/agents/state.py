@@ -176,7 +176,10 @@ class SubnetState:
         self.traps: list[PendingTrap] = []
         self.malformed = 0  # datagrams that were dropped because they were none
         self._next_tid = FIRST_TID
-        self.on_link: list[Callable[[int, bool], None]] = []  # told of (slot, up) when a link comes or goes
+        # told of (slot, time) when a port's logical state changed, and of (node, first LID, entries before, time)
+        # when part of a forwarding table did
+        self.on_state: list[Callable[[int, int], None]] = []
+        self.on_table: list[Callable[[int, int, U8, int], None]] = []
         self.port_info: U8 = np.zeros((self.slots, PortInfo.SIZE), np.uint8)
         self.info = memoryview(self.port_info.data).cast("B")
         self._power_on()
@@ -359,8 +362,7 @@ class SubnetState:
         self._set_states(far, PortState.DOWN, PhysState.POLLING)
         for end in (slot, far):
             self._changed(end, now_ps)
-        for told in self.on_link:
-            told(slot, False)
+            self.tell_state(end, now_ps)
 
     def bring_up(self, slot: int, now_ps: int) -> bool:
         """Train the link at a slot where both ends can; says whether it came up."""
@@ -373,9 +375,22 @@ class SubnetState:
         self._negotiate(slot)
         for end in (slot, far):
             self._changed(end, now_ps)
-        for told in self.on_link:
-            told(slot, True)
+            self.tell_state(end, now_ps)
         return True
+
+    def tell_state(self, slot: int, now_ps: int) -> None:
+        """A port's logical state is another now."""
+        for told in self.on_state:
+            told(slot, now_ps)
+
+    def write_table(self, m: int, first: int, entries: U8, now_ps: int) -> None:
+        """Entries of a switch's forwarding table from LID `first` on become these."""
+        self.grow_lft(first + len(entries) - 1)
+        row = self.lft[self.row[m]]
+        before = row[first : first + len(entries)].copy()
+        row[first : first + len(entries)] = entries
+        for told in self.on_table:
+            told(m, first, before, now_ps)
 
     def _set_states(self, slot: int, logical: int, physical: int) -> None:
         STATE.put(self.info, logical, 64 * slot)
@@ -409,7 +424,7 @@ class SubnetState:
         self.alive[m] = True
         row = self.row.get(m)
         if row is not None:
-            self.lft[row] = NO_PORT
+            self.write_table(m, 0, np.full(self.lft.shape[1], NO_PORT, np.uint8), now_ps)
             info = SwitchInfo.decode(self.switch_info[m])
             self.switch_info[m][:] = replace(info, linear_fdb_top=0, port_state_change=0).encode()
         for table in (self.mft, self.sl_to_vl):
@@ -466,10 +481,31 @@ class SubnetState:
         key = (notice.trap_number, notice.details)
         self.traps = [t for t in self.traps if t.slot != slot or (t.notice.trap_number, t.notice.details) != key]
 
-    def due_traps(self, now_ps: int) -> list[PendingTrap]:
+    def has_news(self, m: int) -> bool:
+        """Whether a switch notes that a port's state changed, which its manager has not cleared yet."""
+        return bool(_CHANGE.get(self.switch_info[m]))
+
+    def plane_of(self, m: int) -> int:
+        """Which subnet a managed node belongs to."""
+        return int(self.fabric.node_plane[self.fabric_node[m]])
+
+    def next_trap_ps(self, plane: int) -> int | None:
+        """When a node of that subnet next has a trap to send; None where none has."""
+        due = [
+            t.due_ps
+            for t in self.traps
+            if self.sm_lid(t.slot)
+            and self.alive[self.node_of[t.slot]]
+            and self.plane_of(self.node_of[t.slot]) == plane
+        ]
+        return min(due, default=None)
+
+    def due_traps(self, now_ps: int, *, plane: int | None = None) -> list[PendingTrap]:
         """Traps to send now, and again after the subnet's timeout. Without a manager there is nobody to tell."""
         out = []
         for trap in list(self.traps):
+            if plane is not None and self.plane_of(self.node_of[trap.slot]) != plane:
+                continue
             if self.sm_lid(trap.slot) == 0 or not self.alive[self.node_of[trap.slot]]:
                 self.traps.remove(trap)
             elif trap.due_ps <= now_ps:

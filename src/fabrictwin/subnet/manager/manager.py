@@ -15,10 +15,12 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.filling import Tables
 from fabrictwin.routing.judge import deadlock
+from fabrictwin.routing.switches import U8
 from fabrictwin.subnet.agents.network import Frame, trap_mad
 from fabrictwin.subnet.manager import multicast
 from fabrictwin.subnet.manager.administration import Administration
@@ -28,6 +30,7 @@ from fabrictwin.subnet.manager.election import Election
 from fabrictwin.subnet.manager.lids import Wish, assign
 from fabrictwin.subnet.manager.programming import Programmer
 from fabrictwin.subnet.manager.tables import (
+    Broken,
     Graph,
     broken_paths,
     carry_over,
@@ -80,6 +83,28 @@ class SweepReport:
     rerouting: Rerouting | None
 
 
+@dataclass(frozen=True)
+class _Route:
+    """Tables to be programmed, and what they are instead of."""
+
+    graph: Graph
+    tables: Tables
+    old: U8  # [S, LIDs] as the switches hold them, 255 for what is unknown
+    broken: Broken | None  # None at the first sweep
+    fresh: frozenset[int]  # switches about which nothing is known, by GUID
+
+    def report(self, broken: Broken, done: npt.NDArray[np.int64]) -> Rerouting:
+        """What changed; `done` is when each LID's last entry was answered."""
+        differs = self.old[:, : self.tables.lft.shape[1]] != self.tables.lft
+        return Rerouting(
+            broken_paths=broken.paths,
+            entries=int(differs.sum()),
+            switches=int(differs.any(axis=1).sum()),
+            lids=tuple(int(lid) for lid in broken.lids),
+            repaired_ps=int(done[broken.lids].max()) if len(broken.lids) else NONE,
+        )
+
+
 @dataclass
 class Memory:
     """What outlives a manager: the LIDs by port GUID."""
@@ -106,6 +131,7 @@ class SubnetManager:
         self.tables: Tables | None = None
         self.by_guid: dict[int, Port] = {}
         self._by_lid: dict[int, Port] = {}
+        self.wants_heavy = False  # whether the next sweep is to look at everything
         self._told: set[int] = set()  # switches whose traps came since the last sweep
         self._doubtful: dict[int, Node] = {}  # switches that lost a link in this sweep
 
@@ -128,7 +154,7 @@ class SubnetManager:
     def sweep(self) -> SweepReport:
         """The heavy sweep: discover, decide who is master, and if it is this one, set everything up."""
         started = self.transport.now_ps
-        self.wants_sweep = False
+        self.wants_sweep = self.wants_heavy = False
         self._told.clear()
         self._doubtful.clear()
         self.election.activity += 1
@@ -154,7 +180,7 @@ class SubnetManager:
     def light_sweep(self) -> SweepReport:
         """Ask every switch whether a port changed; look closer only there. A new link calls for a heavy sweep."""
         started = self.transport.now_ps
-        if self.state != SmState.MASTER or self.subnet.own is None:
+        if self.state != SmState.MASTER or self.subnet.own is None or self.wants_heavy:
             return self.sweep()
         self.wants_sweep = False
         self.election.activity += 1
@@ -288,21 +314,39 @@ class SubnetManager:
         programmer.findings.clear()
         if kind_of_change == "heavy":
             programmer.partitions(subnet)
-        self._route(kind_of_change)
-        if settings.qos:
-            programmer.lanes(subnet)
-        self.administration.standing_groups()
-        self.update_multicast()
-        assert subnet.own is not None
-        programmer.ports(subnet, self.lid, sm_lid=self.lid[self.election.guid])
+        route = self._route(kind_of_change)
+        rising = any(
+            port.number and port.peer is not None and port.info.port_state < PortState.ACTIVE
+            for node in subnet.nodes.values()
+            for port in node.ports.values()
+        )
+        # nothing leads over a link before it is active, nor to a switch whose tables are empty
+        if rising:
+            programmer.forwarding(route.graph, route.tables.lft, only=route.fresh)
+            self._set_up_ports()
+        done = programmer.forwarding(route.graph, route.tables.lft)
+        if not rising:
+            self._set_up_ports()
+        self._last_rerouting = None if route.broken is None else route.report(route.broken, done)
         for kind, where, text in programmer.findings:
             subnet.find(kind, where, text)
 
-    def _route(self, kind_of_change: str) -> None:
+    def _set_up_ports(self) -> None:
+        """Lanes, multicast, then LIDs and the way to Active."""
+        subnet = self.subnet
+        if self.settings.qos:
+            self.programmer.lanes(subnet)
+        self.administration.standing_groups()
+        self.update_multicast()
+        assert subnet.own is not None
+        self.programmer.ports(subnet, self.lid, sm_lid=self.lid[self.election.guid])
+
+    def _route(self, kind_of_change: str) -> _Route:
+        """Tables for what was found; nothing is sent."""
         graph = graph_of(self.subnet, self.lid, self.settings.lmc)
         before, self.graph = self.graph, graph
-        known = bool(self.programmer.lft)
-        old = carry_over(graph, self.programmer.lft)
+        held = self.programmer.lft
+        old = carry_over(graph, held)
         tables = None
         if kind_of_change == "failure" and self.tables is not None and _lanes_hold(self.tables, before, graph):
             kept, lane = reroute(graph, old), self.tables.lane
@@ -313,19 +357,9 @@ class SubnetManager:
         if tables is None:
             tables = fill(graph, self.settings)
         self.tables = tables
-        broken = broken_paths(graph, old, tables.lft) if known else None
-        done = self.programmer.forwarding(graph, tables.lft)
-        if broken is None:
-            self._last_rerouting = None
-            return
-        differs = old[:, : tables.lft.shape[1]] != tables.lft
-        self._last_rerouting = Rerouting(
-            broken_paths=broken.paths,
-            entries=int(differs.sum()),
-            switches=int(differs.any(axis=1).sum()),
-            lids=tuple(int(lid) for lid in broken.lids),
-            repaired_ps=int(done[broken.lids].max()) if len(broken.lids) else NONE,
-        )
+        broken = broken_paths(graph, old, tables.lft) if held else None
+        fresh = frozenset(node.guid for node in graph.nodes if node.guid not in held)
+        return _Route(graph, tables, old, broken, fresh)
 
     def update_multicast(self) -> None:
         """Bring the trees of all groups in line with their members."""

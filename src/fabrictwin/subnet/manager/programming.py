@@ -1,9 +1,9 @@
 """Setting a subnet up, in the order in which nothing is in use before it is complete.
 
-P_Keys, forwarding tables, SL to VL, arbitration, multicast; then each port's LID, MTU and lanes together with the
-step to Armed; then Active. What is known to be there already is not sent again. SL to VL tables go to a switch in
-one datagram where it has one table for all ports (SwitchInfo.OptimizedSLtoVLMappingProgramming); otherwise one for
-each pair of ports.
+P_Keys; forwarding tables of switches that are new; SL to VL, arbitration, multicast; then each port's LID, MTU and
+lanes together with the step to Armed; then Active; then tables of switches that are in use. What is known to be
+there already is not sent again. SL to VL tables go to a switch in one datagram where it has one table for all
+ports (SwitchInfo.OptimizedSLtoVLMappingProgramming); otherwise one for each pair of ports.
 """
 
 from __future__ import annotations
@@ -84,14 +84,18 @@ class Programmer:
 
     # -- unicast tables ------------------------------------------------------------------------------------
 
-    def forwarding(self, graph: Graph, lft: U8) -> npt.NDArray[np.int64]:
-        """Send the blocks that differ. Returns when each LID's last changed entry was answered, else NONE."""
+    def forwarding(self, graph: Graph, lft: U8, *, only: frozenset[int] | None = None) -> npt.NDArray[np.int64]:
+        """Send the blocks that differ, of all switches or of those with these GUIDs.
+
+        Returns when each LID's last changed entry was answered, NONE where none was.
+        """
         top = lft.shape[1] - 1
         tops: list[Node] = []
         requests: list[Request] = []
         what: list[Node] = []
         span: list[int] = []
-        for row, node in enumerate(graph.nodes):
+        chosen = [(row, node) for row, node in enumerate(graph.nodes) if only is None or node.guid in only]
+        for row, node in chosen:
             assert node.switch is not None
             if node.switch.linear_fdb_top != top or node.switch.port_state_change:
                 node.switch.linear_fdb_top = top
@@ -130,7 +134,7 @@ class Programmer:
             changed = np.flatnonzero(new != before) if before is not None else np.flatnonzero(new != 255)
             place = lids.start + changed
             done[place] = np.maximum(done[place], at)
-        for row, node in enumerate(graph.nodes):
+        for row, node in chosen:
             if node.guid in failed:
                 self.lft.pop(node.guid, None)
             else:

@@ -11,7 +11,7 @@ defaults are estimates, not measurements: agents are firmware on a slow core, ho
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -119,6 +119,9 @@ class TwinTransport:
         self._tid = 0
         self._answered: list[int] = []
         self.outbox: list[Frame] = []  # frames for software elsewhere on the fabric, for whoever runs it
+        self.passing: Callable[[int], None] | None = (
+            None  # told that so much time has passed, before each datagram
+        )
 
     @property
     def now_ps(self) -> int:
@@ -162,7 +165,10 @@ class TwinTransport:
             took = timing.agent_ps + 2 * hops * timing.hop_ps
             shared += took
             longest = max(longest, took)
-            now = start + shared // timing.window
+            back_ps = start + shared // timing.window + took - took // timing.window
+            now = back_ps - hops * timing.hop_ps  # at the agent
+            if self.passing is not None:
+                self.passing(now)
             kind = (method, attribute)
             counted[kind] = counted.get(kind, 0) + 1
             if self.loss and self._random.random() < self.loss:
@@ -177,7 +183,7 @@ class TwinTransport:
                 continue
             back = reply.mad
             answers[i] = ((back[4] << 8 | back[5]) & 0x7FFF, back[64:128])
-            answered[i] = now + took - took // timing.window
+            answered[i] = back_ps
         self.statistics.requests += len(todo)
         self.clock_ps = start + shared // timing.window + (longest - longest // timing.window)
         return missing

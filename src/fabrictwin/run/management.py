@@ -1,0 +1,162 @@
+"""What a spec asks of routing and of subnet managers, and what these did in a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from fabrictwin.cluster.disturbances import FOREVER, Disturbances
+from fabrictwin.cluster.names import split_jack
+from fabrictwin.cluster.sections import GeneratedCluster
+from fabrictwin.cluster.spec import Spec
+from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.routing.options import DATA_VLS, Options, parse_guid
+from fabrictwin.subnet.manager.config import Settings
+from fabrictwin.subnet.manager.manager import SweepReport
+from fabrictwin.subnet.manager.transport import MadTiming
+from fabrictwin.subnet.rehearsal import incident_data
+from fabrictwin.twin.managed import ManagedRun, Outage
+from fabrictwin.twin.twin import Twin
+
+
+def routing_key(spec: Spec, key: str) -> str:
+    """Where a key of `routing` stands: only a generated cluster keeps it under `network`."""
+    return f"cluster.{'network.' if isinstance(spec.cluster, GeneratedCluster) else ''}routing.{key}"
+
+
+def engine_of(spec: Spec) -> str:
+    """The routing engine that a spec names."""
+    engine = spec.cluster.routing.engine
+    return "auto" if engine == "default" else engine
+
+
+def routing_options(spec: Spec, fabric: Fabric) -> Options:
+    """The options of a spec's `routing`, names as GUIDs. Raises ConfigError."""
+    routing = spec.cluster.routing
+    given = [key for key in ("roots", "weights", "lmc", "lanes") if getattr(routing, key)]
+    if given and fabric.technology != "infiniband":
+        message = f"got {given[0]} on ethernet, expected it only on InfiniBand"
+        raise spec.error(routing_key(spec, given[0]), message)
+    nodes = {fabric.node_name(int(node)): int(node) for node in fabric.switch_nodes}
+    roots: list[int] = []
+    for i, name in enumerate(routing.roots):
+        found = [int(fabric.node_guid[nodes[known]]) for known in nodes if fnmatchcase(known, name)]
+        if not found and name[:2].lower() == "0x":
+            found = [_guid(spec, name, i)]
+        if not found:
+            hint = did_you_mean(name, nodes)
+            message = f"got {name!r}, expected a switch of the cluster, a glob or a GUID{hint}"
+            raise spec.error(routing_key(spec, f"roots[{i}]"), message)
+        roots += found
+    weights: dict[tuple[int, int], int] = {}
+    for jack, weight in routing.weights.items():
+        try:
+            name, port = split_jack(jack)
+        except ValueError as error:
+            raise spec.error(routing_key(spec, "weights"), str(error)) from None
+        if name not in nodes:
+            hint = did_you_mean(name, nodes)
+            message = f"got {jack!r}, expected a port of a switch, such as 'leaf-0/3'{hint}"
+            raise spec.error(routing_key(spec, "weights"), message)
+        ports = int(np.diff(fabric.node_port_start)[nodes[name]])
+        if not port.isdecimal() or not 1 <= int(port) <= ports:
+            message = f"got {jack!r}, expected a port of {name} from 1 to {ports}"
+            raise spec.error(routing_key(spec, "weights"), message)
+        weights[int(fabric.node_guid[nodes[name]]), int(port)] = weight
+    return Options(
+        roots=tuple(dict.fromkeys(roots)), weights=weights, lmc=routing.lmc, lanes=routing.lanes or DATA_VLS
+    )
+
+
+def _guid(spec: Spec, name: str, index: int) -> int:
+    try:
+        return parse_guid(name)
+    except ValueError:
+        message = f"got {name!r}, expected a GUID, such as 0x0c42a103002559fe"
+        raise spec.error(routing_key(spec, f"roots[{index}]"), message) from None
+
+
+@dataclass(frozen=True)
+class Management:
+    """What the managers did: their first sweeps, and what happened while the job ran."""
+
+    sweeps: tuple[SweepReport, ...]
+    outages: tuple[Outage, ...]
+    origin_ps: int  # the managers' time when the job began
+
+    def data(self) -> dict[str, Any]:
+        """As in summary.json; times after the job's start."""
+        return {
+            "engine": ", ".join(dict.fromkeys(sweep.engine for sweep in self.sweeps)),
+            "subnets": len(self.sweeps),
+            "first_sweep_ps": max(sweep.ended_ps - sweep.started_ps for sweep in self.sweeps),
+            "findings": [str(f) for sweep in self.sweeps for f in sweep.findings],
+            "events": [
+                {
+                    **incident_data(outage.incident, from_ps=self.origin_ps),
+                    "packets_lost": outage.lost,
+                    "packets_retransmitted": outage.retransmitted,
+                }
+                for outage in self.outages
+            ],
+        }
+
+
+def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None:
+    """Managers at work on the twin's subnets as `run.subnet_manager` says, and what will happen; None without.
+
+    Raises ConfigError.
+    """
+    asked = spec.run.subnet_manager
+    if asked is None:
+        return None
+    fabric = twin.fabric
+    if fabric.technology != "infiniband":
+        message = "got a subnet manager on ethernet, expected InfiniBand: no other technology has one"
+        raise spec.error("run.subnet_manager", message)
+    if spec.run.fidelity == "analytic":
+        raise spec.error("run.subnet_manager", "got it at fidelity analytic, expected flow or packet")
+    settings = Settings(engine=engine_of(spec), routing=twin.options)
+    timing = MadTiming(agent_ps=asked.mad_time, hop_ps=asked.hop_time, window=asked.window)
+    try:
+        twin.manage(host=asked.host, settings=settings, timing=timing, sweep_ps=asked.sweep_interval)
+    except ConfigError as error:
+        key = "run.subnet_manager.host" if asked.host else routing_key(spec, error.key or "engine")
+        raise spec.error(key, error.message) from None
+    return _planned(twin, disturbed)
+
+
+def _planned(twin: Twin, disturbed: Disturbances) -> ManagedRun:
+    """Cables that go down and switches that go off happen to the managed fabric, other changes to the session."""
+    assert twin.management is not None
+    cut: set[int] = set()
+    happens: list[tuple[int, str, int]] = []  # when, verb, cable
+    others = []
+    for change in disturbed.changes:
+        if change.error_rate is None and change.rate_bps == 0:
+            cut.add(change.cable)
+            happens.append((change.time_ps, "cut", change.cable))
+        elif change.error_rate is None and change.rate_bps is None and change.cable in cut:
+            cut.discard(change.cable)
+            happens.append((change.time_ps, "mend", change.cable))
+        else:
+            others.append(change)
+    run = ManagedRun(twin.management, twin.fabric, changes=twin.timed_changes(others), rates=twin.link_rate_bps)
+    fabric, state = twin.fabric, twin.management.state
+    for time_ps, verb, cable in happens:
+        port, _ = twin.ports_of(twin.cable_now(cable))
+        node = int(fabric.port_node[port])
+        m = int(state.managed[node])
+        number = int(fabric.port_number[port]) if state.is_switch[m] else 1
+        run.plan(time_ps, f"{verb} {fabric.node_name(node)}/{number}", m)
+    for reboot in disturbed.reboots:
+        node = int(fabric.switch_nodes[reboot.switch])
+        m = int(state.managed[node])
+        run.plan(reboot.time_ps, f"off {fabric.node_name(node)}", m)
+        if reboot.until_ps < FOREVER:
+            run.plan(reboot.until_ps, f"on {fabric.node_name(node)}", m)
+    return run

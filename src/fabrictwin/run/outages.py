@@ -1,0 +1,88 @@
+"""What broke while the job ran and what the subnet manager made of it: for the terminal, for the report."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from fabrictwin.subnet.managed import port_text
+from fabrictwin.units import format_time
+
+MOST_ENTRIES = 5
+
+
+def _when(time_ps: int | None) -> str:
+    return "not" if time_ps is None else ("0 s" if time_ps == 0 else format_time(time_ps))
+
+
+def _path(entry: dict[str, Any]) -> str:
+    ports = f"port {port_text(entry['before'])} -> {port_text(entry['after'])}"
+    return f"{entry['switch']} to {entry['destination']}: {ports}"
+
+
+def _packets(event: dict[str, Any]) -> str:
+    if event["packets_lost"] is None:
+        return "packets not modelled at this fidelity"
+    return f"{event['packets_lost']:,} packets lost, {event['packets_retransmitted']:,} sent again"
+
+
+def _broken(event: dict[str, Any]) -> str:
+    if not event["broken_paths"]:
+        return "no path broken"
+    outage = "not mended" if event["outage_ps"] is None else f"outage {format_time(event['outage_ps'])}"
+    return f"{event['broken_paths']:,} paths broken, {outage}"
+
+
+def outage_lines(managed: dict[str, Any]) -> list[str]:
+    """Lines of the terminal's block."""
+    lines = [
+        f"  subnet manager: tables by {managed['engine']}; its first sweep took {_when(managed['first_sweep_ps'])}"
+    ]
+    lines += [f"    found {finding}" for finding in managed["findings"]]
+    for event in managed["events"]:
+        lines += [
+            f"    {event['what']} at {_when(event['at_ps'])}: noticed at {_when(event['noticed_ps'])}, "
+            f"settled at {_when(event['settled_ps'])}",
+            f"      {_broken(event)}; {_packets(event)}",
+            f"      {event['table_entries_changed']:,} table entries changed",
+        ]
+        lines += [f"        {_path(entry)}" for entry in event["entries"][:MOST_ENTRIES]]
+        if event["table_entries_changed"] > MOST_ENTRIES:
+            lines.append(f"        and {event['table_entries_changed'] - MOST_ENTRIES:,} more")
+        lines += [f"      found {finding}" for finding in event["findings"]]
+    return lines
+
+
+def outage_section(managed: dict[str, Any] | None) -> str:
+    """The report's section; empty where no manager was at work or nothing broke."""
+    if managed is None or not managed["events"]:
+        return ""
+    rows = "".join(
+        f'<tr><td class="name">{escape(event["what"])}</td>'
+        + "".join(
+            f'<td class="n">{escape(_when(event[key]))}</td>' for key in ("at_ps", "noticed_ps", "settled_ps")
+        )
+        + f'<td class="n">{event["broken_paths"]:,}</td>'
+        f'<td class="n">{escape("none" if event["outage_ps"] is None else format_time(event["outage_ps"]))}</td>'
+        + "".join(
+            f'<td class="n">{"not modelled" if event[key] is None else format(event[key], ",")}</td>'
+            for key in ("packets_lost", "packets_retransmitted")
+        )
+        + f'<td class="n">{event["table_entries_changed"]:,}</td></tr>'
+        for event in managed["events"]
+    )
+    paths = "".join(
+        f"<li>{escape(event['what'])}: {escape(_path(entry))}</li>"
+        for event in managed["events"]
+        for entry in event["entries"][: 4 * MOST_ENTRIES]
+    )
+    heads = ("at", "Noticed", "Settled", "Broken paths", "Outage", "Lost", "Sent again", "Table entries")
+    return (
+        "<section>\n<h2>What broke</h2>\n"
+        '<p class="soft small">Times after the start of the job. A path is a pair of a switch with adapters and a '
+        "destination; its outage ends with the last table entry that mends it. Packets count until the next event."
+        '</p>\n<div class="scroll"><table><thead><tr><th>What</th>'
+        + "".join(f'<th class="n">{head}</th>' for head in heads)
+        + f"</tr></thead><tbody>{rows}</tbody></table></div>\n"
+        f"<details><summary>Table entries that changed</summary><ul>{paths}</ul></details>\n</section>"
+    )

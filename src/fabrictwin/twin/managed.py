@@ -1,0 +1,141 @@
+"""A session and the managers of its fabric on one clock.
+
+The session carries data; the managers hear of what breaks, sweep and program. Whichever has something due first
+goes first: the session advances to that moment, then the managers deal with it to the end of their sweeps, and
+what their datagrams set reaches the session at its time. Management does not wait for data (it has a lane of its
+own that is always served), so a sweep may run ahead of the session, which never sees a change before its time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from fabrictwin.errors import InvariantError, SimulatedError
+from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.simulate.packet import PacketSession
+from fabrictwin.simulate.packet_network import LinkFault
+from fabrictwin.simulate.session import Change, LinkChange, Session, TableChange, TimedChange
+from fabrictwin.subnet.managed import NEVER, Effect, Incident, LinkEffect, ManagedFabric, TableEffect
+
+
+@dataclass(frozen=True)
+class Outage:
+    """An incident, and what became of data from then to the next incident or the end of the run."""
+
+    incident: Incident
+    lost: int | None  # data packets; None where the fidelity knows no packets
+    retransmitted: int | None
+
+
+class ManagedRun:
+    """One run under management. `rates` are what links run at now that do not run as built, by port."""
+
+    def __init__(
+        self,
+        managed: ManagedFabric,
+        fabric: Fabric,
+        *,
+        changes: Sequence[TimedChange] = (),
+        rates: dict[int, int] | None = None,
+    ) -> None:
+        self.managed = managed
+        self.changes = changes  # of links that management has no word in: other rates, bit errors
+        self.origin_ps = managed.now_ps  # the managers' time when the run begins
+        self._known = len(managed.incidents)
+        self._rate: dict[int, int | None] = dict(rates or {})
+        self._down: set[int] = set()
+        self._queue: list[tuple[int, int, TimedChange | Effect]] = []
+        self._sequence = count()
+        self._losses: list[tuple[int, int] | None] = []  # when each incident began
+        self._row = np.full(fabric.nodes, -1, np.int64)
+        self._row[fabric.switch_nodes] = np.arange(len(fabric.switch_nodes))
+
+    def plan(self, time_ps: int, line: str, node: int) -> None:
+        """Let something happen so long after the run's start, in the words of the console."""
+        self.managed.plan(self.origin_ps + time_ps, line, node)
+
+    @property
+    def outages(self) -> tuple[Outage, ...]:
+        """What happened so far, in order."""
+        found = []
+        for i, incident in enumerate(self.managed.incidents[self._known :]):
+            before, after = self._losses[i], self._losses[i + 1]
+            if before is None or after is None:
+                found.append(Outage(incident, None, None))
+            else:
+                found.append(Outage(incident, after[0] - before[0], after[1] - before[1]))
+        return tuple(found)
+
+    def drive(self, session: Session, began: int, operations: int) -> None:
+        """Run a session to its end; `began` is its time when the run began. Raises SimulatedError."""
+        packet = session if isinstance(session, PacketSession) else None
+        for change in self.changes:
+            if change.error_rate is None:
+                self._push(change.time_ps, change)
+            elif packet is None:
+                raise InvariantError(f"bit errors at fidelity {session.fidelity}")
+            else:
+                fault = LinkFault(began + change.time_ps, change.port, None, change.error_rate)
+                packet.network.at(fault)
+        if packet is not None:
+            packet.await_changes(True)
+        if self._advance(session, began, operations):
+            try:
+                if packet is not None:
+                    packet.await_changes(False)
+                session.advance()
+            except InvariantError as error:
+                if not self._down:
+                    raise
+                raise SimulatedError("link down", "a job that waits for it", str(error)) from None
+        self._losses.append(_losses(session))
+
+    def _advance(self, session: Session, began: int, operations: int) -> bool:
+        """Advance as long as anything is to change; whether operations are left then."""
+        done = 0
+        while True:
+            due = self.managed.next_ps()
+            due = NEVER if due >= NEVER else due - self.origin_ps
+            at = min(self._queue[0][0] if self._queue else NEVER, due)
+            if at >= NEVER:
+                return True
+            done += len(session.advance(began + at).operation)
+            if done == operations:
+                return False
+            if self._queue and self._queue[0][0] <= due:
+                while self._queue and self._queue[0][0] == at:
+                    session.change(self._change(heapq.heappop(self._queue)[2]))
+            else:
+                known, losses = len(self.managed.incidents), _losses(session)
+                self._take(self.managed.step(), coalesce=session.fidelity != "packet")
+                self._losses += [losses] * (len(self.managed.incidents) - known)
+
+    def _push(self, time_ps: int, change: TimedChange | Effect) -> None:
+        heapq.heappush(self._queue, (time_ps, next(self._sequence), change))
+
+    def _take(self, effects: list[Effect], *, coalesce: bool) -> None:
+        """Effects to come. Flows look up whole paths: for them entries of a sweep change together, at the last."""
+        last = max((e.time_ps for e in effects if isinstance(e, TableEffect)), default=0)
+        for effect in effects:
+            late = coalesce and isinstance(effect, TableEffect)
+            self._push((last if late else effect.time_ps) - self.origin_ps, effect)
+
+    def _change(self, what: TimedChange | Effect) -> Change:
+        """What the session is told. A link that is down stays down, whatever its rate would be."""
+        if isinstance(what, TableEffect):
+            rows = np.full(len(what.lid), self._row[what.node], np.int64)
+            return TableChange(rows, what.lid, what.port)
+        if isinstance(what, LinkEffect):
+            (self._down.discard if what.up else self._down.add)(what.port)
+        else:
+            self._rate[what.port] = what.rate_bps
+        return LinkChange(what.port, 0 if what.port in self._down else self._rate.get(what.port))
+
+
+def _losses(session: Session) -> tuple[int, int] | None:
+    return session.losses() if isinstance(session, PacketSession) else None
