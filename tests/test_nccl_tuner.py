@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import pytest
+from clusters import blueprint
 
 from fabrictwin.errors import ConfigError
+from fabrictwin.nccl.communicator import initialise
 from fabrictwin.nccl.constants import constants
 from fabrictwin.nccl.cost import Shape, tables
 from fabrictwin.nccl.graph import Algorithm, Graph, PathType, Pattern, Protocol
 from fabrictwin.nccl.settings import Settings, read_settings
-from fabrictwin.nccl.tuner import Call, Choice, Tuner
+from fabrictwin.nccl.tuner import Call, Choice, Tuner, choose, shape_of
 from fabrictwin.nccl.version import version
+from fabrictwin.twin import Twin
 
 A, P = Algorithm, Protocol
 RELEASES = ("2.18.3", "2.21.5", "2.24.3", "2.27.7", "2.28.9", "2.30.7")
@@ -442,6 +446,24 @@ def test_one_rank_has_nothing_to_do() -> None:
 def test_calls_that_are_none(call: Call) -> None:
     with pytest.raises(ConfigError, match="expected one of"):
         Tuner(hopper(1), Settings()).choose(call)
+
+
+@cache
+def twin() -> Twin:
+    return Twin(blueprint(2, "dgx-h100", switch="qm9700"))
+
+
+def test_a_communicator_of_the_twin() -> None:
+    # a DGX H100: 24 channels, NVLS of 8 heads
+    communicator = initialise(twin(), 8, version="2.21.5")
+    shape = shape_of(communicator)
+    assert (shape.ranks, shape.nodes, shape.capability, shape.channels, shape.nvls_channels) == (8, 1, 90, 24, 16)
+    assert (shape.nvswitch, shape.collnet, shape.cpu) == (True, False, "intel")
+    assert choose(communicator, "AllReduce", 1024).protocol == P.LL
+    assert choose(communicator, "AllReduce", 1 << 30).algorithm == A.NVLS
+    assert choose(communicator, "AllGather", 1 << 30).algorithm == A.RING
+    two = initialise(twin(), 16, version="2.28.9", settings=read_settings({"NCCL_ALGO": "^NVLSTree"}))
+    assert choose(two, "AllReduce", 1 << 30).algorithm in (A.RING, A.TREE)
 
 
 def test_tables_hold_every_cell() -> None:

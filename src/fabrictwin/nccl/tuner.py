@@ -13,9 +13,10 @@ from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.nccl.communicator import Communicator
 from fabrictwin.nccl.constants import Constants
 from fabrictwin.nccl.cost import GATHERS, Shape, Tables, tables
-from fabrictwin.nccl.graph import Algorithm, Protocol
+from fabrictwin.nccl.graph import Algorithm, Pattern, Protocol
 from fabrictwin.nccl.selection import COLLECTIVES
-from fabrictwin.nccl.settings import Settings
+from fabrictwin.nccl.settings import Settings, read_settings
+from fabrictwin.nccl.system import Kind
 
 A = Algorithm
 P = Protocol
@@ -161,7 +162,7 @@ class Tuner:
 
 def tuner(communicator: Communicator) -> Tuner:
     """The tuner of a communicator."""
-    return Tuner(shape_of(communicator), communicator.settings)
+    return Tuner(shape_of(communicator), settings_of(communicator))
 
 
 def choose(
@@ -173,7 +174,33 @@ def choose(
 
 def shape_of(communicator: Communicator) -> Shape:
     """What the cost model knows of a communicator."""
-    raise NotImplementedError
+    systems = [communicator.views[v].system for v in sorted(set(communicator.view_of_node.tolist()))]
+    collnet = communicator.graphs.get(A.COLLNET_DIRECT)
+    tree = communicator.graphs.get(A.TREE)
+    return Shape(
+        ranks=communicator.ranks,
+        nodes=communicator.nodes,
+        capability=communicator.compute_capability,
+        highest_capability=max(
+            system.devices[gpu].capability for system in systems for gpu in system.of(Kind.GPU)
+        ),
+        cpu=communicator.cpu,
+        x86=communicator.cpu != "arm",
+        graphs=communicator.graphs,
+        channels=communicator.channels,
+        nvls_channels=communicator.nvls_channels,
+        local_ranks=communicator.ranks_per_node,
+        nvswitch=all(system.of(Kind.NVS) for system in systems),
+        collnet=collnet is not None,
+        collnet_heads=0 if collnet is None else len(set(collnet.intra[0, :, 0].tolist())),
+        split_trees=tree is None or tree.pattern != Pattern.TREE,
+    )
+
+
+def settings_of(communicator: Communicator) -> Settings:
+    """Its settings, or NCCL's defaults of its release."""
+    found: Settings | None = communicator.settings
+    return read_settings({}, release=communicator.version) if found is None else found
 
 
 def check(call: Call) -> None:
