@@ -37,9 +37,13 @@ class Opcode(IntEnum):
     ATOMIC_RESPONSE = 9
 
 
+REQUESTS = (Opcode.READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD)
+RESPONSES = (Opcode.READ_RESPONSE, Opcode.ATOMIC_RESPONSE)
+
+
 class EventKind(IntEnum):
-    BEGUN = 0  # the first packet reached the receiving adapter (only of messages that asked to be told)
-    ARRIVED = 1  # the last byte is in the receiver's memory
+    BEGUN = 0  # the first packet is at the receiving adapter, not yet taken (of messages that asked to be told)
+    ARRIVED = 1  # the last byte is in the receiver's memory; of a request, the adapter has it
     ENDED = 2  # the sender knows: acknowledged, or of an unreliable service, sent
     FAILED = 3  # retries are used up; the flow sends nothing more
     NOT_READY_FAILED = 4  # the receiver had no receive posted as often as RNR retries allow
@@ -54,13 +58,27 @@ class Event(NamedTuple):
     kind: EventKind
 
 
+class GidType(IntEnum):
+    """How packets are addressed: InfiniBand by LID, or an Ethernet frame of either kind of RoCE."""
+
+    INFINIBAND = 0
+    ROCE_V1 = 1
+    ROCE_V2 = 2
+
+
+# AETH syndromes (InfiniBand Architecture 9.7.5.1.1) of NAKs that end a connection
+NAK_INVALID_REQUEST = 0x61
+NAK_REMOTE_ACCESS = 0x62
+NAK_REMOTE_OPERATION = 0x63
+
+
 @dataclass(frozen=True, kw_only=True)
 class FlowOptions:
     """One direction of a queue pair, as its attributes say."""
 
     service: Service = Service.RELIABLE_CONNECTION
     mtu_bytes: int | None = None  # None: the fabric's
-    service_level: int = 0
+    service_level: int | None = None  # None: the route's
     traffic_class: int = 0
     udp_source_port: int | None = None  # Ethernet; None: from the queue pair numbers
     timeout: int = 14  # 4.096 us * 2^timeout; 0 is never
@@ -70,6 +88,13 @@ class FlowOptions:
     source_qpn: int = 0  # as captures show them
     target_qpn: int = 0
     first_psn: int = 0
+    partition: int = 0xFFFF
+    queue_key: int = 0  # of datagrams
+    source_gid: bytes | None = None  # None: what the fabric gives the adapters
+    target_gid: bytes | None = None
+    gid_type: GidType | None = None  # None: by technology, RoCE v2 on Ethernet
+    global_route: bool = False  # InfiniBand: packets carry a GRH (of datagrams the receiver always gets one)
+    hop_limit: int = 64
     rate_bps: int | None = None  # static rate limit
 
 
@@ -115,21 +140,42 @@ class MessageSession(Protocol):
         *,
         takes_receive: bool = False,
         tell_begin: bool = False,
+        tell_end: bool = True,
+        inline: bool = False,
         remote_address: int = 0,
         remote_key: int = 0,
         immediate: int = 0,
+        operands: tuple[int, int] = (0, 0),
+        answers: int | None = None,
         payload: memoryview | None = None,
         memory: int | None = None,
+        target_memory: int | None = None,
     ) -> int:
-        """Post a message now; returns its number. `memory` is the fabric node that its bytes are read from.
+        """Post a message now; returns its number.
 
-        Addresses, keys, immediate data and payload only show in captures.
+        Of a request (READ, atomics) `size_bytes` is what is asked for: headers alone travel. It ends when the
+        first packet of its response is there. A response is a message on the flow back; it `answers` a request,
+        None the oldest one (flows that belong together have each other's queue pair numbers). Responses are a
+        stream of their own beside the sender's requests, and nobody acknowledges them.
+
+        `memory` and `target_memory` are the fabric nodes that the bytes are read from and written to, where they
+        are not the flow's own. Where they change, the flow waits for what went before. `inline`: the adapter
+        gets payload with the work request, instead of fetching both. `tell_begin`: hold the first packet at the
+        receiving adapter at BEGUN until the next `advance`, so that `refuse` comes in time; it costs one more
+        event, so ask for it where a refusal is likely. Without `tell_end` there is no ENDED.
+
+        Addresses, keys, immediate data (of SEND_INVALIDATE the key), atomics' operands (swap or add, compare) and
+        payload only show in captures.
         """
         ...
 
-    def refuse(self, message: int) -> None:
-        """The receiving side answers an arrived (or begun) message with a NAK: the sender sees ENDED at the time
-        of that NAK, and later messages of the flow that are under way never arrive."""
+    def refuse(self, message: int, syndrome: int = NAK_REMOTE_ACCESS) -> None:
+        """The receiving side answers a begun or arrived message with a NAK: the sender sees ENDED at the time
+        of that NAK, and later messages of the flow that are under way never arrive.
+
+        Of an arrived message the acknowledgement is under way already: the NAK takes its place, and where the
+        sender has it, ENDED came before.
+        """
         ...
 
     def advance(self, until_ps: int = FOREVER) -> list[Event]:

@@ -306,10 +306,12 @@ class PacketNetwork:
         prefix: tuple[int, ...] = (),
         suffix: tuple[int, ...] = (),
         sl: int | None = None,
+        udp_port: int | None = None,
     ) -> Connection:
         """A reliable connection between adapters; `prefix` and `suffix` are ports inside the hosts.
 
-        The service level is the route's unless it is given.
+        The service level is the route's unless it is given; the UDP source port (Ethernet) follows from queue pair
+        numbers counted by adapter.
         """
         from fabrictwin.kernel.packet import congestion as c
         from fabrictwin.kernel.packet import state as s
@@ -320,11 +322,14 @@ class PacketNetwork:
         for nic, cable in ((source, port), (destination, back_port)):
             if cable == NONE:
                 raise ConfigError(f"{fabric.node_name(int(fabric.nic_node[nic]))} has no cable", key="cluster")
-        self._qpn[source] += 1
-        if destination != source:
-            self._qpn[destination] += 1
-        qpns = np.array([self._qpn[source] - 1]), np.array([self._qpn[destination] - 1])
-        udp = udp_source_port(qpns[0].astype(np.uint32), qpns[1].astype(np.uint32))
+        if udp_port is None:
+            self._qpn[source] += 1
+            if destination != source:
+                self._qpn[destination] += 1
+            qpns = np.array([self._qpn[source] - 1]), np.array([self._qpn[destination] - 1])
+            udp = udp_source_port(qpns[0].astype(np.uint32), qpns[1].astype(np.uint32))
+        else:
+            udp = np.array([udp_port], np.uint32)
         out: tuple[int, ...] = ()
         back: tuple[int, ...] = ()
         if fabric.technology == "ethernet" and options.balance == "routed":
@@ -368,6 +373,22 @@ class PacketNetwork:
             back=back,
         )
 
+    def loopback(self, adapter: int, *, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Connection:
+        """A connection of an adapter with itself: over PCIe to it and back, never on a wire."""
+        from fabrictwin.kernel.packet.machine import Connection
+
+        return Connection(
+            port=prefix[0],
+            src=adapter,
+            dst=adapter,
+            header_bytes=self.header_bytes,
+            ack_bytes=self.ack_bytes,
+            ack_every=self.options.ack_every,
+            message_ps=int(self.fabric.nic_qp_message_ps[adapter]),
+            before=prefix[1:],
+            after=suffix,
+        )
+
     def connect(self, connections: list[Connection]) -> int:
         """Add queue pairs; returns the number of the first. Raises ConfigError where memory does not reach."""
         from fabrictwin.kernel.packet.machine import OutOfMemoryError
@@ -392,20 +413,28 @@ class PacketNetwork:
 
         Raises SimulatedError for a deadlock, an exhausted retry or an unreachable adapter.
         """
-        while self._faults and (until_ps is None or self._faults[0].time_ps <= until_ps):
-            fault = self._faults[0]
-            if self._advance(fault.time_ps, drain=drain):
+        while (due := self.next_fault_ps) is not None and (until_ps is None or due <= until_ps):
+            if self.advance(due, drain=drain):
                 return  # everything is done before it happens
-            self._faults.pop(0)
-            self.machine.state.clock[0].now = fault.time_ps
-            if fault.error_rate is None:
-                self.set_rate(fault.port, fault.rate_bps)
-            else:
-                self.machine.set_errors(fault.port, round(8 * fault.error_rate * 2**48))
-        self._advance(until_ps, drain=drain)
+            self.apply_fault()
+        self.advance(until_ps, drain=drain)
 
-    def _advance(self, until_ps: int | None, *, drain: bool) -> bool:
-        """Run to a time; whether all tasks are done before."""
+    @property
+    def next_fault_ps(self) -> int | None:
+        """When the next change of a link is due."""
+        return self._faults[0].time_ps if self._faults else None
+
+    def apply_fault(self) -> None:
+        """The next change of a link happens now."""
+        fault = self._faults.pop(0)
+        self.machine.state.clock[0].now = fault.time_ps
+        if fault.error_rate is None:
+            self.set_rate(fault.port, fault.rate_bps)
+        else:
+            self.machine.set_errors(fault.port, round(8 * fault.error_rate * 2**48))
+
+    def advance(self, until_ps: int | None, *, drain: bool) -> bool:
+        """Run to a time, or to what is told of single messages; whether all tasks are done before."""
         from fabrictwin.kernel.packet import state as s
         from fabrictwin.kernel.packet.machine import MachineError, OutOfMemoryError
 

@@ -22,6 +22,7 @@ from fabrictwin.kernel.packet.events import (
     push,
     push_heap,
 )
+from fabrictwin.kernel.packet.notes import lose_message
 from fabrictwin.kernel.packet.packets import draw, free_packet, kick, take_packet
 from fabrictwin.kernel.packet.state import (
     ALPHA_BITS,
@@ -196,6 +197,8 @@ def drop(state, p, at, now, held):
     clock = state.clock[0]
     if packet.kind == DATA or packet.kind == TRIM:
         clock.dropped += 1
+        if state.qp[packet.qp].noted:
+            lose_message(state, p)
     else:
         clock.lost_control += 1
     state.count[at].discards += 1

@@ -167,7 +167,7 @@ def build(wiring: Wiring, config: Config) -> State:
         raise ValueError(f"got {v} lanes, expected 1, 2, 4 or 8")
     clock, settings = records(1, s.clock_dtype), records(1, s.settings_dtype)
     clock[0].random = (config.seed * 0x9E3779B1 & s.M32) or 1
-    clock[0].unroutable = s.NONE
+    clock[0].unroutable = clock[0].tasks_head = s.NONE
     one = settings[0]
     one.vl_bits, one.mtu, one.balance = bits, config.mtu_bytes, config.balance
     one.bitmap_mask = config.window_packets - 1
@@ -266,6 +266,11 @@ def build(wiring: Wiring, config: Config) -> State:
         dcqcn_settings=records(1, s.dcqcn_settings_dtype),
         nscc=records(0, s.nscc_dtype),
         nscc_settings=records(1, s.nscc_settings_dtype),
+        note=records(0, s.note_dtype),
+        pool=np.zeros(1, np.int64),
+        inbox=np.zeros((1, s.INBOX_COLUMNS), np.int64),
+        told=np.zeros((1, 3), np.int64),
+        tap=np.zeros((1, s.TAP_COLUMNS), np.int64),
     )
     state = add_packets(state, max(1024, 4 * ports), fresh=True)
     return set_lanes(state, config)

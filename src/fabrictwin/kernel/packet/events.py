@@ -34,6 +34,8 @@ LATE_ARRIVE = 2  # cut-through into a faster link: the whole packet is in
 CREDITS = 3
 WAKE = 4  # value: queue pair
 TASK = 5  # value: task
+TELL = 6  # value: task; port field: what happened to it
+SENT = 7  # value: queue pair of an unreliable service whose oldest message is on the wire
 # From here on what only time brings; a fabric in which nothing else is left has stalled.
 PAUSE_END = 8
 PAUSE_REFRESH = 9

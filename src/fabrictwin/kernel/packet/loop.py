@@ -16,7 +16,9 @@ from fabrictwin.kernel.packet.events import (
     PORT_MASK,
     PORT_SHIFT,
     RTO,
+    SENT,
     TASK,
+    TELL,
     TX_DONE,
     VALUE_MASK,
     VL_SHIFT,
@@ -26,6 +28,8 @@ from fabrictwin.kernel.packet.events import (
     pop_lane,
     push_heap,
 )
+from fabrictwin.kernel.packet.inbox import take_inbox
+from fabrictwin.kernel.packet.notes import lose_message, on_sent, on_tell
 from fabrictwin.kernel.packet.packets import draw, free_packet, kick
 from fabrictwin.kernel.packet.receive import on_data, on_memory, on_reply, on_timeout
 from fabrictwin.kernel.packet.route import route
@@ -53,10 +57,12 @@ from fabrictwin.kernel.packet.state import (
     REPLAY,
     STALLED,
     STORE,
+    TAPPED,
     TRIM,
     UNROUTABLE,
     WAITING,
 )
+from fabrictwin.kernel.packet.tap import IN, record
 from fabrictwin.kernel.packet.tasks import begin_task, start
 from fabrictwin.kernel.packet.transmit import dequeue, transmit
 
@@ -152,6 +158,8 @@ def arrive(state, at, p, now, whole):
                 release(state, slot, packet.wire, now)
             lose(state, p)
             return
+        if port.traits & TAPPED:
+            record(state, at, p, IN, now)
         if packet.kind == PAUSE:
             on_pause(state, at, p, now)
             return
@@ -201,6 +209,8 @@ def lose(state, p):
     clock = state.clock[0]
     if state.packet[p].kind == DATA or state.packet[p].kind == TRIM:
         clock.dropped += 1
+        if state.qp[state.packet[p].qp].noted:
+            lose_message(state, p)
     else:
         clock.lost_control += 1
     free_packet(state, p)
@@ -247,6 +257,8 @@ def run(state, until, stop_when_done):
     bits = state.settings[0].vl_bits
     events = 0
     status = IDLE
+    if clock.inbox > 0:
+        take_inbox(state)
     while True:
         if clock.grow != 0:
             status = clock.grow
@@ -318,6 +330,12 @@ def run(state, until, stop_when_done):
         elif kind == TASK:
             clock.stall_seen = 0
             begin_task(state, value, now)
+        elif kind == TELL:
+            clock.stall_seen = 0
+            if on_tell(state, value, at):
+                until = min(until, now)
+        elif kind == SENT:
+            on_sent(state, value, now)
         elif kind == RTO:
             on_timeout(state, value, now)
         elif kind == CONTROL:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,10 @@ class Connection:
     base_ps: int = 0  # NSCC: round trip without queues
     before: tuple[int, ...] = ()  # ports after `port`, up to the receiving adapter or the first table
     after: tuple[int, ...] = ()  # ports from the receiving adapter to memory
+    mtu_bytes: int = 0  # 0: the fabric's
+    service: int = s.RC  # of a channel
+    noted: bool = False  # its tasks are single messages
+    late_ps: int = 0  # of such: from the adapter to the sender's completion
     back: tuple[int, ...] = ()  # ports of acknowledgements after the adapter's, where they are source-routed
 
 
@@ -69,6 +74,7 @@ class Machine:
         self.tasks = 0
         self.deadlock: Blocked | None = None
         self.drops_unroutable = False  # a packet without a way is dropped; otherwise it ends the run
+        self.drain_tap: Callable[[Any], None] | None = None  # is given the rows of State.tap
         self._hops = 0
         self._owns_tables = False
         self._successors = 0
@@ -80,10 +86,38 @@ class Machine:
     def add_queue_pairs(self, connections: list[Connection]) -> int:
         """Append queue pairs; returns the number of the first."""
         first, n = self.queue_pairs, len(connections)
+        qp = _room(self.state.qp, first, n)
+        hops = self._fill(qp[first : first + n], connections)
+        self.queue_pairs += n
+        window = self.config.window_packets if (qp.mode == s.SELECTIVE).any() else 0
+        self.state = self.state._replace(
+            qp=qp,
+            hop=self._with_hops(hops),
+            received=_longer(self.state.received, self.queue_pairs * window),
+            sacked=_longer(self.state.sacked, self.queue_pairs * window),
+            dcqcn=_longer_records(self.state.dcqcn, self.queue_pairs if (qp.control == DCQCN).any() else 1),
+            nscc=_longer_records(self.state.nscc, self.queue_pairs if (qp.control == NSCC).any() else 1),
+        )
+        for i, c in enumerate(connections):
+            self._set_control(first + i, c)
+        self.check_memory(0)
+        return first
+
+    def reuse_queue_pair(self, q: int, connection: Connection) -> None:
+        """Another connection in place of one that is closed and of which nothing is left."""
+        records_ = self.state.qp[q : q + 1]
+        records_[:] = np.zeros(1, s.qp_dtype)
+        hops = self._fill(records_, [connection])
+        self.state = self.state._replace(hop=self._with_hops(hops))
+        if connection.control:
+            for table in (self.state.dcqcn, self.state.nscc):
+                if len(table) > q:
+                    table[q : q + 1] = np.zeros(1, table.dtype)
+            self._set_control(q, connection)
+
+    def _fill(self, new: Any, connections: list[Connection]) -> list[int]:
+        """Records of new queue pairs; returns the hops that they need, which follow those there are."""
         hops: list[int] = []
-        qp = records(first + n, s.qp_dtype)
-        qp[:first] = self.state.qp[:first]
-        new = qp[first : first + n]
         for name in ("port", "src", "dst", "mode", "sl", "rto_ps", "retry_limit", "rnr_limit", "rnr_ps"):
             new[name] = [getattr(c, name) for c in connections]
         for name in ("ack_every", "reorder", "spray", "entropy", "ack_entropy", "control", "message_ps"):
@@ -95,8 +129,12 @@ class Machine:
         new.ack_bytes = [c.ack_bytes for c in connections]
         new.window = [c.window_bytes for c in connections]
         new.last_end = s.NONE
-        for name in ("ring_next", "head", "sending", "tail", "receiving"):
+        for name in ("ring_next", "head", "sending", "tail", "receiving", "accepting", "pool"):
             new[name] = s.NONE
+        new.mtu = [c.mtu_bytes or self.config.mtu_bytes for c in connections]
+        for name in ("service", "noted", "late_ps"):
+            new[name] = [getattr(c, name) for c in connections]
+        new.extras = new.noted
         sl2vl = self.state.sl2vl
         base = self._hops
         for i, c in enumerate(connections):
@@ -110,27 +148,25 @@ class Machine:
             new.ack_hop_end[i] = base + len(hops)
             new.vl[i] = sl2vl[int(self.state.port.sl2vl[c.port]), c.sl]
             new.ack_vl[i] = sl2vl[0, c.ack_sl]
-        self.queue_pairs += n
+        return hops
+
+    def _with_hops(self, hops: list[int]) -> Any:
+        """Source routes with these after those there are; room grows by doubling."""
+        hop, base = self.state.hop, self._hops
+        if len(hop) <= base + len(hops):
+            hop = np.concatenate([hop[:base], np.zeros(max(base, len(hops)) + len(hops) + 1, np.int32)])
+        hop[base : base + len(hops)] = hops
         self._hops += len(hops)
-        window = self.config.window_packets if (qp.mode == s.SELECTIVE).any() else 0
-        self.state = self.state._replace(
-            qp=qp,
-            hop=np.concatenate([self.state.hop[:base], np.array([*hops, 0], np.int32)]),
-            received=_longer(self.state.received, self.queue_pairs * window),
-            sacked=_longer(self.state.sacked, self.queue_pairs * window),
-            dcqcn=_longer_records(self.state.dcqcn, self.queue_pairs if (qp.control == DCQCN).any() else 1),
-            nscc=_longer_records(self.state.nscc, self.queue_pairs if (qp.control == NSCC).any() else 1),
-        )
-        for i, c in enumerate(connections):
-            if c.control == DCQCN:
-                d = self.state.dcqcn[first + i]
-                d.line = int(8 * b.PS_PER_S << s.RATE_BITS) // int(self.state.port.ps_q[c.port]) // 1000
-                d.alpha = ALPHA_ONE
-            elif c.control == NSCC:
-                n = self.state.nscc[first + i]
-                n.base_ps, n.maximum = c.base_ps, c.window_bytes
-        self.check_memory(0)
-        return first
+        return hop
+
+    def _set_control(self, q: int, c: Connection) -> None:
+        if c.control == DCQCN:
+            d = self.state.dcqcn[q]
+            d.line = int(8 * b.PS_PER_S << s.RATE_BITS) // int(self.state.port.ps_q[c.port]) // 1000
+            d.alpha = ALPHA_ONE
+        elif c.control == NSCC:
+            n = self.state.nscc[q]
+            n.base_ps, n.maximum = c.base_ps, c.window_bytes
 
     def add_tasks(
         self,
@@ -149,8 +185,7 @@ class Machine:
         predecessor's bytes are in memory, or until its sender knows.
         """
         first, n = self.tasks, len(kind)
-        task = records(first + n, s.task_dtype)
-        task[:first] = self.state.task[:first]
+        task = _room(self.state.task, first, n)
         new = task[first : first + n]
         new.kind, new.qp = kind, queue_pair
         new.size_bytes, new.delay_ps = size_bytes, delay_ps
@@ -176,13 +211,27 @@ class Machine:
         log[: len(self.state.log)] = self.state.log[: self.tasks]
         self.state = self.state._replace(task=task, successor=successor.astype(np.int32), log=log)
         self.state.clock[0].open += n
-        self._room_for_events(n)
+        self.room_for_events(n)
         if start:
             begin(self.state, first, first + n, self.now)
         return first
 
-    def _room_for_events(self, n: int) -> None:
-        # one event could start every task at once
+    def add_messages(self, count: int) -> None:
+        """Room for so many more single messages at once."""
+        first = self.tasks
+        self.tasks += count
+        task, note = _room(self.state.task, first, count), _room(self.state.note, first, count)
+        clock = self.state.clock[0]
+        free = np.arange(first, self.tasks)
+        task.next[free] = np.append(free[1:], clock.tasks_head)
+        clock.tasks_head = first
+        clock.tasks_free += count
+        self.state = self.state._replace(task=task, note=note)
+        self.check_memory(0)
+        self.room_for_events(count)
+
+    def room_for_events(self, n: int) -> None:
+        """Grow the heap: one event could start every task at once."""
         while len(self.state.heap) < int(self.state.clock[0].heap) + self.tasks + 2 * s.HEAP_MARGIN:
             self.state = b.grow_heap(self.state)
 
@@ -194,7 +243,11 @@ class Machine:
         """
         while True:
             status = int(run(self.state, until, not drain))
-            if status == s.GROW_PACKETS:
+            if status == s.TOLD:
+                return status
+            if status == s.TAP_FULL:
+                self.read_tap()
+            elif status == s.GROW_PACKETS:
                 self.check_memory(self.state.packet.nbytes)
                 self.state = b.add_packets(self.state, len(self.state.packet))
             elif status == s.GROW_HEAP:
@@ -217,6 +270,23 @@ class Machine:
                     return s.STALLED
             else:
                 return status
+
+    def tap(self, ports: list[int], drain: Callable[[Any], None]) -> None:
+        """Record what these ports send and receive from now on; `drain` is given rows, columns as in `tap`."""
+        from fabrictwin.kernel.packet.tap import TAP_MARGIN
+
+        self.drain_tap = drain
+        rows = 2 * len(self.state.port) + 8 * TAP_MARGIN
+        self.state = self.state._replace(tap=np.zeros((rows, s.TAP_COLUMNS), np.int64))
+        for port in ports:
+            self.state.port[port].traits |= s.TAPPED
+
+    def read_tap(self) -> None:
+        """Hand over what was recorded since the last time."""
+        clock = self.state.clock[0]
+        if self.drain_tap is not None and clock.tapped:
+            self.drain_tap(self.state.tap[: int(clock.tapped)])
+        clock.tapped = 0
 
     def check_memory(self, more: int) -> None:
         """Raises OutOfMemoryError where the arrays and `more` bytes are above the limit."""
@@ -280,6 +350,15 @@ class Machine:
         """Windows, receives or limits were changed from outside: look at everything again."""
         ready_all(self.state)
         kick_all(self.state, self.now)
+
+
+def _room(array: Any, used: int, more: int) -> Any:
+    """The array with room for `more` records after those `used`; it grows by half, so that growing is cheap."""
+    if len(array) >= used + more and used:
+        return array
+    longer = records(max(used + more, used + used // 2), array.dtype)
+    longer[:used] = array[:used]
+    return longer
 
 
 def _longer(array: Any, length: int) -> Any:

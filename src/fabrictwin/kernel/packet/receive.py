@@ -9,10 +9,13 @@ can tell). The requester completes messages in order. Timeout, retry count and R
 from __future__ import annotations
 
 from fabrictwin.kernel.jit import helper, outlined
-from fabrictwin.kernel.packet.buffer import consume, enqueue, forward
+from fabrictwin.kernel.packet.buffer import consume, forward
+from fabrictwin.kernel.packet.channel import HELD, TAKEN, TO_MEMORY, accept_message
 from fabrictwin.kernel.packet.congestion import DCQCN, on_ack, on_cnp, on_loss
 from fabrictwin.kernel.packet.events import RTO, pack, push_heap
-from fabrictwin.kernel.packet.packets import free_packet, take_packet
+from fabrictwin.kernel.packet.notes import pass_received
+from fabrictwin.kernel.packet.packets import free_packet
+from fabrictwin.kernel.packet.replies import complete, cumulative_ack, give_up, on_nak, reply, rewind
 from fabrictwin.kernel.packet.send import make_ready
 from fabrictwin.kernel.packet.state import (
     ACK,
@@ -29,37 +32,13 @@ from fabrictwin.kernel.packet.state import (
     NEVER,
     NONE,
     REQUEST,
+    RESPONSES,
+    RETRIES_OUT,
     RNR,
     SELECTIVE,
     TRIM,
 )
-from fabrictwin.kernel.packet.tasks import fail_queue_pair, finish_task, receive_task
-
-
-@helper
-def reply(state, q, qp, kind, psn, sent_ps, extra, flags):
-    """Send an acknowledgement or the like from the receiving adapter."""
-    p = take_packet(state)
-    if p == NONE:
-        return
-    packet = state.packet[p]
-    packet.kind = kind
-    packet.qp = q
-    packet.psn = psn
-    packet.sent_ps = sent_ps
-    packet.extra = extra
-    packet.marks = flags
-    packet.dst = qp.src
-    packet.wire = qp.ack_bytes
-    if kind == CNP:
-        packet.wire = state.settings[0].cnp_wire
-    packet.payload = 0
-    packet.sl = qp.ack_sl
-    packet.vl = qp.ack_vl
-    packet.entropy = qp.ack_entropy
-    packet.hop = qp.ack_hop
-    packet.hop_end = qp.ack_hop_end
-    enqueue(state, state.endpoint[qp.dst].port, p)
+from fabrictwin.kernel.packet.tasks import receive_task
 
 
 @helper
@@ -78,7 +57,10 @@ def deliver(state, p, qp, now):
     clock = state.clock[0]
     clock.delivered += 1
     clock.payload_delivered += packet.payload
-    if packet.extra > qp.in_memory:
+    if packet.extra > qp.in_memory and qp.noted:
+        qp.in_memory = packet.extra
+        pass_received(state, qp, now)
+    elif packet.extra > qp.in_memory:
         qp.in_memory = packet.extra
         t = int(qp.receiving)
         late = 0
@@ -193,8 +175,19 @@ def on_data(state, p, node, now):
             reply(state, q, qp, CNP, qp.expected, now, NONE, 0)
     if qp.mode == GO_BACK_N:
         taken = _accept_in_order(state, q, qp, p, now)
-    else:
+    elif qp.mode == SELECTIVE:
         taken = _accept_any_order(state, q, qp, p, now)
+    else:
+        fate = accept_message(state, q, qp, p, now)
+        if fate == HELD:
+            return
+        if fate == TAKEN:
+            consume(state, packet.slot, packet.wire, now)
+            clock = state.clock[0]
+            clock.delivered += 1
+            free_packet(state, p)
+            return
+        taken = fate == TO_MEMORY
     if taken and qp.hop_middle < qp.hop_end:
         # on to memory; it keeps the adapter's buffer until it leaves by the host's link
         packet.marks |= ARRIVED
@@ -230,21 +223,6 @@ def on_memory(state, p, now):
 
 
 @helper
-def complete(state, qp, now):
-    """Messages whose every packet is acknowledged are done, in order."""
-    t = int(qp.head)
-    late = 0
-    if qp.src != NONE:
-        late = state.endpoint[qp.src].deliver_ps
-    while t != NONE:
-        if state.task[t].psn_end > qp.una:
-            break
-        qp.head = state.task[t].next
-        finish_task(state, t, now + late)
-        t = int(qp.head)
-
-
-@helper
 def _selective_ack(state, q, qp, cumulative, single):
     """Note what has come; returns how many packets are newly known to have."""
     mask = state.settings[0].bitmap_mask
@@ -277,28 +255,6 @@ def _selective_ack(state, q, qp, cumulative, single):
 
 
 @helper
-def _rewind(qp, psn):
-    """Go-back-N: send again from here."""
-    if psn < qp.next_psn:
-        qp.next_psn = psn
-        qp.sending = qp.head
-    qp.inflight = qp.next_psn - qp.una
-
-
-@helper
-def _cumulative_ack(qp, cumulative):
-    newly = cumulative - qp.una
-    if newly > 0:
-        qp.una = cumulative
-        if qp.next_psn < cumulative:
-            qp.next_psn = cumulative
-        qp.inflight = qp.next_psn - cumulative
-    else:
-        newly = 0
-    return newly
-
-
-@helper
 def on_reply(state, p, now):
     """An acknowledgement, NAK or CNP at the sending adapter."""
     packet = state.packet[p]
@@ -318,8 +274,8 @@ def on_reply(state, p, now):
             else:
                 cumulative = packet.extra
             before = qp.una
-            if qp.mode == GO_BACK_N:
-                newly = _cumulative_ack(qp, cumulative)
+            if qp.mode != SELECTIVE:
+                newly = cumulative_ack(qp, cumulative)
             else:
                 newly = _selective_ack(state, q, qp, cumulative, single)
             if qp.una > before:
@@ -332,34 +288,9 @@ def on_reply(state, p, now):
                 if newly > 0:
                     on_ack(state, q, qp, newly, packet.marks & ECN, now)
             else:
-                _on_nak(state, q, qp, kind, packet.psn, now)
+                on_nak(state, q, qp, kind, packet.psn, now)
         make_ready(state, q)
     free_packet(state, p)
-
-
-@outlined
-def _on_nak(state, q, qp, kind, psn, now):
-    """The receiver misses `psn`, or is not ready for it."""
-    if qp.mode == SELECTIVE:
-        mask = state.settings[0].bitmap_mask
-        at = q * (mask + 1) + (psn & mask)
-        if psn >= qp.una and psn < qp.next_psn and state.sacked[at] == 0:
-            state.sacked[at] = LOST
-            qp.inflight -= 1
-            qp.retransmit += 1
-            on_loss(state, q, qp, now)
-        return
-    if psn < qp.una:
-        return
-    _rewind(qp, psn)
-    if kind == RNR:
-        if qp.rnr_limit < 7:
-            qp.rnr_retries += 1
-            if qp.rnr_retries > qp.rnr_limit:
-                fail_queue_pair(state, qp, now)
-        qp.next_send = now + qp.rnr_ps
-    else:
-        on_loss(state, q, qp, now)
 
 
 @outlined
@@ -376,10 +307,17 @@ def on_timeout(state, q, now):
     qp.timeouts += 1
     qp.retries += 1
     if qp.retries > qp.retry_limit:
-        fail_queue_pair(state, qp, now)
+        give_up(state, qp, now, RETRIES_OUT)
         return
-    if qp.mode == GO_BACK_N:
-        _rewind(qp, qp.una)
+    if qp.noted and qp.service == RESPONSES:
+        # the requester's timer: it asks again
+        reply(state, q, qp, NAK, qp.expected, now, qp.expected, 0)
+        qp.progress_ps = now
+        qp.rto_pending = 1
+        push_heap(state, now + qp.rto_ps, pack(RTO, 0, q))
+        return
+    if qp.mode != SELECTIVE:
+        rewind(qp, qp.una)
     else:
         mask = state.settings[0].bitmap_mask
         base = q * (mask + 1)

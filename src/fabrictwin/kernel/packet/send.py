@@ -10,10 +10,10 @@ message rate. Several queue pairs of a port take turns, a packet each.
 
 from __future__ import annotations
 
-from fabrictwin.kernel.jit import helper
+from fabrictwin.kernel.jit import helper, outlined
 from fabrictwin.kernel.packet.buffer import blocks
 from fabrictwin.kernel.packet.congestion import on_sent
-from fabrictwin.kernel.packet.events import RTO, WAKE, pack, push_heap
+from fabrictwin.kernel.packet.events import RTO, SENT, WAKE, pack, push_heap
 from fabrictwin.kernel.packet.packets import entropy_of, kick, take_packet
 from fabrictwin.kernel.packet.state import (
     CREDIT,
@@ -27,6 +27,8 @@ from fabrictwin.kernel.packet.state import (
     REQUEST,
     RETRY,
     SELECTIVE,
+    UC,
+    UD,
 )
 
 STARVED = -2
@@ -37,8 +39,7 @@ def may_send(state, qp):
     """Whether the queue pair has something to send and its window is open."""
     if qp.failed:
         return False
-    mtu = state.settings[0].mtu
-    if qp.inflight > 0 and (qp.inflight + 1) * mtu > qp.window:
+    if qp.inflight > 0 and (qp.inflight + 1) * qp.mtu > qp.window:
         return False
     if qp.retransmit > 0:
         return True
@@ -89,6 +90,18 @@ def pick_psn(state, q, qp):
     return psn
 
 
+@outlined
+def extra_bytes(state, t, first, last):
+    """Headers and padding that a single message has on this packet."""
+    note = state.note[t]
+    extra = 0
+    if first:
+        extra += note.first_extra
+    if last:
+        extra += note.last_extra
+    return extra
+
+
 @helper
 def next_of_queue_pairs(state, at, port, outlet, now):
     """A packet from the ring of queue pairs; NONE where none may send now, STARVED where credits lack."""
@@ -117,12 +130,14 @@ def next_of_queue_pairs(state, at, port, outlet, now):
                 wake_at(state, q, time)
             continue
         task = state.task[task_at]
-        left = task.size_bytes - (psn - task.psn_start) * settings.mtu
-        payload = min(left, settings.mtu)
+        left = task.size_bytes - (psn - task.psn_start) * qp.mtu
+        payload = min(left, qp.mtu)
         first = psn == task.psn_start
         wire = payload + qp.header
         if first:
             wire += qp.first_header
+        if qp.extras:
+            wire += extra_bytes(state, task_at, first, psn == task.psn_end - 1)
         if port.traits & CREDIT:
             if outlet.credit < blocks(wire):
                 return STARVED
@@ -166,8 +181,13 @@ def next_of_queue_pairs(state, at, port, outlet, now):
             state.sacked[q * (mask + 1) + (psn & mask)] = 0
             qp.retransmit -= 1
         qp.inflight += 1
-        if (qp.inflight + 1) * settings.mtu > qp.window:
+        if (qp.inflight + 1) * qp.mtu > qp.window:
             flags |= REQUEST
+        if qp.extras and (qp.service == UC or qp.service == UD):
+            # nobody will acknowledge it
+            qp.inflight = 0
+            if flags & LAST:
+                push_heap(state, now + ((wire * port.ps_q) >> RATE_BITS), pack(SENT, 0, q))
         packet.marks = flags
         state.clock[0].created += 1
         if qp.gap_q > 0:

@@ -31,6 +31,7 @@ ACK = 1
 NAK = 2  # sequence error: `psn` is what the receiver misses
 RNR = 3  # receiver not ready
 CNP = 4  # congestion notification (RoCEv2 annex)
+REFUSED = 7  # NAK that ends the connection; `psn` is the first packet of the message that is refused
 TRIM = 5  # a data packet whose payload a switch cut off
 PAUSE = 6  # priority flow control frame: `psn` 1 is XOFF, 0 is XON
 
@@ -55,6 +56,7 @@ PFC = 2
 STORE = 4  # its peer takes a packet only when the last bit is in
 INTERNAL = 8  # NVLink, PCIe: the rate is that of payload, headers are in it
 DOWN = 16
+TAPPED = 64  # packets that leave or come in are recorded
 REPLAY = 32  # bit errors are repaired by the link itself, which costs time, not packets
 
 # How switches choose among equal-cost ports.
@@ -66,6 +68,35 @@ ADAPTIVE = 2
 GO_BACK_N = 0
 SELECTIVE = 1  # also accepts packets out of order: adaptive routing and spraying
 LOCAL = 2  # inside a host: links lose nothing, the last byte in memory completes both sides
+CHANNEL = 3  # single messages of the verbs, in order: `messages` has the receiver's side
+
+# Services of a channel.
+RC = 0
+UC = 1
+UD = 2
+RESPONSES = 3  # of a connection's READs and atomics: asked for, never acknowledged
+
+# Traits of a single message.
+TELL_BEGIN = 1  # hold its first packet at the receiving adapter until software has seen it
+TELL_ARRIVED = 2
+TELL_ENDED = 4
+AT_ADAPTER = 8  # ends at the receiving adapter: a request that memory never sees
+QUIET = 16  # its answer acknowledges it
+TAKES_FIRST = 32  # takes a receive with its first packet ...
+TAKES_LAST = 64  # ... or with its last
+
+# What is told of a message.
+BEGUN = 0
+IN_MEMORY = 1
+ENDED = 2
+RETRIES_OUT = 3
+NOT_READY = 4
+MESSAGE_LOST = 5
+
+# What software asks for between runs: rows of State.inbox.
+POST = 0
+REFUSE = 1
+CLOSE = 2
 
 # What a selective sender knows of a packet.
 ACKED = 1
@@ -93,11 +124,16 @@ GROW_HEAP = 5
 GROW_PACKETS = 6
 OVERFLOW = 7  # more was scheduled in one event than any margin allows
 UNROUTABLE = 8
+TAP_FULL = 10
+TOLD = 9  # software is to look at State.told before the next event
 
 CACHE_LINE = 64
 OUT_OF_REACH = 1 << 60  # added to `queued` of a port that is down, so that no scan chooses it
 HEAP_MARGIN = 4096
 PACKET_MARGIN = 256
+
+INBOX_COLUMNS = 11
+TAP_COLUMNS = 16
 
 # Fields are ordered by cache line: what most events touch is in the first.
 port_dtype = np.dtype(
@@ -277,7 +313,8 @@ qp_dtype = np.dtype(
         ("control", "i4"),  # which congestion control
         ("ack_every", "i4"),
         ("unacked", "i4"),
-        ("nak_sent", "i4"),
+        ("nak_sent", "i2"),
+        ("noted", "i2"),  # its tasks are single messages, with State.note
         ("echo", "i4"),  # a mark to be echoed
         ("hop_middle", "i4"),
         ("hop_end", "i4"),  # from the receiving adapter to memory
@@ -317,11 +354,13 @@ qp_dtype = np.dtype(
         ("in_ring", "i4"),
         ("ring_next", "i4"),
         ("waking", "i4"),  # a wake-up is scheduled
-        ("spray", "i4"),  # every packet its own entropy
+        ("spray", "i2"),  # every packet its own entropy
+        ("extras", "i2"),  # messages have headers of their own: as `noted`, for the sender
         ("rto_pending", "i4"),
         ("retries", "i4"),
         ("rnr_retries", "i4"),
         ("failed", "i4"),
+        ("mtu", "i4"),
         # rare
         ("retry_limit", "i4"),
         ("rnr_limit", "i4"),  # 7: for ever
@@ -335,6 +374,33 @@ qp_dtype = np.dtype(
         ("cnps_sent", "i8"),
         ("cnps_handled", "i8"),
         ("rnr_naks", "i8"),
+        # of a channel
+        ("service", "i4"),
+        ("pool", "i4"),  # of State.pool, NONE: its messages take no receives
+        ("accepting", "i4"),  # task that the next packet belongs to
+        ("refused", "i4"),  # nothing more is taken; the NAK's syndrome, negative once the message was taken
+        ("closed", "i4"),
+        ("live", "i4"),  # tasks that still exist
+        ("refused_psn", "i8"),  # end of the message that was refused
+        ("begin_ps", "i8"),  # messages begin in the order in which they were posted
+        ("late_ps", "i8"),  # from the adapter to the sender's memory: its completion
+    ],
+    align=True,
+)
+
+# What a single message has beside its task.
+note_dtype = np.dtype(
+    [
+        ("message", "i8"),  # its number, as software has it
+        ("answers", "i8"),  # the request that it answers, NONE
+        ("partner", "i4"),  # queue pair of that request
+        ("first_extra", "i4"),  # bytes more on its first packet ...
+        ("last_extra", "i4"),  # ... and on its last
+        ("traits", "i4"),
+        ("holds", "i4"),  # sender, receiver and what is to be told still need the task
+        ("lost", "i2"),
+        ("accepted", "i2"),  # a request that is at the adapter
+        ("pad", "i8", (2,)),
     ],
     align=True,
 )
@@ -391,6 +457,11 @@ clock_dtype = np.dtype(
         ("payload_delivered", "i8"),
         ("unroutable", "i8"),  # a destination without a way, NONE
         ("heap_events", "i8"),
+        ("inbox", "i8"),  # rows filled
+        ("told", "i8"),
+        ("tasks_head", "i8"),  # free tasks, NONE
+        ("tasks_free", "i8"),
+        ("tapped", "i8"),  # rows of State.tap filled
     ],
     align=True,
 )
@@ -519,6 +590,11 @@ class State(NamedTuple):
     dcqcn_settings: Any
     nscc: Any
     nscc_settings: Any
+    note: Any  # [T] of single messages, else [1]
+    pool: Any  # int64 receives posted
+    inbox: Any  # int64 [rows, 11] what software asks for: `messages.take_inbox`
+    told: Any  # int64 [rows, 3] time, message, what happened
+    tap: Any  # int64 [rows, 16] packets at tapped ports: `tap.record`
 
 
 def records(count: int, dtype: np.dtype) -> Any:

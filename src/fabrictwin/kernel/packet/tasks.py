@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit import helper, outlined
 from fabrictwin.kernel.packet.events import TASK, pack, push_heap
+from fabrictwin.kernel.packet.notes import release_task
 from fabrictwin.kernel.packet.send import make_ready
 from fabrictwin.kernel.packet.state import DELAY, DONE, FAILED, NONE, POSTED, RECEIVED, TURNSTILE, WAITING
 
@@ -86,11 +87,13 @@ def begin_task(state, t, now):
     task.status = POSTED
     if qp.failed:
         task.status = FAILED
-        _log(state, t)
+        if qp.noted:
+            release_task(state, t)
+        else:
+            _log(state, t)
         return
-    mtu = state.settings[0].mtu
     task.psn_start = qp.posted_psn
-    task.psn_end = qp.posted_psn + max((task.size_bytes + mtu - 1) // mtu, 1)
+    task.psn_end = qp.posted_psn + max((task.size_bytes + qp.mtu - 1) // qp.mtu, 1)
     task.next = NONE
     qp.posted_psn = task.psn_end
     if qp.tail != NONE:
@@ -102,6 +105,10 @@ def begin_task(state, t, now):
         qp.sending = t
     if qp.receiving == NONE:
         qp.receiving = t
+    if qp.noted:
+        state.note[t].holds = 2
+        if qp.accepting == NONE:
+            qp.accepting = t
     make_ready(state, q)
 
 

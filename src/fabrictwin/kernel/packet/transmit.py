@@ -26,7 +26,9 @@ from fabrictwin.kernel.packet.state import (
     RATE_HALF,
     REPLAY,
     STORE,
+    TAPPED,
 )
+from fabrictwin.kernel.packet.tap import OUT, record
 
 
 @helper
@@ -190,6 +192,8 @@ def transmit(state, at, now):
     port.tx_payload += packet.payload
     port.tx_packets += 1
     state.clock[0].hops += 1
+    if port.traits & TAPPED:
+        record(state, at, p, OUT, now)
     push(state, tx_lane, now + serialize, pack(TX_DONE, at, 0))
     delay = port.arrive_ps
     if port.traits & STORE:

@@ -1,0 +1,259 @@
+"""Flows of single messages on the packet engine: which queue pairs of the kernel carry them, and what delays them.
+
+A flow is a queue pair of the kernel for each pair of memories that its messages go between, and one more for the
+responses that it carries. Before a message's first byte lie the adapter's doorbell, its fetch of the work request,
+processing, and the request to memory that payload takes; inline payload comes with the doorbell. A response takes
+the request to memory alone. The sender's completion is written over PCIe.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fabrictwin import catalog
+from fabrictwin.errors import ConfigError
+from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
+from fabrictwin.routing.tables import udp_source_port
+from fabrictwin.simulate.messages import FlowOptions, GidType, Opcode, Service
+from fabrictwin.simulate.packet_network import PacketNetwork
+from fabrictwin.simulate.packet_options import LOCAL_ACK_TIMEOUT_PS
+
+MTUS = (256, 512, 1024, 2048, 4096)
+_SHORTEST_FRAME = 84  # of Ethernet, with preamble and gap
+
+# bytes of extended headers on a message's first and last packet
+_FIRST: dict[Opcode, tuple[str, ...]] = {
+    Opcode.WRITE: ("RETH",),
+    Opcode.WRITE_IMMEDIATE: ("RETH",),
+    Opcode.READ_REQUEST: ("RETH",),
+}
+_FIRST |= {Opcode.COMPARE_SWAP: ("AtomicETH",), Opcode.FETCH_ADD: ("AtomicETH",), Opcode.READ_RESPONSE: ("AETH",)}
+_FIRST |= {Opcode.ATOMIC_RESPONSE: ("AETH", "AtomicAckETH")}
+_LAST: dict[Opcode, tuple[str, ...]] = {
+    Opcode.SEND_IMMEDIATE: ("ImmDt",),
+    Opcode.WRITE_IMMEDIATE: ("ImmDt",),
+    Opcode.SEND_INVALIDATE: ("IETH",),
+}
+AETH_BYTES = 4
+
+
+@dataclass(slots=True)
+class Way:
+    """One pair of memories of a flow."""
+
+    q: int
+    fetch_ps: int  # from the post to the first packet's start in memory: payload is read
+    inline_ps: int  # ... payload came with the doorbell
+    header_ps: int  # ... there is none
+    answer_ps: int  # ... of a response
+    connection: Any
+    responses: int = NONE  # queue pair of its responses, once there are some
+
+
+@dataclass(slots=True)
+class Flow:
+    """One direction of a connection."""
+
+    number: int
+    source: int
+    target: int
+    options: FlowOptions
+    memories: tuple[int, int]
+    extras: list[tuple[int, int, int]]  # by opcode: bytes on the first packet, on the last, traits
+    mtu: int
+    shortest: int  # a packet with fewer bytes beside its headers is padded
+    base: int  # of message numbers
+    connection: dict[str, Any]  # of every way
+    count: int = 0
+    pool: int = NONE
+    way: Any = None  # the flow's own
+    current: Any = None  # that the last message took
+    ways: dict[tuple[int, int], Way] = field(default_factory=dict)
+    requests: dict[int, int] = field(default_factory=dict)  # queue pair of each request not yet answered
+    waiting: deque[tuple[Way, tuple[int, ...]]] = field(default_factory=deque)
+
+
+def is_ipv4(gid: bytes) -> bool:
+    """Whether a GID is an IPv4 address mapped into IPv6's."""
+    return gid[:12] == bytes(10) + b"\xff\xff"
+
+
+def header_bytes(fabric: Fabric, options: FlowOptions, plain: int) -> int:
+    """Bytes around each packet's payload; `plain` is what they are without a GRH, over IPv4 on Ethernet."""
+    fields, framing = catalog.headers("infiniband"), catalog.headers("ethernet")
+    ethernet, kind = fabric.technology == "ethernet", options.gid_type
+    if kind is not None and ethernet == (kind == GidType.INFINIBAND):
+        raise ConfigError(f"got GID type {kind.name} on {fabric.technology}", key="gid_type")
+    header, grh = plain, fields.bytes_of("GRH")
+    if not ethernet:
+        header += grh if options.global_route else 0
+    elif kind == GidType.ROCE_V1:
+        header += grh - framing.bytes_of("IPv4", "UDP")
+    elif options.source_gid is not None and not is_ipv4(options.source_gid):
+        header += grh - framing.bytes_of("IPv4")  # IPv6's header is as long
+    if options.service == Service.UNRELIABLE_DATAGRAM:
+        header += fields.bytes_of("DETH")
+    return header
+
+
+def extras() -> list[tuple[int, int, int]]:
+    """By opcode: bytes of extended headers on the first packet and on the last, and what the kernel is to do."""
+    from fabrictwin.kernel.packet import state as s
+
+    fields, table = catalog.headers("infiniband"), []
+    for opcode in Opcode:
+        traits = s.TELL_ARRIVED | s.TELL_ENDED
+        if opcode in (Opcode.READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD):
+            traits |= s.AT_ADAPTER | s.QUIET
+        table.append((fields.bytes_of(*_FIRST.get(opcode, ())), fields.bytes_of(*_LAST.get(opcode, ())), traits))
+    return table
+
+
+class PacketFlows:
+    """Opens flows on a network. Queue pairs of flows that are closed serve again once nothing is left of them."""
+
+    def __init__(self, network: PacketNetwork) -> None:
+        self.network, self.fabric = network, network.fabric
+        self.closed: list[int] = []
+        self._extras = extras()
+
+    def open(
+        self,
+        number: int,
+        base: int,
+        ends: tuple[int, int],
+        memories: tuple[int | None, int | None],
+        given: FlowOptions,
+    ) -> Flow:
+        """A flow between two adapters. Raises ConfigError."""
+        fabric = self.fabric
+        for adapter in ends:
+            if not 0 <= adapter < len(fabric.nic_node):
+                raise ConfigError(f"got adapter {adapter}, expected one of the fabric's {len(fabric.nic_node)}")
+        mtu = fabric.mtu_bytes if given.mtu_bytes is None else given.mtu_bytes
+        if mtu not in MTUS or mtu > fabric.mtu_bytes:
+            known = ", ".join(str(m) for m in MTUS if m <= fabric.mtu_bytes)
+            raise ConfigError(f"got a path MTU of {mtu} bytes, expected one of {known}", key="mtu_bytes")
+        header = header_bytes(fabric, given, self.network.header_bytes)
+        ethernet = fabric.technology == "ethernet"
+        ack = header + AETH_BYTES
+        timed = given.timeout > 0 and given.service == Service.RELIABLE_CONNECTION
+        both = tuple(self._nearest(a) if m is None else m for a, m in zip(ends, memories, strict=True))
+        flow = Flow(
+            number=number,
+            source=ends[0],
+            target=ends[1],
+            options=given,
+            memories=(both[0], both[1]),
+            extras=self._extras,
+            mtu=mtu,
+            shortest=_SHORTEST_FRAME - header if ethernet else 0,
+            base=base,
+            connection={
+                "service": int(given.service),
+                "noted": True,
+                "mtu_bytes": mtu,
+                "header_bytes": header,
+                "first_header_bytes": 0,
+                "ack_bytes": max(ack, _SHORTEST_FRAME) if ethernet else ack,
+                "rto_ps": LOCAL_ACK_TIMEOUT_PS << given.timeout if timed else 0,
+                "retry_limit": given.retry_count,
+                "rnr_limit": given.rnr_retry,
+                "rnr_ps": given.rnr_timer_ps,
+            },
+        )
+        flow.way = flow.current = self.add_way(flow, flow.memories)
+        return flow
+
+    def _nearest(self, adapter: int) -> int:
+        """The host memory nearest to an adapter."""
+        fabric, nic = self.fabric, int(self.fabric.nic_node[adapter])
+        host = int(fabric.node_host[nic])
+        nodes = range(int(fabric.host_node_start[host]), int(fabric.host_node_start[host + 1]))
+        cpus = [n for n in nodes if fabric.node_kind[n] == NodeKind.CPU]
+        if not cpus:
+            raise ConfigError(f"{fabric.node_name(nic)} has no memory: its host has no processor", key="cluster")
+        return min(cpus, key=lambda n: (len(self.network.inside(n, nic)[0][1]), n))
+
+    def _check_memory(self, memory: int, nic: int) -> None:
+        fabric = self.fabric
+        if not 0 <= memory < fabric.nodes or fabric.node_kind[memory] not in (NodeKind.CPU, NodeKind.GPU):
+            raise ConfigError(f"got node {memory} as memory, expected a processor or a GPU", key="memory")
+        if fabric.node_host[memory] != fabric.node_host[nic]:
+            names = fabric.node_name(memory), fabric.node_name(nic)
+            raise ConfigError(f"got memory {names[0]}, expected one of the host of {names[1]}", key="memory")
+
+    def add_way(self, flow: Flow, memories: tuple[int, int]) -> Way:
+        """Queue pair between two memories by the flow's adapters."""
+        from fabrictwin.kernel.packet import state as s
+
+        fabric, network, options = self.fabric, self.network, flow.options
+        nics = int(fabric.nic_node[flow.source]), int(fabric.nic_node[flow.target])
+        for memory, nic in zip(memories, nics, strict=True):
+            self._check_memory(memory, nic)
+        prefix = network.inside(memories[0], nics[0])[0][1]
+        suffix = network.inside(nics[1], memories[1])[0][1]
+        if flow.source == flow.target:
+            base = network.loopback(flow.source, prefix=prefix, suffix=suffix)
+        else:
+            udp = options.udp_source_port
+            if udp is None and options.source_qpn and options.target_qpn:
+                qpns = np.array([[options.source_qpn], [options.target_qpn]], np.uint32)
+                udp = int(udp_source_port(*qpns)[0])
+            base = network.remote(
+                flow.source, flow.target, prefix=prefix, suffix=suffix, sl=options.service_level, udp_port=udp
+            )
+        asks = self._walk_ps(prefix)
+        back = network.inside(nics[0], memories[0])[0][1]
+        late = self._walk_ps(back)
+        if options.service != Service.RELIABLE_CONNECTION:
+            late += asks  # sent is what has left the adapter
+        connection = replace(base, mode=s.CHANNEL, late_ps=late, **flow.connection)
+        nic_type = catalog.nic(fabric.type_names[int(fabric.node_type[nics[0]])])
+        post = int(fabric.nic_post_ps[flow.source])
+        way = Way(
+            q=self._connect(flow, connection),
+            fetch_ps=post + asks,
+            inline_ps=max(nic_type.doorbell.value + nic_type.processing.value - asks, 0),
+            header_ps=max(post - asks, 0),
+            answer_ps=asks,
+            connection=connection,
+        )
+        flow.ways[memories] = way
+        return way
+
+    def add_responses(self, flow: Flow, way: Way) -> int:
+        """The queue pair that carries a way's responses."""
+        from fabrictwin.kernel.packet import state as s
+
+        way.responses = self._connect(flow, replace(way.connection, service=s.RESPONSES, message_ps=0))
+        return way.responses
+
+    def _walk_ps(self, ports: tuple[int, ...]) -> int:
+        """How long a first bit takes over ports inside a host."""
+        fabric = self.fabric
+        passed = fabric.port_node[list(ports[1:])]
+        return int(fabric.port_latency_ps[list(ports)].sum() + fabric.node_latency_ps[passed].sum())
+
+    def _connect(self, flow: Flow, connection: Any) -> int:
+        from fabrictwin.kernel.packet.build import rate_to_q
+
+        machine, q = self.network.machine, NONE
+        if self.closed and int(machine.state.clock[0].free) == len(machine.state.packet):
+            # no packet is anywhere, so none of theirs
+            spent = [c for c in self.closed if machine.state.qp[c].live == 0 and machine.state.qp[c].closed]
+            if spent:
+                q = spent[0]
+                self.closed.remove(q)
+                machine.reuse_queue_pair(q, connection)
+        if q == NONE:
+            q = self.network.connect([connection])
+        record = machine.state.qp[q]
+        record.pool = flow.pool
+        if flow.options.rate_bps:
+            record.gap_q = int(rate_to_q(flow.options.rate_bps))
+        return q

@@ -1,0 +1,362 @@
+"""Single messages on the packet engine: every one is packets on the fabric, with whatever else is there.
+
+Where a message of a flow goes between other memories than the one before, it waits until that one is done: an
+adapter keeps a connection's order, two streams over different PCIe paths would not.
+
+A run stops at the next thing that software is to know. Posting writes a row that the next run reads, so that many
+small messages cost little; what is done with gives its place to the next.
+
+Left out: limits on outstanding READs (the caller's), the adapter's caches of keys and connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fabrictwin.errors import ConfigError
+from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.routing.tables import Routes
+from fabrictwin.simulate.messages import NAK_REMOTE_ACCESS, Event, EventKind, FlowOptions, Opcode
+from fabrictwin.simulate.packet_flows import AETH_BYTES, Flow, PacketFlows, Way
+from fabrictwin.simulate.packet_network import PacketNetwork
+from fabrictwin.simulate.packet_options import PacketOptions
+from fabrictwin.simulate.session import FOREVER, LinkChange
+from fabrictwin.trace.trace import Counters
+
+FLOW_BITS = 40  # a message's number: its flow above, a count below
+_KINDS = tuple(EventKind)
+_ROOM = 1024  # messages at once, to begin with
+_TOLD_ROOM = 4096
+_MOST_ROWS = 2048  # that one run may read: each schedules an event
+
+# what a message is to this engine
+_PAYLOAD, _REQUEST, _READ_RESPONSE, _ATOMIC_RESPONSE = range(4)
+_CLASS = [_PAYLOAD] * len(Opcode)
+for _opcode in (Opcode.READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD):
+    _CLASS[_opcode] = _REQUEST
+_CLASS[Opcode.READ_RESPONSE], _CLASS[Opcode.ATOMIC_RESPONSE] = _READ_RESPONSE, _ATOMIC_RESPONSE
+
+
+class PacketMessages:
+    """A session of single messages over one fabric and its tables."""
+
+    fidelity = "packet"
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        routes: Routes,
+        options: PacketOptions | None = None,
+        *,
+        network: PacketNetwork | None = None,
+    ) -> None:
+        from fabrictwin.kernel.packet import state as s
+
+        self.fabric = fabric
+        self.network = network or PacketNetwork(fabric, routes, options)
+        self.options = self.network.options
+        if self.options.selective:
+            raise ConfigError(
+                "got packets out of order (adaptive routing, spraying, nscc or selective repeat); queue pairs of "
+                "the verbs take them in order: expected balance routed and go-back-n",
+                key="packet",
+            )
+        machine = self.network.machine
+        machine.state = machine.state._replace(
+            inbox=np.zeros((_ROOM, s.INBOX_COLUMNS), np.int64), told=np.zeros((_TOLD_ROOM, 3), np.int64)
+        )
+        machine.add_messages(_ROOM)
+        self._inbox, self._told = machine.state.inbox, machine.state.told
+        clock = machine.state.clock
+        # views of single fields: reading a record costs more
+        self._rows, self._told_count, self._open = clock["inbox"], clock["told"], clock["open"]
+        self._free, self._time = clock["tasks_free"], clock["now"]
+        self._takes = [0] * len(Opcode)
+        for opcode in (Opcode.SEND, Opcode.SEND_IMMEDIATE, Opcode.SEND_INVALIDATE):
+            self._takes[opcode] = s.TAKES_FIRST
+        self._takes[Opcode.WRITE_IMMEDIATE] = s.TAKES_LAST
+        self._begin, self._end, self._close, self._refuse = s.TELL_BEGIN, s.TELL_ENDED, s.CLOSE, s.REFUSE
+        self.flows = PacketFlows(self.network)
+        self._flows: dict[int, Flow] = {}
+        self._by_ends: dict[tuple[int, int, int, int], Flow] = {}
+        self._next_flow = 1
+        self._blocked: dict[int, Flow] = {}  # flows with messages that wait for those before
+        self._pools: dict[int, int] = {}
+        self._now = 0
+        self.on_post: Callable[..., None] | None = None  # a capture wants to know what messages are
+        self.on_open: Callable[[Flow, Way], None] | None = None
+
+    # ------------------------------------------------------------------ flows
+
+    def open(
+        self,
+        source_adapter: int,
+        target_adapter: int,
+        *,
+        source_memory: int | None = None,
+        target_memory: int | None = None,
+        options: FlowOptions | None = None,
+    ) -> int:
+        """As the Protocol says."""
+        number, given = self._next_flow, options or FlowOptions()
+        flow = self.flows.open(
+            number, number << FLOW_BITS, (source_adapter, target_adapter), (source_memory, target_memory), given
+        )
+        self._next_flow += 1
+        self._flows[number] = flow
+        self._by_ends[source_adapter, target_adapter, given.source_qpn, given.target_qpn] = flow
+        return number
+
+    def _flow(self, number: int) -> Flow:
+        try:
+            return self._flows[number]
+        except KeyError:
+            raise ConfigError(f"got flow {number}, expected one that is open", key="flow") from None
+
+    def close(self, flow: int) -> None:
+        """As the Protocol says."""
+        gone = self._flow(flow)
+        del self._flows[flow]
+        ends = (gone.source, gone.target, gone.options.source_qpn, gone.options.target_qpn)
+        if self._by_ends.get(ends) is gone:
+            del self._by_ends[ends]
+        self._blocked.pop(flow, None)
+        for way in gone.ways.values():
+            for q in (way.q, way.responses):
+                if q != NONE:
+                    self._ask((self._close, q, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+                    self.flows.closed.append(q)
+
+    def receives(self, flow: int, pool: int) -> None:
+        """As the Protocol says."""
+        mine = self._flow(flow)
+        mine.pool = self._pool(pool)
+        for way in mine.ways.values():
+            self.network.machine.state.qp[way.q].pool = mine.pool
+
+    def _pool(self, name: int) -> int:
+        at = self._pools.get(name)
+        if at is None:
+            at = self._pools[name] = len(self._pools)
+            machine = self.network.machine
+            if at >= len(machine.state.pool):
+                longer = np.zeros(2 * at + 16, np.int64)
+                longer[:at] = machine.state.pool[:at]
+                machine.state = machine.state._replace(pool=longer)
+        return at
+
+    def add_receives(self, pool: int, count: int) -> None:
+        """As the Protocol says."""
+        self.network.machine.state.pool[self._pool(pool)] += count
+
+    # ------------------------------------------------------------------ messages
+
+    def send(
+        self,
+        flow: int,
+        size_bytes: int,
+        opcode: Opcode,
+        *,
+        takes_receive: bool = False,
+        tell_begin: bool = False,
+        tell_end: bool = True,
+        inline: bool = False,
+        remote_address: int = 0,
+        remote_key: int = 0,
+        immediate: int = 0,
+        operands: tuple[int, int] = (0, 0),
+        answers: int | None = None,
+        payload: memoryview | None = None,
+        memory: int | None = None,
+        target_memory: int | None = None,
+    ) -> int:
+        """As the Protocol says."""
+        mine = self._flows.get(flow)
+        if mine is None:
+            raise ConfigError(f"got flow {flow}, expected one that is open", key="flow")
+        if size_bytes < 0:
+            raise ConfigError(f"got a message of {size_bytes} bytes, expected none less than 0", key="size_bytes")
+        first, last, traits = mine.extras[opcode]
+        way: Way = mine.way
+        if memory is not None or target_memory is not None:
+            way = self._way(mine, memory, target_memory)
+        mine.count += 1
+        number = mine.base | mine.count
+        q, travels, partner = way.q, size_bytes, NONE
+        what = _CLASS[opcode]
+        if what == _PAYLOAD:
+            delay = way.inline_ps if inline else (way.fetch_ps if size_bytes else way.header_ps)
+        elif what == _REQUEST:
+            travels, delay = 0, way.header_ps
+            mine.requests[number] = q
+        else:
+            delay = way.answer_ps
+            if what == _ATOMIC_RESPONSE:
+                travels = 0
+            elif travels > mine.mtu:
+                last += AETH_BYTES
+            q = way.responses if way.responses != NONE else self.flows.add_responses(mine, way)
+            answers, partner = self._answered(mine, answers)
+        last += -travels & 3
+        if travels + first + last < mine.shortest:
+            last = mine.shortest - travels - first
+        if takes_receive:
+            traits |= self._takes[opcode]
+        if tell_begin:
+            traits |= self._begin
+        if not tell_end:
+            traits &= ~self._end
+        if self.on_post is not None:
+            headers = (remote_address, remote_key, immediate, operands)
+            self.on_post(mine, q, number, opcode, size_bytes, travels, headers, answers, payload)
+        row = (0, q, travels, delay, number, first, last, traits, partner, NONE if answers is None else answers, 0)
+        if way is not mine.current or mine.waiting:
+            self._queue(mine, way, row)
+        else:
+            n = self._rows[0]
+            if n == len(self._inbox):
+                self._grow_inbox()
+            self._inbox[n] = row
+            self._rows[0] = n + 1
+        return number
+
+    def _way(self, flow: Flow, memory: int | None, target_memory: int | None) -> Way:
+        """The way between these memories, where they are not the flow's own."""
+        memories = (
+            flow.memories[0] if memory is None else memory,
+            flow.memories[1] if target_memory is None else target_memory,
+        )
+        way = flow.ways.get(memories)
+        return self.flows.add_way(flow, memories) if way is None else way
+
+    def _answered(self, flow: Flow, answers: int | None) -> tuple[int | None, int]:
+        """The request that a response answers (else the oldest of the flow back), and its queue pair."""
+        if answers is None:
+            o = flow.options
+            back = self._by_ends.get((flow.target, flow.source, o.target_qpn, o.source_qpn))
+            if back is None or not back.requests:
+                return None, NONE
+            answers = next(iter(back.requests))
+        else:
+            back = self._flows.get(answers >> FLOW_BITS)
+        return answers, NONE if back is None else back.requests.pop(answers, NONE)
+
+    def _queue(self, flow: Flow, way: Way, row: tuple[int, ...]) -> None:
+        """Another way than before: wait until what took that one is done."""
+        flow.waiting.append((way, row))
+        self._blocked[flow.number] = flow
+        self._unblock()
+
+    def _unblock(self) -> None:
+        """Post what need not wait any longer."""
+        live = self.network.machine.state.qp["live"]
+        posted = {int(q) for q in self._inbox[: self._rows[0], 1]} if self._blocked else set()
+        for number, flow in list(self._blocked.items()):
+            while flow.waiting:
+                way, row = flow.waiting[0]
+                before: Way = flow.current
+                if way is not before:
+                    busy = [q for q in (before.q, before.responses) if q != NONE and (live[q] or q in posted)]
+                    if busy:
+                        break
+                    flow.current = way
+                flow.waiting.popleft()
+                self._ask(row)
+                posted.add(row[1])
+            if not flow.waiting:
+                del self._blocked[number]
+
+    def _ask(self, row: tuple[int, ...]) -> None:
+        n = int(self._rows[0])
+        if n == len(self._inbox):
+            self._grow_inbox()
+        self._inbox[n] = row
+        self._rows[0] = n + 1
+
+    def _grow_inbox(self) -> None:
+        machine = self.network.machine
+        longer = np.zeros((2 * len(self._inbox), self._inbox.shape[1]), np.int64)
+        longer[: len(self._inbox)] = self._inbox
+        self._inbox = longer
+        machine.state = machine.state._replace(inbox=longer)
+
+    def refuse(self, message: int, syndrome: int = NAK_REMOTE_ACCESS) -> None:
+        """As the Protocol says."""
+        flow = self._flows.get(message >> FLOW_BITS)
+        if flow is None:
+            return
+        flow.waiting.clear()
+        self._blocked.pop(flow.number, None)
+        q = flow.requests.pop(message, flow.current.q)
+        self._ask((self._refuse, q, syndrome, 0, message, 0, 0, 0, 0, 0, 0))
+
+    # ------------------------------------------------------------------ time
+
+    @property
+    def now_ps(self) -> int:
+        return max(self._now, int(self._time[0]))
+
+    @property
+    def idle(self) -> bool:
+        """As the Protocol says."""
+        return not (self._open[0] or self._rows[0] or self._told_count[0] or self._blocked)
+
+    def advance(self, until_ps: int = FOREVER) -> list[Event]:
+        """As the Protocol says. Raises SimulatedError for a deadlock or an unreachable adapter."""
+        while True:
+            self._run(until_ps)
+            n = int(self._told_count[0])
+            if n:
+                self._told_count[0] = 0
+                events = [Event(t, m, _KINDS[k]) for t, m, k in self._told[:n].tolist()]
+                if self._blocked:
+                    self._unblock()
+                return events
+            if not self._blocked:
+                return []
+            before = int(self._rows[0])
+            self._unblock()
+            if int(self._rows[0]) == before:
+                return []
+
+    def _run(self, until_ps: int) -> None:
+        """To what is told next, or to `until_ps`; links change on the way as they are due to."""
+        network, told, rows = self.network, self._told_count, self._rows
+        if self._time[0] < self._now:
+            self._time[0] = self._now
+        n = int(rows[0])
+        if n:
+            machine = network.machine
+            if self._free[0] < n:
+                machine.add_messages(max(n, machine.tasks))
+            if n > _MOST_ROWS:
+                machine.room_for_events(n)
+        while True:
+            due = network.next_fault_ps
+            stop = until_ps if due is None or due > until_ps else due
+            done = network.advance(None if stop >= FOREVER else stop, drain=False)
+            if told[0]:
+                return
+            if done:
+                if until_ps >= FOREVER:
+                    return
+                network.advance(stop, drain=True)  # timers that nobody waits for
+                if told[0]:
+                    return
+            self._time[0] = max(int(self._time[0]), min(stop, FOREVER))
+            if stop == due:
+                network.apply_fault()
+                continue
+            self._now = max(self._now, stop)
+            return
+
+    def change(self, change: LinkChange) -> None:
+        """A link changes now; what is on its wire when it goes down is lost."""
+        self._time[0] = self.now_ps
+        self.network.set_rate(change.port, change.rate_bps)
+
+    def counters(self) -> Counters:
+        """What the ports counted so far."""
+        return self.network.counters()
