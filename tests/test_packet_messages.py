@@ -149,7 +149,7 @@ def test_a_receiver_that_is_not_ready_is_asked_again_after_its_timer():
     options = FlowOptions(rnr_timer_ps=30 * US, rnr_retry=5)
     flow = s.open(0, 7, options=options)
     s.receives(flow, 5)
-    m = s.send(flow, 5000, Opcode.SEND, takes_receive=True)
+    s.send(flow, 5000, Opcode.SEND, takes_receive=True)
     assert s.advance(100 * US) == []
     assert not s.idle
     s.add_receives(5, 1)

@@ -17,6 +17,8 @@ from fabrictwin.kernel.packet.congestion.dcqcn import ALPHA_ONE
 from fabrictwin.kernel.packet.loop import begin, kick_all, ready_all, run
 from fabrictwin.kernel.packet.state import State, records
 
+_GREW = (s.GROW_PACKETS, s.GROW_HEAP, s.GROW_LANES, s.TAP_FULL)
+
 
 class MachineError(Exception):
     """The kernel could not go on: no way to a destination, or a capacity that nothing can raise."""
@@ -241,7 +243,10 @@ class Machine:
         STALLED: tasks are open and nothing will ever move again; `deadlock` says which lanes wait for each other,
         or is None where something else is missing (a failed queue pair, an adapter without receives).
         """
+        status = s.REACHED
         while True:
+            if status in _GREW and self.state.clock[0].told:
+                return s.TOLD
             status = int(run(self.state, until, not drain))
             if status == s.TOLD:
                 return status
