@@ -33,6 +33,7 @@ from fabrictwin.catalog.answers import (
     reckoned_rate,
     sources,
     switch,
+    verbs_device,
 )
 from fabrictwin.catalog.links import LinkType
 from fabrictwin.catalog.models import (
@@ -54,6 +55,7 @@ from fabrictwin.catalog.models import (
     PortMode,
     Source,
     Switch,
+    VerbsDevice,
     figures,
 )
 
@@ -77,6 +79,7 @@ __all__ = [
     "PortMode",
     "Source",
     "Switch",
+    "VerbsDevice",
     "cable_latency_ps",
     "chip",
     "cpu_link",
@@ -101,4 +104,5 @@ __all__ = [
     "reckoned_rate",
     "sources",
     "switch",
+    "verbs_device",
 ]

@@ -28,6 +28,7 @@ from fabrictwin.catalog.models import (
     PortMode,
     Source,
     Switch,
+    VerbsDevice,
     figures,
 )
 from fabrictwin.errors import ConfigError, did_you_mean
@@ -42,6 +43,7 @@ _PLURALS = {
     "switch": "switches",
     "gpu": "GPUs",
     "nic": "NICs",
+    "verbs_device": "what adapters tell programs",
     "nvlink": "NVLink generations",
     "pcie": "PCIe generations",
     "cpu_link": "processor links",
@@ -154,6 +156,10 @@ def host(name: str) -> Host:
 
 def nic(name: str) -> Nic:
     return _one("nic", name, Nic)
+
+
+def verbs_device(name: str) -> VerbsDevice:
+    return _one("verbs_device", name, VerbsDevice)
 
 
 def switch(name: str) -> Switch:

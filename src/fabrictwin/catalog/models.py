@@ -16,7 +16,16 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from fabrictwin.catalog.links import LinkType
-from fabrictwin.catalog.quantities import Bits, Capability, Count, LaneRate, MessageRate, Ratio, Watts
+from fabrictwin.catalog.quantities import (
+    Bits,
+    Capability,
+    Count,
+    Identifier,
+    LaneRate,
+    MessageRate,
+    Ratio,
+    Watts,
+)
 from fabrictwin.errors import did_you_mean
 from fabrictwin.units import Duration, Flops, Length, Rate, Size, format_rate, format_time
 
@@ -353,6 +362,31 @@ class Nic(Entry):
     mtu: Figure[Size]
 
 
+class VerbsDevice(Entry):
+    """What a family of adapters tells programs of itself: limits of its objects, and how it is numbered."""
+
+    vendor_id: Figure[Identifier]
+    part_ids: dict[str, Figure[Identifier]]  # by the adapter's catalog name
+    max_qp: Figure[Count]
+    max_qp_wr: Figure[Count]
+    max_sge: Figure[Count]
+    max_cq: Figure[Count]
+    max_cqe: Figure[Count]
+    max_mr: Figure[Count]
+    max_mw: Figure[Count]
+    max_pd: Figure[Count]
+    max_ah: Figure[Count]
+    max_srq: Figure[Count]
+    max_srq_wr: Figure[Count]
+    max_srq_sge: Figure[Count]
+    max_pkeys: Figure[Count]
+    max_res_rd_atom: Figure[Count]
+    max_inline: Figure[Size]
+    max_message: Figure[Size]
+    local_ca_ack_delay: Figure[Identifier]  # 4.096 us times two to the power of it
+    completion_vectors: Figure[Count]
+
+
 class PortMode(Model):
     """One way to run a switch's ports: how many, and at which speed."""
 
@@ -572,6 +606,7 @@ KINDS: dict[str, type[Entry]] = {
     "cable": Medium,
     "chip": Chip,
     "cpu_link": CpuLink,
+    "verbs_device": VerbsDevice,
 }
 
 

@@ -15,7 +15,7 @@ from fabrictwin.errors import did_you_mean
 from fabrictwin.units import Raw, parse_rate
 
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(.*?)\s*\Z")
-_NOUNS = ("links", "ports", "lanes", "SMs", "reads", "GPUs", "dimensions", "tokens")
+_NOUNS = ("links", "ports", "lanes", "SMs", "reads", "GPUs", "dimensions", "tokens", "objects", "entries")
 _PREFIX = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -34,6 +34,13 @@ def parse_count(value: object) -> int:
             f"got {value!r}, expected a whole number of {', '.join(_NOUNS)}{did_you_mean(noun, _NOUNS)}"
         )
     return int(number)
+
+
+def parse_identifier(value: object) -> int:
+    """`'0x02c9'` to 713. Raises ValueError."""
+    if not isinstance(value, str) or re.fullmatch(r"0x[0-9a-fA-F]+", value) is None:
+        raise ValueError(f"got {value!r}, expected an identifier, such as '0x02c9'")
+    return int(value, 16)
 
 
 def parse_ratio(value: object) -> Fraction:
@@ -109,6 +116,7 @@ def _field(parse: object) -> BeforeValidator:
 
 Count = Annotated[int, _field(parse_count)]
 Capability = Annotated[int, _field(parse_capability)]
+Identifier = Annotated[int, _field(parse_identifier)]
 # plain, because pydantic knows Fraction itself only since 2.11
 Ratio = Annotated[
     Fraction,

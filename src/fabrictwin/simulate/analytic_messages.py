@@ -1,0 +1,301 @@
+"""Messages between adapters by closed form: latency plus size over rate, one message of a flow after the other.
+
+The smallest engine behind `simulate.messages.MessageSession`, and the oracle that the others are held to: exact
+in what arrives, in which order and what fails; in time it knows no packets and no contention between flows. A
+message leaves when its flow is free, takes its size at the rate of the narrowest link, then the latency of the
+way; its acknowledgement takes that latency back. A receiver without a receive posted answers as InfiniBand
+Architecture, volume 1, section 9.7.5.2.8 has it: the sender tries again after the receiver's timer.
+
+Leaves out: links that change, timeouts (nothing is ever lost), headers, adapters' message rates.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+import numpy as np
+
+from fabrictwin.errors import ConfigError
+from fabrictwin.fabric.fabric import Fabric, NodeKind
+from fabrictwin.fabric.paths import PathFinder
+from fabrictwin.routing.tables import Routes
+from fabrictwin.simulate.messages import Event, EventKind, FlowOptions, Opcode, Service
+from fabrictwin.simulate.session import FOREVER
+
+PS_PER_S = 10**12
+_ENDLESS_RETRY = 7  # of rnr_retry: for ever
+
+
+class _Flow:
+    __slots__ = ("broken", "free_ps", "latency_ps", "options", "pool", "queue", "rate_bps", "reliable")
+
+    def __init__(self, latency_ps: int, rate_bps: int, options: FlowOptions) -> None:
+        self.latency_ps = latency_ps
+        self.rate_bps = rate_bps
+        self.options = options
+        self.reliable = options.service == Service.RELIABLE_CONNECTION
+        self.pool: int | None = None
+        self.free_ps = 0
+        self.queue: deque[_Message] = deque()  # arrived at the receiver, the first waits for a receive
+        self.broken = False
+
+
+class _Message:
+    __slots__ = ("arrive_ps", "flow", "number", "retries", "takes_receive")
+
+    def __init__(self, number: int, flow: _Flow, takes_receive: bool) -> None:
+        self.number = number
+        self.flow = flow
+        self.takes_receive = takes_receive
+        self.arrive_ps = 0
+        self.retries = 0
+
+
+_REACH, _TELL = 0, 1  # what an entry of the heap does: a message reaches the receiver; an event is due
+
+
+class AnalyticMessages:
+    """A message session in closed form.
+
+    `latency_ps` and `rate_bps` replace those of the fabric's ways, for tests that want round figures.
+    """
+
+    def __init__(
+        self, fabric: Fabric, routes: Routes, *, latency_ps: int | None = None, rate_bps: int | None = None
+    ) -> None:
+        self.fabric = fabric
+        self._finder = PathFinder(fabric, routes)
+        self._fixed = latency_ps, rate_bps
+        self._now = 0
+        self._flows: dict[int, _Flow] = {}
+        self._opened = 0
+        self._posted = 0
+        self._live: dict[int, _Message] = {}
+        self._receives: dict[int, int] = {}
+        self._waiting: dict[int, list[_Flow]] = {}  # flows whose first message found a pool empty
+        self._heap: list[tuple[int, int, int, _Message, EventKind]] = []
+        self._sequence = 0
+
+    @property
+    def now_ps(self) -> int:
+        return self._now
+
+    @property
+    def idle(self) -> bool:
+        return not self._heap
+
+    def open(
+        self,
+        source_adapter: int,
+        target_adapter: int,
+        *,
+        source_memory: int | None = None,
+        target_memory: int | None = None,
+        options: FlowOptions | None = None,
+    ) -> int:
+        """A flow between two adapters. Raises ConfigError where there is no way."""
+        latency_ps, rate_bps = self._fixed
+        if latency_ps is None or rate_bps is None:
+            found = self._way(source_adapter, target_adapter, source_memory, target_memory)
+            latency_ps = found[0] if latency_ps is None else latency_ps
+            rate_bps = found[1] if rate_bps is None else rate_bps
+        options = options or FlowOptions()
+        if options.rate_bps:
+            rate_bps = min(rate_bps, options.rate_bps)
+        self._opened += 1
+        self._flows[self._opened] = _Flow(latency_ps, rate_bps, options)
+        return self._opened
+
+    def close(self, flow: int) -> None:
+        """Forget a flow: messages under way on it are lost, without an event."""
+        gone = self._flows.pop(flow)
+        gone.broken = True
+        for waiting in self._waiting.values():
+            if gone in waiting:
+                waiting.remove(gone)
+        self._heap = [entry for entry in self._heap if entry[3].flow is not gone]
+        heapq.heapify(self._heap)
+        self._live = {number: message for number, message in self._live.items() if message.flow is not gone}
+
+    def receives(self, flow: int, pool: int) -> None:
+        """Messages on the flow that take a receive take it from this pool."""
+        self._flows[flow].pool = pool
+        self._receives.setdefault(pool, 0)
+
+    def add_receives(self, pool: int, count: int) -> None:
+        """So many more receives are posted (or, negative, withdrawn) in a pool."""
+        self._receives[pool] = self._receives.get(pool, 0) + count
+        waiting = self._waiting.get(pool)
+        if count <= 0 or not waiting:
+            return
+        self._waiting[pool] = []
+        for flow in waiting:
+            # the sender tries again each time that the receiver's timer has run out
+            message = flow.queue[0]
+            period = flow.options.rnr_timer_ps + 2 * flow.latency_ps
+            tries = max(1, -(-(self._now - message.arrive_ps) // period))
+            message.retries = tries
+            self._push(message.arrive_ps + tries * period, _REACH, message, EventKind.ARRIVED)
+
+    def send(
+        self,
+        flow: int,
+        size_bytes: int,
+        opcode: Opcode,
+        *,
+        takes_receive: bool = False,
+        tell_begin: bool = False,
+        remote_address: int = 0,
+        remote_key: int = 0,
+        immediate: int = 0,
+        payload: memoryview | None = None,
+        memory: int | None = None,
+    ) -> int:
+        """Post a message now; returns its number."""
+        on = self._flows[flow]
+        self._posted += 1
+        message = _Message(self._posted, on, takes_receive)
+        start = max(self._now, on.free_ps)
+        on.free_ps = start + size_bytes * 8 * PS_PER_S // on.rate_bps
+        self._live[message.number] = message
+        if tell_begin:
+            self._push(start + on.latency_ps, _TELL, message, EventKind.BEGUN)
+        if not on.reliable:
+            self._push(on.free_ps, _TELL, message, EventKind.ENDED)
+        self._push(on.free_ps + on.latency_ps, _REACH, message, EventKind.ARRIVED)
+        return message.number
+
+    def refuse(self, message: int) -> None:
+        """The receiver answers with a NAK: ENDED at its time; what follows on the flow never arrives."""
+        refused = self._live.pop(message, None)
+        if refused is None:
+            return
+        refused.flow.broken = True
+        self._heap = [entry for entry in self._heap if entry[3] is not refused]
+        heapq.heapify(self._heap)
+        self._push(self._now + refused.flow.latency_ps, _TELL, refused, EventKind.ENDED)
+
+    def advance(self, until_ps: int = FOREVER) -> list[Event]:
+        """Run to the next instant at which something happened, at most to `until_ps`; what happened then."""
+        events: list[Event] = []
+        heap = self._heap
+        while heap and heap[0][0] <= until_ps:
+            if events and heap[0][0] > self._now:
+                return events
+            time_ps, _, action, message, kind = heapq.heappop(heap)
+            self._now = max(self._now, time_ps)
+            if action == _TELL:
+                if kind == EventKind.BEGUN and message.flow.broken:
+                    continue
+                if kind == EventKind.ENDED and message.flow.reliable:
+                    self._live.pop(message.number, None)
+                events.append(Event(time_ps, message.number, kind))
+            else:
+                self._reach(message, events)
+        if not events and until_ps < FOREVER:
+            self._now = max(self._now, until_ps)
+        return events
+
+    # ------------------------------------------------------------------ the receiver
+
+    def _reach(self, message: _Message, events: list[Event]) -> None:
+        """A message is at the receiver, or is there once more."""
+        flow = message.flow
+        if flow.broken:
+            return
+        if not flow.queue or flow.queue[0] is not message:
+            message.arrive_ps = self._now
+            flow.queue.append(message)
+            if flow.queue[0] is not message:
+                return  # behind one that waits
+        while flow.queue:
+            first = flow.queue[0]
+            if first.takes_receive and flow.pool is not None:
+                if self._receives[flow.pool] <= 0:
+                    if flow.reliable:
+                        self._not_ready(first, events)
+                        return
+                    flow.queue.popleft()
+                    self._live.pop(first.number, None)
+                    events.append(Event(self._now, first.number, EventKind.LOST))
+                    continue
+                self._receives[flow.pool] -= 1
+            flow.queue.popleft()
+            events.append(Event(self._now, first.number, EventKind.ARRIVED))
+            if flow.reliable:
+                self._push(self._now + flow.latency_ps, _TELL, first, EventKind.ENDED)
+            else:
+                self._live.pop(first.number, None)
+
+    def _not_ready(self, message: _Message, events: list[Event]) -> None:
+        flow = message.flow
+        allowed = flow.options.rnr_retry
+        if message.retries == 0:
+            message.arrive_ps = self._now
+        if allowed != _ENDLESS_RETRY:
+            if message.retries >= allowed:
+                flow.broken = True
+                flow.queue.clear()
+                self._live.pop(message.number, None)
+                self._push(self._now + flow.latency_ps, _TELL, message, EventKind.NOT_READY_FAILED)
+                return
+            message.retries += 1
+            self._push(
+                self._now + flow.options.rnr_timer_ps + 2 * flow.latency_ps, _REACH, message, EventKind.ARRIVED
+            )
+            return
+        assert flow.pool is not None
+        self._waiting.setdefault(flow.pool, []).append(flow)
+
+    def _push(self, time_ps: int, action: int, message: _Message, kind: EventKind) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (time_ps, self._sequence, action, message, kind))
+
+    # ------------------------------------------------------------------ ways
+
+    def _way(
+        self, source: int, target: int, source_memory: int | None, target_memory: int | None
+    ) -> tuple[int, int]:
+        """(latency in ps, rate in bits per second) from memory over both adapters into memory."""
+        fabric, finder = self.fabric, self._finder
+        latency = int(fabric.nic_post_ps[source] + fabric.nic_deliver_ps[target])
+        rates: list[int] = []
+        legs = ((source_memory, source, True), (target_memory, target, False))
+        for memory, adapter, out in legs:
+            nic = int(fabric.nic_node[adapter])
+            node = self._processor(adapter) if memory is None else memory
+            if node is None:
+                continue  # adapters without a host around them
+            ends = (node, nic) if out else (nic, node)
+            _, ports, _, _, way_ps = finder.inside(*(np.array([end], np.int32) for end in ends))
+            latency += int(way_ps[0]) * (2 if out else 1)  # a read's request goes there first
+            rates += [int(rate) for rate in fabric.port_payload_bps[ports]]
+        if source != target:
+            ports, _ = finder.routes.walk(np.array([source], np.int32), np.array([target], np.int32))
+            latency += int((fabric.node_latency_ps[fabric.port_node[ports]] + fabric.port_latency_ps[ports]).sum())
+            rates += [int(rate) for rate in fabric.port_payload_bps[ports]]
+        if not rates:
+            raise ConfigError(
+                f"{fabric.node_name(int(fabric.nic_node[source]))} has neither host nor cable to reach itself by"
+            )
+        return latency, min(rates)
+
+    def _processor(self, adapter: int) -> int | None:
+        """The processor nearest to an adapter; None where no host is around it."""
+        fabric = self.fabric
+        nic = int(fabric.nic_node[adapter])
+        host = int(fabric.node_host[nic])
+        first, end = int(fabric.host_node_start[host]), int(fabric.host_node_start[host + 1])
+        paths = fabric.templates[fabric.host_template[host]].paths
+        n = end - first
+        nearest: tuple[int, int] | None = None
+        for node in range(first, end):
+            if fabric.node_kind[node] != NodeKind.CPU:
+                continue
+            pair = (node - first) * n + (nic - first)
+            at = int(paths.pair_start[pair])
+            if at < int(paths.pair_start[pair + 1]):
+                hops = int(paths.hop_start[at + 1] - paths.hop_start[at])
+                nearest = min(nearest or (hops, node), (hops, node))
+        return None if nearest is None else nearest[1]

@@ -1,0 +1,426 @@
+"""The sending side of a queue pair: from posted work to its completion, in order.
+
+InfiniBand Architecture, volume 1, 9.9.2 (requester errors), 10.8.3.3 (ordering and the fence), 11.6.2 (statuses).
+A request is checked when it begins. One that fails then completes with its error after all before it, and nothing
+behind it begins.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from fabrictwin.simulate.messages import EventKind, Opcode
+from fabrictwin.verbs.engine import transitions as t
+from fabrictwin.verbs.engine.attributes import PSN_MASK, timeout_ps
+from fabrictwin.verbs.engine.completions import (
+    LOC_LEN_ERR,
+    LOC_PROT_ERR,
+    LOC_QP_OP_ERR,
+    MW_BIND_ERR,
+    RETRY_EXC_ERR,
+    RNR_RETRY_EXC_ERR,
+)
+from fabrictwin.verbs.engine.memory import LOCAL_WRITE, Region, Window, gather, scatter
+from fabrictwin.verbs.engine.work import (
+    ANSWERED,
+    ATOMIC_WRITE,
+    BIND,
+    COMPARE_SWAP,
+    FENCE,
+    FETCH_ADD,
+    FLUSH,
+    INLINE,
+    LOCAL,
+    LOCAL_INV,
+    READ,
+    SEND,
+    SEND_IMM,
+    SEND_INV,
+    SIGNALED,
+    TAKES_RECEIVE,
+    WRITE,
+    WRITE_IMM,
+    Response,
+    Work,
+)
+
+if TYPE_CHECKING:
+    from fabrictwin.verbs.engine.adapter import Adapter
+    from fabrictwin.verbs.engine.queue_pair import QueuePair
+    from fabrictwin.verbs.engine.world import World
+
+MAX_MESSAGE = 1 << 31
+
+_WIRE = {
+    WRITE: Opcode.WRITE,
+    WRITE_IMM: Opcode.WRITE_IMMEDIATE,
+    SEND: Opcode.SEND,
+    SEND_IMM: Opcode.SEND_IMMEDIATE,
+    SEND_INV: Opcode.SEND_INVALIDATE,
+    READ: Opcode.READ_REQUEST,
+    COMPARE_SWAP: Opcode.COMPARE_SWAP,
+    FETCH_ADD: Opcode.FETCH_ADD,
+    # the two memory-placement extensions travel as writes do
+    FLUSH: Opcode.WRITE,
+    ATOMIC_WRITE: Opcode.WRITE,
+}
+
+_RELIABLE = frozenset(_WIRE) | LOCAL
+ALLOWED = {
+    t.RC: _RELIABLE,
+    t.XRC_SEND: _RELIABLE,
+    t.UC: frozenset((WRITE, WRITE_IMM, SEND, SEND_IMM)) | LOCAL,
+    t.UD: frozenset((SEND, SEND_IMM)),
+    t.RAW: frozenset((SEND,)),
+    t.XRC_RECV: frozenset[int](),
+}
+_OPEN = frozenset((t.RTS, t.SQD, t.SQE, t.ERR))
+RECEIVING = frozenset((t.RTR, t.RTS, t.SQD, t.SQE))
+
+
+def check(qp: QueuePair, work: Work) -> int:
+    """What posting refuses at once: an errno, or 0."""
+    if qp.state not in _OPEN or work.opcode not in ALLOWED[qp.kind]:
+        return errno.EINVAL
+    if qp.occupied >= qp.max_send_wr:
+        return errno.ENOMEM
+    if work.data is not None and work.opcode != ATOMIC_WRITE:
+        return errno.ENOMEM if len(work.data) > qp.max_inline else 0
+    if work.vector is None and qp.kind == t.UD:
+        return errno.EINVAL
+    return errno.EINVAL if len(work.segments) > qp.max_send_sge else 0
+
+
+def post(qp: QueuePair, work: Work) -> int:
+    """Add a work request to the send queue. Returns an errno, 0 where it was taken."""
+    if qp.state == t.RTS and not qp.pending and not work.flags & INLINE:
+        # the common case in short
+        if work.opcode not in ALLOWED[qp.kind] or len(work.segments) > qp.max_send_sge:
+            return errno.EINVAL
+        if qp.occupied >= qp.max_send_wr:
+            return errno.ENOMEM
+    else:
+        refused = check(qp, work)
+        if refused:
+            return refused
+    qp.world.ops += 1
+    qp.occupied += 1
+    qp.pending.append(work)
+    if qp.state == t.RTS:
+        progress(qp)
+    elif qp.state == t.ERR or qp.state == t.SQE:
+        qp.flush_sends()
+    return 0
+
+
+def progress(qp: QueuePair) -> None:
+    """Begin what may begin."""
+    pending = qp.pending
+    while pending and not qp.halted and qp.state == t.RTS:
+        work = pending[0]
+        opcode = work.opcode
+        if qp.reads and (work.flags & FENCE or (opcode in ANSWERED and qp.reads >= qp.max_reads)):
+            return
+        if opcode in LOCAL:
+            if opcode == LOCAL_INV and qp.outstanding:
+                return  # what came before may still use the key
+            pending.popleft()
+            qp.outstanding.append(work)
+            _locally(qp, work)
+            continue
+        status = _prepare(qp, work)
+        if not status:
+            way = qp.way(work)
+            last = qp.last_way
+            if way is not last and last is not None and last.busy and qp.kind != t.UD:
+                return  # two flows would not keep the order
+            pending.popleft()
+            qp.outstanding.append(work)
+            qp.last_way = way
+            _begin(qp, work)
+        else:
+            pending.popleft()
+            qp.outstanding.append(work)
+            _fail_here(qp, work, status)
+
+
+def _fail_here(qp: QueuePair, work: Work, status: int) -> None:
+    """A request failed before it left."""
+    work.status = status
+    work.done = True
+    qp.halted = True
+    if qp.outstanding[0] is work:
+        retire(qp)
+
+
+def _prepare(qp: QueuePair, work: Work) -> int:
+    """Check a request against local memory. Returns the status that it fails with, or 0."""
+    if work.length > MAX_MESSAGE:
+        return LOC_LEN_ERR
+    opcode = work.opcode
+    if opcode in ANSWERED:
+        if qp.max_reads == 0 or (opcode != READ and work.length != 8):
+            return LOC_QP_OP_ERR if qp.max_reads == 0 else LOC_LEN_ERR
+        access = LOCAL_WRITE
+    else:
+        access = 0
+        if qp.kind == t.UD and work.length > qp.adapter.mtu_bytes:
+            return LOC_LEN_ERR
+    if work.data is None:
+        memory = qp.adapter.memory
+        places = memory.local_segments(work.segments, qp.domain, access)
+        if places is None:
+            return LOC_PROT_ERR
+        work.places = places
+        work.epoch = memory.epoch
+    return 0
+
+
+def _begin(qp: QueuePair, work: Work) -> None:
+    """Hand a request to the wire."""
+    opcode, way = work.opcode, qp.last_way
+    answered = opcode in ANSWERED
+    length = work.length
+    if qp.reliable:
+        mtu = qp.mtu
+        work.packets = 1 if length <= mtu else -(-length // mtu)
+        work.psn = qp.next_psn
+        qp.next_psn = (work.psn + work.packets) & PSN_MASK
+        if answered:
+            qp.reads += 1
+    if way is None:
+        _unreachable(qp, work)
+        return
+    world = qp.world
+    counted = False
+    if opcode in TAKES_RECEIVE:
+        pool = _pool(qp, work, way.target)
+        counted = pool != 0
+        if counted and pool != way.pool:
+            world.session.receives(way.flow, pool)
+            way.pool = pool
+    work.counted = counted
+    way.busy += 1
+    work.way = way
+    if world.captures or world.places_memory:
+        payload = None
+        if world.captures and not answered and length:
+            payload = memoryview(gather(work.places) if work.data is None else work.data)
+        work.message = message = world.session.send(
+            way.flow,
+            0 if answered else length,
+            _WIRE[opcode],
+            takes_receive=counted,
+            tell_begin=length > qp.mtu and opcode == WRITE,
+            remote_address=work.address,
+            remote_key=work.rkey,
+            immediate=work.immediate,
+            payload=payload,
+            memory=local_node(qp, work),
+        )
+    else:
+        work.message = message = world.session.send(
+            way.flow,
+            0 if answered else length,
+            _WIRE[opcode],
+            takes_receive=counted,
+            tell_begin=length > qp.mtu and opcode == WRITE,
+        )
+    world.records[message] = work
+
+
+def _pool(qp: QueuePair, work: Work, target: Adapter) -> int:
+    """Where the receiver takes its buffer from; 0 where nobody is there to take one."""
+    number = work.remote_qpn if work.vector is not None else qp.attributes.dest_qp_num
+    peer = target.queue_pairs.get(number)
+    if peer is None or peer.state not in RECEIVING:
+        return 0
+    if work.srqn:
+        shared = target.shared_receives.get(work.srqn)
+        return shared.pool if shared is not None else 0
+    return peer.receives.pool if peer.receives is not None else 0
+
+
+def _unreachable(qp: QueuePair, work: Work) -> None:
+    """No way leads there: datagrams are gone, a connection's request is never answered."""
+    if qp.reliable:
+        silent(qp.world, work)
+    else:
+        work.done = True
+        if qp.outstanding[0] is work:
+            retire(qp)
+
+
+def _locally(qp: QueuePair, work: Work) -> None:
+    """Binding and invalidating are done by the adapter alone."""
+    memory = qp.adapter.memory
+    if work.opcode == BIND:
+        window, region, key, address, length, access = work.info
+        done = window.domain is qp.domain and memory.bind(
+            window, region, key=key, address=address, length=length, access=access, queue_pair=qp.number
+        )
+        status = 0 if done else MW_BIND_ERR
+    else:
+        assert qp.domain is not None
+        status = 0 if memory.invalidate(work.immediate, qp.domain, qp.number) else LOC_QP_OP_ERR
+    if status:
+        _fail_here(qp, work, status)
+        return
+    work.done = True
+    if qp.outstanding[0] is work:
+        retire(qp, again=False)
+
+
+# ---------------------------------------------------------------------- what comes back
+
+
+def ended(world: World, work: Work) -> None:
+    """The wire says that a message has ended: acknowledged, refused, or of an unreliable service, sent."""
+    qp = work.qp
+    if not qp.reliable:
+        if work.live:
+            # what is sent is sent: the program may use its buffer again
+            if work.data is None:
+                places = work.places
+                if work.epoch != qp.adapter.memory.epoch:
+                    checked = qp.adapter.memory.local_segments(work.segments, qp.domain, 0)
+                    places = checked if checked is not None else []
+                work.data = gather(places)
+            _leave(qp, work)
+            work.done = True
+            retire(qp)
+        return
+    world.records.pop(work.message, None)
+    if not work.live or work.silent:
+        return
+    if work.refusal:
+        work.status = work.refusal
+    elif work.opcode in ANSWERED:
+        return  # done with the answer
+    _leave(qp, work)
+    work.done = True
+    if qp.outstanding[0] is work:
+        retire(qp)
+
+
+def _leave(qp: QueuePair, work: Work) -> None:
+    if work.way is not None:
+        work.way.busy -= 1
+
+
+def failed(world: World, work: Work, kind: int) -> None:
+    """The wire gave up."""
+    world.records.pop(work.message, None)
+    qp = work.qp
+    if not work.live:
+        return
+    work.status = RNR_RETRY_EXC_ERR if kind == EventKind.NOT_READY_FAILED else RETRY_EXC_ERR
+    _leave(qp, work)
+    work.done = True
+    if qp.outstanding[0] is work:
+        retire(qp)
+
+
+def answered(world: World, response: Response) -> None:
+    """A READ's bytes or an atomic's former value are here."""
+    work = response.work
+    qp = work.qp
+    response.responder.inbound_reads -= 1
+    if not work.live:
+        return
+    qp.reads -= 1
+    memory = qp.adapter.memory
+    places = work.places
+    if work.epoch != memory.epoch:
+        checked = memory.local_segments(work.segments, qp.domain, LOCAL_WRITE)
+        if checked is None:
+            work.status = LOC_PROT_ERR
+        places = checked or []
+    if not work.status and places:
+        data = response.data if response.data is not None else response.value.to_bytes(8, "little")
+        scatter(data, places)
+    _leave(qp, work)
+    work.done = True
+    if qp.outstanding[0] is work:
+        retire(qp)
+    else:
+        progress(qp)
+
+
+def unanswered(world: World, work: Work) -> None:
+    """The answer was lost on its way."""
+    if work.live:
+        silent(world, work)
+
+
+def silent(world: World, work: Work) -> None:
+    """Nobody answers: the requester tries as often as it may, then gives up.
+
+    Volume 1, 9.7.6.1.3: each try waits for the timeout; a timeout of 0 waits for ever.
+    """
+    qp = work.qp
+    work.silent = True
+    wait_ps = timeout_ps(qp.attributes.timeout)
+    if wait_ps:
+        world.after(wait_ps * (qp.attributes.retry_cnt + 1), lambda: failed(world, work, int(EventKind.FAILED)))
+
+
+def retire(qp: QueuePair, again: bool = True) -> None:
+    """Complete in order what is done, and go on."""
+    outstanding = qp.outstanding
+    while outstanding and outstanding[0].done:
+        work = outstanding.popleft()
+        qp.unreported += 1
+        if work.status:
+            _fail(qp, work)
+            return
+        if qp.signal_all or work.flags & SIGNALED:
+            qp.complete_send(work, 0)
+            if qp.state == t.ERR:
+                return  # its completion queue has overrun
+    if qp.pending and again:
+        progress(qp)
+    elif qp.state == t.SQD and not outstanding:
+        qp.note_drained()
+
+
+def _fail(qp: QueuePair, work: Work) -> None:
+    qp.complete_send(work, work.status)
+    if qp.reliable:
+        qp.enter_error()
+    else:
+        qp.state = t.SQE
+        qp.flush_sends()
+
+
+# ---------------------------------------------------------------------- memory that is not beside the adapter
+
+
+def local_node(qp: QueuePair, work: Work) -> int | None:
+    """The fabric node that holds the bytes of a request, where that is a GPU."""
+    if not work.segments:
+        return None
+    region = qp.adapter.memory.local.get(work.segments[0][2])
+    return None if region is None else region.node
+
+
+def remote_node(qp: QueuePair, work: Work) -> int | None:
+    """The fabric node that a request's bytes go to, where that is a GPU."""
+    target = qp.world.resolve(qp.adapter, qp.attributes.ah_attr)
+    if target is None:
+        return None
+    if work.opcode in TAKES_RECEIVE and work.opcode != WRITE_IMM:
+        if work.srqn:
+            queue = target.shared_receives.get(work.srqn)
+        else:
+            peer = target.queue_pairs.get(qp.attributes.dest_qp_num)
+            queue = None if peer is None else peer.receives  # type: ignore[assignment]
+        if queue is None or not queue.queue or not queue.queue[0][1]:
+            return None
+        key = queue.queue[0][1][0][2]
+    else:
+        key = work.rkey
+    found = target.memory.remote.get(key)
+    region = found.region if isinstance(found, Window) else found
+    return region.node if isinstance(region, Region) else None

@@ -1,0 +1,187 @@
+"""All adapters of one twin in this process, one clock, one message session under them.
+
+Simulated time stands still while a program computes. It moves when a program looks for a completion and there is
+none yet: then to the next instant at which something happens, no further. So what a program sees depends on its
+calls alone, never on the wall clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.simulate.messages import EventKind, MessageSession
+from fabrictwin.simulate.session import FOREVER
+from fabrictwin.verbs.engine import requester, responder, unreliable
+from fabrictwin.verbs.engine.adapter import Adapter
+from fabrictwin.verbs.engine.work import AddressVector, Response, Work
+
+if TYPE_CHECKING:
+    from fabrictwin.fabric.fabric import Fabric
+    from fabrictwin.routing.tables import Routes
+    from fabrictwin.twin import Twin
+    from fabrictwin.verbs.engine.queue_pair import QueuePair
+
+Engine = Literal["packet", "analytic"]
+
+_BEGUN, _ARRIVED, _ENDED = int(EventKind.BEGUN), int(EventKind.ARRIVED), int(EventKind.ENDED)
+_LOST = int(EventKind.LOST)
+
+
+class World:
+    """Every adapter of a twin, and time."""
+
+    def __init__(self, twin: Twin, *, session: MessageSession) -> None:
+        self.twin = twin
+        self.fabric: Fabric = twin.fabric
+        self.session = session
+        self.records: dict[int, Work | Response] = {}  # messages that an event is due for
+        self.timers: list[tuple[int, int, Callable[[], None]]] = []
+        self.captures = False  # whether the session wants what only captures show
+        self.places_memory = False  # whether some region lies on a GPU
+        self._pools = 0
+        self._timed = 0
+        self.ops = 0  # work requests that were posted
+
+    @cached_property
+    def routes(self) -> Routes:
+        return self.twin.routes
+
+    @cached_property
+    def adapters(self) -> list[Adapter]:
+        """[adapters] as the fabric numbers them."""
+        return [Adapter(self, index) for index in range(len(self.fabric.nic_node))]
+
+    @cached_property
+    def _by_lid(self) -> dict[tuple[int, int], Adapter]:
+        step = 1 << self.routes.lmc
+        return {(a.plane, a.lid + k): a for a in self.adapters if a.lid for k in range(step)}
+
+    @cached_property
+    def _by_gid(self) -> dict[bytes, Adapter]:
+        return {gid.raw: adapter for adapter in self.adapters for gid in adapter.gids}
+
+    @cached_property
+    def _by_host(self) -> dict[str, list[Adapter]]:
+        found: dict[str, list[Adapter]] = {name: [] for name in self.fabric.host_names}
+        for adapter in self.adapters:
+            found[adapter.host_name].append(adapter)
+        return found
+
+    def host(self, name: str) -> list[Adapter]:
+        """The adapters of a host. Raises ConfigError."""
+        found = self._by_host.get(name)
+        if found is None:
+            known = list(self._by_host)
+            raise ConfigError(
+                f"got host {name!r}, expected one such as {known[0]!r}{did_you_mean(name, known)}", key="host"
+            )
+        return found
+
+    def by_lid(self, plane: int, lid: int) -> Adapter | None:
+        return self._by_lid.get((plane, lid))
+
+    def by_gid(self, raw: bytes) -> Adapter | None:
+        return self._by_gid.get(raw)
+
+    def resolve(self, adapter: Adapter, vector: AddressVector) -> Adapter | None:
+        """The adapter that packets with an address vector reach; None: nobody has that address."""
+        if adapter.ethernet:
+            return self.by_gid(vector.dgid)
+        return self.by_lid(adapter.plane, vector.dlid)
+
+    def forget(self, qp: QueuePair) -> None:
+        """What a queue pair had on the wire is lost: its requests, and its answers to others'."""
+        for message, record in list(self.records.items()):
+            if type(record) is Response:
+                if record.responder is qp:
+                    del self.records[message]
+                    requester.unanswered(self, record.work)
+            elif type(record) is Work and record.qp is qp:
+                del self.records[message]
+
+    def new_pool(self) -> int:
+        self._pools += 1
+        return self._pools
+
+    # ------------------------------------------------------------------ time
+
+    @property
+    def now_ps(self) -> int:
+        return self.session.now_ps
+
+    def after(self, delay_ps: int, action: Callable[[], None]) -> None:
+        """Do something at a later instant."""
+        self._timed += 1
+        heapq.heappush(self.timers, (self.session.now_ps + delay_ps, self._timed, action))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing will happen any more unless a program posts something."""
+        return not self.timers and self.session.idle
+
+    def step(self, until_ps: int = FOREVER) -> bool:
+        """Go to the next instant at which something happens, at most to `until_ps`. False: nothing did."""
+        timers = self.timers
+        limit = min(timers[0][0], until_ps) if timers else until_ps
+        events = self.session.advance(limit)
+        if not events:
+            if not timers or timers[0][0] > until_ps:
+                return False
+            due = timers[0][0]
+            while timers and timers[0][0] <= due:
+                heapq.heappop(timers)[2]()
+            return True
+        records = self.records
+        for _, message, kind in events:
+            record = records.get(message)
+            if record is None:
+                continue
+            if type(record) is Work:
+                if kind == _ARRIVED:
+                    (responder if record.qp.reliable else unreliable).arrive(self, record)
+                elif kind == _ENDED:
+                    requester.ended(self, record)
+                elif kind == _BEGUN:
+                    responder.begin(self, record)
+                elif kind == _LOST:
+                    del records[message]
+                else:
+                    requester.failed(self, record, int(kind))
+            elif kind == _ARRIVED:
+                del records[message]
+                requester.answered(self, record)  # type: ignore[arg-type]
+            elif kind != _ENDED:
+                del records[message]
+                requester.unanswered(self, record.work)  # type: ignore[union-attr]
+        return True
+
+    def run_until(self, done: Callable[[], Any]) -> bool:
+        """Let time pass until `done()` is true. False: nothing is in flight, and it is not."""
+        while not done():
+            if not self.step():
+                return bool(done())
+        return True
+
+    def settle(self) -> None:
+        """Let time pass until nothing is in flight."""
+        while self.step():
+            pass
+
+    def advance(self, until_ps: int) -> None:
+        """Let time pass until an instant, whatever happens."""
+        while self.session.now_ps < until_ps and self.step(until_ps):
+            pass
+
+    def why_idle(self) -> str:
+        """Why nothing will happen: what every queue pair waits for, in words."""
+        reasons = []
+        for adapter in self.adapters:
+            for qp in adapter.queue_pairs.values():
+                reason = qp.why_waiting()
+                if reason:
+                    reasons.append(f"{adapter.host_name}/{adapter.name} QP {qp.number:#x} {reason}")
+        return "nothing is in flight" + (f": {'; '.join(reasons[:8])}" if reasons else "")

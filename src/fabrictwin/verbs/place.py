@@ -1,0 +1,77 @@
+"""Where this process is: the twin whose adapters it sees, and the host that it runs on.
+
+A program that imports `pyverbs` runs on one host, and sees that host's devices. A program may also hold devices
+of several hosts: `Context(name="mlx5_0", host="host-1")`, or by the fabric's name `Context(name="host-1/mlx5_0")`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fabrictwin.errors import ConfigError
+from fabrictwin.verbs.engine.world import Engine, World
+
+if TYPE_CHECKING:
+    from fabrictwin.simulate.messages import MessageSession
+    from fabrictwin.twin import Twin
+    from fabrictwin.verbs.engine.adapter import Adapter
+
+_world: World | None = None
+_host = ""
+
+
+def use(
+    twin: Twin, *, host: str | None = None, engine: Engine = "packet", session: MessageSession | None = None
+) -> World:
+    """From now on this process runs on a host of `twin` (the first, where none is named).
+
+    `engine` times messages: "packet" with every packet on the fabric, "analytic" by closed forms. A session that
+    is given is taken as it is. Raises ConfigError.
+    """
+    global _world, _host
+    if session is None:
+        session = open_session(twin, engine)
+    world = World(twin, session=session)
+    name = twin.fabric.host_names[0] if host is None else host
+    world.host(name)
+    _world, _host = world, name
+    return world
+
+
+def open_session(twin: Twin, engine: Engine) -> MessageSession:
+    """A message session of an engine over the twin. Raises ConfigError."""
+    if engine == "analytic":
+        from fabrictwin.simulate.analytic_messages import AnalyticMessages
+
+        return AnalyticMessages(twin.as_it_runs, twin.routes)
+    raise ConfigError(f"got engine {engine!r}, expected packet or analytic")
+
+
+def world() -> World:
+    """The adapters that this process sees. Raises ConfigError where no twin is in use."""
+    if _world is None:
+        raise ConfigError(
+            "no twin is in use: call fabrictwin.verbs.install(twin) or fabrictwin.verbs.use(twin) first"
+        )
+    return _world
+
+
+def local_host() -> str:
+    """The host that this process runs on."""
+    return _host
+
+
+def adapters(host: str | None = None) -> list[Adapter]:
+    """The adapters of a host, of this process's own where none is named; none where no twin is in use."""
+    if _world is None:
+        return []
+    return _world.host(_host if host is None else host)
+
+
+def find(name: str, host: str | None = None) -> Adapter | None:
+    """An adapter by its device name on a host, or by the fabric's name, `host-1/mlx5_0`."""
+    if host is None and "/" in name:
+        host, _, name = name.rpartition("/")
+        if host not in world().fabric.host_names:
+            return None
+    return next((adapter for adapter in adapters(host) if adapter.name == name), None)
