@@ -287,7 +287,7 @@ def test_double_binary_tree(n: int) -> None:
         children = np.bincount(parent[parent != NONE], minlength=n)
         assert children.max(initial=0) <= 2
         inside += children > 0
-        depth = patterns.tree_depth(parent.astype(np.int32), np.zeros(n, np.int64))
+        depth = patterns.path_sum(parent, np.ones(n, np.int64))
         assert depth.max() <= int(np.ceil(np.log2(n))) if n > 1 else depth.max() == 0
     # inside one tree and a leaf of the other; with n odd, one rank is inside both
     assert (inside == 2).sum() <= (n % 2 if n > 1 else 0)

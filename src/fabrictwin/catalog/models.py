@@ -270,7 +270,8 @@ class Processor(Model):
 class Chip(Entry):
     """What stands between links inside a host: an NVSwitch, a PCIe switch, a processor.
 
-    `latency` is from port to port. `memory_latency` is from a processor's PCIe port into its memory.
+    `latency` is from port to port. `memory_latency` is from a processor's PCIe port into its memory. A processor's
+    `tcp_send` and `tcp_receive` are what one core moves through sockets: system calls, protocol, interrupts, copies.
     """
 
     kind: Literal["nvswitch", "pcie_switch", "cpu"]
@@ -278,6 +279,10 @@ class Chip(Entry):
     latency: Figure[Duration]
     memory_latency: Figure[Duration] | None = None
     ports: Figure[Count] | None = None
+    memory_bandwidth: Figure[Rate] | None = None
+    cores: Figure[Count] | None = None
+    tcp_send: Figure[Rate] | None = None
+    tcp_receive: Figure[Rate] | None = None
 
 
 class Fec(Model):

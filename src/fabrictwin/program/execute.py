@@ -5,7 +5,8 @@ read when its send starts and written when it arrives; between, any other send w
 arrived may go. The seed draws which starts or arrives next, so that a dependency that is missing shows as a
 wrong result for some seed. Time is not modelled.
 
-In a pairwise all-to-all, blocks are received into a buffer of their own, as the field does it.
+In an exchange (all-to-all, everybody sending to the next), blocks are received into a buffer of their own, as the
+field does it. Switches and relays of trees have scratch memory, which is empty until something lands there.
 """
 
 from __future__ import annotations
@@ -17,31 +18,59 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.errors import InvariantError
-from fabrictwin.program import patterns
+from fabrictwin.program import numbers, patterns
 from fabrictwin.program.patterns import Sends
-from fabrictwin.program.program import Communication, Pattern
+from fabrictwin.program.program import Communication, Pattern, Seat
 
 T = TypeVar("T", bound=np.generic)
+EXCHANGES = ("all_to_all", "send_recv")
 
 
 def execute(
-    communications: Sequence[Communication], data: npt.NDArray[T], *, seed: int | None = None
+    communications: Sequence[Communication],
+    data: npt.NDArray[T],
+    *,
+    seed: int | None = None,
+    operation: str = "sum",
+    number: str = "",
 ) -> npt.NDArray[T]:
     """What each rank's buffer holds after the communications, one after the other.
 
-    `data` is [ranks, elements], the buffer of each rank before. Without a seed the order is fixed.
+    `data` is [ranks, elements], the buffer of each rank before. Without a seed the order is fixed. `operation` is
+    sum, prod, min, max or avg (of all ranks of `data`); `number` "bf16" says that uint16 holds bfloat16.
     """
     rng = None if seed is None else np.random.default_rng(seed)
+    kind = number or data.dtype.name
+    reduce = numbers.reduction(operation, kind)
     buffers: npt.NDArray[T] = data.copy()
     for communication in communications:
-        exchanged = (communication.channels.pattern == Pattern.SHIFT).any()
-        # in an all-to-all every block that is sent is one of the original buffer
+        exchanged = communication.kind in EXCHANGES or (communication.channels.pattern == Pattern.SHIFT).any()
+        # in an exchange every block that is sent is one of the original buffer
         source = data if exchanged else buffers
-        _play(_merge(communication), source, buffers, rng)
+        _play(merge(communication), source, buffers, rng, reduce)
+        if operation == "avg":
+            _divide(communication, buffers, kind)
     return buffers
 
 
-def _merge(communication: Communication) -> Sends:
+def _divide(communication: Communication, buffers: npt.NDArray[Any], number: str) -> None:
+    """Averages from sums, where a rank holds a result: everywhere, in its own shard, or at the root alone."""
+    channels = communication.channels
+    members = np.unique(channels.ranks[channels.seats == Seat.RANK])
+    n, total = len(members), communication.size_bytes // buffers.dtype.itemsize
+    for index, rank in enumerate(members.tolist()):
+        low, high = 0, total
+        if communication.kind == "reduce_scatter":
+            low = int(patterns.share_start(total, index, n))
+            high = low + int(patterns.share(total, index, n))
+        elif communication.kind == "reduce":
+            high = total if rank == communication.root else 0
+        elif communication.kind != "all_reduce":
+            return
+        buffers[rank, low:high] = numbers.divide(buffers[rank, low:high], n, number)
+
+
+def merge(communication: Communication) -> Sends:
     """The sends of all channels in one table."""
     parts = [patterns.sends(communication.channels, c) for c in range(len(communication.channels))]
     first = np.cumsum([0] + [len(part) for part in parts])[:-1]
@@ -66,7 +95,13 @@ def _merge(communication: Communication) -> Sends:
     )
 
 
-def _play(sends: Sends, source: npt.NDArray[T], buffers: npt.NDArray[T], rng: np.random.Generator | None) -> None:
+def _play(
+    sends: Sends,
+    source: npt.NDArray[T],
+    buffers: npt.NDArray[T],
+    rng: np.random.Generator | None,
+    reduce: numbers.Reduction,
+) -> None:
     item = buffers.dtype.itemsize
     columns = (sends.offset_bytes, sends.target_offset_bytes, sends.length_bytes)
     if any((column % item).any() for column in columns):
@@ -78,6 +113,10 @@ def _play(sends: Sends, source: npt.NDArray[T], buffers: npt.NDArray[T], rng: np
     next_start = np.searchsorted(sends.after[order], np.arange(len(sends) + 1))
     nexts = np.repeat(np.arange(len(sends)), waits_for)[order]
 
+    places = np.unique(np.concatenate([sends.source, sends.target]))
+    scratch: dict[int, npt.NDArray[T]] = {int(p): np.zeros_like(buffers[0]) for p in places[places < 0]}
+    landed = {place: np.zeros(buffers.shape[1], bool) for place in scratch}
+
     # what may happen next: a send that may start is `i`, one that is under way arrives as `~i`
     open_: list[int] = np.flatnonzero(waits_for == 0).tolist()[::-1]
     moving: dict[int, npt.NDArray[T]] = {}
@@ -88,16 +127,22 @@ def _play(sends: Sends, source: npt.NDArray[T], buffers: npt.NDArray[T], rng: np
             open_[pick], open_[-1] = open_[-1], open_[pick]
         event = open_.pop()
         if event >= 0:
-            start = read_at[event]
-            moving[event] = source[sends.source[event], start : start + length[event]].copy()
+            start, place = read_at[event], int(sends.source[event])
+            held = source[place] if place >= 0 else scratch[place]
+            moving[event] = held[start : start + length[event]].copy()
             open_.append(~event)
             continue
-        i = ~event
-        into = buffers[sends.target[i], write_at[i] : write_at[i] + length[i]]
+        i, place = ~event, int(sends.target[~event])
+        where = slice(int(write_at[i]), int(write_at[i] + length[i]))
+        into = (buffers[place] if place >= 0 else scratch[place])[where]
         payload = moving.pop(i)
         if len(into) != len(payload):
             raise InvariantError(f"a send of {len(payload)} elements ends outside its buffer")
-        np.copyto(into, np.add(into, payload) if sends.reduce[i] else payload)
+        reduces = bool(sends.reduce[i])
+        if place < 0 and reduces:
+            reduces = bool(landed[place][where].any())  # the first only lands
+            landed[place][where] = True
+        np.copyto(into, reduce(into, payload) if reduces else payload)  # type: ignore[arg-type]
         arrived += 1
         for later in nexts[next_start[i] : next_start[i + 1]]:
             waits_for[later] -= 1

@@ -16,6 +16,13 @@ With n ranks, payload P, chunk c (at most P), latency a per hop and rate r on ev
       reduce-scatter      (n-1) (a + P/(n r))
     chain broadcast       (n-1) a + P/r + (n-2) c/r      chunks are stored and forwarded
     tree all-reduce       2D a + P/r + (2D-1) c/r        D the depth: reduce to the root, broadcast back
+    tree reduce, broadcast D a + P/r + (D-1) c/r
+    PAT all-gather,
+      reduce-scatter      L a + (n-1) P/(n r)            L the binary logarithm of n, rounded up
+
+A tree may have seats that are no ranks: reduction and multicast in NVSwitches and switches, which pass a chunk on
+while it comes in and so count as hops, not as stores. PAT's trees are binomial, one a rank, with its far hops first
+(`PatAGAlgorithm` in NCCL's collectives.h); each rank sends n - 1 blocks in L hops of different lengths.
 
 The ring forms are those of Patarasuk and Yuan (2009); the pipelined chain and tree those of Sanders, Speck
 and Träff (2009). A shard that does not divide differs by one element (`Channels.element_bytes`): the first
@@ -28,15 +35,20 @@ Left out: slices within a step (NCCL forwards the first half of a ring step befo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.program.program import I32, I64, NONE, Channels, Pattern
+from fabrictwin.program.program import HUBS, I8, I32, I64, NONE, Channels, Pattern, Seat
 
 Bool = npt.NDArray[np.bool_]
 
-_RINGS = (Pattern.RING_ALL_REDUCE, Pattern.RING_ALL_GATHER, Pattern.RING_REDUCE_SCATTER)
+RINGS = (Pattern.RING_ALL_REDUCE, Pattern.RING_ALL_GATHER, Pattern.RING_REDUCE_SCATTER)
+TREES = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_REDUCE, Pattern.TREE_BROADCAST)
+PATS = (Pattern.PAT_ALL_GATHER, Pattern.PAT_REDUCE_SCATTER)
+UPWARDS = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_REDUCE)
+DOWNWARDS = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_BROADCAST)
 _NONE_WAIT: tuple[I64, I64] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -45,9 +57,13 @@ class Edges:
     """E directed edges as columns, in order of their channel."""
 
     channel: I32  # [E]
-    source: I32  # [E] rank
-    target: I32  # [E] rank
+    source: I32  # [E] rank, or what `Channels.ranks` holds of a seat that is none
+    target: I32  # [E]
     size_bytes: I64  # [E] what the edge carries in one execution
+    source_seat: I8  # [E] Seat
+    target_seat: I8  # [E]
+    source_row: I32  # [E] places in `Channels.ranks`
+    target_row: I32  # [E]
 
     def __len__(self) -> int:
         return len(self.channel)
@@ -58,17 +74,22 @@ class Sends:
     """S single sends as columns, every one later than those it waits for. Sends of one edge leave in order."""
 
     step: I32  # [S] the earliest step of the pattern at which it can go
-    source: I32  # [S] rank
-    target: I32  # [S] rank
+    source: I32  # [S] rank; `scratch(row)` of a seat that is no rank's buffer
+    target: I32  # [S]
     offset_bytes: I64  # [S] where it is read in the sender's buffer
     target_offset_bytes: I64  # [S] where it is written in the receiver's buffer
     length_bytes: I64  # [S]
-    reduce: Bool  # [S] added to what the receiver has there, rather than written over it
+    reduce: Bool  # [S] reduced into what the receiver has there, rather than written over it; scratch starts empty
     after_start: I32  # [S + 1]
     after: I32  # [...] sends that must have arrived before this one is read
 
     def __len__(self) -> int:
         return len(self.step)
+
+
+def scratch(row: int | I32) -> I32:
+    """What stands for the scratch memory of a seat, by its row of `Channels.ranks`, among sources and targets."""
+    return np.asarray(-1 - np.asarray(row), np.int32)
 
 
 def share(total: I64 | int, index: npt.NDArray[np.integer] | int, n: npt.NDArray[np.integer] | int) -> I64:
@@ -138,61 +159,139 @@ def edges(channels: Channels) -> Edges:
     hop = np.where(pattern == Pattern.SHIFT, channels.shift[seats.channel], 1)
     target = seats.row(seats.position + hop)
     line = (pattern == Pattern.MESSAGE) | (pattern == Pattern.CHAIN_BROADCAST)
-    tree = pattern == Pattern.TREE_ALL_REDUCE
-    sends = (target != rows) & ~(line & (seats.position == seats.n - 1)) & ~tree
+    other = np.isin(pattern, (*TREES, *PATS))
+    sends = (target != rows) & ~(line & (seats.position == seats.n - 1)) & ~other
 
-    up = np.flatnonzero(tree & (channels.parent != NONE))
-    above = seats.first[up] + channels.parent[up]
-    source = np.concatenate((rows[sends], up, above))
-    target = np.concatenate((target[sends], above, up))
-    size = np.concatenate((size[sends], payload[up], payload[up]))
+    below = channels.parent != NONE
+    up = np.flatnonzero(below & np.isin(pattern, UPWARDS))
+    down = np.flatnonzero(below & np.isin(pattern, DOWNWARDS))
+    over, under = seats.first[up] + channels.parent[up], seats.first[down] + channels.parent[down]
+    sources, targets = [rows[sends], up, under], [target[sends], over, down]
+    sizes = [size[sends], payload[up], payload[down]]
+    for c in np.flatnonzero(np.isin(channels.pattern, PATS)):
+        for part, found in zip((sources, targets, sizes), _pat_edges(channels, int(c)), strict=True):
+            part.append(found)
+    source, target, size = np.concatenate(sources), np.concatenate(targets), np.concatenate(sizes)
     channel = seats.channel[source]
     order = np.argsort(channel, kind="stable")
+    source, target = source[order].astype(np.int32), target[order].astype(np.int32)
     return Edges(
         channel=channel[order],
-        source=channels.ranks[source[order]],
-        target=channels.ranks[target[order]],
+        source=channels.ranks[source],
+        target=channels.ranks[target],
         size_bytes=size[order],
+        source_seat=channels.seats[source],
+        target_seat=channels.seats[target],
+        source_row=source,
+        target_row=target,
     )
 
 
-def tree_depth(parent: I32, first: I64) -> I32:
-    """[R] hops from each seat to its root. `parent` holds positions, `first` the row of each seat's channel."""
-    depth = np.zeros(len(parent), np.int32)
-    at = np.arange(len(parent))
-    for _ in range(len(parent)):
-        below = parent[at] != NONE
-        if not below.any():
-            return depth
-        depth += below
-        at = np.where(below, first[at] + parent[at], at)
+def _pat_shards(channels: Channels, c: int) -> tuple[I64, I64]:
+    """(start, length) in bytes, both [n], of the part of each position's shard that channel `c` carries."""
+    low, high = int(channels.rank_start[c]), int(channels.rank_start[c + 1])
+    n, unit = high - low, channels.element_bytes
+    shard = np.argsort(np.argsort(channels.ranks[low:high]))
+    total = group_total_bytes(channels, c) // unit
+    begin, elements = int(channels.offset_bytes[c]) // unit, int(channels.payload_bytes[c]) // unit
+    within = share(begin, shard, n)
+    return (share_start(total, shard, n) + within) * unit, (share(begin + elements, shard, n) - within) * unit
+
+
+def _pat_edges(channels: Channels, c: int) -> tuple[I64, I64, I64]:
+    """(source row, target row, bytes): at each distance a rank sends the blocks that are so far on their way."""
+    low, high = int(channels.rank_start[c]), int(channels.rank_start[c + 1])
+    n = high - low
+    length = _pat_shards(channels, c)[1]
+    gather = channels.pattern[c] == Pattern.PAT_ALL_GATHER
+    position = np.arange(n)
+    source, target, size = [], [], []
+    for k in range((n - 1).bit_length()):
+        distance = 1 << k
+        carried = np.zeros(n, np.int64)
+        offsets = np.arange(0, n - distance, 2 * distance)
+        if (length == length[0]).all():
+            carried += len(offsets) * length[0]
+        else:
+            for d in offsets.tolist():
+                carried += np.roll(length, d)
+        near, far = position, (position + distance) % n
+        source.append(low + (near if gather else far))
+        target.append(low + (far if gather else near))
+        size.append(carried)
+    if not source:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    return np.concatenate(source), np.concatenate(target), np.concatenate(size)
+
+
+def path_sum(parent_row: I64, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """[R] the sum of `weight` over the seats from each one to its root, the root itself left out.
+
+    `parent_row` holds rows, NONE at roots. Raises ValueError where the parents form a cycle.
+    """
+    above = parent_row.astype(np.int64)
+    total = np.where(above != NONE, weight, 0)
+    for _ in range(len(above).bit_length() + 1):  # each round doubles how far is looked
+        inner = np.flatnonzero(above != NONE)
+        if not len(inner):
+            return total
+        total[inner] += total[above[inner]]
+        above[inner] = above[above[inner]]
     raise ValueError("the parents of a tree channel form a cycle")
+
+
+def parent_rows(channels: Channels) -> I64:
+    """[R] the row of each seat's parent in its tree, NONE for roots and for what is in no tree."""
+    seats = _seats(channels)
+    in_tree = np.isin(channels.pattern, TREES)[seats.channel]
+    return np.where(in_tree & (channels.parent != NONE), seats.first + channels.parent, NONE)
+
+
+def hubs(channels: Channels) -> Bool:
+    """[R] seats that pass a chunk on while it comes in."""
+    found: Bool = np.isin(channels.seats, HUBS)
+    return found
+
+
+def tree_path(channels: Channels, up: npt.NDArray[Any], down: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """[C] of each tree the largest sum along a way up and down: `up` and `down` [R] are those of a seat and its
+    parent. 0 for channels that are no trees."""
+    channel = _seats(channels).channel
+    above = parent_rows(channels)
+    kind = channels.pattern[channel]
+    weight = np.where(np.isin(kind, UPWARDS), up, 0) + np.where(np.isin(kind, DOWNWARDS), down, 0)
+    result = np.zeros(len(channels), weight.dtype)
+    np.maximum.at(result, channel, path_sum(above, weight))
+    return result
 
 
 def fill(channels: Channels) -> tuple[I32, I64]:
     """(hops, fill_bytes), both [C]: a channel takes `hops * latency + (edge bytes + fill_bytes) / rate`."""
-    seats = _seats(channels)
     n = np.diff(channels.rank_start).astype(np.int64)
     pattern = channels.pattern
-    depth = np.zeros(len(channels), np.int64)
-    is_tree = pattern == Pattern.TREE_ALL_REDUCE
+    ways, stores = np.zeros(len(channels), np.int64), np.zeros(len(channels), np.int64)
+    is_tree = np.isin(pattern, TREES)
     if is_tree.any():
-        parent = np.where(is_tree[seats.channel], channels.parent, NONE).astype(np.int32)
-        np.maximum.at(depth, seats.channel, tree_depth(parent, seats.first))
+        one = np.ones(len(channels.ranks), np.int64)
+        ways = tree_path(channels, one, one)
+        stored = (~hubs(channels)).astype(np.int64)
+        above = parent_rows(channels)
+        stores = tree_path(channels, stored, np.where(above != NONE, stored[above], 0))
     hops = np.select(
         [
             (pattern == Pattern.RING_ALL_REDUCE),
             (pattern == Pattern.RING_ALL_GATHER) | (pattern == Pattern.RING_REDUCE_SCATTER),
             (pattern == Pattern.CHAIN_BROADCAST),
+            np.isin(pattern, PATS),
             is_tree,
         ],
-        [2 * (n - 1), n - 1, n - 1, 2 * depth],
+        [2 * (n - 1), n - 1, n - 1, np.ceil(np.log2(np.maximum(n, 1))).astype(np.int64), ways],
         default=1,
     )
     hops[n == 1] = 0
-    pipelined = (pattern == Pattern.CHAIN_BROADCAST) | is_tree
+    stores = np.where(pattern == Pattern.CHAIN_BROADCAST, hops, stores)
     chunk = np.minimum(chunk_sizes(channels), channels.payload_bytes)
-    fill_bytes = np.where(pipelined, np.maximum(hops - 1, 0) * chunk, 0)
+    fill_bytes = np.maximum(stores - 1, 0) * chunk
     return hops.astype(np.int32), fill_bytes.astype(np.int64)
 
 
@@ -211,10 +310,12 @@ def sends(channels: Channels, c: int) -> Sends:
     offset, payload = int(channels.offset_bytes[c]), int(channels.payload_bytes[c])
     if n == 1 or payload == 0:
         return _assemble(ranks, *(np.empty(0, np.int64) for _ in range(6)), after=_NONE_WAIT)
-    if pattern in _RINGS:
+    if pattern in RINGS:
         return _ring_sends(channels, c, pattern, ranks)
-    if pattern == Pattern.TREE_ALL_REDUCE:
-        return _tree_sends(channels, c, ranks)
+    if pattern in TREES:
+        return _tree_sends(channels, c, pattern)
+    if pattern in PATS:
+        return _pat_sends(channels, c, ranks)
     if pattern == Pattern.SHIFT:
         return _shift_sends(channels, c, ranks)
     # a message is a chain of two that goes in one piece
@@ -295,23 +396,56 @@ def _shift_sends(channels: Channels, c: int, ranks: I32) -> Sends:
     )
 
 
-def _tree_sends(channels: Channels, c: int, ranks: I32) -> Sends:
+def _pat_sends(channels: Channels, c: int, ranks: I32) -> Sends:
+    """Each block to each other rank (or from it) over its owner's binomial tree: n (n - 1) sends."""
     n = len(ranks)
-    low = int(channels.rank_start[c])
-    parent = channels.parent[low : low + n]
-    depth = tree_depth(parent, np.zeros(n, np.int64))
+    start, length = _pat_shards(channels, c)
+    levels = (n - 1).bit_length()
+    gather = channels.pattern[c] == Pattern.PAT_ALL_GATHER
+    owner, offset = (part.reshape(-1) for part in np.meshgrid(np.arange(n), np.arange(1, n), indexing="ij"))
+    above = offset & (offset - 1)  # the tree: the lowest bit set is the last hop
+    height = np.rint(np.log2(offset - above)).astype(np.int64)
+    step = levels - 1 - height if gather else height
+    order = np.lexsort((owner, step))
+    owner, offset, above, step = owner[order], offset[order], above[order], step[order]
+    near, far = (owner + above) % n, (owner + offset) % n
+    number = np.full((n, n), NONE)
+    number[owner, offset] = np.arange(len(owner))
+    before = number[owner, above]  # the hop between the owner and this one
+    later = np.flatnonzero(above > 0)
+    waits, waits_for = (later, before[later]) if gather else (before[later], later)
+    return _assemble(
+        ranks,
+        step,
+        near if gather else far,
+        far if gather else near,
+        start[owner],
+        start[owner],
+        length[owner],
+        reduce=np.full(len(owner), not gather),
+        after=(waits, waits_for),
+    )
+
+
+def _tree_sends(channels: Channels, c: int, pattern: Pattern) -> Sends:
+    low, high = int(channels.rank_start[c]), int(channels.rank_start[c + 1])
+    n = high - low
+    ranks, parent, seat = channels.ranks[low:high], channels.parent[low:high], channels.seats[low:high]
+    place = np.where(seat == Seat.RANK, ranks, scratch(np.arange(low, high)))
+    depth = path_sum(parent, np.ones(n, np.int64))
     deepest = int(depth.max())
     offset, payload = int(channels.offset_bytes[c]), int(channels.payload_bytes[c])
     chunk = min(int(chunk_sizes(channels)[c]), payload)
     chunks = -(-payload // chunk)
+    rises, falls = pattern in UPWARDS, pattern in DOWNWARDS
 
-    # one chunk: up from the deepest, then down from the root; `place` says where a seat's send stands
+    # one chunk: up from the deepest, then down from the root; `up_place` says where a seat's send stands
     below = np.flatnonzero(parent != NONE)
-    up = below[np.argsort(-depth[below], kind="stable")]
-    down = below[np.argsort(depth[below], kind="stable")]
+    up = below[np.argsort(-depth[below], kind="stable")] if rises else below[:0]
+    down = below[np.argsort(depth[below], kind="stable")] if falls else below[:0]
     up_place, down_place = np.full(n, NONE), np.full(n, NONE)
-    up_place[up] = np.arange(n - 1)
-    down_place[down] = np.arange(n - 1, 2 * (n - 1))
+    up_place[up] = np.arange(len(up))
+    down_place[down] = np.arange(len(up), len(up) + len(down))
     inner = up[parent[parent[up]] != NONE]
     first = down[parent[parent[down]] == NONE]
     later = down[parent[parent[down]] != NONE]
@@ -322,20 +456,23 @@ def _tree_sends(channels: Channels, c: int, ranks: I32) -> Sends:
     waits_for = np.concatenate(
         (up_place[inner], np.tile(up_place[root_children], len(first)), down_place[parent[later]])
     )
+    # what a hub hands to a rank's buffer is the whole sum, that rank's own part in it
+    whole = np.isin(seat[up], HUBS) & (seat[parent[up]] == Seat.RANK)
 
-    each = 2 * (n - 1)
+    each = len(up) + len(down)
     k = np.repeat(np.arange(chunks), each)
     start = offset + k * chunk
     shift = np.repeat(np.arange(chunks) * each, len(waits))
+    top = deepest if rises else 0
     return _assemble(
-        ranks,
-        np.tile(np.concatenate((deepest - depth[up], deepest + depth[down] - 1)), chunks) + k,
+        place,
+        np.tile(np.concatenate((deepest - depth[up], top + depth[down] - 1)), chunks) + k,
         np.tile(np.concatenate((up, parent[down])), chunks),
         np.tile(np.concatenate((parent[up], down)), chunks),
         start,
         start,
         np.minimum(chunk, offset + payload - start),
-        reduce=np.tile(np.arange(each) < n - 1, chunks),
+        reduce=np.tile(np.concatenate((~whole, np.zeros(len(down), bool))), chunks),
         after=(np.tile(waits, chunks) + shift, np.tile(waits_for, chunks) + shift),
     )
 

@@ -41,6 +41,22 @@ class Pattern(IntEnum):
     CHAIN_BROADCAST = 4  # ranks[0] is the root; each passes on to the next
     TREE_ALL_REDUCE = 5  # `parent` gives the tree: reduce to the root, broadcast back
     SHIFT = 6  # ranks[i] sends to ranks[(i + shift) mod n]: one step of a pairwise all-to-all
+    TREE_REDUCE = 7  # `parent` gives the tree: to the root only
+    TREE_BROADCAST = 8  # from the root only
+    PAT_ALL_GATHER = 9  # blocks down binomial trees, one a rank, the farthest hop first
+    PAT_REDUCE_SCATTER = 10  # the same trees upwards
+
+
+class Seat(IntEnum):
+    """What sits at a place of a channel. Only trees have other seats than ranks."""
+
+    RANK = 0  # a rank's buffer
+    RELAY = 1  # scratch memory of a rank's GPU
+    NVSWITCH = 2  # reduction and multicast in the NVSwitches of the host of `ranks[i]`, which is any of its ranks
+    SWITCH = 3  # reduction in a network switch: `ranks[i]` is its fabric node
+
+
+HUBS = (Seat.NVSWITCH, Seat.SWITCH)
 
 
 @dataclass(frozen=True)
@@ -61,9 +77,39 @@ class Channels:
     offset_bytes: I64  # [C]
     chunk_bytes: I64  # [C] the unit that is passed on: a rank forwards a chunk once it has all of it
     element_bytes: int = 1  # shards and chunks are whole elements; all columns of bytes are multiples of it
+    seat: I8 | None = None  # [R] Seat; None: all are ranks
 
     def __len__(self) -> int:
         return len(self.pattern)
+
+    @property
+    def seats(self) -> I8:
+        """[R] what sits where."""
+        return np.zeros(len(self.ranks), np.int8) if self.seat is None else self.seat
+
+
+@dataclass(frozen=True)
+class Connections:
+    """How each edge of a communication travels, as columns in the order of `patterns.edges`; E rows.
+
+    An edge goes from its source over `out` (host memory, or the GPU whose adapter it uses), the adapters
+    `nic_out` and `nic_in`, and `into` (host memory) to its target. NONE leaves a stage out; without adapters the
+    edge stays in its host, or takes the shortest way where the two are on different ones.
+    """
+
+    cost_ps: I64  # what software spends on a step, beside the wire
+    out: I32  # fabric nodes
+    nic_out: I32  # adapters
+    nic_in: I32
+    into: I32
+    paths: I32  # over how many network paths its bytes are spread; 1 is one queue pair
+    limit: npt.NDArray[np.float64]  # bytes a picosecond that its ends manage; inf where only wires count
+    send_ps_per_byte: npt.NDArray[np.float64]  # of a processor core at `out`; 0 where adapters do the work
+    receive_ps_per_byte: npt.NDArray[np.float64]  # of a core at `into`
+    threads: I32  # that share this work; 0 is the one thread that serves all of a rank's connections
+
+    def __len__(self) -> int:
+        return len(self.cost_ps)
 
 
 @dataclass(frozen=True)
@@ -77,6 +123,13 @@ class Communication:
     groups: int
     channels: Channels  # of all groups
     step_cost_ps: int = 0  # what a rank spends on a step beside the wire: flags, reduction start, proxy
+    base_ps: int = 0  # once, before the first step: launching the kernel, meeting
+    chunk_cost_ps: int = 0  # what a chunk costs a channel of a tree beside its bytes: nothing else moves meanwhile
+    wire_bytes: int = 1  # on the wire for `data_bytes` of data: flags that travel with them
+    data_bytes: int = 1
+    rate_share: float = 1.0  # of a wire's rate that this way of moving bytes gets
+    root: int = NONE  # the rank that a rooted collective starts or ends at
+    connections: Connections | None = None  # None: every edge takes the shortest way at `step_cost_ps`
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Communications bound to a fabric: which resources each channel uses, and what it takes beside its bytes.
 
-Resources are the fabric's ports (bytes), then the adapters' message engines (messages). A channel moves all of
-its edges at one rate; per byte of its busiest edge it uses `coefficient` of each resource that it crosses.
+Resources are the fabric's ports (bytes), the adapters' message engines (messages), then for every node its memory
+(bytes), its cores and the thread that serves a rank's sockets (time). A channel moves all of its edges at one rate;
+per byte of its busiest edge it uses `coefficient` of each resource that it crosses.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import numpy.typing as npt
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
-from fabrictwin.program.program import Channels, Communication, Pattern
+from fabrictwin.program.program import Channels, Communication, Connections, Pattern
 from fabrictwin.routing.tables import udp_source_port
+from fabrictwin.simulate.ways import Travellers, Uses, memory_and_cores, plain, travel, travellers
 
 F64 = npt.NDArray[np.float64]
 
 PS_PER_S = 10**12
 _FIRST_QPN = 0x48  # as adapters hand them out, after the reserved ones
-_RINGS = (Pattern.RING_ALL_REDUCE, Pattern.RING_ALL_GATHER, Pattern.RING_REDUCE_SCATTER)
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ class Bound:
 
 
 def capacities(fabric: Fabric) -> F64:
-    """[ports + adapters] bytes, or messages, a picosecond."""
+    """[ports + adapters + 3 nodes] bytes, messages, memory's bytes, cores and threads, a picosecond."""
     ports = fabric.port_payload_bps / (8 * PS_PER_S)
     with np.errstate(divide="ignore"):
         messages = np.where(fabric.nic_message_ps > 0, 1.0 / np.maximum(fabric.nic_message_ps, 1), np.inf)
-    return np.concatenate([ports, messages])
+    return np.concatenate([ports, messages, *memory_and_cores(fabric)])
 
 
 def _serial(of: I32) -> I64:
@@ -80,28 +81,14 @@ def _critical_latency(channels: Channels, edges: patterns.Edges, edge_ps: I64, h
     total = np.bincount(edges.channel, weights=edge_ps, minlength=len(channels))
     mean = total / np.maximum(count, 1)
     fill = np.rint(hops * mean).astype(np.int64)
-    trees = np.flatnonzero(channels.pattern == Pattern.TREE_ALL_REDUCE)
-    for c in trees:  # a tree's critical path is its slowest leaf's way up, and down again
-        ranks = channels.ranks[channels.rank_start[c] : channels.rank_start[c + 1]]
-        parent = channels.parent[channels.rank_start[c] : channels.rank_start[c + 1]]
-        mine = edges.channel == c
-        place = {int(rank): i for i, rank in enumerate(ranks)}
-        up = np.zeros(len(ranks), np.int64)
-        down = np.zeros(len(ranks), np.int64)
-        for a, b, ps in zip(edges.source[mine], edges.target[mine], edge_ps[mine], strict=True):
-            i, j = place[int(a)], place[int(b)]
-            if parent[i] == j:
-                up[i] = ps
-            else:
-                down[j] = ps
-        longest = 0
-        for i in range(len(ranks)):
-            at, way = i, 0
-            while parent[at] != NONE:
-                way += int(up[at] + down[at])
-                at = int(parent[at])
-            longest = max(longest, way)
-        fill[c] = longest
+    trees = np.isin(channels.pattern, patterns.TREES)
+    if trees.any():  # a tree's critical path is its slowest leaf's way up, and down again
+        above = patterns.parent_rows(channels)
+        rising = above[edges.source_row] == edges.target_row
+        up, down = np.zeros((2, len(channels.ranks)), np.int64)
+        up[edges.source_row[rising]] = edge_ps[rising]
+        down[edges.target_row[~rising]] = edge_ps[~rising]
+        fill = np.where(trees, patterns.tree_path(channels, up, down), fill)
     slow = np.zeros(len(channels))
     np.maximum.at(slow, edges.channel, edge_ps)
     single = np.isin(channels.pattern, (Pattern.MESSAGE, Pattern.SHIFT))
@@ -111,10 +98,87 @@ def _critical_latency(channels: Channels, edges: patterns.Edges, edge_ps: I64, h
 def message_bytes(channels: Channels) -> I64:
     """[C] bytes of one message on the wire: a chunk, or a ring's shard where that is smaller."""
     ranks = np.maximum(np.diff(channels.rank_start), 1)
-    ring = np.isin(channels.pattern, _RINGS)
+    ring = np.isin(channels.pattern, patterns.RINGS)
     step = np.where(ring, -(-channels.payload_bytes // ranks), channels.payload_bytes)
     message: I64 = np.maximum(np.minimum(step, patterns.chunk_sizes(channels)), 1)
     return message
+
+
+def _is_plain(communication: Communication) -> bool:
+    """Whether every edge takes the shortest way between two ranks."""
+    return communication.connections is None and communication.channels.seat is None
+
+
+def _find(
+    communications: Sequence[Communication],
+    edges: Sequence[patterns.Edges],
+    rank_node: I32,
+    fabric: Fabric,
+    finder: PathFinder,
+    pairs: QueuePairs,
+) -> tuple[EndToEnd, Uses, Connections]:
+    """The ways of all edges of all communications, one after the other, and how they are connected."""
+    entropy = pairs.entropy if fabric.technology == "ethernet" else None
+    simple = [_is_plain(c) for c in communications]
+    sizes = np.array([len(e) for e in edges], np.int64)
+    first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+    def rows(which: bool) -> I64:
+        of = [np.arange(first[i], first[i + 1]) for i in range(len(edges)) if simple[i] == which]
+        return np.concatenate(of).astype(np.int64) if of else np.zeros(0, np.int64)
+
+    source = rank_node[_join([e.source for e, s in zip(edges, simple, strict=True) if s], np.int64)]
+    target = rank_node[_join([e.target for e, s in zip(edges, simple, strict=True) if s], np.int64)]
+    shortest = finder.find(source, target, entropy)
+    if all(simple):
+        how = plain(int(first[-1]))
+        none = np.zeros(0, np.int64)
+        return shortest, Uses(none, none.astype(np.int32), np.zeros(0)), how
+    parts = [
+        travellers(e, c.connections, rank_node)
+        for e, c, s in zip(edges, communications, simple, strict=True)
+        if not s
+    ]
+    special = Travellers(
+        *(
+            np.concatenate([getattr(p, name) for p in parts])
+            for name in ("source", "target", "source_seat", "target_seat")
+        ),
+        Connections(
+            *(np.concatenate([getattr(p.how, name) for p in parts]) for name in Connections.__annotations__)
+        ),
+    )
+    guided, uses = travel(special, fabric, finder, entropy)
+    plain_rows, special_rows = rows(True), rows(False)
+    total = int(first[-1])
+    edge = np.concatenate([plain_rows[shortest.edge], special_rows[guided.edge]])
+    order = np.argsort(edge, kind="stable")
+
+    def scatter(name: str) -> np.ndarray:
+        result = np.empty(total, getattr(shortest, name).dtype)
+        result[plain_rows], result[special_rows] = getattr(shortest, name), getattr(guided, name)
+        return result
+
+    def beside(name: str) -> np.ndarray:
+        return np.concatenate([getattr(shortest, name), getattr(guided, name)])[order]
+
+    found = EndToEnd(
+        edge[order],
+        beside("port"),
+        beside("share"),
+        beside("before"),
+        scatter("latency_ps"),
+        scatter("source_nic"),
+        scatter("destination_nic"),
+    )
+    default = plain(total)
+    for name in Connections.__annotations__:
+        getattr(default, name)[special_rows] = getattr(special.how, name)
+    return found, Uses(special_rows[uses.edge], uses.resource, uses.amount), default
+
+
+def _join(parts: Sequence[np.ndarray], kind: type) -> np.ndarray:
+    return np.concatenate(parts).astype(kind) if len(parts) else np.zeros(0, kind)
 
 
 def bind(
@@ -132,42 +196,61 @@ def bind(
     sizes = [len(c.channels) for c in communications]
     first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     channels = int(first[-1])
-
-    def join(parts: list[np.ndarray], kind: type) -> np.ndarray:
-        return np.concatenate(parts).astype(kind) if parts else np.zeros(0, kind)
-
-    channel = join([e.channel + first[i] for i, e in enumerate(edges)], np.int64)
-    source = rank_node[join([e.source for e in edges], np.int64)]
-    target = rank_node[join([e.target for e in edges], np.int64)]
-    size = join([e.size_bytes for e in edges], np.int64)
-    hashed = fabric.technology == "ethernet"
+    channel = _join([e.channel + first[i] for i, e in enumerate(edges)], np.int64)
+    size = _join([e.size_bytes for e in edges], np.int64)
     pairs = queue_pairs or QueuePairs(len(fabric.nic_node))
-    found = finder.find(source, target, pairs.entropy if hashed else None)
+    found, beside, how = _find(communications, edges, rank_node, fabric, finder, pairs)
 
     flow_bytes = np.zeros(channels, np.int64)
     np.maximum.at(flow_bytes, channel, size)
     ratio = size / np.maximum(flow_bytes[channel], 1)
+    # bytes on the wire for a byte of data, and what of the wire's rate they get
+    of = np.repeat(np.arange(len(sizes)), sizes)
+    on_wire = np.array([c.wire_bytes / c.data_bytes for c in communications])[of][channel] if len(size) else ratio
+    drag = np.array([1.0 / c.rate_share for c in communications])[of][channel] if len(size) else ratio
 
     fill_ps, fill_bytes = np.zeros(channels, np.int64), np.zeros(channels, np.int64)
     step_ps, message = np.zeros(channels, np.int64), np.ones(channels, np.int64)
     edge_at = 0
     for i, communication in enumerate(communications):
         mine = slice(int(first[i]), int(first[i + 1]))
+        rows = slice(edge_at, edge_at + len(edges[i]))
         hops, extra = patterns.fill(communication.channels)
-        edge_ps = found.latency_ps[edge_at : edge_at + len(edges[i])] + communication.step_cost_ps
+        edge_ps = found.latency_ps[rows] + how.cost_ps[rows]
+        if communication.connections is None:
+            edge_ps += communication.step_cost_ps
         fill_ps[mine], step_ps[mine] = _critical_latency(communication.channels, edges[i], edge_ps, hops)
+        fill_ps[mine] += communication.base_ps
+        if communication.chunk_cost_ps:
+            chunks = -(-flow_bytes[mine] // patterns.chunk_sizes(communication.channels))
+            fill_ps[mine] += chunks * communication.chunk_cost_ps
         fill_bytes[mine] = extra
         message[mine] = message_bytes(communication.channels)
-        edge_at += len(edges[i])
+        edge_at = rows.stop
 
     # uses: ports by their share of each edge, and the message engine at either end of a network edge
-    far = np.flatnonzero(found.source_nic != NONE)
-    per_message = ratio[far] / message[channel[far]]
-    use_channel = np.concatenate([channel[found.edge], channel[far], channel[far]])
-    resource = np.concatenate(
-        [found.port, fabric.ports + found.source_nic[far], fabric.ports + found.destination_nic[far]]
+    leaves = np.flatnonzero(found.source_nic != NONE)
+    enters = np.flatnonzero(found.destination_nic != NONE)
+    use_channel = np.concatenate(
+        [channel[found.edge], channel[leaves], channel[enters], channel[beside.edge]]
     )
-    coefficient = np.concatenate([ratio[found.edge] * found.share, per_message, per_message])
+    resource = np.concatenate(
+        [
+            found.port,
+            fabric.ports + found.source_nic[leaves],
+            fabric.ports + found.destination_nic[enters],
+            beside.resource,
+        ]
+    )
+    per_message = ratio / message[channel] if len(size) else ratio
+    coefficient = np.concatenate(
+        [
+            (ratio * on_wire * drag)[found.edge] * found.share,
+            per_message[leaves],
+            per_message[enters],
+            (ratio * on_wire)[beside.edge] * beside.amount,
+        ]
+    )
     used = coefficient > 0
     use_start, use_resource, use_coefficient = _sum_by(
         use_channel[used], resource[used], coefficient[used], channels
@@ -175,15 +258,19 @@ def bind(
 
     # a queue pair's messages are a period apart, so n of them take n - 1 periods
     limit = np.full(channels, np.inf)
+    far = leaves
     if len(far):
-        periods = -(-size[far] // message[channel[far]]) - 1
+        periods = -(-size[far] // (message[channel[far]] * how.paths[far])) - 1
         with np.errstate(divide="ignore"):
             least_ps = periods * fabric.nic_qp_message_ps[found.source_nic[far]]
             queue_pair = np.where(least_ps > 0, flow_bytes[channel[far]] / least_ps, np.inf)
         np.minimum.at(limit, channel[far], queue_pair)
+    bounded = np.flatnonzero(np.isfinite(how.limit) & (size > 0))
+    np.minimum.at(limit, channel[bounded], how.limit[bounded] / (ratio * on_wire)[bounded])
 
-    upper = np.rint((found.before + found.share) * size[found.edge]).astype(np.int64)
-    carried = upper - np.rint(found.before * size[found.edge]).astype(np.int64)
+    wired = np.rint(size * on_wire).astype(np.int64) if len(size) else size
+    upper = np.rint((found.before + found.share) * wired[found.edge]).astype(np.int64)
+    carried = upper - np.rint(found.before * wired[found.edge]).astype(np.int64)
     port_start, port, port_bytes = _sum_by(channel[found.edge], found.port, carried, channels)
     bound = Bound(
         communication=np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from fabrictwin.errors import ConfigError, InvariantError, SimulatedError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.paths import PathFinder, Walker
-from fabrictwin.program.program import Communication, Operations
+from fabrictwin.program.program import Communication, Operations, Seat
 from fabrictwin.routing.filling import NO_PORT
 from fabrictwin.routing.tables import Routes
 from fabrictwin.simulate.binding import PS_PER_S, Bound, QueuePairs, bind, capacities
@@ -116,7 +116,7 @@ class FlowSession:
         if n and not -1 <= int(which.min()) <= int(which.max()) < len(communications):
             raise ConfigError(f"got a communication outside of the {len(communications)} that are posted")
         for communication in communications:
-            ranks = communication.channels.ranks
+            ranks = communication.channels.ranks[communication.channels.seats != Seat.SWITCH]
             if len(ranks) and not 0 <= int(ranks.min()) <= int(ranks.max()) < len(rank_node):
                 raise ConfigError(
                     f"{communication.name}: got a rank outside of the {len(rank_node)} that are placed"
