@@ -271,7 +271,8 @@ class Chip(Entry):
     """What stands between links inside a host: an NVSwitch, a PCIe switch, a processor.
 
     `latency` is from port to port. `memory_latency` is from a processor's PCIe port into its memory. A processor's
-    `tcp_send` and `tcp_receive` are what one core moves through sockets: system calls, protocol, interrupts, copies.
+    `tcp_send` and `tcp_receive` are what one core moves through sockets: system calls, protocol, interrupts,
+    copies.
     """
 
     kind: Literal["nvswitch", "pcie_switch", "cpu"]

@@ -1,9 +1,10 @@
 """What the hosts allow NCCL: which network it finds there, which adapters, and whether GPUDirect RDMA works.
 
 A cause does what it does in reality. Without RDMA devices in a container, with `NCCL_IB_DISABLE` or a filter that
-matches nothing, there is no NET/IB: sockets carry the job. A RoCE GID of version 1 or a link-local one gets packets
-that no router passes on, so that NCCL cannot connect over NET/IB beyond the subnet either. Without the peer memory
-module, adapters do not reach GPU memory and bytes are staged. ACS sends PCIe peers through the processor.
+matches nothing, there is no NET/IB: sockets carry the job. A RoCE GID of version 1 or a link-local one gets
+packets that no router passes on, so that NCCL cannot connect over NET/IB beyond the subnet either. Without the
+peer memory module, adapters do not reach GPU memory and bytes are staged. ACS sends PCIe peers through the
+processor.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import numpy as np
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.communicator import Communicator
 
-SRD_PATHS = 16  # a queue pair's packets spread over so many paths at a time, as modelled (the protocol has up to 64)
+SRD_PATHS = (
+    16  # a queue pair's packets spread over so many paths at a time, as modelled (the protocol has up to 64)
+)
 VERBS_NAMES = "NET/IB"
 
 

@@ -94,10 +94,11 @@ class Costs:
             return self.inside.pcie_hop[protocol]
         return (self.inside.tree_hop if tree else self.inside.ring_hop)[protocol]
 
-    def scaled(self, factors: dict[str, float]) -> Costs:
+    def altered(self, figures: dict[str, Any]) -> Costs:
         """Single figures replaced, by name: what a calibration tries."""
-        inside, between = {}, {}
-        for name, value in factors.items():
+        inside: dict[str, Any] = {}
+        between: dict[str, Any] = {}
+        for name, value in figures.items():
             (inside if hasattr(self.inside, name) else between)[name] = value
         return Costs(replace(self.inside, **inside), replace(self.between, **between))
 
@@ -112,9 +113,7 @@ class Calibration:
 
     def of(self, communicator: Communicator) -> Costs:
         """What holds for a communicator."""
-        return Costs(
-            self.inside[machine_of(communicator)], self.between[network_of(communicator)]
-        )
+        return Costs(self.inside[machine_of(communicator)], self.between[network_of(communicator)])
 
 
 def machine_of(communicator: Communicator) -> str:

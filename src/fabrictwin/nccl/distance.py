@@ -1,7 +1,8 @@
 """How far devices of one host are apart, by what is on the way between them.
 
-The way is the fabric's own (`fabric.template`). NCCL's names: PIX is one PCIe switch, PXB several, PHB a processor,
-SYS the link between processors, C2C the link of a superchip, P2C a superchip's link and PCIe behind it.
+The way is the fabric's own (`fabric.template`). NCCL's names: PIX is one PCIe switch, PXB several, PHB a
+processor, SYS the link between processors, C2C the link of a superchip, P2C a superchip's link and PCIe behind
+it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reduction in switches: NVLS and NVLS tree in NVSwitches, CollNet (SHARP) in those of the network.
 
-Every *head*, a rank of each host, sees to a shard. Its channel is a tree (`program.patterns`) whose seats are not all
-ranks; with ranks r, the head's scratch h, the NVSwitches v of each host and network switches s:
+Every *head*, a rank of each host, sees to a shard. Its channel is a tree (`program.patterns`) whose seats are
+not all ranks; with ranks r, the head's scratch h, the NVSwitches v of each host and network switches s:
 
     NVLS, one host        r -> v -> h                      multimem.ld_reduce, then multimem.st down again
     NVLS, several hosts   r -> v -> h -> s                 in-network reduction joins the hosts
@@ -9,9 +9,10 @@ ranks; with ranks r, the head's scratch h, the NVSwitches v of each host and net
     CollNet direct        r -> head -> s                   each rank sends every head its shard
     CollNet chain         r -> r -> .. -> head -> s        a chain inside each host
 
-An NVSwitch takes a shard from every GPU and hands one reduced to the head; what the head stores it hands to all. So of
-S bytes a GPU of n sends and receives S (1 + 1/n). In the network, a leaf switch adds up what its adapters send, passes
-one stream to the root, and spreads what comes back: each adapter sends and receives a shard once.
+An NVSwitch takes a shard from every GPU and hands one reduced to the head; what the head stores it hands to
+all. So of S bytes a GPU of n sends and receives S (1 + 1/n). In the network, a leaf switch adds up what its
+adapters send, passes one stream to the root, and spreads what comes back: each adapter sends and receives a
+shard once.
 
 NCCL's channels that are alike, with the same head and tree, are one channel here that carries what they would.
 """
@@ -49,9 +50,7 @@ class Made:
     heads: int = 1
 
 
-def made(
-    task: Task, pattern: Pattern, ranks: I32, parent: I32, *, graph_channel: npt.NDArray[np.integer]
-) -> Made:
+def made(task: Task, pattern: Pattern, ranks: I32, parent: I32, *, graph_channel: npt.NDArray[np.integer]) -> Made:
     """Channels of equal slices; `ranks` and `parent` are [channels, n]. Those without a byte are left out."""
     count, n = ranks.shape
     elements = task.size_bytes // task.element_bytes
@@ -107,8 +106,8 @@ def channels(
         )
     graph = communicator.graphs.get(algorithm)
     roots = Aggregation(communicator.twin.fabric) if algorithm != Algorithm.NVLS_TREE and several else None
-    halves = 2 if algorithm == Algorithm.NVLS_TREE and count > 1 else 1
-    trees, payloads, offsets, of_graph, lanes = [], [], [], [], []
+    halves = _halves(algorithm, count)
+    trees, payloads, offsets, of_graph, of_lanes = [], [], [], [], []
     elements, unit = task.size_bytes // task.element_bytes, task.element_bytes
     per_head = heads.shape[1]
     gathers = task.kind != "all_reduce"
@@ -127,7 +126,7 @@ def channels(
             payloads.append(payload * unit)
             offsets.append((h_first + int(share_start(h_share, half, halves))) * unit)
             of_graph.append(channel)
-            lanes.append(max(count // halves, 1))
+            of_lanes.append(lanes(algorithm, count))
     sizes = [len(tree.ranks) for tree in trees]
     made_channels = Channels(
         pattern=np.full(len(trees), _PATTERN[task.kind], np.int8),
@@ -141,10 +140,20 @@ def channels(
         element_bytes=unit,
         seat=np.array([s for tree in trees for s in tree.seat], np.int8),
     )
-    return Made(made_channels, np.array(of_graph, np.int32), np.array(lanes, np.int64), per_head)
+    return Made(made_channels, np.array(of_graph, np.int32), np.array(of_lanes, np.int64), per_head)
 
 
 _ALL_REDUCE_ONLY = (Algorithm.NVLS_TREE, Algorithm.COLLNET_CHAIN)
+
+
+def _halves(algorithm: Algorithm, count: int) -> int:
+    """The two trees over hosts each carry half."""
+    return 2 if algorithm == Algorithm.NVLS_TREE and count > 1 else 1
+
+
+def lanes(algorithm: Algorithm, count: int) -> int:
+    """How many of NCCL's channels one channel here stands for."""
+    return max(count // _halves(algorithm, count), 1)
 
 
 def heads_of(communicator: Communicator, algorithm: Algorithm) -> I32:
@@ -181,9 +190,7 @@ def _tree(
     above: list[int] = [NONE] * len(heads)
     if network is not None:
         graph = communicator.graphs.get(algorithm)
-        leaves = [
-            network.leaf(transports.head_adapter(int(rank), channel, graph)) for rank in heads
-        ]
+        leaves = [network.leaf(transports.head_adapter(int(rank), channel, graph)) for rank in heads]
         above = network.grow(tree, leaves, turn=channel)
     order = np.arange(len(heads))
     if algorithm == Algorithm.NVLS_TREE:
@@ -250,7 +257,9 @@ class Aggregation:
             raise ConfigError(f"{self.fabric.node_name(int(self.fabric.nic_node[adapter]))} has no cable")
         node = int(self.fabric.port_node[self.fabric.port_peer[port]])
         if self.fabric.node_kind[node] != NodeKind.SWITCH:
-            raise ConfigError("adapters without a switch between them have nothing to reduce in", key="NCCL_COLLNET_ENABLE")
+            raise ConfigError(
+                "adapters without a switch between them have nothing to reduce in", key="NCCL_COLLNET_ENABLE"
+            )
         return node
 
     def grow(self, tree: _Tree, leaves: list[int], *, turn: int) -> list[int]:
@@ -262,8 +271,8 @@ class Aggregation:
         tops = self._tops.setdefault(tuple(distinct), self._common(distinct))
         if not tops:
             raise ConfigError(
-                f"no switch has cables to all of {len(distinct)} leaf switches: in-network reduction over more than "
-                "two tiers is not modelled",
+                f"no switch has cables to all of {len(distinct)} leaf switches: in-network reduction over more "
+                "than two tiers is not modelled",
                 key="NCCL_COLLNET_ENABLE",
             )
         root = tree.add(tops[turn % len(tops)], Seat.SWITCH, NONE)

@@ -13,22 +13,22 @@ Left out: groups of several tasks in one launch, user buffer registration.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol as Structural
+from typing import Any
+from typing import Protocol as Structural
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.fabric.fabric import I64, NONE
 from fabrictwin.nccl import in_switch
 from fabrictwin.nccl.chunks import chunk_bytes, send_parts
-from fabrictwin.nccl.communicator import Algorithm, Communicator, Graph, Protocol
+from fabrictwin.nccl.communicator import Algorithm, Communicator, Protocol
 from fabrictwin.nccl.costs import WIRE, Costs, calibration, picoseconds
 from fabrictwin.nccl.tasks import POINT_TO_POINT, Task
 from fabrictwin.nccl.transport import Transports
 from fabrictwin.program import patterns
 from fabrictwin.program.builder import ProgramBuilder
-from fabrictwin.program.patterns import share, share_start
 from fabrictwin.program.program import Channels, Communication, Pattern, Program
 
 GB = 1e9
@@ -79,7 +79,9 @@ class Lowering:
         if task.kind in POINT_TO_POINT:
             return self._sends(task)
         if choice is None:
-            raise ConfigError(f"got no algorithm for {NAMES.get(task.kind, task.kind)}, expected the tuner's choice")
+            raise ConfigError(
+                f"got no algorithm for {NAMES.get(task.kind, task.kind)}, expected the tuner's choice"
+            )
         return self._collective(task, choice.algorithm, choice.protocol, choice.channels)
 
     # ------------------------------------------------------------------ collectives
@@ -103,8 +105,7 @@ class Lowering:
             raise ConfigError(f"got {algorithm.name}, which this communicator has no graph for", key="NCCL_ALGO")
         chunk = chunk_bytes(communicator, task, algorithm, protocol, count, heads)
         unit = task.element_bytes
-        lanes = made.lanes
-        channels = replace(made.channels, chunk_bytes=np.maximum(chunk * lanes // unit, 1) * unit)
+        channels = replace(made.channels, chunk_bytes=np.maximum(chunk * made.lanes // unit, 1) * unit)
         edges = patterns.edges(channels)
         costs = self.costs
         rate = costs.inside.channel_gbps[protocol] * GB / PS_PER_S * made.lanes.max(initial=1)
@@ -128,6 +129,16 @@ class Lowering:
                 channel_rate=rate * wire / data if algorithm not in IN_SWITCH else np.inf,
             ),
         )
+
+    def chunk(self, task: Task, choice: Choice, whole: Communication) -> int:
+        """The chunk of another size of `whole`'s way."""
+        heads = lanes = 1
+        if choice.algorithm in IN_SWITCH:
+            heads = in_switch.heads_of(self.communicator, choice.algorithm).shape[1]
+            lanes = in_switch.lanes(choice.algorithm, choice.channels)
+        chunk = chunk_bytes(self.communicator, task, choice.algorithm, choice.protocol, choice.channels, heads)
+        unit = whole.channels.element_bytes
+        return max(chunk * lanes // unit, 1) * unit
 
     def _communication(self, task: Task, channels: Channels, **rest: Any) -> Communication:
         return Communication(
@@ -161,7 +172,9 @@ class Lowering:
 
     def _tree(self, task: Task, count: int) -> in_switch.Made:
         if task.kind != "all_reduce":
-            raise ConfigError(f"got Tree for {NAMES.get(task.kind, task.kind)}, expected an all-reduce", key="NCCL_ALGO")
+            raise ConfigError(
+                f"got Tree for {NAMES.get(task.kind, task.kind)}, expected an all-reduce", key="NCCL_ALGO"
+            )
         up = self.communicator.trees.up
         index = np.arange(count) % len(up)
         parent = up[index]
@@ -171,8 +184,8 @@ class Lowering:
     def _pat(self, task: Task, count: int) -> in_switch.Made:
         if self.communicator.ranks_per_node > 1 or task.kind not in _PATS:
             raise ConfigError(
-                f"got PAT for {NAMES.get(task.kind, task.kind)} with {self.communicator.ranks_per_node} ranks on a "
-                "host, expected an all-gather or reduce-scatter with one",
+                f"got PAT for {NAMES.get(task.kind, task.kind)} with {self.communicator.ranks_per_node} ranks on "
+                "a host, expected an all-gather or reduce-scatter with one",
                 key="NCCL_ALGO",
             )
         n = self.communicator.ranks
@@ -187,7 +200,9 @@ class Lowering:
         n = self.communicator.ranks
         if task.kind == "send_recv":
             block = task.size_bytes
-            pairs = np.stack([np.arange(n), (np.arange(n) + 1) % n], axis=1) if n > 1 else np.zeros((0, 2), np.int64)
+            pairs = (
+                np.stack([np.arange(n), (np.arange(n) + 1) % n], axis=1) if n > 1 else np.zeros((0, 2), np.int64)
+            )
         else:
             block = task.size_bytes // n
             others = np.delete(np.arange(n), task.root)
@@ -234,7 +249,9 @@ class Lowering:
             channels,
             algorithm=f"sends {protocol.name.lower()}",
             base_ps=picoseconds(
-                costs.inside.launch + costs.inside.send + (costs.between.base if self.communicator.nodes > 1 else 0)
+                costs.inside.launch
+                + costs.inside.send
+                + (costs.between.base if self.communicator.nodes > 1 else 0)
             ),
             wire_bytes=wire,
             data_bytes=data,
@@ -271,6 +288,3 @@ def program(communications: list[Communication], ranks: int, *, name: str = "ncc
         number = builder.communication(communication, [actor])
         last = [builder.communicate(number, builder.label(communication.name, "other"), after=last)]
     return builder.build()
-
-
-__all__ = ["Choice", "Graph", "I32", "Lowering", "lower", "program", "share", "share_start"]

@@ -46,10 +46,13 @@ class Task:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ConfigError(f"got {self.kind!r}, expected one of {', '.join(KINDS)}{did_you_mean(self.kind, KINDS)}")
+            raise ConfigError(
+                f"got {self.kind!r}, expected one of {', '.join(KINDS)}{did_you_mean(self.kind, KINDS)}"
+            )
         if self.size_bytes < 1 or self.element_bytes < 1 or self.size_bytes % self.element_bytes:
             raise ConfigError(
-                f"got {self.size_bytes} bytes of elements of {self.element_bytes}, expected at least one and no part"
+                f"got {self.size_bytes} bytes of elements of {self.element_bytes}, expected at least one "
+                "and no part"
             )
 
     def check(self, ranks: int) -> None:

@@ -7,8 +7,8 @@
   (`NCCL_NET_GDR_LEVEL`: PXB, P2C from 2.27); without, bytes are staged in host memory on either side.
   **PXN**: a GPU far from the adapter hands its data to a neighbour next to it over NVLink.
 - **NET/Socket**: TCP/IP over the same wires. Bytes pass host memory, are copied into the kernel and out of it, and
-  cost a core per byte at either end (`tcp_send`, `tcp_receive` of the processor: system calls, protocol, interrupts,
-  copies). One thread serves all of a rank's connections unless NCCL_SOCKET_NTHREADS starts more.
+  cost a core per byte at either end (`tcp_send`, `tcp_receive` of the processor: system calls, protocol,
+  interrupts, copies). One thread serves all of a rank's connections unless NCCL_SOCKET_NTHREADS starts more.
 
 Source: NCCL 2.30.7, src/transport and src/graph/paths.cc.
 """
@@ -143,20 +143,20 @@ class Transports:
         plane = self.fabric.node_plane[self.fabric.nic_node]
         nic_in = self.head_adapter(target, channel, graph)
         nic_out = self.head_adapter(source, channel, graph)
-        if graph is None and self.communicator.settings.p2p_pxn_level and not self.communicator.settings.pxn_disable:
+        if (
+            graph is None
+            and self.communicator.settings.p2p_pxn_level
+            and not self.communicator.settings.pxn_disable
+        ):
             nic_out = self._same_rail(a, b, nic_in, nic_out)
         if plane[nic_out] != plane[nic_in]:
-            shared = [
-                (x, y) for x in self.adapters_near(a) for y in self.adapters_near(b) if plane[x] == plane[y]
-            ]
+            shared = [(x, y) for x in self.adapters_near(a) for y in self.adapters_near(b) if plane[x] == plane[y]]
             if not shared:
                 names = self.fabric.node_name(b), self.fabric.node_name(a)
                 raise ConfigError(f"{names[0]} cannot be reached from {names[1]}", key="cluster")
             nic_out, nic_in = shared[0]
         if self.conditions.network == Network.SOCKET:
-            return Route(
-                Transport.NET_SOCKET, self.distance.cpu_of(a), nic_out, nic_in, self.distance.cpu_of(b)
-            )
+            return Route(Transport.NET_SOCKET, self.distance.cpu_of(a), nic_out, nic_in, self.distance.cpu_of(b))
         helper = self._helper(a, nic_out)
         sender = a if helper is None else helper
         gdr = self._gdr(sender, nic_out, reads=True), self._gdr(b, nic_in, reads=False)
@@ -181,7 +181,9 @@ class Transports:
         """A GPU's adapter: of those equally near that serve it, channels take turns."""
         near = self.adapters_near(gpu)
         closest = self.distance(gpu, int(self.fabric.nic_node[near[0]]))
-        rails = [n for n in near if self.distance(gpu, int(self.fabric.nic_node[n])) == closest and self._serves(n, gpu)]
+        rails = [
+            n for n in near if self.distance(gpu, int(self.fabric.nic_node[n])) == closest and self._serves(n, gpu)
+        ]
         return rails[channel % len(rails)] if rails else near[0]
 
     def _serves(self, nic: int, gpu: int) -> bool:
@@ -209,7 +211,9 @@ class Transports:
             return None
         node = int(self.fabric.nic_node[nic])
         near = PathType.P2C if settings.pxn_c2c else PathType.PXB
-        if self.distance(gpu, node) <= near and (self._serves(nic, gpu) or self.distance(gpu, node) <= PathType.PIX):
+        if self.distance(gpu, node) <= near and (
+            self._serves(nic, gpu) or self.distance(gpu, node) <= PathType.PIX
+        ):
             return None
         members = self.communicator.rank_node
         host = self.fabric.node_host[gpu]
@@ -219,12 +223,17 @@ class Transports:
             for p in peers
             if p != gpu and self.distance(p, node) <= near and self.distance(gpu, p) <= PathType.NVL
         ]
-        if not found or self.distance(min(found, key=lambda p: self.distance(p, node)), node) >= self.distance(gpu, node):
+        if not found or self.distance(min(found, key=lambda p: self.distance(p, node)), node) >= self.distance(
+            gpu, node
+        ):
             return None
         return int(min(found, key=lambda p: (not self._serves(nic, p), self.distance(p, node), p)))
 
     def _gdr(self, gpu: int, nic: int, *, reads: bool) -> bool:
-        if not self.conditions.gpudirect(gpu) or self.distance(gpu, int(self.fabric.nic_node[nic])) > self.gdr_level():
+        if (
+            not self.conditions.gpudirect(gpu)
+            or self.distance(gpu, int(self.fabric.nic_node[nic])) > self.gdr_level()
+        ):
             return False
         if not reads:
             return True
@@ -278,7 +287,10 @@ class Transports:
         ]
         return Connections(
             cost_ps=column(
-                [0 if self._free(r, row) else picoseconds(hop[r.way]) for r, row in zip(routes, distinct, strict=True)],
+                [
+                    0 if self._free(r, row) else picoseconds(hop[r.way])
+                    for r, row in zip(routes, distinct, strict=True)
+                ],
                 np.int64,
             ),
             out=column([r.out for r in routes], np.int32),
@@ -308,12 +320,16 @@ class Transports:
         return bool(np.isin(row[3:5], HUBS).any()) or route.transport == Transport.SELF
 
     def _core_ps(self, route: Route) -> tuple[float, float]:
-        """Core time for a byte, sending and receiving, in ps. Raises ConfigError where the catalog has no figure."""
+        """Core time for a byte, sending and receiving, in ps. Raises ConfigError where the catalog has no
+        figure.
+        """
         found = []
         for node, figure in ((route.out, "tcp_send"), (route.into, "tcp_receive")):
             name = self.fabric.type_names[self.fabric.node_type[node]]
             rate = getattr(catalog.chip(name), figure) if name else None
             if rate is None:
-                raise ConfigError(f"{name or 'an unknown processor'} has no {figure} in the catalog", key="NCCL_NET")
+                raise ConfigError(
+                    f"{name or 'an unknown processor'} has no {figure} in the catalog", key="NCCL_NET"
+                )
             found.append(8 * PS_PER_S / rate.value)
         return found[0], found[1]

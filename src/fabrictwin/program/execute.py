@@ -142,7 +142,7 @@ def _play(
         if place < 0 and reduces:
             reduces = bool(landed[place][where].any())  # the first only lands
             landed[place][where] = True
-        np.copyto(into, reduce(into, payload) if reduces else payload)  # type: ignore[arg-type]
+        np.copyto(into, reduce(into, payload) if reduces else payload)
         arrived += 1
         for later in nexts[next_start[i] : next_start[i + 1]]:
             waits_for[later] -= 1

@@ -7,13 +7,14 @@ to even, after every step, as hardware does that adds in float32 and stores 16 b
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.errors import ConfigError, did_you_mean
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 Reduction = Callable[[Array, Array], Array]
 
 BFLOAT16 = "bf16"
@@ -60,6 +61,7 @@ def divide(values: Array, count: int, number: str) -> Array:
     if number == BFLOAT16:
         return to_bfloat16(from_bfloat16(values.astype(np.uint16)) / np.float32(count))
     if np.issubdtype(values.dtype, np.integer):
-        whole = values.astype(np.int64)
-        return (np.sign(whole) * (np.abs(whole) // count)).astype(values.dtype)
-    return (values / values.dtype.type(count)).astype(values.dtype)
+        cut: Array = np.where(values < 0, -(-values // count), values // count).astype(values.dtype)
+        return cut
+    part: Array = (values / values.dtype.type(count)).astype(values.dtype)
+    return part

@@ -21,8 +21,8 @@ With n ranks, payload P, chunk c (at most P), latency a per hop and rate r on ev
       reduce-scatter      L a + (n-1) P/(n r)            L the binary logarithm of n, rounded up
 
 A tree may have seats that are no ranks: reduction and multicast in NVSwitches and switches, which pass a chunk on
-while it comes in and so count as hops, not as stores. PAT's trees are binomial, one a rank, with its far hops first
-(`PatAGAlgorithm` in NCCL's collectives.h); each rank sends n - 1 blocks in L hops of different lengths.
+while it comes in and so count as hops, not as stores. PAT's trees are binomial, one a rank, with its far hops
+first (`PatAGAlgorithm` in NCCL's collectives.h); each rank sends n - 1 blocks in L hops of different lengths.
 
 The ring forms are those of Patarasuk and Yuan (2009); the pipelined chain and tree those of Sanders, Speck
 and Träff (2009). A shard that does not divide differs by one element (`Channels.element_bytes`): the first
@@ -87,7 +87,7 @@ class Sends:
         return len(self.step)
 
 
-def scratch(row: int | I32) -> I32:
+def scratch(row: npt.ArrayLike) -> I32:
     """What stands for the scratch memory of a seat, by its row of `Channels.ranks`, among sources and targets."""
     return np.asarray(-1 - np.asarray(row), np.int32)
 
@@ -174,16 +174,17 @@ def edges(channels: Channels) -> Edges:
     source, target, size = np.concatenate(sources), np.concatenate(targets), np.concatenate(sizes)
     channel = seats.channel[source]
     order = np.argsort(channel, kind="stable")
-    source, target = source[order].astype(np.int32), target[order].astype(np.int32)
+    source_row: I32 = source[order].astype(np.int32)
+    target_row: I32 = target[order].astype(np.int32)
     return Edges(
         channel=channel[order],
-        source=channels.ranks[source],
-        target=channels.ranks[target],
+        source=channels.ranks[source_row],
+        target=channels.ranks[target_row],
         size_bytes=size[order],
-        source_seat=channels.seats[source],
-        target_seat=channels.seats[target],
-        source_row=source,
-        target_row=target,
+        source_seat=channels.seats[source_row],
+        target_seat=channels.seats[target_row],
+        source_row=source_row,
+        target_row=target_row,
     )
 
 
@@ -432,7 +433,7 @@ def _tree_sends(channels: Channels, c: int, pattern: Pattern) -> Sends:
     n = high - low
     ranks, parent, seat = channels.ranks[low:high], channels.parent[low:high], channels.seats[low:high]
     place = np.where(seat == Seat.RANK, ranks, scratch(np.arange(low, high)))
-    depth = path_sum(parent, np.ones(n, np.int64))
+    depth = path_sum(parent.astype(np.int64), np.ones(n, np.int64))
     deepest = int(depth.max())
     offset, payload = int(channels.offset_bytes[c]), int(channels.payload_bytes[c])
     chunk = min(int(chunk_sizes(channels)[c]), payload)

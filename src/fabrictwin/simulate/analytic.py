@@ -70,7 +70,7 @@ class IdealNetwork:
 def _leaf_time(network: IdealNetwork, found: EndToEnd, rows: slice, size: I64) -> float:
     """Time in ps that the busiest leaf's up-links need for what leaves or enters it."""
     source, destination = found.source_nic[rows], found.destination_nic[rows]
-    far = np.flatnonzero(source != NONE)
+    far = np.flatnonzero((source != NONE) & (destination != NONE))  # what switches reduce knows its own links
     if not len(far):
         return 0.0
     out, into = network.leaf[source[far]], network.leaf[destination[far]]
@@ -117,6 +117,33 @@ class AnalyticSession(FlowSession):
         bound, found = bind(communications, rank_node, self.fabric, self.finder)
         return self._durations(bound, found, communications)
 
+    def terms(self, communication: Communication, rank_node: I32) -> tuple[float, I64]:
+        """(what its bytes need, [channels] its latency without its chunks' own cost), in ps."""
+        bound, found = bind([communication], rank_node, self.fabric, self.finder)
+        from fabrictwin.program import patterns
+
+        chunks = -(-bound.size_bytes // patterns.chunk_sizes(communication.channels))
+        latency = bound.fill_ps - chunks * communication.chunk_cost_ps
+        return self._drain(bound, found, communication, np.arange(len(bound.size_bytes)), slice(None)), latency
+
+    def _drain(self, bound: Bound, found: EndToEnd, communication: Communication, mine: I64, rows: slice) -> float:
+        """What the busiest resource needs for the bytes of the channels `mine`, whose edges are `rows`, in ps."""
+        from fabrictwin.program import patterns
+
+        uses = np.arange(bound.use_start[mine[0]], bound.use_start[mine[-1] + 1])
+        of_channel = np.repeat(mine, np.diff(bound.use_start)[mine])
+        demand = bound.use_coefficient[uses] * bound.size_bytes[of_channel]
+        resource, inverse = np.unique(bound.use_resource[uses], return_inverse=True)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            needed = np.bincount(inverse, weights=demand, minlength=len(resource)) / self._capacity[resource]
+            alone = bound.size_bytes[mine] / bound.limit[mine]
+        drain = float(max(needed.max(initial=0.0), alone.max(initial=0.0)))
+        edges = patterns.edges(communication.channels)
+        drain = max(drain, _leaf_time(self._network, found, rows, edges.size_bytes))
+        if not np.isfinite(drain):
+            raise ConfigError(f"{communication.name}: a link on its way carries nothing", key="faults")
+        return drain
+
     def _durations(self, bound: Bound, found: EndToEnd, communications: Sequence[Communication]) -> I64:
         """[communications] closed-form durations in ps."""
         from fabrictwin.program import patterns
@@ -131,17 +158,7 @@ class AnalyticSession(FlowSession):
             edge_at += len(edges)
             if not len(mine):
                 continue
-            uses = np.arange(bound.use_start[mine[0]], bound.use_start[mine[-1] + 1])
-            of_channel = np.repeat(mine, np.diff(bound.use_start)[mine])
-            demand = bound.use_coefficient[uses] * bound.size_bytes[of_channel]
-            resource, inverse = np.unique(bound.use_resource[uses], return_inverse=True)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                needed = np.bincount(inverse, weights=demand, minlength=len(resource)) / self._capacity[resource]
-                alone = bound.size_bytes[mine] / bound.limit[mine]
-            drain = float(max(needed.max(initial=0.0), alone.max(initial=0.0)))
-            drain = max(drain, _leaf_time(self._network, found, rows, edges.size_bytes))
-            if not np.isfinite(drain):
-                raise ConfigError(f"{communication.name}: a link on its way carries nothing", key="faults")
+            drain = self._drain(bound, found, communication, mine, rows)
             size = np.maximum(bound.size_bytes[mine], 1)
             fill = bound.fill_ps[mine] + np.ceil(bound.fill_bytes[mine] * drain / size)
             result[i] = int(np.ceil(drain)) + int(fill.max(initial=0.0))

@@ -1,14 +1,14 @@
 """Communications bound to a fabric: which resources each channel uses, and what it takes beside its bytes.
 
 Resources are the fabric's ports (bytes), the adapters' message engines (messages), then for every node its memory
-(bytes), its cores and the thread that serves a rank's sockets (time). A channel moves all of its edges at one rate;
-per byte of its busiest edge it uses `coefficient` of each resource that it crosses.
+(bytes), its cores and the thread that serves a rank's sockets (time). A channel moves all of its edges at one
+rate; per byte of its busiest edge it uses `coefficient` of each resource that it crosses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -139,14 +139,13 @@ def _find(
         for e, c, s in zip(edges, communications, simple, strict=True)
         if not s
     ]
+    names = [f.name for f in fields(Connections)]
     special = Travellers(
-        *(
-            np.concatenate([getattr(p, name) for p in parts])
-            for name in ("source", "target", "source_seat", "target_seat")
-        ),
-        Connections(
-            *(np.concatenate([getattr(p.how, name) for p in parts]) for name in Connections.__annotations__)
-        ),
+        source=np.concatenate([p.source for p in parts]),
+        target=np.concatenate([p.target for p in parts]),
+        source_seat=np.concatenate([p.source_seat for p in parts]),
+        target_seat=np.concatenate([p.target_seat for p in parts]),
+        how=Connections(**{name: np.concatenate([getattr(p.how, name) for p in parts]) for name in names}),
     )
     guided, uses = travel(special, fabric, finder, entropy)
     plain_rows, special_rows = rows(True), rows(False)
@@ -172,7 +171,7 @@ def _find(
         scatter("destination_nic"),
     )
     default = plain(total)
-    for name in Connections.__annotations__:
+    for name in names:
         getattr(default, name)[special_rows] = getattr(special.how, name)
     return found, Uses(special_rows[uses.edge], uses.resource, uses.amount), default
 
@@ -231,9 +230,7 @@ def bind(
     # uses: ports by their share of each edge, and the message engine at either end of a network edge
     leaves = np.flatnonzero(found.source_nic != NONE)
     enters = np.flatnonzero(found.destination_nic != NONE)
-    use_channel = np.concatenate(
-        [channel[found.edge], channel[leaves], channel[enters], channel[beside.edge]]
-    )
+    use_channel = np.concatenate([channel[found.edge], channel[leaves], channel[enters], channel[beside.edge]])
     resource = np.concatenate(
         [
             found.port,

@@ -52,7 +52,9 @@ class Uses:
 
 @dataclass(frozen=True)
 class Travellers:
-    """E edges that do not take the shortest way, with fabric nodes; NONE where an end is no node but NVSwitches."""
+    """E edges that do not take the shortest way, with fabric nodes; NONE where an end is no node but
+    NVSwitches.
+    """
 
     source: I32
     target: I32
