@@ -1,26 +1,21 @@
-"""Communicators made by hand: rings host after host, trees over hosts, every GPU with the adapter of its rail."""
+"""Communicators that tests share: as NCCL would find them, or cut to fewer GPUs with rings and trees made by hand."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from clusters import blueprint
 
-from fabrictwin.nccl.communicator import (
-    Algorithm,
-    Communicator,
-    Graph,
-    PathType,
-    Rings,
-    Trees,
-)
-from fabrictwin.nccl.settings import Settings, read_settings
+from fabrictwin.nccl.communicator import Communicator, NvlsTrees, Rings, Trees, initialise
+from fabrictwin.nccl.connect import nvls_trees
+from fabrictwin.nccl.graph import Algorithm
+from fabrictwin.nccl.settings import read_settings
 from fabrictwin.program import collectives
 from fabrictwin.program.program import NONE
-from fabrictwin.twin.twin import Twin
-
-CAPABILITY = {"dgx-a100": 80, "dgx-h100": 90, "dgx-h200": 90, "dgx-b200": 100, "gb200-nvl72": 100}
+from fabrictwin.twin import Twin
 
 
 @cache
@@ -31,70 +26,57 @@ def twin_of(host: str = "dgx-h100", hosts: int = 1, technology: str = "infiniban
     return Twin(blueprint(hosts, host, technology=technology, switch=switch))
 
 
+@cache
+def _whole(twin: Twin, version: str, environment: tuple[tuple[str, str], ...]) -> Communicator:
+    return initialise(twin, settings=read_settings(dict(environment)), version=version)
+
+
 def communicator(
     host: str = "dgx-h100",
     hosts: int = 1,
     *,
     gpus: int | None = None,
-    channels: int = 16,
     twin: Twin | None = None,
-    settings: Settings | None = None,
+    version: str = "2.27.7",
     **environment: str,
 ) -> Communicator:
-    """`gpus` of every host, all by default."""
-    twin = twin or twin_of(host, hosts)
-    fabric = twin.fabric
-    nodes: np.ndarray = np.concatenate(
-        [fabric.gpu_node[fabric.node_host[fabric.gpu_node] == h][:gpus] for h in range(hosts)]
-    ).astype(np.int32)
-    node_of_rank = fabric.node_host[nodes].astype(np.int32)
-    local = np.concatenate([np.arange((node_of_rank == h).sum()) for h in range(hosts)]).astype(np.int32)
-    per = len(nodes) // hosts
-    rings = np.array([collectives._ring(node_of_rank.astype(np.int64), c)[0] for c in range(channels)], np.int32)
-    up = np.array([collectives._tree(node_of_rank.astype(np.int64), c)[1] for c in range(channels)], np.int32)
-    down = np.full((channels, len(nodes), 3), NONE, np.int32)
-    intra = np.stack(
-        [[np.roll(np.flatnonzero(node_of_rank == h), -c) for c in range(per)] for h in range(hosts)]
-    ).astype(np.int32)
-    inter = np.full((hosts, per, 2), NONE, np.int32)  # none: every rank uses the adapter that is its own
-    capability = CAPABILITY.get(host, 90)
+    """All GPUs, or `gpus` of every host. Every algorithm has a graph: where NCCL finds none, the ring's."""
+    found = _whole(twin or twin_of(host, hosts), version, tuple(sorted(environment.items())))
+    if gpus is not None:
+        found = _cut(found, gpus)
+    ring = found.graphs[Algorithm.RING]
+    graphs = {a: found.graphs.get(a, replace(ring, algorithm=a)) for a in Algorithm}
+    more: dict[str, Any] = {"graphs": graphs}
+    if gpus is not None or found.nvls_trees is None:
+        heads = np.array([np.flatnonzero(found.node_of_rank == node) for node in range(found.nodes)], np.int32)
+        more["nvls_trees"] = NvlsTrees(heads, *nvls_trees(heads, found.ranks))
+    return replace(found, **more)
+
+
+def _cut(whole: Communicator, gpus: int) -> Communicator:
+    """The first GPUs of every host: rings host after host, trees over hosts with a chain inside."""
+    keep = np.flatnonzero(whole.local_rank < gpus)
+    node = whole.node_of_rank[keep].astype(np.int64)
+    count = 2 * gpus
+    order = np.array([collectives._ring(node, c)[0] for c in range(count)], np.int32)
+    up = np.array([collectives._tree(node, c)[1] for c in range(count)], np.int32)
+    members = [np.flatnonzero(node == n) for n in range(whole.nodes)]
+    intra = np.array([[np.roll(m, -c) for c in range(gpus)] for m in members], np.int32)
+    inter = np.full((whole.nodes, gpus, 2), NONE, np.int32)  # every rank uses the adapter that is its own
     graphs = {
-        algorithm: Graph(
-            algorithm=algorithm,
-            channels=per,
-            bw_intra=20.0,
-            bw_inter=40.0,
-            type_intra=PathType.NVL,
-            type_inter=PathType.PIX,
-            same_channels=True,
-            cross_nic=0,
-            intra=intra,
-            inter=inter,
-            **({"pattern": _pattern(), "latency_inter": 0.0} if "pattern" in Graph.__annotations__ else {}),
-        )
-        for algorithm in Algorithm
+        a: replace(graph, channels=gpus, intra=intra, inter=inter)
+        for a, graph in whole.graphs.items()
+        if a in (Algorithm.RING, Algorithm.TREE)
     }
-    return Communicator(
-        twin=twin,
-        version="2.27.7",
-        settings=settings or read_settings(environment),
-        rank_node=nodes,
-        node_of_rank=node_of_rank,
-        local_rank=local,
-        nodes=hosts,
-        compute_capability=capability,
-        cpu="intel",
+    return replace(
+        whole,
+        rank_node=whole.rank_node[keep],
+        node_of_rank=whole.node_of_rank[keep],
+        local_rank=whole.local_rank[keep],
+        device_of_rank=whole.device_of_rank[keep],
         graphs=graphs,
-        rings=Rings(rings),
-        trees=Trees(up, down),
-        channels=channels,
-        nvls_channels=channels,
-        p2p_channels=32,
-        p2p_channels_per_peer=8,
+        rings=Rings(order),
+        trees=Trees(up, np.full((*up.shape, 3), NONE, np.int32)),
+        channels=count,
+        nvls_channels=count,
     )
-
-
-def _pattern() -> object:
-    from fabrictwin.nccl.graph import Pattern
-
-    return Pattern.RING

@@ -1,4 +1,4 @@
-"""NCCL's tasks lowered: real data against numpy, bytes on every link against closed forms, engines against each
+"""NCCL tasks lowered: real data against numpy, bytes on links against closed forms, engines against each other."""
 other.
 """
 
@@ -11,7 +11,7 @@ import pytest
 from nccl_machines import communicator
 
 from fabrictwin.errors import ConfigError
-from fabrictwin.nccl.communicator import Algorithm, Protocol
+from fabrictwin.nccl.graph import Algorithm, Protocol
 from fabrictwin.nccl.lower import lower
 from fabrictwin.nccl.tasks import KINDS, Task
 from fabrictwin.program import patterns

@@ -7,7 +7,8 @@ them for small operations. Source: NCCL 2.30.7, src/enqueue.cc, `calcCollChunkin
 
 from __future__ import annotations
 
-from fabrictwin.nccl.communicator import Algorithm, Communicator, Protocol
+from fabrictwin.nccl.communicator import Communicator
+from fabrictwin.nccl.graph import Algorithm, Protocol
 from fabrictwin.nccl.tasks import Task
 
 STEPS = 8

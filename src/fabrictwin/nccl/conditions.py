@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.fabric.fabric import I32, NONE, Fabric
 from fabrictwin.nccl.communicator import Communicator
 
 SRD_PATHS = (
@@ -41,9 +41,8 @@ class Cause:
 NO_PEER_MEMORY = "no-gpudirect-module"
 LOCKED_MEMORY = "locked-memory"
 NO_DEVICES = "no-rdma-devices"
-ACS = "acs"
 BAD_GID = "wrong-gid"
-CAUSES = (NO_PEER_MEMORY, LOCKED_MEMORY, NO_DEVICES, ACS, BAD_GID)
+CAUSES = (NO_PEER_MEMORY, LOCKED_MEMORY, NO_DEVICES, BAD_GID)
 
 
 @dataclass(frozen=True)
@@ -51,24 +50,22 @@ class Conditions:
     """Of one communicator's hosts."""
 
     fabric: Fabric
+    rank_node: I32
     settings: Any
     causes: tuple[Cause, ...] = field(default=())
 
     @classmethod
     def of(cls, communicator: Communicator, causes: tuple[Cause, ...] = ()) -> Conditions:
-        return cls(communicator.twin.fabric, communicator.settings, causes)
+        return cls(communicator.twin.fabric, communicator.rank_node, communicator.settings, causes)
 
     def has(self, kind: str, host: int) -> bool:
         """Whether something is wrong on a host."""
         name = self.fabric.host_names[host]
         return any(c.kind == kind and (not c.hosts or name in c.hosts) for c in self.causes)
 
-    def acs(self, gpu: int) -> bool:
-        return self.has(ACS, int(self.fabric.node_host[gpu]))
-
-    def gpudirect(self, gpu: int) -> bool:
-        """Whether adapters can reach GPU memory at all."""
-        return not self.has(NO_PEER_MEMORY, int(self.fabric.node_host[gpu]))
+    def gpudirect(self, rank: int) -> bool:
+        """Whether adapters of a rank's host can reach GPU memory at all."""
+        return not self.has(NO_PEER_MEMORY, int(self.fabric.node_host[self.rank_node[rank]]))
 
     @cached_property
     def _usable(self) -> dict[int, tuple[int, ...]]:

@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from fabrictwin.nccl.communicator import Algorithm, Communicator, Protocol
+from fabrictwin.nccl.communicator import Communicator
+from fabrictwin.nccl.graph import Algorithm, Protocol
 from fabrictwin.units import PS_PER_US
 
 Three = tuple[float, float, float]  # LL, LL128, Simple

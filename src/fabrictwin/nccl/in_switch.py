@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
-from fabrictwin.nccl.communicator import Algorithm, Communicator
+from fabrictwin.nccl.communicator import Communicator
+from fabrictwin.nccl.graph import Algorithm
 from fabrictwin.nccl.tasks import Task
 from fabrictwin.nccl.transport import Transports
-from fabrictwin.program.collectives import double_binary_tree
 from fabrictwin.program.patterns import share, share_start
 from fabrictwin.program.program import Channels, Pattern, Seat
 
@@ -193,15 +193,18 @@ def _tree(
         leaves = [network.leaf(transports.head_adapter(int(rank), channel, graph)) for rank in heads]
         above = network.grow(tree, leaves, turn=channel)
     order = np.arange(len(heads))
+    parent = np.full(len(heads), NONE, np.int64)
     if algorithm == Algorithm.NVLS_TREE:
-        parent = double_binary_tree(len(heads))[half]
+        between = communicator.nvls_trees
+        if between is None:
+            raise ConfigError("got NVLS tree, expected NVLS on several hosts", key="NCCL_ALGO")
+        up = between.up[half][heads]
+        parent = np.where(up == NONE, NONE, communicator.node_of_rank[np.maximum(up, 0)]).astype(np.int64)
         order = np.argsort([_depth(parent, i) for i in range(len(heads))], kind="stable")
     place = np.full(len(heads), NONE, np.int64)
     for node in order.tolist():
-        up = above[node]
-        if algorithm == Algorithm.NVLS_TREE:
-            up = int(place[parent[node]]) if parent[node] != NONE else NONE
-        place[node] = _host(tree, communicator, algorithm, node, int(heads[node]), up, gathers)
+        over = above[node] if parent[node] == NONE else int(place[parent[node]])
+        place[node] = _host(tree, communicator, algorithm, node, int(heads[node]), over, gathers)
     return tree
 
 

@@ -23,8 +23,9 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I64, NONE
 from fabrictwin.nccl import in_switch
 from fabrictwin.nccl.chunks import chunk_bytes, send_parts
-from fabrictwin.nccl.communicator import Algorithm, Communicator, Protocol
+from fabrictwin.nccl.communicator import Communicator
 from fabrictwin.nccl.costs import WIRE, Costs, calibration, picoseconds
+from fabrictwin.nccl.graph import Algorithm, Protocol
 from fabrictwin.nccl.tasks import POINT_TO_POINT, Task
 from fabrictwin.nccl.transport import Transports
 from fabrictwin.program import patterns

@@ -10,7 +10,8 @@
   cost a core per byte at either end (`tcp_send`, `tcp_receive` of the processor: system calls, protocol,
   interrupts, copies). One thread serves all of a rank's connections unless NCCL_SOCKET_NTHREADS starts more.
 
-Source: NCCL 2.30.7, src/transport and src/graph/paths.cc.
+How far devices are apart and what follows for P2P, GPUDirect RDMA and PXN is `nccl.paths`; what of it settings and
+the state of hosts take away is `nccl.conditions`. Source: NCCL 2.30.7, src/transport and src/graph/paths.cc.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, NONE
-from fabrictwin.nccl.communicator import Algorithm, Communicator, Graph, PathType, Protocol
+from fabrictwin.fabric.fabric import I32, NONE, Fabric, NodeKind
+from fabrictwin.nccl.communicator import Communicator
 from fabrictwin.nccl.conditions import Conditions, Network
 from fabrictwin.nccl.costs import Costs, picoseconds
-from fabrictwin.nccl.distance import Distances
+from fabrictwin.nccl.graph import Algorithm, Graph, PathType, Protocol
 from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import HUBS, Connections, Seat
 
@@ -70,11 +71,10 @@ class Transports:
 
     def __init__(self, communicator: Communicator, conditions: Conditions | None = None) -> None:
         self.communicator = communicator
-        self.fabric = communicator.twin.fabric
-        self.distance = Distances(self.fabric)
+        self.fabric: Fabric = communicator.twin.fabric
         self.conditions = conditions or Conditions.of(communicator)
         self._routes: dict[tuple[int, int, int, int], Route] = {}
-        self._near: dict[int, list[int]] = {}
+        self._memory: dict[tuple[int, int], int] = {}
 
     # ------------------------------------------------------------------ choice
 
@@ -86,165 +86,106 @@ class Transports:
         return self._routes[key]
 
     def _open(self, source: int, target: int, graph: Graph | None, channel: int) -> Route:
-        a, b = (int(self.communicator.rank_node[r]) for r in (source, target))
-        if a == b:
+        communicator = self.communicator
+        if source == target:
             return Route(Transport.SELF)
-        if self.fabric.node_host[a] == self.fabric.node_host[b]:
-            apart = self.distance(a, b)
-            if apart <= self.p2p_level(a) and not (apart > PathType.NVL and self.conditions.acs(a)):
-                return Route(Transport.P2P_NVLINK if apart <= PathType.NVB else Transport.P2P_PCIE)
-            if not self.communicator.settings.shm_disable:
-                return Route(Transport.SHM, out=self.distance.cpu_of(a))
+        if communicator.node_of_rank[source] == communicator.node_of_rank[target]:
+            if communicator.direct(source, target):
+                near = communicator.path(source, target).type <= PathType.NVB
+                return Route(Transport.P2P_NVLINK if near else Transport.P2P_PCIE)
+            if not communicator.settings.shm_disable:
+                return Route(Transport.SHM, out=self.memory(source))
         return self._network(source, target, graph, channel)
 
-    def p2p_level(self, gpu: int) -> PathType:
-        """How far apart GPUs of a host may be for direct access."""
-        given: PathType | None = self.communicator.settings.p2p_limit
-        if given is not None:
-            return given
-        host = self.fabric.node_host[gpu]
-        few = len(self.fabric.templates[self.fabric.host_template[host]].gpus) <= 2
-        return PathType.SYS if self.communicator.cpu == "amd" and few else PathType.PXB
+    def memory(self, rank: int) -> int:
+        """The processor whose memory is nearest to a rank's GPU: it crosses the fewest links to it."""
+        fabric, gpu = self.fabric, int(self.communicator.rank_node[rank])
+        host = int(fabric.node_host[gpu])
+        first, which = int(fabric.host_node_start[host]), int(fabric.host_template[host])
+        if (which, gpu - first) not in self._memory:
+            template = fabric.templates[which]
+            paths, n = template.paths, len(template.node_kind)
+            cpus = np.flatnonzero(template.node_kind == NodeKind.CPU).tolist()
 
-    def gdr_level(self) -> PathType:
-        """How far an adapter and a GPU may be apart for GPUDirect RDMA."""
-        settings = self.communicator.settings
-        given: PathType | None = settings.net_gdr_level
-        if given is not None:
-            return given
-        return PathType.P2C if settings.net_gdr_c2c else PathType.PXB
+            def links(cpu: int) -> int:
+                way = int(paths.pair_start[(gpu - first) * n + cpu])
+                return int(paths.hop_start[way + 1] - paths.hop_start[way])
 
-    def adapters_near(self, gpu: int) -> list[int]:
-        """The adapters that NCCL may use, of a GPU's host, nearest first. Raises ConfigError for none."""
-        if gpu not in self._near:
-            fabric, host = self.fabric, int(self.fabric.node_host[gpu])
-            usable = self.conditions.adapters(host)
-            if not len(usable):
-                raise ConfigError(
-                    f"host {fabric.host_names[host]} has no adapter that NCCL may use", key="NCCL_IB_HCA"
-                )
-            template = fabric.templates[int(fabric.host_template[host])]
-            first = int(np.searchsorted(fabric.node_host[fabric.nic_node], host))
-            rail = template.nic_rail[np.asarray(usable) - first]
-            local = np.flatnonzero(template.gpus == gpu - int(fabric.host_node_start[host]))
-            order = sorted(
-                range(len(usable)),
-                key=lambda k: (
-                    self.distance(gpu, int(fabric.nic_node[usable[k]])),
-                    not (len(local) and rail[k] == local[0]),
-                    usable[k],
-                ),
-            )
-            self._near[gpu] = [int(usable[k]) for k in order]
-        return self._near[gpu]
+            self._memory[which, gpu - first] = min(cpus, key=lambda cpu: (links(cpu), cpu))
+        return first + self._memory[which, gpu - first]
 
     def _network(self, source: int, target: int, graph: Graph | None, channel: int) -> Route:
-        a, b = (int(self.communicator.rank_node[r]) for r in (source, target))
-        plane = self.fabric.node_plane[self.fabric.nic_node]
+        communicator = self.communicator
         nic_in = self.head_adapter(target, channel, graph)
         nic_out = self.head_adapter(source, channel, graph)
-        if (
-            graph is None
-            and self.communicator.settings.p2p_pxn_level
-            and not self.communicator.settings.pxn_disable
-        ):
-            nic_out = self._same_rail(a, b, nic_in, nic_out)
-        if plane[nic_out] != plane[nic_in]:
-            shared = [(x, y) for x in self.adapters_near(a) for y in self.adapters_near(b) if plane[x] == plane[y]]
-            if not shared:
-                names = self.fabric.node_name(b), self.fabric.node_name(a)
-                raise ConfigError(f"{names[0]} cannot be reached from {names[1]}", key="cluster")
-            nic_out, nic_in = shared[0]
+        if graph is None:
+            nic_out = self._same_rail(source, target, nic_in, nic_out)
+        nic_out, nic_in = self._same_subnet(source, target, nic_out, nic_in)
         if self.conditions.network == Network.SOCKET:
-            return Route(Transport.NET_SOCKET, self.distance.cpu_of(a), nic_out, nic_in, self.distance.cpu_of(b))
-        helper = self._helper(a, nic_out)
-        sender = a if helper is None else helper
-        gdr = self._gdr(sender, nic_out, reads=True), self._gdr(b, nic_in, reads=False)
-        out = NONE if helper is None else helper
-        if not gdr[0]:
-            helper, out = None, self.distance.cpu_of(a)
-        into = NONE if gdr[1] else self.distance.cpu_of(b)
-        return Route(Transport.NET_IB, out, nic_out, nic_in, into, gdr, helper is not None)
+            return Route(Transport.NET_SOCKET, self.memory(source), nic_out, nic_in, self.memory(target))
+        proxy = communicator.proxy(source, nic_out)
+        gdr = (
+            self.conditions.gpudirect(proxy) and communicator.gpudirect(proxy, nic_out, send=True),
+            self.conditions.gpudirect(target) and communicator.gpudirect(target, nic_in, send=False),
+        )
+        out = NONE if proxy == source else int(communicator.rank_node[proxy])
+        return Route(
+            Transport.NET_IB,
+            out if gdr[0] else self.memory(source),
+            nic_out,
+            nic_in,
+            NONE if gdr[1] else self.memory(target),
+            gdr,
+            proxy != source,
+        )
+
+    def _same_subnet(self, source: int, target: int, nic_out: int, nic_in: int) -> tuple[int, int]:
+        """The adapters themselves where those are in one subnet; else the best that are. Raises ConfigError."""
+        plane = self.fabric.node_plane[self.fabric.nic_node]
+        if plane[nic_out] == plane[nic_in]:
+            return nic_out, nic_in
+        for out in self.adapters(source):
+            for into in self.adapters(target):
+                if plane[out] == plane[into]:
+                    return out, into
+        a, b = (self.fabric.node_name(int(self.communicator.rank_node[r])) for r in (source, target))
+        raise ConfigError(f"{b} cannot be reached from {a}: they are in different subnets", key="cluster")
+
+    def adapters(self, rank: int) -> list[int]:
+        """The adapters that a rank may use, its own first. Raises ConfigError for none."""
+        communicator, fabric = self.communicator, self.fabric
+        host = int(fabric.node_host[communicator.rank_node[rank]])
+        usable = self.conditions.adapters(host)
+        if not usable:
+            raise ConfigError(f"host {fabric.host_names[host]} has no adapter with a cable", key="cluster")
+        own = [n for n in communicator.adapters(rank) if n in usable]
+        return list(dict.fromkeys(own)) + [n for n in usable if n not in own]
 
     def head_adapter(self, rank: int, channel: int, graph: Graph | None) -> int:
         """The adapter of a rank on a channel: where the channel enters its host, or leaves it; else its own."""
-        gpu = int(self.communicator.rank_node[rank])
+        usable = self.conditions.adapters(int(self.fabric.node_host[self.communicator.rank_node[rank]]))
         if graph is not None and graph.channels and graph.inter.size:
             node, c = int(self.communicator.node_of_rank[rank]), channel % graph.channels
             side = 0 if graph.intra[node, c, 0] == rank else 1
             adapter = int(graph.inter[node, c, side])
-            if adapter != NONE and adapter in self.conditions.adapters(int(self.fabric.node_host[gpu])):
+            if adapter in usable:
                 return adapter
-        return self._own(gpu, channel)
+        own = [n for n in self.communicator.adapters(rank) if n in usable]
+        return own[channel % len(own)] if own else self.adapters(rank)[0]
 
-    def _own(self, gpu: int, channel: int) -> int:
-        """A GPU's adapter: of those equally near that serve it, channels take turns."""
-        near = self.adapters_near(gpu)
-        closest = self.distance(gpu, int(self.fabric.nic_node[near[0]]))
-        rails = [
-            n for n in near if self.distance(gpu, int(self.fabric.nic_node[n])) == closest and self._serves(n, gpu)
-        ]
-        return rails[channel % len(rails)] if rails else near[0]
-
-    def _serves(self, nic: int, gpu: int) -> bool:
-        fabric, host = self.fabric, int(self.fabric.node_host[gpu])
-        template = fabric.templates[int(fabric.host_template[host])]
-        first = int(np.searchsorted(fabric.node_host[fabric.nic_node], host))
-        rail = int(template.nic_rail[nic - first])
-        return rail != NONE and int(template.gpus[rail]) + int(fabric.host_node_start[host]) == gpu
-
-    def _same_rail(self, a: int, b: int, nic_in: int, otherwise: int) -> int:
-        """For sends: the sender's adapter on the rail of the receiver's, if a GPU next to it is on NVLink."""
-        fabric = self.fabric
-        hosts = [int(fabric.node_host[g]) for g in (a, b)]
+    def _same_rail(self, source: int, target: int, nic_in: int, otherwise: int) -> int:
+        """For sends: the adapter on the rail of the receiver's, where PXN (`NCCL_P2P_PXN_LEVEL`) leads to it."""
+        settings, fabric = self.communicator.settings, self.fabric
+        if settings.pxn_disable or not settings.p2p_pxn_level:
+            return otherwise
+        hosts = fabric.node_host[self.communicator.rank_node[[source, target]]]
         if fabric.host_template[hosts[0]] != fabric.host_template[hosts[1]]:
             return otherwise
-        first = np.searchsorted(fabric.node_host[fabric.nic_node], hosts)
+        first = np.searchsorted(fabric.nic_node, fabric.host_node_start[hosts])
         rail = int(nic_in - first[1] + first[0])
-        usable = rail in self.conditions.adapters(hosts[0]) and self._helper(a, rail) is not None
-        return rail if usable or self._serves(rail, a) else otherwise
-
-    def _helper(self, gpu: int, nic: int) -> int | None:
-        """PXN: a GPU next to the adapter, reached over NVLink, where this one is farther from it."""
-        settings = self.communicator.settings
-        if settings.pxn_disable:
-            return None
-        node = int(self.fabric.nic_node[nic])
-        near = PathType.P2C if settings.pxn_c2c else PathType.PXB
-        if self.distance(gpu, node) <= near and (
-            self._serves(nic, gpu) or self.distance(gpu, node) <= PathType.PIX
-        ):
-            return None
-        members = self.communicator.rank_node
-        host = self.fabric.node_host[gpu]
-        peers = members[self.fabric.node_host[members] == host].tolist()
-        found = [
-            p
-            for p in peers
-            if p != gpu and self.distance(p, node) <= near and self.distance(gpu, p) <= PathType.NVL
-        ]
-        if not found or self.distance(min(found, key=lambda p: self.distance(p, node)), node) >= self.distance(
-            gpu, node
-        ):
-            return None
-        return int(min(found, key=lambda p: (not self._serves(nic, p), self.distance(p, node), p)))
-
-    def _gdr(self, gpu: int, nic: int, *, reads: bool) -> bool:
-        if (
-            not self.conditions.gpudirect(gpu)
-            or self.distance(gpu, int(self.fabric.nic_node[nic])) > self.gdr_level()
-        ):
-            return False
-        if not reads:
-            return True
-        given = self.communicator.settings.net_gdr_read
-        if given is not None:
-            return bool(given)
-        # by default adapters read GPU memory where GPUs have NVLink
-        members = self.communicator.rank_node
-        mates = members[self.fabric.node_host[members] == self.fabric.node_host[gpu]].tolist()
-        linked = any(self.distance(gpu, m) == PathType.NVL for m in mates if m != gpu)
-        return linked or self.communicator.compute_capability >= 80
+        if rail not in self.conditions.adapters(int(hosts[0])):
+            return otherwise
+        return rail if rail == otherwise or self.communicator.proxy(source, rail) != source else otherwise
 
     # ------------------------------------------------------------------ as columns
 
