@@ -1,4 +1,4 @@
-"""Communicators that tests share: as NCCL would find them, or cut to fewer GPUs with rings and trees made by hand."""
+"""Communicators that tests share: as NCCL would find them, or cut to fewer GPUs with rings and trees by hand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""NCCL tasks lowered: real data against numpy, bytes on links against closed forms, engines against each other."""
-other.
-"""
+"""NCCL tasks lowered: real data against numpy, single sends against edges, what cannot be refused."""
 
 from __future__ import annotations
 
