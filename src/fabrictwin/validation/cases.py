@@ -31,6 +31,7 @@ class Case:
     unknown: str = ""  # what the source does not say, without which there is nothing to predict
     hardware: str = ""  # what errors are grouped by
     framework: str = ""
+    calibrates: bool = False  # a constant was fitted to it, so that what the twin says of it is no prediction
 
     @property
     def parallelism(self) -> str:
@@ -50,6 +51,7 @@ def _case(row: Row, data: Measurements) -> Case:
     found, hardware = data.texts.sets[row.set], data.texts.hardware[row.hardware]
     assumptions = (*hardware.assumptions, *found.assumptions)
     case = Case(row, None, assumptions, hardware=hardware.family, framework=found.framework)
+    case = replace(case, calibrates=row.row in found.calibrated_from)
     if found.unknown:
         return replace(case, unknown=found.unknown)
     training = training_section(row, found, data.texts.models[row.model])
@@ -94,6 +96,8 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
             parallel["context"] = settings["context"]
     if (row.ep or 1) > 1:
         parallel["ep"] = row.ep
+        if tp > 1:
+            parallel["expert_tp"] = 1
     if vp > 1 and pp > 1:
         parallel["vp"] = vp
     keys = {**model, "_name": row.model}
@@ -111,8 +115,14 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
     }
     if settings.get("attention"):
         section["attention"] = settings["attention"]
-    if settings.get("attention_throughput"):
-        section["attention_throughput"] = settings["attention_throughput"]
+    for key in ("attention_throughput", "attention_backward_throughput", "host", "compute_share"):
+        if settings.get(key):
+            section[key] = settings[key]
+    if row.row in found.eager:
+        section["kernels"] = "eager"
+    scaling = "block" if row.precision == "mxfp8" else settings.get("scaling")
+    if scaling and section["precision"] == "fp8":
+        section["scaling"] = scaling
     if settings.get("gradients"):
         section["gradients"] = {"algorithm": settings["gradients"]}
     if settings.get("sequence_parallel") and tp > 1:
@@ -122,7 +132,7 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
     elif settings.get("optimizer_sharding") and parallel["dp"] > 1:
         section["sharding"] = "zero-1"
     if settings.get("overlap"):
-        section["overlap"] = True
+        section["overlap"] = settings["overlap"]
     return section
 
 

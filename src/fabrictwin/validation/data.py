@@ -78,6 +78,8 @@ class Set(Section):
     vp: int | None = None
     kernels: str = ""  # whose attention, where it is not the catalog's
     settings: dict[str, Any] = {}
+    calibrated_from: tuple[str, ...] = ()  # rows that a constant was fitted to: no predictions
+    eager: tuple[str, ...] = ()  # rows whose kernels a compiler did not fuse
     selective: dict[str, Any] = {}  # settings beside `settings` where the row recomputes selectively
     assumptions: tuple[str, ...] = ()
     unknown: str = ""  # why no row of the set can be predicted

@@ -1,7 +1,7 @@
 """What the twin says of every published row, how far it is off, and what a calibration would make of it.
 
-Nothing is fitted. Beside the plain errors stands one declared calibration, to see how far a single number gets:
-for each hardware, one factor on throughput, the median of published over predicted on *all other* hardware. The
+Rows that a constant was fitted to (`calibrated_from` in training.yaml) are told apart and count in no error. Beside
+the plain errors stands one more calibration, to see how far a single number gets: for each hardware, one factor on throughput, the median of published over predicted on *all other* hardware. The
 error that is left on the hardware that was left out is what somebody would see who calibrates on what they have.
 """
 
@@ -48,10 +48,15 @@ class Outcome:
     @property
     def status(self) -> str:
         if self.predicted is not None:
-            return "predicted"
+            return "calibrated from" if self.case.calibrates else "predicted"
         if self.case.unknown:
             return "settings not known"
         return "not modelled yet" if self.case.missing else "refused"
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a prediction."""
+        return self.predicted is not None and not self.case.calibrates
 
     @property
     def why(self) -> str:
@@ -124,7 +129,7 @@ def _group(by: str, name: str, errors: list[float]) -> Group:
 
 def groups(outcomes: Iterable[Outcome]) -> list[Group]:
     """All rows, then by hardware, framework, parallelism and precision."""
-    done = [(o, o.error) for o in outcomes if o.error is not None]
+    done = [(o, o.error) for o in outcomes if o.counts and o.error is not None]
     if not done:
         return []
     result = [_group("all", "all rows", [e for _, e in done])]
@@ -152,8 +157,8 @@ class LeftOut:
 
 
 def leave_one_out(outcomes: Iterable[Outcome]) -> list[LeftOut]:
-    """The declared calibration: for each hardware a factor from the others; nothing where there are no others."""
-    done = [(o.case.hardware, o.error) for o in outcomes if o.error is not None]
+    """For each hardware a factor from the others; nothing where there are no others."""
+    done = [(o.case.hardware, o.error) for o in outcomes if o.counts and o.error is not None]
     result = []
     for name in dict.fromkeys(hardware for hardware, _ in done):
         others = [1 / (1 + e) for hardware, e in done if hardware != name]

@@ -16,7 +16,7 @@ def as_data(data: Measurements, outcomes: list[Outcome], fidelity: str) -> dict[
     return {
         "schema": 1,
         "fidelity": fidelity,
-        "calibrated_from": [],
+        "calibrated_from": [f"{o.case.row.set}: {o.case.row.row}" for o in outcomes if o.case.calibrates],
         "rows": [_row(data, o) for o in outcomes],
         "groups": [
             {
@@ -90,15 +90,18 @@ def _row(data: Measurements, outcome: Outcome) -> dict[str, Any]:
 
 def as_text(data: Measurements, outcomes: list[Outcome], fidelity: str, *, every: bool) -> str:
     """Errors by group, worst rows, what was left out and why; every row where asked."""
-    done = sorted((o for o in outcomes if o.error is not None), key=lambda o: -abs(o.error or 0.0))
+    done = sorted((o for o in outcomes if o.counts), key=lambda o: -abs(o.error or 0.0))
+    fitted = [o for o in outcomes if o.case.calibrates and o.error is not None]
     lines = [
         f"training steps, published and predicted ({fidelity})",
-        f"  {len(done)} of {len(outcomes)} rows predicted; nothing is fitted",
+        f"  {len(done)} of {len(outcomes)} rows predicted; {len(fitted)} were calibrated from and count in no error",
         "  error: predicted over published throughput, less one",
     ]
     if done:
         lines += ["", *_groups(groups(outcomes))]
         lines += ["", "  worst rows", *(f"    {_line(o)}" for o in done[:WORST])]
+    if fitted:
+        lines += ["", "  calibrated from", *(f"    {_line(o)}" for o in fitted)]
     left = leave_one_out(outcomes)
     if left:
         lines += ["", "  calibrated with one factor from all other hardware (shown only, used nowhere)"]

@@ -12,6 +12,8 @@ Latent attention (MLA) is trained in its expanded form: the low-rank products on
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fabrictwin.workload.roofline import NOTHING, Cost
 from fabrictwin.workload.script import Part, Script, Talk
 from fabrictwin.workload.transformer import Sublayer
@@ -25,16 +27,15 @@ class AttentionBlock(Sublayer):
         model, shape, roof, s = self.model, self.shape, self.roof, self.shape.sequence
         heads = model.heads // shape.tp
         if shape.attention == "flash":
-            forward, backward = (
-                roof.flash_attention(shape.batch, heads, s, model.key_size, part, value_size=model.value_size)
-                for part in ("f", "b")
-            )
+            forward, backward = self._flash("f"), self._flash("b")
             return Cost(forward.ps / shape.cp, shape.cp), Cost(backward.ps / shape.cp, shape.cp)
         rows, scores = shape.batch * heads, shape.batch * heads * s * s
         e = roof.element_bytes
         keys, values = roof.gemm(s, s, model.key_size, batch=rows), roof.gemm(s, model.value_size, s, batch=rows)
         forward = keys + roof.stream(2 * e * scores) + values
-        backward = keys * 2 + values * 2 + roof.stream(3 * e * scores)
+        # gradients of probabilities (scores out); of values, queries and keys (a head's width out)
+        backward = roof.gemm(s, s, model.value_size, batch=rows) + values + roof.stream(3 * e * scores)
+        backward += roof.gemm(s, model.key_size, s, batch=rows) * 2
         if model.dropout:
             forward += roof.stream((2 * e + 1) * scores)
             backward += roof.stream((2 * e + 1) * scores)
@@ -43,6 +44,25 @@ class AttentionBlock(Sublayer):
             for width in (model.heads * model.value_size, model.qkv_width)
         )
         return forward + context, backward + context + packed
+
+    def _flash(self, part: Literal["f", "b"]) -> Cost:
+        """Of a layer; where only some have a window, the mean of both kinds."""
+        model, shape = self.model, self.shape
+        block = shape.sequence // shape.cp if shape.context == "ring" else None
+        costs = [
+            self.roof.flash_attention(
+                shape.batch,
+                model.heads // shape.tp,
+                shape.sequence,
+                model.key_size,
+                part,
+                value_size=model.value_size,
+                window=window,
+                block=block,
+            )
+            for window in model.windows
+        ]
+        return Cost(sum(cost.ps for cost in costs) / len(costs), 1)
 
     def _exchange(self, kind: str) -> Talk | None:
         """Keys and values of all of a sequence's ranks, gathered or their gradients summed."""
@@ -86,7 +106,7 @@ class AttentionBlock(Sublayer):
         rotated = model.latent.rope_size if model.latent else model.head_size
         elements = shape.tokens * (model.heads + model.kv_heads) * rotated // shape.tp
         # a norm over heads reads and writes them once more
-        return self.roof.stream(2 * self.roof.element_bytes * elements) * (2 if model.qk_norm else 1)
+        return self.roof.stream(self.traffic.rotary * elements) * (2 if model.qk_norm else 1)
 
     def _low_rank(self, *, part: Part) -> tuple[Script, int]:
         """The products before the column-parallel ones, and the width of what these read."""
@@ -108,7 +128,7 @@ class AttentionBlock(Sublayer):
 
     def forward(self, part: Part = "forward") -> Script:
         script = Script()
-        script.compute(self.norm()[0], part)
+        script.compute(self.norm()[0] + self.roof.cast_alone(self.shape.local * self.model.hidden), part)
         low, width = self._low_rank(part=part)
         script.extend(low)
         columns = [linear for linear in self.model.attention_linears() if linear.split == "column"]

@@ -80,7 +80,7 @@ class Chain:
     def flush(self) -> None:
         if self._label == NONE:
             return
-        took = max(self._pending.ps, float(self._pending.kernels * self._launch_ps)) * self.slow
+        took = self._pending.took_ps(self._launch_ps) * self.slow
         extra = 0.0
         for other in self._open.values():
             extra += slowed_ps(took, other.left_ps, other.sms, self._sm_count)

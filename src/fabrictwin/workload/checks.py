@@ -150,10 +150,11 @@ def check_switches(training: Training, model: Model, dp: int, wrong: Wrong) -> i
     hybrid = strategy in IN_PASS and width < dp
     if training.gradients != Collective() and strategy != "none" and not hybrid:
         raise wrong("gradients", f"expected nothing with {strategy}: gradients are reduce-scattered, by rings")
-    if training.attention_throughput is not None and training.attention != "flash":
-        raise wrong(
-            "attention_throughput", "expected only with flash attention: materialised follows the roofline"
-        )
+    for key in ("attention_throughput", "attention_backward_throughput"):
+        if getattr(training, key) is not None and training.attention != "flash":
+            raise wrong(key, "expected only with flash attention: materialised follows the roofline")
+    if training.scaling != "delayed" and training.precision != "fp8":
+        raise wrong("scaling", f"got {training.scaling} with {training.precision}, expected it with fp8")
     if training.offload.optimizer and training.offload.memory_rate is None:
         raise wrong(
             "offload.memory_rate", "got nothing, expected what the host's memory streams, such as '400 GB/s'"

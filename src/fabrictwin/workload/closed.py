@@ -209,7 +209,7 @@ class _Clock(Chain):
     def flush(self) -> None:
         if self._label == NONE:
             return
-        took = max(self._pending.ps, float(self._pending.kernels * self._launch_ps)) * self.slow
+        took = self._pending.took_ps(self._launch_ps) * self.slow
         extra = 0.0
         for other in self._open.values():
             extra += slowed_ps(took, other.left_ps, other.sms, self._sm_count)
@@ -317,7 +317,11 @@ class _Cached(Segments):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         training = job.training
-        self.key = (job.gpu, job.shape, training.precision, training.attention_throughput, training.recompute)
+        self.key = (
+            *(job.gpu, job.shape, training.precision, training.scaling, training.recompute),
+            *(training.attention_throughput, training.attention_backward_throughput, training.compute_share),
+            *(training.kernels, training.host),
+        )
         self._kinds: dict[tuple[bool, float], Segment] = {}
         self._chunks: dict[tuple[int, int], list[Segment]] = {}
 

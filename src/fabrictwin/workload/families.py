@@ -6,9 +6,11 @@ What each family holds is that of its published implementation:
 - qwen2: llama with biases on Q, K and V. qwen3: an RMS norm on each head's query and key instead.
 - mixtral; qwen2_moe (shared experts behind a gate); qwen3_moe: experts in place of the MLP.
 - deepseek_v3: multi-head latent attention, dense layers first, shared and routed experts with a routing bias.
+- gpt_oss: experts with biases, biases on attention, a sliding window in every second layer, a sink for each head.
+- nemotron: layer norms, rotary, squared ReLU without a gate, no biases.
 - gpt2: layer norms, learned positions, biases, MLP of 4 h, tied embeddings. gpt_neox: rotary, untied.
 
-A config that says something which is not counted here (a sliding window, another activation) is an error.
+A config that says something which is not counted here (another activation, state-space layers) is an error.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ _DEEPSEEK = (
     *("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     *("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
 )
+_GPT_OSS = (*_MIXTRAL, "head_dim", "sliding_window")
 _GPT2 = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
 
 NEEDS = {
@@ -42,6 +45,8 @@ NEEDS = {
     "qwen2_moe": (*_QWEN_MOE, "shared_expert_intermediate_size"),
     "qwen3_moe": (*_QWEN_MOE, "head_dim"),
     "deepseek_v3": _DEEPSEEK,
+    "gpt_oss": _GPT_OSS,
+    "nemotron": _LLAMA,
     "gpt_neox": _LLAMA,
     "gpt2": _GPT2,
 }
@@ -138,7 +143,7 @@ def _llama_like(config: _Config, name: str, family: str) -> Model:
 
 
 def _experts(config: _Config, family: str) -> Experts | None:
-    if family == "mixtral":
+    if family in ("mixtral", "gpt_oss"):
         count_key, width_key = "num_local_experts", "intermediate_size"
     elif family in ("qwen2_moe", "qwen3_moe"):
         count_key, width_key = "num_experts", "moe_intermediate_size"
@@ -195,6 +200,55 @@ def _deepseek(config: _Config, name: str, family: str) -> Model:
     )
 
 
+def _gpt_oss(config: _Config, name: str, family: str) -> Model:
+    """OpenAI 2025, gpt-oss-120b and 20b: `layer_types` alternate, `attention_bias` and experts' biases are there."""
+    config.one_of("hidden_act", "silu")
+    types = config.data.get("layer_types")
+    layers = config.count("num_hidden_layers")
+    if types is not None and types != (["sliding_attention", "full_attention"] * layers)[:layers]:
+        raise config.error("layer_types", "expected sliding_attention and full_attention in turn")
+    heads = config.count("num_attention_heads")
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=layers,
+        heads=heads,
+        kv_heads=config.kv_heads(heads),
+        head_size=config.count("head_dim"),
+        ffn=config.count("intermediate_size"),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        biases=True,
+        experts=_experts(config, family),
+        window=config.count("sliding_window"),
+        router_bias=True,
+        sinks=True,
+    )
+
+
+def _nemotron(config: _Config, name: str, family: str) -> Model:
+    config.one_of("hidden_act", "relu2")
+    config.without("attention_bias", "mlp_bias", "sliding_window")
+    heads = config.count("num_attention_heads")
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=config.count("num_hidden_layers"),
+        heads=heads,
+        kv_heads=config.kv_heads(heads),
+        head_size=config.head_size("hidden_size", "num_attention_heads"),
+        ffn=config.count("intermediate_size"),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        gated=False,
+        norm="layer",
+    )
+
+
 def _neox(config: _Config, name: str, family: str) -> Model:
     config.one_of("hidden_act", "gelu", "gelu_fast", "gelu_new")
     heads = config.count("num_attention_heads")
@@ -240,7 +294,13 @@ def _gpt2(config: _Config, name: str, family: str) -> Model:
 
 
 _Reader = Callable[[_Config, str, str], Model]
-_READERS: dict[str, _Reader] = {"deepseek_v3": _deepseek, "gpt_neox": _neox, "gpt2": _gpt2}
+_READERS: dict[str, _Reader] = {
+    "deepseek_v3": _deepseek,
+    "gpt_oss": _gpt_oss,
+    "nemotron": _nemotron,
+    "gpt_neox": _neox,
+    "gpt2": _gpt2,
+}
 
 
 def _lacks(data: Mapping[str, Any], family: str) -> list[str]:

@@ -3,11 +3,15 @@
 Experts: a router scores each token (in 16 bits here); tokens are put in the order of their experts, sent to the
 ranks that hold them (all-to-all over the expert-parallel group, `top_k` copies of each token), gathered over the
 ranks that share an expert, go through its MLP, and come back the same way, weighted and summed. Shared experts are
-a dense MLP beside them. The products of a rank's experts are of one shape, that of an expert's mean load.
+a dense MLP beside them. The products of a rank's experts are of one shape, that of an expert's mean load, and one
+after the other, each a kernel. What arrives from several ranks is first put in the order of the experts, and back.
 
 The load of experts is not even. The rank that got most decides how long the others wait, in the exchange as in the
 products: `load` is its tokens over the mean. With a capacity factor an expert takes so many times its mean and not
 more, and works on as many (padded), whatever came.
+
+The host waits in every such layer for the counts of tokens, which it needs to issue what follows, so that it cannot
+run ahead; what it does beside launching (splitting, casting and calling expert by expert) is a calibrated time.
 
 Left out: DeepEP's forwarding inside hosts, and exchanges behind other micro-batches' compute.
 """
@@ -16,7 +20,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from fabrictwin.workload.roofline import FLOAT_BYTES, Cost
+from fabrictwin.workload.roofline import FLOAT_BYTES, NOTHING, Cost
 from fabrictwin.workload.script import Kind, Part, Script, Talk
 from fabrictwin.workload.transformer import Sublayer
 
@@ -30,6 +34,7 @@ class MlpBlock(Sublayer):
         if load:
             self._experts_forward(script, load, part)
         else:
+            script.compute(self.roof.cast_alone(self.shape.local * self.model.hidden), part)
             self.mlp_forward(script, self.model.ffn, part)
         script.compute(self.residual()[0], part)
         return script
@@ -64,6 +69,25 @@ class MlpBlock(Sublayer):
     def _move(self, tokens: float) -> Cost:
         return self.roof.stream(2 * self.roof.element_bytes * tokens * self.model.hidden)
 
+    def _sorted(self, own: int, rows: int) -> Cost:
+        """What came from every rank is put in the order of a rank's own experts, or back; of one there is none."""
+        return self._move(own * rows) if own > 1 and self.shape.ep > 1 else NOTHING
+
+    def _biased(self, tokens: int) -> tuple[Cost, Cost]:
+        """Each expert's bias, times the token's weight, added to what it yields: (forward, backward).
+
+        Megatron-Core does so expert by expert in PyTorch, in 4 bytes: weighted bias written; result and bias read,
+        sum written; sums joined; and back to 2 bytes. Backward a cast each way and a product and a sum for each factor.
+        """
+        if not self.model.biases:
+            return NOTHING, NOTHING
+        elements = tokens * self.model.hidden
+        return self.roof.stream(28 * elements), self.roof.stream(36 * elements)
+
+    def _issued(self, times: int) -> Cost:
+        """What the host does for so many experts beside launching their kernels."""
+        return Cost(host_ps=times * self.shape.expert_ps)
+
     def _router_forward(self) -> Cost:
         assert self.model.experts is not None
         local, count = self.shape.local, self.model.experts.count
@@ -85,10 +109,10 @@ class MlpBlock(Sublayer):
         return own, max(1, copies * self.shape.expert_tp // own)
 
     def _experts_forward(self, script: Script, load: float, part: Part) -> None:
-        experts, shape = self.model.experts, self.shape
+        experts, shape, roof = self.model.experts, self.shape, self.roof
         assert experts is not None
         copies = self._copies(load)
-        script.compute(self._router_forward(), part)
+        script.compute(self._router_forward() + Cost(host_ps=self.shape.routing_ps), part)
         if experts.shared_ffn:
             self.mlp_forward(script, experts.shared_ffn, part)
         script.compute(self._move(shape.local * experts.top_k), part)
@@ -97,15 +121,18 @@ class MlpBlock(Sublayer):
         own, rows = self._rows(copies)
         up, down = self.model.mlp_linears(experts.ffn)
         tp = shape.expert_tp
-        script.compute(self.forward_of(up, rows, copies=own, tp=tp), part)
-        script.compute(self.activation(own * rows * experts.ffn // tp)[0], part)
-        script.compute(self.forward_of(down, rows, copies=own, tp=tp), part)
+        width = own * rows * experts.ffn // tp
+        script.compute(self._sorted(own, rows) + roof.cast(own * rows * self.model.hidden), part)
+        script.compute(self.forward_of(up, rows, copies=own, tp=tp) + self._issued(own), part)
+        script.compute(self.activation(width)[0] + roof.cast(width), part)
+        script.compute(self.forward_of(down, rows, copies=own, tp=tp) + self._biased(own * rows)[0], part)
+        script.compute(self._sorted(own, rows), part)
         script.talk(self._talk("expert_tp", "reduce_scatter", copies))
         script.talk(self._talk("ep", "all_to_all", copies))
         script.compute(self._move(shape.local * (experts.top_k + 1) / 2), part)
 
     def _experts_backward(self, script: Script, load: float) -> None:
-        experts, shape = self.model.experts, self.shape
+        experts, shape, roof = self.model.experts, self.shape, self.roof
         assert experts is not None
         copies = self._copies(load)
         script.compute(self._move(shape.local * experts.top_k), "backward")
@@ -114,21 +141,24 @@ class MlpBlock(Sublayer):
         own, rows = self._rows(copies)
         up, down = self.model.mlp_linears(experts.ffn)
         tp = shape.expert_tp
-        script.compute(self.roof.cast(own * rows * self.model.hidden), "backward")
+        width = own * rows * experts.ffn // tp
+        script.compute(self._sorted(own, rows) + self._biased(own * rows)[1], "backward")
+        script.compute(roof.cast(own * rows * self.model.hidden), "backward")
         inputs, weights = self.backward_of(down, rows, copies=own, tp=tp)
-        script.compute(inputs, "backward")
+        script.compute(inputs + self._issued(2 * own), "backward")
         script.compute(weights, "weight")
-        script.compute(self.activation(own * rows * experts.ffn // tp)[1], "backward")
+        script.compute(self.activation(width)[1] + roof.cast(self.model.ups * width), "backward")
         inputs, weights = self.backward_of(up, rows, copies=own, tp=tp)
         script.compute(inputs, "backward")
         script.compute(weights, "weight")
+        script.compute(self._sorted(own, rows), "backward")
         script.talk(self._talk("expert_tp", "reduce_scatter", copies))
         script.talk(self._talk("ep", "all_to_all", copies))
         script.compute(self._move(shape.local * experts.top_k), "backward")
         if experts.shared_ffn:
             self.mlp_backward(script, experts.shared_ffn)
         inputs, weights = self._router_backward()
-        script.compute(inputs, "backward")
+        script.compute(inputs + Cost(host_ps=2 * self.shape.routing_ps), "backward")
         script.compute(weights, "weight")
 
 

@@ -73,6 +73,9 @@ class Job:
             collective_sms=t.overlap.collective_sms,
             tensor_sms=t.overlap.tensor_sms,
             capacity_factor=t.routing.capacity_factor,
+            eager=t.kernels == "eager",
+            routing_ps=t.host.routing,
+            expert_ps=t.host.expert,
         )
 
     @property
@@ -178,7 +181,7 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
         )
     gpu = gpu_types.pop()
     if training.precision not in catalog.gpu(gpu).gemm:
-        known = ", ".join(sorted({"bf16", "fp16", "fp8"} & set(catalog.gpu(gpu).gemm)))
+        known = ", ".join(sorted({"bf16", "fp16", "fp8", "fp4"} & set(catalog.gpu(gpu).gemm)))
         raise wrong("precision", f"got {training.precision}, expected what {gpu} computes in: {known}")
 
     size = training.micro_batch_size * dp

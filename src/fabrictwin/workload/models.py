@@ -10,7 +10,9 @@ FLOPs count a multiply and an add as two, matrix products only, and attention in
 mask), as Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
 2021, section 5.1 and its appendix do. Of experts, those count that a token goes to.
 
-Left out: multi-token prediction heads, sliding windows, vision towers.
+Where every second layer has a sliding window, attention of a layer is the mean of both kinds.
+
+Left out: multi-token prediction heads, vision towers.
 """
 
 from __future__ import annotations
@@ -94,6 +96,9 @@ class Model:
     qk_norm: bool = False  # an RMS norm over each head's query and key
     latent: Latent | None = None
     experts: Experts | None = None
+    window: int = 0  # keys that a query sees in every second layer; 0: all, everywhere
+    router_bias: bool = False  # the router's product has a bias
+    sinks: bool = False  # a learned score a head beside those of its keys
 
     # --- attention -----------------------------------------------------------------------------------------
 
@@ -103,6 +108,11 @@ class Model:
         if self.latent:
             return self.heads * (2 * self.key_size + self.value_size)
         return (self.heads + 2 * self.kv_heads) * self.head_size
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The windows that layers take turns with; 0 sees all."""
+        return (self.window, 0) if self.window else (0,)
 
     @property
     def key_size(self) -> int:
@@ -146,7 +156,7 @@ class Model:
     def mlp_linears(self, width: int) -> tuple[Linear, Linear]:
         """Up (with the gate, where there is one) and down, of an MLP or an expert of that width."""
         return (
-            Linear("up", self.hidden, (2 if self.gated else 1) * width, "column", self.biases),
+            Linear("up", self.hidden, self.ups * width, "column", self.biases),
             Linear("down", width, self.hidden, "row", self.biases),
         )
 
@@ -179,20 +189,27 @@ class Model:
         return self.hidden * (1 if self.norm == "rms" else 2)
 
     @property
+    def ups(self) -> int:
+        """Columns of an MLP's first product for each of its width: up, and gate where there is one."""
+        return 2 if self.gated else 1
+
+    @property
     def up_width(self) -> int:
-        """Columns of a dense MLP's first product: up, and gate where there is one."""
-        return (2 if self.gated else 1) * self.ffn
+        """Columns of a dense MLP's first product."""
+        return self.ups * self.ffn
 
     def parameters_on_rank(self, *, sparse: bool, tp: int = 1) -> int:
         """One layer's parameters on one of `tp` ranks, but for its routed experts."""
         linears = list(self.attention_linears())
         count = 2 * self.norm_parameters + (2 * self.head_size if self.qk_norm else 0)
+        count += self.heads // tp if self.sinks else 0
         if self.latent:
             count += self.latent.query_rank + self.latent.kv_rank
         if not sparse:
             linears += self.mlp_linears(self.ffn)
         elif self.experts:
-            count += self.hidden * self.experts.count + (self.experts.count if self.experts.routing_bias else 0)
+            biased = self.experts.routing_bias or self.router_bias
+            count += self.hidden * self.experts.count + (self.experts.count if biased else 0)
             count += self.hidden if self.experts.shared_gate else 0
             if self.experts.shared_ffn:
                 linears += self.mlp_linears(self.experts.shared_ffn)
@@ -241,8 +258,9 @@ class Model:
     # --- FLOPs ---------------------------------------------------------------------------------------------
 
     def core_attention_flops(self, tokens: int, sequence: int) -> int:
-        """Forward FLOPs of Q K^T and of the product with V, of one layer."""
-        return 2 * tokens * sequence * self.heads * (self.key_size + self.value_size)
+        """Forward FLOPs of Q K^T and of the product with V, of one layer; of a window, what it sees."""
+        seen = sum(min(window or sequence, sequence) for window in self.windows)
+        return 2 * tokens * seen * self.heads * (self.key_size + self.value_size) // len(self.windows)
 
     def layer_forward_flops(self, tokens: int, sequence: int, *, sparse: bool = False) -> int:
         """Forward FLOPs of one layer over `tokens` tokens in sequences of `sequence`."""

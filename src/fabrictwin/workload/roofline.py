@@ -8,8 +8,9 @@ Everything else (norms, activations, dropout, softmax, residual sums, the optimi
 least its launch on the device, because a stream cannot run kernels faster than they are launched; that the host
 issues kernels one by one is counted over stretches of many (`Cost.kernels`), because it runs ahead.
 
-In fp8 only the linear layers' products are: operands of one byte, results of two. Casting is counted where it is
-a kernel of its own (`cast`); everything else stays in bf16.
+In fp8 and fp4 only the linear layers' products are; their results are of two bytes. Casting is counted where it is
+a kernel of its own (`cast`, see `formats`); everything else stays in bf16. Products of experts are one after the
+other, each a kernel of its own.
 """
 
 from __future__ import annotations
@@ -22,30 +23,33 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.units import PS_PER_S
+from fabrictwin.workload import flash
+from fabrictwin.workload.formats import Precision, Scaling, format_of
 
-BACKWARD_FLASH = 2.5  # FlashAttention-2, section 4: five products backward for two forward
 FLOAT_BYTES = 4
-# Backward products in fp8 keep sums in full precision, forward ones may not (the default of Transformer Engine and
-# torchao); torchao issue 2377 measured 1.1 to 1.2 between the two on Hopper. The tables are of the fast one.
-SLOW_SUMS = 1.15
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Time on the device and how many kernels it takes. Costs add up."""
+    """Time on the device, how many kernels it takes, and what the host does beside launching them. Costs add up."""
 
     ps: float = 0.0
     kernels: int = 0
+    host_ps: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.ps + other.ps, self.kernels + other.kernels)
+        return Cost(self.ps + other.ps, self.kernels + other.kernels, self.host_ps + other.host_ps)
 
     def __mul__(self, times: int) -> Cost:
-        return Cost(self.ps * times, self.kernels * times)
+        return Cost(self.ps * times, self.kernels * times, self.host_ps * times)
 
     def scaled(self, share: float) -> Cost:
         """The same kernels at a share of the work each."""
-        return Cost(self.ps * share, self.kernels)
+        return Cost(self.ps * share, self.kernels, self.host_ps)
+
+    def took_ps(self, launch_ps: int) -> float:
+        """As long as the device needs, or the host to issue it, which runs ahead no further than this."""
+        return max(self.ps, self.kernels * launch_ps + self.host_ps)
 
 
 NOTHING = Cost()
@@ -75,29 +79,49 @@ def gemm_flops_per_s(gpu: str, precision: str, m: int, n: int, k: int) -> float:
 class Roofline:
     """Times of operations on one GPU at one precision of its linear layers."""
 
-    def __init__(self, gpu: str, precision: str, *, flash_flops_per_s: float | None = None) -> None:
+    def __init__(
+        self,
+        gpu: str,
+        precision: Precision,
+        *,
+        scaling: Scaling = "delayed",
+        flash_flops_per_s: float | None = None,
+        flash_backward_flops_per_s: float | None = None,
+        share: float = 1.0,
+    ) -> None:
         self.gpu = catalog.gpu(gpu)
         self.precision = precision
-        self.vector_precision = "bf16" if precision == "fp8" else precision
+        self.vector_precision = "bf16" if precision in ("fp8", "fp4") else precision
+        self.format = format_of(precision, scaling)
         self.element_bytes = 2
-        self.operand_bytes = 1 if precision == "fp8" else 2
-        self._bytes_per_ps = self.gpu.memory_bandwidth_measured.value / 8 / PS_PER_S
+        self.operand_bytes = self.format.operand_bytes
+        sums = self.gpu.fp8_full_sums if precision == "fp8" else None
+        engine = self.gpu.fp4_in_engine if precision == "fp4" else None
+        self._backward = float(sums.value) if sums else 1.0
+        self._called = float(engine.value) if engine else 1.0
+        self._share = share  # of what kernels were measured to reach by themselves
+        self._bytes_per_ps = self.gpu.memory_bandwidth_measured.value / 8 / PS_PER_S * share
         self._launch_ps = self.gpu.kernel_launch.value
         self._flash = flash_flops_per_s or self.gpu.attention["flash"].throughput.value
+        self._flash_backward = flash_backward_flops_per_s
 
-    def _product(self, m: int, n: int, k: int, batch: int, precision: str, operand: int, out: int) -> Cost:
+    def _product(self, m: int, n: int, k: int, batch: int, precision: str, operand: float, out: int) -> Cost:
         flops = 2.0 * m * n * k * batch
         moved = batch * (operand * (m * k + k * n) + out * m * n)
-        seconds = flops / gemm_flops_per_s(self.gpu.name, precision, m, n, k)
+        seconds = flops / (gemm_flops_per_s(self.gpu.name, precision, m, n, k) * self._share)
         return Cost(max(seconds * PS_PER_S, moved / self._bytes_per_ps, self._launch_ps), 1)
 
     def linear(
-        self, m: int, n: int, k: int, *, batch: int = 1, accumulate: bool = False, backward: bool = False
+        self, m: int, n: int, k: int, *, copies: int = 1, accumulate: bool = False, backward: bool = False
     ) -> Cost:
-        """Product of a linear layer, in the job's precision. `accumulate` adds into 4-byte sums."""
+        """Product of a linear layer, in the job's precision, of `copies` experts one by one.
+
+        `accumulate` adds into 4-byte sums. Backward ones in fp8 keep sums in full precision, where forward ones may
+        not (the default of Transformer Engine and torchao); the tables are of the fast kind.
+        """
         out = 2 * FLOAT_BYTES if accumulate else self.element_bytes
-        cost = self._product(m, n, k, batch, self.precision, self.operand_bytes, out)
-        return cost.scaled(SLOW_SUMS) if backward and self.precision == "fp8" else cost
+        cost = self._product(m, n, k, 1, self.precision, self.operand_bytes, out).scaled(self._called)
+        return (cost.scaled(self._backward) if backward else cost) * copies
 
     def gemm(self, m: int, n: int, k: int, *, batch: int = 1, accumulate: bool = False) -> Cost:
         """`batch` products of m × k by k × n in 16 bits, whatever the linear layers are in."""
@@ -109,12 +133,16 @@ class Roofline:
         return Cost(max(moved_bytes / self._bytes_per_ps, self._launch_ps), 1)
 
     def cast(self, elements: float) -> Cost:
-        """To fp8, and transposed for the product that wants the other order; nothing in other precisions."""
-        return self.stream((2 + 1 + 1) * elements) if self.precision == "fp8" else NOTHING
+        """To the format of operands, in both orders; nothing in 16 bits."""
+        return self.stream(self.format.cast_bytes * elements) if self.format.cast_bytes else NOTHING
+
+    def cast_alone(self, elements: float) -> Cost:
+        """A cast that a norm before it would do, if it knew the scale."""
+        return self.cast(elements) if self.format.alone else NOTHING
 
     def transpose(self, elements: float) -> Cost:
-        """Of fp8 values that arrived in one order alone; nothing in other precisions, which read either."""
-        return self.stream(2 * elements) if self.precision == "fp8" else NOTHING
+        """Of small values that arrived in one order alone; nothing in 16 bits, which products read in either."""
+        return self.stream(2 * self.operand_bytes * elements) if self.format.cast_bytes else NOTHING
 
     def flash_attention(
         self,
@@ -125,9 +153,22 @@ class Roofline:
         part: Literal["f", "b"],
         *,
         value_size: int | None = None,
+        window: int = 0,
+        block: int | None = None,
     ) -> Cost:
-        """FlashAttention, causal (half of the products), forward or backward."""
+        """FlashAttention, causal (half of the products), forward or backward.
+
+        `window`: keys that a query sees, 0 for all; `block`: the length that a kernel works on, where not all of it.
+        """
         width = key_size + (key_size if value_size is None else value_size)
-        flops = 2.0 * batch * heads * sequence * sequence * width / 2
-        scale = 1.0 if part == "f" else BACKWARD_FLASH
-        return Cost(max(scale * flops / self._flash * PS_PER_S, self._launch_ps), 1)
+        seen = sequence * sequence / 2
+        if window and window < sequence:
+            seen = window * (sequence - window / 2)
+        flops = 2.0 * batch * heads * seen * width
+        length = block or sequence
+        rate = self._flash * flash.share(length, part)
+        if part == "b":
+            flops *= flash.BACKWARD_PRODUCTS
+            if self._flash_backward:
+                rate = self._flash_backward * flash.share(length, "b") / flash.share(8192, "b")
+        return Cost(max(flops / (rate * self._share) * PS_PER_S, self._launch_ps), 1)

@@ -36,7 +36,14 @@ class Segments:
     def __init__(self, job: Job) -> None:
         training = job.training
         self.job = job
-        self.roof = Roofline(job.gpu, training.precision, flash_flops_per_s=training.attention_throughput)
+        self.roof = Roofline(
+            job.gpu,
+            training.precision,
+            scaling=training.scaling,
+            flash_flops_per_s=training.attention_throughput,
+            flash_backward_flops_per_s=training.attention_backward_throughput,
+            share=training.compute_share,
+        )
         self._attention = AttentionBlock(self.roof, job.shape)
         self._mlp = MlpBlock(self.roof, job.shape)
         self._ends = Ends(self.roof, job.shape)

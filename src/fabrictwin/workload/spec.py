@@ -86,6 +86,10 @@ class HostSide(Section):
     launch: Duration = 5_000_000
     graphs: bool = False  # passes are captured in CUDA graphs
     step: Duration = 0
+    # beside launches, forward in a layer with experts, and for each expert that a rank holds; backward twice that
+    # (calibrated on Megatron-Bridge, docs/validation.md)
+    routing: Duration = 1_170_000_000
+    expert: Duration = 103_000_000
 
 
 class Offload(Section):
@@ -104,13 +108,17 @@ class Training(Section):
     micro_batches: Count | None = None
     global_batch: Count | None = None
     sequence: Count
-    precision: Literal["bf16", "fp16", "fp8"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp8", "fp4"] = "bf16"
+    scaling: Literal["delayed", "current", "block"] = "delayed"  # of fp8
     gradient_precision: Literal["fp32", "same"] = "fp32"
     recompute: Literal["none", "selective", "operations", "full"] = "none"
     attention: Literal["flash", "materialised"] = "flash"
-    attention_throughput: Flops | None = (
-        None  # of flash forward, causal half counted, where the catalog's is not it
-    )
+    # of flash attention at 8,192 tokens, causal half counted, where the catalog's is not it: forward, backward
+    attention_throughput: Flops | None = None
+    attention_backward_throughput: Flops | None = None
+    # of the throughput that kernels were measured to reach by themselves, what they reach in this framework's steps
+    compute_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    kernels: Literal["fused", "eager"] = "fused"  # norms, activations and rotary positions: one kernel, or PyTorch's
     pad_vocabulary: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] = 128
     scatter_gather: bool = True
     sequence_parallel: bool = False  # what is between tensor-parallel blocks is divided over tp ranks

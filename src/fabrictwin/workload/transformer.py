@@ -14,9 +14,10 @@ Bytes are counted per element moved. Norms read and write; backward they read in
 a layer norm reads both again in a second kernel for its own weights, as Apex does. Dropout keeps a one-byte mask.
 Backward, the gradient of a skip connection is added to its branch's, and a bias takes the sum of its output's
 gradient. Materialised attention copies its context into the order of tokens, and backward packs the gradients of
-Q, K and V. In fp8, norms and activations write fp8 directly; the attention's context and the gradients that enter
-a product are cast by kernels of their own; gathered activations travel as fp8, and what the weight gradient reads
-of them is transposed, because Hopper's fp8 products take operands in one order alone.
+Q, K and V. In fp8 (and fp4), norms write it directly where they can know its scale; the attention's context, what
+activations yield and the gradients that enter a product are cast by kernels of their own (Megatron-Core computes
+activations in 16 bits between two linear layers of Transformer Engine); gathered activations travel as fp8, and what
+the weight gradient reads of them is transposed, because fp8 products take operands in one order alone.
 
 Left out: the all-reduces of a few bytes a token inside the vocabulary-parallel cross-entropy, rotary tables.
 """
@@ -52,6 +53,9 @@ class Shape:
     collective_sms: int = 0
     tensor_sms: int = 0  # of communication in pieces
     capacity_factor: float | None = None
+    eager: bool = False
+    routing_ps: int = 0  # of the host, forward in a layer with experts
+    expert_ps: int = 0  # and for each expert
 
     @property
     def tokens(self) -> int:
@@ -64,11 +68,27 @@ class Shape:
         return self.tokens // self.tp if self.sequence_parallel else self.tokens
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes an element that memory-bound kernels move, (forward, backward)."""
+
+    rms_norm: tuple[int, int]
+    gate: tuple[int, int]  # SiLU of one, times the other: of each element of the product
+    rotary: int
+
+
+FUSED = Traffic((4, 6), (6, 10), 4)
+# PyTorch without a compiler, kernel by kernel. RMS norm: to 4 bytes, squared, averaged, scaled, back to 2, times the
+# weight; rotary positions as complex numbers of 4 bytes. What autograd adds backward likewise.
+EAGER = Traffic((36, 76), (10, 18), 20)
+
+
 class Sublayer:
     """What attention and MLP blocks are made of."""
 
     def __init__(self, roof: Roofline, shape: Shape) -> None:
         self.roof, self.shape, self.model = roof, shape, shape.model
+        self.traffic = EAGER if shape.eager else FUSED
 
     # --- memory-bound kernels, (forward, backward)
 
@@ -82,9 +102,12 @@ class Sublayer:
         return joined, joined
 
     def norm(self) -> tuple[Cost, Cost]:
-        once = self.roof.element_bytes * self.shape.local * self.model.hidden
-        own_weights = self.roof.stream(2 * once) if self.model.norm == "layer" else NOTHING
-        return self.roof.stream(2 * once), self.roof.stream(3 * once) + own_weights
+        elements = self.shape.local * self.model.hidden
+        if self.model.norm == "rms":
+            forward, backward = self.traffic.rms_norm
+            return self.roof.stream(forward * elements), self.roof.stream(backward * elements)
+        once = self.roof.element_bytes * elements
+        return self.roof.stream(2 * once), self.roof.stream(3 * once) + self.roof.stream(2 * once)
 
     # --- products
 
@@ -94,17 +117,17 @@ class Sublayer:
 
     def forward_of(self, linear: Linear, tokens: int, *, copies: int = 1, tp: int | None = None) -> Cost:
         inner, out = self._sides(linear, (tp or self.shape.tp) if linear.split != "whole" else 1)
-        return self.roof.linear(tokens, out, inner, batch=copies)
+        return self.roof.linear(tokens, out, inner, copies=copies)
 
     def backward_of(
         self, linear: Linear, tokens: int, *, copies: int = 1, tp: int | None = None
     ) -> tuple[Cost, Cost]:
         """(gradient of the input, gradient of weight and bias)."""
         inner, out = self._sides(linear, (tp or self.shape.tp) if linear.split != "whole" else 1)
-        weight = self.roof.linear(out, inner, tokens, batch=copies, accumulate=True, backward=True)
+        weight = self.roof.linear(out, inner, tokens, copies=copies, accumulate=True, backward=True)
         if linear.bias:
             weight += self.roof.stream(self.roof.element_bytes * tokens * out)
-        return self.roof.linear(tokens, inner, out, batch=copies, backward=True), weight
+        return self.roof.linear(tokens, inner, out, copies=copies, backward=True), weight
 
     # --- tensor-parallel communication
 
@@ -117,7 +140,7 @@ class Sublayer:
             return None
         element = self.roof.operand_bytes if kind == "all_gather" else self.roof.element_bytes
         sms = shape.tensor_sms if in_pieces else shape.collective_sms
-        return Talk("tp", kind, shape.tokens * width * element, sms)
+        return Talk("tp", kind, round(shape.tokens * width * element), sms)
 
     @property
     def pieces(self) -> bool:
@@ -182,19 +205,24 @@ class Sublayer:
 
     def mlp_forward(self, script: Script, width: int, part: Part) -> None:
         up, down = self.model.mlp_linears(width)
+        elements = self.shape.tokens * width // self.shape.tp
         self.enter(script, up, self.model.hidden, part)
-        script.compute(self.activation(self.shape.tokens * width // self.shape.tp)[0], part)
+        script.compute(self.activation(elements)[0] + self.roof.cast(elements), part)
         self.leave(script, down, part)
 
     def mlp_backward(self, script: Script, width: int) -> None:
         up, down = self.model.mlp_linears(width)
         self.leave_backward(script, down)
-        script.compute(self.activation(self.shape.tokens * width // self.shape.tp)[1], "backward")
+        elements = self.shape.tokens * width // self.shape.tp
+        script.compute(self.activation(elements)[1] + self.roof.cast(self.model.ups * elements), "backward")
         self.enter_backward(script, up, self.model.hidden)
 
     def activation(self, elements: int) -> tuple[Cost, Cost]:
-        reads, e = (2 if self.model.gated else 1), self.roof.element_bytes
-        return self.roof.stream((reads + 1) * e * elements), self.roof.stream((2 * reads + 1) * e * elements)
+        if self.model.gated:
+            forward, backward = self.traffic.gate
+            return self.roof.stream(forward * elements), self.roof.stream(backward * elements)
+        e = self.roof.element_bytes
+        return self.roof.stream(2 * e * elements), self.roof.stream(3 * e * elements)
 
 
 class Ends(Sublayer):

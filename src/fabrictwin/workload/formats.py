@@ -1,0 +1,44 @@
+"""Number formats of linear layers' products: what operands weigh, and what it moves to make them.
+
+fp8 and fp4 operands are cast by kernels of their own, which memory limits. A product's backward needs each operand
+in the other order too, so that a cast writes two copies: a 16-bit value is read, two small ones are written.
+
+- `delayed`: scales follow from amax values of earlier steps (Micikevicius et al. 2022, arXiv 2209.05433): one pass.
+- `current`: the scale of a tensor follows from its own amax, which a pass over it finds first.
+- `block`: a scale of one byte for every 32 values in fp8 (MXFP8), found while casting. fp4 (NVFP4) has one for every
+  16 values and one a tensor, whose amax a pass finds first, whichever recipe is asked for.
+
+Tests hold these bytes against the casts that Transformer Engine's GEMM profile measured (docs/validation.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["bf16", "fp16", "fp8", "fp4"]
+Scaling = Literal["delayed", "current", "block"]
+
+WIDE_BYTES = 2  # what linear layers read and write elsewhere
+_MX_BLOCK, _NV_BLOCK = 32, 16
+
+
+@dataclass(frozen=True)
+class Format:
+    """Of an operand's element: bytes, and bytes that memory moves to cast it."""
+
+    operand_bytes: float
+    cast_bytes: float = 0.0  # 16 bits in, both orders out; 0: nothing to cast
+    alone: bool = False  # whether a norm cannot write it, because its scale must be known before
+
+
+def format_of(precision: Precision, scaling: Scaling) -> Format:
+    """How a job's linear layers hold their operands."""
+    if precision == "fp8":
+        operand = 1 + (1 / _MX_BLOCK if scaling == "block" else 0)
+        amax = WIDE_BYTES if scaling == "current" else 0
+        return Format(operand, amax + WIDE_BYTES + 2 * operand, scaling == "current")
+    if precision == "fp4":
+        operand = 1 / 2 + 1 / _NV_BLOCK
+        return Format(operand, 2 * WIDE_BYTES + 2 * operand, True)
+    return Format(WIDE_BYTES)
