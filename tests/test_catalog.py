@@ -263,7 +263,7 @@ def test_measured_throughputs_stay_below_the_peak(name):
         rows = catalog.gemm_efficiency(name, precision)
         assert len(rows) >= 8
         # a product of 1024 is far too small for four-bit elements
-        assert all(0.018 < flops / gpu.peak_flops[precision].value < 1 for *_, flops in rows)
+        assert all(0.014 < flops / gpu.peak_flops[precision].value < 1 for *_, flops in rows)
     assert 0.5 < gpu.memory_efficiency < 1
     assert gpu.attention["materialised"].throughput.value < gpu.attention["flash"].throughput.value
     assert gpu.peak_flops["tf32"].value <= gpu.peak_flops["bf16"].value == gpu.peak_flops["fp16"].value

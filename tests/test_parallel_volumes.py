@@ -165,6 +165,10 @@ class Counting(Roofline):
         super().__init__("h100-sxm", "bf16")
         self.flops = 0.0
 
+    def linear(self, m, n, k, *, copies=1, **options) -> Cost:
+        self.flops += 2.0 * m * n * k * (copies - 1)
+        return super().linear(m, n, k, copies=copies, **options)
+
     def _product(self, m, n, k, batch, precision, operand, out) -> Cost:
         self.flops += 2.0 * m * n * k * batch
         return super()._product(m, n, k, batch, precision, operand, out)

@@ -115,7 +115,13 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
     }
     if settings.get("attention"):
         section["attention"] = settings["attention"]
-    for key in ("attention_throughput", "attention_backward_throughput", "host", "compute_share"):
+    for key in (
+        "attention_throughput",
+        "attention_backward_throughput",
+        "host",
+        "compute_share",
+        "gradient_precision",
+    ):
         if settings.get(key):
             section[key] = settings[key]
     if row.row in found.eager:

@@ -1,8 +1,9 @@
 """What the twin says of every published row, how far it is off, and what a calibration would make of it.
 
-Rows that a constant was fitted to (`calibrated_from` in training.yaml) are told apart and count in no error. Beside
-the plain errors stands one more calibration, to see how far a single number gets: for each hardware, one factor on throughput, the median of published over predicted on *all other* hardware. The
-error that is left on the hardware that was left out is what somebody would see who calibrates on what they have.
+Rows that a constant was fitted to (`calibrated_from` in training.yaml) are told apart and count in no error.
+Beside the errors stands one more calibration, to see how far a single number gets: for each hardware, a factor on
+throughput, the median of published over predicted on *all other* hardware. The error that is left on the hardware
+that was left out is what somebody would see who calibrates on what they have.
 """
 
 from __future__ import annotations

@@ -94,7 +94,8 @@ def as_text(data: Measurements, outcomes: list[Outcome], fidelity: str, *, every
     fitted = [o for o in outcomes if o.case.calibrates and o.error is not None]
     lines = [
         f"training steps, published and predicted ({fidelity})",
-        f"  {len(done)} of {len(outcomes)} rows predicted; {len(fitted)} were calibrated from and count in no error",
+        f"  {len(done)} of {len(outcomes)} rows predicted; {len(fitted)} were calibrated from and count in no "
+        "error",
         "  error: predicted over published throughput, less one",
     ]
     if done:

@@ -201,7 +201,7 @@ def _deepseek(config: _Config, name: str, family: str) -> Model:
 
 
 def _gpt_oss(config: _Config, name: str, family: str) -> Model:
-    """OpenAI 2025, gpt-oss-120b and 20b: `layer_types` alternate, `attention_bias` and experts' biases are there."""
+    """gpt-oss-120b and 20b (OpenAI 2025): `layer_types` alternate, attention and experts have biases."""
     config.one_of("hidden_act", "silu")
     types = config.data.get("layer_types")
     layers = config.count("num_hidden_layers")

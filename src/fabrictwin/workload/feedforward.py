@@ -10,7 +10,7 @@ The load of experts is not even. The rank that got most decides how long the oth
 products: `load` is its tokens over the mean. With a capacity factor an expert takes so many times its mean and not
 more, and works on as many (padded), whatever came.
 
-The host waits in every such layer for the counts of tokens, which it needs to issue what follows, so that it cannot
+The host waits in every such layer for the counts of tokens, which it needs to go on, so that it cannot
 run ahead; what it does beside launching (splitting, casting and calling expert by expert) is a calibrated time.
 
 Left out: DeepEP's forwarding inside hosts, and exchanges behind other micro-batches' compute.
@@ -77,7 +77,7 @@ class MlpBlock(Sublayer):
         """Each expert's bias, times the token's weight, added to what it yields: (forward, backward).
 
         Megatron-Core does so expert by expert in PyTorch, in 4 bytes: weighted bias written; result and bias read,
-        sum written; sums joined; and back to 2 bytes. Backward a cast each way and a product and a sum for each factor.
+        sum written; sums joined; and back to 2 bytes. Backward casts, and a product and a sum a factor.
         """
         if not self.model.biases:
             return NOTHING, NOTHING

@@ -19,7 +19,7 @@ BACKWARD_PRODUCTS = 2.5  # FlashAttention-2, section 4: five products backward f
 
 
 def share(sequence: float, part: Literal["f", "b"]) -> float:
-    """Of the throughput forward at 8,192 tokens; between lengths by their logarithms, beyond them as at the ends."""
+    """Of the throughput forward at 8,192 tokens; between lengths by logarithms, beyond them as at the ends."""
     column = _FORWARD if part == "f" else _BACKWARD
     at = min(max(math.log2(sequence / _LENGTHS[0]), 0.0), len(_LENGTHS) - 1.0)
     low = min(int(at), len(_LENGTHS) - 2)

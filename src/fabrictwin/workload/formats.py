@@ -3,10 +3,10 @@
 fp8 and fp4 operands are cast by kernels of their own, which memory limits. A product's backward needs each operand
 in the other order too, so that a cast writes two copies: a 16-bit value is read, two small ones are written.
 
-- `delayed`: scales follow from amax values of earlier steps (Micikevicius et al. 2022, arXiv 2209.05433): one pass.
+- `delayed`: scales follow from amax values of earlier steps (Micikevicius et al. 2022, arXiv 2209.05433).
 - `current`: the scale of a tensor follows from its own amax, which a pass over it finds first.
-- `block`: a scale of one byte for every 32 values in fp8 (MXFP8), found while casting. fp4 (NVFP4) has one for every
-  16 values and one a tensor, whose amax a pass finds first, whichever recipe is asked for.
+- `block`: a scale of one byte for every 32 values in fp8 (MXFP8), found while casting. fp4 (NVFP4) has one for
+  every 16 values and one a tensor, whose amax a pass finds first.
 
 Tests hold these bytes against the casts that Transformer Engine's GEMM profile measured (docs/validation.md).
 """

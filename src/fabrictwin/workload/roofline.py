@@ -31,7 +31,7 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """Time on the device, how many kernels it takes, and what the host does beside launching them. Costs add up."""
+    """Time on the device, its kernels, and what the host does beside launching them. Costs add up."""
 
     ps: float = 0.0
     kernels: int = 0
@@ -116,7 +116,7 @@ class Roofline:
     ) -> Cost:
         """Product of a linear layer, in the job's precision, of `copies` experts one by one.
 
-        `accumulate` adds into 4-byte sums. Backward ones in fp8 keep sums in full precision, where forward ones may
+        `accumulate` adds into 4-byte sums. Backward ones in fp8 keep sums in full precision, forward ones may
         not (the default of Transformer Engine and torchao); the tables are of the fast kind.
         """
         out = 2 * FLOAT_BYTES if accumulate else self.element_bytes
@@ -158,7 +158,7 @@ class Roofline:
     ) -> Cost:
         """FlashAttention, causal (half of the products), forward or backward.
 
-        `window`: keys that a query sees, 0 for all; `block`: the length that a kernel works on, where not all of it.
+        `window`: keys that a query sees, 0 for all; `block`: the length that a kernel works on, if not all.
         """
         width = key_size + (key_size if value_size is None else value_size)
         seen = sequence * sequence / 2

@@ -116,9 +116,11 @@ class Training(Section):
     # of flash attention at 8,192 tokens, causal half counted, where the catalog's is not it: forward, backward
     attention_throughput: Flops | None = None
     attention_backward_throughput: Flops | None = None
-    # of the throughput that kernels were measured to reach by themselves, what they reach in this framework's steps
+    # of the throughput that kernels reach by themselves, what they reach in the steps of this framework
     compute_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    kernels: Literal["fused", "eager"] = "fused"  # norms, activations and rotary positions: one kernel, or PyTorch's
+    kernels: Literal["fused", "eager"] = (
+        "fused"  # norms, activations and rotary positions: one kernel, or PyTorch's
+    )
     pad_vocabulary: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] = 128
     scatter_gather: bool = True
     sequence_parallel: bool = False  # what is between tensor-parallel blocks is divided over tp ranks

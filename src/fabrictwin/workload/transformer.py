@@ -15,9 +15,9 @@ a layer norm reads both again in a second kernel for its own weights, as Apex do
 Backward, the gradient of a skip connection is added to its branch's, and a bias takes the sum of its output's
 gradient. Materialised attention copies its context into the order of tokens, and backward packs the gradients of
 Q, K and V. In fp8 (and fp4), norms write it directly where they can know its scale; the attention's context, what
-activations yield and the gradients that enter a product are cast by kernels of their own (Megatron-Core computes
-activations in 16 bits between two linear layers of Transformer Engine); gathered activations travel as fp8, and what
-the weight gradient reads of them is transposed, because fp8 products take operands in one order alone.
+activations yield and the gradients that enter a product are cast by kernels of their own (Megatron-Core
+computes activations in 16 bits between two linear layers of Transformer Engine); gathered activations travel as
+fp8, and what the weight gradient reads of them is transposed, because fp8 products take operands in one order.
 
 Left out: the all-reduces of a few bytes a token inside the vocabulary-parallel cross-entropy, rotary tables.
 """
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fabrictwin.workload.models import Linear, Model
-from fabrictwin.workload.roofline import FLOAT_BYTES, NOTHING, Cost, Roofline
+from fabrictwin.workload.roofline import FLOAT_BYTES, Cost, Roofline
 from fabrictwin.workload.script import Kind, Part, Script, Talk
 
 Attention = Literal["flash", "materialised"]
@@ -78,8 +78,8 @@ class Traffic:
 
 
 FUSED = Traffic((4, 6), (6, 10), 4)
-# PyTorch without a compiler, kernel by kernel. RMS norm: to 4 bytes, squared, averaged, scaled, back to 2, times the
-# weight; rotary positions as complex numbers of 4 bytes. What autograd adds backward likewise.
+# PyTorch without a compiler, kernel by kernel. RMS norm: to 4 bytes, squared, averaged, scaled, back to 2, times
+# the weight; rotary positions as complex numbers of 4 bytes. What autograd adds backward likewise.
 EAGER = Traffic((36, 76), (10, 18), 20)
 
 
