@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fabrictwin.cluster.sections import Model, Seed
 from fabrictwin.errors import ConfigError
-from fabrictwin.units import Duration, Rate
+from fabrictwin.units import Duration, Rate, Size
 from fabrictwin.yamlfile import config_error
 
 
@@ -113,15 +113,41 @@ class NoiseFault(Model):
     hosts: tuple[str, ...] = ()
 
 
-Fault = LinkFault | SwitchFault | GpuFault | NoiseFault
+class HostFault(Model):
+    """Something wrong with the hosts whose names match, that communication libraries trip over.
+
+    No peer memory module, so that adapters do not reach GPU memory; too little locked memory to register buffers;
+    a container without RDMA devices; PCIe access control, which sends peers' traffic up to the processor and back
+    down; GIDs that are link-local or of RoCE v1; an NCCL_SOCKET_IFNAME that lets no interface through.
+    """
+
+    host: str  # a name or a glob
+    cause: Literal[
+        "no-gpudirect-module", "locked-memory", "no-rdma-devices", "acs", "wrong-gid", "interface-filter"
+    ]
+    limit: Size | None = None  # of locked memory; 64 KiB where nothing is said
+    gid: Literal["roce-v1", "link-local"] | None = None  # what the adapters have; link-local likewise
+    interfaces: str | None = None  # the filter; one that matches nothing likewise
+
+    @model_validator(mode="after")
+    def _its_own(self) -> HostFault:
+        for key, cause in (("limit", "locked-memory"), ("gid", "wrong-gid"), ("interfaces", "interface-filter")):
+            if getattr(self, key) is not None and self.cause != cause:
+                raise ValueError(f"got {key}, which means nothing without cause: {cause}")
+        return self
+
+
+Fault = LinkFault | SwitchFault | GpuFault | NoiseFault | HostFault
 
 
 def told_apart(item: Any, index: int) -> Any:
     """The model that a fault's keys ask for: one clear error instead of one for each kind of fault."""
     if not isinstance(item, Mapping):
         return item
-    model: type[LinkFault | SwitchFault | GpuFault | NoiseFault] = LinkFault
-    if "noise" in item or "hosts" in item:
+    model: type[LinkFault | SwitchFault | GpuFault | NoiseFault | HostFault] = LinkFault
+    if "cause" in item or "host" in item:
+        model = HostFault
+    elif "noise" in item or "hosts" in item:
         model = NoiseFault
     elif "gpu" in item or "slowdown" in item or "late" in item:
         model = GpuFault

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 
 from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import Blueprint
-from fabrictwin.cluster.fault_models import GpuFault, LinkFault, NoiseFault, SwitchFault
+from fabrictwin.cluster.fault_models import GpuFault, HostFault, LinkFault, NoiseFault, SwitchFault
 from fabrictwin.cluster.names import split_jack
 from fabrictwin.cluster.reach import first_adapter
 from fabrictwin.cluster.spec import Spec
@@ -30,6 +31,16 @@ class SlowGpu:
     gpu: int
     slowdown: float = 1.0  # times as long
     late_ps: int = 0
+
+
+@dataclass(frozen=True)
+class HostCause:
+    """Something wrong with a host, as `fault_models.HostFault` names it."""
+
+    kind: str
+    limit_bytes: int = 64 << 10  # of locked memory
+    gid: str = "link-local"
+    interfaces: str = "none"
 
 
 class Jacks:
@@ -105,8 +116,10 @@ def find_faults(blueprint: Blueprint, spec: Spec) -> tuple[tuple[CableFault, ...
     cables: list[CableFault] = []
     gpus: list[SlowGpu] = []
     for i, fault in enumerate(spec.faults):
-        if isinstance(fault, NoiseFault | SwitchFault) or (isinstance(fault, LinkFault) and fault.timed):
-            continue  # `disturbances` finds those
+        if isinstance(fault, NoiseFault | SwitchFault | HostFault) or (
+            isinstance(fault, LinkFault) and fault.timed
+        ):
+            continue  # `disturbances` and `host_causes` find those
         key = f"faults[{i}].{'link' if isinstance(fault, LinkFault) else 'gpu'}"
         try:
             if isinstance(fault, LinkFault):
@@ -126,6 +139,27 @@ def find_faults(blueprint: Blueprint, spec: Spec) -> tuple[tuple[CableFault, ...
         except ValueError as error:
             raise spec.error(key, str(error)) from None
     return tuple(cables), tuple(gpus)
+
+
+def host_causes(blueprint: Blueprint, spec: Spec) -> dict[int, tuple[HostCause, ...]]:
+    """What is wrong with hosts, by host index. Raises ConfigError for a name that no host has."""
+    found: dict[int, tuple[HostCause, ...]] = {}
+    names = [host.name for host in blueprint.hosts]
+    for i, fault in enumerate(spec.faults):
+        if not isinstance(fault, HostFault):
+            continue
+        hosts = [h for h, name in enumerate(names) if fnmatchcase(name, fault.host)]
+        if not hosts:
+            hint = did_you_mean(fault.host, names)
+            raise spec.error(f"faults[{i}].host", f"got {fault.host!r}, which is no host of the cluster{hint}")
+        limit = 64 << 10 if fault.limit is None else fault.limit
+        cause = HostCause(fault.cause, limit, fault.gid or "link-local", fault.interfaces or "none")
+        for host in hosts:
+            if any(known.kind == cause.kind for known in found.get(host, ())):
+                message = f"got {fault.cause!r} for {names[host]}, of which an earlier fault says so"
+                raise spec.error(f"faults[{i}].host", message)
+            found[host] = (*found.get(host, ()), cause)
+    return found
 
 
 def _slow_gpu(jacks: Jacks, fault: GpuFault) -> SlowGpu:

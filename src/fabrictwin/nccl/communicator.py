@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.cluster.faults import HostCause
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.nccl import channels as counts
@@ -22,6 +23,7 @@ from fabrictwin.nccl.connect import connect_trees, copied, nvls_trees, ring_orde
 from fabrictwin.nccl.detect import detect
 from fabrictwin.nccl.graph import I32, Algorithm, Graph, PathType, Pattern, Protocol
 from fabrictwin.nccl.host import HostView, Wanted
+from fabrictwin.nccl.network import Failure, HostNetwork, failure, network_of
 from fabrictwin.nccl.paths import Path, Policy
 from fabrictwin.nccl.rules import Rules
 from fabrictwin.nccl.search import Channels
@@ -85,6 +87,9 @@ class Communicator:
     view_of_node: I32  # [nodes] into views
     host_of_node: I32  # [nodes] host of the fabric
     device_of_rank: I32  # [ranks] the GPU's device number in its host's system
+    network: str  # "IB" or "Socket"
+    causes: dict[int, tuple[HostCause, ...]]  # what is wrong with hosts of the fabric, by host
+    failure: Failure | None  # why it would not come up; None where it does
 
     @property
     def ranks(self) -> int:
@@ -153,18 +158,25 @@ def initialise(
     *,
     settings: Any = None,
     version: str = DEFAULT_VERSION,
+    strict: bool = True,
 ) -> Communicator:
     """What `ncclCommInitRank` comes to for ranks on a twin.
 
-    `ranks` is how many GPUs, the fabric's GPU nodes in order of ranks, or None for all. Raises ConfigError.
+    `ranks` is how many GPUs, the fabric's GPU nodes in order of ranks, or None for all. Raises ConfigError, and
+    SimulatedError where it would not come up; unless `strict`, its `failure` says so instead.
     """
     fabric: Fabric = twin.fabric
     rank_node = _rank_nodes(fabric, ranks)
     rules = Rules(_release(version))
     host_of_node, node_of_rank, local_rank = _hosts_of(fabric, rank_node)
     nodes = len(host_of_node)
+    causes = {host: twin.host_causes[host] for host in host_of_node.tolist() if host in twin.host_causes}
+    networks = _networks(fabric, host_of_node, causes, settings)
+    failed = failure(networks, causes, settings)
+    if failed is not None and strict:
+        raise failed.error(fabric.host_names[failed.host])
     views, view_of_node, device_of_rank = _views(
-        twin, rank_node, node_of_rank, host_of_node, rules=rules, settings=settings
+        twin, rank_node, node_of_rank, host_of_node, networks, rules=rules, settings=settings
     )
     used = [views[v] for v in sorted(set(view_of_node.tolist()))]
     capability = min(view.system.capability for view in used)
@@ -216,7 +228,26 @@ def initialise(
         view_of_node=view_of_node,
         host_of_node=host_of_node,
         device_of_rank=device_of_rank,
+        network=next(iter(networks.values())).name,
+        causes=causes,
+        failure=failed,
     )
+
+
+def _networks(
+    fabric: Fabric, hosts: I32, causes: dict[int, tuple[HostCause, ...]], settings: Any
+) -> dict[int, HostNetwork]:
+    """What each host has; hosts alike are asked once."""
+    known: dict[Any, HostNetwork] = {}
+    first = np.searchsorted(fabric.nic_node, fabric.host_node_start)
+    up = fabric.nic_port != NONE
+    found = {}
+    for host in hosts.tolist():
+        key = (int(fabric.host_template[host]), causes.get(host), up[first[host] : first[host + 1]].tobytes())
+        if key not in known:
+            known[key] = network_of(fabric, host, causes.get(host, ()), settings)
+        found[host] = known[key]
+    return found
 
 
 def _release(version: str) -> tuple[int, int]:
@@ -307,7 +338,14 @@ def _searched(
 
 
 def _views(
-    twin: Any, rank_node: I32, node_of_rank: I32, host_of_node: I32, *, rules: Rules, settings: Any
+    twin: Any,
+    rank_node: I32,
+    node_of_rank: I32,
+    host_of_node: I32,
+    networks: dict[int, HostNetwork],
+    *,
+    rules: Rules,
+    settings: Any,
 ) -> tuple[list[HostView], I32, I32]:
     """Kinds of hosts, which of them each node is, and the device number of each rank."""
     fabric: Fabric = twin.fabric
@@ -324,12 +362,12 @@ def _views(
     for node, host in enumerate(host_of_node.tolist()):
         gpus = frozenset(by_node[node].tolist())
         # hosts alike are told by what makes them so, before anything is built
-        key = (int(fabric.host_template[host]), gpus, down[first[host] : first[host + 1]].tobytes())
+        network = networks[host]
+        key = (int(fabric.host_template[host]), gpus, network, down[first[host] : first[host + 1]].tobytes())
         view = known.get(key)
         if view is None:
-            view = known[key] = _view(
-                twin, host, gpus, len(rank_node), rules=rules, policy=policy, settings=settings
-            )
+            wanted = _wanted(gpus, len(rank_node), rules=rules, settings=settings)
+            view = known[key] = _view(fabric, host, gpus, network, rules=rules, policy=policy, wanted=wanted)
         if id(view) not in number:
             number[id(view)] = len(views)
             views.append(view)
@@ -345,22 +383,30 @@ def _views(
     return views, view_of_node, device.astype(np.int32)
 
 
-def _view(
-    twin: Any, host: int, gpus: frozenset[int], ranks: int, *, rules: Rules, policy: Policy, settings: Any
-) -> HostView:
-    fabric: Fabric = twin.fabric
-    template = fabric.templates[fabric.host_template[host]]
-    system = detect(fabric, host)
-    entry = catalog.gpu(template.gpu_type)
+def _wanted(gpus: frozenset[int], ranks: int, *, rules: Rules, settings: Any) -> Wanted:
     enabled = _setting(settings, "nvls_enable", 2)
-    wanted = Wanted(
+    return Wanted(
         inter=len(gpus) < ranks,
         cross_nic=_setting(settings, "cross_nic", 2),
-        nvls=bool(enabled) and len(gpus) >= rules.nvls_needs and bool(system.of(Kind.NVS)),
+        nvls=bool(enabled) and len(gpus) >= rules.nvls_needs,
         collnet=False,
     )
+
+
+def _view(
+    fabric: Fabric,
+    host: int,
+    gpus: frozenset[int],
+    network: HostNetwork,
+    *,
+    rules: Rules,
+    policy: Policy,
+    wanted: Wanted,
+) -> HostView:
+    entry = catalog.gpu(fabric.templates[fabric.host_template[host]].gpu_type)
     link = catalog.nvlink(entry.nvlink).kernel_rate.value / 8e9 if entry.nvlink else 0.0
-    return _searched(system, rules, policy, wanted, gpus, True, link)
+    system = detect(fabric, host, adapters=network.adapters)
+    return _searched(system, rules, policy, wanted, gpus, network.gpudirect, link)
 
 
 def _members(node_of_rank: I32, device_of_rank: I32, view_of_node: I32, views: list[HostView]) -> I32:

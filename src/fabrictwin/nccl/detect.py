@@ -8,7 +8,7 @@ share NVLink switches is one system of several machines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from functools import cache
 
 import numpy as np
@@ -55,13 +55,19 @@ def _nominal(rate_bps: int) -> int:
     return rate_bps
 
 
-def detect(fabric: Fabric, host: int, *, sharp: Mapping[int, bool] | None = None) -> System:
-    """The system of one host. `sharp` tells which adapters reach switches that reduce. Raises ConfigError."""
+def detect(
+    fabric: Fabric, host: int, *, adapters: Collection[int] | None = None, sharp: Collection[int] = ()
+) -> System:
+    """The system of one host, with those of its adapters (by number there) that NCCL takes, or all.
+
+    `sharp` are adapters (of the fabric) that reach switches which reduce. Raises ConfigError.
+    """
     template = fabric.templates[fabric.host_template[host]]
     first = int(np.searchsorted(fabric.nic_node, fabric.host_node_start[host]))
-    ports = tuple(adapter_gbps(fabric, first + k) for k in range(len(template.nics)))
-    reduces = tuple(bool((sharp or {}).get(first + k)) for k in range(len(template.nics)))
-    return system_of(template.type, ports, reduces)
+    count = len(template.nics)
+    taken = range(count) if adapters is None else adapters
+    ports = tuple(adapter_gbps(fabric, first + k) if k in taken else 0.0 for k in range(count))
+    return system_of(template.type, ports, tuple(first + k in sharp for k in range(count)))
 
 
 @cache

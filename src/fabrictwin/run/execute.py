@@ -17,7 +17,7 @@ from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
-from fabrictwin.cluster.faults import CableFault, find_faults
+from fabrictwin.cluster.faults import CableFault, find_faults, host_causes
 from fabrictwin.cluster.sections import GeneratedCluster
 from fabrictwin.cluster.spec import Compare, Origin, Spec, load_spec, read_spec
 from fabrictwin.errors import ConfigError, InvariantError
@@ -154,6 +154,7 @@ def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
         seed=routing.seed,
         dead=dead,
     )
+    twin.host_causes = host_causes(blueprint, spec)
     twin.options = routing_options(spec, twin.fabric)
     for fault in cables:
         if fault.rate_bps > 0:

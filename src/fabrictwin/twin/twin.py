@@ -18,6 +18,7 @@ import numpy as np
 
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
 from fabrictwin.cluster.disturbances import CableChange
+from fabrictwin.cluster.faults import HostCause
 from fabrictwin.errors import ConfigError, InvariantError, did_you_mean
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.fabric.fabric import Fabric, LinkKind, NodeKind
@@ -66,6 +67,7 @@ class Twin:
         self._dead = tuple(sorted(dead))
         self.engine, self.hash_name, self.seed = engine, hash_name, seed
         self.fabric: Fabric = compile_fabric(self.blueprint)
+        self.host_causes: dict[int, tuple[HostCause, ...]] = {}  # what is wrong with hosts, by host
         self.link_rate_bps: dict[int, int] = {}  # ports that do not run at the rate they were built for
         self.management: ManagedFabric | None = None  # the subnets' managers, where the twin has any
         self._session: Session | None = None
@@ -240,6 +242,9 @@ class Twin:
             "switches": [asdict(site) for site in self.blueprint.switches],
             "aggregations": [asdict(site) for site in self.blueprint.aggregations],
             "notes": list(self.blueprint.notes),
+            "host_causes": {
+                host: [asdict(cause) for cause in causes] for host, causes in self.host_causes.items()
+            },
         }
         with Path(path).open("wb") as file:
             np.savez(
@@ -269,6 +274,8 @@ class Twin:
                 notes=tuple(state["notes"]),
             )
             twin = cls(blueprint, engine=state["engine"], hash_name=state["hash"], seed=state["seed"])
+            causes = state["host_causes"].items()
+            twin.host_causes = {int(host): tuple(HostCause(**cause) for cause in each) for host, each in causes}
             options = state["options"]
             weights = {(guid, port): weight for guid, port, weight in options["weights"]}
             twin.options = Options(tuple(options["roots"]), weights, options["lmc"], options["lanes"])

@@ -1,0 +1,92 @@
+"""Which network NCCL finds on a host, and which adapters it has there.
+
+NET/IB needs RDMA devices in reach, NCCL_IB_DISABLE unset and at least one active port that NCCL_IB_HCA lets
+through; otherwise sockets over the same adapters carry the data. A device without the peer memory module, or
+one that sockets use, cannot take part in GPUDirect RDMA. Some causes end a communicator before it begins; they
+are named with the call that fails and what NCCL returns.
+
+Source: NCCL 2.30.7, src/transport/net_ib, src/bootstrap.cc, src/misc/socket.cc; NCCL user guide,
+troubleshooting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fabrictwin.cluster.faults import HostCause
+from fabrictwin.errors import SimulatedError
+from fabrictwin.fabric.fabric import NONE, Fabric
+
+IB, SOCKET = "IB", "Socket"
+_BUFFER_BYTES = 4 << 20  # of a channel, the first that is registered
+
+
+@dataclass(frozen=True)
+class HostNetwork:
+    """What NCCL finds on one host."""
+
+    name: str  # IB or Socket
+    adapters: tuple[int, ...]  # of the host, by their number there
+    gpudirect: bool
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a communicator does not come up, as NCCL's log has it."""
+
+    host: int
+    warning: str  # the line after NCCL WARN
+    result: str  # what ncclCommInitRank returns
+    why: str  # for people
+
+    def error(self, name: str) -> SimulatedError:
+        return SimulatedError(self.result, name, f"{self.warning} ({self.why})")
+
+
+def has(causes: Iterable[HostCause], kind: str) -> HostCause | None:
+    """The cause of that kind, where there is one."""
+    return next((cause for cause in causes if cause.kind == kind), None)
+
+
+def network_of(fabric: Fabric, host: int, causes: tuple[HostCause, ...], settings: Any) -> HostNetwork:
+    """The network of one host."""
+    nics = np.flatnonzero(fabric.node_host[fabric.nic_node] == host)
+    names = [fabric.node_name(int(node)).rpartition("/")[2] for node in fabric.nic_node[nics]]
+    up = [k for k, nic in enumerate(nics) if fabric.nic_port[nic] != NONE]
+    wanted = getattr(settings, "ib_hca", None)
+    verbs = [k for k in up if wanted is None or wanted.allows(names[k], 1)]
+    asked = (getattr(settings, "net", None) or "").lower()
+    off = bool(getattr(settings, "ib_disable", 0)) or asked == "socket"
+    if off or not verbs or has(causes, "no-rdma-devices"):
+        return HostNetwork(SOCKET, tuple(up), False)
+    return HostNetwork(IB, tuple(verbs), not has(causes, "no-gpudirect-module"))
+
+
+def failure(
+    networks: dict[int, HostNetwork], causes: dict[int, tuple[HostCause, ...]], settings: Any
+) -> Failure | None:
+    """The first thing that keeps ranks on these hosts from making a communicator, if any."""
+    for host in networks:
+        filtered = has(causes.get(host, ()), "interface-filter")
+        if filtered:
+            why = f"NCCL_SOCKET_IFNAME={filtered.interfaces} lets no interface of the host through"
+            return Failure(host, "Bootstrap : no socket interface found", "ncclInternalError", why)
+    if len(networks) == 1:
+        return None  # nothing of the rest is used inside a host
+    buffer = getattr(settings, "buffsize", None) or _BUFFER_BYTES
+    for host, network in networks.items():
+        locked = has(causes.get(host, ()), "locked-memory")
+        if locked and network.name == IB and locked.limit_bytes < buffer:
+            why = f"locked memory is limited to {locked.limit_bytes} bytes; ulimit -l unlimited"
+            warning = "Call to ibv_reg_mr failed with error Cannot allocate memory"
+            return Failure(host, warning, "ncclSystemError", why)
+    for host, network in networks.items():
+        first = next(iter(networks))
+        if network.name != networks[first].name:
+            why = f"this host has NET/{network.name}, another NET/{networks[first].name}"
+            return Failure(host, "Network does not match that of other ranks", "ncclInvalidUsage", why)
+    return None
