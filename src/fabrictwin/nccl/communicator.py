@@ -23,7 +23,7 @@ from fabrictwin.nccl.connect import connect_trees, copied, nvls_trees, ring_orde
 from fabrictwin.nccl.detect import detect
 from fabrictwin.nccl.graph import I32, Algorithm, Graph, PathType, Pattern, Protocol
 from fabrictwin.nccl.host import HostView, Wanted
-from fabrictwin.nccl.network import Failure, HostNetwork, failure, network_of
+from fabrictwin.nccl.network import IB, Failure, HostNetwork, failure, network_of, reducing_adapters
 from fabrictwin.nccl.paths import Path, Policy
 from fabrictwin.nccl.rules import Rules
 from fabrictwin.nccl.search import Channels
@@ -350,6 +350,10 @@ def _views(
     """Kinds of hosts, which of them each node is, and the device number of each rank."""
     fabric: Fabric = twin.fabric
     policy = _policy(settings)
+    reducing: frozenset[int] = frozenset()
+    threshold = max(2, _setting(settings, "collnet_node_threshold", 2))
+    if _setting(settings, "collnet_enable", 0) and len(host_of_node) >= threshold:
+        reducing = reducing_adapters(fabric)
     local = fabric.gpu_local[fabric.node_gpu[rank_node]]
     by_node = np.split(local[np.argsort(node_of_rank, kind="stable")], np.cumsum(np.bincount(node_of_rank))[:-1])
     views: list[HostView] = []
@@ -366,8 +370,11 @@ def _views(
         key = (int(fabric.host_template[host]), gpus, network, down[first[host] : first[host + 1]].tobytes())
         view = known.get(key)
         if view is None:
-            wanted = _wanted(gpus, len(rank_node), rules=rules, settings=settings)
-            view = known[key] = _view(fabric, host, gpus, network, rules=rules, policy=policy, wanted=wanted)
+            sharp = network.name == IB and bool(reducing)
+            wanted = _wanted(gpus, len(rank_node), collnet=sharp, rules=rules, settings=settings)
+            view = known[key] = _view(
+                fabric, host, gpus, network, reducing, rules=rules, policy=policy, wanted=wanted
+            )
         if id(view) not in number:
             number[id(view)] = len(views)
             views.append(view)
@@ -383,13 +390,13 @@ def _views(
     return views, view_of_node, device.astype(np.int32)
 
 
-def _wanted(gpus: frozenset[int], ranks: int, *, rules: Rules, settings: Any) -> Wanted:
+def _wanted(gpus: frozenset[int], ranks: int, *, collnet: bool, rules: Rules, settings: Any) -> Wanted:
     enabled = _setting(settings, "nvls_enable", 2)
     return Wanted(
         inter=len(gpus) < ranks,
         cross_nic=_setting(settings, "cross_nic", 2),
         nvls=bool(enabled) and len(gpus) >= rules.nvls_needs,
-        collnet=False,
+        collnet=collnet,
     )
 
 
@@ -398,6 +405,7 @@ def _view(
     host: int,
     gpus: frozenset[int],
     network: HostNetwork,
+    reducing: frozenset[int],
     *,
     rules: Rules,
     policy: Policy,
@@ -405,7 +413,7 @@ def _view(
 ) -> HostView:
     entry = catalog.gpu(fabric.templates[fabric.host_template[host]].gpu_type)
     link = catalog.nvlink(entry.nvlink).kernel_rate.value / 8e9 if entry.nvlink else 0.0
-    system = detect(fabric, host, adapters=network.adapters)
+    system = detect(fabric, host, adapters=network.adapters, sharp=reducing)
     return _searched(system, rules, policy, wanted, gpus, network.gpudirect, link)
 
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin import catalog
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.errors import SimulatedError
-from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 
 IB, SOCKET = "IB", "Socket"
 _BUFFER_BYTES = 4 << 20  # of a channel, the first that is registered
@@ -64,6 +65,27 @@ def network_of(fabric: Fabric, host: int, causes: tuple[HostCause, ...], setting
     if off or not verbs or has(causes, "no-rdma-devices"):
         return HostNetwork(SOCKET, tuple(up), False)
     return HostNetwork(IB, tuple(verbs), not has(causes, "no-gpudirect-module"))
+
+
+def reducing_adapters(fabric: Fabric) -> frozenset[int]:
+    """Adapters (of the fabric) whose subnet reduces in its switches (SHARP).
+
+    A subnet does where aggregation nodes were discovered in it, or where all of its switches can by the catalog.
+    """
+    network = np.flatnonzero(np.isin(fabric.node_kind, (NodeKind.SWITCH, NodeKind.AGGREGATION)))
+    reduces: dict[int, bool] = {}
+    for node in network:
+        plane = int(fabric.node_plane[node])
+        if fabric.node_kind[node] == NodeKind.AGGREGATION:
+            reduces[plane] = True
+    found = set(reduces)
+    for node in network:
+        plane, name = int(fabric.node_plane[node]), fabric.type_names[fabric.node_type[node]]
+        if plane not in found and fabric.node_kind[node] == NodeKind.SWITCH:
+            able = fabric.technology == "infiniband" and bool(name) and catalog.switch(name).sharp
+            reduces[plane] = reduces.get(plane, True) and able
+    planes = [plane for plane, able in reduces.items() if able]
+    return frozenset(np.flatnonzero(np.isin(fabric.node_plane[fabric.nic_node], planes)).tolist())
 
 
 def failure(

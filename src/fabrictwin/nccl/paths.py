@@ -43,7 +43,6 @@ class Policy:
     pxn: bool = True
     pxn_c2c: bool = True
     nvb: bool = True
-    p2p_blocked: bool = False  # the driver offers no direct access between GPUs over PCIe
 
 
 class PathTable:
@@ -52,6 +51,7 @@ class PathTable:
     def __init__(self, system: System, rules: Rules, policy: Policy) -> None:
         self.system, self.rules, self.policy = system, rules, policy
         self._paths: dict[tuple[int, int], Path] = {}
+        self._nearest_gpu: dict[int, int] = {}  # of each adapter, until a path changes
         self.cpus, self.gpus = system.of(Kind.CPU), system.of(Kind.GPU)
         self.nets, self.switches = system.of(Kind.NET), system.of(Kind.NVS)
         for base in (*self.cpus, *self.gpus, *self.nets, *self.switches):
@@ -147,6 +147,11 @@ class PathTable:
 
     def nearest_gpu(self, net: int) -> int:
         """The GPU that uses an adapter first; NONE where none does."""
+        if net not in self._nearest_gpu:
+            self._nearest_gpu[net] = self._find_nearest_gpu(net)
+        return self._nearest_gpu[net]
+
+    def _find_nearest_gpu(self, net: int) -> int:
         near = self.nearest(net, self.gpus)
         order = {gpu: self.preferred_nets(gpu) for gpu in near}
         rounds = [(order[gpu].index(net), i, gpu) for i, gpu in enumerate(near) if net in order[gpu]]
@@ -155,8 +160,6 @@ class PathTable:
     def direct(self, a: int, b: int) -> bool:
         """Whether two GPUs reach each other's memory."""
         path = self(a, b)
-        if self.policy.p2p_blocked and path.type > PathType.NVB and a != b:
-            return False
         level = self.policy.p2p_level
         if level is None:
             level = PathType.PXB
@@ -204,6 +207,7 @@ class PathTable:
         else:
             kind = _merged(first.type, second.type)
         self._paths[a, b] = Path(kind, min(first.bw, second.bw), first.links + second.links)
+        self._nearest_gpu.clear()
 
     def _avoid_direct_gpus(self) -> None:
         for g in self.gpus:
@@ -222,6 +226,7 @@ class PathTable:
                     for ends in ((g, n), (n, g)):
                         path = self(*ends)
                         self._paths[ends] = path._replace(type=min(PathType.P2C, path.type))
+                        self._nearest_gpu.clear()
 
     def _detour_adapters(self) -> None:
         devices = self.system.devices

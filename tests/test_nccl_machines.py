@@ -1,0 +1,80 @@
+"""Other machines than the usual: GPUs of another maker, racks, switches that reduce."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+from clusters import blueprint
+
+from fabrictwin import catalog
+from fabrictwin.nccl.communicator import Algorithm, PathType, initialise
+from fabrictwin.nccl.detect import detect
+from fabrictwin.nccl.system import Kind, LinkClass
+from fabrictwin.twin import Twin
+
+
+def test_gpus_of_another_maker_are_data() -> None:
+    twin = Twin(blueprint(2, "mi300x-8", switch="qm9700"))
+    system = detect(twin.fabric, 0)
+    gpus = system.of(Kind.GPU)
+    assert not system.of(Kind.NVS)
+    for gpu in gpus:
+        links = [system.links[n] for n in system.out[gpu] if system.links[n].kind == LinkClass.NVL]
+        assert {link.to for link in links} == set(gpus) - {gpu}
+        assert all(link.bw == 48.0 for link in links)
+    one, two = initialise(twin, 8), initialise(twin)
+    assert one.compute_capability == 94
+    assert one.cpu == "amd"
+    assert all(one.path(a, b).type == PathType.NVL for a in range(8) for b in range(8) if a != b)
+    ring = one.graphs[Algorithm.RING]
+    # a directed ring takes one of a GPU's seven links each way, so seven rings at a link's speed are the most
+    assert 0 < ring.channels * ring.bw_intra <= 7 * 48.0
+    assert Algorithm.NVLS not in one.graphs
+    assert two.nodes == 2
+    assert (np.sort(two.rings.order, axis=1) == np.arange(16)).all()
+
+
+def test_a_rack_is_one_domain_of_several_machines() -> None:
+    twin = Twin(blueprint(1, "gb200-nvl72", switch="q3400", topology={"kind": "single-switch"}))
+    comm = initialise(twin)
+    assert comm.nodes == 1
+    view = comm.views[0]
+    assert view.system.parts == 18
+    assert all(comm.path(0, b).type == PathType.NVL for b in range(1, 72))
+    # an adapter is near the two GPUs of its superchip, out of reach from another machine
+    assert comm.net_path(0, comm.adapters(0)[0]).type == PathType.P2C
+    assert comm.net_path(0, comm.adapters(71)[0]).type == PathType.DIS
+    assert comm.graphs[Algorithm.NVLS].channels
+    assert (np.sort(comm.rings.order, axis=1) == np.arange(72)).all()
+
+
+def test_switches_that_reduce_where_they_are_asked_to() -> None:
+    twin = Twin(blueprint(2, "dgx-h100", switch="qm9700"))
+    assert Algorithm.COLLNET_CHAIN not in initialise(twin).graphs
+    comm = initialise(twin, settings=SimpleNamespace(collnet_enable=1))
+    chain, direct = comm.graphs[Algorithm.COLLNET_CHAIN], comm.graphs[Algorithm.COLLNET_DIRECT]
+    assert chain.channels == comm.graphs[Algorithm.RING].channels
+    assert direct.channels <= 8
+    heads = direct.intra[0, :, 0]
+    assert len(set(heads.tolist())) == len(heads)
+    assert Algorithm.COLLNET_CHAIN not in initialise(twin, 8, settings=SimpleNamespace(collnet_enable=1)).graphs
+    few = SimpleNamespace(collnet_enable=1, collnet_node_threshold=3)
+    assert Algorithm.COLLNET_CHAIN not in initialise(twin, settings=few).graphs
+    ethernet = Twin(blueprint(2, "dgx-h100", switch="spectrum-4", technology="ethernet"))
+    assert not catalog.switch("spectrum-4").sharp
+    assert Algorithm.COLLNET_CHAIN not in initialise(ethernet, settings=SimpleNamespace(collnet_enable=1)).graphs
+
+
+def test_many_hosts_alike_are_searched_once() -> None:
+    twin = Twin(blueprint(128, "dgx-h100", switch="qm9700"))
+    comm = initialise(twin)
+    assert len(comm.views) == 1
+    assert (np.sort(comm.rings.order, axis=1) == np.arange(1024)).all()
+    up = comm.trees.up
+    assert ((up == -1).sum(axis=1) == 1).all()
+    # in two complementary trees no host is an inner one of both, but for the roots
+    first, second = (comm.trees.down[half] for half in (0, comm.channels // 2))
+    heads = comm.graphs[Algorithm.TREE].intra[:, 0, 0]
+    inner = [(down[heads] != -1).sum(axis=1) > 1 for down in (first, second)]
+    assert (inner[0] & inner[1]).sum() <= 2
