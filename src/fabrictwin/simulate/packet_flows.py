@@ -9,6 +9,7 @@ the request to memory alone. The sender's completion is written over PCIe.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -119,6 +120,7 @@ class PacketFlows:
     def __init__(self, network: PacketNetwork) -> None:
         self.network, self.fabric = network, network.fabric
         self.closed: list[int] = []
+        self.on_connect: Callable[[int, Any, Flow], None] | None = None  # a capture wants to know
         self._extras = extras()
 
     def open(
@@ -254,6 +256,8 @@ class PacketFlows:
             q = self.network.connect([connection])
         record = machine.state.qp[q]
         record.pool = flow.pool
+        if self.on_connect is not None:
+            self.on_connect(q, connection, flow)
         if flow.options.rate_bps:
             record.gap_q = int(rate_to_q(flow.options.rate_bps))
         return q

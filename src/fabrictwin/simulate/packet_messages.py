@@ -86,7 +86,7 @@ class PacketMessages:
         self._pools: dict[int, int] = {}
         self._now = 0
         self.on_post: Callable[..., None] | None = None  # a capture wants to know what messages are
-        self.on_open: Callable[[Flow, Way], None] | None = None
+        self.on_events: Callable[[list[Event]], None] | None = None
 
     # ------------------------------------------------------------------ flows
 
@@ -210,7 +210,7 @@ class PacketMessages:
             traits &= ~self._end
         if self.on_post is not None:
             headers = (remote_address, remote_key, immediate, operands)
-            self.on_post(mine, q, number, opcode, size_bytes, travels, headers, answers, payload)
+            self.on_post(mine, number, opcode, size_bytes, headers, answers, payload, 2 if tell_end else 1)
         row = (0, q, travels, delay, number, first, last, traits, partner, NONE if answers is None else answers, 0)
         if way is not mine.current or mine.waiting:
             self._queue(mine, way, row)
@@ -311,6 +311,8 @@ class PacketMessages:
             if n:
                 self._told_count[0] = 0
                 events = [Event(t, m, _KINDS[k]) for t, m, k in self._told[:n].tolist()]
+                if self.on_events is not None:
+                    self.on_events(events)
                 if self._blocked:
                     self._unblock()
                 return events

@@ -12,7 +12,7 @@ trip needs (figures are not public).
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +98,7 @@ class PacketNetwork:
         self._set_control()
         self._qpn = np.full(len(fabric.nic_node), FIRST_QPN, np.int64)
         self._faults: list[LinkFault] = []
+        self.on_connect: Callable[[int, Connection], None] | None = None  # a capture wants to know
         self.awaits_changes = False  # somebody outside may yet repair what a run waits for
         self._inside: dict[tuple[int, int], list[tuple[float, tuple[int, ...]]]] = {}
 
@@ -394,9 +395,13 @@ class PacketNetwork:
         from fabrictwin.kernel.packet.machine import OutOfMemoryError
 
         try:
-            return self.machine.add_queue_pairs(connections)
+            first = self.machine.add_queue_pairs(connections)
         except OutOfMemoryError as error:
             raise _too_large(error) from None
+        if self.on_connect is not None:
+            for i, connection in enumerate(connections):
+                self.on_connect(first + i, connection)
+        return first
 
     # ------------------------------------------------------------------ running
 

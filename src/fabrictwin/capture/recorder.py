@@ -1,0 +1,429 @@
+"""What adapters' ports send and receive while the packet engine runs, as a capture file.
+
+The kernel records packets at the tapped ports; here each becomes the frame that it stands for. Bytes that nobody
+gave are zeros, so are keys and addresses of messages that are not the verbs'. Queue pair numbers are the verbs'
+own where there are some, else counted by adapter. Memory is bounded: rows are written as they come, and what is
+known of a message is dropped soon after its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fabrictwin.capture import frames, transport
+from fabrictwin.capture.frames import Ends
+from fabrictwin.capture.transport import Op
+from fabrictwin.capture.writing import LINK_ERF, LINK_ETHERNET, CaptureWriter
+from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.routing.tables import adapter_ipv4
+from fabrictwin.simulate.messages import Event, EventKind, FlowOptions, GidType, Opcode, Service
+
+if TYPE_CHECKING:
+    from fabrictwin.simulate.packet_flows import Flow
+    from fabrictwin.simulate.packet_messages import PacketMessages
+    from fabrictwin.simulate.packet_network import PacketNetwork
+
+SUBNET_PREFIX = bytes.fromhex("fe80000000000000")
+FIRST_QPN = 0x48
+KEPT = 256  # messages that a flow's late duplicates may still be of
+ECT, CE = 2, 3
+CE_OR_ECT = (ECT, CE)  # of IP's ECN field
+CNP_CLASS = 48 << 2  # DSCP 48, the usual class of congestion notifications
+PAUSE_QUANTA = 0xFFFF
+_SERVICES = {
+    Service.RELIABLE_CONNECTION: transport.Service.RC,
+    Service.UNRELIABLE_CONNECTION: transport.Service.UC,
+    Service.UNRELIABLE_DATAGRAM: transport.Service.UD,
+}
+# by opcode: first, middle, last and only packet of a message
+_SENDS = (Op.SEND_FIRST, Op.SEND_MIDDLE)
+_WRITES = (Op.WRITE_FIRST, Op.WRITE_MIDDLE)
+_OPS: dict[Opcode, tuple[Op, Op, Op, Op]] = {
+    Opcode.SEND: (*_SENDS, Op.SEND_LAST, Op.SEND_ONLY),
+    Opcode.SEND_IMMEDIATE: (*_SENDS, Op.SEND_LAST_IMMEDIATE, Op.SEND_ONLY_IMMEDIATE),
+    Opcode.SEND_INVALIDATE: (*_SENDS, Op.SEND_LAST_INVALIDATE, Op.SEND_ONLY_INVALIDATE),
+    Opcode.WRITE: (*_WRITES, Op.WRITE_LAST, Op.WRITE_ONLY),
+    Opcode.WRITE_IMMEDIATE: (*_WRITES, Op.WRITE_LAST_IMMEDIATE, Op.WRITE_ONLY_IMMEDIATE),
+    Opcode.READ_REQUEST: (Op.READ_REQUEST,) * 4,
+    Opcode.READ_RESPONSE: (
+        Op.READ_RESPONSE_FIRST,
+        Op.READ_RESPONSE_MIDDLE,
+        Op.READ_RESPONSE_LAST,
+        Op.READ_RESPONSE_ONLY,
+    ),
+    Opcode.COMPARE_SWAP: (Op.COMPARE_SWAP,) * 4,
+    Opcode.FETCH_ADD: (Op.FETCH_ADD,) * 4,
+    Opcode.ATOMIC_RESPONSE: (Op.ATOMIC_ACKNOWLEDGE,) * 4,
+}
+
+
+@dataclass(slots=True)
+class _Message:
+    """What a capture shows of a message beside its bytes."""
+
+    opcode: Opcode
+    psn: int  # on the wire
+    ordinal: int  # of its flow: message sequence numbers count them
+    size: int
+    address: int = 0
+    key: int = 0
+    immediate: int = 0
+    operands: tuple[int, int] = (0, 0)
+    payload: Any = None
+    asked: Any = None  # of a response: its request
+    left: int = 2  # events that are due
+
+
+@dataclass(slots=True)
+class _Flow:
+    """Messages of one of the verbs' flows."""
+
+    psn: int
+    count: int = 0
+    messages: dict[int, _Message] = field(default_factory=dict)
+    ended: deque[int] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One queue pair of the kernel."""
+
+    there: Ends
+    back: Ends
+    source_qpn: int
+    target_qpn: int
+    options: FlowOptions
+    mtu: int
+    flow: int  # NONE: not one of the verbs'
+    responses: bool
+    rnr_code: int
+    seen: deque[tuple[int, int, _Message]] = field(default_factory=lambda: deque(maxlen=1024))
+    count: int = 0
+
+
+class Recorder:
+    """Writes what tapped ports see. Use as a context; attach before connections are made."""
+
+    def __init__(
+        self, network: PacketNetwork, writer: CaptureWriter, adapters: Iterable[int] | None = None
+    ) -> None:
+        self.network, self.writer, self.fabric = network, writer, network.fabric
+        fabric = network.fabric
+        self._ethernet = fabric.technology == "ethernet"
+        self._ecn = ECT if network.options.control != "none" else 0
+        self._streams: dict[int, _Stream] = {}
+        self._flows: dict[int, _Flow] = {}
+        self._qpn = np.full(len(fabric.nic_node), FIRST_QPN, np.int64)
+        self._interface: dict[int, int] = {}
+        wanted = range(len(fabric.nic_node)) if adapters is None else adapters
+        for adapter in wanted:
+            port = int(fabric.nic_port[adapter])
+            if port != NONE and port not in self._interface:
+                name = fabric.node_name(int(fabric.nic_node[adapter]))
+                link = LINK_ETHERNET if self._ethernet else LINK_ERF
+                self._interface[port] = writer.interface(name, link)
+        network.machine.tap(sorted(self._interface), self._drain)
+        network.on_connect = self._connected
+
+    def attach(self, session: PacketMessages) -> None:
+        """Single messages show what they are."""
+        session.on_post, session.on_events = self._posted, self._happened
+        session.flows.on_connect = self._opened
+
+    def close(self) -> None:
+        """Write what is left."""
+        self.network.machine.read_tap()
+        self.writer.close()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ who talks to whom
+
+    def _mac(self, adapter: int) -> bytes:
+        raw = int(self.fabric.node_guid[self.fabric.nic_node[adapter]]).to_bytes(8, "big")
+        return raw[:3] + raw[5:]
+
+    def _gid(self, adapter: int) -> bytes:
+        node = int(self.fabric.nic_node[adapter])
+        if self._ethernet:
+            address = int(adapter_ipv4(np.array([adapter], np.int32))[0])
+            return bytes(10) + b"\xff\xff" + address.to_bytes(4, "big")
+        return SUBNET_PREFIX + int(self.fabric.node_guid[node]).to_bytes(8, "big")
+
+    def _ends(self, source: int, target: int, options: FlowOptions, udp_port: int, *, back: bool) -> Ends:
+        lid = self.network.routes.lid
+        gids = (options.source_gid, options.target_gid)
+        ends = (source, target)
+        if back:
+            gids, ends = gids[::-1], ends[::-1]
+        nodes = self.fabric.nic_node
+        return Ends(
+            source_mac=self._mac(ends[0]),
+            target_mac=self._mac(ends[1]),
+            source_gid=gids[0] or self._gid(ends[0]),
+            target_gid=gids[1] or self._gid(ends[1]),
+            source_lid=int(lid[nodes[ends[0]]]),
+            target_lid=int(lid[nodes[ends[1]]]),
+            roce_v1=options.gid_type == GidType.ROCE_V1,
+            global_route=options.global_route,
+            udp_port=udp_port,
+            traffic_class=options.traffic_class,
+            hop_limit=options.hop_limit,
+        )
+
+    def _connected(self, q: int, connection: Any) -> None:
+        """A queue pair of the kernel, of whatever."""
+        if connection.src == NONE or connection.noted:
+            return
+        source, target = connection.src, connection.dst
+        qpns = int(self._qpn[source]), int(self._qpn[target])
+        self._qpn[source] += 1
+        if source != target:
+            self._qpn[target] += 1
+        self._add(q, connection, FlowOptions(source_qpn=qpns[0], target_qpn=qpns[1]), NONE)
+
+    def _opened(self, q: int, connection: Any, flow: Flow) -> None:
+        """A queue pair of the kernel that carries one of the verbs' flows."""
+        self.network.machine.read_tap()  # what another one of that number did
+        if flow.number not in self._flows:
+            self._flows[flow.number] = _Flow(flow.options.first_psn)
+        self._add(q, connection, flow.options, flow.number)
+
+    def _add(self, q: int, connection: Any, options: FlowOptions, flow: int) -> None:
+        from fabrictwin.kernel.packet import state as s
+
+        source, target = connection.src, connection.dst
+        # the entropy that switches hash has the UDP port in it: PacketNetwork.remote
+        udp = (connection.entropy ^ source * 0x1F35 ^ target * 0x5BD1) >> 15 & 0xFFFF
+        rnr_us = connection.rnr_ps // 10**6
+        code = min(range(32), key=lambda i: abs(transport.RNR_TIMER_US[i] - rnr_us))
+        self._streams[q] = _Stream(
+            there=self._ends(source, target, options, udp, back=False),
+            back=self._ends(source, target, options, udp, back=True),
+            source_qpn=options.source_qpn or FIRST_QPN + flow,
+            target_qpn=options.target_qpn or FIRST_QPN + flow,
+            options=options,
+            mtu=connection.mtu_bytes or self.fabric.mtu_bytes,
+            flow=flow,
+            responses=connection.noted and connection.service == s.RESPONSES,
+            rnr_code=code,
+        )
+
+    # ------------------------------------------------------------------ what messages are
+
+    def _posted(
+        self,
+        flow: Flow,
+        number: int,
+        opcode: Opcode,
+        size: int,
+        headers: tuple[int, int, int, tuple[int, int]],
+        answers: int | None,
+        payload: Any,
+        events: int,
+    ) -> None:
+        mine = self._flows[flow.number]
+        asked = None
+        if answers is not None:
+            asked = next((f.messages[answers] for f in self._flows.values() if answers in f.messages), None)
+        message = _Message(opcode, mine.psn, mine.count, size, *headers, payload, asked, events)
+        if opcode in (Opcode.READ_RESPONSE, Opcode.ATOMIC_RESPONSE):
+            message.psn, message.ordinal = (0, 0) if asked is None else (asked.psn, asked.ordinal)
+        else:
+            mine.count += 1
+            mine.psn += max(-(-size // flow.mtu), 1)
+        mine.messages[number] = message
+
+    def _happened(self, events: list[Event]) -> None:
+        for _, number, kind in events:
+            mine = self._flows.get(number >> 40)
+            message = None if mine is None else mine.messages.get(number)
+            if mine is None or message is None or kind == EventKind.BEGUN:
+                continue
+            message.left -= 1
+            if message.left <= 0 or kind in (EventKind.FAILED, EventKind.NOT_READY_FAILED):
+                mine.ended.append(number)
+
+    def _forget(self) -> None:
+        """What has ended and can hardly show again."""
+        for mine in self._flows.values():
+            while len(mine.ended) > KEPT:
+                mine.messages.pop(mine.ended.popleft(), None)
+
+    # ------------------------------------------------------------------ packets
+
+    def _drain(self, rows: Any) -> None:
+        from fabrictwin.kernel.packet import state as s
+        from fabrictwin.kernel.packet import tap
+
+        for row in rows.tolist():
+            port, kind = row[tap.PORT], row[tap.KIND]
+            outbound = row[tap.DIRECTION] == tap.OUT
+            if kind == s.PAUSE:
+                frame = self._pause(port, row, outbound)
+            else:
+                stream = self._streams.get(row[tap.QP])
+                if stream is None:
+                    continue
+                if kind in (s.DATA, s.TRIM):
+                    frame = self._data(stream, row)
+                else:
+                    frame = self._answer(stream, row)
+            self.writer.packet(self._interface[port], row[tap.TIME], frame, outbound=outbound)
+        self._forget()
+
+    def _pause(self, port: int, row: list[int], outbound: bool) -> bytes:
+        from fabrictwin.kernel.packet import tap
+
+        adapter = int(self.fabric.node_nic[self.fabric.port_node[port]])
+        # a switch's port has an address of its own
+        mac = (
+            self._mac(adapter) if outbound else bytes([2, 0]) + int(self.fabric.port_peer[port]).to_bytes(4, "big")
+        )
+        return frames.pause(mac, row[tap.VL], PAUSE_QUANTA if row[tap.PSN] else 0)
+
+    def _message_of(self, stream: _Stream, row: list[int]) -> tuple[int, _Message]:
+        """The first packet, in the kernel's count, of the message that a row is of, and the message."""
+        from fabrictwin.kernel.packet import tap
+
+        start, psn = row[tap.START], row[tap.PSN]
+        for first, end, message in reversed(stream.seen):
+            if first <= psn < end:
+                return first, message
+        if start == NONE:
+            start = psn
+        found = None
+        if stream.flow != NONE:
+            found = self._flows[stream.flow].messages.get(row[tap.MESSAGE])
+        if found is None:
+            found = _Message(Opcode.WRITE, start, stream.count, row[tap.SIZE])
+        stream.count += 1
+        travels = 0 if found.opcode in _HEADERS_ALONE else found.size
+        stream.seen.append((start, start + max(-(-travels // stream.mtu), 1), found))
+        return start, found
+
+    def _data(self, stream: _Stream, row: list[int]) -> bytes:
+        from fabrictwin.kernel.packet import state as s
+        from fabrictwin.kernel.packet import tap
+
+        start, message = self._message_of(stream, row)
+        marks, size = row[tap.MARKS], row[tap.PAYLOAD]
+        first, last = bool(marks & s.FIRST), bool(marks & s.LAST)
+        op = _OPS[message.opcode][3 if first and last else 0 if first else 2 if last else 1]
+        service = _SERVICES[stream.options.service]
+        at = (row[tap.PSN] - start) * stream.mtu
+        body = bytes(size)
+        if message.payload is not None and size:
+            given = bytes(memoryview(message.payload).cast("B")[at : at + size])
+            body = given.ljust(size, b"\0")
+        pad = -size & 3
+        bth = transport.Bth(
+            opcode=service | op,
+            partition=stream.options.partition,
+            target_qpn=stream.target_qpn,
+            psn=message.psn + row[tap.PSN] - start,
+            ack_request=service == transport.Service.RC
+            and not stream.responses
+            and bool(last or marks & s.REQUEST),
+            pad=pad,
+        )
+        packet = bth.pack() + self._extended(stream, message, op) + body + bytes(pad)
+        congestion = CE_OR_ECT[bool(marks & s.ECN)] if self._ecn else 0
+        return self._frame(stream.there, packet, row, congestion)
+
+    def _extended(self, stream: _Stream, message: _Message, op: Op) -> bytes:
+        parts = []
+        if stream.options.service == Service.UNRELIABLE_DATAGRAM:
+            parts.append(transport.deth(stream.options.queue_key, stream.source_qpn))
+        for name in transport.EXTENDED.get(op, ()):
+            if name == transport.RETH:
+                parts.append(transport.reth(message.address, message.key, message.size))
+            elif name == transport.AETH:
+                parts.append(transport.aeth(transport.CREDITS_UNLIMITED, message.ordinal + 1))
+            elif name == transport.ATOMIC_ETH:
+                parts.append(transport.atomic_eth(message.address, message.key, message.operands))
+            elif name == transport.ATOMIC_ACK:
+                given = b"" if message.payload is None else bytes(memoryview(message.payload).cast("B")[:8])
+                # on the wire the value is big-endian
+                parts.append(given.ljust(8, b"\0")[::-1])
+            else:  # ImmDt, IETH
+                parts.append((message.immediate & 0xFFFFFFFF).to_bytes(4, "big"))
+        return b"".join(parts)
+
+    def _answer(self, stream: _Stream, row: list[int]) -> bytes:
+        """An acknowledgement, a NAK or a congestion notification, on the way back."""
+        from fabrictwin.kernel.packet import state as s
+        from fabrictwin.kernel.packet import tap
+
+        kind, psn = row[tap.KIND], row[tap.PSN]
+        partition = stream.options.partition
+        if kind == s.CNP:
+            bth = transport.Bth(transport.CNP, partition, stream.source_qpn, 0, notified=transport.BECN)
+            return self._frame(stream.back, bth.pack() + transport.CNP_RESERVED, row, 0, CNP_CLASS)
+        # an acknowledgement names the last packet that has come, a NAK the one that is wanted
+        at = psn - 1 if kind == s.ACK else psn
+        found = next(((a, m) for a, end, m in reversed(stream.seen) if a <= at < end), None)
+        if found is None and stream.seen:
+            first, _, message = stream.seen[-1]
+            found = (first, message)
+        wire, ordinal = at, 0
+        if found is not None:
+            wire, ordinal = found[1].psn + at - found[0], found[1].ordinal
+        if stream.responses and found is not None:
+            # the requester asks again for what is missing
+            message = found[1].asked or found[1]
+            done = (at - found[0]) * stream.mtu
+            bth = transport.Bth(transport.Service.RC | Op.READ_REQUEST, partition, stream.source_qpn, wire, True)
+            again = transport.reth(message.address + done, message.key, max(found[1].size - done, 0))
+            return self._frame(stream.back, bth.pack() + again, row, 0)
+        syndrome = {s.ACK: transport.CREDITS_UNLIMITED, s.NAK: 0x60, s.RNR: 0x20 | stream.rnr_code}.get(
+            kind, row[tap.MARKS] & 0x7F
+        )
+        whole = found is not None and any(a <= at and end == psn for a, end, _ in reversed(stream.seen))
+        bth = transport.Bth(transport.Service.RC | Op.ACKNOWLEDGE, partition, stream.source_qpn, wire)
+        packet = bth.pack() + transport.aeth(syndrome, ordinal + (1 if whole else 0))
+        return self._frame(stream.back, packet, row, 0)
+
+    def _frame(
+        self, ends: Ends, packet: bytes, row: list[int], congestion: int, traffic_class: int | None = None
+    ) -> bytes:
+        from dataclasses import replace
+
+        from fabrictwin.kernel.packet import tap
+
+        if traffic_class is not None:
+            ends = replace(ends, traffic_class=traffic_class)
+        if self._ethernet:
+            return frames.ethernet(ends, packet, congestion=congestion)
+        return frames.infiniband(ends, packet, service_level=row[tap.SL], virtual_lane=row[tap.VL])
+
+
+_HEADERS_ALONE = (Opcode.READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD, Opcode.ATOMIC_RESPONSE)
+
+
+def adapters_named(fabric: Fabric, names: Iterable[str]) -> list[int] | None:
+    """Adapters of hosts, or single ones (`host-0/mlx5_1`); None where nothing is named. Raises ConfigError."""
+    chosen: list[int] = []
+    known = [fabric.node_name(int(n)) for n in fabric.nic_node]
+    for name in names:
+        found = [i for i, n in enumerate(known) if n == name or n.split("/")[0] == name]
+        if not found:
+            hint = did_you_mean(name, [*fabric.host_names, *known])
+            raise ConfigError(
+                f"got {name!r}, expected a host or an adapter such as {known[0]!r}{hint}", key="pcap-at"
+            )
+        chosen += found
+    return chosen or None
