@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -412,6 +413,20 @@ class Recorder:
 
 
 _HEADERS_ALONE = (Opcode.READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD, Opcode.ATOMIC_RESPONSE)
+
+
+@dataclass(frozen=True)
+class CaptureRequest:
+    """A capture that somebody wants: where to write, at which hosts or adapters (all), how much of each packet."""
+
+    path: Path
+    at: tuple[str, ...] = ()
+    snaplen: int = 0
+
+    def start(self, network: PacketNetwork) -> Recorder:
+        """Begin to record. Raises ConfigError for a name that is not there, or a file that cannot be written."""
+        adapters = adapters_named(network.fabric, self.at)
+        return Recorder(network, CaptureWriter(self.path, snaplen=self.snaplen), adapters)
 
 
 def adapters_named(fabric: Fabric, names: Iterable[str]) -> list[int] | None:

@@ -29,6 +29,7 @@ COMMANDS = {
     "jitter": "What unevenness costs a job, by size and by source.",
     "cost": "The bill of materials, and what a cluster and its job cost.",
     "traffic": "Play a traffic pattern over a cluster.",
+    "pcap": "Read a capture of RDMA traffic.",
     "routes": "Judge forwarding tables, compare two, print them.",
     "sm": "Bring a subnet up with the twin's own manager.",
     "up": "Serve a fabric's management to the real InfiniBand tools.",

@@ -27,18 +27,32 @@ def run(
     as_json: bool = typer.Option(False, "--json", help="Print summary.json to stdout and nothing else."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would run, and simulate nothing."),
     seed: int | None = typer.Option(None, metavar="N", help="The seed; otherwise the spec's."),
+    pcap: Path | None = typer.Option(
+        None, "--pcap", metavar="FILE", help="Capture packets to a pcapng file (fidelity packet)."
+    ),
+    pcap_at: list[str] | None = typer.Option(
+        None,
+        "--pcap-at",
+        metavar="NAME",
+        help="Capture at this host or adapter (repeatable); otherwise at all.",
+    ),
+    snaplen: int = typer.Option(
+        0, "--snaplen", metavar="BYTES", min=0, help="Keep so much of each packet; 0: all."
+    ),
     open_report: bool = typer.Option(False, "--open", help="Open the report in a browser afterwards."),
 ) -> None:
     """Predict what a job gets on a cluster: step time, throughput, where the time goes, which links carry it."""
     from datetime import UTC, datetime
     from time import monotonic
 
+    from fabrictwin.capture.recorder import CaptureRequest
     from fabrictwin.run import execute
     from fabrictwin.run.folder import Clock, check_target, default_folder, write_folder
     from fabrictwin.run.progress import Progress
     from fabrictwin.run.summary import summary_json
     from fabrictwin.run.terminal import block
 
+    capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     started, clock = datetime.now(UTC), monotonic()
     read = execute.with_overrides(
         execute.read(spec, sys.stdin), fidelity=None if fidelity is None else fidelity.value, seed=seed
@@ -55,7 +69,7 @@ def run(
     folder = out or (Path(read.run.out) if read.run.out else default_folder(read.name))
     check_target(folder)
     with Progress() as progress:
-        result = execute.predict(read, progress.stage)
+        result = execute.predict(read, progress.stage, capture)
         progress.stage("writing")
         write_folder(result, folder, Clock(started, monotonic() - clock))
     typer.echo(summary_json(result) if as_json else block(result, folder), nl=False)

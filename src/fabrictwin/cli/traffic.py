@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 
 import typer
 
@@ -41,12 +42,23 @@ def traffic(
         False, "--store-and-forward", help="Switches take packets in whole before they pass them on."
     ),
     ack_every: int = typer.Option(4, metavar="N", min=1, max=256, help="Packets an acknowledgement."),
+    pcap: Path | None = typer.Option(None, "--pcap", metavar="FILE", help="Capture packets to a pcapng file."),
+    pcap_at: list[str] | None = typer.Option(
+        None,
+        "--pcap-at",
+        metavar="NAME",
+        help="Capture at this host or adapter (repeatable); otherwise at all.",
+    ),
+    snaplen: int = typer.Option(
+        0, "--snaplen", metavar="BYTES", min=0, help="Keep so much of each packet; 0: all."
+    ),
     seed: int = typer.Option(1, metavar="N", min=0, help="Seed of every random choice."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Play a traffic pattern over a cluster and print when its flows complete."""
     import json
 
+    from fabrictwin.capture.recorder import CaptureRequest
     from fabrictwin.cluster.build import build
     from fabrictwin.cluster.fault_models import LinkFault
     from fabrictwin.cluster.spec import load_cluster
@@ -55,6 +67,7 @@ def traffic(
     from fabrictwin.simulate.packet_options import PacketOptions
     from fabrictwin.workload.traffic import play_traffic, read_traffic, table
 
+    capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     pattern = read_traffic(file)
     options = PacketOptions(
         balance=balance.value,
@@ -77,5 +90,5 @@ def traffic(
         progress.stage("routing")
         routes = twin.routes
         progress.stage("simulating")
-        result = play_traffic(pattern, twin.as_it_runs, routes, options)
+        result = play_traffic(pattern, twin.as_it_runs, routes, options, capture=capture)
     typer.echo(json.dumps(result.summary(), indent=2) if as_json else table(result), nl=as_json)

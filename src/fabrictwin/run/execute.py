@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin import catalog
+from fabrictwin.capture.recorder import CaptureRequest, Recorder
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
@@ -212,6 +213,15 @@ def _session(prepared: Prepared) -> Session:
     return twin.session("packet", options_of(run.packet, twin.fabric.technology, run.seed))
 
 
+def _recorder(session: Session, capture: CaptureRequest | None) -> Recorder | None:
+    from fabrictwin.simulate.packet import PacketSession
+
+    if capture is None:
+        return None
+    assert isinstance(session, PacketSession)
+    return capture.start(session.network)
+
+
 def _unused(spec: Spec) -> tuple[str, ...]:
     if spec.run.packet is None or spec.run.fidelity == "packet":
         return ()
@@ -231,8 +241,12 @@ def _with_a_cut(prepared: Prepared, session: Session, error: TooLargeError) -> C
     return ConfigError(f"{figures}: {cut}, or use fidelity flow" if cut else f"{figures}: {instead}", key="run")
 
 
-def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
-    """Simulate a spec. Raises ConfigError, SimulatedError, InvariantError."""
+def predict(spec: Spec, stage: Stage = _silent, capture: CaptureRequest | None = None) -> RunResult:
+    """Simulate a spec, and capture its packets. Raises ConfigError, SimulatedError, InvariantError."""
+    if capture is not None and spec.run.fidelity != "packet":
+        raise ConfigError(
+            f"got fidelity {spec.run.fidelity}, expected packet: nothing else has packets", key="--pcap"
+        )
     prepared = prepare(spec, stage)
     twin = prepared.twin
     managed = None
@@ -246,6 +260,7 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
     stage(f"simulating at {spec.run.fidelity} fidelity")
     with _located(spec):
         session = _session(prepared)
+        recorder = _recorder(session, capture)
         try:
             if managed is None:
                 changes = twin.timed_changes(prepared.disturbed.all_changes)
@@ -254,6 +269,9 @@ def predict(spec: Spec, stage: Stage = _silent) -> RunResult:
                 trace = play(prepared.program, prepared.rank_node, session, drive=managed.drive)
         except TooLargeError as error:
             raise _with_a_cut(prepared, session, error) from None
+        finally:
+            if recorder is not None:
+                recorder.close()
     if (trace.end_op_ps < trace.start_ps).any() or (trace.start_ps < 0).any():
         first = int(np.flatnonzero((trace.end_op_ps < trace.start_ps) | (trace.start_ps < 0))[0])
         label = prepared.program.labels[int(prepared.program.operations.label[first])].name

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.errors import ConfigError, SimulatedError, did_you_mean
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.routing.tables import Routes
@@ -289,8 +290,12 @@ def play_traffic(
     options: PacketOptions | None = None,
     *,
     slowdown: bool = True,
+    capture: CaptureRequest | None = None,
 ) -> TrafficResult:
-    """Play a pattern to its end. Raises ConfigError where it does not fit, SimulatedError where it fails."""
+    """Play a pattern to its end, and capture it where that is wanted.
+
+    Raises ConfigError where it does not fit, SimulatedError where it fails.
+    """
     from fabrictwin.kernel.packet import state as s
 
     options = options or PacketOptions()
@@ -305,6 +310,7 @@ def play_traffic(
     hops = network.hop_estimate(pairs.tolist(), traffic.size_bytes)
     check_size(PacketSize(hops, len(traffic)), options, "this traffic")
     machine = network.machine
+    recorder = capture.start(network) if capture is not None else None
     network.connect(
         [network.remote(int(a), int(b)) for a, b in zip(traffic.source, traffic.destination, strict=True)]
     )
@@ -352,7 +358,11 @@ def play_traffic(
             (after_done if by_sender else after).append((gate, cause))
         after += [(f, gate) for f in waiting]
     machine.add_tasks(kind, queue_pair, size, delay, after=_columns(after), after_done=_columns(after_done))
-    network.run()
+    try:
+        network.run()
+    finally:
+        if recorder is not None:
+            recorder.close()
     task = machine.state.task[:n]
     if (task.status != s.DONE).any():
         lost = int((task.status != s.DONE).sum())
