@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +21,11 @@ from real_tools import JUDGED_BY_REAL_TOOLS, PRELOAD, Up, cables, dumped_tables
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.export import to_ibnetdiscover
 from fabrictwin.cluster.importing import import_ibnetdiscover
-from fabrictwin.cluster.spec import load_cluster
+from fabrictwin.cluster.spec import load_cluster, load_spec
+from fabrictwin.run.execute import predict
+from fabrictwin.simulate.packet_counters import port_counters
+from fabrictwin.simulate.packet_network import PacketNetwork
+from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.subnet.agents.pma import SessionCounters
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.readback import routes_of
@@ -28,7 +33,6 @@ from fabrictwin.subnet.serve import wall_ps
 from fabrictwin.subnet.standing import Standing
 from fabrictwin.subnet.umad import UmadTransport
 from fabrictwin.subnet.wire.smp import SmState
-from fabrictwin.trace.trace import Counters
 
 pytestmark = JUDGED_BY_REAL_TOOLS
 
@@ -143,35 +147,115 @@ def test_dumped_tables_are_what_the_switches_hold(who, request):
         assert tables[up.state.guid[m]] == {int(lid): int(held[lid]) for lid in np.flatnonzero(held != 255)}
 
 
+def played(up: Up, a: int, b: int, size: int) -> PacketNetwork:
+    """One message between two adapters, packet by packet over the tables that the switches hold now."""
+    network = PacketNetwork(up.fabric, routes_of(up.state), PacketOptions(ack_every=4))
+    network.connect([network.remote(a, b)])
+    network.machine.add_tasks([1], [0], [size], [0])
+    network.run(drain=True)
+    return network
+
+
 @pytest.mark.parametrize("who", ["under_opensm", "under_twin"])
-def test_a_flow_takes_the_hops_that_ibtracert_prints(who, request):
+def test_a_flows_packets_take_the_hops_that_ibtracert_prints(who, request):
     up: Up = request.getfixturevalue(who)
-    routes = routes_of(up.state)
-    for a, b in ((5, 127), (0, 64), (77, 3)):
-        ports, _ = routes.walk(np.array([a], np.int32), np.array([b], np.int32))
+    fabric = up.fabric
+    for a, b in ((5, 127), (0, 64), (77, 3), (16, 17)):
+        network = played(up, a, b, 1 << 20)
+        carried = network.counters().tx_bytes
+        port, taken = int(fabric.nic_port[a]), []
+        while True:  # from link to link, as the bytes went
+            taken.append(1 if not taken else int(fabric.port_number[port]))
+            node = int(fabric.port_node[fabric.port_peer[port]])
+            if node == fabric.nic_node[b]:
+                break
+            out = np.arange(*fabric.node_port_start[node : node + 2])
+            (port,) = out[carried[out] > 0].tolist()
+            assert carried[port] == 1 << 20
         text = up.tool("ibtracert", up.lid(f"host-{a}/mlx5_0"), up.lid(f"host-{b}/mlx5_0"))
-        traced = [int(out) for out in re.findall(r"^\[(\d+)\] ->", text, re.MULTILINE)]
-        number = up.fabric.port_number[ports]
-        number[0] = 1  # the adapter's only port that management knows
-        assert traced == number.tolist()
+        assert taken == [int(number) for number in re.findall(r"^\[(\d+)\] ->", text, re.MULTILINE)]
+        assert (carried > 0).sum() == len(taken)
 
 
-def test_perfquery_shows_what_a_simulated_run_sent(under_opensm):
-    up = under_opensm
-    routes = routes_of(up.state)
-    ports, _ = routes.walk(np.array([5], np.int32), np.array([127], np.int32))
-    carried = np.zeros(up.fabric.ports, np.int64)
-    carried[ports] = 1 << 30
-    before = _counter(up, "PortXmitData")
-    SessionCounters(up.state).load(Counters(tx_bytes=carried))
-    grown = _counter(up, "PortXmitData") - before
-    packets = (1 << 30) // 4096
-    assert 0 <= grown - ((1 << 30) + packets * 24) // 4 < 100_000  # and what management itself sends
+@pytest.mark.parametrize("who", ["under_opensm", "under_twin"])
+def test_perfquery_shows_what_a_simulated_run_sent(who, request):
+    """Words of four bytes: headers and payload from LRH to ICRC; acknowledgements the other way."""
+    up: Up = request.getfixturevalue(who)
+    size = 32 << 20
+    before = {lid: extended(up, lid) for lid in (up.lid("host-5/mlx5_0"), up.lid("host-127/mlx5_0"))}
+    network = played(up, 5, 127, size)
+    SessionCounters(up.state).load(network.counters(), port_counters(network))
+    packets = size // 4096
+    words = (size + packets * (8 + 12 + 4) + 16) // 4  # LRH, BTH, ICRC; the first packet's RETH
+    acks = packets // 4
+    for lid, sends in zip(before, (True, False), strict=True):
+        after = extended(up, lid)
+        grown = {name: after[name] - before[lid][name] for name in after}
+        out, back = ("Xmit", "Rcv") if sends else ("Rcv", "Xmit")
+        # and what the two queries themselves sent: some datagrams of 72 words
+        assert 0 <= grown[f"Port{out}Data"] - words < 2000
+        assert 0 <= grown[f"Port{out}Pkts"] - packets < 30
+        assert 0 <= grown[f"Port{back}Data"] - acks * (8 + 12 + 4 + 4) // 4 < 2000
+        assert 0 <= grown[f"Port{back}Pkts"] - acks < 30
 
 
-def _counter(up: Up, name: str) -> int:
-    text = up.tool("perfquery", "-x", up.lid("host-5/mlx5_0"), "1")
-    return int(re.search(rf"{name}:\.+(\d+)", text)[1])
+def extended(up: Up, lid: str) -> dict[str, int]:
+    """The counters that `perfquery -x` prints of an adapter's port."""
+    text = up.tool("perfquery", "-x", lid, "1")
+    return {name: int(value) for name, value in re.findall(r"^(Port\w+):\.+(\d+)", text, re.MULTILINE)}
+
+
+def test_a_job_that_up_runs_shows_in_perfquery(tmp_path):
+    """As a stranger does it: `fabrictwin up SPEC --run`, then perfquery."""
+    (tmp_path / "tiny.json").write_text(
+        '{"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4,'
+        ' "num_key_value_heads": 4, "vocab_size": 1024}'
+    )
+    spec = tmp_path / "job.yaml"
+    spec.write_text(JOB)
+    name = f"fabrictwin-run-{os.getpid()}"
+    command = [sys.executable, "-m", "fabrictwin", "up", str(spec), "--socket", name, "--run"]
+    up = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        lines = []
+        while not lines or "IBSIM_SOCKNAME" not in lines[-1]:
+            lines.append(up.stdout.readline())
+            assert lines[-1], "it ended"
+        assert any(line.startswith("run: job took") for line in lines)
+        mine = {"IBSIM_SOCKNAME": name, "SIM_HOST": "host-1 mlx5_0", "LD_PRELOAD": str(PRELOAD)}
+        text = subprocess.run(
+            ["perfquery", "-x"], env=os.environ | mine, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+            check=True,
+        ).stdout  # fmt: skip
+        own = {key: int(value) for key, value in re.findall(r"^(Port\w+):\.+(\d+)", text, re.MULTILINE)}
+        predicted = predict(load_spec(spec))
+        fabric = predicted.fabric
+        sent = int(predicted.trace.counters.tx_bytes[fabric.nic_port[1]])
+        assert sent > 1 << 20
+        # payload in words, and at most a twentieth of headers and acknowledgements
+        assert sent / 4 < own["PortXmitData"] < 1.05 * sent / 4
+    finally:
+        up.terminate()
+        up.wait(20)
+
+
+JOB = """\
+schema: 1
+name: job
+cluster:
+  hosts: {type: pcie-box, count: 4}
+  network:
+    technology: infiniband
+    switch: qm8700
+    topology: {kind: single-switch}
+workload:
+  training:
+    model: tiny.json
+    parallel: {tp: 1, pp: 2}
+    micro_batches: 4
+    sequence: 512
+run: {fidelity: packet}
+"""
 
 
 def test_a_cut_cable_makes_the_real_opensm_route_around_it(cluster, tmp_path):

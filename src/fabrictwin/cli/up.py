@@ -42,19 +42,31 @@ def up(
     lmc: int = typer.Option(0, min=0, max=7, help="Each adapter has 2^LMC LIDs."),
     priority: int = typer.Option(15, min=0, max=15, help="The twin's manager's rank among managers."),
     guid2lid: Path | None = typer.Option(None, metavar="FILE", help="Keep LIDs in this file."),
-    console: bool = typer.Option(False, help="Read commands from stdin: cut, mend, off, on, links, help."),
+    console: bool = typer.Option(False, help="Read commands from stdin: cut, mend, off, on, links, run, help."),
+    run: bool = typer.Option(
+        False, "--run", help="Run the spec's job inside the fabric once it is up: perfquery shows its traffic."
+    ),
 ) -> None:
     """Serve until interrupted. Clients preload libumad2sim.so and name their node in SIM_HOST."""
     from fabrictwin.cli.sm import settings_of
-    from fabrictwin.subnet.rehearsal import open_endpoint
+    from fabrictwin.errors import ConfigError
+    from fabrictwin.subnet.rehearsal import has_job, open_endpoint
     from fabrictwin.subnet.standing import Standing
 
     def say(line: str) -> None:
         print(line, flush=True)  # whoever waits for a line reads a pipe
 
     settings = settings_of(engine, roots=roots, weights=weights, lmc=lmc, priority=priority)
+    if run and sm == Manager.none:
+        message = "got --run with --sm none, expected the tables of a manager first: type 'run' at the --console"
+        raise ConfigError(message, key="--run")
+    inside = None
+    if run or (console and has_job(cluster)):
+        from fabrictwin.run.inside import Inside
+
+        inside = Inside(cluster)
     standing = Standing(
-        open_endpoint(cluster),
+        open_endpoint(cluster) if inside is None else inside.endpoint,
         name=socket,
         udp_port=udp,
         manage=sm == Manager.auto,
@@ -64,4 +76,8 @@ def up(
         console=console,
         say=say,
     )
+    if inside is not None:
+        job = inside
+        standing.commands["run"] = lambda: job.say([one.manager for one in standing.managers])
+        standing.first = standing.commands["run"] if run else None
     standing.run()

@@ -205,7 +205,7 @@ def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
     )
 
 
-def _session(prepared: Prepared) -> Session:
+def open_session(prepared: Prepared) -> Session:
     """The session that the spec asks for. Raises ConfigError."""
     run, twin = prepared.spec.run, prepared.twin
     if run.fidelity != "packet":
@@ -259,7 +259,7 @@ def predict(spec: Spec, stage: Stage = _silent, capture: CaptureRequest | None =
             _ = twin.routes
     stage(f"simulating at {spec.run.fidelity} fidelity")
     with _located(spec):
-        session = _session(prepared)
+        session = open_session(prepared)
         recorder = _recorder(session, capture)
         try:
             if managed is None:

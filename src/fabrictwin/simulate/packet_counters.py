@@ -1,8 +1,8 @@
 """What operators read, under the names they know, and queue depths over time.
 
-Port counters as `perfquery` prints them (InfiniBand Architecture 16.1.3; data in words of four octets, wait in
-ticks, here picoseconds) and as Ethernet adapters and switches expose them; adapter counters as Linux lists them
-under `hw_counters` for mlx5.
+Port counters as `perfquery` prints them (InfiniBand Architecture 16.1.3; data in words of four octets without the
+VCRC, wait in ticks, here picoseconds) and as Ethernet adapters and switches expose them; adapter counters as Linux
+lists them under `hw_counters` for mlx5.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fabrictwin import catalog
 from fabrictwin.fabric.fabric import I32, I64, NONE
 
 if TYPE_CHECKING:
@@ -34,10 +35,12 @@ def port_counters(network: PacketNetwork) -> dict[str, I64]:
     octets = np.where(plugged, state.port.tx_bytes[from_peer], 0)
     octets = octets - np.bincount(at, weights=wire, minlength=n)[:n].astype(np.int64)
     lanes = 1 << int(state.settings[0].vl_bits)
+    sent = state.port.tx_packets[:n]
+    uncounted = catalog.headers("infiniband").bytes_of("VCRC") * (network.fabric.technology == "infiniband")
     counters: dict[str, I64] = {
-        "PortXmitData": state.port.tx_bytes[:n] // 4,
-        "PortRcvData": octets // 4,
-        "PortXmitPkts": state.port.tx_packets[:n].copy(),
+        "PortXmitData": (state.port.tx_bytes[:n] - uncounted * sent) // 4,
+        "PortRcvData": (octets - uncounted * packets) // 4,
+        "PortXmitPkts": sent.copy(),
         "PortRcvPkts": packets - state.count.errors[:n],
         "PortXmitWait": np.asarray(network.counters().wait_ps),
         "PortXmitDiscards": state.count.discards[:n].copy(),

@@ -39,6 +39,13 @@ def open_endpoint(cluster: Path) -> Endpoint:
         raise error.within(file=cluster) from None
 
 
+def has_job(cluster: Path) -> bool:
+    """Whether a file is a spec with a workload. Raises ConfigError."""
+    from fabrictwin.cluster.spec import load_cluster
+
+    return bool(load_cluster(cluster).workload)
+
+
 def manager_nodes(endpoint: Endpoint, host: str) -> list[int]:
     """Where managers run, one a subnet; `host` names the first's node. Raises ConfigError."""
     nodes = one_for_each_plane(endpoint, find_node(endpoint.state, host) if host else NONE)

@@ -60,6 +60,8 @@ class Standing:
                 self.managers.append(one)
         self.server = Server(endpoint, name=name, udp_port=udp_port)
         self.server.idle = self._idle
+        self.commands: dict[str, Callable[[], str]] = {}  # of the console, beside those that change the fabric
+        self.first: Callable[[], str] | None = None  # what is to be done and told once the fabric is up
         self._typed = b""
         self._said = [0] * len(self.managers)
         self._next_sweep = 0.0
@@ -85,6 +87,8 @@ class Standing:
             if self.server.udp_port is not None:
                 where = f"IBSIM_SERVER_NAME={self.server.host} IBSIM_SERVER_PORT={self.server.udp_port}"
             first = next((m for m, switch in enumerate(state.is_switch) if not switch), 0)
+            if self.first is not None:
+                self.say(self.first())
             self.say(f"up: {len(state.guid):,} nodes; for example")
             self.say(
                 f"  {where} SIM_HOST={node_id(self.endpoint.network, first)} LD_PRELOAD=libumad2sim.so ibstat"
@@ -126,8 +130,10 @@ class Standing:
             return
         *lines, self._typed = (self._typed + data).split(b"\n")
         for line in lines:
+            text = line.decode(errors="replace")
             try:
-                answer = obey(self.endpoint.state, line.decode(errors="replace"), wall_ps())
+                known = self.commands.get(text.strip())
+                answer = known() if known else obey(self.endpoint.state, text, wall_ps())
             except ConfigError as error:
                 answer = f"error: {error}"
             if answer:

@@ -109,8 +109,12 @@ class Twin:
         ]
         self.management = managed.ManagedFabric(endpoint, managers, sweep_ps=sweep_ps or managed.SWEEP_PS)
         self.management.start()
-        self.__dict__["routes"] = routes_of(endpoint.state, [one.manager for one in managers])
+        self.take_tables(routes_of(endpoint.state, [one.manager for one in managers]))
         return self.management
+
+    def take_tables(self, routes: Routes) -> None:
+        """These are the twin's tables from now on, for sessions to come."""
+        self.__dict__["routes"] = routes
 
     @property
     def as_it_runs(self) -> Fabric:

@@ -9,13 +9,14 @@ What the session's fidelity does not model (waits, drops) stays at zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.fabric.fabric import NONE
+from fabrictwin.fabric.fabric import I64, NONE
 from fabrictwin.subnet.agents.state import COUNTERS, SubnetState
 from fabrictwin.subnet.wire import perf
 from fabrictwin.subnet.wire.fields import Attribute, MadError
@@ -174,39 +175,69 @@ class PerformanceAgent:
             self.state.counters[name][self._slots(m, data[1])] = 0
 
 
+# what a session that moves packets counts by these names, and the agents' column for each
+_COUNTED = {
+    "PortXmitData": "xmit_data",
+    "PortXmitPkts": "xmit_packets",
+    "PortRcvData": "rcv_data",
+    "PortRcvPkts": "rcv_packets",
+    "PortXmitDiscards": "xmit_discards",
+    "PortRcvErrors": "rcv_errors",
+}
+
+
 class SessionCounters:
     """Carries what a session's ports counted over into the agents' counters, as often as asked."""
 
     def __init__(self, state: SubnetState) -> None:
         self.state = state
-        ports = state.fabric.ports
-        self._seen = np.zeros(ports, np.int64)
-        self._waited = np.zeros(ports, np.int64)
-        self._dropped = np.zeros(ports, np.int64)
+        self._before = Counters(np.zeros(state.fabric.ports, np.int64))
+        self._exact: Mapping[str, I64] = {}
 
-    def load(self, counters: Counters) -> None:
-        """Add what was counted since the last call."""
-        state, fabric = self.state, self.state.fabric
-        own = state.fabric_port
-        slots = np.flatnonzero(own != NONE)
-        ports = own[slots]
-        payload = (counters.tx_bytes - self._seen)[ports]
-        packets = -(-payload // fabric.mtu_bytes)
+    def load(self, counters: Counters, exact: Mapping[str, I64] | None = None) -> None:
+        """Add what was counted since the last call. `exact` are counters of single packets, where there are any.
+
+        Without them packets are taken to be full, with the headers of all but a message's first.
+        """
+        state = self.state
+        slots = np.flatnonzero(state.fabric_port != NONE)
+        ports = state.fabric_port[slots]
+        if exact is None:
+            self._estimate((counters.tx_bytes - self._before.tx_bytes)[ports], slots)
+        else:
+            for name, column in _COUNTED.items():
+                before = self._exact.get(name)
+                state.counters[column][slots] += (exact[name] - (0 if before is None else before))[ports]
+            self._exact = {name: exact[name].copy() for name in _COUNTED}
+        if counters.wait_ps is not None:
+            waited = (counters.wait_ps - _or_zero(self._before.wait_ps))[ports]
+            # a tick is the time of one 4-byte word
+            tick_ps = 32 * _PS_PER_S / np.maximum(state.fabric.port_rate_bps[ports], 1)
+            state.counters["xmit_wait"][slots] += np.rint(waited / tick_ps).astype(np.int64)
+        if counters.drops is not None and exact is None:
+            state.counters["xmit_discards"][slots] += (counters.drops - _or_zero(self._before.drops))[ports]
+        self._before = replace(
+            counters,
+            tx_bytes=counters.tx_bytes.copy(),
+            wait_ps=None if counters.wait_ps is None else counters.wait_ps.copy(),
+            drops=None if counters.drops is None else counters.drops.copy(),
+        )
+
+    def _estimate(self, payload: I64, slots: I64) -> None:
+        """Words and packets of so much payload, at both ends of the links."""
+        state = self.state
+        packets = -(-payload // state.fabric.mtu_bytes)
         headers = catalog.headers("infiniband").bytes_of("LRH", "BTH", "ICRC")
         words = -(-(payload + packets * headers) // 4)
-        state.counters["xmit_data"][slots] += words
-        state.counters["xmit_packets"][slots] += packets
         far = np.array(state.cable, np.int64)[slots]
         there = far != NONE
-        state.counters["rcv_data"][far[there]] += words[there]
-        state.counters["rcv_packets"][far[there]] += packets[there]
-        self._seen = counters.tx_bytes.copy()
-        if counters.wait_ps is not None:
-            waited = (counters.wait_ps - self._waited)[ports]
-            # a tick is the time of one 4-byte word
-            tick_ps = 32 * _PS_PER_S / np.maximum(fabric.port_rate_bps[ports], 1)
-            state.counters["xmit_wait"][slots] += np.rint(waited / tick_ps).astype(np.int64)
-            self._waited = counters.wait_ps.copy()
-        if counters.drops is not None:
-            state.counters["xmit_discards"][slots] += (counters.drops - self._dropped)[ports]
-            self._dropped = counters.drops.copy()
+        for sent, received, count in (
+            ("xmit_data", "rcv_data", words),
+            ("xmit_packets", "rcv_packets", packets),
+        ):
+            state.counters[sent][slots] += count
+            state.counters[received][far[there]] += count[there]
+
+
+def _or_zero(counter: I64 | None) -> I64:
+    return np.zeros(1, np.int64) if counter is None else counter

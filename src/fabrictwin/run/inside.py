@@ -1,0 +1,68 @@
+"""A run inside a fabric that is served: over the tables that its switches hold, counted in its ports' counters.
+
+Whoever manages the subnet (the twin's own managers, or the real OpenSM) programs the tables; a run takes them as
+they are then, with the links that are up then, and what its packets count is what `perfquery` shows afterwards.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fabrictwin.cluster.spec import load_spec
+from fabrictwin.errors import FabrictwinError
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.run.execute import open_session, prepare
+from fabrictwin.simulate.packet import PacketSession
+from fabrictwin.simulate.packet_counters import port_counters
+from fabrictwin.simulate.play import play
+from fabrictwin.simulate.session import LinkChange
+from fabrictwin.subnet.agents.network import Network
+from fabrictwin.subnet.agents.pma import SessionCounters
+from fabrictwin.subnet.agents.state import SubnetState
+from fabrictwin.subnet.endpoint import Endpoint
+from fabrictwin.subnet.manager.manager import SubnetManager
+from fabrictwin.subnet.readback import routes_of
+from fabrictwin.subnet.wire.smp import PortState
+from fabrictwin.trace.trace import Trace
+from fabrictwin.units import format_size, format_time
+
+
+class Inside:
+    """A spec's job, to be run inside the fabric that the spec describes. Raises ConfigError."""
+
+    def __init__(self, spec: Path) -> None:
+        self.prepared = prepare(load_spec(spec))
+        self.twin = self.prepared.twin
+        try:
+            self.endpoint = Endpoint(Network(SubnetState(self.twin.fabric)))
+        except FabrictwinError as error:
+            raise self.prepared.spec.error("cluster", str(error)) from None
+
+    def run(self, managers: list[SubnetManager]) -> Trace:
+        """Play the job once. `managers` tell service levels; under another manager all are 0.
+
+        Raises ConfigError where tables do not lead to somebody, SimulatedError as any run.
+        """
+        state, prepared = self.endpoint.state, self.prepared
+        self.twin.take_tables(routes_of(state, managers))
+        session = open_session(prepared)
+        for slot, port in enumerate(state.fabric_port.tolist()):
+            if port != NONE and state.cable[slot] != NONE and state.logical(slot) != PortState.ACTIVE:
+                session.change(LinkChange(port, 0))
+        trace = play(prepared.program, prepared.rank_node, session)
+        exact = port_counters(session.network) if isinstance(session, PacketSession) else None
+        SessionCounters(state).load(session.counters(), exact)
+        return trace
+
+    def say(self, managers: list[SubnetManager]) -> str:
+        """Run, and say in a line how that went."""
+        try:
+            trace = self.run(managers)
+        except FabrictwinError as error:
+            return f"error: {error}"
+        ports = self.endpoint.state.fabric_port
+        moved = int(trace.counters.tx_bytes[ports[ports != NONE]].sum())
+        return (
+            f"run: {self.prepared.spec.name} took {format_time(trace.end_ps)} at fidelity {trace.fidelity}, "
+            f"{format_size(moved)} over all links of the subnet; perfquery shows them"
+        )
