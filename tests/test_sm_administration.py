@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sm_fabrics import two_tiers
 from test_sm_manager import Site
 
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.options import Options
 from fabrictwin.subnet import rmpp
 from fabrictwin.subnet.agents.network import Frame
@@ -264,6 +265,43 @@ def test_every_set_of_members_is_reached_once(members):
     for name in names:
         mlid = sa.McMemberRecord.decode(join(asker, name, BROADCAST).data).mlid
     assert delivered(asker.site, names[0], mlid) == dict.fromkeys(names[1:], 1)
+
+
+def switch_links(site: Site, mlid: int) -> set[tuple[str, str]]:
+    """Pairs of switches that a group's packets may pass between."""
+    state = site.state
+    block, place = divmod(mlid - 0xC000, 32)
+    found = set()
+    for (m, b, position), table in state.mft.items():
+        bits = int.from_bytes(table[2 * place : 2 * place + 2], "big") if b == block else 0
+        for bit in range(16):
+            number = 16 * position + bit
+            far = state.link[state.base[m] + number] if bits >> bit & 1 and number else NONE
+            if far != NONE and state.is_switch[state.node_of[far]]:
+                ends = sorted(state.fabric.node_name(int(state.fabric_node[n])) for n in (m, state.node_of[far]))
+                found.add(tuple(ends))
+    return found
+
+
+def test_each_group_has_a_tree_of_its_own():
+    """Two members on two leaves: two links, over a spine that depends on the group; on one leaf: none."""
+    asker = Asker(Site(two_tiers(4, 3, 4)), "host-7/mlx5_0")
+    needs = {"qkey": 5, "pkey": 0xFFFF, "sl": 0, "flow_label": 0, "tclass": 0}
+    spines = set()
+    for k in range(6):
+        mgid = (0xFF12 << 112) + 0x100 + k
+        mlid = sa.McMemberRecord.decode(join(asker, "host-1/mlx5_0", mgid, **needs).data).mlid
+        assert switch_links(asker.site, mlid) == set()
+        join(asker, "host-2/mlx5_0", mgid)
+        assert switch_links(asker.site, mlid) == set(), "both hang on one leaf"
+        join(asker, "host-13/mlx5_0", mgid)
+        links = switch_links(asker.site, mlid)
+        assert {leaf for leaf, _ in links} == {"leaf-0", "leaf-3"}
+        assert len(links) == 2
+        (spine,) = {spine for _, spine in links}
+        spines.add(spine)
+        assert delivered(asker.site, "host-1/mlx5_0", mlid) == {"host-2/mlx5_0": 1, "host-13/mlx5_0": 1}
+    assert spines == {"spine-0", "spine-1", "spine-2"}
 
 
 def test_a_group_is_made_by_a_full_member_that_says_what_it_needs(asker):

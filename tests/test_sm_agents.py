@@ -26,12 +26,14 @@ def network() -> Network:
     return Network(SubnetState(two_tiers()))
 
 
-def ask(network: Network, path: list[int], mad: DirectedSmp, *, at: str = "host-0/mlx5_0") -> DirectedSmp | None:
+def ask(
+    network: Network, path: list[int], mad: DirectedSmp, *, at: str = "host-0/mlx5_0", now_ps: int = 0
+) -> DirectedSmp | None:
     """Send a directed-route request from a host and return the answer."""
     mad.hop_count = len(path)
     mad.initial_path = bytes([0, *path])
     slot = network.state.end_slot(network.state.find(at))
-    outcome = network.send(slot, Frame(0xFFFF, 0xFFFF, 0, 0, mad.encode()), 0)
+    outcome = network.send(slot, Frame(0xFFFF, 0xFFFF, 0, 0, mad.encode()), now_ps)
     return DirectedSmp.decode(outcome.frame.mad) if outcome.fate == Fate.ANSWERED else None
 
 
@@ -203,6 +205,57 @@ def test_a_wrong_m_key_is_not_answered(network):
     assert put(network, [1], AttributeId.SWITCH_INFO, bytes(20), m_key=4) is None
     held = PortInfo.decode(get(network, [1], AttributeId.PORT_INFO, 0, m_key=5).data)
     assert held.m_key_violations == 2
+
+
+def test_a_lease_lifts_a_lost_managers_protection_and_the_right_key_stops_it(network):
+    """14.2.4: it runs from the first wrong key; when it is over, everybody may read the key."""
+    s = 10**12
+    set_info(network, [1], 0, m_key=5, m_key_protect_bits=2, m_key_lease_period=3)
+
+    def reads(now_ps: int, m_key: int = 0) -> PortInfo | None:
+        mad = DirectedSmp(method=Method.GET, attribute=AttributeId.PORT_INFO, m_key=m_key)
+        answer = ask(network, [1], mad, now_ps=now_ps)
+        return None if answer is None else PortInfo.decode(answer.data)
+
+    assert reads(100 * s) is None, "the lease has only begun"
+    assert reads(102 * s, 5).m_key_protect_bits == 2
+    assert reads(104 * s) is None, "the right key stopped it"
+    assert reads(106 * s) is None
+    lifted = reads(107 * s)
+    assert (lifted.m_key, lifted.m_key_protect_bits) == (5, 0)
+    info = PortInfo.decode(get(network, [1], AttributeId.PORT_INFO, 0, m_key=5).data)
+    assert put(network, [1], AttributeId.PORT_INFO, info.encode(), m_key=4) is None, "writing still takes the key"
+    set_info(network, [1, 5], 0, m_key=5, m_key_protect_bits=2)
+    mad = DirectedSmp(method=Method.GET, attribute=AttributeId.PORT_INFO)
+    assert ask(network, [1, 5], mad, now_ps=0) is None
+    assert ask(network, [1, 5], mad, now_ps=10**6 * s) is None, "without a period it never ends"
+
+
+def test_errors_of_a_link_beyond_its_threshold_are_trap_129(network):
+    """LocalPhyErrors is 8: each nine packets that a wire spoils are one link integrity error."""
+    active_between_leaf_and_host(network)
+    state = network.state
+    slot = state.base[state.find("leaf-0")] + 1
+    port = int(state.fabric_port[slot])
+    assert PortInfo.decode(state.get(slot)).local_phy_errors == 8
+    counters = SessionCounters(state)
+    names = ("PortXmitData", "PortXmitPkts", "PortRcvData", "PortRcvPkts", "PortXmitDiscards", "PortRcvErrors")
+
+    def load(errors: int) -> list[int]:
+        exact = {name: np.zeros(state.fabric.ports, np.int64) for name in names}
+        exact["PortRcvErrors"][port] = errors
+        counters.load(Counters(np.zeros(state.fabric.ports, np.int64)), exact, now_ps=7)
+        return [Notice.decode(o.frame.mad, 64).trap_number for o in network.traps(7)]
+
+    assert load(8) == []
+    assert load(10) == [Trap.LINK_INTEGRITY]
+    network.state.traps.clear()
+    assert load(17) == []
+    assert load(45) == [Trap.LINK_INTEGRITY]
+    told = Notice.decode(trap_mad(1, network.state.traps[0].notice.encode()), 64)
+    assert PortDetails.decode(told.details).port == 1
+    assert state.counters["local_link_integrity_errors"][slot] == 5
+    assert state.counters["symbol_errors"][slot] == state.counters["rcv_errors"][slot] == 45
 
 
 def test_port_state_change_is_cleared_by_writing_one(network):

@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 from test_ibnetdiscover import TEXT
 
 from fabrictwin.cli import main
+from fabrictwin.cluster.blueprint import Blueprint, Cables, SwitchSite
+from fabrictwin.cluster.build import build
+from fabrictwin.cluster.export import to_ibnetdiscover
+from fabrictwin.cluster.guids import APART, INVENTED, node_guids
+from fabrictwin.cluster.importing import import_ibnetdiscover
+from fabrictwin.cluster.spec import read_spec
+from fabrictwin.fabric.compile import compile_fabric
 
 SPEC = """\
 schema: 1
@@ -153,3 +162,23 @@ def test_a_cluster_of_ethernet_has_no_ibnetdiscover_form(
     (tmp_path / "roce.yaml").write_text(text)
     assert main(["topology", "export", str(tmp_path / "roce.yaml"), "--format", "ibnetdiscover"]) == 2
     assert "expected one of infiniband" in capsys.readouterr().err
+
+
+def test_an_exported_fabric_has_the_guids_that_the_twin_gives_it(tmp_path: Path) -> None:
+    """What a person reads in the file is what management and tables of the twin say."""
+    spec = read_spec(yaml.safe_load(SPEC))
+    blueprint = build(spec.cluster, spec=spec)
+    (tmp_path / "net").write_text(to_ibnetdiscover(blueprint))
+    fabric, again = compile_fabric(blueprint), compile_fabric(import_ibnetdiscover(tmp_path / "net"))
+    # the import names adapters as the file does, and knows nothing of what is inside hosts
+    assert {int(g) for g in fabric.node_guid if g} == {int(g) for g in again.node_guid if g}
+    switches = {fabric.node_name(int(n)): int(fabric.node_guid[n]) for n in fabric.switch_nodes}
+    assert switches == {again.node_name(int(n)): int(again.node_guid[n]) for n in again.switch_nodes}
+    assert len(set(switches.values())) == len(switches)
+
+
+def test_invented_guids_keep_away_from_given_ones() -> None:
+    sites = (SwitchSite("a", "qm8700", 40, guid=INVENTED + 3), SwitchSite("b", "qm8700", 40))
+    cables = Cables(*(np.zeros(0, np.int64) for _ in range(6)))
+    found = node_guids(Blueprint(technology="infiniband", hosts=(), switches=sites, cables=cables))
+    assert found == [INVENTED + 3, INVENTED + APART]

@@ -10,6 +10,7 @@ from clusters import blueprint, boxes, dgx
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.program import collectives
+from fabrictwin.routing.options import Options
 from fabrictwin.twin import Twin
 
 
@@ -82,3 +83,28 @@ def test_a_link_degraded_before_a_session_counts_in_it():
 
         took += times(session, [send], twin.fabric.gpu_node)
     assert took[1] == pytest.approx(10 * took[0], rel=0.01)
+
+
+def test_a_cable_or_rate_that_cannot_be_is_refused():
+    twin = Twin(boxes(8).blueprint)
+    cables = len(twin.blueprint.cables)
+    for cable, rate, message in (
+        (-1, 0, "got cable -1"),
+        (cables, 0, f"expected one of the {cables} from 0"),
+        (0, -5, "got a rate of -5 b/s"),
+        (0, 10**15, "expected 0 to 200000000000"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            twin.degrade(cable, rate)
+    assert twin.link_rate_bps == {}
+
+
+def test_options_of_routing_are_saved_too(tmp_path):
+    twin = Twin(blueprint(8, "pcie-box", topology={"kind": "fat-tree", "tiers": 2, "leaf_down": 4, "spines": 2}))
+    twin.options = Options(roots=(int(twin.fabric.node_guid[twin.fabric.switch_nodes[-1]]),), lmc=1, lanes=2)
+    twin.engine = "updn"
+    twin.save(tmp_path / "twin.npz")
+    again = Twin.load(tmp_path / "twin.npz")
+    assert again.options == twin.options
+    assert (again.routes.lft == twin.routes.lft).all()
+    assert again.routes.lmc == 1

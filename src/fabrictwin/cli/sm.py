@@ -26,6 +26,9 @@ def sm(
     priority: int = typer.Option(0, min=0, max=15, help="Rank among managers."),
     qos: bool = typer.Option(True, help="Program SL to VL maps and VL arbitration."),
     guid2lid: Path | None = typer.Option(None, metavar="FILE", help="Keep LIDs in this file."),
+    partitions: Path | None = typer.Option(
+        None, metavar="FILE", help="Partitions, as OpenSM's partitions.conf has them."
+    ),
     do: list[str] = typer.Option(
         [],
         metavar="EVENT",
@@ -44,14 +47,21 @@ def sm(
 
     from fabrictwin.errors import ConfigError
     from fabrictwin.subnet.manager.transport import MadTiming
-    from fabrictwin.subnet.rehearsal import Rehearsal, as_json, event_lines, open_endpoint, sweep_lines
+    from fabrictwin.subnet.rehearsal import (
+        Rehearsal,
+        as_json,
+        event_lines,
+        open_endpoint,
+        partitioned,
+        sweep_lines,
+    )
     from fabrictwin.units import parse_time
 
     settings = settings_of(engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos=qos)
     if connect is not None:
-        if cluster is not None or do or guid2lid is not None:
+        if cluster is not None or do or guid2lid is not None or partitions is not None:
             raise ConfigError(
-                "got a cluster, events or guid2lid with --connect, expected it alone", key="--connect"
+                "got a cluster, events, guid2lid or partitions with --connect, expected it alone", key="--connect"
             )
         _manage_elsewhere(connect, host, settings)
         return
@@ -61,7 +71,9 @@ def sm(
         timing = MadTiming(agent_ps=parse_time(mad_time), hop_ps=parse_time(hop_time), window=window)
     except ValueError as error:
         raise ConfigError(str(error), key="--mad-time or --hop-time") from None
-    rehearsal = Rehearsal(open_endpoint(cluster), host=host, settings=settings, guid2lid=guid2lid, timing=timing)
+    endpoint = open_endpoint(cluster)
+    settings = partitioned(settings, partitions, endpoint, host)
+    rehearsal = Rehearsal(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
     first = rehearsal.start()
     if not json_:
         for one, report in zip(rehearsal.managers, first, strict=True):

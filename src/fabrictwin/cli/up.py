@@ -42,6 +42,9 @@ def up(
     lmc: int = typer.Option(0, min=0, max=7, help="Each adapter has 2^LMC LIDs."),
     priority: int = typer.Option(15, min=0, max=15, help="The twin's manager's rank among managers."),
     guid2lid: Path | None = typer.Option(None, metavar="FILE", help="Keep LIDs in this file."),
+    partitions: Path | None = typer.Option(
+        None, metavar="FILE", help="Partitions, as OpenSM's partitions.conf has them."
+    ),
     console: bool = typer.Option(False, help="Read commands from stdin: cut, mend, off, on, links, run, help."),
     run: bool = typer.Option(
         False, "--run", help="Run the spec's job inside the fabric once it is up: perfquery shows its traffic."
@@ -50,7 +53,7 @@ def up(
     """Serve until interrupted. Clients preload libumad2sim.so and name their node in SIM_HOST."""
     from fabrictwin.cli.sm import settings_of
     from fabrictwin.errors import ConfigError
-    from fabrictwin.subnet.rehearsal import has_job, open_endpoint
+    from fabrictwin.subnet.rehearsal import has_job, open_endpoint, partitioned
     from fabrictwin.subnet.standing import Standing
 
     def say(line: str) -> None:
@@ -65,13 +68,14 @@ def up(
         from fabrictwin.run.inside import Inside
 
         inside = Inside(cluster)
+    endpoint = open_endpoint(cluster) if inside is None else inside.endpoint
     standing = Standing(
-        open_endpoint(cluster) if inside is None else inside.endpoint,
+        endpoint,
         name=socket,
         udp_port=udp,
         manage=sm == Manager.auto,
         host=host,
-        settings=settings,
+        settings=partitioned(settings, partitions, endpoint, host),
         guid2lid=guid2lid,
         console=console,
         say=say,

@@ -12,12 +12,10 @@ from collections.abc import Iterator
 
 from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.guids import node_guids
 from fabrictwin.cluster.sections import Cable, format_cable
 from fabrictwin.errors import ConfigError
 from fabrictwin.units import exact_size, format_rate
-
-# invented GUIDs: locally administered, so that they are no vendor's
-_INVENTED = 0x02F7_0000_0000_0000
 
 
 def to_yaml(blueprint: Blueprint) -> str:
@@ -118,10 +116,7 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
         raise ConfigError(f"got a cluster of {blueprint.technology}, expected one of infiniband")
     switches = blueprint.switches
     adapters = [(host, k) for host in blueprint.hosts for k in range(len(host.nics))]
-    guids = [s.guid for s in switches]
-    guids += [host.guids[k] if host.guids else 0 for host, k in adapters]
-    guids += [node.guid for node in blueprint.aggregations]
-    guids = [guid or _INVENTED + i for i, guid in enumerate(guids)]
+    guids = node_guids(blueprint)
     lids = [s.lid for s in switches]
     lids += [host.lids[k] if host.lids else 0 for host, k in adapters]
     lids += [node.lid for node in blueprint.aggregations]

@@ -9,6 +9,7 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import Blueprint, Technology
+from fabrictwin.cluster.guids import node_guids
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.template import PS_PER_S, HostTemplate, host_template
@@ -143,12 +144,12 @@ def compile_fabric(blueprint: Blueprint) -> Fabric:
         mine = which[node_host[gpu_node]] == t
         gpu_local[mine] = order[gpu_local[mine]]
 
-    guids = [guid for host in blueprint.hosts for guid in (host.guids or (0,) * len(host.nics))]
     lids = [lid for host in blueprint.hosts for lid in (host.lids or (0,) * len(host.nics))]
-    node_guid[nic_node] = guids
+    guids = np.array(node_guids(blueprint), np.uint64)
+    at = np.arange(host_nodes, nodes)
+    node_guid[np.concatenate([at[: len(switches)], nic_node, at[len(switches) :]])] = guids
     node_lid[nic_node] = lids
 
-    at = np.arange(host_nodes, nodes)
     node_kind[at] = [NodeKind.SWITCH] * len(switches) + [NodeKind.AGGREGATION] * len(blueprint.aggregations)
     node_port_start[host_nodes:] = outside_start
     port_node[host_ports:] = np.repeat(at, outside_ports)
@@ -158,7 +159,6 @@ def compile_fabric(blueprint: Blueprint) -> Fabric:
         node_type[node] = type_index(site.type)
         node_tier[node] = site.tier
         node_pod[node] = site.pod
-        node_guid[node] = site.guid
         node_lid[node] = site.lid
         if site.type:
             model = catalog.switch(site.type)
@@ -166,7 +166,6 @@ def compile_fabric(blueprint: Blueprint) -> Fabric:
             node_buffer[node] = model.buffer.value
     for i, aggregation in enumerate(blueprint.aggregations):
         node = host_nodes + len(switches) + i
-        node_guid[node] = aggregation.guid
         node_lid[node] = aggregation.lid
 
     _plug(blueprint, nic_port, host_nodes, node_port_start, port_peer, port_rate, port_latency)
@@ -181,7 +180,6 @@ def compile_fabric(blueprint: Blueprint) -> Fabric:
         np.where(port_peer[nic_port] == NONE, NONE, nic_port).astype(np.int32) if len(nic_port) else nic_port
     )
 
-    _invent_guids(node_guid, node_kind)
     fabric = Fabric(
         technology=blueprint.technology,
         mtu_bytes=blueprint.mtu_bytes,
@@ -296,14 +294,6 @@ def _plug(
         fec = np.array([_fec_ps(blueprint.technology, bps) for _, bps in kinds], np.int64)
         for port, far in ((a, b), (b, a)):
             port_latency[port] = wire[inverse] + np.where(far < node_port_start[host_nodes], fec[inverse], 0)
-
-
-def _invent_guids(node_guid: np.ndarray, node_kind: np.ndarray) -> None:
-    """GUIDs for network nodes that came without one, from a locally administered range, in order of nodes."""
-    network = np.isin(node_kind, (NodeKind.NIC, NodeKind.SWITCH, NodeKind.AGGREGATION))
-    missing = np.flatnonzero(network & (node_guid == 0))
-    # room between them for GUIDs of ports, which management derives from the node's
-    node_guid[missing] = np.uint64(0x0200_00FF_FE00_0000) + 16 * missing.astype(np.uint64)
 
 
 def _find_planes(fabric: Fabric) -> None:

@@ -238,13 +238,31 @@ class FlowSession:
             stuck = np.flatnonzero(state.operations.end_ps < 0)
             idle = np.flatnonzero((state.operations.end_ps < 0) & (state.operations.start_ps >= 0))
             if len(idle):
-                raise SimulatedError("links carry nothing", f"operation {int(idle[0])}", f"{len(stuck)} never end")
+                raise self._stuck(int(idle[0]), len(stuck))
             raise InvariantError(
                 f"{len(stuck)} operations never start: the first, {int(stuck[0])}, waits for some that wait for it"
             )
         ended = state.ended[self._reported : done].astype(np.int64)
         self._reported = done
         return Completions(ended, state.operations.end_ps[ended])
+
+    def _stuck(self, operation: int, stuck: int) -> SimulatedError:
+        """What holds an operation up: a link on its way that is down."""
+        columns = self._columns
+        first = int(columns["first_flow"][operation])
+        flows = slice(first, first + int(columns["flow_count"][operation]))
+        members = _starts(columns["member_count"])
+        uses = _starts(columns["use_count"])
+        begin, end = uses[members[flows.start]], uses[members[flows.stop]]
+        used = np.unique(columns["use_resource"][begin:end])
+        down = used[(used < self.fabric.ports) & (self._capacity[used] == 0)]
+        what = (
+            f"it carries nothing, and {stuck} operation{'s' if stuck > 1 else ''} never end, the first {operation}"
+        )
+        if not len(down):
+            return SimulatedError("links carry nothing", f"operation {operation}", what)
+        more = f", and {len(down) - 1} more links are down" if len(down) > 1 else ""
+        return SimulatedError("link down", self.fabric.link_name(int(down[0])), f"{what}{more}")
 
     def change(self, change: Change) -> None:
         """A link or tables change now: rates are solved again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fabrictwin.subnet.managed import Entry, Incident, ManagedFabric, port_text
 from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.lids import read_guid2lid, write_guid2lid
 from fabrictwin.subnet.manager.manager import Memory, SweepReport
+from fabrictwin.subnet.manager.partitions import Everybody, read_partitions
 from fabrictwin.subnet.manager.tables import port_guid
 from fabrictwin.subnet.manager.transport import MadTiming, Statistics
 from fabrictwin.units import format_time
@@ -52,6 +53,20 @@ def manager_nodes(endpoint: Endpoint, host: str) -> list[int]:
     if not nodes:
         raise ConfigError("got no adapter with a cable, expected one for the manager to run on", key="cluster")
     return nodes
+
+
+def partitioned(settings: Settings, path: Path | None, endpoint: Endpoint, host: str) -> Settings:
+    """Settings with the partitions of a file; without one as they are. Raises ConfigError."""
+    if path is None:
+        return settings
+    state = endpoint.state
+    guids = list(zip(state.port_guid, state.is_switch, strict=True))
+    everybody = Everybody(
+        adapters=frozenset(guid for guid, switch in guids if not switch),
+        switches=frozenset(guid for guid, switch in guids if switch),
+        manager=frozenset(state.port_guid[m] for m in manager_nodes(endpoint, host)),
+    )
+    return replace(settings, partitions=read_partitions(path, everybody))
 
 
 class Rehearsal:

@@ -19,11 +19,14 @@ from fabrictwin import catalog
 from fabrictwin.fabric.fabric import I64, NONE
 from fabrictwin.subnet.agents.state import COUNTERS, SubnetState
 from fabrictwin.subnet.wire import perf
-from fabrictwin.subnet.wire.fields import Attribute, MadError
+from fabrictwin.subnet.wire.fields import Attribute, Field, MadError
 from fabrictwin.subnet.wire.header import PERF_DATA, START, Method, Status
+from fabrictwin.subnet.wire.notice import Trap
+from fabrictwin.subnet.wire.smp import PortInfo
 from fabrictwin.trace.trace import Counters
 
 RESPONSE_TIME = 16
+_LOCAL_ERRORS = Field(PortInfo, "local_phy_errors")
 _PS_PER_S = 10**12
 
 # bits of CounterSelect (16.1.3.5), of CounterSelect2, of the extended attribute's CounterSelect
@@ -194,7 +197,7 @@ class SessionCounters:
         self._before = Counters(np.zeros(state.fabric.ports, np.int64))
         self._exact: Mapping[str, I64] = {}
 
-    def load(self, counters: Counters, exact: Mapping[str, I64] | None = None) -> None:
+    def load(self, counters: Counters, exact: Mapping[str, I64] | None = None, *, now_ps: int = 0) -> None:
         """Add what was counted since the last call. `exact` are counters of single packets, where there are any.
 
         Without them packets are taken to be full, with the headers of all but a message's first.
@@ -208,6 +211,7 @@ class SessionCounters:
             for name, column in _COUNTED.items():
                 before = self._exact.get(name)
                 state.counters[column][slots] += (exact[name] - (0 if before is None else before))[ports]
+            self._judge_links(exact["PortRcvErrors"], now_ps)
             self._exact = {name: exact[name].copy() for name in _COUNTED}
         if counters.wait_ps is not None:
             waited = (counters.wait_ps - _or_zero(self._before.wait_ps))[ports]
@@ -222,6 +226,22 @@ class SessionCounters:
             wait_ps=None if counters.wait_ps is None else counters.wait_ps.copy(),
             drops=None if counters.drops is None else counters.drops.copy(),
         )
+
+    def _judge_links(self, errors: I64, now_ps: int) -> None:
+        """Each time that errors of a link exceed what LocalPhyErrors allows, its integrity is in doubt: trap 129.
+
+        Buffers of credit links never overrun, and updates of credits are never lost: 130 and 131 do not arise.
+        """
+        state = self.state
+        before = self._exact.get("PortRcvErrors", np.zeros_like(errors))
+        for slot in np.flatnonzero((state.fabric_port != NONE) & (errors > before)[state.fabric_port]).tolist():
+            port = int(state.fabric_port[slot])
+            state.counters["symbol_errors"][slot] += errors[port] - before[port]
+            allowed = _LOCAL_ERRORS.get(state.info, 64 * slot) + 1
+            times = int(errors[port] // allowed - before[port] // allowed)
+            if times:
+                state.counters["local_link_integrity_errors"][slot] += times
+                state.raise_trap(state.node_of[slot], Trap.LINK_INTEGRITY, now_ps, port=state.number[slot])
 
     def _estimate(self, payload: I64, slots: I64) -> None:
         """Words and packets of so much payload, at both ends of the links."""

@@ -3,7 +3,8 @@
 Datagrams come in as they are on the wire and go out the same way; how they travel is the network's business.
 An agent holds nothing itself: it reads and writes `SubnetState`.
 
-M_Keys are kept and enforced (14.2.4); the lease that would lift a lost manager's protection is not timed.
+M_Keys are kept and enforced (14.2.4). From the first datagram with a wrong one the lease period runs; the right
+one stops it, and when it is over the protection is lifted, so that a new manager may read the key.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from fabrictwin.subnet.wire.smp import (
 ALL_IN, ALL_OUT = 0x10000, 0x20000  # SLtoVL modifier: all input ports, all output ports
 _KEY = Field(PortInfo, "m_key")
 _PROTECT = Field(PortInfo, "m_key_protect_bits")
+_LEASE = Field(PortInfo, "m_key_lease_period")  # seconds
 _EMPTY = bytes(64)
 _IDENTITY = SlToVl(vls=(*(sl % 8 for sl in range(15)), 15)).encode().ljust(64, b"\0")
 _DEFAULT_PKEYS = PKeyTable(pkeys=(FULL_PKEY, *[0] * 31)).encode()
@@ -86,12 +88,12 @@ class SubnetAgent:
             self.state.repress(m, Notice.decode(mad, SMP_DATA.start))
             return None
         if method == Method.GET:
-            if not self._may_read(m, entry, key):
+            if not self._may_read(m, entry, key, now_ps):
                 return None
             get = self._get.get(attribute)
             status, data = _UNSUPPORTED if get is None else get(m, entry, modifier)
         elif method == Method.SET:
-            if not self._may_write(m, entry, key):
+            if not self._may_write(m, entry, key, now_ps):
                 return None
             change = self._set.get(attribute)
             try:
@@ -110,25 +112,39 @@ class SubnetAgent:
     def _key_slot(self, m: int, entry: int) -> int:
         return self.state.base[m] if self.state.is_switch[m] else entry
 
-    def _may_write(self, m: int, entry: int, key: int) -> bool:
-        at = 64 * self._key_slot(m, entry)
-        own = _KEY.get(self.state.info, at)
-        if own == 0 or own == key:
-            return True
-        self._violation(at)
-        return False
+    def _may_write(self, m: int, entry: int, key: int, now_ps: int) -> bool:
+        slot = self._key_slot(m, entry)
+        return self._knows(slot, key, now_ps) or self._violation(slot, now_ps)
 
-    def _may_read(self, m: int, entry: int, key: int) -> bool:
-        at = 64 * self._key_slot(m, entry)
-        own = _KEY.get(self.state.info, at)
-        if own == 0 or own == key or _PROTECT.get(self.state.info, at) < 2:
+    def _may_read(self, m: int, entry: int, key: int, now_ps: int) -> bool:
+        slot = self._key_slot(m, entry)
+        if self._knows(slot, key, now_ps) or _PROTECT.get(self.state.info, 64 * slot) < 2:
             return True
-        self._violation(at)
-        return False
+        return self._violation(slot, now_ps)
 
-    def _violation(self, at: int) -> None:
+    def _knows(self, slot: int, key: int, now_ps: int) -> bool:
+        """Whether a datagram has the port's key; a lease that is over lifts the protection first."""
+        own = _KEY.get(self.state.info, 64 * slot)
+        if own == 0:
+            return True
+        ends = self.state.m_key_lease.get(slot)
+        if ends is not None and now_ps >= ends:
+            _PROTECT.put(self.state.info, 0, 64 * slot)
+            del self.state.m_key_lease[slot]
+        if own != key:
+            return False
+        self.state.m_key_lease.pop(slot, None)
+        return True
+
+    def _violation(self, slot: int, now_ps: int) -> bool:
+        """Count it, and let the lease run from the first one on."""
+        at = 64 * slot
         count = Field(PortInfo, "m_key_violations")
         count.put(self.state.info, min(count.get(self.state.info, at) + 1, 0xFFFF), at)
+        period = _LEASE.get(self.state.info, at)
+        if period:
+            self.state.m_key_lease.setdefault(slot, now_ps + period * 10**12)
+        return False
 
     # -- who it is -----------------------------------------------------------------------------------------
 

@@ -173,6 +173,7 @@ class SubnetState:
 
         self.alive: list[bool] = [True] * len(self.guid)
         self.silent: set[int] = set()  # nodes whose agents do not answer though their links are up
+        self.m_key_lease: dict[int, int] = {}  # when the lease of a slot's key ends, while it runs
         self.traps: list[PendingTrap] = []
         self.malformed = 0  # datagrams that were dropped because they were none
         self._next_tid = FIRST_TID

@@ -17,7 +17,6 @@ import numpy as np
 
 from fabrictwin.subnet.agents.network import Frame
 from fabrictwin.subnet.manager import multicast
-from fabrictwin.subnet.manager.config import IPOIB_QKEY
 from fabrictwin.subnet.manager.discovery import Node
 from fabrictwin.subnet.manager.matching import LIFE_TIME, MOST_RECORDS, Matcher, Refusal, satisfies, subscribed
 from fabrictwin.subnet.manager.paths import Paths
@@ -250,20 +249,24 @@ class Administration:
     def standing_groups(self) -> None:
         """The IPoIB broadcast groups of the partitions that have one."""
         for partition in self.manager.settings.partitions:
-            mgid = multicast.broadcast_gid(partition.pkey)
+            group = partition.broadcast
+            mgid = multicast.broadcast_gid(partition.pkey, group.scope)
             if partition.ipoib and mgid not in self.groups:
                 record = sa.McMemberRecord(
                     mgid=mgid,
-                    qkey=IPOIB_QKEY,
+                    qkey=group.qkey,
                     mlid=multicast.free_mlid(self.groups),
                     mtu_selector=Selector.EXACTLY,
-                    mtu=4,
+                    mtu=group.mtu,
                     pkey=partition.pkey | 0x8000,
                     rate_selector=Selector.EXACTLY,
-                    rate=3,
+                    rate=group.rate,
                     packet_life_time_selector=Selector.EXACTLY,
                     packet_life_time=LIFE_TIME,
-                    scope=2,
+                    sl=group.sl,
+                    tclass=group.traffic_class,
+                    flow_label=group.flow_label,
+                    scope=group.scope,
                     join_state=multicast.FULL_MEMBER,
                 )
                 self.groups[mgid] = multicast.Group(record, standing=True)

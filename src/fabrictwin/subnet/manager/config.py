@@ -15,23 +15,46 @@ IPOIB_QKEY = 0x0B1B
 
 
 @dataclass(frozen=True)
+class Broadcast:
+    """A partition's IPoIB broadcast group, codes as the IBTA's."""
+
+    rate: int = 3  # 10 Gb/s
+    mtu: int = 4  # 2048 bytes
+    sl: int = 0
+    scope: int = 2  # link local
+    qkey: int = IPOIB_QKEY
+    traffic_class: int = 0
+    flow_label: int = 0
+
+
+@dataclass(frozen=True)
 class Partition:
-    """A partition: its key (15 bits), who is a full and who a limited member by port GUID. None is everybody."""
+    """A partition: its key (15 bits), who is a full and who a limited member by port GUID. None is everybody.
+
+    Who is named as both by GUID has both keys; with everybody on one side, that is for those who are not named on
+    the other, unless `both`.
+    """
 
     pkey: int
     full: frozenset[int] | None = frozenset()
     limited: frozenset[int] | None = frozenset()
     ipoib: bool = False  # whether it has an IPoIB broadcast group
+    broadcast: Broadcast = Broadcast()
+    both: bool = False  # everybody has both keys
 
     def __post_init__(self) -> None:
         if not 0 < self.pkey <= DEFAULT_PKEY:
             raise ConfigError(f"got {self.pkey:#x}, expected 0x1 to 0x7fff", key="partition.pkey")
 
-    def key_of(self, guid: int) -> int:
-        """The P_Key of a port, 0 where it is no member."""
-        if self.full is None or guid in self.full:
-            return self.pkey | FULL
-        return self.pkey if self.limited is None or guid in self.limited else 0
+    def keys_of(self, guid: int) -> tuple[int, ...]:
+        """The P_Keys of a port, full membership first; none where it is no member."""
+        full, limited = self.pkey | FULL, self.pkey
+        if self.both:
+            return full, limited
+        named = [guid in (members or ()) for members in (self.full, self.limited)]
+        if not any(named):
+            named = [self.full is None, self.limited is None and self.full is not None]
+        return tuple(key for key, member in zip((full, limited), named, strict=True) if member)
 
 
 def _spread_low() -> tuple[tuple[int, int], ...]:
@@ -46,6 +69,7 @@ class Settings:
     sm_key: int = 1
     m_key: int = 0
     m_key_protect: int = 0
+    m_key_lease: int = 0  # seconds after which a lost manager's protection is lifted; 0: never
     gid_prefix: int = GID_PREFIX
     engine: str = "auto"
     routing: Options = field(default_factory=Options)
@@ -66,6 +90,8 @@ class Settings:
             ("priority", self.priority, 15),
             ("max_vls", self.max_vls, 5),
             ("mtu_code", self.mtu_code, 5),
+            ("m_key_protect", self.m_key_protect, 3),
+            ("m_key_lease", self.m_key_lease, 0xFFFF),
         ):
             if not 0 <= got <= most:
                 raise ConfigError(f"got {got}, expected 0 to {most}", key=key)
@@ -91,7 +117,7 @@ class Settings:
 
     def pkeys_of(self, guid: int) -> tuple[int, ...]:
         """The P_Keys of a port, in the order of the partitions."""
-        return tuple(key for key in (partition.key_of(guid) for partition in self.partitions) if key)
+        return tuple(key for partition in self.partitions for key in partition.keys_of(guid))
 
 
 VL_COUNTS = {0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 15}

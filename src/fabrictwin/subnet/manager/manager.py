@@ -368,7 +368,9 @@ class SubnetManager:
         groups = self.administration.groups.values()
         if not any(group.members for group in groups) and not self.programmer._multicast:
             return
-        tree = multicast.spanning_tree(subnet)
+        graph = self.graph
+        if graph is None:
+            return
         masks: dict[int, dict[int, int]] = {}
         for group in groups:
             members = {
@@ -376,7 +378,7 @@ class SubnetManager:
                 for gid in group.members
                 if gid & 0xFFFFFFFFFFFFFFFF in self.by_guid
             }
-            masks[group.mlid] = multicast.port_masks(subnet, tree, members)
+            masks[group.mlid] = multicast.port_masks(graph, members, group.mlid)
         self.programmer.multicast(subnet, masks)
 
     def _announce(self, arrived: list[Port], gone: list[Port]) -> None:

@@ -1,20 +1,25 @@
 """Multicast groups and the trees that reach their members (IBTA volume 1, 15.2.5.17 and 18.2.5).
 
-One spanning tree of the switches for all groups, from the switch that is nearest to all others; a group's tree is
-what of it lies between members. What OpenSM does too; several trees to spread load are left out.
+Each group has a tree of its own: from the switch with the fewest hops to its members, over shortest paths. Among
+equals the group's number decides, at the root and at every step, so that groups spread over a fabric's spines.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
-from fabrictwin.subnet.manager.discovery import Node, Port, Subnet
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.routing.switches import U8, Switches
+from fabrictwin.subnet.manager.discovery import Port
+from fabrictwin.subnet.manager.tables import Graph
 from fabrictwin.subnet.wire.sa import McMemberRecord
 
 FIRST_MLID, LAST_MLID = 0xC000, 0xFFFE
 FULL_MEMBER, NON_MEMBER, SEND_ONLY = 1, 2, 4
 IPOIB_SIGNATURE = 0x401B
+FAR = 255  # no way
 
 
 def broadcast_gid(pkey: int, scope: int = 2) -> int:
@@ -41,89 +46,61 @@ def free_mlid(groups: dict[int, Group]) -> int:
     return next((mlid for mlid in range(FIRST_MLID, LAST_MLID) if mlid not in taken), 0)
 
 
-def spanning_tree(subnet: Subnet) -> dict[int, list[Port]]:
-    """By switch GUID the ports that belong to the tree, both ends of each of its links."""
-    switches = sorted(subnet.switches, key=lambda node: node.guid)
-    tree: dict[int, list[Port]] = {node.guid: [] for node in switches}
-    done: set[int] = set()
-    for first in switches:
-        if first.guid in done:
-            continue
-        root = _center(first)
-        done.add(root.guid)
-        queue = deque([root])
-        while queue:
-            node = queue.popleft()
-            for number in sorted(node.ports):
-                port = node.ports[number]
-                far = port.peer
-                if far is None or not far.node.is_switch or far.node.guid in done:
-                    continue
-                done.add(far.node.guid)
-                tree[node.guid].append(port)
-                tree[far.node.guid].append(far)
-                queue.append(far.node)
-    return tree
-
-
-def _distances(start: Node) -> dict[int, tuple[int, Node]]:
-    distance = {start.guid: (0, start)}
-    queue = deque([start])
-    while queue:
-        node = queue.popleft()
-        for port in node.ports.values():
-            far = port.peer
-            if far is not None and far.node.is_switch and far.node.guid not in distance:
-                distance[far.node.guid] = (distance[node.guid][0] + 1, far.node)
-                queue.append(far.node)
-    return distance
-
-
-def _center(start: Node) -> Node:
-    """The middle of a longest shortest path: two breadth-first searches, whatever the size of the fabric."""
-    far = max(_distances(start).values(), key=lambda d: (d[0], -d[1].guid))[1]
-    from_far = _distances(far)
-    length, other = max(from_far.values(), key=lambda d: (d[0], -d[1].guid))
-    from_other = _distances(other)
-    middle = [
-        node
-        for guid, (steps, node) in from_far.items()
-        if steps == length // 2 and steps + from_other[guid][0] == length
-    ]
-    # among equals the best connected, since all groups share it
-    return max(middle, key=lambda node: (sum(p.peer is not None for p in node.ports.values()), -node.guid))
-
-
-def port_masks(subnet: Subnet, tree: dict[int, list[Port]], members: set[Port]) -> dict[int, int]:
+def port_masks(graph: Graph, members: set[Port], mlid: int) -> dict[int, int]:
     """By switch GUID the ports (as bits) that a group's packets leave by. Empty without members."""
+    switches, row_of = graph.switches, graph.row
     masks: dict[int, int] = {}
-    wanted: dict[int, int] = dict.fromkeys(tree, 0)  # members that hang on each switch
+    hung = np.zeros(switches.rows, np.int64)  # members that hang on each switch
     for port in members:
-        if port.number == 0:
-            wanted[port.node.guid] += 1
-            masks[port.node.guid] = masks.get(port.node.guid, 0) | 1
-        elif port.peer is not None and port.peer.node.is_switch:
-            wanted[port.peer.node.guid] += 1
-            masks[port.peer.node.guid] = masks.get(port.peer.node.guid, 0) | 1 << port.peer.number
-    degree = {guid: len(ports) for guid, ports in tree.items()}
-    cut: set[int] = set()
-    bare = deque(guid for guid in tree if degree[guid] <= 1 and not wanted[guid])
-    while bare:  # strip branches that lead to nobody
-        guid = bare.popleft()
-        if guid in cut:
+        at = port.node if port.number == 0 else (port.peer.node if port.peer is not None else None)
+        if at is None or at.guid not in row_of:
             continue
-        cut.add(guid)
-        for port in tree[guid]:
-            assert port.peer is not None
-            neighbour = port.peer.node.guid
-            if neighbour not in cut:
-                degree[neighbour] -= 1
-                if degree[neighbour] <= 1 and not wanted[neighbour]:
-                    bare.append(neighbour)
-    if sum(wanted.values()):
-        for guid, ports in tree.items():
-            for port in ports:
-                assert port.peer is not None
-                if guid not in cut and port.peer.node.guid not in cut:
-                    masks[guid] = masks.get(guid, 0) | 1 << port.number
+        hung[row_of[at.guid]] += 1
+        own = 0 if port.number == 0 or port.peer is None else port.peer.number
+        masks[at.guid] = masks.get(at.guid, 0) | 1 << own
+    left = np.flatnonzero(hung)
+    distance = _distances(switches, left) if len(left) else np.zeros((0, switches.rows), np.uint8)
+    while len(left):  # once where the fabric is in one piece
+        here = distance[0] != FAR
+        together = here[left]
+        root = _root(distance[together], hung[left[together]], here, mlid)
+        _grow(graph, root, left[together], masks, mlid)
+        left, distance = left[~together], distance[~together]
     return masks
+
+
+def _distances(switches: Switches, rows: npt.NDArray[np.int64]) -> U8:
+    """[rows, S] hops from each of some switches to every other; FAR where there is no way."""
+    from fabrictwin.kernel import graph as kernel
+
+    found = np.empty((len(rows), switches.rows), np.uint8)
+    kernel.distances(switches.adjacent_start, switches.adjacent_row, rows.astype(np.int32), found)
+    return found
+
+
+def _root(distance: U8, weight: npt.NDArray[np.int64], here: npt.NDArray[np.bool_], mlid: int) -> int:
+    """The switch with the fewest hops to all members together; among equals one by the group's number."""
+    total = np.where(here, (distance.astype(np.int64) * weight[:, None]).sum(axis=0), np.iinfo(np.int64).max)
+    best = np.flatnonzero(total == total.min())
+    return int(best[mlid % len(best)])
+
+
+def _grow(graph: Graph, root: int, members: npt.NDArray[np.int64], masks: dict[int, int], mlid: int) -> None:
+    """From every member's switch a shortest way to the root, joined where two meet."""
+    switches = graph.switches
+    (hops,) = _distances(switches, np.array([root]))
+    joined = {root}
+    for row in members.tolist():
+        while row not in joined:
+            joined.add(row)
+            first, last = int(switches.adjacent_start[row]), int(switches.adjacent_start[row + 1])
+            nearer = first + np.flatnonzero(hops[switches.adjacent_row[first:last]] + 1 == hops[row])
+            edge = int(nearer[(mlid + row) % len(nearer)])
+            there = int(switches.adjacent_row[edge])
+            back = int(switches.adjacent_number[switches.adjacent_back[edge]])
+            for guid, number in (
+                (graph.nodes[row].guid, int(switches.adjacent_number[edge])),
+                (graph.nodes[there].guid, back),
+            ):
+                masks[guid] = masks.get(guid, 0) | 1 << number
+            row = there

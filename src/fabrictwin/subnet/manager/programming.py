@@ -271,6 +271,7 @@ class Programmer:
             info.master_sm_sl = 0
             info.gid_prefix = settings.gid_prefix
             info.m_key, info.m_key_protect_bits = settings.m_key, settings.m_key_protect
+            info.m_key_lease_period = settings.m_key_lease
             info.subnet_timeout = settings.subnet_timeout
         state = info.port_state
         if port.number and port.peer is not None:
