@@ -21,10 +21,12 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.run.execute import make_twin, predict
 from fabrictwin.run.plan import plan, plan_data, plan_text, with_layout
 from fabrictwin.simulate.play import play
-from fabrictwin.workload.closed import Closed, Prices
+from fabrictwin.workload.closed import Closed
+from fabrictwin.workload.floor import floor_ps
 from fabrictwin.workload.memory import holding_of, memory
 from fabrictwin.workload.pipeline import order_of
 from fabrictwin.workload.plan import Search, divisors
+from fabrictwin.workload.prices import Prices
 from fabrictwin.workload.training import build_program, check
 
 DENSE = {
@@ -156,6 +158,18 @@ def test_the_closed_form_is_the_graph_on_random_layouts(seed):
 def test_the_closed_form_is_the_graph_on_many_random_layouts(seed):
     closed, graph = both(spec(**random_section(random.Random(seed))))
     assert closed == pytest.approx(graph, rel=0.02)
+
+
+@pytest.mark.parametrize("training", CASES, ids=lambda c: json.dumps({k: v for k, v in c.items() if k != "model"}))
+def test_no_step_is_faster_than_its_floor_nor_than_its_bound(training):
+    of = spec(**training)
+    blueprint = build(of.cluster, spec=of)
+    twin = make_twin(of, blueprint)
+    job, nodes = check(of, blueprint, twin.fabric)
+    prices = Prices(twin.fabric, nodes)
+    closed, bound = Closed(job, prices).estimate().step_ps, Closed(job, prices).bound_ps()
+    assert 0.3 * closed < floor_ps(job) <= bound * 1.0001
+    assert bound <= closed * 1.0001
 
 
 def test_parts_of_an_estimate_add_up():

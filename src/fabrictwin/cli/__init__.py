@@ -28,6 +28,7 @@ COMMANDS = {
     "topology": "Show, import or export a cluster.",
     "jitter": "What unevenness costs a job, by size and by source.",
     "cost": "The bill of materials, and what a cluster and its job cost.",
+    "nccl-tests": "all_reduce_perf and its kin: nccl-tests on a cluster.",
     "traffic": "Play a traffic pattern over a cluster.",
     "pcap": "Read a capture of RDMA traffic.",
     "routes": "Judge forwarding tables, compare two, print them.",
@@ -44,12 +45,16 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _UsageError: type[Exception] = cast(Any, typer.BadParameter.__mro__[2])
 
 
+def _module(command: str) -> str:
+    return f"{__name__}.{command.replace('-', '_')}"
+
+
 class LazyGroup(TyperGroup):
     """The root: knows its commands by name and one line, and imports the module of the one that is invoked."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        present = [name for name in COMMANDS if find_spec(f"{__name__}.{name}") is not None]
+        present = [name for name in COMMANDS if find_spec(_module(name)) is not None]
         # suggestions for a misspelt name read the keys; get_command fills in the values
         self.commands = cast(Any, dict.fromkeys(present))
 
@@ -61,7 +66,7 @@ class LazyGroup(TyperGroup):
             return None
         command: Any = self.commands[cmd_name]
         if command is None:
-            command = typer.main.get_command(import_module(f"{__name__}.{cmd_name}").app)
+            command = typer.main.get_command(import_module(_module(cmd_name)).app)
             command.name = cmd_name
             # completion is installed for the whole program, at the root
             command.params = [p for p in command.params if p.name not in ("install_completion", "show_completion")]

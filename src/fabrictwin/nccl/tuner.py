@@ -26,7 +26,7 @@ ELEMENT_BYTES = {
     "int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "half": 2, "float": 4, "double": 8,
     "bfloat16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1,
 }  # fmt: skip
-OPERATIONS = ("sum", "prod", "min", "max", "avg", "mulsum")
+OPERATIONS = ("sum", "prod", "max", "min", "avg", "mulsum")  # in the order of NCCL's numbers
 # what NVLink SHARP reduces in the switch (`ncclNvlsSupported`)
 _NVLS = {
     **dict.fromkeys(("int32", "uint32", "int64", "uint64", "half", "bfloat16"), ("sum", "min", "max")),

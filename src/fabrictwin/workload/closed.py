@@ -1,20 +1,18 @@
 """A training step in closed form: no graph of operations, for a search over thousands of layouts.
 
 The pieces are those of the lowering itself: the scripts of layers, the passes of chunks, the buckets of the end of
-the step. Only the clock differs: a communication is a duration (what the analytic engine gives it by itself), a
-pass is added up once and not laid down for every micro-batch, and the schedule is played stage by stage.
+the step. Only the clock differs: a communication is a duration (`prices`), a pass is added up once and not laid
+down for every micro-batch, and the schedule is played stage by stage.
 
-Cheaper than the lowering by three shortcuts. Of a chunk's equal layers a few are added up and the rest
+Cheaper than the lowering by two more shortcuts. Of a chunk's equal layers a few are added up and the rest
 extrapolated. Of many micro-batches the first are played; then each group of as many as there are stages takes as
-long as the one before. A communication's duration is interpolated between sizes that are powers of two, and taken
-to be the same for groups that lie alike on their hosts.
+long as the one before.
 
 Left out: slow GPUs and changed links (everything is as built), and folding: all replicas are alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from typing import Any, cast
@@ -22,26 +20,25 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import Block, ProgramBuilder
-from fabrictwin.program.program import NONE, Communication
-from fabrictwin.simulate.analytic import AnalyticSession
+from fabrictwin.program.program import NONE
 from fabrictwin.workload.chain import Chain, _Open
-from fabrictwin.workload.checks import IN_PASS
+from fabrictwin.workload.checks import IN_PASS, SHARDED
 from fabrictwin.workload.finish import Finish
-from fabrictwin.workload.groups import Groups, exchange, slowed_ps
+from fabrictwin.workload.groups import slowed_ps
 from fabrictwin.workload.job import Job
 from fabrictwin.workload.layout import Cells
 from fabrictwin.workload.pipeline import Pass, Task, order_of
-from fabrictwin.workload.roofline import NOTHING, Cost
-from fabrictwin.workload.script import Kind, Script, Talk
-from fabrictwin.workload.segments import Segment, Segments, buckets
+from fabrictwin.workload.prices import Moments, Passed, Priced, Prices
+from fabrictwin.workload.roofline import NOTHING
+from fabrictwin.workload.script import Script, Talk
+from fabrictwin.workload.segments import Segment, buckets
+from fabrictwin.workload.shortcuts import Cached, Remembering
 from fabrictwin.workload.step import Laid, Lowering, Stage
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
-Make = Callable[[I64, int], tuple[Communication, ...]]
 
 _GROUPS_PLAYED = 4  # of as many micro-batches as stages, before the rest is extrapolated
 _LEAST_PLAYED = 16
@@ -65,135 +62,6 @@ class Estimate:
             "pipeline": self.pipeline_ps / self.step_ps,
             "end of step": self.finish_ps / self.step_ps,
         }
-
-
-class Prices:
-    """What communications take by themselves, on one fabric; remembered over layouts."""
-
-    def __init__(self, fabric: Fabric, rank_node: npt.NDArray[np.int32]) -> None:
-        self._session = AnalyticSession(fabric)
-        self._rank_node = rank_node
-        self._host = fabric.node_host[rank_node].astype(np.int64)
-        self._local = rank_node - fabric.host_node_start[self._host]
-        self.passes: dict[tuple[object, ...], _Passed] = {}
-        self._known: dict[tuple[object, ...], float] = {}
-        self._spread: dict[tuple[object, ...], tuple[bool, int]] = {}
-
-    def lie(self, groups: I64) -> tuple[object, ...]:
-        """How groups lie on hosts; equal where they take the same time."""
-        hosts = self._host[groups]
-        return (groups.shape, (hosts - hosts.min()).astype(np.int32).tobytes(), self._local[groups].tobytes())
-
-    def _representatives(self, groups: I64) -> I64:
-        """Of groups inside hosts, those of the first host."""
-        hosts = self._host[groups]
-        return groups[hosts[:, 0] == hosts[0, 0]] if (hosts == hosts[:, :1]).all() else groups
-
-    def spread(self, groups: I64, count: Callable[[I64], tuple[bool, int]]) -> tuple[bool, int]:
-        key = self.lie(groups)
-        if key not in self._spread:
-            self._spread[key] = count(groups)
-        return self._spread[key]
-
-    def of(self, what: tuple[object, ...], groups: I64, size_bytes: int, step: int, make: Make) -> float:
-        """In ps: between the powers of two times `step` bytes around the size, linearly."""
-        groups = self._representatives(groups)
-        lie = self.lie(groups)
-        units = max(size_bytes / step, 1.0)
-        low = 1 << (int(units).bit_length() - 1)
-        ends = []
-        for count in (low, 2 * low):
-            key = (*what, *lie, count * step)
-            if key not in self._known:
-                found = make(groups, count * step)
-                self._known[key] = float(self._session.durations(found, self._rank_node).sum())
-            ends.append(self._known[key])
-        return ends[0] + (ends[1] - ends[0]) * (units - low) / low
-
-
-class _Moments:
-    """Stands in for a builder: an operation's id is the moment of its end."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-        self.prices: list[float] = []
-        self._labels: dict[tuple[str, str], int] = {}
-
-    def label(self, name: str, category: str) -> int:
-        return self._labels.setdefault((name, category), len(self._labels))
-
-    def communication(self, price: float, _actors: object) -> int:
-        self.prices.append(price)
-        return len(self.prices) - 1
-
-    def at(self, moment: float) -> int:
-        self.ends.append(moment)
-        return len(self.ends) - 1
-
-    def _after(self, after: Any) -> float:
-        return max((self.ends[int(i)] for i in after if i != NONE), default=0.0)
-
-    def communicate(self, number: int, _label: int, *, after: Any = ()) -> int:
-        return self.at(self._after(after) + self.prices[number])
-
-    def compute(self, _actor: int, duration_ps: float, _label: int, *, after: Any = ()) -> int:
-        return self.at(self._after(after) + duration_ps)
-
-
-class _Priced(Groups):
-    """Communications as durations."""
-
-    def __init__(self, job: Job, cells: Cells, builder: _Moments, prices: Prices) -> None:
-        super().__init__(job, cells, cast(ProgramBuilder, builder))
-        self.prices = prices
-
-    def positions(self, group: str) -> list[tuple[I64, list[int]]]:
-        if group not in self._inside:
-            self._inside[group] = [(self.job.layout.inside("tp" if group == "slices" else group), [0])]
-        return self._inside[group]
-
-    def _hosts(self, groups: I64) -> tuple[bool, int]:
-        return self.prices.spread(groups, super()._hosts)
-
-    def ring(self, kind: Kind, groups: I64, size_bytes: int, name: str, element_bytes: int = 2) -> Any:
-        def make(some: I64, size: int) -> tuple[Communication, ...]:
-            return (super(_Priced, self).ring(kind, some, size, name, element_bytes),)
-
-        return self.prices.of((kind, element_bytes), groups, size_bytes, element_bytes * groups.shape[1], make)
-
-    def gradients(self, groups: I64, size_bytes: int, name: str) -> Any:
-        chosen, element = self.job.training.gradients, self.job.gradient_bytes
-
-        def make(some: I64, size: int) -> tuple[Communication, ...]:
-            return super(_Priced, self).gradients(some, size, name)
-
-        what = ("gradients", chosen.algorithm, chosen.channels, element)
-        return (self.prices.of(what, groups, size_bytes, element * groups.shape[1], make),)
-
-    def within(
-        self, talk: Talk, stage: int, units: I64, number: int, actors: list[int]
-    ) -> list[tuple[int, list[int]]]:
-        key = (talk.group, talk.kind, talk.size_bytes, stage, number)
-        if key not in self.made:
-            ((positions, classes),) = self.positions(talk.group)
-            n = positions.shape[1]
-            made = []
-            if n > 1:
-                groups = self.job.layout.grid[stage][units][:, positions].reshape(-1, n)
-                made = [(self.builder.communication(self._price(talk, groups), [0]), classes)]
-            self.made[key] = made
-        return self.made[key]
-
-    def _price(self, talk: Talk, groups: I64) -> Any:
-        n = groups.shape[1]
-        if talk.kind != "all_to_all":
-            return self.ring(talk.kind, groups, talk.size_bytes, "", 2 if talk.size_bytes % 2 == 0 else 1)
-
-        def make(some: I64, size: int) -> tuple[Communication, ...]:
-            cost = self.step_cost("all_to_all", some, size // n)
-            return (exchange(some, size // n, step_cost_ps=cost, name="exchange"),)
-
-        return self.prices.of(("all_to_all",), groups, talk.size_bytes, 2 * n, make)
 
 
 class _Clock(Chain):
@@ -223,7 +91,7 @@ class _Clock(Chain):
         made = self.groups.within(talk, self.stage, self.units, self.number, self.actors)
         if not made:
             return
-        price = cast(_Moments, self.builder).prices[made[0][0]]
+        price = cast(Moments, self.builder).prices[made[0][0]]
         end = max(self.now, self._ends.get(talk.group, 0.0)) + price
         self._ends[talk.group] = self._until[key] = end
         left = self.groups.roughly_within_ps(talk, self.stage) if talk.sms else 0.0
@@ -257,103 +125,6 @@ def _orders(schedule: Any, stages: int, chunks: int, micro_batches: int) -> tupl
     tasks = np.array([order_of(schedule, s, stages, chunks, micro_batches) for s in range(stages)], np.int32)
     kind, micro_batch, chunk = (np.ascontiguousarray(tasks[:, :, i]) for i in range(3))
     return kind, micro_batch, chunk
-
-
-@dataclass(frozen=True)
-class _Passed:
-    """One pass of a chunk: what it takes, what of it is compute, when its segments' gradients are there."""
-
-    took: float
-    computed: float
-    marks: tuple[float, ...] = ()
-
-    def slowed(self, factor: float) -> _Passed:
-        """The same where compute takes `factor` times as long."""
-        took = self.took + (factor - 1) * self.computed
-        stretch = took / self.took if self.took else 1.0
-        return _Passed(took, factor * self.computed, tuple(mark * stretch for mark in self.marks))
-
-
-class _Remembering(Job):
-    """A job that counts the parameters of a kind of layer once."""
-
-    @cached_property
-    def _of_kind(self) -> dict[bool, tuple[int, int]]:
-        return {}
-
-    @cached_property
-    def _of_stage(self) -> dict[int, tuple[int, int]]:
-        return {}
-
-    def layer_parameters(self, layer: int) -> tuple[int, int]:
-        sparse = self.model.is_sparse(layer)
-        if sparse not in self._of_kind:
-            self._of_kind[sparse] = super().layer_parameters(layer)
-        return self._of_kind[sparse]
-
-    def split_parameters(self, stage: int) -> tuple[int, int]:
-        if stage not in self._of_stage:
-            self._of_stage[stage] = super().split_parameters(stage)
-        return self._of_stage[stage]
-
-
-_SCRIPTS: dict[tuple[object, ...], tuple[Script, Script]] = {}
-
-
-class _Summed(Script):
-    """A script whose compute is added up once."""
-
-    @cached_property
-    def _sum(self) -> Cost:
-        return super().cost()
-
-    def cost(self) -> Cost:
-        return self._sum
-
-
-class _Cached(Segments):
-    """Segments whose scripts are shared by layouts of one shape."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
-        training = job.training
-        self.key = (
-            *(job.gpu, job.shape, training.precision, training.scaling, training.recompute),
-            *(training.attention_throughput, training.attention_backward_throughput, training.compute_share),
-            *(training.kernels, training.host),
-        )
-        self._kinds: dict[tuple[bool, float], Segment] = {}
-        self._chunks: dict[tuple[int, int], list[Segment]] = {}
-
-    def layer(self, number: int) -> Segment:
-        load = self.job.load(number)
-        kind = (self.job.model.is_sparse(number), load)
-        if kind not in self._kinds:
-            key = (*self.key, load)
-            if key not in _SCRIPTS:
-                _SCRIPTS[key] = cast(Any, tuple(_Summed(s.items, s.keys) for s in self._make_layer(load)))
-            self._kinds[kind] = Segment(*self.job.layer_parameters(number), *_SCRIPTS[key])
-        return self._kinds[kind]
-
-    @cached_property
-    def first(self) -> Segment:
-        return Segment(self.job.first_parameters(), 0, *self._ends_of("first", lambda: super(_Cached, self).first))
-
-    @cached_property
-    def last(self) -> Segment:
-        return Segment(self.job.last_parameters(), 0, *self._ends_of("last", lambda: super(_Cached, self).last))
-
-    def _ends_of(self, name: str, make: Callable[[], Segment]) -> tuple[Script, Script]:
-        key = (*self.key, name)
-        if key not in _SCRIPTS:
-            made = make()
-            _SCRIPTS[key] = cast(Any, tuple(_Summed(s.items, s.keys) for s in (made.forward, made.backward)))
-        return _SCRIPTS[key]
-
-    def of(self, stage: int, chunk: int) -> list[Segment]:
-        if (stage, chunk) not in self._chunks:
-            self._chunks[stage, chunk] = super().of(stage, chunk)
-        return self._chunks[stage, chunk]
 
 
 class _Finish(Finish):
@@ -401,20 +172,20 @@ class Closed(Lowering):
         # what the lowering sets up, with clocks for builders, and the end of the step told of one micro-batch
         self.micro_batches = job.micro_batches
         same = {field.name: getattr(job, field.name) for field in fields(Job)}
-        self.job: Job = _Remembering(**{**same, "micro_batches": 1})
+        self.job: Job = Remembering(**{**same, "micro_batches": 1})
         self.layout, self.training = job.layout, job.training
         self.cells = Cells((np.arange(job.layout.units),), (np.arange(job.layout.positions),))
-        self.moments = _Moments()
+        self.moments = Moments()
         self.builder = cast(ProgramBuilder, self.moments)
-        self.groups: _Priced = _Priced(self.job, self.cells, self.moments, prices)
-        self.segments: _Cached = _Cached(self.job)
+        self.groups: Priced = Priced(self.job, self.cells, self.moments, prices)
+        self.segments: Cached = Cached(self.job)
         self.sm_count = self.groups.sm_count
         schedule = self.training.parallel.schedule
         self.split = schedule == "zero-bubble"
         self.final = Pass.WEIGHT if self.split else Pass.BACKWARD
         strategy = self.training.sharding.strategy
         several = self.layout.width * self.layout.cp > 1
-        self.sharded = strategy in ("zero-3", "fsdp") and several
+        self.sharded = strategy in SHARDED and several
         self.reduced = strategy in IN_PASS and several
         sliced = self.training.scatter_gather or job.shape.sequence_parallel
         self.message_bytes = job.shape.tokens * job.model.hidden * 2 // (self.layout.tp if sliced else 1)
@@ -454,13 +225,13 @@ class Closed(Lowering):
 
     def _timed(
         self, stage: Stage, kind: Pass, segments: list[Segment], *, mark: bool, gates: list[I64] | None = None
-    ) -> _Passed:
+    ) -> Passed:
         found = self._write(
             stage, kind, segments, self._scripts(segments, kind), 1.0, gates=gates or [], mark=mark
         )
         _, took, marks = cast(tuple[Block, float, list[float]], found)
         assert self._clock is not None
-        return _Passed(took, self._clock.computed, tuple(marks))
+        return Passed(took, self._clock.computed, tuple(marks))
 
     def _sign(self, s: int, chunk: int) -> tuple[object, ...]:
         """What a chunk's passes depend on beside the layout: its ends, its layers' loads."""
@@ -493,7 +264,7 @@ class Closed(Lowering):
             *wide,
         )
 
-    def _pass(self, stage: Stage, chunk: int, kind: Pass, *, mark: bool = False) -> _Passed:
+    def _pass(self, stage: Stage, chunk: int, kind: Pass, *, mark: bool = False) -> Passed:
         """A pass of a chunk; of its equal layers a few are timed and the rest extrapolated."""
         sign = self._sign(stage.number, chunk)
         first, last, count, loads = cast(tuple[bool, bool, int, tuple[float, ...]], sign)
@@ -514,7 +285,7 @@ class Closed(Lowering):
                 known[key] = self._timed(stage, kind, cut, mark=mark)
         less, more = (known[*place, some, loads[:1]] for some in (few - 1, few))
         times, each = count - few, more.took - less.took
-        return _Passed(
+        return Passed(
             more.took + times * each,
             more.computed + times * (more.computed - less.computed),
             _stretched(more.marks, times, each, int(first)) if mark else (),
@@ -559,7 +330,7 @@ class Closed(Lowering):
         pp, chunks = self.layout.pp, self.job.chunks
         self.took, self.computed, self.extra = (np.zeros((3, pp, chunks)) for _ in range(3))
         self.kinds = [Pass.FORWARD, Pass.BACKWARD, *([Pass.WEIGHT] if self.split else [])]
-        found: dict[tuple[object, ...], _Passed] = {}
+        found: dict[tuple[object, ...], Passed] = {}
         for stage in self.stages[0]:
             s = stage.number
             for chunk in range(chunks):
@@ -577,7 +348,7 @@ class Closed(Lowering):
         if not (self.reduced or self.training.overlap.gradients):
             return {}
         pp, kind = self.layout.pp, self.final
-        found: dict[tuple[object, ...], _Passed] = {}
+        found: dict[tuple[object, ...], Passed] = {}
         marks = {}
         for stage in self.stages[0]:
             s = stage.number

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from fabrictwin import catalog
@@ -164,14 +165,26 @@ def holding_of(job: Job) -> Holding:
         fsdp=strategy in ("fsdp", "fsdp-1"),
         shards=layout.width * layout.cp if strategy in IN_PASS else None,
         gradient_bytes=job.gradient_bytes,
-        sparse_layers=tuple(
-            sum(job.model.is_sparse(layer) for chunk in range(job.chunks) for layer in job.layers_of(s, chunk))
-            for s in range(layout.pp)
-        ),
+        sparse_layers=_sparse_layers(job),
         ep=layout.ep,
         expert_tp=layout.expert_tp,
-        load=max((job.load(layer) for layer in range(job.model.layers)), default=0.0) or 1.0,
+        load=_load(job),
     )
+
+
+def _sparse_layers(job: Job) -> tuple[int, ...] | None:
+    """Of each stage, its layers with experts."""
+    if job.model.experts is None:
+        return None
+    before, ends = job.model.sparse_before, list(accumulate(job.layer_counts, initial=0))
+    each = [before[b] - before[a] for a, b in pairwise(ends)]
+    return tuple(sum(each[s :: job.layout.pp]) for s in range(job.layout.pp))
+
+
+def _load(job: Job) -> float:
+    if job.model.experts is None or not job.training.routing.imbalance:
+        return 1.0
+    return max((job.load(layer) for layer in range(job.model.layers)), default=0.0) or 1.0
 
 
 def _schedule(job: Job) -> Schedule:

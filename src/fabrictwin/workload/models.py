@@ -18,6 +18,8 @@ Left out: multi-token prediction heads, vision towers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 Split = Literal["column", "row", "whole"]
@@ -177,6 +179,11 @@ class Model:
             and (layer + (0 if found.first_dense else 1)) % found.every == 0
         )
 
+    @cached_property
+    def sparse_before(self) -> tuple[int, ...]:
+        """[layers + 1] layers with experts before each."""
+        return (0, *accumulate(int(self.is_sparse(layer)) for layer in range(self.layers)))
+
     @property
     def sparse_layers(self) -> int:
         return sum(self.is_sparse(layer) for layer in range(self.layers))
@@ -198,8 +205,17 @@ class Model:
         """Columns of a dense MLP's first product."""
         return self.ups * self.ffn
 
+    @cached_property
+    def _on_rank(self) -> dict[tuple[bool, int], int]:
+        return {}
+
     def parameters_on_rank(self, *, sparse: bool, tp: int = 1) -> int:
         """One layer's parameters on one of `tp` ranks, but for its routed experts."""
+        if (sparse, tp) not in self._on_rank:
+            self._on_rank[sparse, tp] = self._count_on_rank(sparse=sparse, tp=tp)
+        return self._on_rank[sparse, tp]
+
+    def _count_on_rank(self, *, sparse: bool, tp: int) -> int:
         linears = list(self.attention_linears())
         count = 2 * self.norm_parameters + (2 * self.head_size if self.qk_norm else 0)
         count += self.heads // tp if self.sinks else 0

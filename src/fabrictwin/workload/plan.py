@@ -22,12 +22,14 @@ from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.workload.checks import Wrong, check_layout, check_switches
-from fabrictwin.workload.closed import Closed, Estimate, Prices
+from fabrictwin.workload.closed import Closed, Estimate
+from fabrictwin.workload.floor import floor_ps
 from fabrictwin.workload.job import Job, check
 from fabrictwin.workload.layout import Layout, split_layers
 from fabrictwin.workload.memory import Memory, holding_of, memory
 from fabrictwin.workload.models import Model
-from fabrictwin.workload.spec import Training, Workload
+from fabrictwin.workload.prices import Prices
+from fabrictwin.workload.spec import Parallel, Training, Workload
 
 LARGEST_MICRO_BATCH = 8
 HEADROOM = 0.05  # of a GPU's memory, for what `memory` leaves out: fragmentation, workspaces
@@ -47,7 +49,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class _Bounded:
-    """A layout that fits and takes at least so long."""
+    """A layout that fits and takes at least so long (`floor`)."""
 
     ps: float
     section: dict[str, Any]
@@ -90,6 +92,7 @@ class Search:
         self.prices = Prices(fabric, rank_node)
         self.per_host = int(np.bincount(self.base.host_of_rank).max())
         self.rules = _Rules(spec)
+        self._kinds: dict[tuple[bool, bool, bool], Training] = {}
 
     def _neutral(self, spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.NDArray[np.int32]]:
         """The job on all its GPUs with nothing divided but the batch."""
@@ -188,7 +191,7 @@ class Search:
     def _job(self, section: dict[str, Any]) -> Job | None:
         """The job of a section; None where the spec's rules forbid it."""
         try:
-            training = Training.model_validate(section)
+            training = self._training(section)
             par = training.parallel
             check_layout(training, self.model, self.rules)
             assert par.dp is not None
@@ -208,25 +211,41 @@ class Search:
             layer_counts=tuple(counts or ()),
         )
 
+    def _training(self, section: dict[str, Any]) -> Training:
+        """The section, validated once for each way in which the rest of it depends on the layout."""
+        par = section["parallel"]
+        kind = (par["tp"] > 1, section["sequence_parallel"], par["ep"] > 1)
+        if kind not in self._kinds:
+            self._kinds[kind] = Training.model_validate(section)
+        changed = {key: section[key] for key in ("micro_batch_size", "recompute")}
+        parallel = Parallel.model_construct(**par)
+        return self._kinds[kind].model_copy(update={**changed, "parallel": parallel})
+
     def _recomputed(self, section: dict[str, Any]) -> tuple[bool, dict[str, Any], Job, Memory] | None:
         """(whether it fits, section, job, memory) with the least recomputation that fits; None where forbidden."""
-        found = None
-        for recompute in _RECOMPUTE:
-            if recompute == "selective" and self.given.attention != "materialised":
-                continue  # there are no scores to drop
-            tried = {**section, "recompute": recompute}
-            job = self._job(tried)
-            if job is None:
-                continue
-            held = memory(holding_of(job), job.gpu)
-            fits = held.total_bytes <= (1 - self.headroom) * held.capacity_bytes
-            found = (fits, tried, job, held)
-            if fits:
-                break
-        return found
+        tried = [r for r in _RECOMPUTE if r != "selective" or self.given.attention == "materialised"]
+        most = None
+        # without recomputation; with all of it, which tells whether more has to be tried at all; what lies between
+        for recompute in (tried[0], tried[-1], *tried[1:-1]):
+            found = self._held({**section, "recompute": recompute})
+            if recompute == tried[-1]:
+                most = found
+                if found is None or not found[0]:
+                    return found
+            elif found is not None and found[0]:
+                return found
+        return most
+
+    def _held(self, section: dict[str, Any]) -> tuple[bool, dict[str, Any], Job, Memory] | None:
+        """(whether it fits, section, job, memory); None where the spec's rules forbid it."""
+        job = self._job(section)
+        if job is None:
+            return None
+        held = memory(holding_of(job), job.gpu)
+        return held.total_bytes <= (1 - self.headroom) * held.capacity_bytes, section, job, held
 
     def _bounded(self, stage: Callable[[str], None]) -> tuple[list[_Bounded], int, int]:
-        """(layouts that fit with a lower bound of their time, how many there were, how many are too large)."""
+        """(layouts that fit, those of the least floor first; how many there were; how many are too large)."""
         fitting, considered, too_large = [], 0, 0
         for section in self._sections():
             found = self._recomputed(section)
@@ -234,10 +253,7 @@ class Search:
                 continue
             fits, section, job, held = found
             if fits:
-                try:
-                    fitting.append(_Bounded(Closed(job, self.prices).bound_ps(), section, job, held))
-                except ConfigError:
-                    continue
+                fitting.append(_Bounded(floor_ps(job), section, job, held))
             considered += 1
             too_large += not fits
             if considered % 100 == 0:
@@ -247,8 +263,9 @@ class Search:
     def run(self, stage: Callable[[str], None], *, keep: int) -> Found:
         """The fastest `keep` layouts that fit, in order.
 
-        All get a lower bound of their time. In the order of that they get their time, until no bound that is left
-        is below the time of the last that is kept: the others cannot be faster.
+        All get a floor of their time, from compute alone. In the order of that they get a closer bound, with what
+        their passes exchange, and where that leaves them a chance their time, until no floor that is left is below
+        the time of the last that is kept: the others cannot be faster.
         """
         fitting, considered, too_large = self._bounded(stage)
         candidates: list[Candidate] = []
@@ -256,6 +273,9 @@ class Search:
             if len(candidates) >= keep and bounded.ps >= candidates[keep - 1].estimate.step_ps:
                 break
             try:
+                worst = candidates[keep - 1].estimate.step_ps if len(candidates) >= keep else None
+                if worst is not None and Closed(bounded.job, self.prices).bound_ps() >= worst:
+                    continue
                 estimate = Closed(bounded.job, self.prices).estimate()
             except ConfigError:
                 continue

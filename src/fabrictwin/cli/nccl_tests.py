@@ -1,0 +1,113 @@
+"""`fabrictwin nccl-tests`: all_reduce_perf and its kin on a cluster of the twin."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import typer
+
+app = typer.Typer()
+
+
+class Test(StrEnum):
+    all_reduce_perf = "all_reduce_perf"
+    all_gather_perf = "all_gather_perf"
+    reduce_scatter_perf = "reduce_scatter_perf"
+    alltoall_perf = "alltoall_perf"
+    broadcast_perf = "broadcast_perf"
+    reduce_perf = "reduce_perf"
+    sendrecv_perf = "sendrecv_perf"
+
+
+class Fidelity(StrEnum):
+    packet = "packet"
+    flow = "flow"
+    analytic = "analytic"
+
+
+@app.command(context_settings={"help_option_names": ["--help"]})
+def nccl_tests(
+    test: Test = typer.Argument(..., help="Which test."),
+    cluster: str = typer.Option(..., "--cluster", metavar="SPEC", help="A spec file; its cluster is used."),
+    minbytes: str = typer.Option("32M", "-b", "--minbytes", metavar="SIZE", help="The first size."),
+    maxbytes: str = typer.Option("32M", "-e", "--maxbytes", metavar="SIZE", help="The last size."),
+    stepbytes: str = typer.Option("1M", "-i", "--stepbytes", metavar="SIZE", help="What is added to a size."),
+    stepfactor: int = typer.Option(1, "-f", "--stepfactor", help="What a size is multiplied by."),
+    ngpus: int = typer.Option(1, "-g", "--ngpus", min=1, help="GPUs of a thread."),
+    nthreads: int = typer.Option(1, "-t", "--nthreads", min=1, help="Threads of a process."),
+    iters: int = typer.Option(20, "-n", "--iters", min=1, help="Iterations: printed; on the twin all are alike."),
+    warmup: int = typer.Option(1, "-w", "--warmup_iters", min=0, help="The same of those before."),
+    check: int = typer.Option(1, "-c", "--check", min=0, help="Check results with real data: 0 does not."),
+    datatype: str = typer.Option("float", "-d", "--datatype", help="NCCL's type, or all."),
+    op: str = typer.Option("sum", "-o", "--op", help="sum, prod, max, min, avg, mulsum or all."),
+    root: int = typer.Option(0, "-r", "--root", help="The root; -1 is every rank."),
+    cycles: int = typer.Option(1, "-N", "--run_cycles", min=1, max=1000, help="How often to print all rows."),
+    output: Path | None = typer.Option(None, "-J", "--output_file", metavar="FILE", help="Write JSON as well."),
+    fidelity: Fidelity = typer.Option(Fidelity.flow, help="How closely to simulate."),
+    hosts: int | None = typer.Option(None, min=1, help="Hosts to use; otherwise all with GPUs."),
+    np: int | None = typer.Option(None, "--np", min=1, help="Processes; otherwise as many as fill the hosts."),
+    release: str = typer.Option("", "--nccl-version", metavar="VERSION", help="The NCCL to be, such as 2.21.5."),
+    conf: Path | None = typer.Option(None, "--nccl-conf", metavar="FILE", help="A file like /etc/nccl.conf."),
+) -> None:
+    """Measure a collective at growing sizes, as nccl-tests does. NCCL_* are taken from the environment."""
+    import os
+    import sys
+
+    from fabrictwin.cluster.build import build
+    from fabrictwin.cluster.spec import load_cluster
+    from fabrictwin.errors import ConfigError
+    from fabrictwin.nccl import perf
+    from fabrictwin.nccl.perf_play import play
+    from fabrictwin.nccl.perf_text import as_json, wrong_rows
+    from fabrictwin.nccl.settings import read_settings
+    from fabrictwin.nccl.version import DEFAULT
+    from fabrictwin.run import execute
+    from fabrictwin.run.progress import Progress
+
+    def size(text: str, key: str) -> int:
+        try:
+            return perf.parse_size(text)
+        except ConfigError as error:
+            raise error.within(key=key) from None
+
+    options = perf.Options(
+        test=perf.TESTS[test.value],
+        min_bytes=size(minbytes, "-b"),
+        max_bytes=size(maxbytes, "-e"),
+        step_bytes=size(stepbytes, "-i"),
+        step_factor=stepfactor,
+        iterations=iters,
+        warmup=warmup,
+        threads=nthreads,
+        gpus=ngpus,
+        check=check,
+        datatype=datatype,
+        operation=op,
+        root=root,
+        cycles=cycles,
+    )
+    settings = read_settings(os.environ, release=release or DEFAULT, conf=conf)
+    for note in settings.notes:
+        print(f"note: {note}", file=sys.stderr)
+    with Progress() as progress:
+        progress.stage("compiling the fabric")
+        spec = load_cluster(cluster)
+        twin = execute.make_twin(spec, build(spec.cluster, spec=spec))
+        rank_node = perf.ranks_of(twin, gpus_per_process=ngpus * nthreads, hosts=hosts, processes=np)
+        options, reduced = perf.limited(options, twin, rank_node)
+        progress.stage("initialising")
+        run = perf.prepare(twin, options, settings=settings, rank_node=rank_node)
+        rows = play(
+            run, sys.stdout, fidelity=fidelity.value, source=cluster, stage=progress.stage, reduced=reduced
+        )
+    if output is not None:
+        environment = [f"{name}={value}" for name, value in settings.given]
+        try:
+            output.write_text(
+                as_json(run, rows, arguments=sys.argv[1:], environment=environment), encoding="utf-8"
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot be written: {error.strerror}", file=output) from None
+    if wrong_rows(rows):
+        raise typer.Exit(1)

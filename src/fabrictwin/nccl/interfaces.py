@@ -1,0 +1,50 @@
+"""The IP interfaces of a host, and which of them NCCL takes.
+
+A host of the twin has `eth0`, its management network, and one interface for every adapter with a cable: `ib0` and
+on for InfiniBand (IP over InfiniBand), `eth1` and on for Ethernet, in the adapters' order. These names and their
+addresses (10.0.0.0/16 for management, 10.1.0.0/16 and on by adapter) are the twin's own; of NCCL is how it picks:
+NCCL_SOCKET_IFNAME or nothing; else `ib*`, else all but docker, lo and virbr (`ncclFindInterfaces`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind
+from fabrictwin.nccl.settings import Settings
+
+MANAGEMENT = "eth0"
+MOST = 16  # that NET/Socket uses
+
+
+@dataclass(frozen=True)
+class Interface:
+    name: str
+    address: str
+    adapter: int = NONE  # index into fabric.nic_node
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.address}<0>"
+
+
+def interfaces(fabric: Fabric, host: int) -> tuple[Interface, ...]:
+    """Those of a host that are up, management first."""
+    tail = f"{(host + 1) // 256}.{(host + 1) % 256}"
+    found = [Interface(MANAGEMENT, f"10.0.{tail}")]
+    mine = np.flatnonzero((fabric.node_host[fabric.nic_node] == host) & (fabric.nic_port != NONE)).tolist()
+    for k, adapter in enumerate(mine):
+        infiniband = fabric.port_kind[fabric.nic_port[adapter]] == LinkKind.INFINIBAND
+        name = f"ib{k}" if infiniband else f"eth{k + 1}"
+        found.append(Interface(name, f"10.{(k % 250) + 1}.{tail}", adapter))
+    return tuple(found)
+
+
+def chosen(settings: Settings, there: tuple[Interface, ...], *, most: int = MOST) -> tuple[Interface, ...]:
+    """What NCCL takes of them; nothing where NCCL_SOCKET_IFNAME excludes all."""
+    wanted = settings.socket_ifname
+    if wanted is not None:
+        return tuple(each for each in there if wanted.allows(each.name))[:most]
+    over_ib = tuple(each for each in there if each.name.startswith("ib"))
+    return (over_ib or there)[:most]

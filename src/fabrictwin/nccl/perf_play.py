@@ -1,0 +1,81 @@
+"""A test from its communicator to its last line: log, table, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from fabrictwin.nccl import perf_text
+from fabrictwin.nccl.conditions import Conditions
+from fabrictwin.nccl.log import Log, Processes
+from fabrictwin.nccl.log_connect import Connections, operation
+from fabrictwin.nccl.log_init import Scene, initialisation
+from fabrictwin.nccl.perf import Plan, Row, Run
+from fabrictwin.nccl.perf_check import MOST_RANKS, Checker
+from fabrictwin.nccl.transport import Transports
+from fabrictwin.nccl.tuner import Call, settings_of
+
+Stage = Callable[[str], None]
+
+
+def play(
+    run: Run,
+    out: TextIO,
+    *,
+    fidelity: str,
+    source: str,
+    stage: Stage,
+    reduced: bool = False,
+    conditions: Conditions | None = None,
+) -> list[Row]:
+    """Write the test's output to `out`, row by row as it comes. Raises ConfigError."""
+    settings = settings_of(run.communicator)
+    transports = Transports(run.communicator, conditions)
+    processes = Processes(run.communicator, run.options.gpus * run.options.threads)
+    log = Log(settings, processes, out)
+    scene = Scene(run.communicator, settings, transports, processes, run.tuner)
+    connections = Connections(scene)
+    out.write(perf_text.opening(run, source=source, fidelity=fidelity, reduced=reduced))
+    try:
+        if log.level:
+            stage("initialising")
+            log.write(initialisation(scene))
+            if connections.at_once:
+                log.write(connections.everything())
+        stage("simulating")
+        times = run.time(fidelity, transports=transports)
+        out.write(perf_text.head())
+        checker = Checker(run)
+        rows = []
+        for _ in range(run.options.cycles):
+            for plan, time_ps in zip(run.plans, times, strict=True):
+                if log.prints("INFO"):
+                    _narrate(log, scene, connections, plan)
+                stage("checking")
+                row = run.row(plan, time_ps, checker.wrong(plan) if run.options.check else None)
+                out.write(perf_text.line(row))
+                rows.append(row)
+    finally:
+        log.close()
+    out.write(perf_text.closing(run, rows, notes=_notes(run, checker)))
+    return rows
+
+
+def _narrate(log: Log, scene: Scene, connections: Connections, plan: Plan) -> None:
+    if plan.task is None:
+        return
+    if plan.choice is not None and plan.call is not None:
+        log.write(operation(scene, plan.call, plan.choice, count=plan.count))
+        log.write(connections.for_algorithm(plan.choice.algorithm))
+        return
+    log.write(operation(scene, Call("SendRecv", plan.task.size_bytes, plan.datatype), None, count=plan.count))
+    n = scene.communicator.ranks
+    shifts = [1] if plan.task.kind == "send_recv" else range(1, n)
+    log.write(connections.for_sends([(rank, (rank + shift) % n) for shift in shifts for rank in range(n)]))
+
+
+def _notes(run: Run, checker: Checker) -> Sequence[str]:
+    if not run.options.check or checker.sample is None:
+        return ()
+    on = f"{checker.sample.ranks} of {run.ranks} ranks" if run.ranks > MOST_RANKS else f"{run.ranks} ranks"
+    return (f"Checked with real data: small buffers, {on}, each algorithm and protocol once",)
