@@ -40,7 +40,7 @@ def test_help_lists_every_command_that_exists(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     for name in cli.COMMANDS:
-        exists = (Path(cli.__file__).parent / f"{name}.py").exists()
+        exists = (Path(cli.__file__).parent / f"{name.replace('-', '_')}.py").exists()
         assert (f"\n  {name} " in out) == exists
 
 

@@ -35,7 +35,6 @@ class Test:
     kind: Kind
     function: str  # NCCL's name of what it calls
     blocks: bool = False  # the size is that of all ranks' blocks
-    sends_whole: bool = True  # each rank sends as much as the size
     reduces: bool = False
     rooted: bool = False
 
