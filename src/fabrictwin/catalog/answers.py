@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -150,8 +150,22 @@ def gpu(name: str) -> Gpu:
     return _one("gpu", name, Gpu)
 
 
+_defined: dict[str, Host] = {}
+
+
 def host(name: str) -> Host:
-    return _one("host", name, Host)
+    return _defined[name] if name in _defined else _one("host", name, Host)
+
+
+def define_host(name: str, data: dict[str, Any]) -> Host:
+    """Know one more host, described elsewhere; its name tells its content. Raises pydantic's ValidationError."""
+    entry = Host.model_validate({**data, "name": name}, context={"source": data.get("source", "derived")})
+    return _defined.setdefault(name, entry)
+
+
+def defined_hosts() -> dict[str, Host]:
+    """The hosts that were defined beside the catalog's."""
+    return dict(_defined)
 
 
 def nic(name: str) -> Nic:

@@ -110,6 +110,27 @@ def path(
     typer.echo(f"latency of an empty message: {format_time(latency_ps)}")
 
 
+@app.command()
+def matrix(
+    spec: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
+    host: str = typer.Option("", "--host", metavar="NAME", help="Which host; otherwise the first with GPUs."),
+    xml: Path | None = typer.Option(
+        None, "--xml", metavar="FILE", help="Also write the host as NCCL's topology XML."
+    ),
+) -> None:
+    """How GPUs and adapters of a host are joined, as `nvidia-smi topo -m` shows it."""
+    from fabrictwin.cluster.build import build
+    from fabrictwin.cluster.spec import load_cluster
+    from fabrictwin.nccl.show import host_matrix
+    from fabrictwin.run.execute import make_twin
+
+    read = load_cluster(spec)
+    text, topology = host_matrix(make_twin(read, build(read.cluster, spec=read)).fabric, host)
+    if xml is not None:
+        _write(topology, xml)
+    typer.echo(text)
+
+
 def _write(text: str, out: Path | None) -> None:
     from fabrictwin.errors import ConfigError
 

@@ -19,7 +19,7 @@ def build(cluster: Cluster, *, spec: Spec) -> Blueprint:
         if isinstance(cluster, GeneratedCluster):
             from fabrictwin.cluster.generate import generate
 
-            return generate(cluster)
+            return generate(cluster, spec.folder)
         if isinstance(cluster, DiscoveredCluster):
             from fabrictwin.cluster.discovered import discover
 

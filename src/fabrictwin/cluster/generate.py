@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from fabrictwin import catalog
@@ -14,8 +16,12 @@ from fabrictwin.units import format_rate
 MAX_PORTS = 254  # a port's number is a byte in forwarding tables, and 255 means none
 
 
-def generate(cluster: GeneratedCluster) -> Blueprint:
-    """The blueprint of a generated cluster. Raises ConfigError with a key below the section."""
+def generate(cluster: GeneratedCluster, folder: Path = Path()) -> Blueprint:
+    """The blueprint of a generated cluster. `folder` is what paths in it are relative to.
+
+    Raises ConfigError with a key below the section.
+    """
+    cluster = _read_machines(cluster, folder)
     network = cluster.network
     nics = _adapters(cluster)
     nic_rate = _nic_rate(cluster, network.technology)
@@ -56,6 +62,24 @@ def generate(cluster: GeneratedCluster) -> Blueprint:
         ),
         mtu_bytes=network.mtu,
     )
+
+
+def _read_machines(cluster: GeneratedCluster, folder: Path) -> GeneratedCluster:
+    """The cluster with machines of topology files as types of hosts."""
+    groups = []
+    for index, group in enumerate(cluster.hosts):
+        if group.nccl_xml is not None:
+            from fabrictwin.cluster.nccl_host import host_of_xml
+
+            try:
+                name = host_of_xml(group.nccl_xml, folder)
+            except ConfigError as error:
+                if error.file is not None:
+                    raise
+                raise ConfigError(error.message, key=f"hosts[{index}].nccl_xml") from None
+            group = group.model_copy(update={"type": name, "nccl_xml": None})
+        groups.append(group)
+    return cluster.model_copy(update={"hosts": tuple(groups)})
 
 
 def check_cable(length_mm: int, rate_bps: int, *, key: str) -> None:

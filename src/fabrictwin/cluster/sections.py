@@ -81,12 +81,37 @@ class Routing(Model):
     lanes: Annotated[int, Field(strict=True, ge=1, le=15)] | None = None
 
 
-class HostGroup(Model):
-    """`count` hosts of one catalog type, named `prefix-0`, `prefix-1`, ..."""
+class NcclXml(Model):
+    """A machine as NCCL's topology XML has it. What the file does not say is named by catalog entries.
 
-    type: str
+    `gpus` and `nics` are bus ids of cards that the file gives no class. `nvswitch` joins GPUs of a file that says
+    nothing of NVLink, as files of cloud providers do.
+    """
+
+    file: Annotated[str, Field(min_length=1)]
+    gpu: str = ""
+    nic: str = ""
+    cpu: str = ""
+    pcie_switch: str = "pex89000"
+    nvswitch: str = ""
+    gpus: tuple[str, ...] = ()
+    nics: tuple[str, ...] = ()
+
+
+class HostGroup(Model):
+    """`count` hosts of one catalog type, or of a machine's topology file; named `prefix-0`, `prefix-1`, ..."""
+
+    type: str = ""
+    nccl_xml: NcclXml | None = None
     count: Count
     prefix: Name = "host"
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> HostGroup:
+        if bool(self.type) == (self.nccl_xml is not None):
+            got = "both" if self.type else "neither"
+            raise ValueError(f"got {got} of type and nccl_xml, expected one, such as type: dgx-h100")
+        return self
 
 
 class Topology(Model):

@@ -195,6 +195,11 @@ def _read_cluster(name: str, origin: Origin) -> Any:
         # inlined, the path must be right from the spec's own folder
         target = path.parent / data["ibnetdiscover"]
         data["ibnetdiscover"] = os.path.relpath(target, origin.folder)
+    hosts = data.get("hosts")
+    for group in hosts if isinstance(hosts, list) else [hosts]:
+        machine = group.get("nccl_xml") if isinstance(group, dict) else None
+        if isinstance(machine, dict) and isinstance(machine.get("file"), str):
+            machine["file"] = os.path.relpath(path.parent / machine["file"], origin.folder)
     origin.add(("cluster",), str(path), lines)
     return data
 

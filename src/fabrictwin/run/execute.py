@@ -78,6 +78,10 @@ def resolved(spec: Spec, ranks: int) -> dict[str, Any]:
     if "ibnetdiscover" in data["cluster"]:
         # found again from wherever the resolved spec lies
         data["cluster"]["ibnetdiscover"] = str((spec.folder / data["cluster"]["ibnetdiscover"]).resolve())
+    hosts = data["cluster"].get("hosts", [])
+    for group in hosts:
+        if "nccl_xml" in group:
+            group["nccl_xml"]["file"] = str((spec.folder / group["nccl_xml"]["file"]).resolve())
     return {**data, "workload": section}
 
 

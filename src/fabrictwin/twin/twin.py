@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
 from fabrictwin.cluster.disturbances import CableChange
 from fabrictwin.cluster.faults import HostCause
@@ -246,6 +247,11 @@ class Twin:
             "switches": [asdict(site) for site in self.blueprint.switches],
             "aggregations": [asdict(site) for site in self.blueprint.aggregations],
             "notes": list(self.blueprint.notes),
+            "machines": {
+                name: host.model_dump(mode="json", exclude={"name"})
+                for name, host in catalog.defined_hosts().items()
+                if any(site.type == name for site in self.blueprint.hosts)
+            },
             "host_causes": {
                 host: [asdict(cause) for cause in causes] for host, causes in self.host_causes.items()
             },
@@ -268,6 +274,8 @@ class Twin:
                 cables, lft, links = stored["cables"], stored["lft"], stored["links"]
             if state["format"] != _FORMAT:
                 raise ValueError(f"got format {state['format']}, expected {_FORMAT}")
+            for name, host in state["machines"].items():
+                catalog.define_host(name, host)
             blueprint = Blueprint(
                 technology=state["technology"],
                 hosts=tuple(HostSite(**_tuples(site)) for site in state["hosts"]),

@@ -1,0 +1,37 @@
+"""A host of a cluster by name, shown: its matrix and its topology XML."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fabrictwin import catalog
+from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.nccl.detect import detect
+from fabrictwin.nccl.matrix import topology_matrix
+from fabrictwin.nccl.topology_xml import to_xml
+
+_GBPS = 8e9
+
+
+def host_matrix(fabric: Fabric, name: str = "") -> tuple[str, str]:
+    """(matrix, XML) of a host, the first with GPUs where none is named. Raises ConfigError."""
+    typed = [h for h in range(fabric.hosts) if fabric.templates[fabric.host_template[h]].type]
+    if name:
+        if name not in fabric.host_names:
+            hint = did_you_mean(name, fabric.host_names)
+            raise ConfigError(f"got {name!r}, expected a host of the cluster{hint}", key="--host")
+        host = fabric.host_names.index(name)
+        if host not in typed:
+            raise ConfigError(f"got {name!r}, of which only the adapters are known", key="--host")
+    else:
+        with_gpus = np.unique(fabric.node_host[fabric.gpu_node])
+        if not len(with_gpus):
+            raise ConfigError("the cluster has no host with GPUs", key="--host")
+        host = int(with_gpus[0])
+    kind = fabric.templates[fabric.host_template[host]].gpu_type
+    nvlink = catalog.gpu(kind).nvlink if kind else ""
+    reckoned = catalog.nvlink(nvlink).kernel_rate.value / _GBPS if nvlink else 1.0
+    system = detect(fabric, host)
+    called = "XGMI" if nvlink.startswith("xgmi") else "NV"
+    return topology_matrix(system, link_gbps=reckoned, link_name=called), to_xml(system, link_gbps=reckoned)
