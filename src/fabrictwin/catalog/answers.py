@@ -17,6 +17,7 @@ from fabrictwin.catalog.models import (
     CpuLink,
     Entry,
     Ethernet,
+    FabricPreset,
     Gpu,
     Headers,
     Host,
@@ -41,6 +42,7 @@ _PLURALS = {
     "ethernet": "Ethernet speeds",
     "headers": "headers",
     "switch": "switches",
+    "fabric": "fabrics",
     "gpu": "GPUs",
     "nic": "NICs",
     "verbs_device": "what adapters tell programs",
@@ -200,6 +202,11 @@ def ethernet(name: str) -> Ethernet:
 def headers(technology: str) -> Headers:
     """Per-packet bytes: `infiniband`, `ethernet` (RoCE v2 takes fields of both)."""
     return _one("headers", technology, Headers)
+
+
+def fabric(name: str) -> FabricPreset:
+    """A network to compare with others, by its preset's name."""
+    return _one("fabric", name, FabricPreset)
 
 
 def chip(name: str) -> Chip:

@@ -423,6 +423,16 @@ class Switch(Entry):
         return self.modes[0].technology
 
 
+class FabricPreset(Entry):
+    """A network to compare: technology, switch, rate of links to hosts, and what is on in it."""
+
+    technology: Literal["infiniband", "ethernet"]
+    switch: str
+    link_rate: Figure[Rate]
+    packet: dict[str, Any] = {}  # keys of a spec's run.packet
+    transport: Literal["rdma", "tcp"] = "rdma"
+
+
 class Reach(Model):
     """The longest run of a medium at rates up to one."""
 
@@ -614,6 +624,7 @@ KINDS: dict[str, type[Entry]] = {
     "ethernet": Ethernet,
     "headers": Headers,
     "cable": Medium,
+    "fabric": FabricPreset,
     "chip": Chip,
     "cpu_link": CpuLink,
     "verbs_device": VerbsDevice,

@@ -26,6 +26,7 @@ COMMANDS = {
     "plan": "Search for the fastest layout of a job that fits.",
     "validate": "Hold predictions against published measurements.",
     "topology": "Show, import or export a cluster.",
+    "compare": "Which fabric for this job: InfiniBand, RoCE or plain Ethernet.",
     "jitter": "What unevenness costs a job, by size and by source.",
     "cost": "The bill of materials, and what a cluster and its job cost.",
     "nccl-tests": "all_reduce_perf and its kin: nccl-tests on a cluster.",

@@ -58,3 +58,30 @@ def training(
         typer.echo(to_json(measurements, outcomes, fidelity.value), nl=False)
     else:
         typer.echo(as_text(measurements, outcomes, fidelity.value, every=every), nl=False)
+
+
+@app.command()
+def jitter(
+    samples: int = typer.Option(1500, min=20, max=100_000, help="Steps of a replica to walk for each row."),
+    match: str = typer.Option("", metavar="TEXT", help="Only rows whose hardware or name contains this."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
+) -> None:
+    """Published spreads of step times beside the twin's, noise set at one scale; straggler statistics."""
+    import json
+
+    from fabrictwin.errors import ConfigError
+    from fabrictwin.run.progress import Progress
+    from fabrictwin.study import published
+    from fabrictwin.validation.data import find_data, read_data
+
+    measurements = read_data(find_data(data))
+    stragglers = published.read_stragglers(measurements.folder)
+    with Progress() as progress:
+        found = published.beside(measurements, progress.stage, samples=samples, match=match)
+    if not found:
+        raise ConfigError(f"got {match!r}, expected part of a row's hardware or name", key="--match")
+    if as_json:
+        typer.echo(json.dumps(published.as_data(found, stragglers), indent=2))
+    else:
+        typer.echo(published.as_text(found, stragglers), nl=False)

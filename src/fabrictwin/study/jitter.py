@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,11 @@ from fabrictwin.cluster.build import build
 from fabrictwin.cluster.fault_models import LinkFault
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError
-from fabrictwin.run.execute import predict
+from fabrictwin.run.execute import make_twin, predict
 from fabrictwin.run.result import RunResult
 from fabrictwin.study.replay import Unit
 from fabrictwin.study.sources import ASSUMED, Jitter
+from fabrictwin.twin.twin import Twin
 from fabrictwin.units import PS_PER_S, Raw
 from fabrictwin.workload.disturb import uniform
 from fabrictwin.workload.job import check
@@ -137,6 +139,11 @@ class Sampler:
         self.clean: RunResult = predict(spec, stage)
         job, _ = check(spec, build(spec.cluster, spec=spec), self.clean.fabric)
         self.unit = Unit(self.clean, job.layout.units, job.layout.positions)
+
+    @cached_property
+    def twin(self) -> Twin:
+        """The cluster, for questions beside the step."""
+        return make_twin(self.spec, build(self.spec.cluster, spec=self.spec))
 
     def link_ps(self, jitter: Jitter, stage: Callable[[str], None]) -> int:
         """How much longer a step is whose link breaks as the section says."""

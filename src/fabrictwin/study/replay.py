@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.errors import InvariantError
+from fabrictwin.program import patterns
 from fabrictwin.program.program import I32, I64, NONE, OpKind
 from fabrictwin.run.result import RunResult
 from fabrictwin.study.distributions import Amount, tail_of_greatest
-from fabrictwin.study.sources import Jitter
+from fabrictwin.study.sources import Jitter, Network
 from fabrictwin.workload.disturb import first_operations, greatest_table, uniform
 
 F64 = npt.NDArray[np.float64]
@@ -47,6 +48,7 @@ class Unit:
         self.program = result.program
         self.base: I64 = (trace.end_op_ps - trace.start_ps).astype(np.int64)
         self.end_ps = trace.end_ps
+        self._host_of_rank = result.fabric.node_host[result.rank_node]
         compute = operations.kind == OpKind.COMPUTE
         self.actor: I32 = np.where(compute, operations.actor, NONE).astype(np.int32)
         # the most ranks that an actor has in any unit
@@ -58,6 +60,16 @@ class Unit:
     def ranks_in_all(self) -> int:
         """Ranks of one unit."""
         return self.program.ranks // self.units
+
+    @cached_property
+    def crosses(self) -> npt.NDArray[np.bool_]:
+        """[communications] whose bytes cross the network."""
+        host = self._host_of_rank
+        found = np.zeros(len(self.program.communications), bool)
+        for i, communication in enumerate(self.program.communications):
+            edges = patterns.edges(communication.channels)
+            found[i] = bool((host[edges.source] != host[edges.target]).any())
+        return found
 
     @cached_property
     def order(self) -> I64:
@@ -105,13 +117,15 @@ class Unit:
                 parts.append((cdf, means * noise.mean))
                 relative.append(False)
         if jitter.network is not None:
-            groups = np.array([c.groups for c in self.program.communications], np.int64)
-            groups = np.maximum(groups // self.units, 1)
-            kinds, which = np.unique(groups, return_inverse=True)
+            every = self.program.communications
+            groups = np.maximum(np.array([c.groups for c in every], np.int64) // self.units, 1)
+            exchange = np.array([c.kind == "all_to_all" for c in every], bool)
+            kinds, which = np.unique(np.stack([groups, exchange], axis=1), axis=0, return_inverse=True)
             rows = np.flatnonzero((self.actor == NONE) & (self.base > 0))
+            rows = rows[self.crosses[ops.communication[rows]]]
             table[rows] = len(parts) + which.reshape(-1)[ops.communication[rows]]
-            for n in kinds.tolist():
-                parts.append(self._network(jitter, n))
+            for n, all_to_all in kinds.tolist():
+                parts.append(self._network(jitter.network, n, exchange=bool(all_to_all)))
                 relative.append(True)
         return Tables(
             table=table,
@@ -119,11 +133,11 @@ class Unit:
             relative=np.array(relative or [False]),
         )
 
-    def _network(self, jitter: Jitter, groups: int) -> tuple[F64, F64]:
-        network = jitter.network
-        assert network is not None
+    def _network(self, network: Network, groups: int, *, exchange: bool) -> tuple[F64, F64]:
         if network.factors:
-            values = np.sort(np.array(network.factors)) - 1.0
+            values = (
+                np.sort(np.array(network.exchange if exchange and network.exchange else network.factors)) - 1.0
+            )
             return _power(np.arange(1, len(values) + 1) / len(values), groups), values
         assert network.mean is not None
         x = np.arange(1, _REACH * _GRID + 1) / _GRID

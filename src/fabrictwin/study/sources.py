@@ -29,17 +29,26 @@ class Clocks(Model):
     deviation: Share
 
 
+Factor = Annotated[float, Field(ge=0.5, le=1000)]
+
+
 class Network(Model):
-    """What each communication takes longer: of `mean` share, or one of the measured `factors` (1 is nothing)."""
+    """What each communication takes longer: of `mean` share, or one of the measured `factors` (1 is nothing).
+
+    All-to-alls take one of `exchange` where there are any.
+    """
 
     mean: Share | None = None
-    factors: tuple[Annotated[float, Field(ge=0.5, le=1000)], ...] = ()
+    factors: tuple[Factor, ...] = ()
+    exchange: tuple[Factor, ...] = ()
     source: str = ""  # where measured factors come from
 
     @model_validator(mode="after")
     def _one(self) -> Network:
         if (self.mean is None) == (not self.factors):
             raise ValueError("expected either mean or factors")
+        if self.exchange and not self.factors:
+            raise ValueError("got exchange without factors, expected both")
         if self.factors and not self.source:
             raise ValueError("got factors without source, expected where they were measured")
         return self
@@ -107,9 +116,14 @@ class Jitter(Model):
         if self.clocks is not None:
             update["clocks"] = Clocks.model_construct(deviation=self.clocks.deviation * level)
         if self.network is not None:
-            more = tuple(1 + (factor - 1) * level for factor in self.network.factors)
+            more, exchange = (
+                tuple(1 + (factor - 1) * level for factor in factors)
+                for factors in (self.network.factors, self.network.exchange)
+            )
             mean_share = None if self.network.mean is None else self.network.mean * level
-            update["network"] = self.network.model_copy(update={"mean": mean_share, "factors": more})
+            update["network"] = self.network.model_copy(
+                update={"mean": mean_share, "factors": more, "exchange": exchange}
+            )
         if self.late is not None:
             update["late"] = self.late.model_copy(update={"mean": round(self.late.mean * level)})
         if self.slow is not None:
