@@ -320,5 +320,12 @@ class PacketSession:
 
 def _split(size: int, shares: list[float]) -> list[int]:
     """`size` in parts proportional to `shares`, without a remainder."""
-    cuts = np.rint(np.cumsum(shares) / sum(shares) * size).astype(np.int64)
-    return [int(v) for v in np.diff(cuts, prepend=0)]
+    if len(shares) == 1:
+        return [size]
+    whole, reached, parts, before = sum(shares), 0.0, [], 0
+    for share in shares:
+        reached += share
+        cut = round(reached / whole * size)
+        parts.append(cut - before)
+        before = cut
+    return parts
