@@ -245,13 +245,22 @@ def _with_a_cut(prepared: Prepared, session: Session, error: TooLargeError) -> C
     return ConfigError(f"{figures}: {cut}, or use fidelity flow" if cut else f"{figures}: {instead}", key="run")
 
 
-def predict(spec: Spec, stage: Stage = _silent, capture: CaptureRequest | None = None) -> RunResult:
-    """Simulate a spec, and capture its packets. Raises ConfigError, SimulatedError, InvariantError."""
+def predict(
+    spec: Spec,
+    stage: Stage = _silent,
+    capture: CaptureRequest | None = None,
+    alter: Callable[[Prepared], Prepared] | None = None,
+) -> RunResult:
+    """Simulate a spec, with what `alter` changes of it once it is lowered, and capture its packets.
+
+    Raises ConfigError, SimulatedError, InvariantError.
+    """
     if capture is not None and spec.run.fidelity != "packet":
         raise ConfigError(
             f"got fidelity {spec.run.fidelity}, expected packet: nothing else has packets", key="--pcap"
         )
     prepared = prepare(spec, stage)
+    prepared = prepared if alter is None else alter(prepared)
     twin = prepared.twin
     managed = None
     if spec.run.subnet_manager is not None:

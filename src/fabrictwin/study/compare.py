@@ -25,6 +25,7 @@ from fabrictwin.study.cost import Cost, cost
 from fabrictwin.study.fabrics import preset, with_fabric
 from fabrictwin.study.jitter import Sampler, Steps
 from fabrictwin.study.measure import Factors, measure, small_message_ps
+from fabrictwin.study.sockets import over_sockets
 from fabrictwin.study.sources import ASSUMED, Jitter, Network
 from fabrictwin.units import PS_PER_S
 
@@ -108,7 +109,7 @@ def compare(
         def said(what: str, name: str = name) -> None:
             stage(f"{name}: {what}")
 
-        sampler = Sampler(there, said)
+        sampler = Sampler(there, said, over_sockets if one.transport == "tcp" else None)
         layout, gpus = sampler.clean.layout_line, sampler.clean.program.ranks
         factors = _factors(there, one, seeds, said)
         steps = _steps(sampler, jitter, factors, seed=spec.run.seed, stage=said)
@@ -192,7 +193,9 @@ def _answer(
         busiest_link=clean.fabric.link_name(int(port[0])) if len(port) else "none",
         busiest_use=float(used[port[0]]) if len(port) else 0.0,
         factors=factors,
-        busbw_gbps=bus_bandwidths(twin, clean.rank_node, SIZES, factor=factor or 1.0),
+        busbw_gbps=bus_bandwidths(
+            twin, clean.rank_node, SIZES, factor=factor or 1.0, sockets=fabric.transport == "tcp"
+        ),
         latency_ps=small_message_ps(twin),
         cost=cost(bill, book, years=years, tokens_per_s=tokens),
     )

@@ -20,7 +20,7 @@ from fabrictwin.cluster.build import build
 from fabrictwin.cluster.fault_models import LinkFault
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError
-from fabrictwin.run.execute import make_twin, predict
+from fabrictwin.run.execute import Prepared, make_twin, predict
 from fabrictwin.run.result import RunResult
 from fabrictwin.study.replay import Unit
 from fabrictwin.study.sources import ASSUMED, Jitter
@@ -128,7 +128,12 @@ def slowest_of(unit: I64, units: int, steps: int, seed: int) -> I64:
 class Sampler:
     """Clean step, units, and what links that break would do; draws are the same for every level and subset."""
 
-    def __init__(self, spec: Spec, stage: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        stage: Callable[[str], None],
+        alter: Callable[[Prepared], Prepared] | None = None,
+    ) -> None:
         if spec.run.fidelity == "packet":
             raise spec.error("run.fidelity", "got packet, expected flow or analytic: one clean step is simulated")
         if spec.faults:
@@ -136,7 +141,8 @@ class Sampler:
         if not spec.workload:
             raise spec.error("workload", "expected a job: jitter is what a step loses")
         self.spec = spec
-        self.clean: RunResult = predict(spec, stage)
+        self._alter = alter
+        self.clean: RunResult = predict(spec, stage, alter=alter)
         job, _ = check(spec, build(spec.cluster, spec=spec), self.clean.fabric)
         self.unit = Unit(self.clean, job.layout.units, job.layout.positions)
 
@@ -160,7 +166,7 @@ class Sampler:
         elif jitter.link.rate is not None:
             section["rate"] = Raw(jitter.link.rate)
         fault = LinkFault.model_validate(section)
-        broken = predict(self.spec.model_copy(update={"faults": (fault,)}), stage)
+        broken = predict(self.spec.model_copy(update={"faults": (fault,)}), stage, alter=self._alter)
         return max(0, broken.trace.end_ps - self.clean.trace.end_ps)
 
     def _adapter(self) -> int:

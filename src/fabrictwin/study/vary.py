@@ -12,6 +12,7 @@ from fabrictwin.cluster.spec import Origin, Spec, read_spec
 from fabrictwin.errors import ConfigError
 from fabrictwin.run.execute import predict
 from fabrictwin.study.fabrics import preset, with_fabric
+from fabrictwin.study.sockets import over_sockets
 from fabrictwin.units import PS_PER_S
 from fabrictwin.yamlfile import read_yaml, undotted
 
@@ -61,18 +62,15 @@ def with_value(spec: Spec, key: str, value: str) -> Spec:
                 raise ConfigError(f"got {key!r}, expected which of {len(current)}, such as hosts[0]", key="--vary")
             current = current[0]
         try:
-            current = current[part] if isinstance(current, list) else current.setdefault(part, {})
+            current = current[int(part)] if isinstance(current, list) else current.setdefault(part, {})
         except (IndexError, TypeError, AttributeError):
             raise ConfigError(f"got {key!r}, expected a key of the spec", key="--vary") from None
     last = path[-1]
     if isinstance(current, list) and len(current) == 1 and not isinstance(last, int):
         current = current[0]
-    if not isinstance(current, dict | list):
+    if not isinstance(current, dict):
         raise ConfigError(f"got {key!r}, expected a key of the spec", key="--vary")
-    try:
-        current[last] = parsed  # type: ignore[index,call-overload]
-    except (IndexError, TypeError):
-        raise ConfigError(f"got {key!r}, expected a key of the spec", key="--vary") from None
+    current[last] = parsed
     data["run"].pop("compare", None)
     return read_spec(data, Origin(spec.folder, spec.path))
 
@@ -98,7 +96,9 @@ def vary(
             stage(f"{name}: {key} = {label}")
             try:
                 # the fabric first: what is varied may be a part of it
-                result = predict(with_value(with_fabric(spec, preset(name, own)), key, label))
+                fabric = preset(name, own)
+                alter = over_sockets if fabric.transport == "tcp" else None
+                result = predict(with_value(with_fabric(spec, fabric), key, label), alter=alter)
             except ConfigError as error:
                 refused[name, i] = error.message
                 continue

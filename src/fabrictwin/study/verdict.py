@@ -126,8 +126,8 @@ def _would_change(found: Comparison) -> tuple[str, ...]:
         elif other is found.cheapest:
             slower = other.steps.p50 / best.steps.p50
             lines.append(
-                f"by money {other.name} stays ahead until its step is "
-                f"{best.per_million_tokens / other.per_million_tokens * slower - 1:+.1%} of {best.name}'s"
+                f"by money {other.name} stays ahead while its step is less than "
+                f"{best.per_million_tokens / other.per_million_tokens * slower - 1:.1%} longer than {best.name}'s"
             )
     return tuple(lines)
 
