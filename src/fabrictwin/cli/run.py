@@ -69,7 +69,7 @@ def run(
     folder = out or (Path(read.run.out) if read.run.out else default_folder(read.name))
     check_target(folder)
     with Progress() as progress:
-        result = execute.predict(read, progress.stage, capture)
+        result = execute.predict(read, progress.stage, capture, what_if=True)
         progress.stage("writing")
         write_folder(result, folder, Clock(started, monotonic() - clock))
     typer.echo(summary_json(result) if as_json else block(result, folder), nl=False)

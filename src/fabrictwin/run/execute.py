@@ -35,6 +35,7 @@ from fabrictwin.twin.managed import ManagedRun
 from fabrictwin.twin.twin import Twin
 from fabrictwin.units import PS_PER_S, format_rate, format_size
 from fabrictwin.workload.disturb import add_noise, begin_late
+from fabrictwin.workload.gains import gains
 from fabrictwin.workload.memory import Memory
 from fabrictwin.workload.spec import Workload, workload_schema
 from fabrictwin.workload.work import Lowered, Work
@@ -250,8 +251,12 @@ def predict(
     stage: Stage = _silent,
     capture: CaptureRequest | None = None,
     alter: Callable[[Prepared], Prepared] | None = None,
+    *,
+    what_if: bool = False,
 ) -> RunResult:
     """Simulate a spec, with what `alter` changes of it once it is lowered, and capture its packets.
+
+    `what_if`: and say what changes would gain.
 
     Raises ConfigError, SimulatedError, InvariantError.
     """
@@ -304,6 +309,7 @@ def predict(
         notes=prepared.notes,
         memory=prepared.memory,
         management=None if managed is None else _management(twin, managed),
+        gains=gains(spec, twin.blueprint, twin.fabric) if what_if else (),
     )
 
 

@@ -35,6 +35,8 @@ def report_html(result: RunResult) -> str:
         [
             _header(result, data),
             _breakdown(data),
+            _exposed(data),
+            _what_if(data),
             _memory(data),
             _timeline(result, rows, drawn),
             _matrices(result),
@@ -155,6 +157,55 @@ def _breakdown(data: dict[str, Any]) -> str:
         '<th class="n wide">Hidden</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>\n</section>"
     )
+
+
+def _exposed(data: dict[str, Any]) -> str:
+    """Where exposed communication comes from, by collective."""
+    found = [item for item in data["exposed_communication"] if item["under_way_ps"]]
+    if not found:
+        return ""
+    step = data["step_time_ps"]
+    rows = "".join(
+        f'<tr><td><span class="key" style="background:var(--{escape(item["category"])}, var(--other))"></span>'
+        f"{escape(item['name'])}</td>"
+        f'<td class="n">{100 * item["time_ps"] / step:.1f}%</td><td class="n">{_time(item["time_ps"])}</td>'
+        f'<td class="n wide">{_time(item["hidden_ps"])}</td><td class="n wide">{item["operations"]:,}</td></tr>'
+        for item in sorted(found, key=lambda item: -item["time_ps"])
+    )
+    return (
+        "<section>\n<h2>Exposed communication</h2>\n"
+        '<p class="soft small">By what it is called; those of a kind add up to its share above.</p>\n'
+        '<div class="scroll"><table><thead><tr><th>Communication</th><th class="n">Share</th>'
+        '<th class="n">Exposed</th><th class="n wide">Hidden</th><th class="n wide">Operations</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>\n</section>"
+    )
+
+
+def _what_if(data: dict[str, Any]) -> str:
+    found = data["what_if"]
+    if not found:
+        return ""
+    greatest = max(abs(change["gained_percent"]) for change in found) or 1.0
+    rows = "".join(
+        f"<tr><td>{escape(change['name'])}</td>"
+        f'<td class="n">{_meter(max(0.0, change["gained_percent"]) / greatest)}'
+        f"{change['gained_percent']:+.1f}%</td>"
+        f'<td class="n">{_signed(change["gained_ps"])}</td>'
+        f'<td class="n wide">{_time(change["step_time_ps"])}</td></tr>'
+        for change in found
+    )
+    return (
+        "<section>\n<h2>What would gain most</h2>\n"
+        '<p class="soft small">Each change alone, in closed form; gains do not add up. What is removed or faster '
+        "says what it costs; settings are those that the job may have and that fit in memory.</p>\n"
+        '<div class="scroll"><table><thead><tr><th>Change</th><th class="n">Gained</th><th class="n">Time</th>'
+        '<th class="n wide">Step then</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>\n</section>"
+    )
+
+
+def _signed(time_ps: int) -> str:
+    return f"−{_time(-time_ps)}" if time_ps < 0 else _time(time_ps)
 
 
 def _timeline(result: RunResult, rows: dict[str, Any], drawn: dict[str, Any]) -> str:

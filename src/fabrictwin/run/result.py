@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Program
-from fabrictwin.run.breakdown import Breakdown, breakdown
+from fabrictwin.run.breakdown import Breakdown, Collective, breakdown, collectives
 from fabrictwin.run.management import Management
 from fabrictwin.trace.trace import Trace
+from fabrictwin.workload.gains import Gain
 from fabrictwin.workload.memory import Memory
 from fabrictwin.workload.work import Work
 
@@ -45,6 +46,12 @@ class RunResult:
     management: Management | None = None  # what subnet managers did; None where none was at work
     memory: Memory | None = None  # of the fullest GPU; None where a program says nothing of it
 
+    gains: tuple[Gain, ...] = ()  # what changes would gain, most first; none where that was not asked for
+
     @cached_property
     def breakdown(self) -> Breakdown:
         return breakdown(self.program, self.trace)
+
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        return collectives(self.program, self.trace, self.breakdown)

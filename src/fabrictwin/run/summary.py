@@ -49,6 +49,8 @@ def summary(result: RunResult) -> dict[str, Any]:
         **_throughput(result),
         "memory": _memory(result),
         "breakdown": _breakdown(result),
+        "exposed_communication": _exposed(result),
+        "what_if": _what_if(result),
         "busiest_links": _busiest(result),
         "traffic_by_link_kind": by_kind(fabric, trace),
         "subnet_manager": None if result.management is None else result.management.data(),
@@ -109,6 +111,35 @@ def _breakdown(result: RunResult) -> list[dict[str, Any]]:
             "hidden_ps": share.busy_ps - share.time_ps,
         }
         for share, permille in zip(parts.shares, parts.permille, strict=True)
+    ]
+
+
+def _exposed(result: RunResult) -> list[dict[str, Any]]:
+    """Each kind of communication: what of it no compute hides."""
+    return [
+        {
+            "category": item.category,
+            "name": item.name,
+            "operations": item.operations,
+            "time_ps": item.time_ps,
+            "under_way_ps": item.busy_ps,
+            "hidden_ps": item.busy_ps - item.time_ps,
+        }
+        for item in result.collectives
+    ]
+
+
+def _what_if(result: RunResult) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": gain.key,
+            "name": gain.name,
+            "kind": gain.kind,
+            "step_time_ps": gain.step_ps,
+            "gained_ps": gain.gained_ps,
+            "gained_percent": round(100 * gain.share, 2),
+        }
+        for gain in result.gains
     ]
 
 

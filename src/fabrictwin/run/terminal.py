@@ -12,6 +12,7 @@ from fabrictwin.units import format_size, format_time
 
 BAR = 24
 NOTES = 8
+GAINS, LEAST_GAIN = 5, 0.1  # changes to print, percent of the step
 # key of summary.json, name for people, unit, digits after the point
 FIGURES = [
     ("tokens_per_s_per_gpu", "throughput", "tokens/s/GPU", 1),
@@ -49,7 +50,7 @@ def block(result: RunResult, folder: Path | None) -> str:
         lines.append(f"  MFU         {data['mfu']:.1%} of the GPU's peak ({peak})")
     if result.memory is not None:
         lines.append(f"  memory      {result.memory.line}")
-    lines += ["", "  where the step goes", *_breakdown(data), "", *_links(data)]
+    lines += ["", "  where the step goes", *_breakdown(data), *_what_if(data), "", *_links(data)]
     if data["subnet_manager"] is not None:
         lines += ["", *outage_lines(data["subnet_manager"])]
     if data["reference"] is not None:
@@ -70,6 +71,23 @@ def _breakdown(data: dict[str, Any]) -> list[str]:
         f"    {share['name']:<{width}}  {share['percent']:5.1f}%  {format_time(share['time_ps']):>9}  "
         f"{bar(round(share['percent'] * 10))}".rstrip()
         for share in data["breakdown"]
+    ]
+
+
+def _what_if(data: dict[str, Any]) -> list[str]:
+    """The changes that gain most."""
+    best = [change for change in data["what_if"] if change["gained_percent"] >= LEAST_GAIN][:GAINS]
+    if not best:
+        return []
+    width = max(len(change["name"]) for change in best)
+    return [
+        "",
+        "  what would gain most, each alone, in closed form",
+        *(
+            f"    {change['name']:<{width}}  {change['gained_percent']:5.1f}%  "
+            f"{format_time(change['gained_ps']):>9}"
+            for change in best
+        ),
     ]
 
 

@@ -53,6 +53,7 @@ class Estimate:
     exchange_ps: int  # communication in passes that compute does not hide
     pipeline_ps: int  # waiting for other stages
     finish_ps: int  # gradients, optimizer, parameters
+    balanced_ps: int  # the step if no stage waited for another: passes of the busiest, and the end of the step
 
     @property
     def shares(self) -> dict[str, float]:
@@ -307,7 +308,7 @@ class Closed(Lowering):
             for way, to in enumerate(((s + 1) % pp, (s - 1) % pp)):
                 pairs = np.stack([self.layout.grid[s].reshape(-1), self.layout.grid[to].reshape(-1)], axis=1)
                 sends[s, way] = self.prices.of(
-                    ("send",), pairs, size, 1, lambda some, n: (collectives.send(some, n),)
+                    "pp", ("send",), pairs, size, 1, lambda some, n: (collectives.send(some, n),)
                 )
             if sliced:
                 talk = Talk("slices", "all_gather", size * self.layout.tp)
@@ -406,11 +407,13 @@ class Closed(Lowering):
         finish.lay()
         step = max(self.moments.ends)
         passes = end.max() + shift
-        own = m * self.took[:, last].sum() + self.extra[:, last].sum() + first[last].sum()
+        each = m * self.took.sum(axis=(0, 2)) + self.extra.sum(axis=(0, 2)) + first.sum(axis=1)
+        own = each[last]
         compute = m * self.computed[:, last].sum()
         total = round(step)
         spent, exchanged, waited = round(compute), round(own - compute), round(passes - own)
-        return Estimate(total, spent, exchanged, waited, total - spent - exchanged - waited)
+        end_of_step = total - spent - exchanged - waited
+        return Estimate(total, spent, exchanged, waited, end_of_step, round(each.max()) + end_of_step)
 
     def _gated(self, stage: Stage, chunk: int, start: float, usual: float) -> float:
         """The first micro-batch's forward, which waits for parameters on its way."""

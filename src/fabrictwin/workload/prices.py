@@ -7,6 +7,7 @@ of two, and taken to be the same for groups that lie alike on their hosts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import NONE, Communication
 from fabrictwin.simulate.analytic import AnalyticSession
-from fabrictwin.workload.groups import Groups, exchange
+from fabrictwin.workload.groups import CATEGORIES, Groups, exchange
 from fabrictwin.workload.job import Job
 from fabrictwin.workload.layout import Cells
 from fabrictwin.workload.script import Kind, Talk
@@ -52,6 +53,20 @@ class Prices:
         self.passes: dict[tuple[object, ...], Passed] = {}
         self._known: dict[tuple[object, ...], float] = {}
         self._spread: dict[tuple[object, ...], tuple[bool, int]] = {}
+        self._scale: dict[str, float] = {}
+
+    def apart(self) -> Prices:
+        """The same, but for the passes that are remembered: for a job that other costs distinguish."""
+        return self.scaled({})
+
+    def scaled(self, scale: dict[str, float]) -> Prices:
+        """The same with some communication in a share of its time.
+
+        Keys are categories (tp, cp, ep, pp, dp), or `inside` and `between` hosts.
+        """
+        other = copy(self)
+        other.passes, other._scale = {}, scale
+        return other
 
     def lie(self, groups: I64) -> tuple[object, ...]:
         """How groups lie on hosts; equal where they take the same time."""
@@ -69,8 +84,18 @@ class Prices:
             self._spread[key] = count(groups)
         return self._spread[key]
 
-    def of(self, what: tuple[object, ...], groups: I64, size_bytes: int, step: int, make: Make) -> float:
+    def of(
+        self, category: str, what: tuple[object, ...], groups: I64, size_bytes: int, step: int, make: Make
+    ) -> float:
         """In ps: between the powers of two times `step` bytes around the size, linearly."""
+        if self._scale:
+            hosts = self._host[groups]
+            place = "inside" if (hosts == hosts[:, :1]).all() else "between"
+            share = self._scale.get(category, 1.0) * self._scale.get(place, 1.0)
+            return share * self._of(what, groups, size_bytes, step, make) if share else 0.0
+        return self._of(what, groups, size_bytes, step, make)
+
+    def _of(self, what: tuple[object, ...], groups: I64, size_bytes: int, step: int, make: Make) -> float:
         groups = self._representatives(groups)
         lie = self.lie(groups)
         units = max(size_bytes / step, 1.0)
@@ -130,10 +155,17 @@ class Priced(Groups):
         return self.prices.spread(groups, super()._hosts)
 
     def ring(self, kind: Kind, groups: I64, size_bytes: int, name: str, element_bytes: int = 2) -> Any:
+        """Of gradients and parameters, once a step."""
+        return self._ring("dp", kind, groups, size_bytes, name, element_bytes)
+
+    def _ring(
+        self, category: str, kind: Kind, groups: I64, size_bytes: int, name: str, element_bytes: int
+    ) -> float:
         def make(some: I64, size: int) -> tuple[Communication, ...]:
             return (super(Priced, self).ring(kind, some, size, name, element_bytes),)
 
-        return self.prices.of((kind, element_bytes), groups, size_bytes, element_bytes * groups.shape[1], make)
+        what = (kind, element_bytes)
+        return self.prices.of(category, what, groups, size_bytes, element_bytes * groups.shape[1], make)
 
     def gradients(self, groups: I64, size_bytes: int, name: str) -> Any:
         chosen, element = self.job.training.gradients, self.job.gradient_bytes
@@ -142,7 +174,7 @@ class Priced(Groups):
             return super(Priced, self).gradients(some, size, name)
 
         what = ("gradients", chosen.algorithm, chosen.channels, element)
-        return (self.prices.of(what, groups, size_bytes, element * groups.shape[1], make),)
+        return (self.prices.of("dp", what, groups, size_bytes, element * groups.shape[1], make),)
 
     def within(
         self, talk: Talk, stage: int, units: I64, number: int, actors: list[int]
@@ -161,10 +193,11 @@ class Priced(Groups):
     def _price(self, talk: Talk, groups: I64) -> Any:
         n = groups.shape[1]
         if talk.kind != "all_to_all":
-            return self.ring(talk.kind, groups, talk.size_bytes, "", 2 if talk.size_bytes % 2 == 0 else 1)
+            element = 2 if talk.size_bytes % 2 == 0 else 1
+            return self._ring(CATEGORIES[talk.group], talk.kind, groups, talk.size_bytes, "", element)
 
         def make(some: I64, size: int) -> tuple[Communication, ...]:
             cost = self.step_cost("all_to_all", some, size // n)
             return (exchange(some, size // n, step_cost_ps=cost, name="exchange"),)
 
-        return self.prices.of(("all_to_all",), groups, talk.size_bytes, 2 * n, make)
+        return self.prices.of("ep", ("all_to_all",), groups, talk.size_bytes, 2 * n, make)
