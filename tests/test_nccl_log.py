@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from copy import copy
 from functools import cache
 
 import numpy as np
@@ -11,9 +12,9 @@ from clusters import blueprint
 from nccl_log_parser import Log as Read
 from nccl_log_parser import parse
 
+from fabrictwin.cluster.faults import HostCause
 from fabrictwin.errors import ConfigError
 from fabrictwin.nccl.communicator import Communicator, initialise
-from fabrictwin.nccl.conditions import LOCKED_MEMORY, NO_DEVICES, NO_PEER_MEMORY, Cause, Conditions
 from fabrictwin.nccl.graph import Algorithm
 from fabrictwin.nccl.interfaces import chosen, interfaces
 from fabrictwin.nccl.log import Log, Processes, file_name
@@ -39,13 +40,15 @@ def scene_of(
     *,
     release: str = "2.28.9",
     per_process: int = 1,
-    causes: tuple[Cause, ...] = (),
+    causes: dict[int, tuple[HostCause, ...]] | None = None,
     on: Twin | None = None,
     **variables: str,
 ) -> Scene:
     settings = read_settings(variables, release=release)
-    communicator = initialise(on or twin(), ranks, settings=settings, version=release)
-    transports = Transports(communicator, Conditions.of(communicator, causes))
+    where = copy(on or twin())
+    where.host_causes = causes or {}
+    communicator = initialise(where, ranks, settings=settings, version=release, strict=False)
+    transports = Transports(communicator)
     return Scene(communicator, settings, transports, Processes(communicator, per_process), tuner(communicator))
 
 
@@ -208,8 +211,12 @@ def test_the_whole_table_of_the_cost_model() -> None:
     assert ring_ll.strip().split("/")[0] == f"{tables.latency['AllReduce', Algorithm.RING, 0]:.1f}"
 
 
+def everywhere(kind: str, **rest: object) -> dict[int, tuple[HostCause, ...]]:
+    return {host: (HostCause(kind, **rest),) for host in range(2)}  # type: ignore[arg-type]
+
+
 def test_no_gpudirect_module() -> None:
-    scene = scene_of(NCCL_ALGO="Ring", causes=(Cause(NO_PEER_MEMORY),), **EVERYTHING)
+    scene = scene_of(NCCL_ALGO="Ring", causes=everywhere("no-gpudirect-module"), **EVERYTHING)
     log = read(scene, Call("AllReduce", 1 << 26))
     assert set(log.gdr.values()) == {False}
     assert not any(via.gdr for via in log.via)
@@ -217,7 +224,7 @@ def test_no_gpudirect_module() -> None:
 
 
 def test_container_without_devices_falls_to_sockets() -> None:
-    scene = scene_of(NCCL_ALGO="Ring", causes=(Cause(NO_DEVICES),), **EVERYTHING)
+    scene = scene_of(NCCL_ALGO="Ring", causes=everywhere("no-rdma-devices"), **EVERYTHING)
     log = read(scene, Call("AllReduce", 1 << 26))
     assert log.no_device == 16
     assert log.network == {"Socket"}
@@ -232,20 +239,52 @@ def test_a_filter_that_matches_no_adapter_falls_to_sockets() -> None:
     assert log.network == {"Socket"}
 
 
-def test_too_little_locked_memory_is_warned_of() -> None:
-    scene = scene_of(causes=(Cause(LOCKED_MEMORY, frozenset({"host-1"})),), NCCL_DEBUG="WARN")
-    warnings = read(scene).warnings
-    assert "Call to ibv_create_cq failed with error Cannot allocate memory" in warnings
-    assert len(warnings) == 2 * 8
+def test_too_little_locked_memory_ends_it() -> None:
+    scene = scene_of(causes={1: (HostCause("locked-memory"),)}, **EVERYTHING)
+    log = read(scene)
+    assert log.warnings == ["Call to ibv_reg_mr failed with error Cannot allocate memory"] * 8
+    assert log.started == set(range(16))
+    assert not log.complete
+    assert scene.communicator.failure is not None
+    assert scene.communicator.failure.result == "ncclSystemError"
 
 
 def test_an_interface_filter_that_excludes_all_ends_it() -> None:
-    scene = scene_of(NCCL_SOCKET_IFNAME="=eno1", NCCL_DEBUG="WARN")
-    out = io.StringIO()
-    log = Log(scene.settings, scene.processes, out)
-    with pytest.raises(ConfigError, match="no socket interface found: host-0 has eth0, ib0"):
-        log.write(initialisation(scene))
-    assert parse(out.getvalue()).warnings == ["Bootstrap : no socket interface found"]
+    for scene in (
+        scene_of(NCCL_SOCKET_IFNAME="=eno1", NCCL_DEBUG="WARN"),
+        scene_of(causes={0: (HostCause("interface-filter"),)}, NCCL_DEBUG="WARN"),
+    ):
+        assert read(scene).warnings == ["Bootstrap : no socket interface found"]
+        assert scene.communicator.failure is not None
+        assert scene.communicator.failure.result == "ncclInternalError"
+
+
+@pytest.mark.parametrize(
+    ("variables", "causes", "comes_up"),
+    [
+        ({}, None, True),
+        ({"NCCL_IB_GID_INDEX": "3"}, None, True),
+        ({"NCCL_IB_GID_INDEX": "2"}, None, False),  # RoCE v1
+        ({"NCCL_IB_GID_INDEX": "1"}, None, False),  # link-local
+        ({"NCCL_IB_GID_INDEX": "9"}, None, False),
+        ({}, everywhere("wrong-gid"), False),
+        ({}, everywhere("wrong-gid", gid="roce-v1"), False),
+    ],
+)
+def test_gids_that_no_router_passes_on(variables: dict, causes: dict | None, comes_up: bool) -> None:
+    log = read(scene_of(on=twin(2, "ethernet"), causes=causes, **variables, **EVERYTHING))
+    assert bool(log.complete) == comes_up
+    assert bool(log.warnings) != comes_up
+    if not comes_up:
+        assert "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1" in log.warnings[0]
+    # InfiniBand has nothing of it
+    assert read(scene_of(**variables, **EVERYTHING)).complete
+
+
+def test_before_2_21_roce_needs_its_index() -> None:
+    assert not read(scene_of(on=twin(2, "ethernet"), release="2.20.5", **EVERYTHING)).complete
+    told = {"NCCL_IB_GID_INDEX": "3"}
+    assert read(scene_of(on=twin(2, "ethernet"), release="2.20.5", **told, **EVERYTHING)).complete
 
 
 def test_interfaces_are_taken_as_nccl_takes_them() -> None:

@@ -172,7 +172,7 @@ def initialise(
     nodes = len(host_of_node)
     causes = {host: twin.host_causes[host] for host in host_of_node.tolist() if host in twin.host_causes}
     networks = _networks(fabric, host_of_node, causes, settings)
-    failed = failure(networks, causes, settings)
+    failed = failure(fabric, networks, causes, settings)
     if failed is not None and strict:
         raise failed.error(fabric.host_names[failed.host])
     views, view_of_node, device_of_rank = _views(

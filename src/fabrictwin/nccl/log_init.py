@@ -14,13 +14,12 @@ from functools import cached_property
 
 import numpy as np
 
-from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind
 from fabrictwin.nccl.communicator import Communicator
-from fabrictwin.nccl.conditions import LOCKED_MEMORY, NO_DEVICES, NO_PEER_MEMORY, Network
 from fabrictwin.nccl.graph import Algorithm, Graph, PathType, Protocol
 from fabrictwin.nccl.interfaces import Interface, chosen, interfaces
 from fabrictwin.nccl.log import Line, Processes
+from fabrictwin.nccl.network import IB, SOCKET, Failure, has
 from fabrictwin.nccl.selection import ALGORITHMS, COLLECTIVES, PROTOCOLS
 from fabrictwin.nccl.settings import Settings
 from fabrictwin.nccl.transport import Transports
@@ -29,6 +28,8 @@ from fabrictwin.nccl.version import version
 
 CUDA = "12.4"  # what the version line says NCCL was built with
 DRIVER = 12040
+# the source file that a warning names, by how it begins
+PLACES = (("Bootstrap", "bootstrap.cc"), ("Call to ibv", "misc/ibvwrap.cc"), ("Network", "init.cc"))
 INIT_GRAPHS = (
     Algorithm.RING,
     Algorithm.TREE,
@@ -59,7 +60,7 @@ class Scene:
 
     @property
     def network(self) -> str:
-        return "IB" if self.transports.conditions.network == Network.IB else "Socket"
+        return self.communicator.network
 
     def host(self, rank: int) -> int:
         return int(self.fabric.node_host[self.communicator.rank_node[rank]])
@@ -70,7 +71,17 @@ class Scene:
 
     def device(self, rank: int, adapter: int) -> int:
         """NCCL's number of an adapter on a rank's host."""
-        return self.transports.conditions.adapters(self.host(rank)).index(adapter)
+        return self.usable(rank).index(adapter)
+
+    def usable(self, rank: int) -> list[int]:
+        """The adapters of a rank's host that NCCL takes, in its order."""
+        fabric, view = self.fabric, self.communicator.view(rank)
+        first = int(np.searchsorted(fabric.nic_node, fabric.host_node_start[self.host(rank)]))
+        return [first + view.system.devices[net].index for net in view.table.nets]
+
+    def has(self, cause: str, rank: int) -> bool:
+        """Is that wrong with a rank's host?"""
+        return has(self.communicator.causes.get(self.host(rank), ()), cause) is not None
 
     def pointer(self, rank: int) -> str:
         return f"0x{0x55D0C0000000 + 0x10000 * rank:x}"
@@ -91,54 +102,59 @@ class Scene:
 
 
 def initialisation(scene: Scene) -> Iterator[Line]:
-    """Everything up to `Init COMPLETE`. Raises ConfigError where NCCL ends with an error, after its lines."""
+    """Everything up to `Init COMPLETE`, or to the warning that ends it."""
+    failed = scene.communicator.failure
     ranks = range(scene.communicator.ranks)
-    yield from _opening(scene)
+    for rank in ranks:
+        if scene.processes.first_of_process(rank):
+            yield from _opening(scene, rank)
+            if failed is not None and failed.warning.startswith("Bootstrap") and failed.host == scene.host(rank):
+                yield _warning(failed, rank)
+                return
     for rank in ranks:
         if scene.processes.first_of_process(rank):
             yield from _network(scene, rank)
         yield Line(rank, f"Using network {scene.network}", ("INIT",))
         start = f"[Rank {rank}] " if scene.minor >= 30 else ""
         yield Line(rank, f"{start}{scene.name(rank)} - Init START", ("INIT",))
-    yield from _broken(scene)
     for rank in ranks:
         yield from _topology(scene, rank)
     for rank in ranks:
         yield from _own_channels(scene, rank)
     yield from _rings_whole(scene)
+    if failed is not None:
+        yield from (_warning(failed, rank) for rank in ranks if failed.host == scene.host(rank))
+        return
     for rank in ranks:
         yield from _tuning(scene, rank)
         yield Line(rank, _counts(scene), ("INIT",))
         yield Line(rank, f"{scene.name(rank)} - Init COMPLETE", ("INIT",))
 
 
-def _opening(scene: Scene) -> Iterator[Line]:
-    for rank in range(scene.communicator.ranks):
-        if not scene.processes.first_of_process(rank):
-            continue
-        for name, value in scene.settings.given:
-            if name != "NCCL_IB_HCA":
-                yield Line(rank, f"{name} set by environment to {value}", ("ENV",))
-        taken = scene.taken(rank)
-        if scene.settings.socket_ifname is not None:
-            yield Line(rank, f"NCCL_SOCKET_IFNAME set to {scene.settings.socket_ifname.text}", ("NET",))
-        if not taken:
-            text = "Bootstrap : no socket interface found"
-            yield Line(rank, text, level="WARN", place="bootstrap.cc")
-            names = ", ".join(each.name for each in interfaces(scene.fabric, scene.host(rank)))
-            host = scene.processes.host(rank)
-            raise ConfigError(f"{text}: {host} has {names}", key="NCCL_SOCKET_IFNAME")
+def _warning(failed: Failure, rank: int) -> Line:
+    place = next((place for start, place in PLACES if failed.warning.startswith(start)), "init.cc")
+    return Line(rank, failed.warning, level="WARN", place=place)
+
+
+def _opening(scene: Scene, rank: int) -> Iterator[Line]:
+    for name, value in scene.settings.given:
+        if name != "NCCL_IB_HCA":
+            yield Line(rank, f"{name} set by environment to {value}", ("ENV",))
+    taken = scene.taken(rank)
+    if scene.settings.socket_ifname is not None:
+        yield Line(rank, f"NCCL_SOCKET_IFNAME set to {scene.settings.socket_ifname.text}", ("NET",))
+    if taken:
         mark = "Bootstrap :" if scene.minor < 24 else "Bootstrap:"
         yield Line(rank, f"{mark} Using {taken[0]}", ("INIT",) if scene.minor < 23 else ("BOOTSTRAP",))
-        yield Line(rank, f"cudaDriverVersion {DRIVER}", ("INIT",))
-        if rank == 0:
-            yield Line(rank, f"NCCL version {scene.communicator.version}+cuda{CUDA}", level="VERSION")
+    yield Line(rank, f"cudaDriverVersion {DRIVER}", ("INIT",))
+    if rank == 0:
+        yield Line(rank, f"NCCL version {scene.communicator.version}+cuda{CUDA}", level="VERSION")
 
 
 def _network(scene: Scene, rank: int) -> Iterator[Line]:
     """One process's networks, as it looks at them."""
     both = ("INIT", "NET")
-    settings, conditions = scene.settings, scene.transports.conditions
+    settings = scene.settings
     if scene.minor == 21:
         yield Line(rank, "NET/Plugin: Using internal network plugin.", both)
     elif scene.minor < 21:
@@ -148,33 +164,35 @@ def _network(scene: Scene, rank: int) -> Iterator[Line]:
     wanted_ib = not settings.ib_disable and (settings.net or "").lower() != "socket"
     if settings.ib_hca is not None and wanted_ib:
         yield Line(rank, f"NCCL_IB_HCA set to {settings.ib_hca.text}", ("NET", "ENV"))
-    host, taken = scene.host(rank), scene.taken(rank)
+    taken = scene.taken(rank)
     if wanted_ib:
-        seen = visible(scene, host)
+        seen = visible(scene, rank)
         if not seen:
             yield Line(rank, "NET/IB : No device found.", both)
         else:
             relaxed = "[RO]" if settings.ib_pci_relaxed_ordering else ""
             names = "".join(f" [{i}]{_adapter(scene, adapter)}" for i, adapter in enumerate(seen))
             yield Line(rank, f"NET/IB : Using{names} {relaxed}; OOB {taken[0]}", both)
-    if scene.network == "Socket":
+    if scene.network == SOCKET:
         names = "".join(f" [{i}]{each}" for i, each in enumerate(taken))
         yield Line(rank, f"NET/Socket : Using{names}", both)
     if scene.minor >= 26:
         yield Line(rank, f"Initialized NET plugin {scene.network}", both)
-    if scene.network == "IB":
-        works = "Disabled" if conditions.has(NO_PEER_MEMORY, host) else "Enabled"
-        for i, adapter in enumerate(conditions.adapters(host)):
+    if scene.network == IB:
+        works = "Disabled" if scene.has("no-gpudirect-module", rank) else "Enabled"
+        for i, adapter in enumerate(scene.usable(rank)):
             name = _adapter(scene, adapter).split(":")[0]
             yield Line(rank, f"NET/IB : GPU Direct RDMA {works} for HCA {i} '{name}'", ("NET",))
 
 
-def visible(scene: Scene, host: int) -> list[int]:
+def visible(scene: Scene, rank: int) -> list[int]:
     """The adapters that NCCL's verbs see on a host: cabled, in the container, let through by NCCL_IB_HCA."""
     fabric, wanted = scene.fabric, scene.settings.ib_hca
-    if scene.transports.conditions.has(NO_DEVICES, host):
+    if scene.has("no-rdma-devices", rank):
         return []
-    mine = np.flatnonzero((fabric.node_host[fabric.nic_node] == host) & (fabric.nic_port != NONE)).tolist()
+    mine = np.flatnonzero(
+        (fabric.node_host[fabric.nic_node] == scene.host(rank)) & (fabric.nic_port != NONE)
+    ).tolist()
     names = {adapter: fabric.node_name(int(fabric.nic_node[adapter])).split("/")[-1] for adapter in mine}
     return [adapter for adapter in mine if wanted is None or wanted.allows(names[adapter], 1)]
 
@@ -185,16 +203,6 @@ def _adapter(scene: Scene, adapter: int) -> str:
     name = fabric.node_name(int(fabric.nic_node[adapter])).split("/")[-1]
     infiniband = fabric.port_kind[fabric.nic_port[adapter]] == LinkKind.INFINIBAND
     return f"{name}:1/{'IB' if infiniband else 'RoCE'}"
-
-
-def _broken(scene: Scene) -> Iterator[Line]:
-    """Hosts where locked memory is too little: verbs cannot make a completion queue."""
-    conditions = scene.transports.conditions
-    for rank in range(scene.communicator.ranks):
-        if scene.processes.first_of_process(rank) and conditions.has(LOCKED_MEMORY, scene.host(rank)):
-            for call in ("ibv_create_cq", "ibv_reg_mr_iova2"):
-                text = f"Call to {call} failed with error Cannot allocate memory"
-                yield Line(rank, text, level="WARN", place="misc/ibvwrap.cc")
 
 
 def _topology(scene: Scene, rank: int) -> Iterator[Line]:
@@ -244,7 +252,7 @@ def _pattern(scene: Scene, rank: int, graph: Graph) -> Iterator[Line]:
 
 
 def _known(scene: Scene, rank: int, ends: np.ndarray) -> list[int]:
-    usable = scene.transports.conditions.adapters(scene.host(rank))
+    usable = scene.usable(rank)
     return [int(adapter) if int(adapter) in usable else NONE for adapter in ends]
 
 

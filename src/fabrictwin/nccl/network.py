@@ -20,9 +20,12 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.errors import SimulatedError
-from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind, NodeKind
+from fabrictwin.nccl.interfaces import chosen, interfaces
 
 IB, SOCKET = "IB", "Socket"
+# an adapter's GIDs: 0 and 1 link-local, 2 and 3 of its IPv4 address; even ones RoCE v1, odd ones RoCE v2
+LINK_LOCAL_GIDS, ROUTED_GID = 2, 3
 _BUFFER_BYTES = 4 << 20  # of a channel, the first that is registered
 
 
@@ -89,13 +92,20 @@ def reducing_adapters(fabric: Fabric) -> frozenset[int]:
 
 
 def failure(
-    networks: dict[int, HostNetwork], causes: dict[int, tuple[HostCause, ...]], settings: Any
+    fabric: Fabric, networks: dict[int, HostNetwork], causes: dict[int, tuple[HostCause, ...]], settings: Any
 ) -> Failure | None:
     """The first thing that keeps ranks on these hosts from making a communicator, if any."""
     for host in networks:
         filtered = has(causes.get(host, ()), "interface-filter")
+        wanted = getattr(settings, "socket_ifname", None)
+        there = interfaces(fabric, host)
+        why = ""
         if filtered:
             why = f"NCCL_SOCKET_IFNAME={filtered.interfaces} lets no interface of the host through"
+        elif wanted is not None and not chosen(settings, there):
+            names = ", ".join(each.name for each in there)
+            why = f"NCCL_SOCKET_IFNAME={wanted.text} lets none of {names} through"
+        if why:
             return Failure(host, "Bootstrap : no socket interface found", "ncclInternalError", why)
     if len(networks) == 1:
         return None  # nothing of the rest is used inside a host
@@ -107,8 +117,41 @@ def failure(
             warning = "Call to ibv_reg_mr failed with error Cannot allocate memory"
             return Failure(host, warning, "ncclSystemError", why)
     for host, network in networks.items():
+        if network.name == IB and settings is not None:
+            unreached = _unreached(fabric, host, network, causes.get(host, ()), int(settings.ib_gid_index))
+            if unreached is not None:
+                return unreached
+    for host, network in networks.items():
         first = next(iter(networks))
         if network.name != networks[first].name:
             why = f"this host has NET/{network.name}, another NET/{networks[first].name}"
             return Failure(host, "Network does not match that of other ranks", "ncclInvalidUsage", why)
     return None
+
+
+def _unreached(
+    fabric: Fabric, host: int, network: HostNetwork, causes: tuple[HostCause, ...], index: int
+) -> Failure | None:
+    """RoCE with a GID that no router carries on: of version 1, or link-local. One switch is one subnet."""
+    nic = np.flatnonzero(fabric.node_host[fabric.nic_node] == host)[network.adapters[0]]
+    port = fabric.nic_port[nic]
+    spraying = "efa" in fabric.type_names[fabric.node_type[fabric.nic_node[nic]]]
+    if fabric.port_kind[port] != LinkKind.ETHERNET or len(fabric.switch_names) <= 1 or spraying:
+        return None
+    wrong = has(causes, "wrong-gid")
+    index = ROUTED_GID if index < 0 else index
+    local, first_version = index < LINK_LOCAL_GIDS, index % 2 == 0
+    if wrong is not None:
+        local, first_version = wrong.gid != "roce-v1", wrong.gid == "roce-v1"
+    if not local and not first_version and index <= ROUTED_GID:
+        return None
+    gid = "fe80::" if local else "::ffff:10.0.0.0"
+    name = fabric.node_name(int(fabric.nic_node[nic])).rpartition("/")[2]
+    warning = (
+        f"Call to ibv_modify_qp failed with 110 Connection timed out, on dev {name}:1, curr state INIT, "
+        f"next state RTR, local GID index {index}, local GID {gid}, remote GID {gid}"
+    )
+    kind = "there is none" if index > ROUTED_GID else "link-local" if local else "of RoCE version 1"
+    return Failure(
+        host, warning, "ncclSystemError", f"GID {index} is {kind}: no router passes it on; {ROUTED_GID} is RoCE v2"
+    )

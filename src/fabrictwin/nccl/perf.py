@@ -274,5 +274,5 @@ def prepare(twin: Any, options: Options, *, settings: Settings, rank_node: np.nd
     """A communicator of these GPUs, and what NCCL chooses for each size. Raises ConfigError."""
     from fabrictwin.nccl.tuner import tuner
 
-    communicator = initialise(twin, rank_node, settings=settings, version=str(settings.release))
+    communicator = initialise(twin, rank_node, settings=settings, version=str(settings.release), strict=False)
     return Run(options, communicator, tuner(communicator))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from fabrictwin.nccl import perf_text
-from fabrictwin.nccl.conditions import Conditions
 from fabrictwin.nccl.log import Log, Processes
 from fabrictwin.nccl.log_connect import Connections, operation
 from fabrictwin.nccl.log_init import Scene, initialisation
@@ -26,22 +25,25 @@ def play(
     source: str,
     stage: Stage,
     reduced: bool = False,
-    conditions: Conditions | None = None,
 ) -> list[Row]:
-    """Write the test's output to `out`, row by row as it comes. Raises ConfigError."""
+    """Write the test's output to `out`, row by row. Raises SimulatedError where NCCL does not come up."""
     settings = settings_of(run.communicator)
-    transports = Transports(run.communicator, conditions)
+    transports = Transports(run.communicator)
     processes = Processes(run.communicator, run.options.gpus * run.options.threads)
     log = Log(settings, processes, out)
     scene = Scene(run.communicator, settings, transports, processes, run.tuner)
     connections = Connections(scene)
+    failed = run.communicator.failure
     out.write(perf_text.opening(run, source=source, fidelity=fidelity, reduced=reduced))
     try:
         if log.level:
             stage("initialising")
             log.write(initialisation(scene))
-            if connections.at_once:
+            if connections.at_once and failed is None:
                 log.write(connections.everything())
+        if failed is not None:
+            fabric = run.communicator.twin.fabric
+            raise failed.error(fabric.host_names[failed.host])
         stage("simulating")
         times = run.time(fidelity, transports=transports)
         out.write(perf_text.head())
