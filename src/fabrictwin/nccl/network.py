@@ -118,7 +118,9 @@ def failure(
             return Failure(host, warning, "ncclSystemError", why)
     for host, network in networks.items():
         if network.name == IB and settings is not None:
-            unreached = _unreached(fabric, host, network, causes.get(host, ()), int(settings.ib_gid_index))
+            unreached = _unreached(
+                fabric, host, network, causes.get(host, ()), int(getattr(settings, "ib_gid_index", -1))
+            )
             if unreached is not None:
                 return unreached
     for host, network in networks.items():
