@@ -50,7 +50,9 @@ class Flows(NamedTuple):
 
     size_bytes: np.ndarray  # float64 [F] bytes that drain at the flow's rate
     fill_ps: np.ndarray  # int64 [F] latency after the drain
-    fill_bytes: np.ndarray  # float64 [F] bytes whose serialization adds to that latency
+    serial_ps: np.ndarray  # int64 [F] the first piece's serialization on its whole way ...
+    piece_bytes: np.ndarray  # float64 [F] ... of which the drain covered that of so many bytes at its rate
+    path_ps: np.ndarray  # int64 [F] what it takes from its start, at least
     limit: np.ndarray  # float64 [F] highest rate, bytes a picosecond
     component: np.ndarray  # int32 [F]
     member_start: np.ndarray  # int32 [F + 1]
@@ -469,8 +471,10 @@ def drain(state, component):
                 instances.tail[component] = before
             else:
                 instances.before[following] = before
-            delay = flows.fill_ps[flow] + np.int64(np.ceil(flows.fill_bytes[flow] / instances.rate[i]))
-            push(state.queue, now + delay, -1 - instances.op[i])
+            covered = np.int64(np.floor(flows.piece_bytes[flow] / instances.rate[i]))
+            delivered = now + flows.fill_ps[flow] + max(0, flows.serial_ps[flow] - covered)
+            begun = state.operations.start_ps[instances.op[i]]
+            push(state.queue, max(delivered, begun + flows.path_ps[flow]), -1 - instances.op[i])
             flows.active[flow] -= 1
             flows.drained[flow] += 1
             instances.after[i] = instances.free[0]

@@ -7,7 +7,6 @@ lowering once for all sizes of it: between sizes only bytes, chunks and their co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from fabrictwin.nccl.costs import Costs
 from fabrictwin.nccl.lower import Choice, Lowering, program
 from fabrictwin.nccl.tasks import Task
 from fabrictwin.nccl.transport import Transports
-from fabrictwin.program import patterns
 from fabrictwin.program.program import Communication
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.play import play
@@ -86,30 +84,10 @@ def _closed(communicator: Communicator, lowering: Lowering, asked: Sequence[Aske
             continue
         largest = max(members, key=lambda i: asked[i][0].size_bytes)
         whole = lowering(*asked[largest])
-        drain, latency = session.terms(whole, communicator.rank_node)
-        edge = float(patterns.edges(whole.channels).size_bytes.max(initial=1))
+        terms = session.terms(whole, communicator.rank_node)
         size = asked[largest][0].size_bytes
         for i in members:
             task, choice = asked[i]
             assert choice is not None
-            part = task.size_bytes / size
-            chunk = lowering.chunk(task, choice, whole)
-            result[i] = _scaled(whole, part, chunk, drain, latency, edge)
+            result[i] = terms.duration(task.size_bytes / size, lowering.chunk(task, choice, whole))
     return result
-
-
-def _scaled(whole: Communication, part: float, chunk: int, drain: float, latency: I64, edge: float) -> int:
-    """A communication of `part` of the bytes, in chunks of so many."""
-    payload = np.maximum(np.ceil(whole.channels.payload_bytes * part), 1).astype(np.int64)
-    smaller = replace(
-        whole.channels,
-        payload_bytes=payload,
-        chunk_bytes=np.full(len(payload), chunk, np.int64),
-        offset_bytes=payload,
-    )
-    _, fill_bytes = patterns.fill(smaller)
-    moved = edge * part
-    chunks = -(-int(moved) // chunk) if whole.chunk_cost_ps else 0
-    seconds = drain * part
-    fill = latency + chunks * whole.chunk_cost_ps + np.ceil(fill_bytes * seconds / max(moved, 1.0))
-    return int(np.ceil(seconds)) + int(fill.max(initial=0))

@@ -10,7 +10,7 @@ hops are counted from tiers and pods. Every operation has the fabric to itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.paths import EndToEnd
 from fabrictwin.program.program import Communication, Operations, OpKind
 from fabrictwin.simulate.binding import PS_PER_S, Bound, bind
+from fabrictwin.simulate.critical import Beyond, beyond_drain
 from fabrictwin.simulate.flow import FlowSession
 from fabrictwin.simulate.session import Change, TableChange
 from fabrictwin.trace.trace import Counters
@@ -84,6 +85,32 @@ def _leaf_time(network: IdealNetwork, found: EndToEnd, rows: slice, size: I64) -
     return worst
 
 
+@dataclass(frozen=True)
+class Terms:
+    """One communication bound to a fabric, for other sizes of the same pattern."""
+
+    whole: Communication
+    drain_ps: float
+    edge_bytes: int  # of the busiest edge
+    edge_ps: I64
+    edge_rate: np.ndarray
+
+    def duration(self, part: float, chunk_bytes: int) -> int:
+        """What `part` of the bytes take in chunks of so many."""
+        from fabrictwin.program import patterns
+
+        whole = self.whole
+        payload = np.maximum(np.ceil(whole.channels.payload_bytes * part), 1).astype(np.int64)
+        chunks = np.full(len(payload), chunk_bytes, np.int64)
+        smaller = replace(whole.channels, payload_bytes=payload, chunk_bytes=chunks, offset_bytes=payload)
+        moved = max(int(self.edge_bytes * part), 1)
+        once = whole.base_ps
+        if whole.chunk_cost_ps:
+            once += -(-moved // chunk_bytes) * whole.chunk_cost_ps
+        beyond = beyond_drain(smaller, patterns.edges(whole.channels), self.edge_ps, self.edge_rate).after(once)
+        return int(beyond.ends_ps(self.drain_ps * part, moved).max(initial=0))
+
+
 class AnalyticSession(FlowSession):
     """Plays the graph of operations with closed-form durations for communications."""
 
@@ -117,14 +144,11 @@ class AnalyticSession(FlowSession):
         bound, found = bind(communications, rank_node, self.fabric, self.finder)
         return self._durations(bound, found, communications)
 
-    def terms(self, communication: Communication, rank_node: I32) -> tuple[float, I64]:
-        """(what its bytes need, [channels] its latency without its chunks' own cost), in ps."""
+    def terms(self, communication: Communication, rank_node: I32) -> Terms:
+        """What any part of a communication's bytes takes."""
         bound, found = bind([communication], rank_node, self.fabric, self.finder)
-        from fabrictwin.program import patterns
-
-        chunks = -(-bound.size_bytes // patterns.chunk_sizes(communication.channels))
-        latency = bound.fill_ps - chunks * communication.chunk_cost_ps
-        return self._drain(bound, found, communication, np.arange(len(bound.size_bytes)), slice(None)), latency
+        drain = self._drain(bound, found, communication, np.arange(len(bound.size_bytes)), slice(None))
+        return Terms(communication, drain, int(bound.size_bytes.max(initial=1)), bound.edge_ps, bound.edge_rate)
 
     def _drain(self, bound: Bound, found: EndToEnd, communication: Communication, mine: I64, rows: slice) -> float:
         """What the busiest resource needs for the bytes of the channels `mine`, whose edges are `rows`, in ps."""
@@ -159,9 +183,8 @@ class AnalyticSession(FlowSession):
             if not len(mine):
                 continue
             drain = self._drain(bound, found, communication, mine, rows)
-            size = np.maximum(bound.size_bytes[mine], 1)
-            fill = bound.fill_ps[mine] + np.ceil(bound.fill_bytes[mine] * drain / size)
-            result[i] = int(np.ceil(drain)) + int(fill.max(initial=0.0))
+            beyond = Beyond(*(getattr(bound, f.name)[mine] for f in fields(Beyond)))
+            result[i] = int(beyond.ends_ps(drain, bound.size_bytes[mine]).max(initial=0))
         return result
 
     def change(self, change: Change) -> None:

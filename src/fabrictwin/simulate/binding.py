@@ -16,8 +16,17 @@ import numpy.typing as npt
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
-from fabrictwin.program.program import Channels, Communication, Connections, Pattern
+from fabrictwin.program.program import Channels, Communication, Connections
 from fabrictwin.routing.tables import udp_source_port
+from fabrictwin.simulate.critical import (
+    Beyond,
+    at_once,
+    beyond_drain,
+    edge_rates,
+    loaded_rates,
+    packet_tail_ps,
+    pieces,
+)
 from fabrictwin.simulate.ways import Travellers, Uses, memory_and_cores, plain, travel, travellers
 
 F64 = npt.NDArray[np.float64]
@@ -32,8 +41,10 @@ class Bound:
 
     communication: I32  # [C]
     size_bytes: I64  # [C] of the busiest edge
-    fill_ps: I64  # [C]
-    fill_bytes: I64  # [C]
+    fill_ps: I64  # [C] what follows the drain: see `critical.Beyond`
+    serial_ps: I64  # [C]
+    piece_bytes: I64  # [C]
+    path_ps: I64  # [C]
     limit: F64  # [C] bytes a picosecond that queue pairs let through; inf inside a host
     use_start: I64  # [C + 1]
     use_resource: I32
@@ -42,6 +53,8 @@ class Bound:
     port: I32  # ports that carry the channel's bytes
     port_bytes: I64  # per execution, exact
     step_ps: I64  # [C] mean latency of an edge, software's cost of a step included
+    edge_ps: I64  # [E] the same of every edge
+    edge_rate: F64  # [E] bytes a picosecond that each gets where only its own channel is at work
 
 
 def capacities(fabric: Fabric) -> F64:
@@ -73,26 +86,6 @@ class QueuePairs:
         qpn = (self._next[adapters] + _serial(adapters)).astype(np.uint32)
         np.add.at(self._next, adapters, 1)
         return udp_source_port(qpn[: len(departing)], qpn[len(departing) :])
-
-
-def _critical_latency(channels: Channels, edges: patterns.Edges, edge_ps: I64, hops: I32) -> tuple[I64, I64]:
-    """(fill_ps, step_ps) of each channel: hops along the critical path times what they take."""
-    count = np.bincount(edges.channel, minlength=len(channels))
-    total = np.bincount(edges.channel, weights=edge_ps, minlength=len(channels))
-    mean = total / np.maximum(count, 1)
-    fill = np.rint(hops * mean).astype(np.int64)
-    trees = np.isin(channels.pattern, patterns.TREES)
-    if trees.any():  # a tree's critical path is its slowest leaf's way up, and down again
-        above = patterns.parent_rows(channels)
-        rising = above[edges.source_row] == edges.target_row
-        up, down = np.zeros((2, len(channels.ranks)), np.int64)
-        up[edges.source_row[rising]] = edge_ps[rising]
-        down[edges.target_row[~rising]] = edge_ps[~rising]
-        fill = np.where(trees, patterns.tree_path(channels, up, down), fill)
-    slow = np.zeros(len(channels))
-    np.maximum.at(slow, edges.channel, edge_ps)
-    single = np.isin(channels.pattern, (Pattern.MESSAGE, Pattern.SHIFT))
-    return np.where(single, slow * hops, fill).astype(np.int64), np.rint(mean).astype(np.int64)
 
 
 def message_bytes(channels: Channels) -> I64:
@@ -208,24 +201,30 @@ def bind(
     on_wire = np.array([c.wire_bytes / c.data_bytes for c in communications])[of][channel] if len(size) else ratio
     drag = np.array([1.0 / c.rate_share for c in communications])[of][channel] if len(size) else ratio
 
-    fill_ps, fill_bytes = np.zeros(channels, np.int64), np.zeros(channels, np.int64)
-    step_ps, message = np.zeros(channels, np.int64), np.ones(channels, np.int64)
+    alone = edge_rates(found, fabric, len(size))
+    weight = on_wire * drag if len(size) else np.ones(0)
+    piece = _join([pieces(c.channels)[e.channel] for c, e in zip(communications, edges, strict=True)], np.int64)
+    wired_piece = np.rint(piece * (on_wire if len(size) else 1)).astype(np.int64)
+    edge_ps = found.latency_ps + how.cost_ps + packet_tail_ps(found, fabric, wired_piece, alone)
+    together = [at_once(c.channels, e) + 2 * f for c, e, f in zip(communications, edges, first[:-1], strict=True)]
+    edge_rate = loaded_rates(found, fabric, _join(together, np.int64)) / weight
+    beyond: list[Beyond] = []
+    message = np.ones(channels, np.int64)
     edge_at = 0
     for i, communication in enumerate(communications):
         mine = slice(int(first[i]), int(first[i + 1]))
         rows = slice(edge_at, edge_at + len(edges[i]))
-        hops, extra = patterns.fill(communication.channels)
-        edge_ps = found.latency_ps[rows] + how.cost_ps[rows]
         if communication.connections is None:
-            edge_ps += communication.step_cost_ps
-        fill_ps[mine], step_ps[mine] = _critical_latency(communication.channels, edges[i], edge_ps, hops)
-        fill_ps[mine] += communication.base_ps
+            edge_ps[rows] += communication.step_cost_ps
+        once: I64 | int = communication.base_ps
         if communication.chunk_cost_ps:
             chunks = -(-flow_bytes[mine] // patterns.chunk_sizes(communication.channels))
-            fill_ps[mine] += chunks * communication.chunk_cost_ps
-        fill_bytes[mine] = extra
+            once = once + chunks * communication.chunk_cost_ps
+        beyond.append(beyond_drain(communication.channels, edges[i], edge_ps[rows], edge_rate[rows]).after(once))
         message[mine] = message_bytes(communication.channels)
         edge_at = rows.stop
+    total = np.bincount(channel, weights=edge_ps, minlength=channels)
+    step_ps = np.rint(total / np.maximum(np.bincount(channel, minlength=channels), 1)).astype(np.int64)
 
     # uses: ports by their share of each edge, and the message engine at either end of a network edge
     leaves = np.flatnonzero(found.source_nic != NONE)
@@ -272,8 +271,10 @@ def bind(
     bound = Bound(
         communication=np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
         size_bytes=flow_bytes,
-        fill_ps=fill_ps,
-        fill_bytes=fill_bytes,
+        fill_ps=_join([b.fill_ps for b in beyond], np.int64),
+        serial_ps=_join([b.serial_ps for b in beyond], np.int64),
+        piece_bytes=_join([b.piece_bytes for b in beyond], np.int64),
+        path_ps=_join([b.path_ps for b in beyond], np.int64),
         limit=limit,
         use_start=use_start,
         use_resource=use_resource,
@@ -282,6 +283,8 @@ def bind(
         port=port,
         port_bytes=port_bytes,
         step_ps=step_ps,
+        edge_ps=edge_ps,
+        edge_rate=edge_rate,
     )
     return bound, found
 

@@ -146,7 +146,8 @@ class FlowSession:
             *(columns[name] for name in ("next_op", "waits", "open_flows", "start_ps", "end_ps")),
         )
         flow_table = fluid.Flows(
-            *(columns[name] for name in ("size_bytes", "fill_ps", "fill_bytes", "limit")),
+            *(columns[name] for name in ("size_bytes", "fill_ps", "serial_ps", "piece_bytes")),
+            *(columns[name] for name in ("path_ps", "limit")),
             component,
             member_start.astype(np.int32),
             use_start,
@@ -335,15 +336,16 @@ def _flow_columns(bound: Bound, flow_of_channel: I64, lead: I64) -> dict[str, np
     """What the kernel needs of F flows: sizes, latencies, limits, and the resources that each member uses."""
     member = np.argsort(flow_of_channel, kind="stable")  # channels in the order of their flows
     uses = np.diff(bound.use_start)[member]
-    longest = np.zeros(len(lead), np.int64)
-    np.maximum.at(longest, flow_of_channel, bound.fill_ps)
+    longest = {name: np.zeros(len(lead), np.int64) for name in ("fill_ps", "serial_ps", "path_ps")}
+    for name, column in longest.items():
+        np.maximum.at(column, flow_of_channel, getattr(bound, name))
     limit = np.full(len(lead), np.inf)
     np.minimum.at(limit, flow_of_channel, bound.limit)
     at = np.repeat(bound.use_start[:-1][member], uses) + _within(uses)
     return {
         "size_bytes": bound.size_bytes[lead].astype(np.float64),
-        "fill_ps": longest,
-        "fill_bytes": bound.fill_bytes[lead].astype(np.float64),
+        **longest,
+        "piece_bytes": bound.piece_bytes[lead].astype(np.float64),
         "limit": limit,
         "member_count": np.bincount(flow_of_channel, minlength=len(lead)).astype(np.int64),
         "use_count": uses.astype(np.int64),
@@ -356,9 +358,11 @@ def _empty_columns(fluid: object) -> dict[str, npt.NDArray[Any]]:
     kinds: dict[str, type] = dict.fromkeys(
         ("first_flow", "flow_count", "waits", "open_flows", "next_op", "use_resource", "active"), np.int32
     )
-    kinds |= dict.fromkeys(("duration_ps", "start_ps", "end_ps", "next_count", "fill_ps"), np.int64)
+    kinds |= dict.fromkeys(
+        ("duration_ps", "start_ps", "end_ps", "next_count", "fill_ps", "serial_ps", "path_ps"), np.int64
+    )
     kinds |= dict.fromkeys(("member_count", "use_count", "drained"), np.int64)
-    kinds |= dict.fromkeys(("size_bytes", "fill_bytes", "limit", "use_coefficient"), np.float64)
+    kinds |= dict.fromkeys(("size_bytes", "piece_bytes", "limit", "use_coefficient"), np.float64)
     kinds |= {"kind": np.int8, "key": np.uint64}
     return {name: np.zeros(0, kind) for name, kind in kinds.items()}
 
@@ -379,6 +383,6 @@ def _group_channels(bound: Bound, communications: Sequence[Communication]) -> tu
     channels = len(bound.communication)
     folded = np.array([c.groups > 1 for c in communications], bool)
     alone = np.where(folded[bound.communication], 0, np.arange(channels)) if channels else np.zeros(0, np.int64)
-    key = np.stack([bound.communication.astype(np.int64), alone, bound.size_bytes, bound.fill_bytes], axis=1)
+    key = np.stack([bound.communication.astype(np.int64), alone, bound.size_bytes, bound.piece_bytes], axis=1)
     _, lead, flow = np.unique(key, axis=0, return_index=True, return_inverse=True)
     return flow.reshape(-1).astype(np.int64), lead.astype(np.int64), bound.communication[lead].astype(np.int64)
