@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from fabrictwin.cluster.faults import host_causes
 from fabrictwin.cluster.spec import Spec, read_spec
 from fabrictwin.errors import ConfigError, SimulatedError
 from fabrictwin.nccl.communicator import Algorithm, Communicator, PathType, initialise
+from fabrictwin.nccl.settings import read_settings
 from fabrictwin.run.execute import make_twin
 from fabrictwin.twin import Twin
 
@@ -95,39 +95,30 @@ def test_the_rest_is_for_whoever_connects() -> None:
     assert comm.causes[1][0].gid == "roce-v1"
 
 
-class OnlyFrom:
-    """NCCL_IB_HCA as the settings have it."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def allows(self, name: str, port: int | None = None) -> bool:
-        return name in self.names
-
-
 def test_settings_that_change_what_is_found() -> None:
     whole = twin()
 
-    def comm(**settings: Any) -> Communicator:
-        return initialise(whole, settings=SimpleNamespace(**settings))
+    def comm(**variables: Any) -> Communicator:
+        given = {f"NCCL_{name.upper()}": str(value) for name, value in variables.items()}
+        return initialise(whole, settings=read_settings(given))
 
     assert comm(ib_disable=1).network == "Socket"
     assert comm(net="Socket").network == "Socket"
-    assert comm(ib_hca=OnlyFrom()).network == "Socket"
-    one = comm(ib_hca=OnlyFrom("mlx5_0"))
+    assert comm(ib_hca="=none").network == "Socket"
+    one = comm(ib_hca="=mlx5_0")
     assert {int(a) for a in one.graphs[Algorithm.RING].inter[0].ravel()} == {0}
     assert one.graphs[Algorithm.RING].channels * one.graphs[Algorithm.RING].bw_inter <= 50
     assert comm(cross_nic=0).graphs[Algorithm.RING].cross_nic == 0
     assert comm(max_nchannels=3).channels == 3
     assert comm(min_nchannels=20).channels == 20
     assert Algorithm.NVLS not in comm(nvls_enable=0).graphs
-    apart = comm(p2p_disable=True)
+    apart = comm(p2p_disable=1)
     assert not apart.direct(0, 1)
     assert apart.path(0, 1).type >= PathType.PHB
-    assert comm(p2p_level=PathType.NVL).direct(0, 1)
+    assert comm(p2p_level="NVL").direct(0, 1)
     assert comm(pxn_disable=1).proxy(0, comm().adapters(1)[0]) == 0
     assert comm().proxy(0, comm().adapters(1)[0]) == 1
-    assert not comm(net_gdr_level=PathType.LOC).gpudirect(0, 0, send=True)
+    assert not comm(net_gdr_level="LOC").gpudirect(0, 0, send=True)
     assert not comm(net_gdr_read=0).gpudirect(0, 0, send=True)
     assert comm(net_gdr_read=0).gpudirect(0, 0, send=False)
 

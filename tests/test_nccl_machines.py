@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 from clusters import blueprint
 
 from fabrictwin import catalog
 from fabrictwin.nccl.communicator import Algorithm, PathType, initialise
 from fabrictwin.nccl.detect import detect
+from fabrictwin.nccl.settings import read_settings
 from fabrictwin.nccl.system import Kind, LinkClass
 from fabrictwin.twin import Twin
+
+SHARP = read_settings({"NCCL_COLLNET_ENABLE": "1"})
 
 
 def test_gpus_of_another_maker_are_data() -> None:
@@ -52,18 +53,18 @@ def test_a_rack_is_one_domain_of_several_machines() -> None:
 def test_switches_that_reduce_where_they_are_asked_to() -> None:
     twin = Twin(blueprint(2, "dgx-h100", switch="qm9700"))
     assert Algorithm.COLLNET_CHAIN not in initialise(twin).graphs
-    comm = initialise(twin, settings=SimpleNamespace(collnet_enable=1))
+    comm = initialise(twin, settings=SHARP)
     chain, direct = comm.graphs[Algorithm.COLLNET_CHAIN], comm.graphs[Algorithm.COLLNET_DIRECT]
     assert chain.channels == comm.graphs[Algorithm.RING].channels
     assert direct.channels <= 8
     heads = direct.intra[0, :, 0]
     assert len(set(heads.tolist())) == len(heads)
-    assert Algorithm.COLLNET_CHAIN not in initialise(twin, 8, settings=SimpleNamespace(collnet_enable=1)).graphs
-    few = SimpleNamespace(collnet_enable=1, collnet_node_threshold=3)
+    assert Algorithm.COLLNET_CHAIN not in initialise(twin, 8, settings=SHARP).graphs
+    few = read_settings({"NCCL_COLLNET_ENABLE": "1", "NCCL_COLLNET_NODE_THRESHOLD": "3"})
     assert Algorithm.COLLNET_CHAIN not in initialise(twin, settings=few).graphs
     ethernet = Twin(blueprint(2, "dgx-h100", switch="spectrum-4", technology="ethernet"))
     assert not catalog.switch("spectrum-4").sharp
-    assert Algorithm.COLLNET_CHAIN not in initialise(ethernet, settings=SimpleNamespace(collnet_enable=1)).graphs
+    assert Algorithm.COLLNET_CHAIN not in initialise(ethernet, settings=SHARP).graphs
 
 
 def test_many_hosts_alike_are_searched_once() -> None:

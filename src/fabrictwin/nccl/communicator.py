@@ -6,7 +6,6 @@ reads it, lowering follows it, the log prints it. Rates are GB/s (1e9 bytes) as 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,9 +26,10 @@ from fabrictwin.nccl.network import IB, Failure, HostNetwork, failure, network_o
 from fabrictwin.nccl.paths import Path, Policy
 from fabrictwin.nccl.rules import Rules
 from fabrictwin.nccl.search import Channels
+from fabrictwin.nccl.settings import Settings, read_settings
 from fabrictwin.nccl.system import Kind, System, restricted
-
-DEFAULT_VERSION = "2.28.9"
+from fabrictwin.nccl.version import DEFAULT
+from fabrictwin.nccl.version import version as parse_version
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Communicator:
 
     twin: Any  # twin.Twin, whose fabric and routes it runs on
     version: str  # of NCCL, such as "2.21.5"
-    settings: Any  # nccl.settings.Settings
+    settings: Settings
     rank_node: I32  # [ranks] fabric node of each rank's GPU
     node_of_rank: I32  # [ranks] which of the communicator's hosts
     local_rank: I32  # [ranks]
@@ -156,8 +156,8 @@ def initialise(
     twin: Any,
     ranks: int | Sequence[int] | I32 | None = None,
     *,
-    settings: Any = None,
-    version: str = DEFAULT_VERSION,
+    settings: Settings | None = None,
+    version: str = DEFAULT,
     strict: bool = True,
 ) -> Communicator:
     """What `ncclCommInitRank` comes to for ranks on a twin.
@@ -167,7 +167,10 @@ def initialise(
     """
     fabric: Fabric = twin.fabric
     rank_node = _rank_nodes(fabric, ranks)
-    rules = Rules(_release(version))
+    release = parse_version(version)
+    rules = Rules((release.major, release.minor))
+    if settings is None:
+        settings = read_settings({}, release=release)
     host_of_node, node_of_rank, local_rank = _hosts_of(fabric, rank_node)
     nodes = len(host_of_node)
     causes = {host: twin.host_causes[host] for host in host_of_node.tolist() if host in twin.host_causes}
@@ -235,7 +238,7 @@ def initialise(
 
 
 def _networks(
-    fabric: Fabric, hosts: I32, causes: dict[int, tuple[HostCause, ...]], settings: Any
+    fabric: Fabric, hosts: I32, causes: dict[int, tuple[HostCause, ...]], settings: Settings
 ) -> dict[int, HostNetwork]:
     """What each host has; hosts alike are asked once."""
     known: dict[Any, HostNetwork] = {}
@@ -250,45 +253,34 @@ def _networks(
     return found
 
 
-def _release(version: str) -> tuple[int, int]:
-    found = re.match(r"v?(\d+)\.(\d+)", version)
-    if found is None:
-        raise ConfigError(f"got {version!r}, expected an NCCL version such as {DEFAULT_VERSION}")
-    return int(found[1]), int(found[2])
+def _first_set(*values: int | None, default: int) -> int:
+    return next((value for value in values if value is not None), default)
 
 
-def _setting(settings: Any, name: str, default: Any) -> Any:
-    value = getattr(settings, name, None)
-    return default if value is None else value
-
-
-def _limits(settings: Any, rules: Rules) -> counts.Limits:
+def _limits(settings: Settings, rules: Rules) -> counts.Limits:
     most = rules.max_channels
-    least_set = _setting(settings, "min_nchannels", _setting(settings, "min_nrings", 0))
-    most_set = _setting(settings, "max_nchannels", _setting(settings, "max_nrings", most))
+    least_set = _first_set(settings.min_nchannels, settings.min_nrings, default=0)
+    most_set = _first_set(settings.max_nchannels, settings.max_nrings, default=most)
     return counts.Limits(
-        least=max(0, least_set, _setting(settings, "min_ctas", 0)),
-        most=max(1, min(most, most_set, _setting(settings, "max_ctas", most))),
-        least_p2p=_setting(settings, "min_p2p_nchannels", 1),
-        most_p2p=min(most, _setting(settings, "max_p2p_nchannels", most)),
-        nvls=_setting(settings, "nvls_nchannels", None),
-        per_net_peer=_setting(settings, "nchannels_per_net_peer", None),
+        least=max(0, least_set, settings.min_ctas or 0),
+        most=max(1, min(most, most_set, settings.max_ctas or most)),
+        least_p2p=settings.min_p2p_nchannels,
+        most_p2p=min(most, settings.max_p2p_nchannels),
+        nvls=settings.nvls_nchannels,
+        per_net_peer=settings.nchannels_per_net_peer,
     )
 
 
-def _policy(settings: Any) -> Policy:
-    level = getattr(settings, "p2p_level", None)
-    if _setting(settings, "p2p_disable", False):
-        level = PathType.LOC
-    read = getattr(settings, "net_gdr_read", None)
+def _policy(settings: Settings) -> Policy:
+    read = settings.net_gdr_read
     return Policy(
-        p2p_level=level,
-        gdr_level=getattr(settings, "net_gdr_level", None),
+        p2p_level=settings.p2p_limit,
+        gdr_level=settings.net_gdr_level,
         gdr_read=None if read is None or read < 0 else bool(read),
-        gdr_c2c=bool(_setting(settings, "net_gdr_c2c", 1)),
-        pxn=_setting(settings, "pxn_disable", 0) != 1,
-        pxn_c2c=bool(_setting(settings, "pxn_c2c", 1)),
-        nvb=not _setting(settings, "nvb_disable", 0),
+        gdr_c2c=bool(settings.net_gdr_c2c),
+        pxn=settings.pxn_disable != 1,
+        pxn_c2c=bool(settings.pxn_c2c),
+        nvb=not settings.nvb_disable,
     )
 
 
@@ -345,14 +337,14 @@ def _views(
     networks: dict[int, HostNetwork],
     *,
     rules: Rules,
-    settings: Any,
+    settings: Settings,
 ) -> tuple[list[HostView], I32, I32]:
     """Kinds of hosts, which of them each node is, and the device number of each rank."""
     fabric: Fabric = twin.fabric
     policy = _policy(settings)
     reducing: frozenset[int] = frozenset()
-    threshold = max(2, _setting(settings, "collnet_node_threshold", 2))
-    if _setting(settings, "collnet_enable", 0) and len(host_of_node) >= threshold:
+    threshold = max(2, settings.collnet_node_threshold)
+    if settings.collnet_enable and len(host_of_node) >= threshold:
         reducing = reducing_adapters(fabric)
     local = fabric.gpu_local[fabric.node_gpu[rank_node]]
     by_node = np.split(local[np.argsort(node_of_rank, kind="stable")], np.cumsum(np.bincount(node_of_rank))[:-1])
@@ -390,12 +382,11 @@ def _views(
     return views, view_of_node, device.astype(np.int32)
 
 
-def _wanted(gpus: frozenset[int], ranks: int, *, collnet: bool, rules: Rules, settings: Any) -> Wanted:
-    enabled = _setting(settings, "nvls_enable", 2)
+def _wanted(gpus: frozenset[int], ranks: int, *, collnet: bool, rules: Rules, settings: Settings) -> Wanted:
     return Wanted(
         inter=len(gpus) < ranks,
-        cross_nic=_setting(settings, "cross_nic", 2),
-        nvls=bool(enabled) and len(gpus) >= rules.nvls_needs,
+        cross_nic=settings.cross_nic,
+        nvls=bool(settings.nvls_enable) and len(gpus) >= rules.nvls_needs,
         collnet=collnet,
     )
 
@@ -501,7 +492,6 @@ def _cpu(systems: list[System]) -> str:
 
 
 __all__ = [
-    "DEFAULT_VERSION",
     "I32",
     "Algorithm",
     "Communicator",

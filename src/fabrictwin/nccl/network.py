@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from fabrictwin.cluster.faults import HostCause
 from fabrictwin.errors import SimulatedError
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.nccl.interfaces import chosen, interfaces
+from fabrictwin.nccl.settings import Settings
 
 IB, SOCKET = "IB", "Socket"
 # an adapter's GIDs: 0 and 1 link-local, 2 and 3 of its IPv4 address; even ones RoCE v1, odd ones RoCE v2
@@ -56,15 +56,15 @@ def has(causes: Iterable[HostCause], kind: str) -> HostCause | None:
     return next((cause for cause in causes if cause.kind == kind), None)
 
 
-def network_of(fabric: Fabric, host: int, causes: tuple[HostCause, ...], settings: Any) -> HostNetwork:
+def network_of(fabric: Fabric, host: int, causes: tuple[HostCause, ...], settings: Settings) -> HostNetwork:
     """The network of one host."""
     nics = np.flatnonzero(fabric.node_host[fabric.nic_node] == host)
     names = [fabric.node_name(int(node)).rpartition("/")[2] for node in fabric.nic_node[nics]]
     up = [k for k, nic in enumerate(nics) if fabric.nic_port[nic] != NONE]
-    wanted = getattr(settings, "ib_hca", None)
+    wanted = settings.ib_hca
     verbs = [k for k in up if wanted is None or wanted.allows(names[k], 1)]
-    asked = (getattr(settings, "net", None) or "").lower()
-    off = bool(getattr(settings, "ib_disable", 0)) or asked == "socket"
+    asked = (settings.net or "").lower()
+    off = bool(settings.ib_disable) or asked == "socket"
     if off or not verbs or has(causes, "no-rdma-devices"):
         return HostNetwork(SOCKET, tuple(up), False)
     return HostNetwork(IB, tuple(verbs), not has(causes, "no-gpudirect-module"))
@@ -92,12 +92,12 @@ def reducing_adapters(fabric: Fabric) -> frozenset[int]:
 
 
 def failure(
-    fabric: Fabric, networks: dict[int, HostNetwork], causes: dict[int, tuple[HostCause, ...]], settings: Any
+    fabric: Fabric, networks: dict[int, HostNetwork], causes: dict[int, tuple[HostCause, ...]], settings: Settings
 ) -> Failure | None:
     """The first thing that keeps ranks on these hosts from making a communicator, if any."""
     for host in networks:
         filtered = has(causes.get(host, ()), "interface-filter")
-        wanted = getattr(settings, "socket_ifname", None)
+        wanted = settings.socket_ifname
         there = interfaces(fabric, host)
         why = ""
         if filtered:
@@ -109,7 +109,7 @@ def failure(
             return Failure(host, "Bootstrap : no socket interface found", "ncclInternalError", why)
     if len(networks) == 1:
         return None  # nothing of the rest is used inside a host
-    buffer = getattr(settings, "buffsize", None) or _BUFFER_BYTES
+    buffer = settings.buffsize or _BUFFER_BYTES
     for host, network in networks.items():
         locked = has(causes.get(host, ()), "locked-memory")
         if locked and network.name == IB and locked.limit_bytes < buffer:
@@ -117,7 +117,7 @@ def failure(
             warning = "Call to ibv_reg_mr failed with error Cannot allocate memory"
             return Failure(host, warning, "ncclSystemError", why)
     for host, network in networks.items():
-        if network.name == IB and settings is not None:
+        if network.name == IB:
             unreached = _unreached(
                 fabric, host, network, causes.get(host, ()), int(getattr(settings, "ib_gid_index", -1))
             )

@@ -182,13 +182,10 @@ class PathTable:
                     return False
         level = self.policy.gdr_level
         if level is None:
-            level = PathType.P2C if self.policy.gdr_c2c and self.rules.since(29) else PathType.PXB
+            level = PathType.P2C if self.policy.gdr_c2c and self.rules.since(27) else PathType.PXB
         path = self(gpu, net)
         if path.type == PathType.PXN:
             path = self(self.relay(gpu, net), net)
-        if level == PathType.PXB and self.policy.gdr_level is None and self.rules.since(27):
-            # what NCCL_NET_GDR_C2C meant before it became a level of its own
-            level = PathType.P2C if self.policy.gdr_c2c else level
         return path.type <= level
 
     def relay(self, gpu: int, net: int) -> int:
@@ -230,7 +227,7 @@ class PathTable:
 
     def _detour_adapters(self) -> None:
         devices = self.system.devices
-        near = PathType.P2C if self.rules.since(28) and self.policy.pxn_c2c else PathType.PXB
+        near = PathType.P2C if self.rules.since(27) and self.policy.pxn_c2c else PathType.PXB
         for n in self.nets:
             for g in self.gpus:
                 if self.policy.pxn:

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 
 from fabrictwin.errors import did_you_mean
-from fabrictwin.nccl.communicator import PathType
 from fabrictwin.nccl.filters import DeviceFilter, device_filter
+from fabrictwin.nccl.graph import PathType
 from fabrictwin.nccl.selection import ALGORITHMS, PROTOCOLS, Selection, select
 from fabrictwin.nccl.version import Version
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fabrictwin.errors import ConfigError, did_you_mean
-from fabrictwin.nccl.communicator import PathType
 from fabrictwin.nccl.filters import DeviceFilter
+from fabrictwin.nccl.graph import PathType
 from fabrictwin.nccl.reading import Note, Reading
 from fabrictwin.nccl.selection import Selection
 from fabrictwin.nccl.version import DEFAULT, Version, version, version_of
