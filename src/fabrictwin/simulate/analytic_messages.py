@@ -20,7 +20,16 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import Fabric, NodeKind
 from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.routing.tables import Routes
-from fabrictwin.simulate.messages import Event, EventKind, FlowOptions, Opcode, Service
+from fabrictwin.simulate.messages import (
+    NAK_REMOTE_ACCESS,
+    REQUESTS,
+    RESPONSES,
+    Event,
+    EventKind,
+    FlowOptions,
+    Opcode,
+    Service,
+)
 from fabrictwin.simulate.session import FOREVER
 
 PS_PER_S = 10**12
@@ -28,26 +37,50 @@ _ENDLESS_RETRY = 7  # of rnr_retry: for ever
 
 
 class _Flow:
-    __slots__ = ("broken", "free_ps", "latency_ps", "options", "pool", "queue", "rate_bps", "reliable")
+    __slots__ = (
+        "broken",
+        "ends",
+        "free_ps",
+        "latency_ps",
+        "memories",
+        "options",
+        "pool",
+        "queue",
+        "rate_bps",
+        "reaches_ps",
+        "reliable",
+        "requests",
+    )
 
-    def __init__(self, latency_ps: int, rate_bps: int, options: FlowOptions) -> None:
-        self.latency_ps = latency_ps
-        self.rate_bps = rate_bps
+    def __init__(
+        self,
+        way: tuple[int, int],
+        options: FlowOptions,
+        ends: tuple[int, int, int, int],
+        memories: tuple[int | None, int | None],
+    ) -> None:
+        self.latency_ps, self.rate_bps = way
         self.options = options
+        self.ends = ends  # adapters, queue pair numbers
+        self.memories = memories
+        self.requests: dict[int, _Message] = {}  # that nobody has answered yet, oldest first
         self.reliable = options.service == Service.RELIABLE_CONNECTION
         self.pool: int | None = None
         self.free_ps = 0
+        self.reaches_ps = 0  # when the last message posted is at the receiver
         self.queue: deque[_Message] = deque()  # arrived at the receiver, the first waits for a receive
         self.broken = False
 
 
 class _Message:
-    __slots__ = ("arrive_ps", "flow", "number", "retries", "takes_receive")
+    __slots__ = ("arrive_ps", "flow", "latency_ps", "number", "retries", "takes_receive", "tells_end")
 
-    def __init__(self, number: int, flow: _Flow, takes_receive: bool) -> None:
+    def __init__(self, number: int, flow: _Flow, takes_receive: bool, tells_end: bool) -> None:
         self.number = number
         self.flow = flow
+        self.latency_ps = flow.latency_ps
         self.takes_receive = takes_receive
+        self.tells_end = tells_end  # with its acknowledgement
         self.arrive_ps = 0
         self.retries = 0
 
@@ -69,6 +102,8 @@ class AnalyticMessages:
         self._fixed = latency_ps, rate_bps
         self._now = 0
         self._flows: dict[int, _Flow] = {}
+        self._by_ends: dict[tuple[int, int, int, int], _Flow] = {}
+        self._ways: dict[tuple[int, int, int | None, int | None], tuple[int, int]] = {}
         self._opened = 0
         self._posted = 0
         self._live: dict[int, _Message] = {}
@@ -95,22 +130,37 @@ class AnalyticMessages:
         options: FlowOptions | None = None,
     ) -> int:
         """A flow between two adapters. Raises ConfigError where there is no way."""
+        options = options or FlowOptions()
+        ends = (source_adapter, target_adapter, options.source_qpn, options.target_qpn)
+        memories = (source_memory, target_memory)
+        self._opened += 1
+        flow = self._flows[self._opened] = _Flow(self._timing(ends, memories, options), options, ends, memories)
+        self._by_ends[ends] = flow
+        return self._opened
+
+    def _timing(
+        self,
+        ends: tuple[int, int, int, int],
+        memories: tuple[int | None, int | None],
+        options: FlowOptions,
+    ) -> tuple[int, int]:
+        """(latency in ps, rate in bits per second) between two memories. Raises ConfigError."""
         latency_ps, rate_bps = self._fixed
         if latency_ps is None or rate_bps is None:
-            found = self._way(source_adapter, target_adapter, source_memory, target_memory)
+            key = (*ends[:2], *memories)
+            found = self._ways.get(key)
+            if found is None:
+                found = self._ways[key] = self._way(*key)
             latency_ps = found[0] if latency_ps is None else latency_ps
             rate_bps = found[1] if rate_bps is None else rate_bps
-        options = options or FlowOptions()
-        if options.rate_bps:
-            rate_bps = min(rate_bps, options.rate_bps)
-        self._opened += 1
-        self._flows[self._opened] = _Flow(latency_ps, rate_bps, options)
-        return self._opened
+        return latency_ps, min(rate_bps, options.rate_bps or rate_bps)
 
     def close(self, flow: int) -> None:
         """Forget a flow: messages under way on it are lost, without an event."""
         gone = self._flows.pop(flow)
         gone.broken = True
+        if self._by_ends.get(gone.ends) is gone:
+            del self._by_ends[gone.ends]
         for waiting in self._waiting.values():
             if gone in waiting:
                 waiting.remove(gone)
@@ -146,35 +196,66 @@ class AnalyticMessages:
         *,
         takes_receive: bool = False,
         tell_begin: bool = False,
+        tell_end: bool = True,
+        inline: bool = False,
         remote_address: int = 0,
         remote_key: int = 0,
         immediate: int = 0,
+        operands: tuple[int, int] = (0, 0),
+        answers: int | None = None,
         payload: memoryview | None = None,
         memory: int | None = None,
+        target_memory: int | None = None,
     ) -> int:
-        """Post a message now; returns its number."""
+        """Post a message now; returns its number. `inline` makes no difference here."""
         on = self._flows[flow]
         self._posted += 1
-        message = _Message(self._posted, on, takes_receive)
+        request, response = opcode in REQUESTS, opcode in RESPONSES
+        message = _Message(self._posted, on, takes_receive, tell_end and not request and not response)
+        rate_bps = on.rate_bps
+        if memory is not None or target_memory is not None:
+            memories = (
+                on.memories[0] if memory is None else memory,
+                on.memories[1] if target_memory is None else target_memory,
+            )
+            message.latency_ps, rate_bps = self._timing(on.ends, memories, on.options)
         start = max(self._now, on.free_ps)
-        on.free_ps = start + size_bytes * 8 * PS_PER_S // on.rate_bps
+        travels = 0 if request else size_bytes
+        on.free_ps = start + travels * 8 * PS_PER_S // rate_bps
         self._live[message.number] = message
+        if request:
+            on.requests[message.number] = message
+        elif response:
+            self._answer(on, answers, start + message.latency_ps)
         if tell_begin:
-            self._push(start + on.latency_ps, _TELL, message, EventKind.BEGUN)
-        if not on.reliable:
+            self._push(start + message.latency_ps, _TELL, message, EventKind.BEGUN)
+        if not on.reliable and tell_end:
             self._push(on.free_ps, _TELL, message, EventKind.ENDED)
-        self._push(on.free_ps + on.latency_ps, _REACH, message, EventKind.ARRIVED)
+        # a flow keeps its order, whatever memories its messages go to
+        reaches = on.reaches_ps = max(on.free_ps + message.latency_ps, on.reaches_ps)
+        self._push(reaches, _REACH, message, EventKind.ARRIVED)
         return message.number
 
-    def refuse(self, message: int) -> None:
+    def _answer(self, on: _Flow, answers: int | None, when_ps: int) -> None:
+        """A response ends the request that it answers, else the oldest of the flow back."""
+        source, target, own, other = on.ends
+        back = self._by_ends.get((target, source, other, own))
+        if back is None or not back.requests:
+            return
+        request = back.requests.pop(next(iter(back.requests)) if answers is None else answers, None)
+        if request is not None:
+            self._push(when_ps, _TELL, request, EventKind.ENDED)
+
+    def refuse(self, message: int, syndrome: int = NAK_REMOTE_ACCESS) -> None:
         """The receiver answers with a NAK: ENDED at its time; what follows on the flow never arrives."""
         refused = self._live.pop(message, None)
         if refused is None:
             return
+        refused.flow.requests.pop(message, None)
         refused.flow.broken = True
         self._heap = [entry for entry in self._heap if entry[3] is not refused]
         heapq.heapify(self._heap)
-        self._push(self._now + refused.flow.latency_ps, _TELL, refused, EventKind.ENDED)
+        self._push(self._now + refused.latency_ps, _TELL, refused, EventKind.ENDED)
 
     def advance(self, until_ps: int = FOREVER) -> list[Event]:
         """Run to the next instant at which something happened, at most to `until_ps`; what happened then."""
@@ -223,9 +304,9 @@ class AnalyticMessages:
                 self._receives[flow.pool] -= 1
             flow.queue.popleft()
             events.append(Event(self._now, first.number, EventKind.ARRIVED))
-            if flow.reliable:
-                self._push(self._now + flow.latency_ps, _TELL, first, EventKind.ENDED)
-            else:
+            if first.tells_end and flow.reliable:
+                self._push(self._now + first.latency_ps, _TELL, first, EventKind.ENDED)
+            elif first.number not in flow.requests:
                 self._live.pop(first.number, None)
 
     def _not_ready(self, message: _Message, events: list[Event]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fabrictwin.errors import ConfigError
+from fabrictwin.simulate.session import LinkChange
 from fabrictwin.verbs.engine.world import Engine, World
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ def open_session(twin: Twin, engine: Engine) -> MessageSession:
         from fabrictwin.simulate.analytic_messages import AnalyticMessages
 
         return AnalyticMessages(twin.as_it_runs, twin.routes)
+    if engine == "packet":
+        from fabrictwin.simulate.packet_messages import PacketMessages
+
+        session = PacketMessages(twin.fabric, twin.routes)
+        for port, rate_bps in sorted(twin.link_rate_bps.items()):
+            session.change(LinkChange(port, rate_bps))
+        return session
     raise ConfigError(f"got engine {engine!r}, expected packet or analytic")
 
 

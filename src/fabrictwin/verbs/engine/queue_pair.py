@@ -11,11 +11,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from fabrictwin.errors import ConfigError
-from fabrictwin.simulate.messages import FlowOptions, Service
+from fabrictwin.simulate.messages import FlowOptions, GidType, Service
 from fabrictwin.verbs.abi.device import ibv_event_type as event
 from fabrictwin.verbs.abi.queues import ibv_qp_attr_mask as mask
 from fabrictwin.verbs.engine import requester
 from fabrictwin.verbs.engine import transitions as t
+from fabrictwin.verbs.engine.adapter import IB_GID, ROCE_V1, ROCE_V2
 from fabrictwin.verbs.engine.attributes import (
     MTU_BYTES,
     PSN_MASK,
@@ -38,6 +39,7 @@ QP_FATAL = int(event.IBV_EVENT_QP_FATAL)
 
 _WC_RECV = 128  # ibv_wc_opcode.IBV_WC_RECV
 
+_GID_TYPES = {IB_GID: GidType.INFINIBAND, ROCE_V1: GidType.ROCE_V1, ROCE_V2: GidType.ROCE_V2}
 _SERVICE = {
     t.UC: Service.UNRELIABLE_CONNECTION,
     t.UD: Service.UNRELIABLE_DATAGRAM,
@@ -260,39 +262,36 @@ class QueuePair:
         key: Any = work.srqn
         if work.vector is not None:
             key = work.vector, work.remote_qpn
-        elif self.world.places_memory:
-            key = work.srqn, requester.remote_node(self, work)
         way = self.ways.get(key)
         if way is None:
             vector = self.attributes.ah_attr if work.vector is None else work.vector
             number = self.attributes.dest_qp_num if work.vector is None else work.remote_qpn
-            node = key[1] if self.world.places_memory and work.vector is None else None
-            way = self.open_way(vector, number, node)
+            way = self.open_way(vector, number, work.remote_qkey)
             if way is not None:
                 self.ways[key] = way
         return way
 
-    def answer_way(self, node: int | None) -> Way | None:
-        """The flow that answers take, into memory on a fabric node (None: beside the adapter)."""
-        key = (0, node) if self.world.places_memory else 0
-        way = self.ways.get(key)
+    def answer_way(self) -> Way | None:
+        """The flow that answers take."""
+        way = self.ways.get(0)
         if way is None:
-            way = self.open_way(self.attributes.ah_attr, self.attributes.dest_qp_num, node)
+            way = self.open_way(self.attributes.ah_attr, self.attributes.dest_qp_num, 0)
             if way is not None:
-                self.ways[key] = way
+                self.ways[0] = way
         return way
 
-    def open_way(self, vector: AddressVector, number: int, node: int | None) -> Way | None:
+    def open_way(self, vector: AddressVector, number: int, queue_key: int) -> Way | None:
         adapter, a = self.adapter, self.attributes
         target = self.world.resolve(adapter, vector)
         if target is None or not adapter.active or not target.active:
             return None
         peer = target.queue_pairs.get(number)
+        gid = adapter.gids[vector.sgid_index] if vector.is_global else None
         rate = STATIC_RATE_MBPS.get(vector.static_rate, 0) * 1_000_000 or a.rate_limit * 1000 or None
         options = FlowOptions(
             service=_SERVICE.get(self.kind, Service.RELIABLE_CONNECTION),
             mtu_bytes=adapter.mtu_bytes if self.kind in (t.UD, t.RAW) else self.mtu,
-            service_level=vector.sl,
+            service_level=vector.sl or None,
             traffic_class=vector.traffic_class,
             udp_source_port=_udp_source_port(vector.flow_label),
             timeout=a.timeout,
@@ -304,9 +303,16 @@ class QueuePair:
             target_qpn=number,
             first_psn=self.next_psn,
             rate_bps=rate,
+            partition=adapter.pkeys[a.pkey_index],
+            queue_key=queue_key,
+            source_gid=gid.raw if gid is not None else None,
+            target_gid=vector.dgid if gid is not None else None,
+            gid_type=_GID_TYPES[gid.kind] if gid is not None else None,
+            global_route=vector.is_global and not adapter.ethernet,
+            hop_limit=vector.hop_limit,
         )
         try:
-            flow = self.world.session.open(adapter.index, target.index, target_memory=node, options=options)
+            flow = self.world.session.open(adapter.index, target.index, options=options)
         except ConfigError:
             return None
         return Way(flow, target)

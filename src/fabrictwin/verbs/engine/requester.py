@@ -11,6 +11,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from fabrictwin.simulate.messages import EventKind, Opcode
+from fabrictwin.verbs.engine import responder
 from fabrictwin.verbs.engine import transitions as t
 from fabrictwin.verbs.engine.attributes import PSN_MASK, timeout_ps
 from fabrictwin.verbs.engine.completions import (
@@ -203,29 +204,30 @@ def _begin(qp: QueuePair, work: Work) -> None:
     work.counted = counted
     way.busy += 1
     work.way = way
+    # a write that will be refused is refused by its first packet
+    warned = length > qp.mtu and opcode == WRITE and responder.refuses_write(way.target, work)
     if world.captures or world.places_memory:
         payload = None
         if world.captures and not answered and length:
             payload = memoryview(gather(work.places) if work.data is None else work.data)
         work.message = message = world.session.send(
             way.flow,
-            0 if answered else length,
+            length,
             _WIRE[opcode],
             takes_receive=counted,
-            tell_begin=length > qp.mtu and opcode == WRITE,
+            tell_begin=warned,
+            inline=work.data is not None,
             remote_address=work.address,
             remote_key=work.rkey,
-            immediate=work.immediate,
+            immediate=_wire_order(work),
+            operands=(work.swap, work.compare) if opcode == COMPARE_SWAP else (work.compare, 0),
             payload=payload,
-            memory=local_node(qp, work),
+            memory=None if answered else local_node(qp, work),
+            target_memory=None if answered else remote_node(way.target, work),
         )
     else:
         work.message = message = world.session.send(
-            way.flow,
-            0 if answered else length,
-            _WIRE[opcode],
-            takes_receive=counted,
-            tell_begin=length > qp.mtu and opcode == WRITE,
+            way.flow, length, _WIRE[opcode], takes_receive=counted, tell_begin=warned, inline=work.data is not None
         )
     world.records[message] = work
 
@@ -405,22 +407,32 @@ def local_node(qp: QueuePair, work: Work) -> int | None:
     return None if region is None else region.node
 
 
-def remote_node(qp: QueuePair, work: Work) -> int | None:
+def remote_node(target: Adapter, work: Work) -> int | None:
     """The fabric node that a request's bytes go to, where that is a GPU."""
-    target = qp.world.resolve(qp.adapter, qp.attributes.ah_attr)
-    if target is None:
-        return None
     if work.opcode in TAKES_RECEIVE and work.opcode != WRITE_IMM:
         if work.srqn:
             queue = target.shared_receives.get(work.srqn)
         else:
-            peer = target.queue_pairs.get(qp.attributes.dest_qp_num)
+            number = work.remote_qpn if work.vector is not None else work.qp.attributes.dest_qp_num
+            peer = target.queue_pairs.get(number)
             queue = None if peer is None else peer.receives  # type: ignore[assignment]
         if queue is None or not queue.queue or not queue.queue[0][1]:
             return None
         key = queue.queue[0][1][0][2]
     else:
         key = work.rkey
-    found = target.memory.remote.get(key)
+    return node_of_key(target, key)
+
+
+def node_of_key(adapter: Adapter, key: int) -> int | None:
+    """The fabric node of what a remote key opens, where that is a GPU."""
+    found = adapter.memory.remote.get(key)
     region = found.region if isinstance(found, Window) else found
     return region.node if isinstance(region, Region) else None
+
+
+def _wire_order(work: Work) -> int:
+    """Immediate data as a number (it lies in memory big-endian), or the key that is to be invalidated."""
+    if work.opcode == SEND_INV:
+        return work.immediate
+    return int.from_bytes((work.immediate & 0xFFFFFFFF).to_bytes(4, "little"), "big")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from fabrictwin.simulate.messages import Opcode
+from fabrictwin.simulate.messages import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATION, Opcode
 from fabrictwin.verbs.abi.completions import ibv_wc_flags, ibv_wc_opcode
 from fabrictwin.verbs.abi.device import ibv_event_type as event
 from fabrictwin.verbs.engine import requester
@@ -65,6 +65,11 @@ _REQ_ERR, _ACCESS_ERR = int(event.IBV_EVENT_QP_REQ_ERR), int(event.IBV_EVENT_QP_
 
 _PEERS = {t.RC: t.RC, t.UC: t.UC, t.UD: t.UD, t.XRC_SEND: t.XRC_RECV}
 _NEEDS = {WRITE: REMOTE_WRITE, WRITE_IMM: REMOTE_WRITE, READ: REMOTE_READ, ATOMIC_WRITE: REMOTE_WRITE}
+_SYNDROMES = {
+    REM_INV_REQ_ERR: NAK_INVALID_REQUEST,
+    REM_ACCESS_ERR: NAK_REMOTE_ACCESS,
+    REM_OP_ERR: NAK_REMOTE_OPERATION,
+}
 _WRITES = frozenset((WRITE, WRITE_IMM, ATOMIC_WRITE))
 
 FLUSH_TYPE_GLOBAL, FLUSH_TYPE_PERSISTENT = 1, 2  # ibv_placement_type
@@ -111,7 +116,7 @@ def arrive(world: World, work: Work) -> None:
             if work.counted:
                 give_back(work)
             work.refusal = LOC_PROT_ERR
-            world.session.refuse(work.message)
+            world.session.refuse(work.message, NAK_REMOTE_OPERATION)
             return
         source = checked
     if opcode in ANSWERED:
@@ -187,7 +192,7 @@ def _nak(world: World, qp: QueuePair, work: Work, refusal: int) -> None:
     if work.counted and work.refusal == 0 and refusal != REM_OP_ERR:
         give_back(work)
     work.refusal = refusal
-    world.session.refuse(work.message)
+    world.session.refuse(work.message, _SYNDROMES[refusal])
     if refusal == REM_ACCESS_ERR:
         qp.raise_event(_ACCESS_ERR)
     elif refusal == REM_INV_REQ_ERR:
@@ -299,6 +304,12 @@ def write_refused(qp: QueuePair, work: Work) -> tuple[int, int]:
     return (REM_ACCESS_ERR, 0) if place is None else (0, place)
 
 
+def refuses_write(target: Adapter, work: Work) -> bool:
+    """Whether a write would be refused if it were there now."""
+    qp = target.queue_pairs.get(work.qp.attributes.dest_qp_num)
+    return qp is not None and write_refused(qp, work)[0] != 0
+
+
 def _write(world: World, qp: QueuePair, work: Work, source: list[Segment]) -> None:
     refusal, place = write_refused(qp, work)
     if refusal:
@@ -363,8 +374,7 @@ def _answer(world: World, qp: QueuePair, work: Work) -> None:
         _nak(world, qp, work, refusal)
         return
     assert place is not None
-    node = requester.local_node(work.qp, work) if world.places_memory else None
-    way = qp.answer_way(node)
+    way = qp.answer_way()
     if way is None:
         requester.silent(world, work)
         return
@@ -380,12 +390,18 @@ def _answer(world: World, qp: QueuePair, work: Work) -> None:
         else:
             word.value = (value + work.compare) % _WORD
     qp.inbound_reads += 1
-    region = qp.memory.remote.get(work.rkey) if world.places_memory else None
-    message = world.session.send(
-        way.flow,
-        work.length if reading else 0,
-        Opcode.READ_RESPONSE if reading else Opcode.ATOMIC_RESPONSE,
-        payload=memoryview(data) if world.captures and data else None,
-        memory=getattr(region, "node", None),
-    )
+    opcode = Opcode.READ_RESPONSE if reading else Opcode.ATOMIC_RESPONSE
+    if world.captures or world.places_memory:
+        message = world.session.send(
+            way.flow,
+            work.length,
+            opcode,
+            answers=work.message,
+            operands=(value, 0),
+            payload=memoryview(data) if world.captures and data else None,
+            memory=requester.node_of_key(qp.adapter, work.rkey),
+            target_memory=requester.local_node(work.qp, work),
+        )
+    else:
+        message = world.session.send(way.flow, work.length, opcode, answers=work.message)
     world.records[message] = Response(work, qp, data, value)
