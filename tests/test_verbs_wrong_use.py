@@ -6,8 +6,9 @@ import ctypes
 import errno
 
 import pytest
+import verbs_ends
 from clusters import boxes
-from verbs_ends import ALL, QKEY, End, attributes, connect, pair
+from verbs_ends import ALL, QKEY, End, attributes, connect, pair, world
 
 from fabrictwin.verbs import place
 from fabrictwin.verbs.enums import (  # type: ignore[attr-defined]
@@ -40,6 +41,11 @@ from fabrictwin.verbs.mr import MR
 from fabrictwin.verbs.pyverbs_error import PyverbsRDMAError
 from fabrictwin.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from fabrictwin.verbs.wr import SGE, RecvWR
+
+
+@pytest.fixture(autouse=True, params=["analytic", "packet"])
+def engine(request, monkeypatch):
+    monkeypatch.setattr(verbs_ends, "ENGINE", request.param)
 
 
 @pytest.fixture(params=["infiniband", "ethernet"])
@@ -96,7 +102,7 @@ def test_a_write_without_remote_access_of_the_queue_pair(twin):
 
 
 def test_posting_to_a_queue_pair_in_reset(twin):
-    place.use(twin, engine="analytic")
+    world(twin)
     end = End("host-0")
     end.qp.modify(QPAttr(qp_state=IBV_QPS_RESET), IBV_QP_STATE)
     with pytest.raises(PyverbsRDMAError) as send:
@@ -108,15 +114,15 @@ def test_posting_to_a_queue_pair_in_reset(twin):
 
 def test_a_pkey_mismatch(twin):
     one, other = pair(twin)
-    world = place.world()
+    here = place.world()
     other.ctx.adapter.pkeys[0] = 0x8001
     try:
         other.receive()
         one.send()
-        started = world.now_ps
+        started = here.now_ps
         assert one.statuses() == [IBV_WC_RETRY_EXC_ERR]
         # three retries after the first try, each after 4.096 us * 2^14
-        assert world.now_ps - started >= 4 * 4_096_000 * 2**14
+        assert here.now_ps - started >= 4 * 4_096_000 * 2**14
         assert other.ctx.query_port(1).bad_pkey_cntr == 1
     finally:
         other.ctx.adapter.pkeys[0] = 0xFFFF
@@ -176,7 +182,7 @@ def test_memory_of_another_domain(twin):
 
 
 def test_memory_that_is_not_this_process_s():
-    place.use(boxes(8), engine="analytic")
+    world(boxes(8))
     end = End("host-0")
     with pytest.raises(PyverbsRDMAError) as error:
         MR(end.pd, 4096, ALL, address=0x1000)
@@ -324,7 +330,7 @@ def test_services_have_operations_that_they_do_not_know(twin, kind):
 
 
 def test_a_peer_that_is_not_there(twin):
-    place.use(twin, engine="analytic")
+    world(twin)
     one, other = End("host-0"), End("host-1")
     one.qp.to_rts(attributes(one, other, dest_qp_num=0xABCDEF))
     one.send()
@@ -332,7 +338,7 @@ def test_a_peer_that_is_not_there(twin):
 
 
 def test_a_peer_that_is_not_ready(twin):
-    place.use(twin, engine="analytic")
+    world(twin)
     one, other = End("host-0"), End("host-1")
     one.qp.to_rts(attributes(one, other))
     one.send(IBV_WR_RDMA_WRITE, remote=other)
@@ -340,7 +346,7 @@ def test_a_peer_that_is_not_ready(twin):
 
 
 def test_packet_numbers_that_do_not_agree(twin):
-    place.use(twin, engine="analytic")
+    world(twin)
     one, other = End("host-0"), End("host-1")
     one.qp.to_rts(attributes(one, other, sq_psn=200))
     other.qp.to_rts(attributes(other, one))
@@ -351,7 +357,7 @@ def test_packet_numbers_that_do_not_agree(twin):
 
 
 def test_a_duplicate_is_acknowledged_and_not_done_again(twin):
-    place.use(twin, engine="analytic")
+    world(twin)
     one, other = End("host-0"), End("host-1")
     one.qp.to_rts(attributes(one, other, sq_psn=99))
     other.qp.to_rts(attributes(other, one))
@@ -371,7 +377,7 @@ def test_a_duplicate_is_acknowledged_and_not_done_again(twin):
     ],
 )
 def test_sizes_that_the_device_does_not_have(cap):
-    place.use(boxes(8), engine="analytic")
+    world(boxes(8))
     end = End("host-0")
     with pytest.raises(PyverbsRDMAError) as error:
         QP(end.pd, QPInitAttr(IBV_QPT_RC, None, end.cq, end.cq, cap=cap))
@@ -379,7 +385,7 @@ def test_sizes_that_the_device_does_not_have(cap):
 
 
 def test_remote_write_needs_local_write():
-    place.use(boxes(8), engine="analytic")
+    world(boxes(8))
     end = End("host-0")
     with pytest.raises(PyverbsRDMAError) as error:
         MR(end.pd, 64, IBV_ACCESS_REMOTE_WRITE)

@@ -9,6 +9,7 @@ from fabrictwin.verbs import place
 from fabrictwin.verbs.addr import AH, AHAttr, GlobalRoute
 from fabrictwin.verbs.cq import CQ
 from fabrictwin.verbs.device import Context
+from fabrictwin.verbs.engine.world import World
 from fabrictwin.verbs.enums import (  # type: ignore[attr-defined]
     IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_MW_BIND,
@@ -32,6 +33,12 @@ ALL = (
     | IBV_ACCESS_MW_BIND
 )
 QKEY = 0x11111111
+ENGINE = "analytic"  # what new worlds are timed by
+
+
+def world(twin: Twin) -> World:
+    """A new world of a twin, at time 0."""
+    return place.use(twin, engine=ENGINE)  # type: ignore[arg-type]
 
 
 class End:
@@ -123,10 +130,10 @@ def connect(one: End, other: End, **wanted: int) -> None:
         own.qp.to_rts(attributes(own, far, **wanted))
 
 
-def pair(twin: Twin, *, kind: int = IBV_QPT_RC, engine: str = "analytic", **wanted: Any) -> tuple[End, End]:
+def pair(twin: Twin, *, kind: int = IBV_QPT_RC, **wanted: Any) -> tuple[End, End]:
     """Two connected ends on the first host and the last, alone in a new world of the twin."""
     names = twin.fabric.host_names
-    place.use(twin, engine=engine)  # type: ignore[arg-type]
+    world(twin)
     attr = {name: wanted.pop(name) for name in list(wanted) if hasattr(QPAttr(), name)}
     one, other = End(names[0], kind=kind, **wanted), End(names[-1], kind=kind, **wanted)
     if kind != IBV_QPT_UD:

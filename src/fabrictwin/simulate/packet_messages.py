@@ -149,7 +149,8 @@ class PacketMessages:
 
     def add_receives(self, pool: int, count: int) -> None:
         """As the Protocol says."""
-        self.network.machine.state.pool[self._pool(pool)] += count
+        at = self._pool(pool)  # which may make the array anew
+        self.network.machine.state.pool[at] += count
 
     # ------------------------------------------------------------------ messages
 

@@ -281,17 +281,17 @@ def ended(world: World, work: Work) -> None:
     """The wire says that a message has ended: acknowledged, refused, or of an unreliable service, sent."""
     qp = work.qp
     if not qp.reliable:
+        if work.arrived:
+            world.records.pop(work.message, None)
         if work.live:
-            # what is sent is sent: the program may use its buffer again
-            if work.data is None:
-                places = work.places
-                if work.epoch != qp.adapter.memory.epoch:
-                    checked = qp.adapter.memory.local_segments(work.segments, qp.domain, 0)
-                    places = checked if checked is not None else []
-                work.data = gather(places)
+            take_data(work)  # what is sent is sent: the program may use its buffer again
             _leave(qp, work)
             work.done = True
             retire(qp)
+        return
+    if not work.arrived and not work.refusal and work.opcode not in ANSWERED:
+        # an acknowledgement can overtake the bytes on their way into memory; what they meet there decides
+        work.acknowledged = True
         return
     world.records.pop(work.message, None)
     if not work.live or work.silent:
@@ -304,6 +304,23 @@ def ended(world: World, work: Work) -> None:
     work.done = True
     if qp.outstanding[0] is work:
         retire(qp)
+
+
+def take_data(work: Work) -> bytes:
+    """The bytes of an unreliable message, read when it leaves (or is there, should that be earlier)."""
+    if work.data is None:
+        places, memory = work.places, work.qp.adapter.memory
+        if work.epoch != memory.epoch:
+            places = memory.local_segments(work.segments, work.qp.domain, 0) or []
+        work.data = gather(places)
+    return work.data
+
+
+def lost(world: World, work: Work) -> None:
+    """An unreliable message is gone."""
+    work.arrived = True
+    if work.done or not work.live:
+        world.records.pop(work.message, None)
 
 
 def _leave(qp: QueuePair, work: Work) -> None:

@@ -90,6 +90,7 @@ def begin(world: World, work: Work) -> None:
 
 def arrive(world: World, work: Work) -> None:
     """A request is here whole."""
+    work.arrived = True
     qp = receiver(work)
     sender = work.qp
     if qp is None:
@@ -175,16 +176,19 @@ def queue_of(qp: QueuePair, work: Work) -> ReceiveQueue | None:
 
 def give_back(work: Work) -> None:
     """The session counted a receive that the message does not take after all."""
+    queue = queue_for(work)
+    if queue is not None and queue.pool == work.way.pool:
+        queue.give_back()
+
+
+def queue_for(work: Work) -> ReceiveQueue | None:
+    """The queue that a message under way will take its receive from."""
     target: Adapter = work.way.target
     if work.srqn:
-        shared = target.shared_receives.get(work.srqn)
-        if shared is not None:
-            shared.give_back()
-        return
+        return target.shared_receives.get(work.srqn)
     number = work.remote_qpn if work.vector is not None else work.qp.attributes.dest_qp_num
     qp = target.queue_pairs.get(number)
-    if qp is not None and qp.receives is not None and qp.receives.pool == work.way.pool:
-        qp.receives.give_back()
+    return None if qp is None else qp.receives
 
 
 def _nak(world: World, qp: QueuePair, work: Work, refusal: int) -> None:

@@ -11,6 +11,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from fabrictwin.verbs.abi.completions import ibv_wc_flags
+from fabrictwin.verbs.engine import requester
 from fabrictwin.verbs.engine import transitions as t
 from fabrictwin.verbs.engine.adapter import ROCE_V2
 from fabrictwin.verbs.engine.completions import LOC_LEN_ERR, LOC_PROT_ERR, WC
@@ -39,7 +40,8 @@ _GRH = int(ibv_wc_flags.IBV_WC_GRH)
 
 def arrive(world: World, work: Work) -> None:
     """A message of an unreliable service is here whole."""
-    del world.records[work.message]
+    requester.lost(world, work)  # of the wire there is no more to come but the sender's end
+    requester.take_data(work)
     qp = receiver(work)
     if qp is None:
         if work.counted:

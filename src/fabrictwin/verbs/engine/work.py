@@ -65,7 +65,9 @@ class Work:
     """A work request on its way: from the send queue to its completion."""
 
     __slots__ = (
+        "acknowledged",
         "address",
+        "arrived",
         "compare",
         "counted",
         "data",
@@ -130,6 +132,8 @@ class Work:
         self.status = 0
         self.refusal = 0  # what the receiver answers instead of an acknowledgement
         self.done = False
+        self.arrived = False
+        self.acknowledged = False  # before it is in the receiver's memory
         self.live = True  # its queue pair still waits for it
         self.silent = False  # the receiver does not answer
 

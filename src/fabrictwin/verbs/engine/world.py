@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fabrictwin.twin import Twin
     from fabrictwin.verbs.engine.queue_pair import QueuePair
 
+ENDLESS_RETRY = 7  # of rnr_retry
 Engine = Literal["packet", "analytic"]
 
 _BEGUN, _ARRIVED, _ENDED = int(EventKind.BEGUN), int(EventKind.ARRIVED), int(EventKind.ENDED)
@@ -127,6 +128,8 @@ class World:
         """Go to the next instant at which something happens, at most to `until_ps`. False: nothing did."""
         timers = self.timers
         limit = min(timers[0][0], until_ps) if timers else until_ps
+        if limit == FOREVER and self.records and self._stuck():
+            return False
         events = self.session.advance(limit)
         if not events:
             if not timers or timers[0][0] > until_ps:
@@ -143,12 +146,14 @@ class World:
             if type(record) is Work:
                 if kind == _ARRIVED:
                     (responder if record.qp.reliable else unreliable).arrive(self, record)
+                    if record.acknowledged:
+                        requester.ended(self, record)
                 elif kind == _ENDED:
                     requester.ended(self, record)
                 elif kind == _BEGUN:
                     responder.begin(self, record)
                 elif kind == _LOST:
-                    del records[message]
+                    requester.lost(self, record)
                 else:
                     requester.failed(self, record, int(kind))
             elif kind == _ARRIVED:
@@ -157,6 +162,18 @@ class World:
             elif kind != _ENDED:
                 del records[message]
                 requester.unanswered(self, record.work)  # type: ignore[union-attr]
+        return True
+
+    def _stuck(self) -> bool:
+        """Whether everything under way waits for a receive that nobody has posted, and will for ever."""
+        for record in self.records.values():
+            if type(record) is not Work or not record.counted or record.arrived or not record.qp.reliable:
+                return False
+            if record.qp.attributes.rnr_retry != ENDLESS_RETRY:
+                return False
+            queue = responder.queue_for(record)
+            if queue is None or queue.queue:
+                return False
         return True
 
     def run_until(self, done: Callable[[], Any]) -> bool:
