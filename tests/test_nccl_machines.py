@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 from clusters import blueprint
 
 from fabrictwin import catalog
+from fabrictwin.errors import ConfigError
 from fabrictwin.nccl.communicator import Algorithm, PathType, initialise
 from fabrictwin.nccl.detect import detect
 from fabrictwin.nccl.settings import read_settings
 from fabrictwin.nccl.system import Kind, LinkClass
+from fabrictwin.nccl.topology_xml import to_xml
 from fabrictwin.twin import Twin
 
 SHARP = read_settings({"NCCL_COLLNET_ENABLE": "1"})
@@ -79,3 +84,27 @@ def test_many_hosts_alike_are_searched_once() -> None:
     heads = comm.graphs[Algorithm.TREE].intra[:, 0, 0]
     inner = [(down[heads] != -1).sum(axis=1) > 1 for down in (first, second)]
     assert (inner[0] & inner[1]).sum() <= 2
+
+
+def test_a_rack_whose_machines_are_taken_apart() -> None:
+    twin = Twin(blueprint(1, "gb200-nvl72", switch="q3400", topology={"kind": "single-switch"}))
+    comm = initialise(twin, settings=read_settings({"NCCL_MNNVL_ENABLE": "0"}))
+    assert (comm.nodes, comm.ranks_per_node) == (18, 4)
+    assert comm.path(0, 3).type == PathType.NVL
+    assert comm.path(0, 4).type == PathType.NET
+    assert all(view.system.parts == 1 for view in comm.views)
+    assert (np.sort(comm.rings.order, axis=1) == np.arange(72)).all()
+
+
+def test_a_topology_file_stands_for_what_is_detected(tmp_path: Path) -> None:
+    twin = Twin(blueprint(2, "dgx-h100", switch="qm9700"))
+    system = detect(twin.fabric, 0)
+    slower = to_xml(system, link_gbps=20.6).replace("32.0 GT/s", "16.0 GT/s")
+    path = tmp_path / "topo.xml"
+    path.write_text(slower)
+    comm = initialise(twin, settings=read_settings({"NCCL_TOPO_FILE": str(path)}))
+    ring, before = comm.graphs[Algorithm.RING], initialise(twin).graphs[Algorithm.RING]
+    assert (ring.bw_inter, before.bw_inter) == (24.0, 48.0)
+    path.write_text(to_xml(detect(twin.fabric, 0, adapters=(0, 1)), link_gbps=20.6))
+    with pytest.raises(ConfigError, match=r"topo.xml NCCL_TOPO_FILE: got 8 GPUs and 2 adapters, expected 8 and 8"):
+        initialise(twin, settings=read_settings({"NCCL_TOPO_FILE": str(path)}))

@@ -19,7 +19,7 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.nccl import channels as counts
 from fabrictwin.nccl.connect import connect_trees, copied, nvls_trees, ring_order
-from fabrictwin.nccl.detect import detect
+from fabrictwin.nccl.detect import described, detect, machine_of, machines_of
 from fabrictwin.nccl.graph import I32, Algorithm, Graph, PathType, Pattern, Protocol
 from fabrictwin.nccl.host import HostView, Wanted
 from fabrictwin.nccl.network import IB, Failure, HostNetwork, failure, network_of, reducing_adapters
@@ -30,6 +30,8 @@ from fabrictwin.nccl.settings import Settings, read_settings
 from fabrictwin.nccl.system import Kind, System, restricted
 from fabrictwin.nccl.version import DEFAULT
 from fabrictwin.nccl.version import version as parse_version
+
+_MACHINES = 1 << 20  # more than an NVLink domain has
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,8 @@ def initialise(
     rules = Rules((release.major, release.minor))
     if settings is None:
         settings = read_settings({}, release=release)
-    host_of_node, node_of_rank, local_rank = _hosts_of(fabric, rank_node)
+    apart = not settings.mnnvl_enable or not rules.since(20)
+    host_of_node, node_of_rank, local_rank = _hosts_of(fabric, rank_node, apart=apart)
     nodes = len(host_of_node)
     causes = {host: twin.host_causes[host] for host in host_of_node.tolist() if host in twin.host_causes}
     networks = _networks(fabric, host_of_node, causes, settings)
@@ -306,9 +309,16 @@ def _rank_nodes(fabric: Fabric, ranks: int | Sequence[int] | I32 | None) -> I32:
     return nodes
 
 
-def _hosts_of(fabric: Fabric, rank_node: I32) -> tuple[I32, I32, I32]:
-    """(host of each node, node of each rank, its place there): hosts in the order in which ranks name them."""
-    host = fabric.node_host[rank_node]
+def _hosts_of(fabric: Fabric, rank_node: I32, *, apart: bool) -> tuple[I32, I32, I32]:
+    """(host of each node, node of each rank, its place there): hosts in the order in which ranks name them.
+
+    `apart` takes the machines of an NVLink domain for hosts by themselves.
+    """
+    host = fabric.node_host[rank_node].astype(np.int64)
+    if apart and any(len(set(machines_of(t.type).values())) > 1 for t in fabric.templates if t.type):
+        host = host * _MACHINES + np.array([machine_of(fabric, int(node)) for node in rank_node])
+    else:
+        host = host * _MACHINES
     distinct, first, inverse = np.unique(host, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     number = np.empty(len(order), np.int32)
@@ -318,7 +328,7 @@ def _hosts_of(fabric: Fabric, rank_node: I32) -> tuple[I32, I32, I32]:
     start = np.concatenate([[0], np.cumsum(np.bincount(node_of_rank))])
     local = np.empty(len(rank_node), np.int32)
     local[by_node] = np.arange(len(rank_node)) - start[node_of_rank[by_node]]
-    return distinct[order].astype(np.int32), node_of_rank.astype(np.int32), local
+    return (distinct[order] // _MACHINES).astype(np.int32), node_of_rank.astype(np.int32), local
 
 
 @lru_cache(maxsize=64)
@@ -326,7 +336,10 @@ def _searched(
     system: System, rules: Rules, policy: Policy, wanted: Wanted, gpus: frozenset[int], gdr: bool, link_gbps: float
 ) -> HostView:
     """One kind of host, searched once."""
-    return HostView(restricted(system, gpus=gpus, gdr=gdr), rules, policy, wanted, link_gbps=link_gbps)
+    alone = wanted.machines_apart
+    return HostView(
+        restricted(system, gpus=gpus, gdr=gdr, alone=alone), rules, policy, wanted, link_gbps=link_gbps
+    )
 
 
 def _views(
@@ -365,7 +378,15 @@ def _views(
             sharp = network.name == IB and bool(reducing)
             wanted = _wanted(gpus, len(rank_node), collnet=sharp, rules=rules, settings=settings)
             view = known[key] = _view(
-                fabric, host, gpus, network, reducing, rules=rules, policy=policy, wanted=wanted
+                fabric,
+                host,
+                gpus,
+                network,
+                reducing,
+                rules=rules,
+                policy=policy,
+                wanted=wanted,
+                file=settings.topo_file,
             )
         if id(view) not in number:
             number[id(view)] = len(views)
@@ -386,6 +407,7 @@ def _wanted(gpus: frozenset[int], ranks: int, *, collnet: bool, rules: Rules, se
     return Wanted(
         inter=len(gpus) < ranks,
         cross_nic=settings.cross_nic,
+        machines_apart=not settings.mnnvl_enable or not rules.since(20),
         nvls=bool(settings.nvls_enable) and len(gpus) >= rules.nvls_needs,
         collnet=collnet,
     )
@@ -397,6 +419,7 @@ def _view(
     gpus: frozenset[int],
     network: HostNetwork,
     reducing: frozenset[int],
+    file: str | None,
     *,
     rules: Rules,
     policy: Policy,
@@ -404,7 +427,8 @@ def _view(
 ) -> HostView:
     entry = catalog.gpu(fabric.templates[fabric.host_template[host]].gpu_type)
     link = catalog.nvlink(entry.nvlink).kernel_rate.value / 8e9 if entry.nvlink else 0.0
-    system = detect(fabric, host, adapters=network.adapters, sharp=reducing)
+    kind = described(fabric, host, file) if file else ""
+    system = detect(fabric, host, adapters=network.adapters, sharp=reducing, host_type=kind)
     return _searched(system, rules, policy, wanted, gpus, network.gpudirect, link)
 
 

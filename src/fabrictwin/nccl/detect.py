@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind
 from fabrictwin.nccl.system import Device, Kind, LinkClass, System, SystemBuilder
 
@@ -55,19 +57,60 @@ def _nominal(rate_bps: int) -> int:
     return rate_bps
 
 
+def machine_of(fabric: Fabric, node: int) -> int:
+    """Which machine of its NVLink domain a fabric node is in; 0 where its host is one machine."""
+    host = int(fabric.node_host[node])
+    template = fabric.templates[fabric.host_template[host]]
+    return machines_of(template.type).get(template.node_names[node - int(fabric.host_node_start[host])], 0)
+
+
+@cache
+def machines_of(host_type: str) -> dict[str, int]:
+    """The machine of each GPU of a catalog host, by name."""
+    count = len(catalog.host(host_type).nics)
+    system = system_of(host_type, (1.0,) * count, (False,) * count)
+    return {system.devices[g].name: system.devices[g].part for g in system.of(Kind.GPU)}
+
+
+def described(fabric: Fabric, host: int, file: str) -> str:
+    """The type of host that NCCL_TOPO_FILE describes, in place of what a host is. Raises ConfigError."""
+    from fabrictwin.cluster.nccl_host import host_of_xml
+    from fabrictwin.cluster.sections import NcclXml
+
+    real = catalog.host(fabric.templates[fabric.host_template[host]].type)
+    nvswitch = real.chips.get("nvswitch", "")
+    hints = NcclXml(file=file, gpu=real.gpu, nic=real.nics[0].type, cpu=real.chips["cpu"], nvswitch=nvswitch)
+    name = host_of_xml(hints, Path())
+    got, expected = catalog.host(name).nodes, real.nodes
+    if (got.gpu, got.nic) != (expected.gpu, expected.nic):
+        raise ConfigError(
+            f"got {got.gpu} GPUs and {got.nic} adapters, expected {expected.gpu} and {expected.nic}: what "
+            f"{fabric.host_names[host]} has",
+            file=file,
+            key="NCCL_TOPO_FILE",
+        )
+    return name
+
+
 def detect(
-    fabric: Fabric, host: int, *, adapters: Collection[int] | None = None, sharp: Collection[int] = ()
+    fabric: Fabric,
+    host: int,
+    *,
+    adapters: Collection[int] | None = None,
+    sharp: Collection[int] = (),
+    host_type: str = "",
 ) -> System:
     """The system of one host, with those of its adapters (by number there) that NCCL takes, or all.
 
-    `sharp` are adapters (of the fabric) that reach switches which reduce. Raises ConfigError.
+    `sharp` are adapters (of the fabric) that reach switches which reduce; `host_type` is what to take the host
+    for, where not for what it is. Raises ConfigError.
     """
     template = fabric.templates[fabric.host_template[host]]
     first = int(np.searchsorted(fabric.nic_node, fabric.host_node_start[host]))
     count = len(template.nics)
     taken = range(count) if adapters is None else adapters
     ports = tuple(adapter_gbps(fabric, first + k) if k in taken else 0.0 for k in range(count))
-    return system_of(template.type, ports, tuple(first + k in sharp for k in range(count)))
+    return system_of(host_type or template.type, ports, tuple(first + k in sharp for k in range(count)))
 
 
 @cache

@@ -24,6 +24,7 @@ class Wanted:
     cross_nic: int
     nvls: bool
     collnet: bool
+    machines_apart: bool = False  # the machines of an NVLink domain are hosts by themselves
 
 
 class HostView:

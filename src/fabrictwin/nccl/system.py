@@ -102,7 +102,7 @@ class System:
     @cached_property
     def parts(self) -> int:
         """How many machines it spans."""
-        return len({device.part for device in self.devices})
+        return len({self.devices[cpu].part for cpu in self.of(Kind.CPU)})
 
 
 @dataclass
@@ -186,9 +186,18 @@ class SystemBuilder:
                 self._up_last(edge.to, device)
 
 
-def restricted(system: System, *, gpus: frozenset[int], gdr: bool) -> System:
-    """The system with only some of its GPUs (by index), and GPUDirect RDMA only where the host has it."""
-    keep = [i for i, device in enumerate(system.devices) if device.kind != Kind.GPU or device.index in gpus]
+def restricted(system: System, *, gpus: frozenset[int], gdr: bool, alone: bool = False) -> System:
+    """The system with only some of its GPUs (by index), and GPUDirect RDMA only where the host has it.
+
+    `alone` leaves out machines that none of these GPUs is in.
+    """
+    parts = {d.part for d in system.devices if d.kind == Kind.GPU and d.index in gpus}
+    keep = [
+        i
+        for i, device in enumerate(system.devices)
+        if (device.kind != Kind.GPU or device.index in gpus)
+        and (not alone or device.kind == Kind.NVS or device.part in parts)
+    ]
     number = {old: new for new, old in enumerate(keep)}
     devices = tuple(
         replace(system.devices[i], gdr=system.devices[i].gdr and gdr)
