@@ -333,6 +333,37 @@ def test_what_happens_in_the_middle_of_a_sweep_happens_at_its_time():
     assert broken_pairs(run, down, lft) == 0
 
 
+def test_a_run_tells_only_of_what_it_lived_to_see(calm):
+    """The manager works ahead: its sweep after a cut ends after the run, and so does what breaks meanwhile."""
+    early = calm.end_ps - 100 * US
+    run = Run(((early, "cut leaf-1/5"), (early + 300 * US, "off spine-3"))).go()
+    (incident,) = run.incidents
+    assert incident.what == "cut leaf-1/5, off spine-3"
+    assert incident.broken_paths > 0
+    assert incident.entries
+    (outage,) = run.run.outages
+    assert (outage.what, outage.at_ps) == ("cut leaf-1/5", early)
+    assert 0 < outage.noticed_ps - early < 22 * US
+    assert (outage.settled_ps, outage.outage_ps, outage.broken_paths, outage.entries) == (NONE, NONE, 0, ())
+
+
+def test_the_entries_that_a_run_tells_of_are_those_between_its_tables(cut):
+    (outage,) = cut.run.outages
+    now, before = routes_of(cut.management.state), cut.before
+    rows, lids = np.nonzero(now.lft != before.lft)
+    assert len(outage.entries) == len(rows) > 0
+    fabric = cut.twin.fabric
+    told = {(e.switch, e.before, e.after) for e in outage.entries}
+    assert told == {
+        (
+            fabric.node_name(int(before.switches.row_node[row])),
+            int(before.lft[row, lid]),
+            int(now.lft[row, lid]),
+        )
+        for row, lid in zip(rows, lids, strict=True)
+    }
+
+
 def test_the_same_run_twice_is_the_same():
     lines = ((200 * US, "cut leaf-0/5"), (900 * US, "off spine-2"), (3 * MS, "on spine-2"))
     one, two = (Run(lines, size=64 * MIB).go() for _ in range(2))

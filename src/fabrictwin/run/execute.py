@@ -316,7 +316,7 @@ def predict(
 def _management(twin: Twin, run: ManagedRun) -> Management:
     assert twin.management is not None
     sweeps = tuple(one.reports[0] for one in twin.management.managers)
-    return Management(sweeps, run.outages, run.origin_ps)
+    return Management(sweeps, run.outages, run.origin_ps + run.end_ps)
 
 
 def reference(compare: Compare) -> Reference:

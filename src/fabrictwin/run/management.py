@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,12 +13,12 @@ from fabrictwin.cluster.names import split_jack
 from fabrictwin.cluster.sections import GeneratedCluster
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError, did_you_mean
-from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.options import DATA_VLS, Options, parse_guid
 from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.manager import SweepReport
 from fabrictwin.subnet.manager.transport import MadTiming
-from fabrictwin.subnet.rehearsal import incident_data
+from fabrictwin.subnet.rehearsal import MOST_ENTRIES
 from fabrictwin.twin.managed import ManagedRun, Outage
 from fabrictwin.twin.twin import Twin
 
@@ -86,7 +86,7 @@ class Management:
 
     sweeps: tuple[SweepReport, ...]
     outages: tuple[Outage, ...]
-    origin_ps: int  # the managers' time when the job began
+    end_ps: int  # the managers' time when the job ended
 
     def data(self) -> dict[str, Any]:
         """As in summary.json; times after the job's start."""
@@ -95,15 +95,30 @@ class Management:
             "subnets": len(self.sweeps),
             "first_sweep_ps": max(sweep.ended_ps - sweep.started_ps for sweep in self.sweeps),
             "findings": [str(f) for sweep in self.sweeps for f in sweep.findings],
-            "events": [
-                {
-                    **incident_data(outage.incident, from_ps=self.origin_ps),
-                    "packets_lost": outage.lost,
-                    "packets_retransmitted": outage.retransmitted,
-                }
-                for outage in self.outages
-            ],
+            "events": [_event(outage, self.end_ps) for outage in self.outages],
         }
+
+
+def _event(one: Outage, end_ps: int) -> dict[str, Any]:
+    def known(time_ps: int) -> int | None:
+        return None if time_ps == NONE else time_ps
+
+    sweeps = [sweep for sweep in one.incident.sweeps if sweep.ended_ps <= end_ps]
+    return {
+        "what": one.what,
+        "at_ps": one.at_ps,
+        "noticed_ps": known(one.noticed_ps),
+        "settled_ps": known(one.settled_ps),
+        "broken_paths": one.broken_paths,
+        "outage_ps": known(one.outage_ps),
+        "table_entries_changed": len(one.entries),
+        "entries": [asdict(entry) for entry in one.entries[:MOST_ENTRIES]],
+        "gone": [name for sweep in sweeps for name in sweep.gone],
+        "arrived": [name for sweep in sweeps for name in sweep.arrived],
+        "findings": [str(finding) for sweep in sweeps[-1:] for finding in sweep.findings],
+        "packets_lost": one.lost,
+        "packets_retransmitted": one.retransmitted,
+    }
 
 
 def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None:

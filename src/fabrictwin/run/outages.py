@@ -12,7 +12,17 @@ MOST_ENTRIES = 5
 
 
 def _when(time_ps: int | None) -> str:
-    return "not" if time_ps is None else ("0 s" if time_ps == 0 else format_time(time_ps))
+    return "0 s" if time_ps == 0 else format_time(time_ps or 0)
+
+
+def _course(event: dict[str, Any]) -> str:
+    """When the manager heard of it, and when it was done."""
+    noticed, settled = event["noticed_ps"], event["settled_ps"]
+    if noticed is None:
+        return "nobody had noticed when the job ended"
+    if settled is None:
+        return f"noticed at {_when(noticed)}, not settled when the job ended"
+    return f"noticed at {_when(noticed)}, settled at {_when(settled)}"
 
 
 def _path(entry: dict[str, Any]) -> str:
@@ -41,8 +51,7 @@ def outage_lines(managed: dict[str, Any]) -> list[str]:
     lines += [f"    found {finding}" for finding in managed["findings"]]
     for event in managed["events"]:
         lines += [
-            f"    {event['what']} at {_when(event['at_ps'])}: noticed at {_when(event['noticed_ps'])}, "
-            f"settled at {_when(event['settled_ps'])}",
+            f"    {event['what']} at {_when(event['at_ps'])}: {_course(event)}",
             f"      {_broken(event)}; {_packets(event)}",
             f"      {event['table_entries_changed']:,} table entries changed",
         ]
@@ -53,15 +62,17 @@ def outage_lines(managed: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _cell(time_ps: int | None) -> str:
+    return f'<td class="n">{"–" if time_ps is None else escape(_when(time_ps))}</td>'
+
+
 def outage_section(managed: dict[str, Any] | None) -> str:
     """The report's section; empty where no manager was at work or nothing broke."""
     if managed is None or not managed["events"]:
         return ""
     rows = "".join(
         f'<tr><td class="name">{escape(event["what"])}</td>'
-        + "".join(
-            f'<td class="n">{escape(_when(event[key]))}</td>' for key in ("at_ps", "noticed_ps", "settled_ps")
-        )
+        + "".join(_cell(event[key]) for key in ("at_ps", "noticed_ps", "settled_ps"))
         + f'<td class="n">{event["broken_paths"]:,}</td>'
         f'<td class="n">{escape("none" if event["outage_ps"] is None else format_time(event["outage_ps"]))}</td>'
         + "".join(

@@ -310,15 +310,19 @@ class ManagedFabric:
                 plane.before.setdefault((m, lid), old)
 
     def entries(self, before: dict[tuple[int, int], int]) -> list[Entry]:
-        """Those of some entries that are others now, by name."""
+        """Those of some entries, by (managed node, LID), that are others now."""
+        state = self.state
+        return self.named({key: (old, int(state.lft[state.row[key[0]], key[1]])) for key, old in before.items()})
+
+    def named(self, changed: dict[tuple[int, int], tuple[int, int]]) -> list[Entry]:
+        """Entries by (managed node, LID) with their ports before and after: those that differ, by name."""
         state = self.state
         owner: dict[tuple[int, int], str] = {}
         for m, node in enumerate(state.fabric_node):
             if state.lid(state.end_slot(m)):
                 owner[state.plane_of(m), state.lid(state.end_slot(m))] = state.fabric.node_name(int(node))
         found = []
-        for (m, lid), old in sorted(before.items()):
-            new = int(state.lft[state.row[m], lid])
+        for (m, lid), (old, new) in sorted(changed.items()):
             if new != old:
                 name = owner.get((state.plane_of(m), lid), f"LID {lid}")
                 found.append(Entry(state.fabric.node_name(int(state.fabric_node[m])), name, old, new))

@@ -179,19 +179,19 @@ def as_json(rehearsal: Rehearsal, first: list[SweepReport], events: list[Inciden
     }
 
 
-def incident_data(one: Incident, *, from_ps: int = 0) -> dict[str, Any]:
-    """An incident as plain data. Times in picoseconds after `from_ps`; null for what did not happen."""
+def incident_data(one: Incident) -> dict[str, Any]:
+    """An incident as plain data. Times in picoseconds; null for what did not happen."""
 
-    def after(time_ps: int) -> int | None:
-        return None if time_ps == NONE else time_ps - from_ps
+    def known(time_ps: int) -> int | None:
+        return None if time_ps == NONE else time_ps
 
     return {
         "what": one.what,
-        "at_ps": after(one.at_ps),
-        "noticed_ps": after(one.noticed_ps),
-        "settled_ps": after(one.settled_ps),
+        "at_ps": known(one.at_ps),
+        "noticed_ps": known(one.noticed_ps),
+        "settled_ps": known(one.settled_ps),
         "broken_paths": one.broken_paths,
-        "outage_ps": None if one.outage_ps == NONE else one.outage_ps,
+        "outage_ps": known(one.outage_ps),
         "table_entries_changed": len(one.entries),
         "entries": [asdict(entry) for entry in one.entries[:MOST_ENTRIES]],
         "gone": [name for sweep in one.sweeps for name in sweep.gone],

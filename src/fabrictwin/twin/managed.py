@@ -16,19 +16,38 @@ from itertools import count
 import numpy as np
 
 from fabrictwin.errors import InvariantError, SimulatedError
-from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.simulate.packet import PacketSession
 from fabrictwin.simulate.packet_network import LinkFault
 from fabrictwin.simulate.session import Change, LinkChange, Session, TableChange, TimedChange
-from fabrictwin.subnet.managed import NEVER, Effect, Incident, LinkEffect, ManagedFabric, TableEffect
+from fabrictwin.subnet.agents.state import NO_PORT
+from fabrictwin.subnet.managed import (
+    NEVER,
+    Effect,
+    Entry,
+    Incident,
+    LinkEffect,
+    ManagedFabric,
+    TableEffect,
+)
 
 
 @dataclass(frozen=True)
 class Outage:
-    """An incident, and what became of data from then to the next incident or the end of the run."""
+    """An incident as far as the run lived to see it; times after the run's start, NONE for what it did not see.
+
+    The manager works ahead of the run, so the incident itself may know of more.
+    """
 
     incident: Incident
-    lost: int | None  # data packets; None where the fidelity knows no packets
+    what: str
+    at_ps: int
+    noticed_ps: int
+    settled_ps: int
+    broken_paths: int  # by sweeps that ended before the run did
+    outage_ps: int  # NONE where nothing broke, or nothing was mended
+    entries: tuple[Entry, ...]
+    lost: int | None  # data packets until the next incident or the end; None where the fidelity knows none
     retransmitted: int | None
 
 
@@ -49,9 +68,13 @@ class ManagedRun:
         self._known = len(managed.incidents)
         self._rate: dict[int, int | None] = dict(rates or {})
         self._down: set[int] = set()
-        self._queue: list[tuple[int, int, TimedChange | Effect]] = []
+        self._queue: list[tuple[int, int, TimedChange | Effect, int]] = []
         self._sequence = count()
         self._losses: list[tuple[int, int] | None] = []  # when each incident began
+        self._held = managed.state.lft.copy()
+        self._entries: dict[tuple[int, int], int] = {}  # by (managed node, LID) those that the run has seen change
+        self._changed: list[dict[tuple[int, int], tuple[int, int]]] = []  # of each incident
+        self.end_ps = NEVER  # when the run ended, after its start
         self._row = np.full(fabric.nodes, -1, np.int64)
         self._row[fabric.switch_nodes] = np.arange(len(fabric.switch_nodes))
 
@@ -62,14 +85,31 @@ class ManagedRun:
     @property
     def outages(self) -> tuple[Outage, ...]:
         """What happened so far, in order."""
-        found = []
-        for i, incident in enumerate(self.managed.incidents[self._known :]):
-            before, after = self._losses[i], self._losses[i + 1]
-            if before is None or after is None:
-                found.append(Outage(incident, None, None))
-            else:
-                found.append(Outage(incident, after[0] - before[0], after[1] - before[1]))
-        return tuple(found)
+        end = self.origin_ps + self.end_ps
+        return tuple(self._outage(i, end) for i in range(len(self._changed)))
+
+    def _outage(self, i: int, end_ps: int) -> Outage:
+        one = self.managed.incidents[self._known + i]
+        before, after = self._losses[i], self._losses[i + 1]
+        lost = None if before is None or after is None else (after[0] - before[0], after[1] - before[1])
+        sweeps = [sweep.rerouting for sweep in one.sweeps if sweep.ended_ps <= end_ps and sweep.rerouting]
+        mended = max((sweep.repaired_ps for sweep in sweeps), default=NONE)
+
+        def seen(time_ps: int) -> int:
+            return time_ps - self.origin_ps if NONE < time_ps <= end_ps else NONE
+
+        return Outage(
+            incident=one,
+            what=", ".join(text for at, text in one.happened if at <= end_ps),
+            at_ps=one.at_ps - self.origin_ps,
+            noticed_ps=seen(one.noticed_ps),
+            settled_ps=seen(one.settled_ps),
+            broken_paths=sum(sweep.broken_paths for sweep in sweeps),
+            outage_ps=mended - one.at_ps if one.at_ps < mended <= end_ps else NONE,
+            entries=tuple(self.managed.named(self._changed[i])),
+            lost=None if lost is None else lost[0],
+            retransmitted=None if lost is None else lost[1],
+        )
 
     def drive(self, session: Session, began: int, operations: int) -> None:
         """Run a session to its end; `began` is its time when the run began. Raises SimulatedError."""
@@ -94,6 +134,7 @@ class ManagedRun:
                     raise
                 raise SimulatedError("link down", "a job that waits for it", str(error)) from None
         self._losses.append(_losses(session))
+        self.end_ps = int(session.ended_ps().max(initial=0)) - began
 
     def _advance(self, session: Session, began: int, operations: int) -> bool:
         """Advance as long as anything is to change; whether operations are left then."""
@@ -109,14 +150,19 @@ class ManagedRun:
                 return False
             if self._queue and self._queue[0][0] <= due:
                 while self._queue and self._queue[0][0] == at:
-                    session.change(self._change(heapq.heappop(self._queue)[2]))
+                    _, _, change, incident = heapq.heappop(self._queue)
+                    session.change(self._change(change, incident))
             else:
                 known, losses = len(self.managed.incidents), _losses(session)
-                self._take(self.managed.step(), coalesce=session.fidelity != "packet")
-                self._losses += [losses] * (len(self.managed.incidents) - known)
+                effects = self.managed.step()
+                opened = len(self.managed.incidents) - known
+                self._losses += [losses] * opened
+                self._changed += [{} for _ in range(opened)]
+                self._take(effects, coalesce=session.fidelity != "packet")
 
     def _push(self, time_ps: int, change: TimedChange | Effect) -> None:
-        heapq.heappush(self._queue, (time_ps, next(self._sequence), change))
+        # what is set late is the last incident's doing
+        heapq.heappush(self._queue, (time_ps, next(self._sequence), change, len(self._changed) - 1))
 
     def _take(self, effects: list[Effect], *, coalesce: bool) -> None:
         """Effects to come. Flows look up whole paths: for them entries of a sweep change together, at the last."""
@@ -125,9 +171,23 @@ class ManagedRun:
             late = coalesce and isinstance(effect, TableEffect)
             self._push((last if late else effect.time_ps) - self.origin_ps, effect)
 
-    def _change(self, what: TimedChange | Effect) -> Change:
+    def _note(self, effect: TableEffect, incident: int) -> None:
+        """The run sees entries change."""
+        state = self.managed.state
+        m = int(state.managed[effect.node])
+        for lid, port in zip(effect.lid.tolist(), effect.port.tolist(), strict=True):
+            key = (m, lid)
+            held = int(self._held[state.row[m], lid]) if lid < self._held.shape[1] else NO_PORT
+            before = self._entries.get(key, held)
+            first = self._changed[incident].get(key, (before, 0))[0]
+            self._changed[incident][key] = first, port
+            self._entries[key] = port
+
+    def _change(self, what: TimedChange | Effect, incident: int) -> Change:
         """What the session is told. A link that is down stays down, whatever its rate would be."""
         if isinstance(what, TableEffect):
+            if incident != NONE:
+                self._note(what, incident)
             rows = np.full(len(what.lid), self._row[what.node], np.int64)
             return TableChange(rows, what.lid, what.port)
         if isinstance(what, LinkEffect):
