@@ -59,7 +59,7 @@ class Up:
 
     def __enter__(self) -> Up:
         self._thread.start()
-        assert self._serving.wait(120)
+        assert self._serving.wait(900)
         return self
 
     def _said(self, line: str) -> None:
