@@ -27,6 +27,7 @@ COMMANDS = {
     "validate": "Hold predictions against published measurements.",
     "topology": "Show, import or export a cluster.",
     "compare": "Which fabric for this job: InfiniBand, RoCE or plain Ethernet.",
+    "claims": "Common statements about these technologies, tested.",
     "jitter": "What unevenness costs a job, by size and by source.",
     "cost": "The bill of materials, and what a cluster and its job cost.",
     "nccl-tests": "all_reduce_perf and its kin: nccl-tests on a cluster.",

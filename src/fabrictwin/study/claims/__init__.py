@@ -1,0 +1,1 @@
+"""Common statements about these technologies, each tested on the twin."""
