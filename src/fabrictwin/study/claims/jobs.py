@@ -127,7 +127,7 @@ def a100_memory() -> Claim:
 def distance() -> Claim:
     """The same job with its switches farther and farther apart."""
     job = {"parallel": {"tp": 8}, "micro_batches": 4, "precision": "bf16"}
-    shape = {"kind": "rail-optimised", "tiers": 3, "pods": 2}
+    shape = {"kind": "fat-tree", "tiers": 3, "leaf_down": 16, "leaves": 2}
     figures, steps = [], {}
     for sites in (2, 8):
         hosts = 4 * sites
