@@ -21,6 +21,7 @@ from fabrictwin.units import format_time
 
 MESSAGE = 64 << 20
 INCAST = 8 << 20
+CROWD = 7  # hosts that send to one: with it, as many as one switch joins
 
 
 def _program(pairs: np.ndarray, size: int, ranks: int) -> Program:
@@ -60,8 +61,8 @@ def lost_packet() -> Claim:
     for name, options in (("go-back-N", back), ("selective repeat", selective)):
         for loss in rates:
             rows[name, loss] = _goodput(where, options, loss / bits)
-    crowd = twin(spec(9, network="ethernet"))
-    pairs = np.array([[i, 0] for i in range(1, 9)])
+    crowd = twin(spec(CROWD + 1, network="ethernet"))
+    pairs = np.array([[i, 0] for i in range(1, CROWD + 1)])
     incast = {}
     for name, options in (
         ("no flow control, 4 MiB of buffer", PacketOptions(control="none", lossless=False, buffer_bytes=4 << 20)),
@@ -69,10 +70,10 @@ def lost_packet() -> Claim:
         ("PFC and DCQCN", PacketOptions(control="dcqcn", lossless=True, buffer_bytes=4 << 20)),
     ):
         session = crowd.session("packet", options)
-        trace = play(_program(pairs, INCAST, 9), _nodes(crowd), session)
+        trace = play(_program(pairs, INCAST, CROWD + 1), _nodes(crowd), session)
         incast[name] = (trace.end_ps, 0 if trace.counters.drops is None else int(trace.counters.drops.sum()))
-    ib = twin(spec(9))
-    trace = play(_program(pairs, INCAST, 9), _nodes(ib), ib.session("packet", PacketOptions()))
+    ib = twin(spec(CROWD + 1))
+    trace = play(_program(pairs, INCAST, CROWD + 1), _nodes(ib), ib.session("packet", PacketOptions()))
     incast["InfiniBand credits"] = (
         trace.end_ps,
         0 if trace.counters.drops is None else int(trace.counters.drops.sum()),
@@ -86,14 +87,14 @@ def lost_packet() -> Claim:
         statement="A single lost packet collapses RoCE throughput; PFC and ECN prevent it; credits make InfiniBand "
         "lossless.",
         experiment=f"One message of {MESSAGE >> 20} MiB at 400 Gb/s over links that spoil packets at a rate; {INCAST >> 20} "
-        "MiB from each of 8 hosts to one.",
+        f"MiB from each of {CROWD} hosts to one.",
         figures=(
             *(
                 (f"{name}, {loss:g} of packets lost", f"{rate:.4g} Gb/s, {again:,} sent again")
                 for (name, loss), (rate, again) in rows.items()
             ),
             *(
-                (f"8 to 1, {name}", f"{format_time(ps)}, {drops:,} dropped")
+                (f"{CROWD} to 1, {name}", f"{format_time(ps)}, {drops:,} dropped")
                 for name, (ps, drops) in incast.items()
             ),
         ),
