@@ -174,3 +174,23 @@ def test_an_intel_root_complex_costs_a_fifth() -> None:
         return found.bw_intra * found.count
 
     assert (speed("AuthenticAMD"), speed("GenuineIntel")) == (12.0, 10.0)
+
+
+def test_two_groups_of_nvlinked_gpus_get_two_rings_at_least() -> None:
+    # pairs on two sockets: from 2.26 on one fast ring gives way to two
+    build = SystemBuilder()
+    cpus = [build.add(Device(Kind.CPU, f"cpu{i}", index=i, arch="x86_64", vendor="GenuineIntel")) for i in (0, 1)]
+    gpus = [build.add(Device(Kind.GPU, f"gpu{i}", index=i, capability=80)) for i in range(4)]
+    for i, gpu in enumerate(gpus):
+        build.connect(gpu, cpus[i // 2], LinkClass.PCI, 24.0)
+    build.connect(gpus[0], gpus[1], LinkClass.NVL, 80.0)
+    build.connect(gpus[2], gpus[3], LinkClass.NVL, 80.0)
+    build.connect_cpus(dict.fromkeys(cpus, 20.0))
+    system = build.build()
+
+    def rings(minor: int) -> int:
+        table = PathTable(system, Rules((2, minor)), Policy())
+        search = Search(table, inter=False)
+        return Relaxation(search, Pattern.RING, least=1, most=16, cross_nic=2, collnet=False).run().count
+
+    assert (rings(25), rings(26)) == (1, 2)

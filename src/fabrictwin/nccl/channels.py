@@ -12,6 +12,7 @@ from fabrictwin.fabric.fabric import NONE
 from fabrictwin.nccl.graph import Algorithm, Graph, PathType
 from fabrictwin.nccl.host import HostView
 from fabrictwin.nccl.rules import Rules
+from fabrictwin.nccl.settings import Settings
 from fabrictwin.nccl.system import LinkClass
 
 _NVLS_HOPPER, _NVLS_BLACKWELL, _NVLS_BLACKWELL_ONE_DOMAIN = 16, 32, 24
@@ -119,3 +120,21 @@ def _remote(view: HostView, gpu: int, rules: Rules, limits: Limits, *, count: in
 
 def _power_up(value: int) -> int:
     return 1 << (value - 1).bit_length()
+
+
+def _first_set(*values: int | None, default: int) -> int:
+    return next((value for value in values if value is not None), default)
+
+
+def limits_of(settings: Settings, rules: Rules) -> Limits:
+    most = rules.max_channels
+    least_set = _first_set(settings.min_nchannels, settings.min_nrings, default=0)
+    most_set = _first_set(settings.max_nchannels, settings.max_nrings, default=most)
+    return Limits(
+        least=max(0, least_set, settings.min_ctas or 0),
+        most=max(1, min(most, most_set, settings.max_ctas or most)),
+        least_p2p=settings.min_p2p_nchannels,
+        most_p2p=min(most, settings.max_p2p_nchannels),
+        nvls=settings.nvls_nchannels,
+        per_net_peer=settings.nchannels_per_net_peer,
+    )

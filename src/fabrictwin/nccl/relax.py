@@ -43,6 +43,8 @@ class Relaxation:
         if not self.inter and pattern == Pattern.NVLS:
             most = min(most, len(self.gpus))
             least = most
+        if pattern == Pattern.RING and most >= 2 and least == 1 and self.rules.since(26) and self._two_domains():
+            least = 2  # trees do better between them, and need two channels
         self._types()
         self.found = Channels(
             pattern=pattern,
@@ -56,6 +58,16 @@ class Relaxation:
             most=most,
             collnet=collnet,
         )
+
+    def _two_domains(self) -> bool:
+        """Whether NVLink joins the GPUs into two groups, with something slower in between."""
+        domain = {gpu: gpu for gpu in self.gpus}
+        for i, gpu in enumerate(self.gpus):
+            for other in self.gpus[i + 1 :]:
+                if self.search.table(gpu, other).type == PathType.NVL:
+                    domain[other] = domain[gpu]
+        sizes = [list(domain.values()).count(gpu) for gpu in self.gpus]
+        return sum(size > 1 for size in sizes) == 2
 
     def _types(self) -> None:
         """Nearest and farthest paths worth asking for."""
