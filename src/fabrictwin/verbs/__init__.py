@@ -7,7 +7,8 @@ pyverbs names them.
 
 from __future__ import annotations
 
+from fabrictwin.verbs.connecting import connect
 from fabrictwin.verbs.installing import install, uninstall
 from fabrictwin.verbs.place import use, world
 
-__all__ = ["install", "uninstall", "use", "world"]
+__all__ = ["connect", "install", "uninstall", "use", "world"]

@@ -398,10 +398,11 @@ def retire(qp: QueuePair, again: bool = True) -> None:
             qp.complete_send(work, 0)
             if qp.state == t.ERR:
                 return  # its completion queue has overrun
-    if qp.pending and again:
+    if qp.state == t.SQD:
+        if not outstanding:
+            qp.note_drained()
+    elif qp.pending and again:
         progress(qp)
-    elif qp.state == t.SQD and not outstanding:
-        qp.note_drained()
 
 
 def _fail(qp: QueuePair, work: Work) -> None:

@@ -1,0 +1,21 @@
+"""`fabrictwin ibv_devinfo`: a host's RDMA devices as ibv_devinfo prints them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(help="RDMA devices of a host, as ibv_devinfo prints them.")
+
+
+@app.command()
+def ibv_devinfo(
+    cluster: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
+    host: str | None = typer.Option(None, metavar="NAME", help="Whose devices; otherwise the first host's."),
+    device: str | None = typer.Option(None, "--device", "-d", metavar="NAME", help="One device, such as mlx5_0."),
+) -> None:
+    """RDMA devices of a host, as ibv_devinfo prints them."""
+    from fabrictwin.verbs import face
+
+    typer.echo(face.ibv_devinfo(face.pick(face.open_world(cluster), host, device)))
