@@ -370,6 +370,10 @@ class Nic(Entry):
     dma_write: Figure[Duration]
     max_outstanding_reads: Figure[Count]
     mtu: Figure[Size]
+    transport: Literal["verbs", "srd"] = (
+        "verbs"  # srd: packets sprayed over paths, delivered out of order, no pauses
+    )
+    spray_paths: Figure[Count] | None = None
 
 
 class VerbsDevice(Entry):

@@ -15,7 +15,20 @@ from fabrictwin.errors import did_you_mean
 from fabrictwin.units import Raw, parse_rate
 
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(.*?)\s*\Z")
-_NOUNS = ("links", "ports", "lanes", "SMs", "reads", "GPUs", "dimensions", "tokens", "objects", "entries")
+_NOUNS = (
+    "links",
+    "ports",
+    "lanes",
+    "SMs",
+    "reads",
+    "GPUs",
+    "dimensions",
+    "tokens",
+    "objects",
+    "entries",
+    "paths",
+    "cores",
+)
 _PREFIX = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 

@@ -85,3 +85,36 @@ def jitter(
         typer.echo(json.dumps(published.as_data(found, stragglers), indent=2))
     else:
         typer.echo(published.as_text(found, stragglers), nl=False)
+
+
+@app.command()
+def collectives(
+    fidelity: Fidelity = typer.Option(Fidelity.analytic, help="How closely to simulate."),
+    match: str = typer.Option("", metavar="TEXT", help="Only series whose name or hardware contains this."),
+    leave_out: str = typer.Option(
+        "", "--leave-out", metavar="HARDWARE", help="As if nothing had been fitted to this hardware."
+    ),
+    every: bool = typer.Option(False, "--rows", help="Print every size of every series."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON: every row and assumption."),
+    data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
+) -> None:
+    """Every measured series of nccl-tests with the twin's time beside it, and the errors by regime."""
+    from fabrictwin.errors import ConfigError
+    from fabrictwin.run.progress import Progress
+    from fabrictwin.validation.collectives import TABLE, judge, read_published
+    from fabrictwin.validation.collectives_text import as_json as to_json
+    from fabrictwin.validation.collectives_text import as_text
+    from fabrictwin.validation.data import find_data
+
+    published = read_published(find_data(data, TABLE))
+    names = [n for n, s in published.series.items() if match.lower() in f"{n} {s.hardware}".lower()]
+    if not names:
+        raise ConfigError(f"got {match!r}, expected part of a series' or hardware's name", key="--match")
+    with Progress() as progress:
+        outcomes = judge(
+            published, names=names, fidelity=fidelity.value, leave_out=leave_out, stage=progress.stage
+        )
+    if as_json:
+        typer.echo(to_json(outcomes, fidelity.value, leave_out), nl=False)
+    else:
+        typer.echo(as_text(outcomes, fidelity.value, leave_out, every=every), nl=False)

@@ -119,6 +119,11 @@ def adapter_rate(nic: str, technology: Technology) -> int:
     """Data rate of a catalog adapter's port, in bits per second."""
     entry = catalog.nic(nic)
     if technology == "infiniband":
+        if not entry.infiniband:
+            raise ConfigError(
+                f"got infiniband with {nic}, which speaks Ethernet alone, expected ethernet",
+                key="cluster.network.technology",
+            )
         return catalog.infiniband_rate(entry.infiniband, 4)
     return catalog.ethernet_rate(entry.ethernet)
 

@@ -8,13 +8,16 @@ was fitted to. Where nothing was fitted, NCCL's constants stand, less what the t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 import yaml
 
+from fabrictwin import catalog
+from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.nccl.communicator import Communicator
 from fabrictwin.nccl.graph import Algorithm, Protocol
 from fabrictwin.units import PS_PER_US
@@ -110,11 +113,27 @@ class Calibration:
 
     inside: dict[str, Inside]
     between: dict[str, Between]
-    fitted_to: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def of(self, communicator: Communicator) -> Costs:
         """What holds for a communicator."""
-        return Costs(self.inside[machine_of(communicator)], self.between[network_of(communicator)])
+        machine = machine_of(communicator)
+        pair = f"{network_of(communicator)}-{machine}"
+        return Costs(self.inside[machine], self.between.get(pair, self.between["default"]))
+
+    def without(self, sections: tuple[str, ...]) -> Calibration:
+        """As if nothing had been fitted for these sections: they get the median of the others', by figure."""
+        return Calibration(_without(self.inside, sections), _without(self.between, sections))
+
+
+def _without(entries: dict[str, Any], sections: tuple[str, ...]) -> dict[str, Any]:
+    others = [entry for name, entry in entries.items() if name not in (*sections, "default")]
+    base = entries["default"]
+    fitted = [entry for entry in others if entry != base] or [base]
+    middle = replace(
+        base,
+        **{f.name: np.median([getattr(entry, f.name) for entry in fitted], axis=0).tolist() for f in fields(base)},
+    )
+    return {name: middle if name in sections else entry for name, entry in entries.items()}
 
 
 def machine_of(communicator: Communicator) -> str:
@@ -130,7 +149,13 @@ def network_of(communicator: Communicator) -> str:
     fabric = communicator.twin.fabric
     if fabric.technology == "infiniband":
         return "infiniband"
-    return "srd" if any("efa" in name for name in fabric.type_names) else "roce"
+    return "srd" if sprays(fabric) else "roce"
+
+
+def sprays(fabric: Fabric) -> bool:
+    """Whether its adapters spread the packets of a connection over paths (SRD)."""
+    kinds = {name for template in fabric.templates for name in template.nic_types if name}
+    return any(catalog.nic(name).transport == "srd" for name in kinds)
 
 
 def _section(kind: type[Any], data: dict[str, Any], base: Any) -> Any:

@@ -167,8 +167,10 @@ def heads_of(communicator: Communicator, algorithm: Algorithm) -> I32:
             f"for {algorithm.name}",
             key="NCCL_ALGO",
         )
-    if algorithm in (Algorithm.COLLNET_CHAIN, Algorithm.COLLNET_DIRECT) and graph is not None and graph.intra.size:
-        # one head for each adapter that the graph found
+    if algorithm == Algorithm.NVLS_TREE and communicator.nvls_trees is not None:
+        return communicator.nvls_trees.heads
+    if graph is not None and graph.intra.size:
+        # the first of each of the graph's channels: all GPUs of a host of eight, up to 32 of a rack's
         first = graph.intra[:, :, 0]
         _, keep = np.unique(first[0], return_index=True)
         return first[:, np.sort(keep)].astype(np.int32)

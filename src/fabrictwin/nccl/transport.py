@@ -10,8 +10,9 @@
   cost a core per byte at either end (`tcp_send`, `tcp_receive` of the processor: system calls, protocol,
   interrupts, copies). One thread serves all of a rank's connections unless NCCL_SOCKET_NTHREADS starts more.
 
-How far devices are apart and what follows for P2P, GPUDirect RDMA and PXN is `nccl.paths`; what of it settings and
-the state of hosts take away is `nccl.conditions`. Source: NCCL 2.30.7, src/transport and src/graph/paths.cc.
+How far devices are apart and what follows for P2P, GPUDirect RDMA and PXN is `nccl.paths`; which network and
+adapters a host has, and what its faults take away, is `nccl.network`. Source: NCCL 2.30.7, src/transport and
+src/graph/paths.cc.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from fabrictwin import catalog
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, NONE, Fabric, NodeKind
 from fabrictwin.nccl.communicator import Communicator
-from fabrictwin.nccl.conditions import Conditions, Network
-from fabrictwin.nccl.costs import Costs, picoseconds
+from fabrictwin.nccl.costs import Costs, picoseconds, sprays
 from fabrictwin.nccl.graph import Algorithm, Graph, PathType, Protocol
+from fabrictwin.nccl.network import SOCKET
 from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import HUBS, Connections, Seat
 
 PS_PER_S = 10**12
+SRD_PATHS = 16  # over which a connection's packets are spread here; the protocol has up to 64
 
 
 class Transport(IntEnum):
@@ -69,10 +71,16 @@ class Route:
 class Transports:
     """Connections of one communicator, remembered."""
 
-    def __init__(self, communicator: Communicator, conditions: Conditions | None = None) -> None:
+    def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
         self.fabric: Fabric = communicator.twin.fabric
-        self.conditions = conditions or Conditions.of(communicator)
+        self.sockets = communicator.network == SOCKET
+        settings = communicator.settings
+        self.threads = max(int(settings.socket_nthreads or 0), 0)  # of a connection; 0: the rank's proxy thread
+        if self.sockets:
+            self.paths = max(1, self.threads * max(int(settings.nsocks_perthread or 1), 1))
+        else:
+            self.paths = SRD_PATHS if sprays(self.fabric) else int(settings.ib_qps_per_connection)
         self._routes: dict[tuple[int, int, int, int], Route] = {}
         self._memory: dict[tuple[int, int], int] = {}
 
@@ -108,8 +116,9 @@ class Transports:
             cpus = np.flatnonzero(template.node_kind == NodeKind.CPU).tolist()
 
             def links(cpu: int) -> int:
-                way = int(paths.pair_start[(gpu - first) * n + cpu])
-                return int(paths.hop_start[way + 1] - paths.hop_start[way])
+                way, last = paths.pair_start[(gpu - first) * n + cpu : (gpu - first) * n + cpu + 2].tolist()
+                # a rack's processors are not all within reach
+                return int(paths.hop_start[way + 1] - paths.hop_start[way]) if last > way else len(paths.ports)
 
             self._memory[which, gpu - first] = min(cpus, key=lambda cpu: (links(cpu), cpu))
         return first + self._memory[which, gpu - first]
@@ -121,12 +130,12 @@ class Transports:
         if graph is None:
             nic_out = self._same_rail(source, target, nic_in, nic_out)
         nic_out, nic_in = self._same_subnet(source, target, nic_out, nic_in)
-        if self.conditions.network == Network.SOCKET:
+        if self.sockets:
             return Route(Transport.NET_SOCKET, self.memory(source), nic_out, nic_in, self.memory(target))
         proxy = communicator.proxy(source, nic_out)
         gdr = (
-            self.conditions.gpudirect(proxy) and communicator.gpudirect(proxy, nic_out, send=True),
-            self.conditions.gpudirect(target) and communicator.gpudirect(target, nic_in, send=False),
+            communicator.gpudirect(proxy, nic_out, send=True),
+            communicator.gpudirect(target, nic_in, send=False),
         )
         out = NONE if proxy == source else int(communicator.rank_node[proxy])
         return Route(
@@ -151,19 +160,25 @@ class Transports:
         a, b = (self.fabric.node_name(int(self.communicator.rank_node[r])) for r in (source, target))
         raise ConfigError(f"{b} cannot be reached from {a}: they are in different subnets", key="cluster")
 
+    def usable(self, rank: int) -> list[int]:
+        """The adapters of a rank's host that NCCL takes."""
+        fabric, view = self.fabric, self.communicator.view(rank)
+        host = int(fabric.node_host[self.communicator.rank_node[rank]])
+        first = int(np.searchsorted(fabric.nic_node, fabric.host_node_start[host]))
+        return [first + view.system.devices[net].index for net in view.table.nets]
+
     def adapters(self, rank: int) -> list[int]:
         """The adapters that a rank may use, its own first. Raises ConfigError for none."""
-        communicator, fabric = self.communicator, self.fabric
-        host = int(fabric.node_host[communicator.rank_node[rank]])
-        usable = self.conditions.adapters(host)
+        usable = self.usable(rank)
         if not usable:
-            raise ConfigError(f"host {fabric.host_names[host]} has no adapter with a cable", key="cluster")
-        own = [n for n in communicator.adapters(rank) if n in usable]
+            name = self.fabric.node_name(int(self.communicator.rank_node[rank]))
+            raise ConfigError(f"{name} has no adapter that NCCL takes to reach other hosts by", key="cluster")
+        own = [n for n in self.communicator.adapters(rank) if n in usable]
         return list(dict.fromkeys(own)) + [n for n in usable if n not in own]
 
     def head_adapter(self, rank: int, channel: int, graph: Graph | None) -> int:
         """The adapter of a rank on a channel: where the channel enters its host, or leaves it; else its own."""
-        usable = self.conditions.adapters(int(self.fabric.node_host[self.communicator.rank_node[rank]]))
+        usable = self.usable(rank)
         if graph is not None and graph.channels and graph.inter.size:
             node, c = int(self.communicator.node_of_rank[rank]), channel % graph.channels
             side = 0 if graph.intra[node, c, 0] == rank else 1
@@ -183,7 +198,7 @@ class Transports:
             return otherwise
         first = np.searchsorted(fabric.nic_node, fabric.host_node_start[hosts])
         rail = int(nic_in - first[1] + first[0])
-        if rail not in self.conditions.adapters(int(hosts[0])):
+        if rail not in self.usable(source):
             return otherwise
         return rail if rail == otherwise or self.communicator.proxy(source, rail) != source else otherwise
 
@@ -219,9 +234,8 @@ class Transports:
             return np.array(values, kind)[which] if values else np.zeros(0, kind)
 
         hop = hop_us or {way: costs.hop_us(algorithm, protocol, way) for way in ("nvlink", "pcie", "net")}
-        settings = self.communicator.settings
         sockets = [r.transport == Transport.NET_SOCKET for r in routes]
-        threads = self.conditions.socket_threads
+        threads = self.threads
         per_byte = [self._core_ps(r) if s else (0.0, 0.0) for r, s in zip(routes, sockets, strict=True)]
         slowest = [
             min(channel_rate, max(threads, 1) / max(pair)) if max(pair) else channel_rate for pair in per_byte
@@ -238,7 +252,7 @@ class Transports:
             nic_out=column([r.nic_out for r in routes], np.int32),
             nic_in=column([r.nic_in for r in routes], np.int32),
             into=column([r.into for r in routes], np.int32),
-            paths=column([self.conditions.paths(settings) if r.nic_out != NONE else 1 for r in routes], np.int32),
+            paths=column([self.paths if r.nic_out != NONE else 1 for r in routes], np.int32),
             limit=column(slowest, np.float64),
             send_ps_per_byte=column([pair[0] for pair in per_byte], np.float64),
             receive_ps_per_byte=column([pair[1] for pair in per_byte], np.float64),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -30,6 +30,9 @@ Number = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_blank)]
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+S = TypeVar("S", bound=Section)
 
 
 class Row(Section):
@@ -100,15 +103,15 @@ class Measurements:
     texts: Texts
 
 
-def find_data(given: Path | None = None) -> Path:
+def find_data(given: Path | None = None, table: str = TABLE) -> Path:
     """The folder of the measurements: as given, the wheel's, or the checkout's. Raises ConfigError."""
     if given is not None:
-        if not (given / TABLE).is_file():
-            raise ConfigError(f"got a folder without {TABLE}, expected the validation data", file=given)
+        if not (given / table).is_file():
+            raise ConfigError(f"got a folder without {table}, expected the validation data", file=given)
         return given
     here = Path(__file__).resolve().parent
     for folder in (here / "measurements", here.parents[2] / "validation"):
-        if (folder / TABLE).is_file():
+        if (folder / table).is_file():
             return folder
     raise ConfigError(
         "the published measurements are not part of this installation; give their folder with --data "
@@ -130,21 +133,28 @@ def read_data(folder: Path) -> Measurements:
     return Measurements(folder, tuple(_rows(folder / TABLE, texts)), texts)
 
 
-def _rows(path: Path, texts: Texts) -> list[Row]:
+def read_table(path: Path, kind: type[S]) -> list[tuple[int, S]]:
+    """Rows of a CSV after its `#` lines, each with its line. Raises ConfigError with file and line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}", file=path) from None
     first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    rows, seen = [], set()
+    rows = []
     reader = csv.DictReader(lines[first:], restkey="what follows the last column", strict=True)
     for data in reader:
         line = first + reader.line_num
         try:
-            row = Row.model_validate(data)
+            rows.append((line, kind.model_validate(data)))
         except ValidationError as error:
-            found = config_error(error, Row, data=data)
+            found = config_error(error, kind, data=data)
             raise ConfigError(found.message, file=path, line=line, key=found.key) from None
+    return rows
+
+
+def _rows(path: Path, texts: Texts) -> list[Row]:
+    rows, seen = [], set()
+    for line, row in read_table(path, Row):
         for key, known in (("set", texts.sets), ("hardware", texts.hardware), ("model", texts.models)):
             value = getattr(row, key)
             if value not in known:
