@@ -26,9 +26,9 @@ from fabrictwin import catalog
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, NONE, Fabric, NodeKind
 from fabrictwin.nccl.communicator import Communicator
+from fabrictwin.nccl.conditions import Conditions, Network
 from fabrictwin.nccl.costs import Costs, picoseconds, sprays
 from fabrictwin.nccl.graph import Algorithm, Graph, PathType, Protocol
-from fabrictwin.nccl.network import SOCKET
 from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import HUBS, Connections, Seat
 
@@ -71,10 +71,11 @@ class Route:
 class Transports:
     """Connections of one communicator, remembered."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, conditions: Conditions | None = None) -> None:
         self.communicator = communicator
         self.fabric: Fabric = communicator.twin.fabric
-        self.sockets = communicator.network == SOCKET
+        self.conditions = conditions or Conditions.of(communicator)
+        self.sockets = self.conditions.network == Network.SOCKET
         settings = communicator.settings
         self.threads = max(int(settings.socket_nthreads or 0), 0)  # of a connection; 0: the rank's proxy thread
         if self.sockets:
@@ -134,8 +135,8 @@ class Transports:
             return Route(Transport.NET_SOCKET, self.memory(source), nic_out, nic_in, self.memory(target))
         proxy = communicator.proxy(source, nic_out)
         gdr = (
-            communicator.gpudirect(proxy, nic_out, send=True),
-            communicator.gpudirect(target, nic_in, send=False),
+            self.conditions.gpudirect(proxy) and communicator.gpudirect(proxy, nic_out, send=True),
+            self.conditions.gpudirect(target) and communicator.gpudirect(target, nic_in, send=False),
         )
         out = NONE if proxy == source else int(communicator.rank_node[proxy])
         return Route(
@@ -160,12 +161,9 @@ class Transports:
         a, b = (self.fabric.node_name(int(self.communicator.rank_node[r])) for r in (source, target))
         raise ConfigError(f"{b} cannot be reached from {a}: they are in different subnets", key="cluster")
 
-    def usable(self, rank: int) -> list[int]:
+    def usable(self, rank: int) -> tuple[int, ...]:
         """The adapters of a rank's host that NCCL takes."""
-        fabric, view = self.fabric, self.communicator.view(rank)
-        host = int(fabric.node_host[self.communicator.rank_node[rank]])
-        first = int(np.searchsorted(fabric.nic_node, fabric.host_node_start[host]))
-        return [first + view.system.devices[net].index for net in view.table.nets]
+        return self.conditions.adapters(int(self.fabric.node_host[self.communicator.rank_node[rank]]))
 
     def adapters(self, rank: int) -> list[int]:
         """The adapters that a rank may use, its own first. Raises ConfigError for none."""

@@ -22,7 +22,7 @@ from fabrictwin.cluster.spec import read_spec
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.nccl.communicator import Communicator, initialise
 from fabrictwin.nccl.costs import Calibration, calibration
-from fabrictwin.nccl.measure import measure
+from fabrictwin.nccl.measure import Asked, measure
 from fabrictwin.nccl.settings import read_settings
 from fabrictwin.nccl.tasks import COLLECTIVE, Kind, Task
 from fabrictwin.nccl.tuner import Call, tuner
@@ -168,7 +168,7 @@ def judge(
 
 
 def fitted_without(hardware: str) -> Calibration:
-    """The calibration; without a hardware, what was fitted to it is what was fitted to the others, by the median."""
+    """The calibration; without a hardware, the median of what was fitted to the others stands for its own."""
     whole = calibration()
     if not hardware:
         return whole
@@ -212,7 +212,8 @@ def _communicator(series: Series, gpus: int, settings: str) -> Communicator:
 def _answers(
     communicator: Communicator, series: Series, points: list[Point], fitted: Calibration, fidelity: Fidelity
 ) -> list[Answer]:
-    asked, names = [], []
+    asked: list[Asked] = []
+    names = []
     chooses = tuner(communicator)
     for point in points:
         unit = communicator.ranks * 4
