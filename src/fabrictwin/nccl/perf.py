@@ -18,9 +18,11 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.nccl.communicator import Communicator, initialise
+from fabrictwin.nccl.selection import ALGORITHMS
 from fabrictwin.nccl.settings import Settings
 from fabrictwin.nccl.tasks import COLLECTIVE, Kind, Task
 from fabrictwin.nccl.tuner import ELEMENT_BYTES, OPERATIONS, Call, Choice, Tuner
+from fabrictwin.simulate.packet_options import PacketOptions
 
 GIB = 1 << 30
 MOST_ROWS = 10_000
@@ -192,6 +194,7 @@ class Run:
 
     def time(self, fidelity: str, **rest: Any) -> list[int]:
         """Of each plan, in ps: what one operation takes. Raises ConfigError."""
+        from fabrictwin.nccl.lower import IN_SWITCH
         from fabrictwin.nccl.measure import measure
 
         asked = [(plan.task, plan.choice) for plan in self.plans if plan.task is not None]
@@ -199,6 +202,17 @@ class Run:
             return [0] * len(self.plans)
         # rows that are alike are played once
         distinct = list(dict.fromkeys(asked))
+        if fidelity == "packet":
+            for _, choice in distinct:
+                if choice is not None and choice.algorithm in IN_SWITCH:
+                    name = ALGORITHMS[choice.algorithm]
+                    message = (
+                        f"got {name}, which the packet engine does not play yet, expected NCCL_ALGO=Ring,Tree"
+                    )
+                    raise ConfigError(message, key="--fidelity packet")
+            rest.setdefault(
+                "packet", packet_options(self.communicator.twin.fabric.technology, self.tuner.settings)
+            )
         measured = measure(self.communicator, distinct, fidelity=fidelity, **rest)  # type: ignore[arg-type]
         taken = dict(zip(distinct, (int(each) for each in measured), strict=True))
         return [0 if plan.task is None else taken[plan.task, plan.choice] for plan in self.plans]
@@ -218,6 +232,15 @@ class Run:
             choice=plan.choice,
             wrong=wrong,
         )
+
+
+def packet_options(technology: str, settings: Settings) -> PacketOptions:
+    """How queue pairs are set up: adaptive routing by default on InfiniBand, and their time-out and retries."""
+    adaptive = settings.ib_adaptive_routing
+    wanted = technology == "infiniband" if adaptive is None else bool(adaptive)
+    return PacketOptions(
+        balance="adaptive" if wanted else "routed", timeout=settings.ib_timeout, retry_count=settings.ib_retry_cnt
+    )
 
 
 def average_bus_gbps(rows: Sequence[Row]) -> float:

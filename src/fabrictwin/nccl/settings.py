@@ -146,6 +146,17 @@ DEFAULTS_BEFORE: dict[str, tuple[tuple[str, Any], ...]] = {
     "ib_timeout": (("2.23", 18),),
 }
 
+# what is read and changes nothing here, and why
+NOT_FELT = {
+    "ib_tc": "a job alone on its network takes as long in any traffic class",
+    "ib_sl": "a job alone on its network takes as long on any service level",
+    "ib_split_data_on_qps": "queue pairs of a connection share its bytes either way",
+    "ib_merge_nics": "every port of the catalog's adapters is an adapter of its own",
+    "net_disable_intra": "ranks of one host have shared memory before the network",
+    "mnnvl_enable": "an NVLink domain is used wherever there is one",
+    "socket_family": "hosts have IPv4 addresses",
+}
+
 VARIABLES = tuple(PREFIX + f.name.upper() for f in fields(Settings) if f.name not in ("release", "given", "notes"))
 
 
@@ -187,6 +198,8 @@ def read_settings(
         reading, key = Reading(name, at), name.removeprefix(PREFIX).lower()
         value = READERS.get(key, Reading.integer)(reading, text)
         notes += reading.notes
+        if key in NOT_FELT:
+            notes.append(Note(name, f"has no effect in the twin: {NOT_FELT[key]}"))
         # -1 and -2 are NCCL's own ways to write "unset"
         if value is not None and not (key not in READERS and value < 0 and getattr(Settings, key) is None):
             found[key] = value
