@@ -198,12 +198,14 @@ def test_subsystems() -> None:
 
 def test_a_file_gives_way_to_the_environment(tmp_path) -> None:
     conf = tmp_path / "nccl.conf"
-    conf.write_text("# ours\nNCCL_IB_TC=106\r\nNCCL_ALGO=Ring\nNCCL_ALGO=Tree\nno line\nNCCL_IB_SL=3\nPATH=/x\n")
-    settings = read_settings({"NCCL_IB_SL": "1", "NCCL_CONF_FILE": str(conf)})
-    assert (settings.ib_tc, settings.ib_sl, settings.notes) == (106, 1, ())
+    conf.write_text(
+        "# ours\nNCCL_IB_TIMEOUT=22\r\nNCCL_ALGO=Ring\nNCCL_ALGO=Tree\nno line\nNCCL_IB_RETRY_CNT=3\nPATH=/x\n"
+    )
+    settings = read_settings({"NCCL_IB_RETRY_CNT": "1", "NCCL_CONF_FILE": str(conf)})
+    assert (settings.ib_timeout, settings.ib_retry_cnt, settings.notes) == (22, 1, ())
     assert settings.algo is not None
     assert settings.algo.allows("AllReduce", "Ring")
-    assert ("NCCL_IB_TC", "106") in settings.given
+    assert ("NCCL_IB_TIMEOUT", "22") in settings.given
     with pytest.raises(ConfigError, match="no such file"):
         read_settings({"NCCL_CONF_FILE": str(tmp_path / "none")})
 
