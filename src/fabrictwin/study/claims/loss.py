@@ -54,7 +54,7 @@ def _goodput(where: Twin, options: PacketOptions, error_rate: float) -> tuple[fl
 def lost_packet() -> Claim:
     where = twin(spec(2, network="ethernet"))
     back = PacketOptions(control="none", retransmission="go-back-n")
-    selective = PacketOptions(control="none", retransmission="selective", balance="adaptive")
+    selective = PacketOptions(control="none", retransmission="selective")
     bits = 8 * 4180
     rates = (0.0, 1e-4, 1e-3, 1e-2)
     rows = {}
