@@ -83,6 +83,7 @@ class Communicator:
     views: tuple[HostView, ...]  # kinds of hosts: their systems and paths
     view_of_node: I32  # [nodes] into views
     host_of_node: I32  # [nodes] host of the fabric
+    first_adapter: I32  # [nodes] the adapter (index into fabric.nic_node) that a node's systems count from
     device_of_rank: I32  # [ranks] the GPU's device number in its host's system
     network: str  # "IB" or "Socket"
     causes: dict[int, tuple[HostCause, ...]]  # what is wrong with hosts of the fabric, by host
@@ -134,9 +135,7 @@ class Communicator:
         return int(mine[0])
 
     def _first_adapter(self, rank: int) -> int:
-        fabric: Fabric = self.twin.fabric
-        host = self.host_of_node[self.node_of_rank[rank]]
-        return int(np.searchsorted(fabric.nic_node, fabric.host_node_start[host]))
+        return int(self.first_adapter[self.node_of_rank[rank]])
 
     def _adapter(self, rank: int, net: int) -> int:
         return self._first_adapter(rank) + self.view(rank).system.devices[net].index
@@ -176,13 +175,12 @@ def initialise(
     failed = failure(fabric, networks, causes, settings)
     if failed is not None and strict:
         raise failed.error(fabric.host_names[failed.host])
-    views, view_of_node, device_of_rank = views_of(
+    views, view_of_node, device_of_rank, first_adapter = views_of(
         twin, rank_node, node_of_rank, host_of_node, networks, rules=rules, settings=settings
     )
     used = [views[v] for v in sorted(set(view_of_node.tolist()))]
     capability = min(view.system.capability for view in used)
     members = members_of(node_of_rank, device_of_rank, view_of_node, views)
-    first_adapter = np.searchsorted(fabric.nic_node, fabric.host_node_start[host_of_node]).astype(np.int64)
     graphs = spread_graphs(views, view_of_node, members, first_adapter)
     ring, tree = graphs[Algorithm.RING], graphs[Algorithm.TREE]
     searched = min(ring.channels, tree.channels)
@@ -228,6 +226,7 @@ def initialise(
         views=tuple(views),
         view_of_node=view_of_node,
         host_of_node=host_of_node,
+        first_adapter=first_adapter,
         device_of_rank=device_of_rank,
         network=next(iter(networks.values())).name,
         causes=causes,

@@ -75,8 +75,8 @@ class Scene:
 
     def usable(self, rank: int) -> list[int]:
         """The adapters of a rank's host that NCCL takes, in its order."""
-        fabric, view = self.fabric, self.communicator.view(rank)
-        first = int(np.searchsorted(fabric.nic_node, fabric.host_node_start[self.host(rank)]))
+        view = self.communicator.view(rank)
+        first = int(self.communicator.first_adapter[self.communicator.node_of_rank[rank]])
         return [first + view.system.devices[net].index for net in view.table.nets]
 
     def has(self, cause: str, rank: int) -> bool:

@@ -122,28 +122,18 @@ class PathTable:
         best = min(((-self(device, far).bw, self(device, far).type) for far in among), default=None)
         return [far for far in among if (-self(device, far).bw, self(device, far).type) == best]
 
-    def preferred_net(self, gpu: int, channel: int) -> int:
-        """The adapter that a GPU uses in a channel, spread over GPUs that share adapters; NONE where none is."""
+    def preferred_nets(self, gpu: int) -> list[int]:
+        """All adapters that a GPU uses, in order of channels, spread over GPUs that share adapters."""
         nets = self.nearest(gpu, self.nets)
         if not nets:
-            return NONE
+            return []
         sharing = len(self.nearest(nets[0], self.gpus))
         start = self.system.devices[gpu].index
         if self.rules.since(29):
             start %= sharing
         if len(nets) & (len(nets) - 1) == 0:
             start = _mirrored(start, len(nets))
-        return nets[(start + channel % -(-len(nets) // sharing)) % len(nets)]
-
-    def preferred_nets(self, gpu: int) -> list[int]:
-        """All adapters that a GPU uses, in order of channels."""
-        found: list[int] = []
-        for channel in range(self.rules.max_channels):
-            net = self.preferred_net(gpu, channel)
-            if net == NONE or (found and net == found[0]):
-                break
-            found.append(net)
-        return found
+        return [nets[(start + turn) % len(nets)] for turn in range(-(-len(nets) // sharing))]
 
     def nearest_gpu(self, net: int) -> int:
         """The GPU that uses an adapter first; NONE where none does."""

@@ -22,7 +22,7 @@ from fabrictwin.nccl.network import IB, HostNetwork, network_of, reducing_adapte
 from fabrictwin.nccl.paths import Policy
 from fabrictwin.nccl.rules import Rules
 from fabrictwin.nccl.settings import Settings
-from fabrictwin.nccl.system import System, restricted
+from fabrictwin.nccl.system import System, by_itself, machine_with, restricted
 
 _MACHINES = 1 << 20  # more than an NVLink domain has
 
@@ -105,10 +105,7 @@ def _searched(
     system: System, rules: Rules, policy: Policy, wanted: Wanted, gpus: frozenset[int], gdr: bool, link_gbps: float
 ) -> HostView:
     """One kind of host, searched once."""
-    alone = wanted.machines_apart
-    return HostView(
-        restricted(system, gpus=gpus, gdr=gdr, alone=alone), rules, policy, wanted, link_gbps=link_gbps
-    )
+    return HostView(restricted(system, gpus=gpus, gdr=gdr), rules, policy, wanted, link_gbps=link_gbps)
 
 
 def views_of(
@@ -120,8 +117,8 @@ def views_of(
     *,
     rules: Rules,
     settings: Settings,
-) -> tuple[list[HostView], I32, I32]:
-    """Kinds of hosts, which of them each node is, and the device number of each rank."""
+) -> tuple[list[HostView], I32, I32, I32]:
+    """Kinds of hosts, which of them each node is, the device number of each rank, each node's first adapter."""
     fabric: Fabric = twin.fabric
     policy = _policy(settings)
     reducing: frozenset[int] = frozenset()
@@ -136,17 +133,18 @@ def views_of(
     ports = fabric.nic_port
     down = np.where(ports == NONE, 0, fabric.port_rate_bps[np.where(ports == NONE, 0, ports)])
     first = np.searchsorted(fabric.nic_node, fabric.host_node_start)
-    known: dict[Any, HostView] = {}
+    known: dict[Any, tuple[HostView, int, int]] = {}
+    first_gpu = np.zeros(len(host_of_node), np.int32)
+    first_adapter = first[host_of_node].astype(np.int32)
     for node, host in enumerate(host_of_node.tolist()):
         gpus = frozenset(by_node[node].tolist())
         # hosts alike are told by what makes them so, before anything is built
         network = networks[host]
         key = (int(fabric.host_template[host]), gpus, network, down[first[host] : first[host + 1]].tobytes())
-        view = known.get(key)
-        if view is None:
+        if key not in known:
             sharp = network.name == IB and bool(reducing)
             wanted = _wanted(gpus, len(rank_node), collnet=sharp, rules=rules, settings=settings)
-            view = known[key] = _view(
+            known[key] = _view(
                 fabric,
                 host,
                 gpus,
@@ -157,19 +155,20 @@ def views_of(
                 wanted=wanted,
                 file=settings.topo_file,
             )
+        view, first_gpu[node], before = known[key]
+        first_adapter[node] += before
         if id(view) not in number:
             number[id(view)] = len(views)
             views.append(view)
         view_of_node[node] = number[id(view)]
-    device = np.empty(len(rank_node), np.int32)
     tables = []
     for view in views:
         table = np.full(int(max(fabric.gpu_local.max(), 0)) + 1, NONE, np.int32)
         for gpu in view.table.gpus:
             table[view.system.devices[gpu].index] = gpu
         tables.append(table)
-    device = np.stack(tables)[view_of_node[node_of_rank], local]
-    return views, view_of_node, device.astype(np.int32)
+    device = np.stack(tables)[view_of_node[node_of_rank], local - first_gpu[node_of_rank]]
+    return views, view_of_node, device.astype(np.int32), first_adapter
 
 
 def _wanted(gpus: frozenset[int], ranks: int, *, collnet: bool, rules: Rules, settings: Settings) -> Wanted:
@@ -193,9 +192,14 @@ def _view(
     rules: Rules,
     policy: Policy,
     wanted: Wanted,
-) -> HostView:
+) -> tuple[HostView, int, int]:
+    """A host, and the numbers of the first GPU and adapter of the machine of it that is meant."""
     entry = catalog.gpu(fabric.templates[fabric.host_template[host]].gpu_type)
     link = catalog.nvlink(entry.nvlink).kernel_rate.value / 8e9 if entry.nvlink else 0.0
     kind = described(fabric, host, file) if file else ""
     system = detect(fabric, host, adapters=network.adapters, sharp=reducing, host_type=kind)
-    return _searched(system, rules, policy, wanted, gpus, network.gpudirect, link)
+    first_gpu = first_net = 0
+    if wanted.machines_apart and system.parts > 1:
+        system, first_gpu, first_net = by_itself(machine_with(system, gpus))
+        gpus = frozenset(gpu - first_gpu for gpu in gpus)
+    return _searched(system, rules, policy, wanted, gpus, network.gpudirect, link), first_gpu, first_net

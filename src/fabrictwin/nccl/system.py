@@ -186,29 +186,50 @@ class SystemBuilder:
                 self._up_last(edge.to, device)
 
 
-def restricted(system: System, *, gpus: frozenset[int], gdr: bool, alone: bool = False) -> System:
-    """The system with only some of its GPUs (by index), and GPUDirect RDMA only where the host has it.
+def restricted(system: System, *, gpus: frozenset[int], gdr: bool) -> System:
+    """The system with only some of its GPUs (by index), and GPUDirect RDMA only where the host has it."""
+    keep = [i for i, device in enumerate(system.devices) if device.kind != Kind.GPU or device.index in gpus]
+    if not gdr:
+        devices = tuple(
+            replace(device, gdr=False) if device.kind in (Kind.GPU, Kind.NET) else device
+            for device in system.devices
+        )
+        system = System(devices, system.links, system.out)
+    return _part_of(system, keep)
 
-    `alone` leaves out machines that none of these GPUs is in.
-    """
+
+def machine_with(system: System, gpus: frozenset[int]) -> System:
+    """The machine of an NVLink domain that GPUs (by index) are in, with the domain's switch."""
     parts = {d.part for d in system.devices if d.kind == Kind.GPU and d.index in gpus}
-    keep = [
-        i
-        for i, device in enumerate(system.devices)
-        if (device.kind != Kind.GPU or device.index in gpus)
-        and (not alone or device.kind == Kind.NVS or device.part in parts)
-    ]
+    keep = [i for i, d in enumerate(system.devices) if d.kind == Kind.NVS or d.part in parts]
+    return _part_of(system, keep)
+
+
+def _part_of(system: System, keep: list[int]) -> System:
+    """Some of a system's devices and the links between them."""
     number = {old: new for new, old in enumerate(keep)}
-    devices = tuple(
-        replace(system.devices[i], gdr=system.devices[i].gdr and gdr)
-        if system.devices[i].kind in (Kind.GPU, Kind.NET)
-        else system.devices[i]
-        for i in keep
-    )
     links: list[Link] = []
     out = []
     for i in keep:
         mine = [system.links[k] for k in system.out[i] if system.links[k].to in number]
         out.append(tuple(range(len(links), len(links) + len(mine))))
         links += [Link(number[i], number[link.to], link.kind, link.bw) for link in mine]
-    return System(devices, tuple(links), tuple(out))
+    return System(tuple(system.devices[i] for i in keep), tuple(links), tuple(out))
+
+
+def by_itself(system: System) -> tuple[System, int, int]:
+    """A machine of an NVLink domain numbered as a host of its own: (system, first GPU, first adapter).
+
+    Machines alike become equal, so that they are searched once.
+    """
+    first = {
+        kind: min((system.devices[i].index for i in system.of(kind)), default=0)
+        for kind in (Kind.CPU, Kind.GPU, Kind.NET)
+    }
+    devices = []
+    for device in system.devices:
+        number = max(device.index - first.get(device.kind, 0), NONE)
+        card = device.asic - first[Kind.NET] if device.kind == Kind.NET else device.asic
+        name = f"{device.kind.name.lower()}{number}" if number != NONE else device.kind.name.lower()
+        devices.append(replace(device, index=number, asic=card, part=0, name=name))
+    return System(tuple(devices), system.links, system.out), first[Kind.GPU], first[Kind.NET]
