@@ -130,7 +130,10 @@ class Communicator:
     def proxy(self, rank: int, adapter: int) -> int:
         """The rank whose GPU and proxy thread a send to an adapter goes through: itself, or another's with PXN."""
         view, node = self.view(rank), int(self.node_of_rank[rank])
-        relay = view.table.relay(int(self.device_of_rank[rank]), self._net(rank, adapter))
+        own = int(self.device_of_rank[rank])
+        relay = view.table.relay(own, self._net(rank, adapter))
+        if relay == own:
+            return rank
         mine = np.flatnonzero((self.node_of_rank == node) & (self.device_of_rank == relay))
         return int(mine[0])
 

@@ -226,7 +226,7 @@ class Transports:
         ).astype(np.int64)
         distinct, which = np.unique(keys, axis=0, return_inverse=True)
         which = which.reshape(-1)
-        routes = [self._edge(tuple(int(v) for v in row), graph) for row in distinct]
+        routes = [self._edge(tuple(row), graph) for row in distinct.tolist()]
 
         def column(values: list[float], kind: type) -> np.ndarray:
             return np.array(values, kind)[which] if values else np.zeros(0, kind)
@@ -270,7 +270,7 @@ class Transports:
     @staticmethod
     def _free(route: Route, row: np.ndarray) -> bool:
         """What a switch hands on costs no software, nor does what it takes in: the base holds it."""
-        return bool(np.isin(row[3:5], HUBS).any()) or route.transport == Transport.SELF
+        return int(row[3]) in HUBS or int(row[4]) in HUBS or route.transport == Transport.SELF
 
     def _core_ps(self, route: Route) -> tuple[float, float]:
         """Core time for a byte, sending and receiving, in ps. Raises ConfigError where the catalog has no
