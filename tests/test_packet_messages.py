@@ -321,6 +321,23 @@ def test_a_closed_flow_says_nothing_and_its_place_is_used_again():
         s.send(flow, 1, Opcode.WRITE)
 
 
+def test_over_a_short_cable_a_message_is_in_memory_before_its_sender_knows():
+    from fabrictwin.cluster.build import build
+    from fabrictwin.cluster.spec import read_spec
+    from fabrictwin.twin import Twin
+
+    hosts = [{"name": n, "type": "pcie-box"} for n in "ab"]
+    cables = ["a/mlx5_0 - b/mlx5_0 ; 200 Gb/s ; 1 m"]
+    cluster = {"technology": "infiniband", "hosts": hosts, "cables": cables}
+    spec = read_spec({"schema": 1, "name": "direct", "cluster": cluster})
+    twin = Twin(build(spec.cluster, spec=spec))
+    s = PacketMessages(twin.fabric, twin.routes)
+    flow = s.open(0, 1)
+    sent = [s.send(flow, n, Opcode.WRITE, inline=True) for n in (0, 1, 64, 4096, 50_000)]
+    seen = settle(s)
+    assert all(kinds(seen, m) == [ARRIVED, ENDED] for m in sent)
+
+
 def test_many_messages_take_no_more_memory_than_a_few():
     s = session()
     flow = s.open(0, 1)

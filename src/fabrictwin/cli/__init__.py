@@ -32,6 +32,7 @@ COMMANDS = {
     "cost": "The bill of materials, and what a cluster and its job cost.",
     "nccl-tests": "all_reduce_perf and its kin: nccl-tests on a cluster.",
     "traffic": "Play a traffic pattern over a cluster.",
+    "perftest": "Bandwidth and latency of RDMA between two hosts, as perftest measures.",
     "pcap": "Read a capture of RDMA traffic.",
     "ibv_devinfo": "RDMA devices of a host, as ibv_devinfo prints them.",
     "ibstat": "Adapters of a host and their ports, as ibstat prints them.",

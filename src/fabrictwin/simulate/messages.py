@@ -181,7 +181,8 @@ class MessageSession(Protocol):
     def advance(self, until_ps: int = FOREVER) -> list[Event]:
         """Run to the next instant at which something happened, at most to `until_ps`; what happened then.
 
-        Empty: `until_ps` is reached, or (with FOREVER) nothing is in flight.
+        Of a reliable message ARRIVED comes before ENDED. Empty: `until_ps` is reached, or (with FOREVER) nothing
+        is in flight.
         """
         ...
 

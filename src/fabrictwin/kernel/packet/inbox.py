@@ -38,6 +38,7 @@ def _post(state, row, now):
     note.holds = 1
     note.lost = 0
     note.accepted = 0
+    note.end_ps = NONE
     qp.live += 1
     clock.open += 1
     qp.begin_ps = max(now + task.delay_ps, qp.begin_ps)

@@ -16,6 +16,7 @@ from fabrictwin.kernel.packet.state import (
     IN_MEMORY,
     MESSAGE_LOST,
     NONE,
+    RC,
     TELL_ARRIVED,
     TELL_ENDED,
     TOLD,
@@ -96,6 +97,8 @@ def pass_received(state, qp, now):
             task.received_ps = now + late
             if note.traits & TELL_ARRIVED:
                 tell(state, t, IN_MEMORY, now + late)
+            if note.end_ps != NONE:
+                tell(state, t, ENDED, max(note.end_ps, now + late))
         if qp.accepting == t:
             qp.accepting = after
         qp.receiving = after
@@ -137,16 +140,26 @@ def silence(state, qp):
         after = int(state.task[t].next)
         release_task(state, t)
         t = after
-    t = int(qp.receiving)
-    while t != NONE:
-        after = int(state.task[t].next)
-        release_task(state, t)
-        t = after
     qp.head = NONE
     qp.sending = NONE
-    qp.receiving = NONE
     qp.accepting = NONE
     qp.tail = NONE
+    # what was taken still comes to memory
+    t = int(qp.receiving)
+    qp.receiving = NONE
+    last = NONE
+    while t != NONE:
+        after = int(state.task[t].next)
+        if state.task[t].psn_end > qp.expected or state.note[t].lost:
+            release_task(state, t)
+        else:
+            state.task[t].next = NONE
+            if last == NONE:
+                qp.receiving = t
+            else:
+                state.task[last].next = t
+            last = t
+        t = after
     qp.retransmit = 0
 
 
@@ -168,8 +181,15 @@ def complete_messages(state, qp, now):
         if qp.sending == t:
             qp.sending = after
         state.task[t].done_ps = now + late
-        if state.note[t].traits & TELL_ENDED:
-            tell(state, t, ENDED, now + late)
+        note = state.note[t]
+        if note.traits & TELL_ENDED:
+            if qp.service != RC or note.accepted:
+                tell(state, t, ENDED, now + late)
+            elif state.task[t].received_ps != NONE:
+                tell(state, t, ENDED, max(now + late, state.task[t].received_ps))
+            else:
+                # adapters acknowledge what is not in memory yet; software is told in order
+                note.end_ps = now + late
         release_task(state, t)
         t = after
     if qp.refused == ALREADY and qp.una >= qp.refused_psn:

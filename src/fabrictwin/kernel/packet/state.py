@@ -400,7 +400,8 @@ note_dtype = np.dtype(
         ("holds", "i4"),  # sender, receiver and what is to be told still need the task
         ("lost", "i2"),
         ("accepted", "i2"),  # a request that is at the adapter
-        ("pad", "i8", (2,)),
+        ("end_ps", "i8"),  # acknowledged before it was in memory: told of then; NONE
+        ("pad", "i8"),
     ],
     align=True,
 )

@@ -1,0 +1,139 @@
+"""How fast the verbs are from Python: small operations a CPU-second, and a gibibyte moved.
+
+    python benchmarks/verbs_speed.py [--ops 20000] [--engine packet]
+
+Two hosts of one adapter under one leaf, 200 Gb/s InfiniBand; CPU time of this process, one thread, compiling left
+out. The first rows are the message session alone, so that what the verbs add shows. `unsignalled` asks for one
+completion in 64; `ping-pong` waits for every message at both ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from clusters import boxes
+from verbs_ends import End, connect
+
+from fabrictwin.simulate.messages import Opcode
+from fabrictwin.simulate.packet_messages import PacketMessages
+from fabrictwin.verbs import place
+from fabrictwin.verbs.enums import IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND
+
+GIB = 1 << 30
+
+
+def timed(name: str, ops: int, work: Callable[[], object]) -> None:
+    """One row."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    print(f"{name:44} {ops:9} {cpu:8.2f} {ops / cpu:12,.0f} {wall:8.2f}")
+
+
+def session_row(ops: int) -> None:
+    """Messages of the session, one after the other, both events each."""
+    twin = boxes(8)
+    session = PacketMessages(twin.fabric, twin.routes)
+    flow = session.open(0, 1)
+
+    def work() -> None:
+        for _ in range(ops):
+            session.send(flow, 8, Opcode.WRITE)
+            while session.advance():
+                pass
+
+    session.send(flow, 8, Opcode.WRITE)
+    session.advance()
+    timed("message session: WRITE 8 B, alone", ops, work)
+
+    def batch() -> None:
+        for _ in range(ops // 64):
+            for _ in range(64):
+                session.send(flow, 8, Opcode.WRITE)
+            while session.advance():
+                pass
+
+    timed("message session: WRITE 8 B, 64 at a time", ops, batch)
+
+
+def pair(engine: str, size: int = 1 << 16) -> tuple[End, End]:
+    """Two connected ends."""
+    twin = boxes(8)
+    session = PacketMessages(twin.fabric, twin.routes) if engine == "packet" else None
+    place.use(twin, engine=engine, session=session)  # type: ignore[arg-type]
+    a, b = End("host-0", size=size, depth=256), End("host-1", size=size, depth=256)
+    connect(a, b)
+    return a, b
+
+
+def stream(engine: str, opcode: int, ops: int, *, signal: int) -> None:
+    """64 outstanding at a time."""
+    a, b = pair(engine)
+    name = {IBV_WR_RDMA_WRITE: "WRITE", IBV_WR_RDMA_READ: "READ"}[opcode]
+    request = a.send(opcode, length=8, remote=b, flags=2)
+    a.done(1)
+    silent = a.send(opcode, length=8, remote=b, flags=0)
+    a.send(opcode, length=8, remote=b, flags=2)
+    a.done(1)
+
+    def work() -> None:
+        post, done = a.qp.post_send, a.done
+        for _ in range(ops // 64):
+            for i in range(64):
+                post(request if (i + 1) % signal == 0 else silent)
+            for _ in range(64 // signal):
+                done(1)
+
+    timed(f"verbs: {name} 8 B, {'signalled' if signal == 1 else 'one in 64 signalled'}", ops // 64 * 64, work)
+
+
+def ping_pong(engine: str, ops: int) -> None:
+    """SEND and receive, one after the other."""
+    a, b = pair(engine)
+
+    def work() -> None:
+        for _ in range(ops):
+            b.receive(length=64)
+            a.send(IBV_WR_SEND, length=8)
+            a.done(1)
+            b.done(1)
+
+    timed("verbs: SEND 8 B, ping-pong, objects made anew", ops, work)
+
+
+def gibibyte(engine: str) -> None:
+    """1 GiB in messages of 64 MiB."""
+    size = 64 << 20
+    a, b = pair(engine, size)
+
+    def work() -> None:
+        for _ in range(GIB // size):
+            a.send(IBV_WR_RDMA_WRITE, length=size, remote=b)
+            a.done(1)
+
+    timed("verbs: 1 GiB by WRITEs of 64 MiB", GIB // size, work)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ops", type=int, default=20_000)
+    parser.add_argument("--engine", choices=("packet", "analytic"), default="packet")
+    arguments = parser.parse_args()
+    print(f"{'':44} {'ops':>9} {'CPU s':>8} {'ops/CPU s':>12} {'wall s':>8}")
+    if arguments.engine == "packet":
+        session_row(arguments.ops)
+    for opcode in (IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ):
+        for signal in (1, 64):
+            stream(arguments.engine, opcode, arguments.ops, signal=signal)
+    ping_pong(arguments.engine, arguments.ops // 4)
+    gibibyte(arguments.engine)
+
+
+if __name__ == "__main__":
+    main()
