@@ -27,6 +27,7 @@ from fabrictwin.trace.trace import Counters
 
 FLOW_BITS = 40  # a message's number: its flow above, a count below
 _KINDS = tuple(EventKind)
+_event = Event._make
 _ROOM = 1024  # messages at once, to begin with
 _TOLD_ROOM = 4096
 _MOST_ROWS = 2048  # that one run may read: each schedules an event
@@ -53,8 +54,13 @@ class PacketMessages:
         network: PacketNetwork | None = None,
     ) -> None:
         from fabrictwin.kernel.packet import state as s
+        from fabrictwin.kernel.packet.stepping import stepper
 
         self.fabric = fabric
+        self._stepper, self._stepped = stepper, None
+        self._steps: Any = None
+        self._until: Any = None
+        self._stalled, self._told_status = s.STALLED, s.TOLD
         self.network = network or PacketNetwork(fabric, routes, options)
         self.options = self.network.options
         if self.options.selective:
@@ -73,6 +79,7 @@ class PacketMessages:
         # views of single fields: reading a record costs more
         self._rows, self._told_count, self._open = clock["inbox"], clock["told"], clock["open"]
         self._free, self._time = clock["tasks_free"], clock["now"]
+        self._grow, self._stall_seen = clock["grow"], clock["stall_seen"]
         self._takes = [0] * len(Opcode)
         for opcode in (Opcode.SEND, Opcode.SEND_IMMEDIATE, Opcode.SEND_INVALIDATE):
             self._takes[opcode] = s.TAKES_FIRST
@@ -306,12 +313,17 @@ class PacketMessages:
 
     def advance(self, until_ps: int = FOREVER) -> list[Event]:
         """As the Protocol says. Raises SimulatedError for a deadlock or an unreachable adapter."""
+        told = self._told_count
         while True:
-            self._run(until_ps)
-            n = int(self._told_count[0])
+            rows = self._rows[0]
+            if rows <= _MOST_ROWS and self._free[0] >= rows and self.network.next_fault_ps is None:
+                self._step(until_ps)
+            if not told[0]:
+                self._run(until_ps)
+            n = told[0]
             if n:
-                self._told_count[0] = 0
-                events = [Event(t, m, _KINDS[k]) for t, m, k in self._told[:n].tolist()]
+                events = [_event((t, m, _KINDS[k])) for t, m, k in self._told[:n].tolist()]
+                told[0] = 0
                 if self.on_events is not None:
                     self.on_events(events)
                 if self._blocked:
@@ -323,6 +335,21 @@ class PacketMessages:
             self._unblock()
             if int(self._rows[0]) == before:
                 return []
+
+    def _step(self, until_ps: int) -> None:
+        """The usual case: straight to the kernel; what it stops at beside news is dealt with by `_run`."""
+        if self._time[0] < self._now:
+            self._time[0] = self._now
+        machine = self.network.machine
+        if machine.state is not self._stepped:
+            self._stepped = machine.state
+            self._steps, self._until = self._stepper(machine.state)
+        self._until[1] = until_ps
+        status = next(self._steps)
+        if status > self._stalled and status != self._told_status:
+            self._grow[0] = status
+        elif status == self._stalled:
+            self._stall_seen[0] = 0
 
     def _run(self, until_ps: int) -> None:
         """To what is told next, or to `until_ps`; links change on the way as they are due to."""
