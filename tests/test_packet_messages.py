@@ -308,6 +308,16 @@ def test_memory_of_a_gpu_takes_its_own_path_and_order_holds_over_a_change_of_mem
     assert moved[: twin.fabric.ports][node == gpu].sum() == 8 * 4096
 
 
+def test_memory_of_a_gpu_needs_gpudirect():
+    s = session(gpudirect=False)
+    gpu = int(s.fabric.gpu_node[0])
+    with pytest.raises(ConfigError, match="without GPUDirect"):
+        s.open(0, 1, source_memory=gpu)
+    flow = s.open(0, 1)
+    with pytest.raises(ConfigError, match="without GPUDirect"):
+        s.send(flow, 100, Opcode.WRITE, memory=gpu)
+
+
 def test_a_closed_flow_says_nothing_and_its_place_is_used_again():
     s = session()
     for _ in range(50):

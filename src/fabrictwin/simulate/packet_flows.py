@@ -185,6 +185,10 @@ class PacketFlows:
         fabric = self.fabric
         if not 0 <= memory < fabric.nodes or fabric.node_kind[memory] not in (NodeKind.CPU, NodeKind.GPU):
             raise ConfigError(f"got node {memory} as memory, expected a processor or a GPU", key="memory")
+        if fabric.node_kind[memory] == NodeKind.GPU and not self.network.options.gpudirect:
+            # as registering it fails on hardware: software that stages posts from host memory
+            name = fabric.node_name(memory)
+            raise ConfigError(f"got memory of {name} without GPUDirect, expected host memory", key="memory")
         if fabric.node_host[memory] != fabric.node_host[nic]:
             names = fabric.node_name(memory), fabric.node_name(nic)
             raise ConfigError(f"got memory {names[0]}, expected one of the host of {names[1]}", key="memory")

@@ -12,6 +12,7 @@ Left out: limits on outstanding READs (the caller's), the adapter's caches of ke
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,8 @@ class PacketMessages:
         from fabrictwin.kernel.packet.stepping import stepper
 
         self.fabric = fabric
-        self._stepper, self._stepped = stepper, None
+        self._stepper = stepper
+        self._stepped: Any = None
         self._steps: Any = None
         self._until: Any = None
         self._stalled, self._told_status = s.STALLED, s.TOLD
