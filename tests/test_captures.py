@@ -12,7 +12,7 @@ from pathlib import Path
 import captures
 import pytest
 from clusters import boxes
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -284,6 +284,7 @@ def read_whatever(path: Path) -> None:
     json.dumps(found.as_json())
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_damaged_captures_are_read_or_refused_never_worse(files, tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "damaged"
@@ -340,6 +341,46 @@ def test_the_commands_write_and_read_captures(tmp_path):
     assert data["payload_bytes"] == 100_000
     assert data["flows"][0]["target"] == "10.0.0.4"
     assert "WRITE_FIRST" in runner.invoke(app, ["pcap", "read", str(pcap)]).output
+
+
+def test_what_a_program_of_the_verbs_does_is_captured_with_its_keys_and_bytes(tmp_path):
+    import ctypes
+
+    from verbs_ends import End, connect
+
+    from fabrictwin.verbs import place
+    from fabrictwin.verbs.capturing import capture
+    from fabrictwin.verbs.enums import IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE
+
+    place.use(boxes(8, "ethernet"), engine="packet")
+    with capture(tmp_path / "v.pcapng", at=("host-0",)):
+        one, other = End("host-0"), End("host-1")
+        connect(one, other)
+        ctypes.memmove(one.mr.buf, captures.PAYLOAD, 64)
+        for opcode in (IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ):
+            one.send(opcode, remote=other, length=64)
+            assert one.statuses() == [0]
+        one.send(IBV_WR_ATOMIC_FETCH_AND_ADD, remote=other, length=8, operands=(3, 0))
+        assert one.statuses() == [0]
+    frames_ = packets(tmp_path / "v.pcapng")
+    ops = [dissect(p).bth.opcode & 0x1F for p in frames_]
+    assert ops == [
+        Op.WRITE_ONLY,
+        Op.ACKNOWLEDGE,
+        Op.READ_REQUEST,
+        Op.READ_RESPONSE_ONLY,
+        Op.FETCH_ADD,
+        Op.ATOMIC_ACKNOWLEDGE,
+    ]
+    # GID index 0 is RoCE v1: Ethernet and GRH, then BTH
+    address, key, length = struct.unpack_from(">QII", frames_[0].data, 66)
+    assert (address, key, length) == (other.mr.buf, other.mr.rkey, 64)
+    assert frames_[0].data[82:146] == captures.PAYLOAD[:64]
+    assert frames_[3].data[70:134] == captures.PAYLOAD[:64]
+    assert int.from_bytes(frames_[5].data[70:78], "big") == int.from_bytes(captures.PAYLOAD[:8], "little")
+    assert dissect(frames_[0]).bth.target_qpn == other.qp.qp_num
+    # PSNs go on from where the queue pair began, and answers carry their requests'
+    assert [dissect(p).bth.psn for p in frames_] == [100, 100, 101, 101, 102, 102]
 
 
 @pytest.mark.second

@@ -357,9 +357,8 @@ class Recorder:
             elif name == transport.ATOMIC_ETH:
                 parts.append(transport.atomic_eth(message.address, message.key, message.operands))
             elif name == transport.ATOMIC_ACK:
-                given = b"" if message.payload is None else bytes(memoryview(message.payload).cast("B")[:8])
-                # on the wire the value is big-endian
-                parts.append(given.ljust(8, b"\0")[::-1])
+                # the value that was there, as a number
+                parts.append((message.operands[0] & (1 << 64) - 1).to_bytes(8, "big"))
             else:  # ImmDt, IETH
                 parts.append((message.immediate & 0xFFFFFFFF).to_bytes(4, "big"))
         return b"".join(parts)

@@ -156,7 +156,7 @@ class MessageSession(Protocol):
         Of a request (READ, atomics) `size_bytes` is what is asked for: headers alone travel. It ends when the
         first packet of its response is there. A response is a message on the flow back; it `answers` a request,
         None the oldest one (flows that belong together have each other's queue pair numbers). Responses are a
-        stream of their own beside the sender's requests, and nobody acknowledges them.
+        stream of their own beside the sender's requests; nobody acknowledges them, and they have no ENDED.
 
         `memory` and `target_memory` are the fabric nodes that the bytes are read from and written to, where they
         are not the flow's own. Where they change, the flow waits for what went before. `inline`: the adapter
@@ -164,8 +164,8 @@ class MessageSession(Protocol):
         receiving adapter at BEGUN until the next `advance`, so that `refuse` comes in time; it costs one more
         event, so ask for it where a refusal is likely. Without `tell_end` there is no ENDED.
 
-        Addresses, keys, immediate data (of SEND_INVALIDATE the key), atomics' operands (swap or add, compare) and
-        payload only show in captures.
+        Addresses, keys, immediate data (of SEND_INVALIDATE the key), atomics' operands (swap or add, compare; of
+        the response what was there) and payload only show in captures.
         """
         ...
 

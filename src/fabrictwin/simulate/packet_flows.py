@@ -110,6 +110,8 @@ def extras() -> list[tuple[int, int, int]]:
         traits = s.TELL_ARRIVED | s.TELL_ENDED
         if opcode in (Opcode.READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD):
             traits |= s.AT_ADAPTER | s.QUIET
+        elif opcode in (Opcode.READ_RESPONSE, Opcode.ATOMIC_RESPONSE):
+            traits = s.TELL_ARRIVED  # nobody acknowledges it
         table.append((fields.bytes_of(*_FIRST.get(opcode, ())), fields.bytes_of(*_LAST.get(opcode, ())), traits))
     return table
 

@@ -219,8 +219,9 @@ class PacketMessages:
         if not tell_end:
             traits &= ~self._end
         if self.on_post is not None:
+            events = 2 if traits & self._end else 1
             headers = (remote_address, remote_key, immediate, operands)
-            self.on_post(mine, number, opcode, size_bytes, headers, answers, payload, 2 if tell_end else 1)
+            self.on_post(mine, number, opcode, size_bytes, headers, answers, payload, events)
         row = (0, q, travels, delay, number, first, last, traits, partner, NONE if answers is None else answers, 0)
         if way is not mine.current or mine.waiting:
             self._queue(mine, way, row)
@@ -321,6 +322,8 @@ class PacketMessages:
             if rows <= _MOST_ROWS and self._free[0] >= rows and self.network.next_fault_ps is None:
                 self._step(until_ps)
             if not told[0]:
+                if until_ps >= FOREVER and self.idle:
+                    return []
                 self._run(until_ps)
             n = told[0]
             if n:
