@@ -10,6 +10,8 @@ from functools import cache
 import numpy as np
 import pytest
 from clusters import blueprint
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.nccl import perf, perf_text
@@ -57,6 +59,16 @@ def test_sizes_as_nccl_tests_reads_them(text: str, size: int) -> None:
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_size(text)
+
+
+@given(st.text(max_size=20) | st.from_regex(r"\A[0-9]{0,20}\.?[0-9]{0,20}[kKmMgG]?[iI]?[bB]?\Z"))
+def test_any_text_is_a_size_or_one_clear_line(text: str) -> None:
+    try:
+        size, said = parse_size(text), ""
+    except ConfigError as error:
+        size, said = 0, str(error)
+    assert 0 <= size <= 1 << 50
+    assert len(said.splitlines()) <= 1
 
 
 def test_steps() -> None:
