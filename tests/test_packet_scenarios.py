@@ -23,6 +23,7 @@ from packet_wiring import (
 
 from fabrictwin.kernel.packet import checks
 from fabrictwin.kernel.packet import state as s
+from fabrictwin.kernel.packet.build import Arbitration
 
 MB = 1_000_000
 WIRE = 4178 * 20  # picoseconds of a full RoCE packet at 400 Gb/s
@@ -370,3 +371,58 @@ def set_nscc(m, *, rtt_ps: int, bdp_bytes: int) -> None:
     n.gamma_q, n.fair, n.eta = int(0.8 * 65536), int(5 * mtu * a), int(0.15 * mtu * a)
     n.alpha_q, n.fast_q = int(4 * mtu * a * b / target * 2**24), int(0.25 * a * 65536)
     n.fast_ps, n.gate_shift, n.minimum = US, 3, mtu
+
+
+def shares(arbitration: Arbitration, flows: list[int], **changes) -> list[int]:
+    """Packets delivered of endless flows, one a lane, that meet at one InfiniBand link; by lane."""
+    n = len(flows)
+    config = infiniband(lanes=n, arbitrations=(arbitration,), **changes)
+    m = machine(dumbbell(n, n, kind="infiniband", credit_bytes=512 << 10), config, [])
+    for lane in flows:
+        post(m, [(lane, n + lane, 200_000_000)], sl=lane, ack_sl=lane)
+    m.run(600 * US)
+    assert not checks.violations(m.state)
+    return [int(qp.expected) for qp in m.state.qp]
+
+
+def test_low_priority_lanes_share_a_link_by_their_weights():
+    """Weights are in 64 bytes, and a packet of 4,122 takes 65: three a turn against one."""
+    light, heavy = shares(Arbitration(low=((0, 64), (1, 192))), [0, 1])
+    assert heavy / light == pytest.approx(3, rel=0.02)
+    one, two, three, four = shares(Arbitration(low=((0, 65), (1, 130), (2, 65), (3, 0), (3, 65))), [0, 1, 2, 3])
+    assert two / one == pytest.approx(2, rel=0.02)
+    assert three / one == pytest.approx(1, rel=0.02)
+    assert four / one == pytest.approx(1, rel=0.02)
+
+
+@pytest.mark.parametrize(("limit", "high_packets"), [(0, 1), (1, 1), (4, 4), (16, 16)])
+def test_the_high_limit_lets_a_low_priority_packet_through(limit, high_packets):
+    """Limit of High-Priority counts 4,096 bytes, 0 is one packet; then one packet of the low table goes."""
+    low, high = shares(Arbitration(high=((1, 255),), low=((0, 1),), high_limit=limit), [0, 1])
+    assert high / low == pytest.approx(high_packets, rel=0.02)
+
+
+def test_without_a_high_limit_low_priority_waits_for_ever():
+    low, high = shares(Arbitration(high=((1, 1),), low=((0, 255),), high_limit=255), [0, 1])
+    assert high > 7_000
+    assert low <= 2  # what was on the wire before the other came
+
+
+def test_a_lane_in_no_arbitration_table_is_refused():
+    with pytest.raises(ValueError, match="without lane 1, which would never be served"):
+        shares(Arbitration(low=((0, 64),)), [0, 1])
+
+
+def test_the_lane_depends_on_the_input_port_where_the_tables_say_so():
+    """One service level, two hosts: the switch puts each input on a lane of its own toward the third host."""
+    wiring = star(3, kind="infiniband")
+    first = int(wiring.node_port_start[3])
+    rows = ((0,) * 16, (0,) * 16, (1,) * 16, (0,) * 16)  # row 0 for hosts; then inputs 1, 2, 3 of the switch
+    of = np.where(np.arange(len(wiring.port_node)) >= first, 1, 0)
+    config = infiniband(lanes=2, sl2vl=rows, port_sl2vl=of, sl2vl_by_input=of > 0)
+    m = machine(wiring, config, [(0, 2, 400_000), (1, 2, 800_000)])
+    m.run()
+    out = first + 2
+    assert m.state.outlet.last_tx[2 * out] > 0
+    assert m.state.outlet.last_tx[2 * out + 1] > m.state.outlet.last_tx[2 * out]
+    assert not checks.violations(m.state)

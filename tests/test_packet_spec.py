@@ -92,6 +92,8 @@ def test_every_key_reaches_the_engine():
         "window": "1 MiB",
         "window_packets": 256,
         "virtual_lanes": 2,
+        "service_level": 1,
+        "service_levels": {"all-reduce": 1},
         "store_and_forward": True,
         "credit_batch": "8 KiB",
         "gpudirect": False,
@@ -101,13 +103,22 @@ def test_every_key_reaches_the_engine():
         "packet_limit": 1000,
         "message_limit": 100,
     }
-    infiniband = {"credit_buffer": "64 KiB", "head_of_queue_lifetime": "1 s"}
+    infiniband = {
+        "credit_buffer": "64 KiB",
+        "head_of_queue_lifetime": "1 s",
+        "sl_to_vl": [0, 1] * 8,
+        "vl_high": "1:64",
+        "vl_low": "0:64,1:128",
+        "vl_high_limit": 4,
+    }
     ethernet = {
         "control": "dcqcn",
         "dcqcn": "hpcc",
         "lossless": False,
         "buffer": "32 MiB",
         "buffer_alpha": 0.5,
+        "strict_priorities": [1],
+        "ets_weights": [3, 1],
     }
     default = PacketOptions()
     reached = set()

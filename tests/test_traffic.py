@@ -11,7 +11,7 @@ from clusters import blueprint, boxes
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.simulate.packet_options import PacketOptions
-from fabrictwin.workload.traffic import play_traffic, read_traffic
+from fabrictwin.workload.traffic import Traffic, play_traffic, read_traffic
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "traffic"
 
@@ -250,3 +250,53 @@ def test_faults_of_the_spec_count_or_are_refused(tmp_path, capsys):
     spec.write_text(cluster + "faults:\n  - {link: host-1/mlx5_0, rate: 20 Gb/s, at: 1 us}\n")
     assert main(["traffic", str(path), "--cluster", str(spec)]) == 2
     assert "spec.yaml:10 faults[0]: got a fault that only a run plays" in capsys.readouterr().err
+
+
+def test_the_spec_says_how_the_network_is_modelled_and_options_override_it(tmp_path, capsys):
+    """`run.packet` counts: an acknowledgement a packet, a limit of memory; `--ack-every` goes before it."""
+    from fabrictwin.cli import main
+
+    path, spec = tmp_path / "one.cm", tmp_path / "spec.yaml"
+    path.write_text("Nodes 2\nConnections 1\n0->1 id 1 start 0 size 2000000\n")
+    cluster = (
+        "schema: 1\nname: two\ncluster:\n  hosts: {type: pcie-box, count: 2}\n  network:\n"
+        "    technology: infiniband\n    topology: {kind: single-switch}\n    switch: qm8700\n"
+    )
+
+    def hops(section: str, *more: str) -> int:
+        spec.write_text(cluster + f"run:\n  fidelity: packet\n  packet: {section}\n")
+        assert main(["traffic", str(path), "--cluster", str(spec), "--json", *more]) == 0
+        return int(json.loads(capsys.readouterr().out)["packets"]["hops"])
+
+    packets = 489
+    assert hops("{ack_every: 1}") == 4 * packets
+    assert hops("{ack_every: 1}", "--ack-every", "256") == 2 * packets + 2 * 2
+    lanes = "{virtual_lanes: 2, service_level: 3, vl_high: '1:64', vl_low: '0:64', ack_every: 1}"
+    assert hops(lanes, "--service-level", "0") == 4 * packets
+    spec.write_text(cluster + "run:\n  fidelity: packet\n  packet: {memory_limit: 64 KiB}\n")
+    assert main(["traffic", str(path), "--cluster", str(spec)]) == 2
+    assert "the limit is" in capsys.readouterr().err
+    spec.write_text(cluster + "run:\n  fidelity: packet\n  packet: {virtual_lanes: 2, vl_low: '0:64'}\n")
+    assert main(["traffic", str(path), "--cluster", str(spec)]) == 2
+    assert "without lane 1, which would never be served" in capsys.readouterr().err
+
+
+def test_what_traffic_would_hold_is_refused_with_the_figure():
+    """Half a million flows: their queue pairs alone are above the limit, before any is set up."""
+    fabric, routes = reference(4)
+    n, flows = len(fabric.nic_node), 500_000
+    ends = np.arange(flows, dtype=np.int32) % n
+    none = np.full(flows, -1, np.int32)
+    pattern = Traffic(
+        nodes=n,
+        source=ends,
+        destination=(ends + 1) % n,
+        size_bytes=np.full(flows, 64),
+        start_ps=np.zeros(flows, np.int64),
+        trigger=none,
+        send_done=none,
+        receive_done=none,
+        triggers={},
+    )
+    with pytest.raises(ConfigError, match=r"of memory, the limit is 256 MiB: cut it"):
+        play_traffic(pattern, fabric, routes, PacketOptions(memory_limit_bytes=256 << 20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -31,9 +32,9 @@ def traffic(
         metavar="SPEC",
         help="A spec file; its cluster is used, and links that it makes slow or dead.",
     ),
-    balance: Balance = typer.Option(Balance.routed, help="How switches choose among equal-cost ports."),
-    control: Control = typer.Option(Control.none, help="Congestion control (Ethernet)."),
-    dcqcn: str = typer.Option("sigcomm15", metavar="NAME", help="DCQCN's parameter set."),
+    balance: Balance | None = typer.Option(None, help="How switches choose among equal-cost ports."),
+    control: Control | None = typer.Option(None, help="Congestion control (Ethernet)."),
+    dcqcn: str | None = typer.Option(None, metavar="NAME", help="DCQCN's parameter set."),
     lossy: bool = typer.Option(
         False, "--lossy", help="Ethernet without priority flow control: full buffers drop."
     ),
@@ -41,7 +42,8 @@ def traffic(
     store_and_forward: bool = typer.Option(
         False, "--store-and-forward", help="Switches take packets in whole before they pass them on."
     ),
-    ack_every: int = typer.Option(4, metavar="N", min=1, max=256, help="Packets an acknowledgement."),
+    ack_every: int | None = typer.Option(None, metavar="N", min=1, max=256, help="Packets an acknowledgement."),
+    service_level: int | None = typer.Option(None, metavar="N", min=0, max=15, help="Service level of all flows."),
     pcap: Path | None = typer.Option(None, "--pcap", metavar="FILE", help="Capture packets to a pcapng file."),
     pcap_at: list[str] | None = typer.Option(
         None,
@@ -52,11 +54,15 @@ def traffic(
     snaplen: int = typer.Option(
         0, "--snaplen", metavar="BYTES", min=0, help="Keep so much of each packet; 0: all."
     ),
-    seed: int = typer.Option(1, metavar="N", min=0, help="Seed of every random choice."),
+    seed: int | None = typer.Option(None, metavar="N", min=0, help="Seed of every random choice."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Play a traffic pattern over a cluster and print when its flows complete."""
+    """Play a traffic pattern over a cluster and print when its flows complete.
+
+    How the network is modelled is what the spec's run.packet says; options here override it.
+    """
     import json
+    from dataclasses import replace
 
     from fabrictwin.capture.recorder import CaptureRequest
     from fabrictwin.cluster.build import build
@@ -64,21 +70,22 @@ def traffic(
     from fabrictwin.cluster.spec import load_cluster
     from fabrictwin.run import execute
     from fabrictwin.run.progress import Progress
-    from fabrictwin.simulate.packet_options import PacketOptions
+    from fabrictwin.simulate.packet_options import options_of
     from fabrictwin.workload.traffic import play_traffic, read_traffic, table
 
     capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     pattern = read_traffic(file)
-    options = PacketOptions(
-        balance=balance.value,
-        control=control.value,
-        dcqcn=dcqcn,
-        lossless=not lossy,
-        retransmission="selective" if selective else "go-back-n",
-        store_and_forward=store_and_forward,
-        ack_every=ack_every,
-        seed=seed,
-    )
+    given: dict[str, Any] = {
+        "balance": balance.value if balance else None,
+        "control": control.value if control else None,
+        "dcqcn": dcqcn,
+        "lossless": False if lossy else None,
+        "retransmission": "selective" if selective else None,
+        "store_and_forward": store_and_forward or None,
+        "ack_every": ack_every,
+        "service_level": service_level,
+        "seed": seed,
+    }
     with Progress() as progress:
         progress.stage("compiling the fabric")
         spec = load_cluster(cluster)
@@ -87,6 +94,8 @@ def traffic(
                 message = "got a fault that only a run plays, expected a link at a rate of its own from the start"
                 raise spec.error(f"faults[{i}]", message)
         twin = execute.make_twin(spec, build(spec.cluster, spec=spec))
+        base = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed)
+        options = replace(base, **{key: value for key, value in given.items() if value is not None})
         progress.stage("routing")
         routes = twin.routes
         progress.stage("simulating")

@@ -23,6 +23,9 @@ def _whole(least: int, most: int) -> object:
     return Field(strict=True, ge=least, le=most)
 
 
+_ENTRIES = r"^[0-7]:\d{1,3}(,[0-7]:\d{1,3}){0,63}$"
+
+
 class Packet(Model):
     """Balancing, congestion control, transport, switches and limits of the packet engine."""
 
@@ -39,6 +42,14 @@ class Packet(Model):
     window: Size | None = None
     window_packets: Annotated[int, _whole(2, 65536)] | None = None
     virtual_lanes: Literal[1, 2, 4, 8] | None = None
+    service_level: Annotated[int, _whole(0, 15)] | None = None  # of all connections
+    service_levels: dict[str, Annotated[int, _whole(0, 15)]] | None = None  # by a communication's name
+    sl_to_vl: Annotated[list[Annotated[int, _whole(0, 7)]], Field(min_length=16, max_length=16)] | None = None
+    vl_high: Annotated[str, Field(pattern=_ENTRIES)] | None = None  # InfiniBand: lane:weight, as OpenSM writes it
+    vl_low: Annotated[str, Field(pattern=_ENTRIES)] | None = None
+    vl_high_limit: Annotated[int, _whole(0, 255)] | None = None
+    strict_priorities: list[Annotated[int, _whole(0, 7)]] | None = None  # Ethernet
+    ets_weights: list[Annotated[int, _whole(1, 1000)]] | None = None  # Ethernet
     store_and_forward: Yes | None = None
     buffer: Size | None = None  # Ethernet, of every switch
     buffer_alpha: Annotated[float, Field(ge=1 / 256, le=64)] | None = None  # Ethernet
@@ -68,6 +79,8 @@ class Packet(Model):
             ):
                 if getattr(self, key) not in (None, False):
                     raise ValueError(f"got {key} with control: nscc, which {what}")
+        if self.vl_high_limit is not None and self.vl_high is None:
+            raise ValueError("got vl_high_limit, which means nothing without vl_high")
         if self.gpudirect is not False:
             for key in ("staging_chunk", "staging_time"):
                 if getattr(self, key) is not None:

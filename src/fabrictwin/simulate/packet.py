@@ -60,7 +60,8 @@ class PacketSession:
         self.fabric = fabric
         self.network = PacketNetwork(fabric, routes, options)
         self.options = self.network.options
-        self._ways: dict[tuple[int, int, int], _Way] = {}
+        self._ways: dict[tuple[int, int, int, int | None], _Way] = {}
+        self._service_levels = dict(self.options.service_levels)
         self._begin = np.zeros(0, np.int64)  # tasks at the start and the end of each operation
         self._end = np.zeros(0, np.int64)
         self._end_operation: dict[int, int] = {}
@@ -178,7 +179,8 @@ class PacketSession:
             awaited = np.zeros(len(sends), bool)
             awaited[sends.after] = True
             for k in range(len(sends)):
-                way = self._way(int(rank_node[sends.source[k]]), int(rank_node[sends.target[k]]), c)
+                ends = int(rank_node[sends.source[k]]), int(rank_node[sends.target[k]])
+                way = self._way(*ends, c, self._service_levels.get(communication.name))
                 first, last = int(sends.after_start[k]), int(sends.after_start[k + 1])
                 before = [t for j in sends.after[first:last] for t in done[j]] or [begin]
                 done.append(
@@ -212,13 +214,13 @@ class PacketSession:
             ends += waits
         return ends
 
-    def _way(self, source: int, target: int, channel: int) -> _Way:
-        key = (source, target, channel)
+    def _way(self, source: int, target: int, channel: int, level: int | None) -> _Way:
+        key = (source, target, channel, level)
         if key not in self._ways:
-            self._ways[key] = self._open(source, target)
+            self._ways[key] = self._open(source, target, level)
         return self._ways[key]
 
-    def _open(self, source: int, target: int) -> _Way:
+    def _open(self, source: int, target: int, level: int | None) -> _Way:
         """Queue pairs between two memories."""
         fabric, network = self.fabric, self.network
         if source == target:
@@ -241,7 +243,7 @@ class PacketSession:
             + fabric.node_latency_ps[fabric.port_node[list(prefix[1:])]].sum()
         )
         delay = int(fabric.nic_post_ps[departing]) + asks
-        connection = network.remote(departing, arriving, prefix=prefix, suffix=suffix)
+        connection = network.remote(departing, arriving, prefix=prefix, suffix=suffix, sl=level)
         legs = [self._add(leg) for leg in legs_before]
         legs.append(self._add([(1.0, connection)]))
         legs += [self._add(leg) for leg in legs_after]

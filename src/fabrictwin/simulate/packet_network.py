@@ -204,6 +204,7 @@ class PacketNetwork:
                 "trim_lane": lanes - 1,
                 "queue_limit_bytes": self.bdp_bytes,
             }
+        more |= self._lane_tables(lanes, more.get("strict", 0))
         return Config(
             lanes=lanes,
             mtu_bytes=fabric.mtu_bytes,
@@ -218,6 +219,25 @@ class PacketNetwork:
             seed=options.seed,
             **more,
         )
+
+    def _lane_tables(self, lanes: int, strict: int) -> dict[str, Any]:
+        """How service levels become lanes, and lanes take turns, as the options have it."""
+        from fabrictwin.kernel.packet.build import Arbitration
+
+        fabric, options = self.fabric, self.options
+        more: dict[str, Any] = {"strict": strict | sum(1 << vl for vl in set(options.strict_priorities))}
+        if options.sl_to_vl:
+            network = np.isin(fabric.port_kind, NETWORK)
+            more["sl2vl"] = (tuple(sl % lanes for sl in range(16)), options.sl_to_vl)
+            more["port_sl2vl"] = network.astype(np.int16)
+        if options.vl_high or options.vl_low:
+            more["arbitrations"] = (Arbitration(options.vl_high, options.vl_low, options.vl_high_limit),)
+        if options.ets_weights:
+            # the lightest sends a packet a turn
+            least = min(options.ets_weights)
+            turns = [w * (fabric.mtu_bytes + self.header_bytes) // least for w in options.ets_weights]
+            more["weights"] = (*turns, *([fabric.mtu_bytes] * (lanes - len(turns))))
+        return more
 
     @property
     def round_trip_ps(self) -> int:
@@ -338,6 +358,8 @@ class PacketNetwork:
             here, _ = self.routes.walk(np.array([destination], np.int32), np.array([source], np.int32), udp)
             out, back = tuple(int(p) for p in there[1:]), tuple(int(p) for p in here[1:])
         entropy = (int(udp[0]) << 15) ^ (source * 0x1F35) ^ (destination * 0x5BD1)
+        if sl is None:
+            sl = options.service_level
         if sl is None:
             ends = np.array([source], np.int32), np.array([destination], np.int32)
             sl = int(self.routes.service_level(*ends)[0])

@@ -34,6 +34,14 @@ class PacketOptions:
     window_bytes: int = 0  # 0: as much as buffers and control let through; reordering: the bitmap's reach
     window_packets: int = 1024  # reach of selective repeat
     lanes: int = 1
+    service_level: int | None = None  # of all connections; None: the route's
+    service_levels: tuple[tuple[str, int], ...] = ()  # of communications of a name
+    sl_to_vl: tuple[int, ...] = ()  # the lane of each of 16 service levels; empty: the same number, modulo lanes
+    vl_high: tuple[tuple[int, int], ...] = ()  # InfiniBand's arbitration tables: (lane, weight in 64 bytes)
+    vl_low: tuple[tuple[int, int], ...] = ()  # both empty: lanes take equal turns
+    vl_high_limit: int = 0  # 4,096 bytes; 0: one packet, 255: no limit
+    strict_priorities: tuple[int, ...] = ()  # Ethernet: before all others, the highest first
+    ets_weights: tuple[int, ...] = ()  # Ethernet: shares of the others, one a priority; empty: equal
     store_and_forward: bool = False  # network switches; otherwise they cut through
     buffer_alpha_256: int = 32  # dynamic threshold: 1/8 as in the HPCC authors' model of a switch
     buffer_bytes: int = 0  # of every Ethernet switch; 0: the catalog's
@@ -62,10 +70,29 @@ class PacketOptions:
             raise ConfigError(f"got {self.lanes}, expected 1, 2, 4 or 8", key="lanes")
         if self.window_packets & (self.window_packets - 1) or not 2 <= self.window_packets <= 1 << 16:
             raise ConfigError(f"got {self.window_packets}, expected a power of two", key="window_packets")
+        self._check_lanes()
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, int) and value < 0:
                 raise ConfigError(f"got {value}, expected a number that is not negative", key=field.name)
+
+    def _check_lanes(self) -> None:
+        if self.sl_to_vl and (len(self.sl_to_vl) != 16 or not all(0 <= vl < self.lanes for vl in self.sl_to_vl)):
+            raise ConfigError(f"got {list(self.sl_to_vl)}, expected 16 lanes below {self.lanes}", key="sl_to_vl")
+        for level in [self.service_level or 0, *(level for _, level in self.service_levels)]:
+            if not 0 <= level <= 15:
+                raise ConfigError(f"got service level {level}, expected 0 to 15", key="service_level")
+        if any(not 0 <= vl < self.lanes for vl in self.strict_priorities):
+            raise ConfigError(
+                f"got {list(self.strict_priorities)}, expected priorities below {self.lanes}",
+                key="strict_priorities",
+            )
+        if self.ets_weights and (len(self.ets_weights) != self.lanes or min(self.ets_weights) < 1):
+            raise ConfigError(
+                f"got {list(self.ets_weights)}, expected {self.lanes} weights of at least 1", key="ets_weights"
+            )
+        if self.vl_high_limit > 255:
+            raise ConfigError(f"got {self.vl_high_limit}, expected 0 to 255", key="vl_high_limit")
 
     @property
     def selective(self) -> bool:
@@ -90,8 +117,8 @@ _FIELD = {
     "staging_time": "staging_ps",
     "memory_limit": "memory_limit_bytes",
 }
-_ETHERNET = ("control", "dcqcn", "lossless", "buffer", "buffer_alpha")
-_INFINIBAND = ("credit_buffer", "head_of_queue_lifetime")
+_ETHERNET = ("control", "dcqcn", "lossless", "buffer", "buffer_alpha", "strict_priorities", "ets_weights")
+_INFINIBAND = ("credit_buffer", "head_of_queue_lifetime", "sl_to_vl", "vl_high", "vl_low", "vl_high_limit")
 
 
 def options_of(section: Packet | None, technology: str, seed: int) -> PacketOptions:
@@ -108,6 +135,11 @@ def options_of(section: Packet | None, technology: str, seed: int) -> PacketOpti
             raise ConfigError(f"got {key} on {here}, expected it only on {other}", key=f"run.packet.{key}")
         if key == "buffer_alpha":
             more["buffer_alpha_256"] = round(256 * value)
+        elif key in ("vl_high", "vl_low"):
+            pairs = (entry.split(":") for entry in value.split(","))
+            more[key] = tuple((int(vl), int(weight)) for vl, weight in pairs)
+        elif key == "service_levels":
+            more[key] = tuple(sorted(value.items()))
         else:
-            more[_FIELD.get(key, key)] = value
+            more[_FIELD.get(key, key)] = tuple(value) if isinstance(value, list) else value
     return PacketOptions(seed=seed, **more)

@@ -279,6 +279,23 @@ def _unloaded_ps(network: PacketNetwork, traffic: Traffic) -> I64:
     return result
 
 
+def _memory_bytes(network: PacketNetwork, traffic: Traffic) -> int:
+    """What the engine's arrays will hold: a queue pair and a task a flow, and packets, of which there are at most
+    as many as fit into the buffers or as all flows have.
+    """
+    from fabrictwin.kernel.packet import state as s
+
+    options, state, flows = network.options, network.machine.state, len(traffic)
+    reach = 2 * options.window_packets if options.selective else 0
+    control = {"dcqcn": s.dcqcn_dtype.itemsize, "nscc": s.nscc_dtype.itemsize}.get(options.control, 0)
+    packets = int(np.maximum(-(-traffic.size_bytes // network.fabric.mtu_bytes), 1).sum())
+    room = int(state.port.peer.size) * 2 * (options.credit_bytes or 1 << 20) // network.fabric.mtu_bytes
+    links = 2 * int(network.fabric.node_tier.max(initial=1)) + 2
+    task = s.task_dtype.itemsize + s.heap_dtype.itemsize + 12
+    queue_pair = s.qp_dtype.itemsize + reach + control + 8 * links
+    return s.nbytes(state) + flows * (task + queue_pair) + min(packets, room) * s.packet_dtype.itemsize
+
+
 def _post_ps(fabric: Fabric, traffic: Traffic, flow: int) -> int:
     return int(fabric.nic_post_ps[traffic.source[flow]])
 
@@ -308,8 +325,9 @@ def play_traffic(
     network = PacketNetwork(fabric, routes, options)
     pairs = np.stack([traffic.source, traffic.destination], axis=1)
     hops = network.hop_estimate(pairs.tolist(), traffic.size_bytes)
-    check_size(PacketSize(hops, len(traffic)), options, "this traffic")
     machine = network.machine
+    memory = _memory_bytes(network, traffic)
+    check_size(PacketSize(hops, len(traffic), memory), options, "this traffic")
     recorder = capture.start(network) if capture is not None else None
     network.connect(
         [network.remote(int(a), int(b)) for a, b in zip(traffic.source, traffic.destination, strict=True)]

@@ -27,6 +27,7 @@ from fabrictwin.kernel.packet.packets import draw, free_packet, kick, take_packe
 from fabrictwin.kernel.packet.state import (
     ALPHA_BITS,
     BLOCK_BITS,
+    BY_INPUT,
     CREDIT,
     DATA,
     LINE_QUANTUM_BITS,
@@ -263,7 +264,10 @@ def forward(state, p, at, node, now):
     packet = state.packet[p]
     port = state.port[at]
     settings = state.settings[0]
-    vl = int(state.sl2vl[port.sl2vl, packet.sl])
+    row = int(port.sl2vl)
+    if port.traits & BY_INPUT:
+        row += int(state.port[packet.slot >> settings.vl_bits].local)
+    vl = int(state.sl2vl[row, packet.sl])
     room = True
     if node.traits & SHARED:
         limit = state.outlet[(at << settings.vl_bits) + vl].limit

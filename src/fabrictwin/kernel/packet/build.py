@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.kernel.packet import state as s
+from fabrictwin.kernel.packet.arbitration import ENTRIES, HIGH, LIMIT_UNIT, LOW, UNLIMITED
 from fabrictwin.kernel.packet.state import State, records
 
 MOST_LANES = 16  # a scan of more costs more than the heap does
@@ -48,6 +49,15 @@ class Wiring:
 
 
 @dataclass(frozen=True)
+class Arbitration:
+    """A port's two tables of (lane, weight in 64 bytes), and Limit of High-Priority."""
+
+    high: tuple[tuple[int, int], ...] = ()
+    low: tuple[tuple[int, int], ...] = ()
+    high_limit: int = 0  # 4,096 bytes each; 0: one packet, 255: no limit
+
+
+@dataclass(frozen=True)
 class Config:
     """How links and switches behave. Units are in the names; masks have a bit for each lane."""
 
@@ -60,7 +70,10 @@ class Config:
     strict: int = 0
     weights: tuple[int, ...] = ()  # bytes a turn, one a lane
     sl2vl: tuple[tuple[int, ...], ...] = ()  # rows of 16; the first row serves all ports unless `port_sl2vl`
-    port_sl2vl: tuple[int, ...] = ()
+    port_sl2vl: Any = ()  # [P] row of each port
+    sl2vl_by_input: Any = ()  # [P] whether that row is for the node's first port, followed by its others'
+    arbitrations: tuple[Arbitration, ...] = ()  # InfiniBand
+    port_arbitration: Any = ()  # [P] which of them, NONE: strict and weighted lanes as above; empty: the first
     # InfiniBand
     credit_batch_bytes: int = 0  # freed room that is told together; 0: a packet's at once
     credit_update_bytes: int = 8  # a flow control packet on the wire
@@ -198,7 +211,10 @@ def build(wiring: Wiring, config: Config) -> State:
     width = np.where(input_queued, np.diff(wiring.node_port_start)[wiring.port_node], 1)
     port.queue_width = width
     port.queue_start = np.concatenate([[0], np.cumsum(width * v)])[:-1]
-    port.sl2vl = np.array(config.port_sl2vl, np.int16) if config.port_sl2vl else 0
+    port.sl2vl = np.array(config.port_sl2vl, np.int16) if len(config.port_sl2vl) else 0
+    if len(config.sl2vl_by_input):
+        port.traits |= np.where(config.sl2vl_by_input, s.BY_INPUT, 0).astype(np.int16)
+    arbiter, arbitration, high_limit = _arbitration(config, port, v)
 
     queue = records(int((width * v).sum()), s.queue_dtype)
     queue.head = queue.tail = queue.next = s.NONE
@@ -262,6 +278,9 @@ def build(wiring: Wiring, config: Config) -> State:
         group_start=wiring.group_start,
         group_ports=wiring.group_ports,
         sl2vl=np.array(rows, np.int16),
+        arbiter=arbiter,
+        arbitration=arbitration,
+        high_limit=high_limit,
         dcqcn=records(0, s.dcqcn_dtype),
         dcqcn_settings=records(1, s.dcqcn_settings_dtype),
         nscc=records(0, s.nscc_dtype),
@@ -274,6 +293,42 @@ def build(wiring: Wiring, config: Config) -> State:
     )
     state = add_packets(state, max(1024, 4 * ports), fresh=True)
     return set_lanes(state, config)
+
+
+def _arbitration(config: Config, port: Any, v: int) -> tuple[Any, Any, Any]:
+    """(arbiter, arbitration, high_limit) of the state; marks the ports that have tables.
+
+    Raises ValueError where a table has an entry too many or a lane is in neither: it would wait for ever.
+    """
+    tables = config.arbitrations if v > 1 else ()
+    entries = np.zeros((max(len(tables), 1), 2, ENTRIES, 2), np.int16)
+    limit = np.zeros(max(len(tables), 1), np.int64)
+    for row, table in enumerate(tables):
+        for which, given in ((HIGH, table.high), (LOW, table.low)):
+            if len(given) > ENTRIES:
+                raise ValueError(f"got {len(given)} entries of VL arbitration, expected at most {ENTRIES}")
+            for i, (lane, weight) in enumerate(given):
+                if not 0 <= lane < v or not 0 <= weight <= 255:
+                    raise ValueError(
+                        f"got {lane}:{weight} in VL arbitration, expected a lane below {v} and a weight up to 255"
+                    )
+                entries[row, which, i] = lane, weight
+        served = {lane for lane, weight in (*table.high, *table.low) if weight > 0}
+        if len(served) < v:
+            missing = min(set(range(v)) - served)
+            raise ValueError(f"got VL arbitration without lane {missing}, which would never be served")
+        limit[row] = s.NEVER if table.high_limit == UNLIMITED else max(table.high_limit * LIMIT_UNIT, 1)
+    flat = entries.reshape(-1, 2)
+    if not tables:
+        return records(1, s.arbiter_dtype), flat, limit
+    of = np.array(config.port_arbitration, np.int32) if len(config.port_arbitration) else np.zeros(len(port), int)
+    of = np.where((port.traits & s.CREDIT != 0) & (port.traits & s.INTERNAL == 0), of, s.NONE)
+    arbiter = records(len(port), s.arbiter_dtype)
+    arbiter.row, arbiter.pick = np.maximum(of, 0), s.NONE
+    arbiter.budget = limit[np.maximum(of, 0)]
+    arbiter.high_at = arbiter.low_at = ENTRIES - 1  # the first turn is the first entry's
+    port.traits |= np.where(of >= 0, s.ARBITRATED, 0).astype(np.int16)
+    return arbiter, flat, limit
 
 
 def _set_credits(wiring: Wiring, config: Config, port: Any, outlet: Any, inlet: Any, v: int) -> None:

@@ -149,7 +149,8 @@ class Machine:
             hops += c.back
             new.ack_hop_end[i] = base + len(hops)
             new.vl[i] = sl2vl[int(self.state.port.sl2vl[c.port]), c.sl]
-            new.ack_vl[i] = sl2vl[0, c.ack_sl]
+            answers = int(self.state.port.sl2vl[self.wiring.endpoint_port[c.dst]]) if c.dst >= 0 else 0
+            new.ack_vl[i] = sl2vl[answers, c.ack_sl]
         return hops
 
     def _with_hops(self, hops: list[int]) -> Any:

@@ -57,6 +57,8 @@ STORE = 4  # its peer takes a packet only when the last bit is in
 INTERNAL = 8  # NVLink, PCIe: the rate is that of payload, headers are in it
 DOWN = 16
 TAPPED = 64  # packets that leave or come in are recorded
+BY_INPUT = 256  # what leaves by it takes its lane by service level and input port
+ARBITRATED = 512  # its lanes take turns by InfiniBand's two tables
 REPLAY = 32  # bit errors are repaired by the link itself, which costs time, not packets
 
 # How switches choose among equal-cost ports.
@@ -241,6 +243,21 @@ node_dtype = np.dtype(
         ("alpha_q", "i8"),
         ("resume", "i8"),  # XON when this much below the threshold
         ("shared_peak", "i8"),
+    ],
+    align=True,
+)
+
+# Where a port stands in its tables of virtual lane arbitration.
+arbiter_dtype = np.dtype(
+    [
+        ("budget", "i8"),  # bytes that the high table may send before the low one has a turn
+        ("row", "i4"),
+        ("high_at", "i4"),
+        ("high_left", "i4"),  # of the entry's weight, in blocks
+        ("low_at", "i4"),
+        ("low_left", "i4"),
+        ("pick_table", "i4"),
+        ("pick", "i4"),  # NONE: there was no choice
     ],
     align=True,
 )
@@ -586,7 +603,10 @@ class State(NamedTuple):
     group_of: Any  # int32 [rows, edges]
     group_start: Any
     group_ports: Any
-    sl2vl: Any  # int16 [rows, 16]
+    sl2vl: Any  # int16 [rows, 16]; BY_INPUT: a port's row is that of input 0, the other inputs' follow
+    arbiter: Any  # [P] where ports have arbitration tables, else [1]
+    arbitration: Any  # int16 [rows * 2 * 64, 2] lane and weight of the high table's entries, then the low one's
+    high_limit: Any  # int64 [rows] bytes
     dcqcn: Any
     dcqcn_settings: Any
     nscc: Any

@@ -1,21 +1,22 @@
 """A port puts the next packet on its wire.
 
-Pause frames first; then the lanes that have something to send, are not paused and have credits: strict priority
-lanes from the highest, the others by deficit-weighted turns. Within a lane what waits in queues goes before what
-queue pairs still hold back; input queues and queue pairs are each served in a ring, a packet a turn.
+Pause frames first; then one of the lanes that have something to send, are not paused and have credits (see
+`arbitration`). Within a lane what waits in queues goes before what queue pairs still hold back; input queues and
+queue pairs are each served in a ring, a packet a turn.
 
-Left out: a crossbar's limits on how many outputs one input feeds at a time; InfiniBand's separate high-priority
-table with its limit (strict lanes stand for it).
+Left out: a crossbar's limits on how many outputs one input feeds at a time.
 """
 
 from __future__ import annotations
 
 from fabrictwin.kernel.jit import helper
+from fabrictwin.kernel.packet.arbitration import arbitrate, charge
 from fabrictwin.kernel.packet.buffer import blocks, drop, mark
 from fabrictwin.kernel.packet.events import ARRIVE, HOQ, TX_DONE, pack, push, push_heap
 from fabrictwin.kernel.packet.packets import draw
 from fabrictwin.kernel.packet.send import STARVED, next_of_queue_pairs
 from fabrictwin.kernel.packet.state import (
+    ARBITRATED,
     CREDIT,
     DATA,
     DOWN,
@@ -29,38 +30,6 @@ from fabrictwin.kernel.packet.state import (
     TAPPED,
 )
 from fabrictwin.kernel.packet.tap import OUT, record
-
-
-@helper
-def arbitrate(state, at, port, eligible):
-    """The lane to serve; `eligible` has a bit for each lane that could send, at least one."""
-    if eligible & (eligible - 1) == 0:
-        vl = 0
-        while not (eligible >> vl) & 1:
-            vl += 1
-        return vl
-    first = eligible & port.strict
-    if first:
-        vl = 0
-        while first > 1:
-            first >>= 1
-            vl += 1
-        return vl
-    base = at << state.settings[0].vl_bits
-    vl = int(port.wrr)
-    if (eligible >> vl) & 1 and state.outlet[base + vl].deficit > 0:
-        return vl
-    lanes = 1 << state.settings[0].vl_bits
-    for _ in range(lanes):
-        vl += 1
-        if vl >= lanes:
-            vl = 0
-        if (eligible >> vl) & 1:
-            break
-    outlet = state.outlet[base + vl]
-    outlet.deficit = min(outlet.deficit, 0) + state.hold[base + vl].quantum
-    port.wrr = vl
-    return vl
 
 
 @helper
@@ -129,6 +98,8 @@ def choose(state, at, port, now):
             outlet.queued -= packet.wire
             outlet.deficit -= packet.wire
             outlet.last_tx = now
+            if port.traits & ARBITRATED:
+                charge(state, at, packet.wire)
             return head
         if outlet.ready_head != NONE and not port.traits & DOWN:
             p = next_of_queue_pairs(state, at, port, outlet, now)
@@ -141,6 +112,8 @@ def choose(state, at, port, now):
                 state.queued[at] += state.packet[p].wire
                 outlet.deficit -= state.packet[p].wire
                 outlet.last_tx = now
+                if port.traits & ARBITRATED:
+                    charge(state, at, state.packet[p].wire)
                 return p
         port.backlog &= ~(1 << vl)
 
