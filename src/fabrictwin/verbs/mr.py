@@ -11,6 +11,8 @@ import ctypes
 import errno
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fabrictwin.verbs import mem_alloc
 from fabrictwin.verbs.abi.memory import ibv_rereg_mr_flags
 from fabrictwin.verbs.base import PyverbsCM, PyverbsObject, failure
@@ -70,8 +72,8 @@ def locate(target: Any) -> tuple[int, int | None, Any]:
         return target, None, None
     if hasattr(target, "node") and hasattr(target, "address"):
         return int(target.address), int(target.node), target
-    if hasattr(target, "__index__"):
-        return int(target.__index__()), None, None
+    if isinstance(target, np.integer):
+        return int(target), None, None
     if hasattr(target, "data_ptr"):
         return int(target.data_ptr()), None, target
     if hasattr(target, "__array_interface__"):
@@ -134,7 +136,7 @@ class MR(PyverbsCM):
         if code:
             raise self._failed(length, access, code)
         node = None
-        if address:
+        if address is not None and not (isinstance(address, int) and address == 0):
             self.buf, node, self._kept = locate(address)
             if length and not _mapped(self.buf, length):
                 raise self._failed(length, access, errno.EFAULT)
