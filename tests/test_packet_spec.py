@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from clusters import blueprint
 
+from fabrictwin.capture.reading import CaptureFile
+from fabrictwin.capture.recorder import CaptureRequest
+from fabrictwin.capture.summary import summarise
 from fabrictwin.cluster.packet import Balance, Control, DcqcnName, Packet
 from fabrictwin.cluster.spec import read_spec
 from fabrictwin.errors import ConfigError
@@ -234,3 +237,18 @@ def test_memory_is_estimated_before_the_run_and_is_about_what_it_takes(run):
     assert 0.5 * taken < size.memory_bytes < 2 * taken
     with pytest.raises(ConfigError, match=r"of memory, the limit is .*: .*use fidelity flow"):
         predict(read(run(f"packet: {{memory_limit: {size.memory_bytes - 1} B}}")))
+
+
+def test_a_job_is_captured_and_other_fidelities_have_no_packets(run, tmp_path):
+    path = tmp_path / "job.pcapng"
+    plain = predict(read(run("packet: {}")))
+    captured = predict(read(run("packet: {}")), capture=CaptureRequest(path, snaplen=100))
+    assert captured.trace.end_ps == plain.trace.end_ps
+    found = summarise(CaptureFile(path))
+    fabric = captured.fabric
+    sent = captured.trace.counters.tx_bytes[fabric.nic_port[fabric.nic_port >= 0]].sum()
+    out = [f for f in found.flows if f.outbound]
+    assert sum(f.payload_bytes for f in out) == int(sent) > 0
+    assert found.total("gaps") == found.total("retransmissions") == found.total("icrc_errors") == 0
+    with pytest.raises(ConfigError, match="nothing else has packets"):
+        predict(read(run("packet: {}", fidelity="flow")), capture=CaptureRequest(path))
