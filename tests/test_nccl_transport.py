@@ -73,7 +73,7 @@ def test_more_socket_threads_carry_more() -> None:
 
 
 def test_gpudirect_off_on_gh200_as_measured() -> None:
-    """NVIDIA/nccl issue 1579: 96.1 GB/s with GPUDirect RDMA, 79.7 without; by memory's rate, nothing fitted to it."""
+    """NVIDIA/nccl issue 1579: 96.1 GB/s with GPUDirect RDMA, 79.7 without it."""
     twin = _twin("gh200-4x200", 2, "infiniband", "qm8700")
 
     def bus_gbps(**environment: str) -> float:
