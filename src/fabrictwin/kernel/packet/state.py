@@ -559,7 +559,7 @@ nscc_dtype = np.dtype(
         ("gained", "i8"),
         ("acked", "i8"),  # bytes since the last adjustment
         ("adjusted_ps", "i8"),
-        ("eta_ps", "i8"),
+        ("growing", "i8"),  # by a share of every byte, until there is a queue
         ("delay_ps", "i8"),  # moving average
         ("decreased_ps", "i8"),
         ("fast", "i8"),  # bytes acknowledged in a row without queueing
