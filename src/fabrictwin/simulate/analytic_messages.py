@@ -38,6 +38,7 @@ _ENDLESS_RETRY = 7  # of rnr_retry: for ever
 
 class _Flow:
     __slots__ = (
+        "answers_free_ps",
         "broken",
         "ends",
         "free_ps",
@@ -66,7 +67,7 @@ class _Flow:
         self.requests: dict[int, _Message] = {}  # that nobody has answered yet, oldest first
         self.reliable = options.service == Service.RELIABLE_CONNECTION
         self.pool: int | None = None
-        self.free_ps = 0
+        self.free_ps = self.answers_free_ps = 0
         self.reaches_ps = 0  # when the last message posted is at the receiver
         self.queue: deque[_Message] = deque()  # arrived at the receiver, the first waits for a receive
         self.broken = False
@@ -219,14 +220,19 @@ class AnalyticMessages:
                 on.memories[1] if target_memory is None else target_memory,
             )
             message.latency_ps, rate_bps = self._timing(on.ends, memories, on.options)
+        if response:  # a stream of their own beside the requests, which nobody acknowledges
+            start = max(self._now, on.answers_free_ps)
+            on.answers_free_ps = start + size_bytes * 8 * PS_PER_S // rate_bps
+            self._answer(on, answers, start + message.latency_ps)
+            self._live[message.number] = message
+            self._push(on.answers_free_ps + message.latency_ps, _TELL, message, EventKind.ARRIVED)
+            return message.number
         start = max(self._now, on.free_ps)
         travels = 0 if request else size_bytes
         on.free_ps = start + travels * 8 * PS_PER_S // rate_bps
         self._live[message.number] = message
         if request:
             on.requests[message.number] = message
-        elif response:
-            self._answer(on, answers, start + message.latency_ps)
         if tell_begin:
             self._push(start + message.latency_ps, _TELL, message, EventKind.BEGUN)
         if not on.reliable and tell_end:
