@@ -11,7 +11,7 @@ from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.program import collectives, patterns
 from fabrictwin.program.program import Pattern
 from fabrictwin.simulate.analytic import AnalyticSession, IdealNetwork
-from fabrictwin.simulate.binding import _critical_latency
+from fabrictwin.simulate.critical import beyond_drain
 from fabrictwin.twin import Twin
 
 
@@ -80,7 +80,8 @@ def test_a_trees_latency_is_that_of_its_slowest_way_where_edges_differ(seed):
     found = patterns.edges(channels)
     edge_ps = rng.integers(1, 1_000_000, len(found)).astype(np.int64)
     hops, _ = patterns.fill(channels)
-    fill_ps, _ = _critical_latency(channels, found, edge_ps, hops)
+    # wires that take no time: what is left is latency
+    fill_ps = beyond_drain(channels, found, edge_ps, np.full(len(found), np.inf)).fill_ps
     above = patterns.parent_rows(channels)
     for c in range(len(channels)):
         rows = range(int(channels.rank_start[c]), int(channels.rank_start[c + 1]))
@@ -102,7 +103,6 @@ def test_bytes_and_latency_of_a_send_come_apart():
     nodes = fabric.gpu_node[::8].astype(np.int32)
     session = AnalyticSession(fabric)
     small, large = (collectives.send([[0, 1]], size) for size in (1 << 20, 1 << 24))
-    bytes_small, latency_small = session.terms(small, nodes)
-    bytes_large, latency_large = session.terms(large, nodes)
-    assert bytes_large == pytest.approx(16 * bytes_small, rel=1e-6)
-    assert latency_large.tolist() == latency_small.tolist()
+    less, more = session.terms(small, nodes), session.terms(large, nodes)
+    assert more.drain_ps == pytest.approx(16 * less.drain_ps, rel=1e-6)
+    assert more.edge_ps.tolist() == less.edge_ps.tolist()  # both are whole packets
