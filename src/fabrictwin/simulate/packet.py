@@ -93,8 +93,8 @@ class PacketSession:
             if operations.kind[i] == OpKind.COMPUTE:
                 begin[i] = end[i] = tasks.add(s.DELAY, 0, 0, int(operations.duration_ps[i]))
             else:
-                begin[i] = tasks.add(s.DELAY, 0, 0, 0)
                 at = int(operations.communication[i])
+                begin[i] = tasks.add(s.DELAY, 0, 0, communications[at].base_ps)
                 lasts = self._expand(tasks, communications[at], expanded[at], rank_node, int(begin[i]))
                 end[i] = tasks.add(s.DELAY, 0, 0, 0)
                 tasks.after += [(int(end[i]), last) for last in (lasts or [int(begin[i])])]
@@ -174,6 +174,7 @@ class PacketSession:
     ) -> list[int]:
         """Messages of one communication; returns the tasks that end it."""
         lasts: list[int] = []
+        costs = _edge_costs(communication)
         for c, sends in enumerate(channels):
             done: list[list[int]] = []  # tasks at the end of each send
             awaited = np.zeros(len(sends), bool)
@@ -184,7 +185,13 @@ class PacketSession:
                 first, last = int(sends.after_start[k]), int(sends.after_start[k + 1])
                 before = [t for j in sends.after[first:last] for t in done[j]] or [begin]
                 done.append(
-                    self._message(tasks, way, int(sends.length_bytes[k]), communication.step_cost_ps, before)
+                    self._message(
+                        tasks,
+                        way,
+                        int(sends.length_bytes[k]),
+                        costs.get((c, int(sends.source[k]), int(sends.target[k])), communication.step_cost_ps),
+                        before,
+                    )
                 )
                 if not awaited[k]:
                     lasts += done[k]
@@ -331,3 +338,13 @@ def _split(size: int, shares: list[float]) -> list[int]:
         parts.append(cut - before)
         before = cut
     return parts
+
+
+def _edge_costs(communication: Communication) -> dict[tuple[int, int, int], int]:
+    """What software spends on a step of each edge (channel, source, target) whose connection says so, in ps."""
+    how = communication.connections
+    if how is None:
+        return {}
+    edges = patterns.edges(communication.channels)
+    keys = zip(edges.channel.tolist(), edges.source.tolist(), edges.target.tolist(), strict=True)
+    return dict(zip(keys, how.cost_ps.tolist(), strict=True))
