@@ -86,7 +86,7 @@ def test_one_message_at_a_time_is_as_fast_as_the_program_engine():
     twin = boxes(8)
     cpu = [n for n in range(twin.fabric.nodes) if twin.fabric.node_kind[n] == NodeKind.CPU]
     other = PacketSession(twin.fabric, twin.routes)
-    way = other._way(cpu[0], cpu[7], 0)
+    way = other._way(cpu[0], cpu[7], 0, None)
     task = other.network.machine.add_tasks([1], [way.legs[0][0][1]], [1 << 20], [way.delay_ps])
     other.network.run()
     done = other.network.machine.state.task[task]
