@@ -26,7 +26,8 @@ from fabrictwin.subnet.wire.smp import SmState
 
 SELENE = Path(__file__).parents[2] / "shared" / "data" / "ibnetdiscover" / "selene.compute.txt"
 
-pytestmark = JUDGED_BY_REAL_TOOLS
+# minutes of real tools on 4,341 endpoints: run by hand, `pytest -m slow`
+pytestmark = [*JUDGED_BY_REAL_TOOLS, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
