@@ -215,7 +215,7 @@ def test_no_access_is_out_of_bounds():
     assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]
 
 
-@pytest.mark.second
+@pytest.mark.slow  # compiles everything anew, for minutes
 def test_the_kernel_agrees_where_numba_no_longer_knows_its_private_switch(tmp_path):
     """`_nrt` saves time and is semi-private: without it everything compiles, and gives the same."""
     here = Path(__file__).parent
