@@ -48,6 +48,21 @@ class EndToEnd:
     destination_nic: I32  # [E]
 
 
+@dataclass(frozen=True)
+class Between:
+    """Network paths of E pairs of adapters, as uses of ports by pair and hop."""
+
+    pair: I64
+    port: I32
+    share: np.ndarray
+    before: np.ndarray  # what ports listed earlier at the same hop take
+    latency_ps: I64  # [E] of wires and of the nodes that transmit, the longest alternative
+
+
+# From departing and arriving adapters to paths over which switches spread packets.
+SpreadOver = Callable[[I32, I32], Between]
+
+
 def ranges(start: I64, count: I64) -> I64:
     """`start[i] .. start[i] + count[i]` for every i, one after the other."""
     total = int(count.sum())
@@ -67,9 +82,10 @@ def _share_before(paths: Paths) -> np.ndarray:
 class PathFinder:
     """Looks up paths over one fabric and its tables."""
 
-    def __init__(self, fabric: Fabric, routes: Walker) -> None:
+    def __init__(self, fabric: Fabric, routes: Walker, spread: SpreadOver | None = None) -> None:
         self.fabric = fabric
         self.routes = routes
+        self.spread = spread
         nics = np.array([len(t.nics) for t in fabric.templates], np.int64)[fabric.host_template]
         self._host_nic_start = np.concatenate([[0], np.cumsum(nics)])
 
@@ -180,6 +196,20 @@ class PathFinder:
         departing[apart], arriving[apart] = chosen[:, which.reshape(-1)]
         return departing, arriving
 
+    def between(self, departing: I32, arriving: I32, entropy: Entropy | None) -> Between:
+        """Over the network, one path a pair as the tables have it, or spread over all equal ones."""
+        if self.spread is not None:
+            return self.spread(departing, arriving)
+        fabric = self.fabric
+        ports, start = self.routes.walk(
+            departing, arriving, None if entropy is None else entropy(departing, arriving)
+        )
+        one, pair = np.ones(len(ports)), np.repeat(np.arange(len(departing)), np.diff(start))
+        passing = fabric.node_latency_ps[fabric.port_node[ports]] + fabric.port_latency_ps[ports]
+        latency = np.add.reduceat(passing, start[:-1]) if len(departing) else np.zeros(0, np.int64)
+        latency = latency + self.routes.beyond_ps(departing, arriving)
+        return Between(pair, ports, one, 0 * one, latency)
+
     def find(self, source: I32, destination: I32, entropy: Entropy | None = None) -> EndToEnd:
         """Paths from memory node `source[i]` to `destination[i]` (GPUs or CPUs).
 
@@ -200,13 +230,10 @@ class PathFinder:
             source_nic[far], destination_nic[far] = departing, arriving
             edge, port, share, before, out = self.inside(source[far], fabric.nic_node[departing])
             parts.append((far[edge], port, share, before, np.zeros(len(edge), np.int64)))
-            ports, start = self.routes.walk(
-                departing, arriving, None if entropy is None else entropy(departing, arriving)
-            )
-            one, hops = np.ones(len(ports)), np.diff(start)
-            parts.append((np.repeat(far, hops), ports, one, 0 * one, one.astype(np.int64)))
-            passing = fabric.node_latency_ps[fabric.port_node[ports]] + fabric.port_latency_ps[ports]
-            network = np.add.reduceat(passing, start[:-1]) + self.routes.beyond_ps(departing, arriving)
+            there = self.between(departing, arriving, entropy)
+            hop = np.ones(len(there.port), np.int64)
+            parts.append((far[there.pair], there.port, there.share, there.before, hop))
+            network = there.latency_ps
             edge, port, share, before, into = self.inside(fabric.nic_node[arriving], destination[far])
             parts.append((far[edge], port, share, before, np.full(len(edge), 2)))
             # the adapter reads memory before it sends: a request there, then the data back

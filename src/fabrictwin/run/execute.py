@@ -162,6 +162,7 @@ def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
     )
     twin.host_causes = host_causes(blueprint, spec)
     twin.options = routing_options(spec, twin.fabric)
+    twin.spread = spec.run.packet is not None and spec.run.packet.balance in ("adaptive", "spray")
     for fault in cables:
         if fault.rate_bps > 0:
             twin.degrade(twin.cable_now(fault.cable), fault.rate_bps)
@@ -230,7 +231,9 @@ def _recorder(session: Session, capture: CaptureRequest | None) -> Recorder | No
 def _unused(spec: Spec) -> tuple[str, ...]:
     if spec.run.packet is None or spec.run.fidelity == "packet":
         return ()
-    return (f"run.packet was not used: the fidelity is {spec.run.fidelity}",)
+    spread = spec.run.packet.balance in ("adaptive", "spray") and spec.run.fidelity == "flow"
+    used = "of run.packet only balance was used" if spread else "run.packet was not used"
+    return (f"{used}: the fidelity is {spec.run.fidelity}",)
 
 
 def _with_a_cut(prepared: Prepared, session: Session, error: TooLargeError) -> ConfigError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ import numpy.typing as npt
 
 from fabrictwin.errors import ConfigError, InvariantError, SimulatedError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
-from fabrictwin.fabric.paths import PathFinder, Walker
+from fabrictwin.fabric.paths import PathFinder, SpreadOver, Walker
 from fabrictwin.program.program import Communication, Operations, Seat
 from fabrictwin.routing.filling import NO_PORT
+from fabrictwin.routing.spread import spread as spread_paths
 from fabrictwin.routing.tables import Routes
 from fabrictwin.simulate.binding import PS_PER_S, Bound, QueuePairs, bind, capacities
 from fabrictwin.simulate.session import FOREVER, Change, Completions, TableChange
@@ -31,17 +33,25 @@ _MEMO_POOL = 1 << 20
 _KEY_SEED = 0x5EED
 
 
+def _spread_over(routes: Walker) -> SpreadOver:
+    """How switches spread packets. Raises ConfigError where they have no forwarding tables."""
+    if not isinstance(routes, Routes):
+        raise ConfigError("got traffic that is spread, expected a network of switches", key="run.packet.balance")
+    return partial(spread_paths, routes)
+
+
 class FlowSession:
     """A session of the flow engine over one fabric and its tables."""
 
     fidelity = "flow"
 
-    def __init__(self, fabric: Fabric, routes: Walker) -> None:
+    def __init__(self, fabric: Fabric, routes: Walker, *, spread: bool = False) -> None:
+        """`spread`: switches spread packets over all equal-cost ports, dead ones included."""
         from fabrictwin.kernel import fluid
 
         self._fluid = fluid
         self.fabric = fabric
-        self.finder = PathFinder(fabric, routes)
+        self.finder = PathFinder(fabric, routes, _spread_over(routes) if spread else None)
         self._capacity = capacities(fabric)
         self._keys = np.random.Generator(np.random.PCG64(_KEY_SEED))
         self._columns: dict[str, npt.NDArray[Any]] = {}
@@ -298,7 +308,7 @@ class FlowSession:
         lft[change.row[leads], change.lid[leads]] = change.port[leads]
         self._carried = self.counters().tx_bytes
         self._settled = self._state.flows.drained + self._fluid.progress(self._state)
-        self.finder = PathFinder(self.fabric, replace(routes, lft=lft))
+        self.finder = PathFinder(self.fabric, replace(routes, lft=lft), self.finder.spread)
         parts: list[dict[str, npt.NDArray[Any]]] = []
         for i, (communications, rank_node) in enumerate(self._posted):
             bound, _ = bind(communications, rank_node, self.fabric, self.finder, self._queue_pairs)

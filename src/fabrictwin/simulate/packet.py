@@ -9,7 +9,8 @@ chunk through host memory at either end: over PCIe to it, over the network, over
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.packet_size import PacketSize, check_size
 from fabrictwin.simulate.session import FOREVER, Change, Completions, TableChange
 from fabrictwin.trace.trace import Counters
+
+if TYPE_CHECKING:
+    from fabrictwin.kernel.packet.machine import Connection
 
 
 class _Tasks:
@@ -49,6 +53,19 @@ class _Way:
         self.legs = legs
         self.delay_ps = delay_ps  # before the first byte leaves
         self.chunk_bytes = chunk_bytes  # 0: a message goes in one piece
+
+
+@dataclass(frozen=True)
+class _Road:
+    """A way before it is numbered: legs inside hosts, and what surrounds the connection between adapters."""
+
+    before: list[list[tuple[float, Connection]]] = field(default_factory=list)
+    ends: tuple[tuple[int, ...], tuple[int, ...]] | None = (
+        None  # ports to the adapter and from it; None: no network
+    )
+    after: list[list[tuple[float, Connection]]] = field(default_factory=list)
+    delay_ps: int = 0
+    chunk_bytes: int = 0
 
 
 class PacketSession:
@@ -86,6 +103,8 @@ class PacketSession:
         expanded: dict[int, list[patterns.Sends]] = {}
         size = self.size_of(operations, communications, rank_node, expanded)
         check_size(size, self.options, "this program")
+        used = dict.fromkeys(operations.communication[operations.communication != NONE].tolist())
+        self._open(communications, rank_node, {at: expanded[at] for at in used})
         tasks = _Tasks()
         n = len(operations)
         begin, end = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -222,43 +241,77 @@ class PacketSession:
         return ends
 
     def _way(self, source: int, target: int, channel: int, level: int | None) -> _Way:
-        key = (source, target, channel, level)
-        if key not in self._ways:
-            self._ways[key] = self._open(source, target, level)
-        return self._ways[key]
+        return self._ways[source, target, channel, level]
 
-    def _open(self, source: int, target: int, level: int | None) -> _Way:
-        """Queue pairs between two memories."""
+    def _open(self, communications: Sequence[Communication], rank_node: I32, expanded: dict[int, Any]) -> None:
+        """Queue pairs of all ways that are not open yet, in the order in which sends ask for them."""
+        new: dict[tuple[int, int, int, int | None], None] = {}
+        for at, channels in expanded.items():
+            level = self._service_levels.get(communications[at].name)
+            for c, sends in enumerate(channels):
+                ends = np.stack([rank_node[sends.source], rank_node[sends.target]], axis=1)
+                once = np.sort(np.unique(ends, axis=0, return_index=True)[1])
+                for a, b in ends[once].tolist():
+                    if (a, b, c, level) not in self._ways:
+                        new[a, b, c, level] = None
+        fabric = self.fabric
+        source = np.array([key[0] for key in new], np.int32)
+        target = np.array([key[1] for key in new], np.int32)
+        far = fabric.node_host[source] != fabric.node_host[target]
+        departing, arriving = np.full(len(new), NONE, np.int32), np.full(len(new), NONE, np.int32)
+        if far.any():
+            departing[far], arriving[far] = self.network.adapters(source[far], target[far])
+        roads = [
+            self._road(key, out, into)
+            for key, out, into in zip(new, departing.tolist(), arriving.tolist(), strict=True)
+        ]
+        remote = iter(
+            self.network.remotes(
+                departing[far],
+                arriving[far],
+                inside=[road.ends for road in roads if road.ends is not None],
+                levels=[key[3] for key, is_far in zip(new, far.tolist(), strict=True) if is_far],
+            )
+            if far.any()
+            else ()
+        )
+        opened: list[Connection] = []
+        number = self.network.machine.queue_pairs
+        for key, road in zip(new, roads, strict=True):
+            legs = [*road.before, *([] if road.ends is None else [[(1.0, next(remote))]]), *road.after]
+            numbered = []
+            for leg in legs:
+                numbered.append([(share, number + i) for i, (share, _) in enumerate(leg)])
+                opened += [connection for _, connection in leg]
+                number += len(leg)
+            self._ways[key] = _Way(numbered, road.delay_ps, road.chunk_bytes)
+        if opened:
+            self.network.connect(opened)
+
+    def _road(self, key: tuple[int, int, int, int | None], departing: int, arriving: int) -> _Road:
+        """What lies between two memories, but for the connection between their adapters."""
         fabric, network = self.fabric, self.network
+        source, target = key[:2]
         if source == target:
-            return _Way([], 0, 0)
-        if fabric.node_host[source] == fabric.node_host[target]:
-            return _Way([self._add(network.local(source, target))], 0, 0)
-        departing, arriving = (int(a[0]) for a in network.adapters(np.array([source]), np.array([target])))
+            return _Road()
+        if departing == NONE:
+            return _Road(before=[network.local(source, target)])
         out_nic, in_nic = int(fabric.nic_node[departing]), int(fabric.nic_node[arriving])
-        if self.options.gpudirect:
-            ends, legs_before, legs_after = (source, target), [], []
-        else:
-            ends = (self._memory(source), self._memory(target))
-            legs_before = [network.local(source, ends[0])] if ends[0] != source else []
-            legs_after = [network.local(ends[1], target)] if ends[1] != target else []
-        prefix = network.inside(ends[0], out_nic)[0][1]
-        suffix = network.inside(in_nic, ends[1])[0][1]
+        direct = self.options.gpudirect
+        near, far = (source, target) if direct else (self._memory(source), self._memory(target))
+        prefix, suffix = network.inside(near, out_nic)[0][1], network.inside(in_nic, far)[0][1]
         # the doorbell, and the adapter's request to memory before the data comes back
         asks = int(
             fabric.port_latency_ps[list(prefix)].sum()
             + fabric.node_latency_ps[fabric.port_node[list(prefix[1:])]].sum()
         )
-        delay = int(fabric.nic_post_ps[departing]) + asks
-        connection = network.remote(departing, arriving, prefix=prefix, suffix=suffix, sl=level)
-        legs = [self._add(leg) for leg in legs_before]
-        legs.append(self._add([(1.0, connection)]))
-        legs += [self._add(leg) for leg in legs_after]
-        return _Way(legs, delay, 0 if self.options.gpudirect else self.options.staging_chunk_bytes)
-
-    def _add(self, connections: list[tuple[float, Any]]) -> list[tuple[float, int]]:
-        first = self.network.connect([c for _, c in connections])
-        return [(share, first + i) for i, (share, _) in enumerate(connections)]
+        return _Road(
+            before=[network.local(source, near)] if near != source else [],
+            ends=(prefix, suffix),
+            after=[network.local(far, target)] if far != target else [],
+            delay_ps=int(fabric.nic_post_ps[departing]) + asks,
+            chunk_bytes=0 if direct else self.options.staging_chunk_bytes,
+        )
 
     def _memory(self, node: int) -> int:
         """The host memory nearest to a GPU: the CPU that its path to it crosses the fewest links to."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from fabrictwin.errors import ConfigError, SimulatedError
 from fabrictwin.fabric.compile import packet_overhead
 from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.paths import PathFinder
-from fabrictwin.routing.tables import Routes, udp_source_port
+from fabrictwin.routing.tables import U32, Routes, udp_source_port
 from fabrictwin.simulate.congestion import NSCC, dcqcn_parameters
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.session import TableChange
@@ -48,6 +50,12 @@ def _headers(fabric: Fabric) -> tuple[int, int, int]:
 
 def _too_large(error: Exception) -> ConfigError:
     return ConfigError(f"the packet engine {error}; a smaller cut of the job fits", key="packet")
+
+
+def _beyond_first(ports: I32, start: I64) -> list[tuple[int, ...]]:
+    """Each path's ports but its first, the adapter's own."""
+    flat, cuts = ports.tolist(), start.tolist()
+    return [tuple(flat[a + 1 : b]) for a, b in pairwise(cuts)]
 
 
 @dataclass(frozen=True)
@@ -239,7 +247,7 @@ class PacketNetwork:
             more["weights"] = (*turns, *([fabric.mtu_bytes] * (lanes - len(turns))))
         return more
 
-    @property
+    @cached_property
     def round_trip_ps(self) -> int:
         """The longest round trip between adapters with nothing in the way, packets serialized at every hop."""
         fabric, groups = self.fabric, self.routes.groups
@@ -334,67 +342,100 @@ class PacketNetwork:
         The service level is the route's unless it is given; the UDP source port (Ethernet) follows from queue pair
         numbers counted by adapter.
         """
+        return self.remotes(
+            np.array([source], np.int32),
+            np.array([destination], np.int32),
+            inside=[(prefix, suffix)],
+            levels=[sl],
+            udp_ports=None if udp_port is None else np.array([udp_port], np.uint32),
+        )[0]
+
+    def remotes(
+        self,
+        source: I32,
+        destination: I32,
+        *,
+        inside: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
+        levels: Sequence[int | None],
+        udp_ports: U32 | None = None,
+    ) -> list[Connection]:
+        """`remote` for many connections at once, in order; `inside` are prefix and suffix of each."""
         from fabrictwin.kernel.packet import congestion as c
         from fabrictwin.kernel.packet import state as s
         from fabrictwin.kernel.packet.machine import Connection
 
         fabric, options = self.fabric, self.options
-        port, back_port = int(fabric.nic_port[source]), int(fabric.nic_port[destination])
-        for nic, cable in ((source, port), (destination, back_port)):
-            if cable == NONE:
-                raise ConfigError(f"{fabric.node_name(int(fabric.nic_node[nic]))} has no cable", key="cluster")
-        if udp_port is None:
-            self._qpn[source] += 1
-            if destination != source:
-                self._qpn[destination] += 1
-            qpns = np.array([self._qpn[source] - 1]), np.array([self._qpn[destination] - 1])
-            udp = udp_source_port(qpns[0].astype(np.uint32), qpns[1].astype(np.uint32))
-        else:
-            udp = np.array([udp_port], np.uint32)
-        out: tuple[int, ...] = ()
-        back: tuple[int, ...] = ()
+        port, back_port = fabric.nic_port[source], fabric.nic_port[destination]
+        for adapters, cables in ((source, port), (destination, back_port)):
+            loose = np.flatnonzero(cables == NONE)
+            if len(loose):
+                name = fabric.node_name(int(fabric.nic_node[adapters[loose[0]]]))
+                raise ConfigError(f"{name} has no cable", key="cluster")
+        udp = self._udp_ports(source, destination) if udp_ports is None else udp_ports
+        nothing: list[tuple[int, ...]] = [()] * len(source)
+        out, back = nothing, nothing
         if fabric.technology == "ethernet" and options.balance == "routed":
-            there, _ = self.routes.walk(np.array([source], np.int32), np.array([destination], np.int32), udp)
-            here, _ = self.routes.walk(np.array([destination], np.int32), np.array([source], np.int32), udp)
-            out, back = tuple(int(p) for p in there[1:]), tuple(int(p) for p in here[1:])
-        entropy = (int(udp[0]) << 15) ^ (source * 0x1F35) ^ (destination * 0x5BD1)
-        if sl is None:
-            sl = options.service_level
-        if sl is None:
-            ends = np.array([source], np.int32), np.array([destination], np.int32)
-            sl = int(self.routes.service_level(*ends)[0])
+            out = _beyond_first(*self.routes.walk(source, destination, udp))
+            back = _beyond_first(*self.routes.walk(destination, source, udp))
         nscc = options.control == "nscc"
         window = options.window_bytes or s.NEVER
         if nscc:
             window = self.bdp_bytes * NSCC.window_of_bdp[0] // NSCC.window_of_bdp[1]
-        ports = [*prefix, port, *out]
-        return Connection(
-            port=ports[0],
-            src=source,
-            dst=destination,
-            mode=s.SELECTIVE if options.selective else s.GO_BACK_N,
-            sl=sl,
-            ack_sl=self.machine.config.lanes - 1 if nscc else sl,
-            header_bytes=self.header_bytes,
-            first_header_bytes=self.first_header_bytes,
-            ack_bytes=self.ack_bytes,
-            window_bytes=window,
-            rto_ps=options.timeout_ps,
-            retry_limit=options.retry_count,
-            rnr_limit=options.rnr_retry,
-            rnr_ps=options.rnr_timer_ps,
-            ack_every=1 if nscc else options.ack_every,
-            reorder=0 if options.balance == "routed" else s.NEVER,
-            spray=options.balance == "spray",
-            entropy=entropy & s.M31,
-            ack_entropy=(entropy ^ 0x2A5A5A5) & s.M31,
-            control={"none": c.NO_CONTROL, "dcqcn": c.DCQCN, "nscc": c.NSCC}[options.control],
-            message_ps=int(fabric.nic_qp_message_ps[source]),
-            base_ps=self.round_trip_ps,
-            before=tuple(ports[1:]),
-            after=suffix,
-            back=back,
-        )
+        routed = self.routes.service_level(source, destination).tolist()
+        alike: dict[str, Any] = {
+            "mode": s.SELECTIVE if options.selective else s.GO_BACK_N,
+            "header_bytes": self.header_bytes,
+            "first_header_bytes": self.first_header_bytes,
+            "ack_bytes": self.ack_bytes,
+            "window_bytes": window,
+            "rto_ps": options.timeout_ps,
+            "retry_limit": options.retry_count,
+            "rnr_limit": options.rnr_retry,
+            "rnr_ps": options.rnr_timer_ps,
+            "ack_every": 1 if nscc else options.ack_every,
+            "reorder": 0 if options.balance == "routed" else s.NEVER,
+            "spray": options.balance == "spray",
+            "control": {"none": c.NO_CONTROL, "dcqcn": c.DCQCN, "nscc": c.NSCC}[options.control],
+            "base_ps": self.round_trip_ps,
+        }
+        found = []
+        columns = (source, destination, port, udp, fabric.nic_qp_message_ps[source])
+        for i, (a, b, cable, key, period) in enumerate(zip(*(x.tolist() for x in columns), strict=True)):
+            prefix, suffix = inside[i]
+            sl = levels[i]
+            if sl is None:
+                sl = options.service_level
+            if sl is None:
+                sl = routed[i]
+            entropy = (key << 15) ^ (a * 0x1F35) ^ (b * 0x5BD1)
+            ports = [*prefix, cable, *out[i]]
+            found.append(
+                Connection(
+                    port=ports[0],
+                    src=a,
+                    dst=b,
+                    sl=sl,
+                    ack_sl=self.machine.config.lanes - 1 if nscc else sl,
+                    entropy=entropy & s.M31,
+                    ack_entropy=(entropy ^ 0x2A5A5A5) & s.M31,
+                    message_ps=period,
+                    before=tuple(ports[1:]),
+                    after=suffix,
+                    back=back[i],
+                    **alike,
+                )
+            )
+        return found
+
+    def _udp_ports(self, source: I32, destination: I32) -> U32:
+        """UDP source ports of new connections: queue pair numbers are counted by adapter."""
+        ends = np.empty((2, len(source)), np.uint32)
+        for i, (a, b) in enumerate(zip(source.tolist(), destination.tolist(), strict=True)):
+            self._qpn[a] += 1
+            if a != b:
+                self._qpn[b] += 1
+            ends[:, i] = self._qpn[a] - 1, self._qpn[b] - 1
+        return udp_source_port(ends[0], ends[1])
 
     def loopback(self, adapter: int, *, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Connection:
         """A connection of an adapter with itself: over PCIe to it and back, never on a wire."""

@@ -137,7 +137,7 @@ def travel(go: Travellers, fabric: Fabric, finder: PathFinder, entropy: Entropy 
     reading = leaving[first_nic != NONE]  # the adapter reads memory before it sends: a request, then the data
     legs.latency[reading] += (legs.latency - before)[reading]
 
-    _network(legs, far, how.paths, fabric, finder, entropy)
+    _network(legs, far, how.paths, finder, entropy)
     legs.latency[far.edge] += fabric.nic_post_ps[far.departing] + fabric.nic_deliver_ps[far.arriving]
     _single(legs, into_switch, fabric.nic_port[how.nic_out[into_switch]], fabric)
     legs.latency[into_switch] += fabric.nic_post_ps[how.nic_out[into_switch]]
@@ -211,26 +211,19 @@ def _local(legs: _Legs, edge: I64, source: I32, target: I32, finder: PathFinder,
     legs.latency[edge[moving]] += latency
 
 
-def _network(
-    legs: _Legs, far: _Far, paths: I32, fabric: Fabric, finder: PathFinder, entropy: Entropy | None
-) -> None:
+def _network(legs: _Legs, far: _Far, paths: I32, finder: PathFinder, entropy: Entropy | None) -> None:
     """Over the network, on several paths in equal parts where a connection has several."""
     if not len(far.edge):
         return
     count = paths[far.edge].astype(np.int64)
     row = np.repeat(np.arange(len(far.edge)), count)
-    departing, arriving = far.departing[row], far.arriving[row]
-    ports, start = finder.routes.walk(
-        departing, arriving, None if entropy is None else entropy(departing, arriving)
-    )
-    hops = np.diff(start)
-    share = 1.0 / count[row]
-    before = share * (np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count))
-    legs.add(far.edge[np.repeat(row, hops)], ports, np.repeat(share, hops), np.repeat(before, hops), 2)
-    passing = fabric.node_latency_ps[fabric.port_node[ports]] + fabric.port_latency_ps[ports]
-    way = np.add.reduceat(passing, start[:-1]) + finder.routes.beyond_ps(departing, arriving)
+    found = finder.between(far.departing[row], far.arriving[row], entropy)
+    part = 1.0 / count[row]
+    done = part * (np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count))
+    share, before = part[found.pair] * found.share, done[found.pair] + part[found.pair] * found.before
+    legs.add(far.edge[row[found.pair]], found.port, share, before, 2)
     longest = np.zeros(len(far.edge), np.int64)
-    np.maximum.at(longest, row, way)
+    np.maximum.at(longest, row, found.latency_ps)
     legs.latency[far.edge] += longest
 
 

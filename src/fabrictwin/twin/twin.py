@@ -69,6 +69,7 @@ class Twin:
         self.engine, self.hash_name, self.seed = engine, hash_name, seed
         self.fabric: Fabric = compile_fabric(self.blueprint)
         self.host_causes: dict[int, tuple[HostCause, ...]] = {}  # what is wrong with hosts, by host
+        self.spread = False  # switches spread packets over equal-cost ports, as the flow engine sees it
         self.link_rate_bps: dict[int, int] = {}  # ports that do not run at the rate they were built for
         self.management: ManagedFabric | None = None  # the subnets' managers, where the twin has any
         self._session: Session | None = None
@@ -217,7 +218,7 @@ class Twin:
         elif fidelity == "flow":
             from fabrictwin.simulate.flow import FlowSession
 
-            session = FlowSession(self.fabric, self.routes)
+            session = FlowSession(self.fabric, self.routes, spread=self.spread)
         elif fidelity != "packet":
             raise ConfigError(f"got fidelity {fidelity!r}, expected packet, flow or analytic")
         else:
