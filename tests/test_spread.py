@@ -35,7 +35,7 @@ def network(topology, hosts=8):
 
 
 def divided(fabric, source, destination):
-    """Bytes by port where every switch halves, thirds, ... what it gets: node by node over networkx's distances."""
+    """Bytes by port where every switch divides what it gets: node by node, over distances of networkx."""
     graph = nx.MultiDiGraph()
     for port in np.flatnonzero((fabric.port_peer != NONE) & np.isin(fabric.port_kind, NETWORK)).tolist():
         graph.add_edge(int(fabric.port_node[port]), int(fabric.port_node[fabric.port_peer[port]]), key=port)
