@@ -1,4 +1,8 @@
-"""The real OpenSM over ibsim: its tables for a discovered fabric, read back by dump_lfts."""
+"""The real OpenSM over ibsim: its tables for a discovered fabric, read back by dump_lfts.
+
+What it takes is the CPU time of its thread between its log lines "building routing with" and "tables configured",
+by a small library that is compiled and preloaded (`opensm_clock.c`); without a C compiler the time between them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -15,17 +20,23 @@ PROGRAMS = ("opensm", "ibsim", "dump_lfts")
 PATIENCE_S = 900
 
 
+@dataclass(frozen=True)
+class Routed:
+    """Tables of a run, and what they took."""
+
+    dump: Path
+    wall_s: float
+    cpu_s: float | None  # None without a C compiler
+
+
 def missing() -> str:
     """What is not installed, or an empty string."""
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     return ", ".join(absent if LIBRARY.exists() else [*absent, LIBRARY.name])
 
 
-def route(net: Path, engine: str, folder: Path, *arguments: str) -> tuple[Path, float] | None:
-    """The dump of OpenSM's tables for the fabric in file `net`, and the seconds between its two log lines.
-
-    None where it made no tables. Raises subprocess.TimeoutExpired.
-    """
+def route(net: Path, engine: str, folder: Path, *arguments: str) -> Routed | None:
+    """OpenSM's tables for the fabric in file `net`; None where it made none. Raises subprocess.TimeoutExpired."""
     host = re.search(r'"(H-[0-9a-f]+)"', net.read_text())
     assert host is not None
     environment = {
@@ -49,11 +60,12 @@ def route(net: Path, engine: str, folder: Path, *arguments: str) -> tuple[Path, 
             assert simulator.poll() is None, ready.read_text()
             time.sleep(0.1)
         time.sleep(0.5)
-        environment["LD_PRELOAD"] = str(LIBRARY)
+        clock = _clock(folder)
+        times = folder / "clock"
         once = ["-o", "--console", "off", "-f", f"{folder}/osm.log", "-e", "-D", "0x7"]
         subprocess.run(
             ["opensm", *once, "-R", f"{engine},no_fallback", *arguments],
-            env=environment,
+            env=environment | {"LD_PRELOAD": f"{clock or ''} {LIBRARY}".strip(), "OPENSM_CLOCK": str(times)},
             cwd=folder,
             capture_output=True,
             timeout=PATIENCE_S,
@@ -64,11 +76,28 @@ def route(net: Path, engine: str, folder: Path, *arguments: str) -> tuple[Path, 
             return None
         dump = folder / "lfts"
         with dump.open("w") as out:
-            subprocess.run(["dump_lfts"], env=environment, cwd=folder, stdout=out, check=True)
-        return dump, seconds
+            preloaded = environment | {"LD_PRELOAD": str(LIBRARY)}
+            subprocess.run(["dump_lfts"], env=preloaded, cwd=folder, stdout=out, check=True)
+        return Routed(dump, seconds, _cpu_s(times) if clock else None)
     finally:
         simulator.kill()
         simulator.wait()
+
+
+def _clock(folder: Path) -> Path | None:
+    """The preloaded clock, compiled; None without a C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    built = folder / "opensm_clock.so"
+    source = Path(__file__).with_name("opensm_clock.c")
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(built), str(source), "-ldl"], check=True)
+    return built
+
+
+def _cpu_s(times: Path) -> float:
+    begin, end = (int(line.split()[1]) for line in times.read_text().splitlines()[:2])
+    return (end - begin) / 1e9
 
 
 def _between(log: Path) -> float | None:

@@ -38,7 +38,7 @@ def test_our_tables_are_no_worse_than_opensms(net, tmp_path, engine):
     switches = switch_graph(fabric)
     made = real_opensm.route(path, engine, tmp_path)
     assert made is not None
-    theirs_lids, theirs = bind(read_dump(made[0]), fabric, switches)
+    theirs_lids, theirs = bind(read_dump(made.dump), fabric, switches)
     lids = lids_of(fabric, switches)
     opensm = judge(switches, theirs_lids, theirs)
     ours = judge(switches, lids, compute(switches, lids, engine=engine))
@@ -57,6 +57,6 @@ def test_an_lmc_reads_back(net, tmp_path):
     made = real_opensm.route(path, "minhop", tmp_path, "-l", "1")
     assert made is not None
     switches = switch_graph(fabric)
-    lids, tables = bind(read_dump(made[0]), fabric, switches)
+    lids, tables = bind(read_dump(made.dump), fabric, switches)
     assert lids.lmc == 1
     assert not judge(switches, lids, tables, shifts=4, random=1).unreached

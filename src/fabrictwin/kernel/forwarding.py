@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fabrictwin.kernel.jit import entry, inner
+from fabrictwin.kernel.jit import entry, helper, inner
 
 NONE = -1
 FAR = 1 << 30  # hops to what cannot be reached
@@ -63,12 +63,16 @@ class Scratch(NamedTuple):
     waiting: np.ndarray
     link_start: np.ndarray  # int32 [S + 1] by place in `order`
     link: np.ndarray  # int32 [E] edges that may carry packets on
+    even: bool  # whether all links cost 1
 
 
 @inner
 def scratch(graph):
     """Room for `toward`."""
     rows = len(graph.start) - 1
+    even = True
+    for e in range(len(graph.cost)):
+        even = even and graph.cost[e] == 1
     return Scratch(
         np.empty(rows, np.int32),
         np.empty(rows, np.uint8),
@@ -78,6 +82,7 @@ def scratch(graph):
         np.zeros(rows, np.uint8),
         np.zeros(rows + 2, np.int32),
         np.empty(len(graph.peer), np.int32),
+        even,
     )
 
 
@@ -110,6 +115,28 @@ def _correct_labels(graph, up_only, fixed, s, head, tail):
                     tail = tail + 1 if tail + 1 < room else 0
 
 
+@helper
+def _breadth_first(graph, to, up_only, s):
+    """Fill `hops` backwards from `to` over links that all cost 1, and `order`; returns how many rows were reached.
+
+    `up_only` as in `_correct_labels`.
+    """
+    s.order[0] = to
+    reached = 1
+    i = 0
+    while i < reached:
+        row = s.order[i]
+        i += 1
+        step = s.hops[row] + 1
+        for e in range(graph.start[row], graph.start[row + 1]):
+            before = graph.peer[e]
+            if s.hops[before] == FAR and (graph.up[e] or not up_only):
+                s.hops[before] = step
+                s.order[reached] = before
+                reached += 1
+    return reached
+
+
 @inner
 def _hops_updown(graph, to, s):
     """Hops and kinds in mode UPDOWN: down wherever only down is needed, otherwise up, otherwise astray.
@@ -119,8 +146,11 @@ def _hops_updown(graph, to, s):
     """
     rows = len(graph.start) - 1
     s.kind[:] = ASTRAY
-    s.queue[0] = to
-    _correct_labels(graph, True, DOWN, s, 0, 1)
+    if s.even:
+        _breadth_first(graph, to, True, s)
+    else:
+        s.queue[0] = to
+        _correct_labels(graph, True, DOWN, s, 0, 1)
     for row in range(rows):
         if s.hops[row] < FAR:
             s.kind[row] = DOWN
@@ -179,17 +209,26 @@ def _sort_by_hops(s):
 
 
 @inner
+def _hops_shortest(graph, to, s):
+    """Hops in mode SHORTEST, and `order`. Returns how many rows reach the destination."""
+    if s.even:
+        return _breadth_first(graph, to, False, s)
+    s.queue[0] = to
+    _correct_labels(graph, False, DOWN, s, 0, 1)
+    return _sort_by_hops(s)
+
+
+@inner
 def toward(graph, mode, to, s):
     """Hops to switch `to`, and the links that lead on from each switch. Returns how many rows reach it."""
     s.hops[:] = FAR
     s.hops[to] = 0
     if mode == UPDOWN:
         _hops_updown(graph, to, s)
+        reached = _sort_by_hops(s)
     else:
         s.kind[:] = DOWN
-        s.queue[0] = to
-        _correct_labels(graph, False, DOWN, s, 0, 1)
-    reached = _sort_by_hops(s)
+        reached = _hops_shortest(graph, to, s)
     filled = 0
     s.link_start[0] = 0
     s.link_start[1] = 0
@@ -210,6 +249,54 @@ def toward(graph, mode, to, s):
     return reached
 
 
+@helper
+def _share_out(graph, s, i, to_these, k, last, table, load):
+    """Give LIDs `k` up to `last` to the links of place `i`: each to the least loaded, the first of equal ones.
+
+    In rounds, because a link that took one is not the least loaded again until all of its like have.
+    """
+    begin, end = s.link_start[i], s.link_start[i + 1]
+    if end == begin + 1:
+        e = s.link[begin]
+        load[e] += last - k
+        number = graph.number[e]
+        for at in range(k, last):
+            table[to_these.lid[at]] = number
+        return
+    while k < last:
+        least = load[s.link[begin]]
+        for j in range(begin + 1, end):
+            least = min(least, load[s.link[j]])
+        for j in range(begin, end):
+            e = s.link[j]
+            if load[e] == least:
+                load[e] += 1
+                table[to_these.lid[k]] = graph.number[e]
+                k += 1
+                if k == last:
+                    return
+
+
+@helper
+def _share_out_apart(graph, s, i, to_these, k, last, table, load, taken):
+    """The same where adapters have several LIDs (LMC), which leave by links to different switches if they can."""
+    begin, end = s.link_start[i], s.link_start[i + 1]
+    for at in range(k, last):
+        path = to_these.path[at]
+        best, best_used = s.link[begin], FAR
+        for j in range(begin, end):
+            e = s.link[j]
+            used = 0
+            for p in range(path):
+                if graph.peer[taken[p]] == graph.peer[e]:
+                    used += 2 if taken[p] == e else 1
+            if used < best_used or (used == best_used and load[e] < load[best]):
+                best, best_used = e, used
+        taken[path] = best
+        load[best] += 1
+        table[to_these.lid[at]] = graph.number[best]
+
+
 @entry
 def fill_least_loaded(graph, mode, to_these, lft, load):
     """Linear forwarding tables [S, lids]: each adapter's LID through the port with the fewest LIDs so far.
@@ -219,9 +306,14 @@ def fill_least_loaded(graph, mode, to_these, lft, load):
     """
     s = scratch(graph)
     taken = np.empty(128, np.int32)
+    apart = to_these.path.max() > 0 if len(to_these.path) else False
     astray, first = 0, NONE
     for to in to_these.visit:
         reached = toward(graph, mode, to, s)
+        k, last = to_these.start[to], to_these.start[to + 1]
+        counted = k
+        while counted < last and not to_these.counted[counted]:
+            counted += 1
         for i in range(1, reached):
             row = s.order[i]
             if s.kind[row] == ASTRAY:
@@ -229,32 +321,14 @@ def fill_least_loaded(graph, mode, to_these, lft, load):
                 if first == NONE:
                     first = to
             begin, end = s.link_start[i], s.link_start[i + 1]
-            for k in range(to_these.start[to], to_these.start[to + 1]):
-                lid = to_these.lid[k]
-                if not to_these.counted[k]:
-                    # paths astray that turn in few places need few lanes
-                    turn = to_these.index[k] % (end - begin) if s.kind[row] != ASTRAY else 0
-                    lft[row, lid] = graph.number[s.link[begin + turn]]
-                    continue
-                path = to_these.path[k]
-                best = s.link[begin]
-                if path == 0:
-                    for j in range(begin + 1, end):
-                        if load[s.link[j]] < load[best]:
-                            best = s.link[j]
-                else:
-                    best_used = FAR
-                    for j in range(begin, end):
-                        e = s.link[j]
-                        used = 0
-                        for p in range(path):
-                            if graph.peer[taken[p]] == graph.peer[e]:
-                                used += 2 if taken[p] == e else 1
-                        if used < best_used or (used == best_used and load[e] < load[best]):
-                            best, best_used = e, used
-                taken[path] = best
-                load[best] += 1
-                lft[row, lid] = graph.number[best]
+            for at in range(k, counted):
+                # paths astray that turn in few places need few lanes
+                turn = to_these.index[at] % (end - begin) if s.kind[row] != ASTRAY else 0
+                lft[row, to_these.lid[at]] = graph.number[s.link[begin + turn]]
+            if apart:
+                _share_out_apart(graph, s, i, to_these, counted, last, lft[row], load, taken)
+            else:
+                _share_out(graph, s, i, to_these, counted, last, lft[row], load)
     return astray, first
 
 
@@ -268,13 +342,29 @@ def fill_by_index(graph, mode, to_these, stride, lft):
     s = scratch(graph)
     for to in to_these.visit:
         reached = toward(graph, mode, to, s)
+        first, last = to_these.start[to], to_these.start[to + 1]
         for i in range(1, reached):
-            row = s.order[i]
+            table = lft[s.order[i]]
             begin, end = s.link_start[i], s.link_start[i + 1]
-            for k in range(to_these.start[to], to_these.start[to + 1]):
+            if end == begin + 1:
+                number = graph.number[s.link[begin]]
+                for k in range(first, last):
+                    table[to_these.lid[k]] = number
+                continue
+            wide = stride[s.link[begin]]
+            before = np.int64(-2)
+            turn, within = np.int64(0), np.int64(0)  # of `before`: the link's number, and what // leaves over
+            for k in range(first, last):
                 index = np.int64(to_these.index[k] + to_these.path[k])
-                e = s.link[begin + (index // stride[s.link[begin]]) % (end - begin)]
-                lft[row, to_these.lid[k]] = graph.number[e]
+                if index == before + 1:  # mostly so, and a division costs more than all the rest
+                    within += 1
+                    if within == wide:
+                        within = 0
+                        turn = turn + 1 if turn + 1 < end - begin else 0
+                else:
+                    turn, within = (index // wide) % (end - begin), index % wide
+                before = index
+                table[to_these.lid[k]] = graph.number[s.link[begin + turn]]
 
 
 @entry
@@ -297,8 +387,7 @@ def shortest_hops(graph, columns, hops):
     for c in range(len(columns)):
         s.hops[:] = FAR
         s.hops[columns[c]] = 0
-        s.queue[0] = columns[c]
-        _correct_labels(graph, False, DOWN, s, 0, 1)
+        _hops_shortest(graph, columns[c], s)
         hops[c] = s.hops
 
 

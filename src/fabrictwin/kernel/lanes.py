@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from fabrictwin.kernel.jit import entry, inner
+from fabrictwin.kernel.jit import entry, helper, outlined
 
 NONE = -1
 WHITE, GREY, BLACK = 0, 1, 2
 LONGEST_PATH = 64
 
 
-@inner
+@helper
 def _count_path(row, table, port_edge, start, peer, count, by):
     """Add `by` to every dependency of the path from switch `row` by `table` [S]; a path that loops is cut."""
     before = NONE
@@ -33,7 +33,7 @@ def _count_path(row, table, port_edge, start, peer, count, by):
         row = peer[e]
 
 
-@inner
+@helper
 def _passes(row, table, port_edge, peer, channel, known, trail):
     """Whether the path from `row` takes a channel. `known` uint8 [S] remembers: 1 it does, 2 it does not."""
     length = 0
@@ -56,7 +56,7 @@ def _passes(row, table, port_edge, peer, channel, known, trail):
     return answer == 1
 
 
-@inner
+@outlined
 def _move(a, port, lids, lft, port_edge, start, number, owner, peer, sources, lane, at, count, known, trail):
     """Give the next lane to every path of lane `at` that takes port `port` after channel `a`."""
     tail, head = owner[a], peer[a]
@@ -72,7 +72,7 @@ def _move(a, port, lids, lft, port_edge, start, number, owner, peer, sources, la
                 lane[lid, c] = at + 1
 
 
-@inner
+@helper
 def _weakest(stack, low, high, start, peer, count):
     """The place on the stack of the cycle's dependency with the fewest paths; the last one closes the cycle."""
     best = NONE
@@ -243,7 +243,7 @@ def dependencies(lft, lids, sources, port_edge, start, peer, lane, lanes, bits):
                 row = peer[e]
 
 
-@inner
+@helper
 def _depends(bits, channel, port):
     return (bits[channel, port >> 6] >> np.uint64(port & 63)) & np.uint64(1)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from fabrictwin.kernel.forwarding import ASTRAY, DOWN, NONE, UPDOWN, scratch, toward
-from fabrictwin.kernel.jit import entry, inner
+from fabrictwin.kernel.jit import entry, helper
 
 
-@inner
+@helper
 def _add_paths(graph, s, reached, to, chosen, sources, paths, load):
     """Add a tree's paths to the links' load: `sources` [S] adapters at each switch, `paths` [S] is scratch."""
     for i in range(reached):
@@ -24,7 +24,7 @@ def _add_paths(graph, s, reached, to, chosen, sources, paths, load):
         paths[graph.peer[chosen[row]]] += paths[row]
 
 
-@inner
+@helper
 def _write(graph, s, reached, chosen, lid, lft):
     for i in range(1, reached):
         row = s.order[i]
@@ -70,7 +70,7 @@ def fill_shortest_trees(graph, mode, to_these, sources, lft, load):
             _write(graph, s, reached, chosen, to_these.lid[k], lft)
 
 
-@inner
+@helper
 def _climb(graph, to, index, counted, avoid, slot, slots, rank, mains, main, place):
     """Choose the switches over which a destination is best reached: from its own switch up, level by level.
 
@@ -114,42 +114,43 @@ def _climb(graph, to, index, counted, avoid, slot, slots, rank, mains, main, pla
             first = row
 
 
-@inner
-def _toward_chain(graph, s, reached, to, counted, slot, rank, main, place, load, aside, detour, chosen):
+# How good it is to go on over a switch or link, as one number so that comparing is one step; less is better:
+# 7 bits of switches beside the chain on the way down, one that says "not the chain's own place", 17 bits of
+# destinations that a link was given past their chain, 38 bits of paths that it carries.
+_DETOUR = 56
+_BESIDE = np.int64(1) << 55
+_GIVEN = 38
+_WORST = np.iinfo(np.int64).max
+
+
+@helper
+def _toward_chain(graph, s, reached, to, counted, slot, rank, main, place, load, aside, rating, chosen):
     """Choose every switch's link for one destination, given its chain. See `fill_fat_trees`."""
-    detour[to] = 0
+    rating[to] = 0
     for i in range(1, reached):
         row = s.order[i]
+        beside = _BESIDE if slot[row] != place[rank[row]] else np.int64(0)
         if main[row] != NONE:
             chosen[row] = main[row]
-            detour[row] = 0
+            rating[row] = beside
             continue
         down = s.kind[row] == DOWN
-        best = NONE
-        best_detour, best_beside, best_given, best_load = 0, 0, 0, np.int64(0)
+        keep = ~_BESIDE if down else np.int64(-1)
+        best, least = NONE, _WORST
         for j in range(s.link_start[i], s.link_start[i + 1]):
             e = s.link[j]
-            on = graph.peer[e]
-            off = detour[on]
-            if best != NONE and off > best_detour:
-                continue
-            beside = 1 if off == 0 and not down and slot[on] != place[rank[on]] else 0
-            given = aside[e] if counted and (down or off) else 0
-            carried = load[e] if counted else np.int64(0)
-            if (
-                best == NONE
-                or off < best_detour
-                or beside < best_beside
-                or (
-                    beside == best_beside and (given < best_given or (given == best_given and carried < best_load))
-                )
-            ):
-                best, best_detour, best_beside, best_given, best_load = e, off, beside, given, carried
+            rated = rating[graph.peer[e]] & keep
+            if counted:
+                if down or rated >= _BESIDE << 1:
+                    rated += np.int64(aside[e]) << _GIVEN
+                rated += load[e]
+            better = rated < least
+            best = e if better else best
+            least = rated if better else least
         chosen[row] = best
-        detour[row] = best_detour
-        if down:
-            detour[row] += 1
-        if counted and detour[row]:
+        detour = (rating[graph.peer[best]] >> _DETOUR) + (1 if down else 0)
+        rating[row] = detour << _DETOUR if detour else beside
+        if counted and detour:
             aside[best] += 1
 
 
@@ -177,7 +178,7 @@ def fill_fat_trees(graph, to_these, sources, slot, slots, rank, lft, load):
     aside = np.zeros(len(graph.peer), np.int32)  # destinations sent this way past their chain
     main = np.empty(rows, np.int32)
     place = np.zeros(rows, np.int32)
-    detour = np.empty(rows, np.int32)  # switches beside the chain on the way down
+    rating = np.empty(rows, np.int64)
     paths = np.empty(rows, np.int64)
     first = np.empty(len(to_these.lid), np.int32)  # the chain's first step
     astray, first_astray = 0, NONE
@@ -203,7 +204,7 @@ def fill_fat_trees(graph, to_these, sources, slot, slots, rank, lft, load):
                 index = np.int64(to_these.index[k] + path)
                 earlier = first[k - path : k]
                 first[k] = _climb(graph, to, index, counted, earlier, slot, slots, rank, mains, main, place)
-                _toward_chain(graph, s, reached, to, counted, slot, rank, main, place, load, aside, detour, chosen)
+                _toward_chain(graph, s, reached, to, counted, slot, rank, main, place, load, aside, rating, chosen)
                 if counted:
                     _add_paths(graph, s, reached, to, chosen, sources, paths, load)
                 _write(graph, s, reached, chosen, to_these.lid[k], lft)

@@ -73,7 +73,7 @@ def uneven(switches: Switches, tiers: Tiers) -> str:
         for rank in range(lowest + 1):
             rows = np.flatnonzero(tiers.rank == rank)
             if rank != skipped:
-                usual = Counter(groups[rows].tolist()).most_common(1)[0][0]
+                usual = _usual(groups[rows])
                 odd = rows[groups[rows] != usual]
                 if len(odd):
                     return (
@@ -82,7 +82,7 @@ def uneven(switches: Switches, tiers: Tiers) -> str:
                     )
             mine = np.flatnonzero(chosen & (tiers.rank[row] == rank))
             if len(mine):
-                usual = Counter(cables[mine].tolist()).most_common(1)[0][0]
+                usual = _usual(cables[mine])
                 wrong = mine[cables[mine] != usual]
                 if len(wrong):
                     i = int(wrong[0])
@@ -91,6 +91,13 @@ def uneven(switches: Switches, tiers: Tiers) -> str:
                         f"{switches.row_name[int(peer[i])]}, where most of tier {lowest + 1 - rank} have {usual}"
                     )
     return ""
+
+
+def _usual(counts: I64) -> int:
+    """What most of them are, of equals the first; regular fabrics are all alike."""
+    if (counts == counts[0]).all():
+        return int(counts[0])
+    return int(Counter(counts.tolist()).most_common(1)[0][0])
 
 
 def _pairs(switches: Switches) -> tuple[I64, I64, I64]:
