@@ -271,10 +271,12 @@ def max_min(paths: list[dict[int, Fraction]], capacity: dict[int, Fraction]) -> 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), min_size=1, max_size=12), st.sampled_from([1, 4])
+    st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), min_size=1, max_size=12),
+    st.sampled_from([1, 4]),
+    st.integers(0, 99),
 )
-def test_rates_are_max_min_fair(pairs, oversubscription):
-    """Against the rational solver, on random messages over a small fabric."""
+def test_rates_are_max_min_fair(pairs, oversubscription, slowed):
+    """Against the rational solver, on random messages over a small fabric, one link of which gets slower."""
     pairs = [(a, b) for a, b in pairs if a != b]
     if not pairs:
         return
@@ -296,6 +298,25 @@ def test_rates_are_max_min_fair(pairs, oversubscription):
     moved = session._fluid.progress(session._state) * float(1 << 40)
     for rate, got in zip(expected, moved, strict=True):
         assert got == pytest.approx(float(rate) * moment, rel=1e-9)
+    port = sorted(capacity)[slowed % len(capacity)]
+    full = int(twin.fabric.port_rate_bps[port])
+    session.change(LinkChange(port, full // 3))
+    capacity[port] *= Fraction(full // 3, full)
+    session.advance(2 * moment)
+    later = session._fluid.progress(session._state) * float(1 << 40) - moved
+    for rate, got in zip(max_min(paths, capacity), later, strict=True):
+        assert got == pytest.approx(float(rate) * moment, rel=1e-6)
+
+
+def test_flows_that_nothing_active_connects_are_solved_apart():
+    """Two sends that share nothing, each again while the other moves; a third, which meets both, comes after."""
+    twin = boxes()
+    session = flow(twin)
+    pairs = [(0, 4, 3 * MIB), (2, 6, 2 * MIB), (0, 6, MIB)]
+    sends = [collectives.send(np.array([[a, b]]), size) for a, b, size in pairs]
+    session.post(operations([0, 1, 0, 1, 2], [[], [], [0], [1], [2, 3]]), sends, twin.fabric.gpu_node)
+    session.advance()
+    assert session.solves == 3
 
 
 def test_the_same_program_gives_the_same_times_twice():

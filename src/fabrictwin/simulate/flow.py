@@ -25,11 +25,17 @@ from fabrictwin.routing.filling import NO_PORT
 from fabrictwin.routing.spread import spread as spread_paths
 from fabrictwin.routing.tables import Routes
 from fabrictwin.simulate.binding import PS_PER_S, Bound, QueuePairs, bind, capacities
+from fabrictwin.simulate.flow_tables import (
+    empty_columns,
+    flow_columns,
+    flow_table,
+    group_channels,
+    new_state,
+    starts,
+)
 from fabrictwin.simulate.session import FOREVER, Change, Completions, TableChange
 from fabrictwin.trace.trace import Counters
 
-_MEMO_SLOTS = 1 << 16
-_MEMO_POOL = 1 << 20
 _KEY_SEED = 0x5EED
 
 
@@ -61,7 +67,7 @@ class FlowSession:
         self._settled = np.zeros(0)  # [flows] executions, and parts of them, that are counted there
         self._queue_pairs = QueuePairs(len(fabric.nic_node))
         self._reported = 0
-        self._state = self._build(_empty_columns(fluid))
+        self._state = self._build(empty_columns())
 
     @property
     def now_ps(self) -> int:
@@ -70,7 +76,7 @@ class FlowSession:
     @property
     def solves(self) -> int:
         """How often rates were solved rather than remembered."""
-        return int(self._state.clock[3])
+        return int(self._state.memo.used[2])
 
     def post(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> int:
         """Add operations; those without predecessors start now. Returns the id of the first."""
@@ -78,7 +84,7 @@ class FlowSession:
         old = self._columns
         base_op, base_flow = len(old["kind"]), len(old["size_bytes"])
         bound, _ = bind(communications, rank_node, self.fabric, self.finder, self._queue_pairs)
-        flow_of_channel, flow_channels, flow_communication = _group_channels(bound, communications)
+        flow_of_channel, flow_channels, flow_communication = group_channels(bound, _folded(communications))
         self._posted.append((communications, rank_node))
         self._port_use.append((base_flow, bound, flow_of_channel))
         self._settled = np.concatenate([self._settled, np.zeros(len(flow_channels))])
@@ -105,7 +111,7 @@ class FlowSession:
         new["next_count"] = counts.astype(np.int64)
 
         lead = flow_channels
-        new |= _flow_columns(bound, flow_of_channel, lead)
+        new |= flow_columns(bound, flow_of_channel, lead)
         new["key"] = self._keys.integers(1, 2**64, len(lead), dtype=np.uint64)
         new["active"] = np.zeros(len(lead), np.int32)
         new["drained"] = np.zeros(len(lead), np.int64)
@@ -134,104 +140,12 @@ class FlowSession:
 
     def _build(self, columns: dict[str, npt.NDArray[Any]]) -> Any:
         """The kernel's state over the present columns; what is at work carries over."""
-        fluid = self._fluid
         self._columns = columns
         before = getattr(self, "_state", None)
-        n, flows = len(columns["kind"]), len(columns["size_bytes"])
-        resources = len(self._capacity)
-        member_start = _starts(columns["member_count"])
-        use_start = _starts(columns["use_count"])
-        member_flow = np.repeat(np.arange(flows, dtype=np.int32), columns["member_count"])
-        use_member = np.repeat(np.arange(len(use_start) - 1, dtype=np.int32), columns["use_count"])
-        use_resource = columns["use_resource"]
-        order = np.argsort(use_resource, kind="stable")
-        user_start = np.concatenate([[0], np.cumsum(np.bincount(use_resource, minlength=resources))])
-        component = np.empty(flows, np.int32)
-        components = fluid.find_components(
-            member_start, use_start, use_resource, np.full(resources, -1, np.int32), component
-        )
-        operations = fluid.Operations(
-            *(columns[name] for name in ("kind", "duration_ps", "first_flow", "flow_count")),
-            _starts(columns["next_count"]),
-            *(columns[name] for name in ("next_op", "waits", "open_flows", "start_ps", "end_ps")),
-        )
-        flow_table = fluid.Flows(
-            *(columns[name] for name in ("size_bytes", "fill_ps", "serial_ps", "piece_bytes")),
-            *(columns[name] for name in ("path_ps", "limit")),
-            component,
-            member_start.astype(np.int32),
-            use_start,
-            use_resource,
-            columns["use_coefficient"],
-            user_start.astype(np.int64),
-            use_member[order],
-            columns["use_coefficient"][order],
-            member_flow,
-            self._capacity,
-            columns["key"],
-            columns["active"],
-            columns["drained"],
-        )
-        at_work = int(columns["flow_count"].astype(np.int64).sum()) + 1
-        instances = fluid.Instances(
-            op=np.zeros(at_work, np.int32),
-            flow=np.zeros(at_work, np.int32),
-            remaining=np.zeros(at_work),
-            rate=np.zeros(at_work),
-            since_ps=np.zeros(at_work, np.int64),
-            drain_ps=np.zeros(at_work, np.int64),
-            after=np.append(np.arange(1, at_work, dtype=np.int32), np.int32(NONE)),
-            before=np.full(at_work, NONE, np.int32),
-            head=np.full(components, NONE, np.int32),
-            tail=np.full(components, NONE, np.int32),
-            free=np.zeros(1, np.int32),
-        )
-        events = n + at_work + 1
-        queue = fluid.Queue(
-            np.zeros(events, np.int64),
-            np.zeros(events, np.int64),
-            np.zeros(events, np.int64),
-            np.zeros(2, np.int64),
-        )
-        drains = fluid.Drains(
-            np.arange(components, dtype=np.int32),
-            np.arange(components, dtype=np.int32),
-            np.full(components, fluid.FOREVER, np.int64),
-        )
-        memo = fluid.Memo(
-            np.zeros(_MEMO_SLOTS, np.uint64),
-            np.zeros(_MEMO_SLOTS, np.int32),
-            np.zeros(_MEMO_SLOTS, np.int32),
-            np.zeros(_MEMO_POOL, np.int32),
-            np.zeros(_MEMO_POOL),
-            np.zeros(2, np.int64),
-        )
-        scratch = fluid.Scratch(
-            flow_rate=np.zeros(flows),
-            member_frozen=np.zeros(len(member_flow), np.int8),
-            demand=np.zeros(resources),
-            taken=np.zeros(resources),
-            touched=np.zeros(resources, np.int32),
-            is_touched=np.zeros(resources, np.int8),
-            heap_share=np.zeros(resources + flows + 1),
-            heap_what=np.zeros(resources + flows + 1, np.int32),
-            dirty=np.zeros(components, np.int32),
-            is_dirty=np.zeros(components, np.int8),
-            members=np.zeros(flows, np.int32),
-        )
-        state = fluid.State(
-            operations,
-            flow_table,
-            instances,
-            queue,
-            drains,
-            memo,
-            scratch,
-            np.zeros(4, np.int64),
-            np.zeros(n, np.int32),
-        )
+        flows, self._constraints = flow_table(columns, self._capacity)
+        state = new_state(columns, flows)
         if before is not None and len(before.operations.kind):
-            fluid.carry_over(before, state)
+            self._fluid.carry_over(before, state)
         elif before is not None:
             state.clock[0] = before.clock[0]
         return state
@@ -262,8 +176,8 @@ class FlowSession:
         columns = self._columns
         first = int(columns["first_flow"][operation])
         flows = slice(first, first + int(columns["flow_count"][operation]))
-        members = _starts(columns["member_count"])
-        uses = _starts(columns["use_count"])
+        members = starts(columns["member_count"])
+        uses = starts(columns["use_count"])
         begin, end = uses[members[flows.start]], uses[members[flows.stop]]
         used = np.unique(columns["use_resource"][begin:end])
         down = used[(used < self.fabric.ports) & (self._capacity[used] == 0)]
@@ -293,6 +207,7 @@ class FlowSession:
             share = built / max(int(fabric.port_rate_bps[change.port]), 1)
             built = round(change.rate_bps * share)
         self._capacity[change.port] = built / (8 * PS_PER_S)
+        state.flows.capacity[:] = self._constraints.capacities(self._capacity)
         self._fluid.forget(state)
 
     def _reroute(self, change: TableChange) -> None:
@@ -312,9 +227,9 @@ class FlowSession:
         parts: list[dict[str, npt.NDArray[Any]]] = []
         for i, (communications, rank_node) in enumerate(self._posted):
             bound, _ = bind(communications, rank_node, self.fabric, self.finder, self._queue_pairs)
-            flow_of_channel, lead, _ = _group_channels(bound, communications)
+            flow_of_channel, lead, _ = group_channels(bound, _folded(communications))
             self._port_use[i] = (self._port_use[i][0], bound, flow_of_channel)
-            parts.append(_flow_columns(bound, flow_of_channel, lead))
+            parts.append(flow_columns(bound, flow_of_channel, lead))
         if parts:
             columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             self._state = self._build(self._columns | columns)
@@ -342,57 +257,5 @@ class FlowSession:
         return ended
 
 
-def _flow_columns(bound: Bound, flow_of_channel: I64, lead: I64) -> dict[str, npt.NDArray[Any]]:
-    """What the kernel needs of F flows: sizes, latencies, limits, and the resources that each member uses."""
-    member = np.argsort(flow_of_channel, kind="stable")  # channels in the order of their flows
-    uses = np.diff(bound.use_start)[member]
-    longest = {name: np.zeros(len(lead), np.int64) for name in ("fill_ps", "serial_ps", "path_ps")}
-    for name, column in longest.items():
-        np.maximum.at(column, flow_of_channel, getattr(bound, name))
-    limit = np.full(len(lead), np.inf)
-    np.minimum.at(limit, flow_of_channel, bound.limit)
-    at = np.repeat(bound.use_start[:-1][member], uses) + _within(uses)
-    return {
-        "size_bytes": bound.size_bytes[lead].astype(np.float64),
-        **longest,
-        "piece_bytes": bound.piece_bytes[lead].astype(np.float64),
-        "limit": limit,
-        "member_count": np.bincount(flow_of_channel, minlength=len(lead)).astype(np.int64),
-        "use_count": uses.astype(np.int64),
-        "use_resource": bound.use_resource[at],
-        "use_coefficient": bound.use_coefficient[at],
-    }
-
-
-def _empty_columns(fluid: object) -> dict[str, npt.NDArray[Any]]:
-    kinds: dict[str, type] = dict.fromkeys(
-        ("first_flow", "flow_count", "waits", "open_flows", "next_op", "use_resource", "active"), np.int32
-    )
-    kinds |= dict.fromkeys(
-        ("duration_ps", "start_ps", "end_ps", "next_count", "fill_ps", "serial_ps", "path_ps"), np.int64
-    )
-    kinds |= dict.fromkeys(("member_count", "use_count", "drained"), np.int64)
-    kinds |= dict.fromkeys(("size_bytes", "piece_bytes", "limit", "use_coefficient"), np.float64)
-    kinds |= {"kind": np.int8, "key": np.uint64}
-    return {name: np.zeros(0, kind) for name, kind in kinds.items()}
-
-
-def _starts(counts: npt.NDArray[Any]) -> I64:
-    return np.concatenate([[0], np.cumsum(counts.astype(np.int64))]).astype(np.int64)
-
-
-def _within(counts: I64) -> I64:
-    """0 .. counts[i] - 1 for every i, one after the other."""
-    total = int(counts.sum())
-    within: I64 = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    return within
-
-
-def _group_channels(bound: Bound, communications: Sequence[Communication]) -> tuple[I64, I64, I64]:
-    """(flow of each channel, one channel of each flow, communication of each flow)."""
-    channels = len(bound.communication)
-    folded = np.array([c.groups > 1 for c in communications], bool)
-    alone = np.where(folded[bound.communication], 0, np.arange(channels)) if channels else np.zeros(0, np.int64)
-    key = np.stack([bound.communication.astype(np.int64), alone, bound.size_bytes, bound.piece_bytes], axis=1)
-    _, lead, flow = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    return flow.reshape(-1).astype(np.int64), lead.astype(np.int64), bound.communication[lead].astype(np.int64)
+def _folded(communications: Sequence[Communication]) -> npt.NDArray[np.bool_]:
+    return np.array([c.groups > 1 for c in communications], bool)
