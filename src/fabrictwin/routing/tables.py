@@ -19,6 +19,7 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.routing.filling import NO_LANES
 from fabrictwin.routing.groups import Groups, equal_cost
+from fabrictwin.routing.lane_tables import LaneTables
 from fabrictwin.routing.switches import (
     LAST_UNICAST_LID,
     U8,
@@ -72,6 +73,7 @@ class Routes:
     lane: U8 = field(default_factory=lambda: NO_LANES)  # [highest LID + 1, D] service level; empty: all 0
     lanes: int = 1  # virtual lanes that the service levels spread over
     remark: str = ""  # why this engine, what it could not do; for people
+    lane_tables: LaneTables | None = None  # as a subnet manager programmed them; None: nobody did
 
     @cached_property
     def groups(self) -> Groups:

@@ -27,6 +27,7 @@ from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.routing.tables import U32, Routes, udp_source_port
 from fabrictwin.simulate.congestion import NSCC, dcqcn_parameters
+from fabrictwin.simulate.packet_lanes import lane_tables, lanes_needed
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.session import TableChange
 from fabrictwin.trace.trace import Counters
@@ -93,6 +94,7 @@ class PacketNetwork:
             raise ConfigError("InfiniBand is lossless by its credits: only Ethernet can be lossy", key="lossless")
         self.finder = PathFinder(fabric, routes)
         self.header_bytes, self.first_header_bytes, self.ack_bytes = _headers(fabric)
+        self.lanes = lanes_needed(routes, self.options)
         rates = fabric.port_rate_bps[fabric.nic_port[fabric.nic_port != NONE]]
         self.nic_bps = int(rates.max()) if len(rates) else 0
         try:
@@ -140,7 +142,7 @@ class PacketNetwork:
         flight = 2 * fabric.port_latency_ps + passing
         deep = rate * flight // (8 * PS_PER_S) + 4 * packet + options.credit_batch_bytes
         share = fabric.node_buffer_bytes[fabric.port_node] // np.maximum(
-            np.diff(fabric.node_port_start)[fabric.port_node] * self._lanes, 1
+            np.diff(fabric.node_port_start)[fabric.port_node] * self.lanes, 1
         )
         given = options.credit_bytes if options.credit_bytes else np.maximum(share, deep)
         flags = np.where(network, s.CREDIT if infiniband else s.PFC, s.CREDIT | s.INTERNAL).astype(np.int32)
@@ -176,11 +178,6 @@ class PacketNetwork:
             seeds=routes.hash_seeds.astype(np.int64),
         )
 
-    @property
-    def _lanes(self) -> int:
-        """As asked for, and what a routing engine needs that breaks cycles by service levels."""
-        return max(self.options.lanes, 1 << (self.routes.lanes - 1).bit_length())
-
     def _config(self) -> Config:
         from fabrictwin.kernel.packet import state as s
         from fabrictwin.kernel.packet.build import Config
@@ -190,7 +187,7 @@ class PacketNetwork:
             options.balance, s.LFT if fabric.technology == "infiniband" else s.ECMP
         )
         more: dict[str, Any] = {}
-        lanes = self._lanes
+        lanes = self.lanes
         if options.control == "dcqcn":
             parameters = dcqcn_parameters(options.dcqcn)
             more = {
@@ -212,7 +209,8 @@ class PacketNetwork:
                 "trim_lane": lanes - 1,
                 "queue_limit_bytes": self.bdp_bytes,
             }
-        more |= self._lane_tables(lanes, more.get("strict", 0))
+        strict, frame = more.get("strict", 0), fabric.mtu_bytes + self.header_bytes
+        more |= lane_tables(fabric, self.routes, options, lanes=lanes, strict=strict, frame_bytes=frame)
         return Config(
             lanes=lanes,
             mtu_bytes=fabric.mtu_bytes,
@@ -227,25 +225,6 @@ class PacketNetwork:
             seed=options.seed,
             **more,
         )
-
-    def _lane_tables(self, lanes: int, strict: int) -> dict[str, Any]:
-        """How service levels become lanes, and lanes take turns, as the options have it."""
-        from fabrictwin.kernel.packet.build import Arbitration
-
-        fabric, options = self.fabric, self.options
-        more: dict[str, Any] = {"strict": strict | sum(1 << vl for vl in set(options.strict_priorities))}
-        if options.sl_to_vl:
-            network = np.isin(fabric.port_kind, NETWORK)
-            more["sl2vl"] = (tuple(sl % lanes for sl in range(16)), options.sl_to_vl)
-            more["port_sl2vl"] = network.astype(np.int16)
-        if options.vl_high or options.vl_low:
-            more["arbitrations"] = (Arbitration(options.vl_high, options.vl_low, options.vl_high_limit),)
-        if options.ets_weights:
-            # the lightest sends a packet a turn
-            least = min(options.ets_weights)
-            turns = [w * (fabric.mtu_bytes + self.header_bytes) // least for w in options.ets_weights]
-            more["weights"] = (*turns, *([fabric.mtu_bytes] * (lanes - len(turns))))
-        return more
 
     @cached_property
     def round_trip_ps(self) -> int:
