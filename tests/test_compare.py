@@ -13,6 +13,7 @@ from test_jitter import SPEC, spec
 from fabrictwin import catalog
 from fabrictwin.catalog.prices import price_book
 from fabrictwin.cli import main
+from fabrictwin.cluster.spec import read_spec
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.program.patterns import edges
@@ -24,8 +25,9 @@ from fabrictwin.simulate.play import play
 from fabrictwin.study.compare import compare
 from fabrictwin.study.compare_page import page
 from fabrictwin.study.compare_text import data, text
+from fabrictwin.study.cut import HOT, SHARD_BYTES, Load, cut_of, program_of
 from fabrictwin.study.fabrics import own_presets, preset, with_fabric
-from fabrictwin.study.measure import cut_of, program_of
+from fabrictwin.study.measure import play_both
 from fabrictwin.study.vary import vary, with_value
 from fabrictwin.study.verdict import CLOSE, verdict
 
@@ -68,6 +70,9 @@ def twins(hosts: int = 4):
     return ib, equal
 
 
+LOAD = Load(64 << 10, 4.0, "a test's")
+
+
 @pytest.mark.parametrize("phase", ["ring", "exchange"])
 @pytest.mark.parametrize("fidelity", ["flow", "packet"])
 def test_with_headers_latency_and_routes_equal_and_control_off_both_technologies_give_the_same(phase, fidelity):
@@ -76,7 +81,7 @@ def test_with_headers_latency_and_routes_equal_and_control_off_both_technologies
     for fabric in twins():
         routes = route(fabric)
         nodes = fabric.gpu_node.astype(np.int32)
-        program = program_of(phase, fabric.node_host[nodes].astype(np.int32))
+        program = program_of(phase, fabric.node_host[nodes].astype(np.int32), LOAD)
         if fidelity == "flow":
             session = FlowSession(fabric, routes)
         else:
@@ -87,7 +92,7 @@ def test_with_headers_latency_and_routes_equal_and_control_off_both_technologies
 
 
 def test_the_hot_gpus_of_the_exchange_receive_as_many_times_more_as_it_says():
-    program = program_of("exchange", np.repeat(np.arange(2), 8).astype(np.int32))
+    program = program_of("exchange", np.repeat(np.arange(2), 8).astype(np.int32), LOAD)
     received = np.zeros(16, np.int64)
     for communication in program.communications:
         e = edges(communication.channels)
@@ -97,9 +102,62 @@ def test_the_hot_gpus_of_the_exchange_receive_as_many_times_more_as_it_says():
 
 
 def test_a_cut_is_scattered_by_its_seed(tmp_path):
-    a, b = (cut_of(spec(tmp_path), hosts=2, seed=s).placement for s in (1, 2))
-    assert a.order == b.order == "scattered"
-    assert a.seed != b.seed
+    a, b, again = (cut_of(spec(tmp_path), seed=s).nodes.tolist() for s in (1, 2, 1))
+    assert a == again != b
+    assert sorted(a) == sorted(b)
+
+
+def large(tmp_path, name: str, **topology):
+    """A cluster that has to be cut, on a preset's network."""
+    shape = {"kind": "rail-optimised", **topology}
+    data = with_fabric(spec(tmp_path), preset(name, {})).to_dict()
+    data["cluster"]["hosts"][0]["count"] = 96
+    data["cluster"]["network"]["topology"] = shape
+    return read_spec(data)
+
+
+@pytest.mark.parametrize(("ratio", "up"), [(1.0, 8), (2.0, 4)])
+def test_a_cut_keeps_the_oversubscription_and_the_buffer_of_a_port(tmp_path, ratio, up):
+    cut = cut_of(large(tmp_path, "roce-400g", oversubscription=ratio), seed=1)
+    fabric = cut.twin.fabric
+    assert cut.ranks == len(set(cut.host.tolist())) == 64
+    leaf = np.unique(fabric.port_node[fabric.port_peer[fabric.nic_port]])
+    wired = np.bincount(fabric.port_node[fabric.port_peer >= 0], minlength=fabric.nodes)
+    assert set(wired[leaf].tolist()) == {8 + up}
+    whole = catalog.switch("spectrum-4")
+    ports = next(m for m in whole.modes if m.speed == "400G").ports.value
+    assert fabric.node_buffer_bytes[leaf] == pytest.approx(whole.buffer.value * (8 + up) / ports)
+
+
+@pytest.mark.second
+def test_an_incast_tells_loss_pauses_credits_and_adaptive_routing_apart(tmp_path):
+    """What flow control and hashing do to a burst that switches cannot hold, and to rings under busy leaves."""
+    load = Load(64 << 10, 4.0, "a test's")
+    found = {}
+    for name in ("infiniband-ndr", "roce-400g", "roce-400g-lossy", "spectrum-x-400g"):
+        there = large(tmp_path, name)
+        cut = cut_of(there, seed=1)
+        found[name] = {phase: play_both(cut, load, phase, 1, there) for phase in ("ring", "exchange")}
+    incast = {name: played["exchange"] for name, played in found.items()}
+    assert incast["roce-400g-lossy"].drops > 0 < incast["roce-400g-lossy"].retransmitted
+    assert incast["roce-400g"].pauses > 0 == incast["roce-400g"].drops
+    assert incast["roce-400g-lossy"].factor > 5 > incast["roce-400g"].factor > 1.2
+    assert incast["infiniband-ndr"].factor < 1.1
+    rings = {name: played["ring"].packet_ps for name, played in found.items()}
+    assert rings["roce-400g"] > 1.5 * rings["spectrum-x-400g"]  # hashes that collide
+
+
+def test_blocks_are_the_jobs_and_even_loads_get_the_assumed_hot_ones(tmp_path):
+    from fabrictwin.study.jitter import Sampler
+
+    job = Sampler(spec(tmp_path), lambda _stage: None).job
+    load = Load.of(job, 8)
+    assert load.block_bytes == 1024 // 4 * 2 * 1024 * 2 // 8  # tokens of a rank, two experts, hidden size, bf16
+    assert load.hot_times == 4.0
+    ring = program_of("ring", np.arange(8).astype(np.int32), load)
+    (channels,) = [c.channels for c in ring.communications]
+    assert channels.payload_bytes.tolist() == [8 * SHARD_BYTES] * 2
+    assert HOT == 4
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def compare(
 
         sampler = Sampler(there, said, over_sockets if one.transport == "tcp" else None)
         layout, gpus = sampler.clean.layout_line, sampler.clean.program.ranks
-        factors = _factors(there, one, seeds, said)
+        factors = _factors(sampler, one, seeds, said)
         steps = _steps(sampler, jitter, factors, seed=spec.run.seed, stage=said)
         found.append(_answer(name, one, sampler, steps, factors, book=book, years=years, stage=said))
     return Comparison(
@@ -126,13 +126,14 @@ def compare(
 
 
 def _factors(
-    spec: Spec, fabric: FabricPreset, seeds: Sequence[int], stage: Callable[[str], None]
+    sampler: Sampler, fabric: FabricPreset, seeds: Sequence[int], stage: Callable[[str], None]
 ) -> Factors | None:
     if not seeds or fabric.transport != "rdma":
         return None
-    groups = getattr(spec.cluster, "hosts", ())
-    hosts = min(8, max(group.count for group in groups))
-    return measure(spec, stage, hosts=hosts, seeds=tuple(seeds)) if hosts > 1 else None
+    groups = getattr(sampler.spec.cluster, "hosts", ())
+    if max(group.count for group in groups) < 2:
+        return None
+    return measure(sampler.spec, sampler.job, stage, seeds=tuple(seeds))
 
 
 def _steps(
@@ -141,7 +142,7 @@ def _steps(
     """Sampled under the jitter, its network part replaced by what was measured."""
     if factors is not None:
         measured = Network(
-            factors=factors.of("ring"), exchange=factors.of("exchange"), source=f"packet: {factors.cut}"
+            factors=factors.applied("ring"), exchange=factors.applied("exchange"), source=f"packet: {factors.cut}"
         )
         jitter = replace_network(jitter, measured)
     unit = sampler.unit
@@ -176,7 +177,7 @@ def _answer(
     tokens = None if work is None else work.tokens * PS_PER_S / steps.p50
     bill = bill_of_materials(twin.blueprint, book)
     stage("all-reduce by size")
-    factor = None if factors is None else float(np.median(factors.of("ring")))
+    factor = None if factors is None else float(np.median(factors.applied("ring")))
     return OnFabric(
         name=name,
         preset=fabric,

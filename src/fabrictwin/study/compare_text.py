@@ -6,7 +6,7 @@ from typing import Any
 
 from fabrictwin.study.compare import Comparison, OnFabric
 from fabrictwin.study.cost import cost_data
-from fabrictwin.study.measure import PHASES
+from fabrictwin.study.cut import PHASES
 from fabrictwin.study.verdict import Verdict, verdict
 from fabrictwin.units import PS_PER_S, format_size, format_time
 

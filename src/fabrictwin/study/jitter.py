@@ -143,8 +143,9 @@ class Sampler:
         self.spec = spec
         self._alter = alter
         self.clean: RunResult = predict(spec, stage, alter=alter)
-        job, _ = check(spec, build(spec.cluster, spec=spec), self.clean.fabric)
-        self.unit = Unit(self.clean, job.layout.units, job.layout.positions)
+        self.job, _ = check(spec, build(spec.cluster, spec=spec), self.clean.fabric)
+        layout = self.job.layout
+        self.unit = Unit(self.clean, layout.units, layout.positions)
 
     @cached_property
     def twin(self) -> Twin:
