@@ -285,6 +285,7 @@ def test_overlap_of_tensor_communication_follows_the_layout():
     assert {c.job.training.overlap.tensor for c in found if c.job.layout.tp > 1} == {"full"}
 
 
+@pytest.mark.second
 def test_experts_are_laid_out_too():
     of = spec(hosts=2, model={**SPARSE, "num_hidden_layers": 4}, global_batch=32, sharding="zero-1")
     found = search(of).run(silent, keep=1000).candidates

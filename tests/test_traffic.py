@@ -169,6 +169,7 @@ def test_a_sprayed_permutation_is_above_the_floor_and_at_most_five_percent_above
     assert took.max() < 1.05 * 65.5
 
 
+@pytest.mark.second
 def test_a_triggered_all_to_all_ends_when_htsim_says():
     end = run_reference("a2a_128.cm", 8, balance="spray", control="nscc").done_ps.max() / 1e6
     assert 0.95 * 502 < end < 1.05 * 502
