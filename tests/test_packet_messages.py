@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from clusters import boxes, dgx
+from test_flow import operations
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.kernel.packet.checks import violations
+from fabrictwin.program import collectives
 from fabrictwin.simulate.messages import NAK_REMOTE_ACCESS, EventKind, FlowOptions, Opcode, Service
 from fabrictwin.simulate.packet_messages import PacketMessages
 from fabrictwin.simulate.packet_network import LinkFault
@@ -81,15 +83,16 @@ def test_a_write_takes_the_sum_of_its_parts(technology, target):
 
 def test_one_message_at_a_time_is_as_fast_as_the_program_engine():
     """The same bytes as a program's message between the same memories."""
+    from fabrictwin.kernel.packet.state import MESSAGE
     from fabrictwin.simulate.packet import PacketSession
 
     twin = boxes(8)
     cpu = [n for n in range(twin.fabric.nodes) if twin.fabric.node_kind[n] == NodeKind.CPU]
     other = PacketSession(twin.fabric, twin.routes)
-    way = other._way(cpu[0], cpu[7], 0, None)
-    task = other.network.machine.add_tasks([1], [way.legs[0][0][1]], [1 << 20], [way.delay_ps])
-    other.network.run()
-    done = other.network.machine.state.task[task]
+    other.post(operations([0], [[]]), [collectives.send(np.array([[0, 1]]), 1 << 20)], np.array([cpu[0], cpu[7]]))
+    other.advance()
+    tasks = other.network.machine.state.task
+    (done,) = tasks[tasks.kind == MESSAGE]
     s = session()
     m = s.send(s.open(0, 7), 1 << 20, Opcode.WRITE)
     arrived, ended = settle(s)

@@ -200,7 +200,7 @@ class PacketSession:
             awaited[sends.after] = True
             for k in range(len(sends)):
                 ends = int(rank_node[sends.source[k]]), int(rank_node[sends.target[k]])
-                way = self._way(*ends, c, self._service_levels.get(communication.name))
+                way = self._ways[*ends, c, self._service_levels.get(communication.name)]
                 first, last = int(sends.after_start[k]), int(sends.after_start[k + 1])
                 before = [t for j in sends.after[first:last] for t in done[j]] or [begin]
                 done.append(
@@ -239,9 +239,6 @@ class PacketSession:
                 waits = parts
             ends += waits
         return ends
-
-    def _way(self, source: int, target: int, channel: int, level: int | None) -> _Way:
-        return self._ways[source, target, channel, level]
 
     def _open(self, communications: Sequence[Communication], rank_node: I32, expanded: dict[int, Any]) -> None:
         """Queue pairs of all ways that are not open yet, in the order in which sends ask for them."""
