@@ -104,6 +104,10 @@ def ping_pong(engine: str, ops: int) -> None:
             a.done(1)
             b.done(1)
 
+    b.receive(length=64)
+    a.send(IBV_WR_SEND, length=8)
+    a.done(1)
+    b.done(1)
     timed("verbs: SEND 8 B, ping-pong, objects made anew", ops, work)
 
 

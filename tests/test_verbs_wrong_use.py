@@ -226,6 +226,34 @@ def test_no_receive_posted_waits_for_ever_and_says_so(twin):
     assert one.statuses() == other.statuses() == [IBV_WC_SUCCESS]
 
 
+def test_what_is_behind_a_request_that_waits_for_ever_waits_too(twin):
+    one, other = pair(twin, rnr_retry=7)
+    one.send()
+    one.send(IBV_WR_RDMA_WRITE, remote=other, at=64)
+    other.send(IBV_WR_RDMA_WRITE, remote=one, at=128)
+    assert other.statuses() == [IBV_WC_SUCCESS]  # what does not wait goes on
+    for _ in range(2):
+        with pytest.raises(PyverbsRDMAError, match="receiver, which has no receive posted"):
+            one.cq.wait()
+    now = place.world().now_ps
+    assert not one.cq.poll()[0]
+    assert place.world().now_ps == now  # time does not run for what cannot be
+    other.receive()
+    assert one.statuses(2) == [IBV_WC_SUCCESS] * 2
+    assert other.statuses() == [IBV_WC_SUCCESS]
+
+
+@pytest.mark.parametrize("last", [IBV_QPS_ERR, IBV_QPS_RESET])
+def test_a_receiver_that_takes_nothing_any_more_does_not_answer(twin, last):
+    one, other = pair(twin, rnr_retry=7, timeout=10)
+    one.send()
+    place.world().settle()
+    other.qp.modify(QPAttr(qp_state=last), IBV_QP_STATE)
+    began = place.world().now_ps
+    assert one.statuses() == [IBV_WC_RETRY_EXC_ERR]
+    assert place.world().now_ps - began >= 4 * 4_096_000 << 10  # its timeout, as often as it tries
+
+
 def test_what_is_behind_a_failed_request_is_flushed(twin):
     one, other = pair(twin)
     other.receive(1)

@@ -171,14 +171,24 @@ class AnalyticMessages:
 
     def receives(self, flow: int, pool: int) -> None:
         """Messages on the flow that take a receive take it from this pool."""
-        self._flows[flow].pool = pool
+        mine = self._flows[flow]
+        before, mine.pool = mine.pool, pool
         self._receives.setdefault(pool, 0)
+        waiting = [] if before is None else self._waiting.get(before, [])
+        if mine in waiting:
+            waiting.remove(mine)
+            self._waiting.setdefault(pool, []).append(mine)
+            self._try_again(pool)
 
     def add_receives(self, pool: int, count: int) -> None:
         """So many more receives are posted (or, negative, withdrawn) in a pool."""
         self._receives[pool] = self._receives.get(pool, 0) + count
+        if count > 0:
+            self._try_again(pool)
+
+    def _try_again(self, pool: int) -> None:
         waiting = self._waiting.get(pool)
-        if count <= 0 or not waiting:
+        if not waiting or self._receives[pool] <= 0:
             return
         self._waiting[pool] = []
         for flow in waiting:

@@ -182,7 +182,7 @@ class MessageSession(Protocol):
         """Run to the next instant at which something happened, at most to `until_ps`; what happened then.
 
         Of a reliable message ARRIVED comes before ENDED. Empty: `until_ps` is reached, or (with FOREVER) nothing
-        is in flight.
+        is in flight but what asks for ever for receives that nobody has posted, and what is behind that.
         """
         ...
 

@@ -3,9 +3,6 @@
 Where a message of a flow goes between other memories than the one before, it waits until that one is done: an
 adapter keeps a connection's order, two streams over different PCIe paths would not.
 
-A run stops at the next thing that software is to know. Posting writes a row that the next run reads, so that many
-small messages cost little; what is done with gives its place to the next.
-
 Left out: limits on outstanding READs (the caller's), the adapter's caches of keys and connections.
 """
 
@@ -19,6 +16,7 @@ import numpy as np
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.tables import Routes
+from fabrictwin.simulate.message_kernel import MessageKernel
 from fabrictwin.simulate.messages import NAK_REMOTE_ACCESS, Event, EventKind, FlowOptions, Opcode
 from fabrictwin.simulate.packet_flows import AETH_BYTES, Flow, PacketFlows, Way
 from fabrictwin.simulate.packet_network import PacketNetwork
@@ -29,9 +27,6 @@ from fabrictwin.trace.trace import Counters
 FLOW_BITS = 40  # a message's number: its flow above, a count below
 _KINDS = tuple(EventKind)
 _event = Event._make
-_ROOM = 1024  # messages at once, to begin with
-_TOLD_ROOM = 4096
-_MOST_ROWS = 2048  # that one run may read: each schedules an event
 
 # what a message is to this engine
 _PAYLOAD, _REQUEST, _READ_RESPONSE, _ATOMIC_RESPONSE = range(4)
@@ -55,14 +50,8 @@ class PacketMessages:
         network: PacketNetwork | None = None,
     ) -> None:
         from fabrictwin.kernel.packet import state as s
-        from fabrictwin.kernel.packet.stepping import stepper
 
         self.fabric = fabric
-        self._stepper = stepper
-        self._stepped: Any = None
-        self._steps: Any = None
-        self._until: Any = None
-        self._stalled, self._told_status = s.STALLED, s.TOLD
         self.network = network or PacketNetwork(fabric, routes, options)
         self.options = self.network.options
         if self.options.selective:
@@ -71,17 +60,8 @@ class PacketMessages:
                 "the verbs take them in order: expected balance routed and go-back-n",
                 key="packet",
             )
-        machine = self.network.machine
-        machine.state = machine.state._replace(
-            inbox=np.zeros((_ROOM, s.INBOX_COLUMNS), np.int64), told=np.zeros((_TOLD_ROOM, 3), np.int64)
-        )
-        machine.add_messages(_ROOM)
-        self._inbox, self._told = machine.state.inbox, machine.state.told
-        clock = machine.state.clock
-        # views of single fields: reading a record costs more
-        self._rows, self._told_count, self._open = clock["inbox"], clock["told"], clock["open"]
-        self._free, self._time = clock["tasks_free"], clock["now"]
-        self._grow, self._stall_seen = clock["grow"], clock["stall_seen"]
+        self._kernel = MessageKernel(self.network)
+        self._ask = self._kernel.ask
         self._takes = [0] * len(Opcode)
         for opcode in (Opcode.SEND, Opcode.SEND_IMMEDIATE, Opcode.SEND_INVALIDATE):
             self._takes[opcode] = s.TAKES_FIRST
@@ -93,7 +73,6 @@ class PacketMessages:
         self._next_flow = 1
         self._blocked: dict[int, Flow] = {}  # flows with messages that wait for those before
         self._pools: dict[int, int] = {}
-        self._now = 0
         self.on_post: Callable[..., None] | None = None  # a capture wants to know what messages are
         self.on_events: Callable[[list[Event]], None] | None = None
 
@@ -135,7 +114,7 @@ class PacketMessages:
         for way in gone.ways.values():
             for q in (way.q, way.responses):
                 if q != NONE:
-                    self._ask((self._close, q, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+                    self._ask(self._close, q, 0, 0, 0, 0, 0, 0, 0, 0, 0)
                     self.flows.closed.append(q)
 
     def receives(self, flow: int, pool: int) -> None:
@@ -143,7 +122,7 @@ class PacketMessages:
         mine = self._flow(flow)
         mine.pool = self._pool(pool)
         for way in mine.ways.values():
-            self.network.machine.state.qp[way.q].pool = mine.pool
+            self._kernel.set_pool(way.q, mine.pool)
 
     def _pool(self, name: int) -> int:
         at = self._pools.get(name)
@@ -158,8 +137,7 @@ class PacketMessages:
 
     def add_receives(self, pool: int, count: int) -> None:
         """As the Protocol says."""
-        at = self._pool(pool)  # which may make the array anew
-        self.network.machine.state.pool[at] += count
+        self._kernel.add_receives(self._pool(pool), count)
 
     # ------------------------------------------------------------------ messages
 
@@ -226,11 +204,7 @@ class PacketMessages:
         if way is not mine.current or mine.waiting:
             self._queue(mine, way, row)
         else:
-            n = self._rows[0]
-            if n == len(self._inbox):
-                self._grow_inbox()
-            self._inbox[n] = row
-            self._rows[0] = n + 1
+            self._ask(*row)
         return number
 
     def _way(self, flow: Flow, memory: int | None, target_memory: int | None) -> Way:
@@ -263,7 +237,8 @@ class PacketMessages:
     def _unblock(self) -> None:
         """Post what need not wait any longer."""
         live = self.network.machine.state.qp["live"]
-        posted = {int(q) for q in self._inbox[: self._rows[0], 1]} if self._blocked else set()
+        kernel = self._kernel
+        posted = {int(q) for q in kernel.inbox[: kernel.rows[0], 1]} if self._blocked else set()
         for number, flow in list(self._blocked.items()):
             while flow.waiting:
                 way, row = flow.waiting[0]
@@ -274,24 +249,10 @@ class PacketMessages:
                         break
                     flow.current = way
                 flow.waiting.popleft()
-                self._ask(row)
+                self._ask(*row)
                 posted.add(row[1])
             if not flow.waiting:
                 del self._blocked[number]
-
-    def _ask(self, row: tuple[int, ...]) -> None:
-        n = int(self._rows[0])
-        if n == len(self._inbox):
-            self._grow_inbox()
-        self._inbox[n] = row
-        self._rows[0] = n + 1
-
-    def _grow_inbox(self) -> None:
-        machine = self.network.machine
-        longer = np.zeros((2 * len(self._inbox), self._inbox.shape[1]), np.int64)
-        longer[: len(self._inbox)] = self._inbox
-        self._inbox = longer
-        machine.state = machine.state._replace(inbox=longer)
 
     def refuse(self, message: int, syndrome: int = NAK_REMOTE_ACCESS) -> None:
         """As the Protocol says."""
@@ -301,34 +262,25 @@ class PacketMessages:
         flow.waiting.clear()
         self._blocked.pop(flow.number, None)
         q = flow.requests.pop(message, flow.current.q)
-        self._ask((self._refuse, q, syndrome, 0, message, 0, 0, 0, 0, 0, 0))
+        self._ask(self._refuse, q, syndrome, 0, message, 0, 0, 0, 0, 0, 0)
 
     # ------------------------------------------------------------------ time
 
     @property
     def now_ps(self) -> int:
-        return max(self._now, int(self._time[0]))
+        return self._kernel.now_ps
 
     @property
     def idle(self) -> bool:
         """As the Protocol says."""
-        return not (self._open[0] or self._rows[0] or self._told_count[0] or self._blocked)
+        return self._kernel.idle and not self._blocked
 
     def advance(self, until_ps: int = FOREVER) -> list[Event]:
         """As the Protocol says. Raises SimulatedError for a deadlock or an unreachable adapter."""
-        told = self._told_count
         while True:
-            rows = self._rows[0]
-            if rows <= _MOST_ROWS and self._free[0] >= rows and self.network.next_fault_ps is None:
-                self._step(until_ps)
-            if not told[0]:
-                if until_ps >= FOREVER and self.idle:
-                    return []
-                self._run(until_ps)
-            n = told[0]
-            if n:
-                events = [_event((t, m, _KINDS[k])) for t, m, k in self._told[:n].tolist()]
-                told[0] = 0
+            news = self._kernel.advance(until_ps)
+            if news:
+                events = [_event((time, message, _KINDS[kind])) for time, message, kind in news]
                 if self.on_events is not None:
                     self.on_events(events)
                 if self._blocked:
@@ -336,60 +288,14 @@ class PacketMessages:
                 return events
             if not self._blocked:
                 return []
-            before = int(self._rows[0])
+            before = self._kernel.rows[0]
             self._unblock()
-            if int(self._rows[0]) == before:
+            if self._kernel.rows[0] == before:
                 return []
-
-    def _step(self, until_ps: int) -> None:
-        """The usual case: straight to the kernel; what it stops at beside news is dealt with by `_run`."""
-        if self._time[0] < self._now:
-            self._time[0] = self._now
-        machine = self.network.machine
-        if machine.state is not self._stepped:
-            self._stepped = machine.state
-            self._steps, self._until = self._stepper(machine.state)
-        self._until[1] = until_ps
-        status = next(self._steps)
-        if status > self._stalled and status != self._told_status:
-            self._grow[0] = status
-        elif status == self._stalled:
-            self._stall_seen[0] = 0
-
-    def _run(self, until_ps: int) -> None:
-        """To what is told next, or to `until_ps`; links change on the way as they are due to."""
-        network, told, rows = self.network, self._told_count, self._rows
-        if self._time[0] < self._now:
-            self._time[0] = self._now
-        n = int(rows[0])
-        if n:
-            machine = network.machine
-            if self._free[0] < n:
-                machine.add_messages(max(n, machine.tasks))
-            if n > _MOST_ROWS:
-                machine.room_for_events(n)
-        while True:
-            due = network.next_fault_ps
-            stop = until_ps if due is None or due > until_ps else due
-            done = network.advance(None if stop >= FOREVER else stop, drain=False)
-            if told[0]:
-                return
-            if done:
-                if until_ps >= FOREVER:
-                    return
-                network.advance(stop, drain=True)  # timers that nobody waits for
-                if told[0]:
-                    return
-            self._time[0] = max(int(self._time[0]), min(stop, FOREVER))
-            if stop == due:
-                network.apply_fault()
-                continue
-            self._now = max(self._now, stop)
-            return
 
     def change(self, change: LinkChange) -> None:
         """A link changes now; what is on its wire when it goes down is lost."""
-        self._time[0] = self.now_ps
+        self._kernel.time[0] = self.now_ps
         self.network.set_rate(change.port, change.rate_bps)
 
     def counters(self) -> Counters:

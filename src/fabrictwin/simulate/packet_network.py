@@ -107,7 +107,7 @@ class PacketNetwork:
         self._set_endpoints()
         self._set_control()
         self._qpn = np.full(len(fabric.nic_node), FIRST_QPN, np.int64)
-        self._faults: list[LinkFault] = []
+        self.faults: list[LinkFault] = []
         self.on_connect: Callable[[int, Connection], None] | None = None  # a capture wants to know
         self.awaits_changes = False  # somebody outside may yet repair what a run waits for
         self._inside: dict[tuple[int, int], list[tuple[float, tuple[int, ...]]]] = {}
@@ -453,7 +453,7 @@ class PacketNetwork:
             raise ConfigError(
                 f"got a fault at {fault.time_ps} ps, it is {self.machine.now} ps already", key="faults"
             )
-        bisect.insort(self._faults, fault, key=lambda f: f.time_ps)
+        bisect.insort(self.faults, fault, key=lambda f: f.time_ps)
 
     def run(self, until_ps: int | None = None, *, drain: bool = False) -> None:
         """Advance, faults on the way included.
@@ -469,11 +469,11 @@ class PacketNetwork:
     @property
     def next_fault_ps(self) -> int | None:
         """When the next change of a link is due."""
-        return self._faults[0].time_ps if self._faults else None
+        return self.faults[0].time_ps if self.faults else None
 
     def apply_fault(self) -> None:
         """The next change of a link happens now."""
-        fault = self._faults.pop(0)
+        fault = self.faults.pop(0)
         self.machine.state.clock[0].now = fault.time_ps
         if fault.error_rate is None:
             self.set_rate(fault.port, fault.rate_bps)
@@ -495,7 +495,7 @@ class PacketNetwork:
             raise SimulatedError("unreachable", name, str(error)) from None
         if status == s.STALLED:
             # a change to come may be the repair that everything waits for
-            to_come = (self._faults or self.awaits_changes) and until_ps is not None
+            to_come = (self.faults or self.awaits_changes) and until_ps is not None
             if not to_come or self.machine.deadlock is not None:
                 self._explain_stall()
             return False

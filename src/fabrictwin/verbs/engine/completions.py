@@ -23,24 +23,9 @@ UNARMED, ANY, SOLICITED = 0, 1, 2
 class WC:
     """A work completion: what `ibv_wc` holds, and `timestamp_ps`, the simulated time of its making."""
 
-    __slots__ = (
-        "byte_len",
-        "dlid_path_bits",
-        "imm_data",
-        "opcode",
-        "pkey_index",
-        "qp_num",
-        "queue",
-        "sl",
-        "slid",
-        "slots",
-        "src_qp",
-        "status",
-        "timestamp_ps",
-        "vendor_err",
-        "wc_flags",
-        "wr_id",
-    )
+    timestamp_ps = 0
+    queue: Any = None  # whose slots are free again once software has seen this completion
+    slots = 0
 
     def __init__(
         self,
@@ -71,9 +56,6 @@ class WC:
         self.slid = slid
         self.sl = sl
         self.dlid_path_bits = dlid_path_bits
-        self.timestamp_ps = 0
-        self.queue: Any = None  # whose slots are free again once software has seen this completion
-        self.slots = 0
 
     def __str__(self) -> str:
         from fabrictwin.verbs.text import completion_text

@@ -8,7 +8,7 @@ process's own: an access copies bytes from address to address.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fabrictwin.verbs.abi.memory import ibv_access_flags, ibv_mw_type
 
@@ -29,6 +29,7 @@ TAG_BITS = 8
 _TAG = (1 << TAG_BITS) - 1
 
 Segment = tuple[int, int]  # a real address and a length
+Segments = Sequence[Segment]
 
 copy = ctypes.memmove
 
@@ -241,9 +242,12 @@ class Memory:
         return address + found.shift
 
 
-def scatter(data: bytes, into: list[Segment]) -> None:
+def scatter(data: bytes, into: Segments) -> None:
     """Copy bytes into segments, one after the other."""
     length = len(data)
+    if length <= into[0][1]:
+        copy(into[0][0], data, length)
+        return
     at = 0
     for address, room in into:
         part = room if room < length - at else length - at
@@ -253,10 +257,13 @@ def scatter(data: bytes, into: list[Segment]) -> None:
             return
 
 
-def move(source: list[Segment], target: list[Segment]) -> None:
+def move(source: Segments, target: Segments) -> None:
     """Copy segments into segments; the target has room for all."""
     if len(target) == 1:
         at = target[0][0]
+        if len(source) == 1:
+            copy(at, *source[0])
+            return
         for address, length in source:
             copy(at, address, length)
             at += length
@@ -275,6 +282,6 @@ def move(source: list[Segment], target: list[Segment]) -> None:
                 rest[0] = at + part, room - part
 
 
-def gather(source: list[Segment]) -> bytes:
+def gather(source: Segments) -> bytes:
     """The bytes of segments."""
     return b"".join(ctypes.string_at(address, length) for address, length in source)

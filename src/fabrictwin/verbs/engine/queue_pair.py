@@ -101,6 +101,7 @@ class QueuePair:
         self.attributes = Attributes()
         self.state = t.RESET
         self.reliable = kind in (t.RC, t.XRC_SEND, t.XRC_RECV)
+        self.allowed = requester.ALLOWED[kind]
         self.pending: deque[Work] = deque()  # posted, not begun
         self.outstanding: deque[Work] = deque()  # begun, not completed
         self.occupied = 0  # slots of the send queue that software has not seen to complete
@@ -168,6 +169,7 @@ class QueuePair:
 
     def _reset(self) -> None:
         self._close_ways()
+        self.world.deafen(self)
         for work in (*self.outstanding, *self.pending):
             work.live = False
         self.outstanding.clear()
@@ -186,6 +188,7 @@ class QueuePair:
     def enter_error(self) -> None:
         """The error state: everything that is posted completes as flushed."""
         self.state = t.ERR
+        self.world.deafen(self)
         self.flush_sends()
         if self.receives is None:
             return

@@ -95,9 +95,10 @@ def check(qp: QueuePair, work: Work) -> int:
 
 def post(qp: QueuePair, work: Work) -> int:
     """Add a work request to the send queue. Returns an errno, 0 where it was taken."""
-    if qp.state == t.RTS and not qp.pending and not work.flags & INLINE:
+    ready = qp.state == t.RTS
+    if ready and not work.flags & INLINE and (work.vector is not None or qp.kind != t.UD):
         # the common case in short
-        if work.opcode not in ALLOWED[qp.kind] or len(work.segments) > qp.max_send_sge:
+        if work.opcode not in qp.allowed or len(work.segments) > qp.max_send_sge:
             return errno.EINVAL
         if qp.occupied >= qp.max_send_wr:
             return errno.ENOMEM
@@ -105,12 +106,15 @@ def post(qp: QueuePair, work: Work) -> int:
         refused = check(qp, work)
         if refused:
             return refused
-    qp.world.ops += 1
     qp.occupied += 1
+    if ready:
+        if qp.pending or qp.halted or _waits(qp, work):
+            qp.pending.append(work)
+        else:
+            _start(qp, work)
+        return 0
     qp.pending.append(work)
-    if qp.state == t.RTS:
-        progress(qp)
-    elif qp.state == t.ERR or qp.state == t.SQE:
+    if qp.state == t.ERR or qp.state == t.SQE:
         qp.flush_sends()
     return 0
 
@@ -118,32 +122,33 @@ def post(qp: QueuePair, work: Work) -> int:
 def progress(qp: QueuePair) -> None:
     """Begin what may begin."""
     pending = qp.pending
-    while pending and not qp.halted and qp.state == t.RTS:
-        work = pending[0]
-        opcode = work.opcode
-        if qp.reads and (work.flags & FENCE or (opcode in ANSWERED and qp.reads >= qp.max_reads)):
-            return
-        if opcode in LOCAL:
-            if opcode == LOCAL_INV and qp.outstanding:
-                return  # what came before may still use the key
-            pending.popleft()
-            qp.outstanding.append(work)
-            _locally(qp, work)
-            continue
-        status = _prepare(qp, work)
-        if not status:
-            way = qp.way(work)
-            last = qp.last_way
-            if way is not last and last is not None and last.busy and qp.kind != t.UD:
-                return  # two flows would not keep the order
-            pending.popleft()
-            qp.outstanding.append(work)
-            qp.last_way = way
-            _begin(qp, work)
-        else:
-            pending.popleft()
-            qp.outstanding.append(work)
-            _fail_here(qp, work, status)
+    while pending and not qp.halted and qp.state == t.RTS and not _waits(qp, pending[0]):
+        _start(qp, pending.popleft())
+
+
+def _waits(qp: QueuePair, work: Work) -> bool:
+    """Whether a request may not begin yet, because of what is under way before it."""
+    opcode = work.opcode
+    if qp.reads and (work.flags & FENCE or (opcode in ANSWERED and qp.reads >= qp.max_reads)):
+        return True
+    if opcode in LOCAL:
+        return opcode == LOCAL_INV and bool(qp.outstanding)  # what came before may still use the key
+    last = qp.last_way
+    # two flows would not keep the order
+    return last is not None and last.busy > 0 and qp.kind != t.UD and qp.way(work) is not last
+
+
+def _start(qp: QueuePair, work: Work) -> None:
+    qp.outstanding.append(work)
+    if work.opcode in LOCAL:
+        _locally(qp, work)
+        return
+    status = _prepare(qp, work)
+    if status:
+        _fail_here(qp, work, status)
+    else:
+        qp.last_way = qp.way(work)
+        _begin(qp, work)
 
 
 def _fail_here(qp: QueuePair, work: Work, status: int) -> None:
@@ -169,7 +174,7 @@ def _prepare(qp: QueuePair, work: Work) -> int:
         if qp.kind == t.UD and work.length > qp.adapter.mtu_bytes:
             return LOC_LEN_ERR
     if work.data is None:
-        memory = qp.adapter.memory
+        memory = qp.memory
         places = memory.local_segments(work.segments, qp.domain, access)
         if places is None:
             return LOC_PROT_ERR
@@ -185,9 +190,12 @@ def _begin(qp: QueuePair, work: Work) -> None:
     length = work.length
     if qp.reliable:
         mtu = qp.mtu
-        work.packets = 1 if length <= mtu else -(-length // mtu)
-        work.psn = qp.next_psn
-        qp.next_psn = (work.psn + work.packets) & PSN_MASK
+        psn = work.psn = qp.next_psn
+        if length <= mtu:
+            qp.next_psn = psn + 1 & PSN_MASK
+        else:
+            work.packets = -(-length // mtu)
+            qp.next_psn = psn + work.packets & PSN_MASK
         if answered:
             qp.reads += 1
     if way is None:
@@ -197,11 +205,10 @@ def _begin(qp: QueuePair, work: Work) -> None:
     counted = False
     if opcode in TAKES_RECEIVE:
         pool = _pool(qp, work, way.target)
-        counted = pool != 0
+        work.counted = counted = pool != 0
         if counted and pool != way.pool:
             world.session.receives(way.flow, pool)
             way.pool = pool
-    work.counted = counted
     way.busy += 1
     work.way = way
     # a write that will be refused is refused by its first packet
@@ -216,6 +223,7 @@ def _begin(qp: QueuePair, work: Work) -> None:
             _WIRE[opcode],
             takes_receive=counted,
             tell_begin=warned,
+            tell_end=not answered,
             inline=work.data is not None,
             remote_address=work.address,
             remote_key=work.rkey,
@@ -227,7 +235,13 @@ def _begin(qp: QueuePair, work: Work) -> None:
         )
     else:
         work.message = message = world.session.send(
-            way.flow, length, _WIRE[opcode], takes_receive=counted, tell_begin=warned, inline=work.data is not None
+            way.flow,
+            length,
+            _WIRE[opcode],
+            takes_receive=counted,
+            tell_begin=warned,
+            tell_end=not answered,  # its answer says as much
+            inline=work.data is not None,
         )
     world.records[message] = work
 
@@ -299,7 +313,7 @@ def ended(world: World, work: Work) -> None:
     if work.refusal:
         work.status = work.refusal
     elif work.opcode in ANSWERED:
-        return  # done with the answer
+        return
     _leave(qp, work)
     work.done = True
     if qp.outstanding[0] is work:
@@ -311,7 +325,7 @@ def take_data(work: Work) -> bytes:
     if work.data is None:
         places, memory = work.places, work.qp.adapter.memory
         if work.epoch != memory.epoch:
-            places = memory.local_segments(work.segments, work.qp.domain, 0) or []
+            places = memory.local_segments(work.segments, work.qp.domain, 0) or ()
         work.data = gather(places)
     return work.data
 
@@ -346,6 +360,7 @@ def answered(world: World, response: Response) -> None:
     work = response.work
     qp = work.qp
     response.responder.inbound_reads -= 1
+    world.records.pop(work.message, None)
     if not work.live:
         return
     qp.reads -= 1
@@ -355,7 +370,7 @@ def answered(world: World, response: Response) -> None:
         checked = memory.local_segments(work.segments, qp.domain, LOCAL_WRITE)
         if checked is None:
             work.status = LOC_PROT_ERR
-        places = checked or []
+        places = checked or ()
     if not work.status and places:
         data = response.data if response.data is not None else response.value.to_bytes(8, "little")
         scatter(data, places)

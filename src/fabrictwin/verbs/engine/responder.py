@@ -32,7 +32,7 @@ from fabrictwin.verbs.engine.memory import (
     REMOTE_READ,
     REMOTE_WRITE,
     Domain,
-    Segment,
+    Segments,
     move,
     scatter,
 )
@@ -132,12 +132,17 @@ def arrive(world: World, work: Work) -> None:
         _receive(world, qp, work, source)
 
 
+def addressed(work: Work) -> QueuePair | None:
+    """The queue pair whose number a request names."""
+    number = work.remote_qpn if work.vector is not None else work.qp.attributes.dest_qp_num
+    return work.way.target.queue_pairs.get(number)  # type: ignore[no-any-return]
+
+
 def receiver(work: Work) -> QueuePair | None:
     """The queue pair that takes a request; None where packets are dropped."""
     sender = work.qp
     target: Adapter = work.way.target
-    number = work.remote_qpn if work.vector is not None else sender.attributes.dest_qp_num
-    qp = target.queue_pairs.get(number)
+    qp = addressed(work)
     if qp is None or qp.state not in requester.RECEIVING or _PEERS.get(sender.kind) != qp.kind:
         return None
     sent = sender.adapter.pkeys[sender.attributes.pkey_index]
@@ -183,11 +188,9 @@ def give_back(work: Work) -> None:
 
 def queue_for(work: Work) -> ReceiveQueue | None:
     """The queue that a message under way will take its receive from."""
-    target: Adapter = work.way.target
     if work.srqn:
-        return target.shared_receives.get(work.srqn)
-    number = work.remote_qpn if work.vector is not None else work.qp.attributes.dest_qp_num
-    qp = target.queue_pairs.get(number)
+        return work.way.target.shared_receives.get(work.srqn)  # type: ignore[no-any-return]
+    qp = addressed(work)
     return None if qp is None else qp.receives
 
 
@@ -216,7 +219,7 @@ def take(world: World, qp: QueuePair, work: Work) -> tuple[int, tuple[tuple[int,
     return taken
 
 
-def _receive(world: World, qp: QueuePair, work: Work, source: list[Segment]) -> None:
+def _receive(world: World, qp: QueuePair, work: Work, source: Segments) -> None:
     queue = queue_of(qp, work)
     taken = take(world, qp, work)
     if taken is None or queue is None:
@@ -257,7 +260,7 @@ def domain_of(qp: QueuePair, work: Work) -> Domain:
     return qp.domain  # type: ignore[return-value]
 
 
-def _place(work: Work, source: list[Segment], places: list[Segment]) -> None:
+def _place(work: Work, source: Segments, places: Segments) -> None:
     if work.data is None:
         move(source, places)
     else:
@@ -314,7 +317,7 @@ def refuses_write(target: Adapter, work: Work) -> bool:
     return qp is not None and write_refused(qp, work)[0] != 0
 
 
-def _write(world: World, qp: QueuePair, work: Work, source: list[Segment]) -> None:
+def _write(world: World, qp: QueuePair, work: Work, source: Segments) -> None:
     refusal, place = write_refused(qp, work)
     if refusal:
         _nak(world, qp, work, refusal)

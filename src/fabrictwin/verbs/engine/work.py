@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fabrictwin.verbs.abi.completions import ibv_wc_opcode as wc
 from fabrictwin.verbs.abi.queues import ibv_send_flags as flag
 from fabrictwin.verbs.abi.queues import ibv_wr_opcode as wr
-from fabrictwin.verbs.engine.memory import Segment
+from fabrictwin.verbs.engine.memory import Segments
 
 if TYPE_CHECKING:
     from fabrictwin.verbs.engine.queue_pair import QueuePair
@@ -62,41 +62,35 @@ class AddressVector:
 
 
 class Work:
-    """A work request on its way: from the send queue to its completion."""
+    """A work request on its way: from the send queue to its completion.
 
-    __slots__ = (
-        "acknowledged",
-        "address",
-        "arrived",
-        "compare",
-        "counted",
-        "data",
-        "done",
-        "epoch",
-        "flags",
-        "immediate",
-        "info",
-        "length",
-        "live",
-        "message",
-        "opcode",
-        "packets",
-        "places",
-        "psn",
-        "qp",
-        "refusal",
-        "remote_qkey",
-        "remote_qpn",
-        "rkey",
-        "segments",
-        "silent",
-        "srqn",
-        "status",
-        "swap",
-        "vector",
-        "way",
-        "wr_id",
-    )
+    A program makes one for every message: what most have no need of stays the class's.
+    """
+
+    address = 0
+    rkey = 0
+    compare = 0
+    swap = 0
+    remote_qpn = 0
+    remote_qkey = 0
+    srqn = 0
+    vector: AddressVector | None = None
+    counted = False  # the session counts a receive for it
+    info: Any = None  # of a bind: (window, region, key, address, length, access)
+    data: bytes | None = None  # inline data, or what an unreliable message carries
+    places: Segments = ()
+    epoch = 0
+    message = 0
+    way: Any = None
+    psn = 0
+    packets = 1
+    status = 0
+    refusal = 0  # what the receiver answers instead of an acknowledgement
+    done = False
+    arrived = False
+    acknowledged = False  # before it is in the receiver's memory
+    live = True  # its queue pair still waits for it
+    silent = False  # the receiver does not answer
 
     def __init__(
         self,
@@ -117,25 +111,6 @@ class Work:
         for segment in segments:
             length += segment[1]
         self.length = length
-        self.address = self.rkey = self.compare = self.swap = 0
-        self.remote_qpn = self.remote_qkey = self.srqn = 0
-        self.vector: AddressVector | None = None
-        self.counted = False  # the session counts a receive for it
-        self.info: Any = None  # of a bind: (window, region, key, address, length, access)
-        self.data: bytes | None = None  # inline data, or what an unreliable message carries
-        self.places: list[Segment] = []
-        self.epoch = 0
-        self.message = 0
-        self.way: Any = None
-        self.psn = 0
-        self.packets = 1
-        self.status = 0
-        self.refusal = 0  # what the receiver answers instead of an acknowledgement
-        self.done = False
-        self.arrived = False
-        self.acknowledged = False  # before it is in the receiver's memory
-        self.live = True  # its queue pair still waits for it
-        self.silent = False  # the receiver does not answer
 
 
 class Response:
