@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from clusters import boxes, dgx
-from test_flow import operations
 
+from fabrictwin import catalog
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.kernel.packet.checks import violations
-from fabrictwin.program import collectives
 from fabrictwin.simulate.messages import NAK_REMOTE_ACCESS, EventKind, FlowOptions, Opcode, Service
 from fabrictwin.simulate.packet_messages import PacketMessages
 from fabrictwin.simulate.packet_network import LinkFault
@@ -73,32 +72,44 @@ def test_a_write_takes_the_sum_of_its_parts(technology, target):
         ps += int(fabric.port_latency_ps[port]) + (serial if last else 0)
     path = [*out, *wires, *into]
     nodes = [int(fabric.port_node[p]) for p in path[1:]]
-    # a root complex takes its time to write to memory; an adapter that takes packets from the wire forwards none
-    nodes.append(cpu[target])
+    # an adapter that takes packets from the wire forwards none
     ps += sum(int(fabric.node_latency_ps[n]) for n in nodes if n != fabric.nic_node[target])
-    before = int(fabric.nic_post_ps[0]) + walk_ps(fabric, out)
-    expected = before + ps + int(fabric.nic_deliver_ps[target])
+    # memory is read and written behind a root port; the work request comes with the doorbell
+    processor = catalog.chip(fabric.type_names[int(fabric.node_type[cpu[0]])])
+    assert processor.memory_latency is not None
+    memory, root = processor.memory_latency.value, processor.latency.value // 2
+    nic = catalog.nic(fabric.type_names[int(fabric.node_type[fabric.nic_node[0]])])
+    before = nic.doorbell.value + nic.processing.value + walk_ps(fabric, out) + 2 * root + memory
+    expected = before + ps + root + memory + int(fabric.nic_deliver_ps[target])
     assert seen[0].time_ps == pytest.approx(expected, rel=0.005)
 
 
-def test_one_message_at_a_time_is_as_fast_as_the_program_engine():
-    """The same bytes as a program's message between the same memories."""
-    from fabrictwin.kernel.packet.state import MESSAGE
+def test_a_message_moves_as_a_program_s_does():
+    """The same bytes between the same memories, but for what each counts before and after."""
+    from test_flow import times
+
+    from fabrictwin.program import collectives
     from fabrictwin.simulate.packet import PacketSession
 
     twin = boxes(8)
-    cpu = [n for n in range(twin.fabric.nodes) if twin.fabric.node_kind[n] == NodeKind.CPU]
+    cpu = np.flatnonzero(twin.fabric.node_kind == NodeKind.CPU)
     other = PacketSession(twin.fabric, twin.routes)
-    other.post(operations([0], [[]]), [collectives.send(np.array([[0, 1]]), 1 << 20)], np.array([cpu[0], cpu[7]]))
-    other.advance()
-    tasks = other.network.machine.state.task
-    (done,) = tasks[tasks.kind == MESSAGE]
+    took = times(other, [collectives.send(np.array([[0, 7]]), 1 << 20)], cpu)[0]
     s = session()
     m = s.send(s.open(0, 7), 1 << 20, Opcode.WRITE)
     arrived, ended = settle(s)
-    assert arrived == (int(done.received_ps), m, ARRIVED)
-    late = ended.time_ps - int(done.done_ps)  # its completion goes over PCIe
-    assert late == walk_ps(twin.fabric, s.network.inside(int(twin.fabric.nic_node[0]), cpu[0])[0][1])
+    assert (arrived.message, arrived.kind) == (m, ARRIVED)
+    fabric = twin.fabric
+    chip, nic = (
+        catalog.chip(fabric.type_names[int(fabric.node_type[cpu[0]])]),
+        catalog.nic(fabric.type_names[int(fabric.node_type[fabric.nic_node[0]])]),
+    )
+    assert chip.memory_latency is not None
+    # a program's message fetches its work request, and memory at its ends takes no time
+    sooner = chip.memory_latency.value + chip.latency.value - nic.wqe_fetch.value
+    written = chip.memory_latency.value - chip.latency.value // 2
+    assert arrived.time_ps - took == sooner + written
+    assert ended.kind == ENDED
 
 
 def test_a_read_is_a_request_and_a_response_that_acknowledges_it():

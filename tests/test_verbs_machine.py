@@ -253,10 +253,9 @@ def test_random_calls_do_what_the_reference_does(engine, monkeypatch):
     run_state_machine_as_test(
         Verbs,
         settings=settings(
-            max_examples=12 if engine == "analytic" else 4,
+            max_examples=12,
             stateful_step_count=20,
             deadline=None,
-            derandomize=engine == "packet",  # some random programs wait for retries for very long
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -2,8 +2,8 @@
 
 Bandwidth: each queue pair keeps `tx_depth` work requests outstanding until all iterations are posted; time counts
 from the first post to the last completion. Latency of WRITE and SEND: both hosts take turns, an iteration is half
-a round; of READ and atomics: from the post to the answer. Software takes no time of its own: what a processor
-spends between a completion and the next post is not in the catalog.
+a round; of READ and atomics: from the post to the answer. A processor takes its time to find a completion and to
+post; in bandwidth tests it does so while the adapter works, and is not counted.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.errors import ConfigError, SimulatedError, did_you_mean
+from fabrictwin.errors import SimulatedError
 from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.perftest.ends import End, find_end, software
 from fabrictwin.perftest.options import ATOMICS, CONNECTIONS, RX_DEPTH, PerftestOptions, Verb
-from fabrictwin.routing.tables import adapter_ipv4
 from fabrictwin.simulate.messages import EventKind, FlowOptions, GidType, Opcode
 from fabrictwin.simulate.packet_messages import PacketMessages
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.twin.twin import Twin
 
 FIRST_QPN = 0x88
-SUBNET_PREFIX = bytes.fromhex("fe80000000000000")
 _OPCODES = {Verb.WRITE: Opcode.WRITE, Verb.SEND: Opcode.SEND, Verb.READ: Opcode.READ_REQUEST}
 _PERCENTILES = (0.99, 0.999)
 _STARTS = 4096  # runs of messages that a peak is looked for in, at most
@@ -53,19 +52,6 @@ class Latency:
     deviation: float
     p99: float
     p999: float
-
-
-@dataclass(frozen=True)
-class End:
-    """One host of a test."""
-
-    host: str
-    device: str
-    adapter: int
-    lid: int
-    gid: bytes | None
-    gid_index: int
-    memory: int | None
 
 
 @dataclass(frozen=True)
@@ -103,45 +89,6 @@ class _Pair:
         )
 
 
-def find_end(twin: Twin, host: str, options: PerftestOptions, key: str) -> End:
-    """A host and its adapter. Raises ConfigError."""
-    fabric = twin.fabric
-    name, _, device = host.partition("/")
-    if name not in fabric.host_names:
-        hint = did_you_mean(name, fabric.host_names)
-        raise ConfigError(f"got {name!r}, expected a host such as {fabric.host_names[0]!r}{hint}", key=key)
-    names = {
-        fabric.node_name(int(node)).partition("/")[2]: i
-        for i, node in enumerate(fabric.nic_node)
-        if fabric.host_names[int(fabric.node_host[node])] == name and fabric.nic_port[i] != NONE
-    }
-    device = device or options.device or next(iter(names), "")
-    if device not in names:
-        hint = did_you_mean(device, names)
-        raise ConfigError(f"got {device!r}, expected an adapter of {name}: {', '.join(names)}{hint}", key="-d")
-    adapter = names[device]
-    node = int(fabric.nic_node[adapter])
-    guid = int(fabric.node_guid[node]).to_bytes(8, "big")
-    if fabric.technology == "ethernet":
-        mac = guid[:3] + guid[5:]
-        local = SUBNET_PREFIX + bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:]
-        address = int(adapter_ipv4(np.array([adapter], np.int32))[0]).to_bytes(4, "big")
-        gids = [local, local, bytes(10) + b"\xff\xff" + address, bytes(10) + b"\xff\xff" + address]
-        index = 3 if options.gid_index is None else options.gid_index
-    else:
-        gids, index = [SUBNET_PREFIX + guid], options.gid_index or 0
-    if not 0 <= index < len(gids):
-        raise ConfigError(f"got GID index {index}, expected 0 to {len(gids) - 1}", key="-x")
-    memory = None
-    if options.gpu is not None:
-        gpus = [int(g) for g in fabric.gpu_node if fabric.host_names[int(fabric.node_host[g])] == name]
-        if not 0 <= options.gpu < len(gpus):
-            raise ConfigError(f"got GPU {options.gpu}, expected one of {name}'s {len(gpus)}", key="--use_cuda")
-        memory = gpus[options.gpu]
-    gid = gids[index] if fabric.technology == "ethernet" or options.gid_index is not None else None
-    return End(name, device, adapter, int(twin.routes.lid[node]), gid, index, memory)
-
-
 def play(twin: Twin, options: PerftestOptions, packet: PacketOptions | None = None) -> Run:
     """Run a test. Raises ConfigError, SimulatedError."""
     ends = (find_end(twin, options.source, options, "--from"), find_end(twin, options.target, options, "--to"))
@@ -161,7 +108,7 @@ def play(twin: Twin, options: PerftestOptions, packet: PacketOptions | None = No
             _Pair(session, ends, 2 * i, _flow_options(options, mtu, twin.fabric))
             for i in range(options.queue_pairs)
         ]
-        rows = [make(session, pairs, options, size).row() for size in options.sizes(mtu)]
+        rows = [make(session, pairs, options, size=size, ends=ends).row() for size in options.sizes(mtu)]
     finally:
         if recorder is not None:
             recorder.close()
@@ -183,7 +130,16 @@ def _flow_options(options: PerftestOptions, mtu: int, fabric: Fabric) -> FlowOpt
 class _Loop:
     """What all loops share: posting, and answering for the other host."""
 
-    def __init__(self, session: PacketMessages, pairs: list[_Pair], options: PerftestOptions, size: int) -> None:
+    def __init__(
+        self,
+        session: PacketMessages,
+        pairs: list[_Pair],
+        options: PerftestOptions,
+        *,
+        size: int,
+        ends: tuple[End, End],
+    ) -> None:
+        self.ends = ends
         self.session, self.pairs, self.options, self.size = session, pairs, options, size
         self.rounds = options.rounds(size)
         self.opcode = ATOMICS[options.atomic] if options.verb == Verb.ATOMIC else _OPCODES[options.verb]
@@ -210,6 +166,12 @@ class _Loop:
             remote_key=0x1000,
             operands=(1, 0),
         )
+
+    def think(self, time_ps: int) -> None:
+        """A processor is busy for so long."""
+        until = self.session.now_ps + time_ps
+        while self.session.advance(until):
+            pass
 
     def fail(self, kind: EventKind) -> SimulatedError:
         status = "IBV_WC_RETRY_EXC_ERR" if kind == EventKind.FAILED else "IBV_WC_RNR_RETRY_EXC_ERR"
@@ -307,11 +269,13 @@ class _PingPong(_Loop):
             for flow in (pair.there, pair.back):
                 session.add_receives(flow, self.rounds + 1)
         posts = []
+        works = [software(session.fabric, end.adapter) for end in self.ends]
         for turn in range(2 * self.rounds + 1):
             if turn % 2 == 0:
                 posts.append(session.now_ps)
             if turn == 2 * self.rounds:
                 break
+            self.think(works[turn % 2].post_ps)
             message = self.post(pair.back if turn % 2 else pair.there)
             arrived = False
             while not arrived:
@@ -322,6 +286,7 @@ class _PingPong(_Loop):
                     if kind in (EventKind.FAILED, EventKind.NOT_READY_FAILED):
                         raise self.fail(kind)
                     arrived |= number == message and kind == EventKind.ARRIVED
+            self.think(works[1 - turn % 2].poll_ps)
         while session.advance():
             pass
         if self.takes:
@@ -337,8 +302,10 @@ class _Ask(_Loop):
         session, pair = self.session, self.pairs[0]
         assert self.answer is not None
         times = []
+        work = software(session.fabric, self.ends[0].adapter)
         for _ in range(self.rounds):
             began = session.now_ps
+            self.think(work.post_ps)
             message = self.post(pair.there)
             response = NONE
             while message != NONE or response != NONE:
@@ -354,8 +321,9 @@ class _Ask(_Loop):
                         response = session.send(pair.back, self.size, self.answer, answers=message)
                         message = NONE
                     elif number == response:
-                        times.append(session.now_ps - began)
                         response = NONE
+            self.think(work.poll_ps)
+            times.append(session.now_ps - began)
         while session.advance():
             pass
         return _latency(self.size, np.array(times, np.float64))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fabrictwin.perftest.ends import End
 from fabrictwin.perftest.options import TX_DEPTH, Verb
-from fabrictwin.perftest.playing import FIRST_QPN, Bandwidth, End, Run
+from fabrictwin.perftest.playing import FIRST_QPN, Bandwidth, Run
 
 RULE = "-" * 87
 _NAMES = {Verb.WRITE: "RDMA_Write", Verb.READ: "RDMA_Read", Verb.SEND: "Send", Verb.ATOMIC: "Atomic"}

@@ -16,10 +16,12 @@ from collections import deque
 
 import numpy as np
 
+from fabrictwin import catalog
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import Fabric, NodeKind
 from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.routing.tables import Routes
+from fabrictwin.simulate import host_memory
 from fabrictwin.simulate.messages import (
     NAK_REMOTE_ACCESS,
     REQUESTS,
@@ -209,6 +211,7 @@ class AnalyticMessages:
         tell_begin: bool = False,
         tell_end: bool = True,
         inline: bool = False,
+        chained: bool = False,
         remote_address: int = 0,
         remote_key: int = 0,
         immediate: int = 0,
@@ -218,7 +221,7 @@ class AnalyticMessages:
         memory: int | None = None,
         target_memory: int | None = None,
     ) -> int:
-        """Post a message now; returns its number. `inline` makes no difference here."""
+        """Post a message now; returns its number. `inline` and `chained` make no difference here."""
         on = self._flows[flow]
         self._posted += 1
         request, response = opcode in REQUESTS, opcode in RESPONSES
@@ -356,7 +359,11 @@ class AnalyticMessages:
     ) -> tuple[int, int]:
         """(latency in ps, rate in bits per second) from memory over both adapters into memory."""
         fabric, finder = self.fabric, self._finder
-        latency = int(fabric.nic_post_ps[source] + fabric.nic_deliver_ps[target])
+        latency = int(fabric.nic_deliver_ps[target])
+        name = fabric.type_names[int(fabric.node_type[fabric.nic_node[source]])]
+        if name:  # an adapter of unknown type takes no time
+            latency += catalog.nic(name).doorbell.value + catalog.nic(name).processing.value
+        latency += host_memory.read_ps(fabric, source) + host_memory.write_ps(fabric, target)
         rates: list[int] = []
         legs = ((source_memory, source, True), (target_memory, target, False))
         for memory, adapter, out in legs:

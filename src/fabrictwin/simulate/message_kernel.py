@@ -3,9 +3,9 @@
 Software's requests are rows that the next run reads; a run stops at the next instant that software is to know of.
 Both go through buffers that are shared with the kernel, so that many small messages cost little.
 
-A receiver that is never ready is asked again and again for ever (InfiniBand Architecture, volume 1, 9.7.5.2.8, with
-an RNR retry count of 7). A run without an end looks, now and then, whether anything but that is going on: if not,
-nothing will happen until software does something.
+A receiver that is never ready is asked again and again for ever (InfiniBand Architecture, volume 1, 9.7.5.2.8,
+with an RNR retry count of 7). A run without an end looks, now and then, whether anything but that is going on: if
+not, nothing will happen until software does something.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class MessageKernel:
         clock = machine.state.clock
         # views of single fields, as plain memory: numpy's scalars cost more
         self.rows, self._told, self._open, self._free, self.time, self._grow, self._stall_seen = (
-            memoryview(clock[name]) for name in ("inbox", "told", "open", "tasks_free", "now", "grow", "stall_seen")
+            memoryview(clock[name])
+            for name in ("inbox", "told", "open", "tasks_free", "now", "grow", "stall_seen")
         )
         self._news = memoryview(machine.state.told).cast("B").cast("q")
 

@@ -142,6 +142,7 @@ class MessageSession(Protocol):
         tell_begin: bool = False,
         tell_end: bool = True,
         inline: bool = False,
+        chained: bool = False,
         remote_address: int = 0,
         remote_key: int = 0,
         immediate: int = 0,
@@ -160,7 +161,8 @@ class MessageSession(Protocol):
 
         `memory` and `target_memory` are the fabric nodes that the bytes are read from and written to, where they
         are not the flow's own. Where they change, the flow waits for what went before. `inline`: the adapter
-        gets payload with the work request, instead of fetching both. `tell_begin`: hold the first packet at the
+        gets payload with the work request. `chained`: it reads the work request from memory, as of several that
+        are posted at once; one alone comes with the doorbell. `tell_begin`: hold the first packet at the
         receiving adapter at BEGUN until the next `advance`, so that `refuse` comes in time; it costs one more
         event, so ask for it where a refusal is likely. Without `tell_end` there is no ENDED.
 

@@ -1,9 +1,10 @@
 """Flows of single messages on the packet engine: which queue pairs of the kernel carry them, and what delays them.
 
 A flow is a queue pair of the kernel for each pair of memories that its messages go between, and one more for the
-responses that it carries. Before a message's first byte lie the adapter's doorbell, its fetch of the work request,
-processing, and the request to memory that payload takes; inline payload comes with the doorbell. A response takes
-the request to memory alone. The sender's completion is written over PCIe.
+responses that it carries. Before a message's first byte lie the doorbell, with which a work request that is posted
+alone comes to the adapter, processing, and the read of payload that does not come with it; one of several requests
+is read from memory first. A response takes the read alone. The sender's completion is written over PCIe. What a
+memory takes at the end of a way is `host_memory`'s.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fabrictwin import catalog
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.routing.tables import udp_source_port
+from fabrictwin.simulate import host_memory
 from fabrictwin.simulate.messages import FlowOptions, GidType, Opcode, Service
 from fabrictwin.simulate.packet_network import PacketNetwork
 from fabrictwin.simulate.packet_options import LOCAL_ACK_TIMEOUT_PS
@@ -48,8 +50,10 @@ class Way:
 
     q: int
     fetch_ps: int  # from the post to the first packet's start in memory: payload is read
-    inline_ps: int  # ... payload came with the doorbell
-    header_ps: int  # ... there is none
+    inline_ps: int  # ... payload came with the doorbell, or there is none
+    request_ps: int  # more where the work request is read too, as one above `room_bytes` is
+    room_bytes: int
+    store_ps: int  # more for each 64 bytes of the work request after the first
     answer_ps: int  # ... of a response
     connection: Any
     responses: int = NONE  # queue pair of its responses, once there are some
@@ -218,17 +222,24 @@ class PacketFlows:
         asks = self._walk_ps(prefix)
         back = network.inside(nics[0], memories[0])[0][1]
         late = self._walk_ps(back)
+        if fabric.node_kind[memories[0]] == NodeKind.CPU:
+            late += int(fabric.node_latency_ps[memories[0]])
         if options.service != Service.RELIABLE_CONNECTION:
             late += asks  # sent is what has left the adapter
+        reads = asks + host_memory.read_ps(fabric, flow.source)
         connection = replace(base, mode=s.CHANNEL, late_ps=late, **flow.connection)
         nic_type = catalog.nic(fabric.type_names[int(fabric.node_type[nics[0]])])
-        post = int(fabric.nic_post_ps[flow.source])
+        begins = nic_type.doorbell.value + nic_type.processing.value
+        near = self._walk_ps(network.inside(self._nearest(flow.source), nics[0])[0][1])
         way = Way(
             q=self._connect(flow, connection),
-            fetch_ps=post + asks,
-            inline_ps=max(nic_type.doorbell.value + nic_type.processing.value - asks, 0),
-            header_ps=max(post - asks, 0),
-            answer_ps=asks,
+            fetch_ps=begins + reads,
+            inline_ps=max(begins - asks, 0),
+            request_ps=2 * near + host_memory.read_ps(fabric, flow.source),
+            room_bytes=nic_type.doorbell_room.value,
+            store_ps=nic_type.store.value,
+            # the request that it answers was told late by what a write takes at its end
+            answer_ps=max(reads - host_memory.late_ps(fabric, flow.source), 0),
             connection=connection,
         )
         flow.ways[memories] = way

@@ -9,13 +9,13 @@ Left out: limits on outstanding READs (the caller's), the adapter's caches of ke
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.tables import Routes
+from fabrictwin.simulate import host_memory
 from fabrictwin.simulate.message_kernel import MessageKernel
 from fabrictwin.simulate.messages import NAK_REMOTE_ACCESS, Event, EventKind, FlowOptions, Opcode
 from fabrictwin.simulate.packet_flows import AETH_BYTES, Flow, PacketFlows, Way
@@ -27,6 +27,13 @@ from fabrictwin.trace.trace import Counters
 FLOW_BITS = 40  # a message's number: its flow above, a count below
 _KINDS = tuple(EventKind)
 _event = Event._make
+
+
+def _request_bytes(opcode: Opcode, size_bytes: int) -> int:
+    """A work request that holds its payload: control, remote address, length and bytes in units of 16."""
+    remote = 16 if opcode in (Opcode.WRITE, Opcode.WRITE_IMMEDIATE) else 0
+    return 16 + remote + (4 + size_bytes + 15) // 16 * 16
+
 
 # what a message is to this engine
 _PAYLOAD, _REQUEST, _READ_RESPONSE, _ATOMIC_RESPONSE = range(4)
@@ -61,6 +68,9 @@ class PacketMessages:
                 key="packet",
             )
         self._kernel = MessageKernel(self.network)
+        endpoint = self.network.machine.state.endpoint
+        for adapter in range(len(fabric.nic_node)):
+            endpoint.deliver_ps[adapter] += host_memory.late_ps(fabric, adapter)
         self._ask = self._kernel.ask
         self._takes = [0] * len(Opcode)
         for opcode in (Opcode.SEND, Opcode.SEND_IMMEDIATE, Opcode.SEND_INVALIDATE):
@@ -151,6 +161,7 @@ class PacketMessages:
         tell_begin: bool = False,
         tell_end: bool = True,
         inline: bool = False,
+        chained: bool = False,
         remote_address: int = 0,
         remote_key: int = 0,
         immediate: int = 0,
@@ -175,9 +186,18 @@ class PacketMessages:
         q, travels, partner = way.q, size_bytes, NONE
         what = _CLASS[opcode]
         if what == _PAYLOAD:
-            delay = way.inline_ps if inline else (way.fetch_ps if size_bytes else way.header_ps)
+            if not size_bytes:
+                delay = way.inline_ps
+            elif not inline:
+                delay = way.fetch_ps
+            else:
+                request = _request_bytes(opcode, size_bytes)
+                delay = way.inline_ps + (request - 1) // 64 * way.store_ps
+                if request > way.room_bytes:
+                    delay = way.inline_ps
+                    chained = True
         elif what == _REQUEST:
-            travels, delay = 0, way.header_ps
+            travels, delay = 0, way.inline_ps
             mine.requests[number] = q
         else:
             delay = way.answer_ps
@@ -187,6 +207,8 @@ class PacketMessages:
                 last += AETH_BYTES
             q = way.responses if way.responses != NONE else self.flows.add_responses(mine, way)
             answers, partner = self._answered(mine, answers)
+        if chained:
+            delay += way.request_ps
         last += -travels & 3
         if travels + first + last < mine.shortest:
             last = mine.shortest - travels - first

@@ -298,6 +298,8 @@ class QP(PyverbsCM):
                 code = _fill(work, at)
             elif engine.kind == t.UD:
                 code = errno.EINVAL  # a datagram without an address
+            if at.next_wr is not None or at is not wr:
+                work.chained = True
             if work.flags & INLINE:
                 work.data = gather([(a, n) for a, n, _ in work.segments])
             code = code or requester.post(engine, work)

@@ -190,6 +190,7 @@ class QPEx(QP):
         if code:
             raise failure("ibv_wr_complete failed.", code)
         for work in built:
+            work.chained = len(built) > 1
             requester.post(engine, work)
 
     def wr_abort(self) -> None:

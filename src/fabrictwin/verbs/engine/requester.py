@@ -225,6 +225,7 @@ def _begin(qp: QueuePair, work: Work) -> None:
             tell_begin=warned,
             tell_end=not answered,
             inline=work.data is not None,
+            chained=work.chained,
             remote_address=work.address,
             remote_key=work.rkey,
             immediate=_wire_order(work),
@@ -242,6 +243,7 @@ def _begin(qp: QueuePair, work: Work) -> None:
             tell_begin=warned,
             tell_end=not answered,  # its answer says as much
             inline=work.data is not None,
+            chained=work.chained,
         )
     world.records[message] = work
 

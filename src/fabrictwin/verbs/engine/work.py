@@ -86,6 +86,7 @@ class Work:
     packets = 1
     status = 0
     refusal = 0  # what the receiver answers instead of an acknowledgement
+    chained = False  # posted with others
     done = False
     arrived = False
     acknowledged = False  # before it is in the receiver's memory
