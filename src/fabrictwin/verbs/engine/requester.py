@@ -249,11 +249,15 @@ def _begin(qp: QueuePair, work: Work) -> None:
 
 
 def _pool(qp: QueuePair, work: Work, target: Adapter) -> int:
-    """Where the receiver takes its buffer from; 0 where nobody is there to take one."""
+    """Where the receiver takes its buffer from; 0 where it will take none."""
     number = work.remote_qpn if work.vector is not None else qp.attributes.dest_qp_num
     peer = target.queue_pairs.get(number)
     if peer is None or peer.state not in RECEIVING:
         return 0
+    if not responder.same_partition(qp, peer) or (
+        qp.kind == t.UD and responder.queue_key(work) != peer.attributes.qkey
+    ):
+        return 0  # dropped at the adapter
     if work.srqn:
         shared = target.shared_receives.get(work.srqn)
         return shared.pool if shared is not None else 0

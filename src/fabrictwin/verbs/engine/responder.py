@@ -76,6 +76,7 @@ FLUSH_TYPE_GLOBAL, FLUSH_TYPE_PERSISTENT = 1, 2  # ibv_placement_type
 FLUSH_LEVEL_MR = 1  # ibv_selectivity_level
 
 _WORD = 1 << 64
+PRIVILEGED_QKEY = 1 << 31
 
 
 def begin(world: World, work: Work) -> None:
@@ -145,17 +146,23 @@ def receiver(work: Work) -> QueuePair | None:
     qp = addressed(work)
     if qp is None or qp.state not in requester.RECEIVING or _PEERS.get(sender.kind) != qp.kind:
         return None
-    sent = sender.adapter.pkeys[sender.attributes.pkey_index]
-    held = target.pkeys[qp.attributes.pkey_index]
-    if (sent != held or not sent & FULL_MEMBER) and not _same_partition(sent, held):
+    if not same_partition(sender, qp):
         target.pkey_violations += 1
         return None
     return qp
 
 
-def _same_partition(one: int, other: int) -> bool:
+def same_partition(sender: QueuePair, qp: QueuePair) -> bool:
     """Volume 1, 10.9.3: the low 15 bits agree and are not zero, and one of the two is a full member."""
-    return (one ^ other) & 0x7FFF == 0 and one & 0x7FFF != 0 and (one | other) & FULL_MEMBER != 0
+    sent = sender.adapter.pkeys[sender.attributes.pkey_index]
+    held = qp.adapter.pkeys[qp.attributes.pkey_index]
+    return (sent ^ held) & 0x7FFF == 0 and sent & 0x7FFF != 0 and (sent | held) & FULL_MEMBER != 0
+
+
+def queue_key(work: Work) -> int:
+    """The Q_Key of a datagram: a privileged one stands for the sender's own."""
+    key = work.remote_qkey
+    return key if not key & PRIVILEGED_QKEY else work.qp.attributes.qkey
 
 
 def _misnumbered(qp: QueuePair, work: Work) -> bool:

@@ -22,6 +22,7 @@ from fabrictwin.verbs.engine.responder import (
     WC_WITH_IMM,
     complete,
     give_back,
+    queue_key,
     queue_of,
     receiver,
     take,
@@ -75,15 +76,11 @@ def _receive(world: World, qp: QueuePair, work: Work) -> None:
     opcode, data = work.opcode, work.data or b""
     sender = work.qp
     datagram = qp.kind == t.UD
-    if datagram:
-        key = work.remote_qkey
-        if key & 0x80000000:
-            key = sender.attributes.qkey  # a privileged key stands for the sender's own
-        if key != qp.attributes.qkey:
-            qp.adapter.qkey_violations += 1
-            if work.counted:
-                give_back(work)
-            return
+    if datagram and queue_key(work) != qp.attributes.qkey:
+        qp.adapter.qkey_violations += 1
+        if work.counted:
+            give_back(work)
+        return
     queue = queue_of(qp, work)
     taken = take(world, qp, work)
     if taken is None or queue is None:
