@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from clusters import boxes, dgx
+from test_flow import operations
 
 from fabrictwin import catalog
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.kernel.packet.checks import violations
+from fabrictwin.program import collectives
 from fabrictwin.simulate.messages import NAK_REMOTE_ACCESS, EventKind, FlowOptions, Opcode, Service
 from fabrictwin.simulate.packet_messages import PacketMessages
 from fabrictwin.simulate.packet_network import LinkFault
@@ -86,30 +88,31 @@ def test_a_write_takes_the_sum_of_its_parts(technology, target):
 
 def test_a_message_moves_as_a_program_s_does():
     """The same bytes between the same memories, but for what each counts before and after."""
-    from test_flow import times
-
-    from fabrictwin.program import collectives
+    from fabrictwin.kernel.packet.state import MESSAGE
     from fabrictwin.simulate.packet import PacketSession
 
     twin = boxes(8)
-    cpu = np.flatnonzero(twin.fabric.node_kind == NodeKind.CPU)
+    cpu = [n for n in range(twin.fabric.nodes) if twin.fabric.node_kind[n] == NodeKind.CPU]
     other = PacketSession(twin.fabric, twin.routes)
-    took = times(other, [collectives.send(np.array([[0, 7]]), 1 << 20)], cpu)[0]
+    other.post(operations([0], [[]]), [collectives.send(np.array([[0, 1]]), 1 << 20)], np.array([cpu[0], cpu[7]]))
+    other.advance()
+    tasks = other.network.machine.state.task
+    (done,) = tasks[tasks.kind == MESSAGE]
     s = session()
     m = s.send(s.open(0, 7), 1 << 20, Opcode.WRITE)
     arrived, ended = settle(s)
-    assert (arrived.message, arrived.kind) == (m, ARRIVED)
+    assert (arrived.message, arrived.kind, ended.kind) == (m, ARRIVED, ENDED)
     fabric = twin.fabric
-    chip, nic = (
-        catalog.chip(fabric.type_names[int(fabric.node_type[cpu[0]])]),
-        catalog.nic(fabric.type_names[int(fabric.node_type[fabric.nic_node[0]])]),
-    )
+    chip = catalog.chip(fabric.type_names[int(fabric.node_type[cpu[0]])])
+    nic = catalog.nic(fabric.type_names[int(fabric.node_type[fabric.nic_node[0]])])
     assert chip.memory_latency is not None
     # a program's message fetches its work request, and memory at its ends takes no time
     sooner = chip.memory_latency.value + chip.latency.value - nic.wqe_fetch.value
     written = chip.memory_latency.value - chip.latency.value // 2
-    assert arrived.time_ps - took == sooner + written
-    assert ended.kind == ENDED
+    assert arrived.time_ps - int(done.received_ps) == sooner + written
+    late = ended.time_ps - int(done.done_ps) - sooner  # its completion goes over PCIe into memory
+    back = s.network.inside(int(fabric.nic_node[0]), cpu[0])[0][1]
+    assert late == walk_ps(fabric, back) + chip.latency.value // 2 + chip.memory_latency.value
 
 
 def test_a_read_is_a_request_and_a_response_that_acknowledges_it():
