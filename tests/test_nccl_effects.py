@@ -15,7 +15,7 @@ from fabrictwin.nccl.communicator import Communicator, initialise
 from fabrictwin.nccl.graph import Algorithm
 from fabrictwin.nccl.lower import Lowering
 from fabrictwin.nccl.measure import measure
-from fabrictwin.nccl.perf import packet_options
+from fabrictwin.nccl.queue_pairs import packet_options
 from fabrictwin.nccl.settings import NOT_FELT, VARIABLES, Settings, read_settings
 from fabrictwin.nccl.tasks import COLLECTIVE, Task
 from fabrictwin.nccl.transport import Route, Transport, Transports
@@ -198,7 +198,7 @@ def test_queue_pairs() -> None:
 
 def test_adaptive_routing_time_out_and_retries_set_up_queue_pairs() -> None:
     def options(technology: str, **variables: str) -> tuple[str, int, int]:
-        found = packet_options(technology, read_settings(variables))
+        found = packet_options(None, technology, read_settings(variables))
         return found.balance, found.timeout, found.retry_count
 
     assert options("infiniband") == ("adaptive", 20, 7)
@@ -225,6 +225,8 @@ def test_sockets_are_slower_and_have_threads_and_several_connections() -> None:
     more = {**sockets, "NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "2"}
     assert paths(comm(**sockets)) == 1
     assert paths(comm(**more)) == 8
+    most = {**sockets, "NCCL_SOCKET_NTHREADS": "64", "NCCL_NSOCKS_PERTHREAD": "8"}
+    assert paths(comm(**most)) == 64  # 16 threads of 4
     assert time(comm(**more)) < time(comm(**sockets))
 
 
@@ -238,11 +240,25 @@ def test_socket_ifname() -> None:
     assert why(NCCL_SOCKET_IFNAME="=ib") is not None
 
 
-@pytest.mark.parametrize("variable", ["NCCL_IB_TC", "NCCL_IB_SL"])
-def test_what_is_not_felt_is_named(variable: str) -> None:
-    notes = read_settings({variable: "3"}).notes
-    assert [note.variable for note in notes] == [variable]
-    assert "takes as long" in notes[0].text
+@pytest.mark.parametrize(
+    ("technology", "variables", "level"),
+    [
+        ("infiniband", {}, None),
+        ("infiniband", {"NCCL_IB_SL": "3", "NCCL_IB_TC": "106"}, 3),
+        ("ethernet", {"NCCL_IB_TC": "106"}, 3),
+        ("ethernet", {"NCCL_IB_TC": "0", "NCCL_IB_SL": "5"}, 0),
+        ("ethernet", {"NCCL_IB_SL": "5"}, 5),
+    ],
+)
+def test_service_level_and_traffic_class(technology: str, variables: dict[str, str], level: int | None) -> None:
+    """What that does to time is a matter of packets: test_nccl_packet."""
+    found = initialise(twin(technology=technology), 16, settings=read_settings(variables), version="2.27")
+    assert Lowering(found)(Task("send_recv", MIB)).service_level == level
+
+
+def test_what_is_not_felt_is_named() -> None:
+    notes = read_settings({"NCCL_SOCKET_FAMILY": "AF_INET6"}).notes
+    assert any("hosts have IPv4" in note.text for note in notes)
 
 
 # --- nothing is ignored in silence, and the page says it all -------------------------------------------------

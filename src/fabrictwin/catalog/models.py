@@ -276,7 +276,7 @@ class Chip(Entry):
 
     `latency` is from port to port. `memory_latency` is from a processor's PCIe port into its memory. A processor's
     `tcp_send` and `tcp_receive` are what one core moves through sockets: system calls, protocol, interrupts,
-    copies.
+    copies; `tcp_read` is what a thread reads whose packets another core takes in.
     """
 
     kind: Literal["nvswitch", "pcie_switch", "cpu"]
@@ -288,6 +288,7 @@ class Chip(Entry):
     cores: Figure[Count] | None = None
     tcp_send: Figure[Rate] | None = None
     tcp_receive: Figure[Rate] | None = None
+    tcp_read: Figure[Rate] | None = None
 
 
 class Fec(Model):

@@ -97,7 +97,14 @@ def nccl_tests(
         rank_node = perf.ranks_of(twin, gpus_per_process=ngpus * nthreads, hosts=hosts, processes=np)
         options, reduced = perf.limited(options, twin, rank_node)
         progress.stage("initialising")
-        run = perf.prepare(twin, options, settings=settings, rank_node=rank_node)
+        run = perf.prepare(
+            twin,
+            options,
+            settings=settings,
+            rank_node=rank_node,
+            packet=spec.run.packet,
+            seed=spec.run.seed,
+        )
         rows = play(
             run, sys.stdout, fidelity=fidelity.value, source=cluster, stage=progress.stage, reduced=reduced
         )

@@ -26,6 +26,7 @@ from fabrictwin.nccl.chunks import chunk_bytes, send_parts
 from fabrictwin.nccl.communicator import Communicator
 from fabrictwin.nccl.costs import WIRE, Costs, calibration, picoseconds
 from fabrictwin.nccl.graph import Algorithm, Protocol
+from fabrictwin.nccl.queue_pairs import service_level
 from fabrictwin.nccl.tasks import POINT_TO_POINT, Task
 from fabrictwin.nccl.transport import Transports
 from fabrictwin.program import patterns
@@ -73,6 +74,9 @@ class Lowering:
         self.communicator = communicator
         self.transports = transports or Transports(communicator)
         self.costs = costs or calibration().of(communicator)
+        self.level = None
+        if not self.transports.sockets:
+            self.level = service_level(communicator.settings, communicator.twin.fabric.technology)
 
     def __call__(self, task: Task, choice: Choice | None = None) -> Communication:
         """One communication. `choice` is not asked for sends. Raises ConfigError."""
@@ -149,6 +153,7 @@ class Lowering:
             groups=1,
             channels=channels,
             root=task.root,
+            service_level=self.level,
             **rest,
         )
 

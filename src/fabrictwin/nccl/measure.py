@@ -7,6 +7,7 @@ lowering once for all sizes of it: between sizes only bytes, chunks and their co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from fabrictwin.nccl.lower import Choice, Lowering, program
 from fabrictwin.nccl.tasks import Task
 from fabrictwin.nccl.transport import Transports
 from fabrictwin.program.program import Communication
+from fabrictwin.simulate.packet_host import works_in_hosts
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.play import play
 from fabrictwin.trace.trace import Counters
@@ -61,6 +63,9 @@ def traffic(
 def _played(
     communicator: Communicator, lowered: list[Communication], fidelity: Fidelity, packet: PacketOptions | None
 ) -> tuple[I64, Counters]:
+    if fidelity == "packet":
+        packet = packet or PacketOptions()
+        packet = replace(packet, host_work=works_in_hosts(lowered, communicator.twin.fabric))
     session = communicator.twin.session(fidelity, packet)
     trace = play(program(lowered, communicator.ranks), communicator.rank_node, session)
     return trace.end_op_ps - trace.start_ps, trace.counters

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.cluster.packet import Packet
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.nccl.communicator import Communicator, initialise
-from fabrictwin.nccl.selection import ALGORITHMS
+from fabrictwin.nccl.network import SOCKET
+from fabrictwin.nccl.queue_pairs import packet_options
 from fabrictwin.nccl.settings import Settings
 from fabrictwin.nccl.tasks import COLLECTIVE, Kind, Task
 from fabrictwin.nccl.tuner import ELEMENT_BYTES, OPERATIONS, Call, Choice, Tuner
@@ -152,6 +154,7 @@ class Run:
     options: Options
     communicator: Communicator
     tuner: Tuner
+    packet: PacketOptions = field(default_factory=PacketOptions)  # what the packet engine is to model
     plans: list[Plan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -194,7 +197,6 @@ class Run:
 
     def time(self, fidelity: str, **rest: Any) -> list[int]:
         """Of each plan, in ps: what one operation takes. Raises ConfigError."""
-        from fabrictwin.nccl.lower import IN_SWITCH
         from fabrictwin.nccl.measure import measure
 
         asked = [(plan.task, plan.choice) for plan in self.plans if plan.task is not None]
@@ -203,16 +205,7 @@ class Run:
         # rows that are alike are played once
         distinct = list(dict.fromkeys(asked))
         if fidelity == "packet":
-            for _, choice in distinct:
-                if choice is not None and choice.algorithm in IN_SWITCH:
-                    name = ALGORITHMS[choice.algorithm]
-                    message = (
-                        f"got {name}, which the packet engine does not play yet, expected NCCL_ALGO=Ring,Tree"
-                    )
-                    raise ConfigError(message, key="--fidelity packet")
-            rest.setdefault(
-                "packet", packet_options(self.communicator.twin.fabric.technology, self.tuner.settings)
-            )
+            rest.setdefault("packet", self.packet)
         measured = measure(self.communicator, distinct, fidelity=fidelity, **rest)  # type: ignore[arg-type]
         taken = dict(zip(distinct, (int(each) for each in measured), strict=True))
         return [0 if plan.task is None else taken[plan.task, plan.choice] for plan in self.plans]
@@ -232,15 +225,6 @@ class Run:
             choice=plan.choice,
             wrong=wrong,
         )
-
-
-def packet_options(technology: str, settings: Settings) -> PacketOptions:
-    """How queue pairs are set up: adaptive routing by default on InfiniBand, and their time-out and retries."""
-    adaptive = settings.ib_adaptive_routing
-    wanted = technology == "infiniband" if adaptive is None else bool(adaptive)
-    return PacketOptions(
-        balance="adaptive" if wanted else "routed", timeout=settings.ib_timeout, retry_count=settings.ib_retry_cnt
-    )
 
 
 def average_bus_gbps(rows: Sequence[Row]) -> float:
@@ -293,9 +277,22 @@ def limited(options: Options, twin: Any, rank_node: np.ndarray) -> tuple[Options
     return replace(options, max_bytes=most, min_bytes=min(options.min_bytes, most)), True
 
 
-def prepare(twin: Any, options: Options, *, settings: Settings, rank_node: np.ndarray) -> Run:
-    """A communicator of these GPUs, and what NCCL chooses for each size. Raises ConfigError."""
+def prepare(
+    twin: Any,
+    options: Options,
+    *,
+    settings: Settings,
+    rank_node: np.ndarray,
+    packet: Packet | None = None,
+    seed: int = 1,
+) -> Run:
+    """A communicator of these GPUs, and what NCCL chooses for each size. Raises ConfigError.
+
+    `packet` is a spec's `run.packet`: the network that the packet engine models.
+    """
     from fabrictwin.nccl.tuner import tuner
 
     communicator = initialise(twin, rank_node, settings=settings, version=str(settings.release), strict=False)
-    return Run(options, communicator, tuner(communicator))
+    sockets = communicator.network == SOCKET
+    modelled = packet_options(packet, twin.fabric.technology, settings, seed=seed, sockets=sockets)
+    return Run(options, communicator, tuner(communicator), modelled)

@@ -148,8 +148,6 @@ DEFAULTS_BEFORE: dict[str, tuple[tuple[str, Any], ...]] = {
 
 # what is read and changes nothing here, and why
 NOT_FELT = {
-    "ib_tc": "a job alone on its network takes as long in any traffic class",
-    "ib_sl": "a job alone on its network takes as long on any service level",
     "ib_split_data_on_qps": "queue pairs of a connection share its bytes either way",
     "ib_merge_nics": "every port of the catalog's adapters is an adapter of its own",
     "net_disable_intra": "ranks of one host have shared memory before the network",

@@ -7,8 +7,11 @@
   (`NCCL_NET_GDR_LEVEL`: PXB, P2C from 2.27); without, bytes are staged in host memory on either side.
   **PXN**: a GPU far from the adapter hands its data to a neighbour next to it over NVLink.
 - **NET/Socket**: TCP/IP over the same wires. Bytes pass host memory, are copied into the kernel and out of it, and
-  cost a core per byte at either end (`tcp_send`, `tcp_receive` of the processor: system calls, protocol,
-  interrupts, copies). One thread serves all of a rank's connections unless NCCL_SOCKET_NTHREADS starts more.
+  cost cores at either end for every byte (`tcp_send`, `tcp_receive` of the processor: system calls, protocol,
+  interrupts, copies). The sending thread does all of that; of receiving a thread does the copy (`tcp_read`), the
+  rest runs on the core that the adapter interrupts. One thread, the proxy's, serves all of a rank's connections
+  unless NCCL_SOCKET_NTHREADS starts more for each; only on Amazon's adapters are there two, of eight sockets,
+  unasked.
 
 How far devices are apart and what follows for P2P, GPUDirect RDMA and PXN is `nccl.paths`; which network and
 adapters a host has, and what its faults take away, is `nccl.network`. Source: NCCL 2.30.7, src/transport and
@@ -29,10 +32,13 @@ from fabrictwin.nccl.communicator import Communicator
 from fabrictwin.nccl.conditions import Conditions, Network
 from fabrictwin.nccl.costs import Costs, picoseconds, sprays
 from fabrictwin.nccl.graph import Algorithm, Graph, PathType, Protocol
+from fabrictwin.nccl.settings import Settings
 from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import HUBS, Connections, Seat
 
 PS_PER_S = 10**12
+MOST_THREADS, MOST_SOCKETS = 16, 64  # of a socket connection
+AMAZON_THREADS, AMAZON_SOCKETS = 2, 8
 SRD_PATHS = 16  # over which a connection's packets are spread here; the protocol has up to 64
 
 
@@ -77,11 +83,12 @@ class Transports:
         self.conditions = conditions or Conditions.of(communicator)
         self.sockets = self.conditions.network == Network.SOCKET
         settings = communicator.settings
-        self.threads = max(int(settings.socket_nthreads or 0), 0)  # of a connection; 0: the rank's proxy thread
+        # of a socket connection; no threads: the rank's proxy thread alone, over one socket
+        self.threads, self.sockets_per_thread = socket_threads(settings, self.fabric)
         if self.sockets:
-            self.paths = max(1, self.threads * max(int(settings.nsocks_perthread or 1), 1))
+            self.paths = max(1, self.threads * self.sockets_per_thread)
         else:
-            self.paths = SRD_PATHS if sprays(self.fabric) else int(settings.ib_qps_per_connection)
+            self.paths = SRD_PATHS if sprays(self.fabric) else max(int(settings.ib_qps_per_connection), 1)
         self._routes: dict[tuple[int, int, int, int], Route] = {}
         self._memory: dict[tuple[int, int], int] = {}
 
@@ -234,10 +241,8 @@ class Transports:
         hop = hop_us or {way: costs.hop_us(algorithm, protocol, way) for way in ("nvlink", "pcie", "net")}
         sockets = [r.transport == Transport.NET_SOCKET for r in routes]
         threads = self.threads
-        per_byte = [self._core_ps(r) if s else (0.0, 0.0) for r, s in zip(routes, sockets, strict=True)]
-        slowest = [
-            min(channel_rate, max(threads, 1) / max(pair)) if max(pair) else channel_rate for pair in per_byte
-        ]
+        per_byte = [self._core_ps(r) if s else (0.0, 0.0, 0.0) for r, s in zip(routes, sockets, strict=True)]
+        slowest = [min(channel_rate, self._socket_rate(*work)) if max(work) else channel_rate for work in per_byte]
         return Connections(
             cost_ps=column(
                 [
@@ -252,8 +257,9 @@ class Transports:
             into=column([r.into for r in routes], np.int32),
             paths=column([self.paths if r.nic_out != NONE else 1 for r in routes], np.int32),
             limit=column(slowest, np.float64),
-            send_ps_per_byte=column([pair[0] for pair in per_byte], np.float64),
-            receive_ps_per_byte=column([pair[1] for pair in per_byte], np.float64),
+            send_ps_per_byte=column([work[0] for work in per_byte], np.float64),
+            receive_ps_per_byte=column([work[1] for work in per_byte], np.float64),
+            read_ps_per_byte=column([work[2] for work in per_byte], np.float64),
             threads=column([threads] * len(routes), np.int32),
         )
 
@@ -272,12 +278,18 @@ class Transports:
         """What a switch hands on costs no software, nor does what it takes in: the base holds it."""
         return int(row[3]) in HUBS or int(row[4]) in HUBS or route.transport == Transport.SELF
 
-    def _core_ps(self, route: Route) -> tuple[float, float]:
-        """Core time for a byte, sending and receiving, in ps. Raises ConfigError where the catalog has no
-        figure.
+    def _socket_rate(self, send_ps: float, receive_ps: float, read_ps: float) -> float:
+        """Bytes a picosecond that a connection's threads manage, and the cores that its sockets interrupt."""
+        threads, sockets = max(self.threads, 1), self.paths
+        return min(threads / max(send_ps, read_ps), sockets / max(receive_ps - read_ps, 1.0))
+
+    def _core_ps(self, route: Route) -> tuple[float, float, float]:
+        """Core time for a byte, sending, receiving, and the reading thread's part of that, in ps.
+
+        Raises ConfigError where the catalog has no figure.
         """
         found = []
-        for node, figure in ((route.out, "tcp_send"), (route.into, "tcp_receive")):
+        for node, figure in ((route.out, "tcp_send"), (route.into, "tcp_receive"), (route.into, "tcp_read")):
             name = self.fabric.type_names[self.fabric.node_type[node]]
             rate = getattr(catalog.chip(name), figure) if name else None
             if rate is None:
@@ -285,4 +297,16 @@ class Transports:
                     f"{name or 'an unknown processor'} has no {figure} in the catalog", key="NCCL_NET"
                 )
             found.append(8 * PS_PER_S / rate.value)
-        return found[0], found[1]
+        return found[0], found[1], found[2]
+
+
+def socket_threads(settings: Settings, fabric: Fabric) -> tuple[int, int]:
+    """(threads of a socket connection beside the proxy's, sockets of each) as NCCL takes them."""
+    threads, sockets = (AMAZON_THREADS, AMAZON_SOCKETS) if sprays(fabric) else (0, 1)
+    if settings.socket_nthreads is not None:
+        threads = min(max(int(settings.socket_nthreads), 0), MOST_THREADS)
+    if settings.nsocks_perthread is not None:
+        sockets = max(int(settings.nsocks_perthread), 1)
+    if threads * sockets > MOST_SOCKETS:
+        sockets = MOST_SOCKETS // threads
+    return threads, sockets

@@ -105,7 +105,8 @@ class Connections:
     paths: I32  # over how many network paths its bytes are spread; 1 is one queue pair
     limit: npt.NDArray[np.float64]  # bytes a picosecond that its ends manage; inf where only wires count
     send_ps_per_byte: npt.NDArray[np.float64]  # of a processor core at `out`; 0 where adapters do the work
-    receive_ps_per_byte: npt.NDArray[np.float64]  # of a core at `into`
+    receive_ps_per_byte: npt.NDArray[np.float64]  # of cores at `into`: the interrupt's and the reading thread's
+    read_ps_per_byte: npt.NDArray[np.float64]  # ... of which the thread that reads takes this
     threads: I32  # that share this work; 0 is the one thread that serves all of a rank's connections
 
     def __len__(self) -> int:
@@ -130,6 +131,9 @@ class Communication:
     rate_share: float = 1.0  # of a wire's rate that this way of moving bytes gets
     root: int = NONE  # the rank that a rooted collective starts or ends at
     connections: Connections | None = None  # None: every edge takes the shortest way at `step_cost_ps`
+    service_level: int | None = (
+        None  # InfiniBand's, or the priority on Ethernet; None: as the engine's options say
+    )
 
 
 @dataclass(frozen=True)

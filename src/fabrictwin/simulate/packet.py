@@ -2,30 +2,29 @@
 
 Every send of a pattern (`program.patterns.sends`) is a message that starts when those before it are in memory; a
 channel has a queue pair of its own between each two ranks, as NCCL's have. Inside a host a message is split over
-the parallel NVLink paths in proportion to their links. Without GPUDirect a message between hosts goes chunk by
-chunk through host memory at either end: over PCIe to it, over the network, over PCIe from it.
+the parallel NVLink paths in proportion to their links. Flags that travel with data (LL, LL128) are bytes on the
+wire. The ways that messages take are `packet_ways`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Communication, Operations, OpKind
 from fabrictwin.routing.tables import Routes
 from fabrictwin.simulate.packet_network import PacketNetwork
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.packet_size import PacketSize, check_size
+from fabrictwin.simulate.packet_ways import Guide, Key, Way, Ways, guides
 from fabrictwin.simulate.session import FOREVER, Change, Completions, TableChange
 from fabrictwin.trace.trace import Counters
 
-if TYPE_CHECKING:
-    from fabrictwin.kernel.packet.machine import Connection
+# by (channel, source, target): how its connection is made, and what a step costs
+Guided = dict[tuple[int, int, int], tuple[Guide, int]]
 
 
 class _Tasks:
@@ -46,28 +45,6 @@ class _Tasks:
         return len(self.kind) - 1
 
 
-class _Way:
-    """How one pair of ranks exchanges data on one channel: legs one after the other, each over queue pairs."""
-
-    def __init__(self, legs: list[list[tuple[float, int]]], delay_ps: int, chunk_bytes: int) -> None:
-        self.legs = legs
-        self.delay_ps = delay_ps  # before the first byte leaves
-        self.chunk_bytes = chunk_bytes  # 0: a message goes in one piece
-
-
-@dataclass(frozen=True)
-class _Road:
-    """A way before it is numbered: legs inside hosts, and what surrounds the connection between adapters."""
-
-    before: list[list[tuple[float, Connection]]] = field(default_factory=list)
-    ends: tuple[tuple[int, ...], tuple[int, ...]] | None = (
-        None  # ports to the adapter and from it; None: no network
-    )
-    after: list[list[tuple[float, Connection]]] = field(default_factory=list)
-    delay_ps: int = 0
-    chunk_bytes: int = 0
-
-
 class PacketSession:
     """A session of the packet engine over one fabric and its tables."""
 
@@ -77,7 +54,7 @@ class PacketSession:
         self.fabric = fabric
         self.network = PacketNetwork(fabric, routes, options)
         self.options = self.network.options
-        self._ways: dict[tuple[int, int, int, int | None], _Way] = {}
+        self.ways = Ways(self.network)
         self._service_levels = dict(self.options.service_levels)
         self._begin = np.zeros(0, np.int64)  # tasks at the start and the end of each operation
         self._end = np.zeros(0, np.int64)
@@ -104,7 +81,10 @@ class PacketSession:
         size = self.size_of(operations, communications, rank_node, expanded)
         check_size(size, self.options, "this program")
         used = dict.fromkeys(operations.communication[operations.communication != NONE].tolist())
-        self._open(communications, rank_node, {at: expanded[at] for at in used})
+        guided = {at: guides(communications[at]) for at in used}
+        self.ways.open(
+            key for at in used for key in self._keys(communications[at], expanded[at], rank_node, guided[at])
+        )
         tasks = _Tasks()
         n = len(operations)
         begin, end = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -114,7 +94,7 @@ class PacketSession:
             else:
                 at = int(operations.communication[i])
                 begin[i] = tasks.add(s.DELAY, 0, 0, communications[at].base_ps)
-                lasts = self._expand(tasks, communications[at], expanded[at], rank_node, int(begin[i]))
+                lasts = self._expand(tasks, communications[at], expanded[at], guided[at], rank_node, int(begin[i]))
                 end[i] = tasks.add(s.DELAY, 0, 0, 0)
                 tasks.after += [(int(end[i]), last) for last in (lasts or [int(begin[i])])]
         waiting = np.repeat(np.arange(n), np.diff(operations.after_start))
@@ -151,7 +131,9 @@ class PacketSession:
         parts = 0  # into how many a message inside a host is split
         hops, messages = 0, 0
         for at in np.flatnonzero(uses).tolist():
-            channels = communications[at].channels
+            communication = communications[at]
+            channels, guided = communication.channels, guides(communication)
+            through = max((guide.pieces for guide, _ in guided.values()), default=1)
             expanded[at] = [patterns.sends(channels, c) for c in range(len(channels))]
             for c, sends in enumerate(expanded[at]):
                 source, target = rank_node[sends.source], rank_node[sends.target]
@@ -161,8 +143,10 @@ class PacketSession:
                 if not parts and len(near):
                     parts = len(self.network.local(int(source[near[0]]), int(target[near[0]])))
                 pieces = int(far.sum())
-                if not options.gpudirect:
-                    pieces = 3 * int((-(-sends.length_bytes[far] // options.staging_chunk_bytes)).sum())
+                if through > 1 or not (options.gpudirect or guided):
+                    pieces = max(through, 3) * int(
+                        (-(-sends.length_bytes[far] // options.staging_chunk_bytes)).sum()
+                    )
                 messages += int(uses[at]) * (pieces + max(parts, 1) * int((~far).sum()))
                 inside = int((2 * packets[~far]).sum())
                 hops += int(uses[at]) * (inside + int((links * packets[far]).sum()))
@@ -183,40 +167,56 @@ class PacketSession:
         )
         return PacketSize(hops, messages, int(memory))
 
+    def _level(self, communication: Communication) -> int | None:
+        level = communication.service_level
+        return self._service_levels.get(communication.name) if level is None else level
+
+    def _keys(
+        self, communication: Communication, channels: list[patterns.Sends], rank_node: I32, guided: Guided
+    ) -> Iterator[Key]:
+        """The ways that a communication's sends take, in the order in which they ask for them."""
+        level = self._level(communication)
+        for c, sends in enumerate(channels):
+            ends = np.stack([sends.source, sends.target], axis=1)
+            once = np.sort(np.unique(ends, axis=0, return_index=True)[1])
+            for a, b in ends[once].tolist():
+                guide = guided[c, a, b][0] if guided else None
+                yield int(rank_node[a]), int(rank_node[b]), c, level, guide
+
     def _expand(
         self,
         tasks: _Tasks,
         communication: Communication,
         channels: list[patterns.Sends],
+        guided: Guided,
         rank_node: I32,
         begin: int,
     ) -> list[int]:
         """Messages of one communication; returns the tasks that end it."""
         lasts: list[int] = []
-        costs = _edge_costs(communication)
+        level = self._level(communication)
+        wire, data = communication.wire_bytes, communication.data_bytes
         for c, sends in enumerate(channels):
             done: list[list[int]] = []  # tasks at the end of each send
             awaited = np.zeros(len(sends), bool)
             awaited[sends.after] = True
+            ways: dict[tuple[int, int], tuple[Way, int]] = {}
             for k in range(len(sends)):
-                ends = int(rank_node[sends.source[k]]), int(rank_node[sends.target[k]])
-                way = self._ways[*ends, c, self._service_levels.get(communication.name)]
+                ends = int(sends.source[k]), int(sends.target[k])
+                if ends not in ways:
+                    guide, cost = guided[c, *ends] if guided else (None, communication.step_cost_ps)
+                    key = (int(rank_node[ends[0]]), int(rank_node[ends[1]]), c, level, guide)
+                    ways[ends] = self.ways[key], cost
+                way, cost = ways[ends]
                 first, last = int(sends.after_start[k]), int(sends.after_start[k + 1])
                 before = [t for j in sends.after[first:last] for t in done[j]] or [begin]
-                done.append(
-                    self._message(
-                        tasks,
-                        way,
-                        int(sends.length_bytes[k]),
-                        costs.get((c, int(sends.source[k]), int(sends.target[k])), communication.step_cost_ps),
-                        before,
-                    )
-                )
+                size = -(-int(sends.length_bytes[k]) * wire // data)
+                done.append(self._message(tasks, way, size, cost, before))
                 if not awaited[k]:
                     lasts += done[k]
         return lasts
 
-    def _message(self, tasks: _Tasks, way: _Way, size: int, cost_ps: int, before: list[int]) -> list[int]:
+    def _message(self, tasks: _Tasks, way: Way, size: int, cost_ps: int, before: list[int]) -> list[int]:
         """One message as tasks; returns those that must end for it to be in memory."""
         from fabrictwin.kernel.packet import state as s
 
@@ -230,95 +230,17 @@ class PacketSession:
             here = min(chunk, size - start)
             waits = before
             for number, leg in enumerate(way.legs):
-                delay = (cost_ps + way.delay_ps) if number == 0 else self.options.staging_ps
+                delay = leg.delay_ps + (way.pause_ps if number else cost_ps)
                 parts: list[int] = []
-                for (_, q), part in zip(leg, _split(here, [share for share, _ in leg]), strict=True):
-                    if part or len(leg) == 1:
+                amount = max(round(here * leg.amount), 1) if leg.amount != 1 else here
+                shares = _split(amount, [share for share, _ in leg.parts])
+                for (_, q), part in zip(leg.parts, shares, strict=True):
+                    if part or len(leg.parts) == 1:
                         parts.append(tasks.add(s.MESSAGE, q, part, delay))
                         tasks.after += [(parts[-1], t) for t in waits]
                 waits = parts
             ends += waits
         return ends
-
-    def _open(self, communications: Sequence[Communication], rank_node: I32, expanded: dict[int, Any]) -> None:
-        """Queue pairs of all ways that are not open yet, in the order in which sends ask for them."""
-        new: dict[tuple[int, int, int, int | None], None] = {}
-        for at, channels in expanded.items():
-            level = self._service_levels.get(communications[at].name)
-            for c, sends in enumerate(channels):
-                ends = np.stack([rank_node[sends.source], rank_node[sends.target]], axis=1)
-                once = np.sort(np.unique(ends, axis=0, return_index=True)[1])
-                for a, b in ends[once].tolist():
-                    if (a, b, c, level) not in self._ways:
-                        new[a, b, c, level] = None
-        fabric = self.fabric
-        source = np.array([key[0] for key in new], np.int32)
-        target = np.array([key[1] for key in new], np.int32)
-        far = fabric.node_host[source] != fabric.node_host[target]
-        departing, arriving = np.full(len(new), NONE, np.int32), np.full(len(new), NONE, np.int32)
-        if far.any():
-            departing[far], arriving[far] = self.network.adapters(source[far], target[far])
-        roads = [
-            self._road(key, out, into)
-            for key, out, into in zip(new, departing.tolist(), arriving.tolist(), strict=True)
-        ]
-        remote = iter(
-            self.network.remotes(
-                departing[far],
-                arriving[far],
-                inside=[road.ends for road in roads if road.ends is not None],
-                levels=[key[3] for key, is_far in zip(new, far.tolist(), strict=True) if is_far],
-            )
-            if far.any()
-            else ()
-        )
-        opened: list[Connection] = []
-        number = self.network.machine.queue_pairs
-        for key, road in zip(new, roads, strict=True):
-            legs = [*road.before, *([] if road.ends is None else [[(1.0, next(remote))]]), *road.after]
-            numbered = []
-            for leg in legs:
-                numbered.append([(share, number + i) for i, (share, _) in enumerate(leg)])
-                opened += [connection for _, connection in leg]
-                number += len(leg)
-            self._ways[key] = _Way(numbered, road.delay_ps, road.chunk_bytes)
-        if opened:
-            self.network.connect(opened)
-
-    def _road(self, key: tuple[int, int, int, int | None], departing: int, arriving: int) -> _Road:
-        """What lies between two memories, but for the connection between their adapters."""
-        fabric, network = self.fabric, self.network
-        source, target = key[:2]
-        if source == target:
-            return _Road()
-        if departing == NONE:
-            return _Road(before=[network.local(source, target)])
-        out_nic, in_nic = int(fabric.nic_node[departing]), int(fabric.nic_node[arriving])
-        direct = self.options.gpudirect
-        near, far = (source, target) if direct else (self._memory(source), self._memory(target))
-        prefix, suffix = network.inside(near, out_nic)[0][1], network.inside(in_nic, far)[0][1]
-        # the doorbell, and the adapter's request to memory before the data comes back
-        asks = int(
-            fabric.port_latency_ps[list(prefix)].sum()
-            + fabric.node_latency_ps[fabric.port_node[list(prefix[1:])]].sum()
-        )
-        return _Road(
-            before=[network.local(source, near)] if near != source else [],
-            ends=(prefix, suffix),
-            after=[network.local(far, target)] if far != target else [],
-            delay_ps=int(fabric.nic_post_ps[departing]) + asks,
-            chunk_bytes=0 if direct else self.options.staging_chunk_bytes,
-        )
-
-    def _memory(self, node: int) -> int:
-        """The host memory nearest to a GPU: the CPU that its path to it crosses the fewest links to."""
-        fabric = self.fabric
-        if fabric.node_kind[node] == NodeKind.CPU:
-            return node
-        host = int(fabric.node_host[node])
-        nodes = range(int(fabric.host_node_start[host]), int(fabric.host_node_start[host + 1]))
-        cpus = [m for m in nodes if fabric.node_kind[m] == NodeKind.CPU]
-        return min(cpus, key=lambda m: (len(self.network.inside(node, m)[0][1]), m)) if cpus else node
 
     # ------------------------------------------------------------------ time
 
@@ -388,13 +310,3 @@ def _split(size: int, shares: list[float]) -> list[int]:
         parts.append(cut - before)
         before = cut
     return parts
-
-
-def _edge_costs(communication: Communication) -> dict[tuple[int, int, int], int]:
-    """What software spends on a step of each edge (channel, source, target) whose connection says so, in ps."""
-    how = communication.connections
-    if how is None:
-        return {}
-    edges = patterns.edges(communication.channels)
-    keys = zip(edges.channel.tolist(), edges.source.tolist(), edges.target.tolist(), strict=True)
-    return dict(zip(keys, how.cost_ps.tolist(), strict=True))

@@ -27,6 +27,7 @@ from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.routing.tables import U32, Routes, udp_source_port
 from fabrictwin.simulate.congestion import NSCC, dcqcn_parameters
+from fabrictwin.simulate.packet_host import host_work, with_host_work
 from fabrictwin.simulate.packet_lanes import lane_tables, lanes_needed
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.session import TableChange
@@ -97,6 +98,7 @@ class PacketNetwork:
         self.lanes = lanes_needed(routes, self.options)
         rates = fabric.port_rate_bps[fabric.nic_port[fabric.nic_port != NONE]]
         self.nic_bps = int(rates.max()) if len(rates) else 0
+        self.work_port: dict[tuple[int, int], int] = {}  # links that stand for memory, cores and threads
         try:
             self.machine = Machine(self._wiring(), self._config(), limit_bytes=self.options.memory_limit_bytes)
             self.machine.check_memory(0)
@@ -155,7 +157,7 @@ class PacketNetwork:
         )
         columns = routes.switches.edge_column
         nothing = np.zeros((1, 1), np.uint8)
-        return Wiring(
+        wiring = Wiring(
             port_node=fabric.port_node,
             port_peer=peer,
             port_bps=np.where(plugged, rate, 0),
@@ -177,6 +179,11 @@ class PacketNetwork:
             edge_column=columns,
             seeds=routes.hash_seeds.astype(np.int64),
         )
+        if not options.host_work:
+            return wiring
+        work = host_work(fabric)
+        self.work_port = work.port(fabric.ports)
+        return with_host_work(wiring, work, 4 * packet + options.credit_batch_bytes)
 
     def _config(self) -> Config:
         from fabrictwin.kernel.packet import state as s
@@ -211,6 +218,10 @@ class PacketNetwork:
             }
         strict, frame = more.get("strict", 0), fabric.mtu_bytes + self.header_bytes
         more |= lane_tables(fabric, self.routes, options, lanes=lanes, strict=strict, frame_bytes=frame)
+        for name, otherwise in (("port_sl2vl", 0), ("sl2vl_by_input", 0), ("port_arbitration", NONE)):
+            if len(more.get(name, ())) and self.work_port:
+                # links that stand for a host's work know no levels
+                more[name] = np.concatenate([more[name], np.full(2 * len(self.work_port), otherwise)])
         return Config(
             lanes=lanes,
             mtu_bytes=fabric.mtu_bytes,
@@ -306,6 +317,18 @@ class PacketNetwork:
         """The adapters between memory nodes of different hosts."""
         return self.finder.adapters_between(source, destination)
 
+    @cached_property
+    def _spraying(self) -> list[bool]:
+        fabric = self.fabric
+        kind = fabric.node_type[fabric.nic_node].tolist()
+        names = {each: fabric.type_names[each] for each in set(kind)}
+        srd = {each: bool(name) and catalog.nic(name).transport == "srd" for each, name in names.items()}
+        return [srd[each] for each in kind]
+
+    def sprays(self, adapter: int) -> bool:
+        """Whether it sends packets of one connection over many paths (SRD)."""
+        return self._spraying[adapter]
+
     def remote(
         self,
         source: int,
@@ -377,6 +400,8 @@ class PacketNetwork:
             "control": {"none": c.NO_CONTROL, "dcqcn": c.DCQCN, "nscc": c.NSCC}[options.control],
             "base_ps": self.round_trip_ps,
         }
+        # SRD's packets take a path each and come in any order
+        srd = alike | {"mode": s.SELECTIVE, "reorder": s.NEVER, "spray": True}
         found = []
         columns = (source, destination, port, udp, fabric.nic_qp_message_ps[source])
         for i, (a, b, cable, key, period) in enumerate(zip(*(x.tolist() for x in columns), strict=True)):
@@ -387,7 +412,8 @@ class PacketNetwork:
             if sl is None:
                 sl = routed[i]
             entropy = (key << 15) ^ (a * 0x1F35) ^ (b * 0x5BD1)
-            ports = [*prefix, cable, *out[i]]
+            sprays = self.sprays(a)
+            ports = [*prefix, cable, *(() if sprays else out[i])]
             found.append(
                 Connection(
                     port=ports[0],
@@ -400,8 +426,8 @@ class PacketNetwork:
                     message_ps=period,
                     before=tuple(ports[1:]),
                     after=suffix,
-                    back=back[i],
-                    **alike,
+                    back=() if sprays else back[i],
+                    **(srd if sprays else alike),
                 )
             )
         return found

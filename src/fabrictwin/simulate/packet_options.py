@@ -53,6 +53,7 @@ class PacketOptions:
     gpudirect: bool = True
     staging_chunk_bytes: int = 512 << 10  # without GPUDirect: NCCL's buffer of 4 MiB in 8 steps
     staging_ps: int = 2 * PS_PER_US  # the proxy's time a chunk and copy; an estimate
+    host_work: bool = False  # memory, cores and threads of hosts take their time too: what staged bytes need
     seed: int = 1
     memory_limit_bytes: int = 4 << 30
     packet_limit: int = 2_000_000_000  # packet-hops of one post: some minutes

@@ -76,6 +76,7 @@ def plain(edges: int) -> Connections:
         limit=np.full(edges, np.inf),
         send_ps_per_byte=np.zeros(edges),
         receive_ps_per_byte=np.zeros(edges),
+        read_ps_per_byte=np.zeros(edges),
         threads=np.zeros(edges, np.int32),
     )
 
@@ -296,8 +297,8 @@ def _beside(go: Travellers, fabric: Fabric) -> Uses:
         edge.append(staged)
         resource.append(base + node[staged])
         amount.append(np.full(len(staged), 2.0))
-    ends = ((how.send_ps_per_byte, how.out, go.source), (how.receive_ps_per_byte, how.into, go.target))
-    for work, node, gpu in ends:
+    send, receive, read = how.send_ps_per_byte, how.receive_ps_per_byte, how.read_ps_per_byte
+    for work, mine, node, gpu in ((send, send, how.out, go.source), (receive, read, how.into, go.target)):
         busy = np.flatnonzero((work > 0) & (node != NONE))
         edge.append(busy)
         resource.append(base + fabric.nodes + node[busy])
@@ -305,7 +306,7 @@ def _beside(go: Travellers, fabric: Fabric) -> Uses:
         alone = busy[how.threads[busy] == 0]
         edge.append(alone)
         resource.append(base + 2 * fabric.nodes + gpu[alone])
-        amount.append(work[alone])
+        amount.append(mine[alone])
     return Uses(
         np.concatenate(edge).astype(np.int64),
         np.concatenate(resource).astype(np.int32),
