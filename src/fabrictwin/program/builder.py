@@ -219,7 +219,9 @@ class ProgramBuilder:
         before = np.concatenate([edge[1] for edge in self._edges] or [np.empty(0, np.int64)])
         if len(before) and (before.min() < 0 or before.max() >= self._count):
             raise InvariantError("an operation waits for one that does not exist")
-        pairs = np.unique(later * self._count + before)
+        pairs = np.sort(later * self._count + before)
+        pairs = pairs[np.concatenate([[True], pairs[1:] != pairs[:-1]])] if len(pairs) else pairs
+        waiting, after = np.divmod(pairs, max(self._count, 1))
         start = np.zeros(self._count + 1, np.int32)
-        np.cumsum(np.bincount(pairs // max(self._count, 1), minlength=self._count), out=start[1:])
-        return start, (pairs % max(self._count, 1)).astype(np.int32)
+        np.cumsum(np.bincount(waiting, minlength=self._count), out=start[1:])
+        return start, after.astype(np.int32)

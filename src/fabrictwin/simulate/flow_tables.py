@@ -82,9 +82,10 @@ class Constraints:
 
         resource, coefficient = columns["use_resource"], columns["use_coefficient"]
         largest, mark = np.zeros(len(capacity)), np.zeros(len(capacity), np.uint64)
-        keys = np.random.Generator(np.random.PCG64(_MEMBER_SEED))
-        key = keys.integers(1, 2**64, max(len(use_start) - 1, 1), dtype=np.uint64)
-        sharing.usage(use_start, resource, coefficient, key, largest, mark)
+        if len(resource):
+            keys = np.random.Generator(np.random.PCG64(_MEMBER_SEED))
+            key = keys.integers(1, 2**64, len(use_start) - 1, dtype=np.uint64)
+            sharing.usage(use_start, resource, coefficient, key, largest, mark)
         binding = np.flatnonzero((largest > 0) & np.isfinite(capacity))
         _, one, which = np.unique(mark[binding], return_index=True, return_inverse=True)
         which = which.reshape(-1)
@@ -126,7 +127,8 @@ def flow_table(columns: Columns, capacity: F64) -> tuple[Any, Constraints]:
     user_start = starts(np.bincount(use_constraint, minlength=constraints.count))
     user_member = use_member[order]
     mark = np.zeros(constraints.count, np.uint64)
-    sharing.meetings(user_start, user_member, member_flow, columns["key"], mark)
+    if len(user_member):
+        sharing.meetings(user_start, user_member, member_flow, columns["key"], mark)
     _, met = np.unique(mark, return_index=True)
     met = met[mark[met] != 0]
     at = np.repeat(user_start[met], np.diff(user_start)[met]) + _within(np.diff(user_start)[met])

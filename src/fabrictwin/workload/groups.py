@@ -66,6 +66,7 @@ class Groups:
         self.job, self.cells, self.builder = job, cells, builder
         self.made: dict[tuple[object, ...], list[tuple[int, list[int]]]] = {}
         self._inside: dict[str, list[tuple[I64, list[int]]]] = {}
+        self._rough_ps: dict[tuple[str, str, int, int], float] = {}
         self.sm_count = catalog.gpu(job.gpu).sm_count.value
 
     def positions(self, group: str) -> list[tuple[I64, list[int]]]:
@@ -197,8 +198,12 @@ class Groups:
         return float(_STEPS[kind] * size_bytes * (n - 1) / n * 8 * PS_PER_S / bps)
 
     def roughly_within_ps(self, talk: Talk, stage: int) -> float:
-        positions = self.job.layout.inside(talk.group)
-        return self.roughly_ps(talk.kind, self.job.layout.grid[stage][0][positions], talk.size_bytes)
+        key = talk.group, talk.kind, talk.size_bytes, stage
+        if key not in self._rough_ps:
+            positions = self.job.layout.inside(talk.group)
+            groups = self.job.layout.grid[stage][0][positions]
+            self._rough_ps[key] = self.roughly_ps(talk.kind, groups, talk.size_bytes)
+        return self._rough_ps[key]
 
 
 def slowed_ps(compute_ps: float, beside_ps: float, sms: int, sm_count: int) -> float:

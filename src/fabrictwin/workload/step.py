@@ -38,6 +38,7 @@ from fabrictwin.workload.script import Kind, Script, Talk
 from fabrictwin.workload.segments import Segment, Segments, buckets
 
 I64 = npt.NDArray[np.int64]
+Written = tuple[Block, list[int], list[list[list[int]]]]
 
 
 @dataclass
@@ -62,6 +63,7 @@ class Stage:
     # by chunk, of the last micro-batch: [segments][actors] ids after which a segment's gradients are there
     ready: dict[int, list[list[list[int]]]] = field(default_factory=dict)
     sent: dict[tuple[Pass, int], I64] = field(default_factory=dict)  # [m, A] the message after a pass
+    written: dict[tuple[object, ...], Written] = field(default_factory=dict)  # by what a block is made of
 
     def ends(self, task: Task) -> I64:
         ends: I64 = self.passes[task.kind, task.chunk].ends[task.micro_batch]
@@ -190,8 +192,30 @@ class Lowering:
         *,
         gates: list[I64],
         mark: bool,
-    ) -> tuple[Block, list[int], list[list[list[int]]]]:
-        """(block, [actors] last operations, per segment and actor when its gradients are there) of a pass."""
+    ) -> Written:
+        """(block, [actors] last operations, per segment and actor when its gradients are there) of a pass.
+
+        Chunks of equal segments are one block.
+        """
+        if gates:
+            return self._written(stage, kind, segments, scripts, slow, gates=gates, mark=mark)
+        alike = tuple((s.dense, s.experts, id(s.forward), id(s.backward)) for s in segments)
+        key = kind, alike, slow, mark
+        if key not in stage.written:
+            stage.written[key] = self._written(stage, kind, segments, scripts, slow, gates=gates, mark=mark)
+        return stage.written[key]
+
+    def _written(
+        self,
+        stage: Stage,
+        kind: Pass,
+        segments: list[Segment],
+        scripts: list[Script],
+        slow: float,
+        *,
+        gates: list[I64],
+        mark: bool,
+    ) -> Written:
         inlets = 1 if kind == Pass.WEIGHT else self._inlets
         chain = self._chain(stage, inlets, slow)
         if kind != Pass.FORWARD:
@@ -214,7 +238,7 @@ class Lowering:
 
     def _write_backward(
         self, chain: Chain, kind: Pass, segments: list[Segment], scripts: list[Script], mark: bool
-    ) -> tuple[Block, list[int], list[list[list[int]]]]:
+    ) -> Written:
         n = len(segments)
         gathered = self.sharded and self.training.sharding.reshard_after_forward and kind == Pass.BACKWARD
         kept = n - 1 if self.layout.pp == 1 else n  # stays from forward to backward
