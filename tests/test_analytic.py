@@ -105,4 +105,4 @@ def test_bytes_and_latency_of_a_send_come_apart():
     small, large = (collectives.send([[0, 1]], size) for size in (1 << 20, 1 << 24))
     less, more = session.terms(small, nodes), session.terms(large, nodes)
     assert more.drain_ps == pytest.approx(16 * less.drain_ps, rel=1e-6)
-    assert more.edge_ps.tolist() == less.edge_ps.tolist()  # both are whole packets
+    assert more.critical.edge_ps.tolist() == less.critical.edge_ps.tolist()  # both are whole packets

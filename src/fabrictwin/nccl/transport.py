@@ -22,12 +22,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
 from fabrictwin.nccl.communicator import Communicator
 from fabrictwin.nccl.conditions import Conditions, Network
 from fabrictwin.nccl.costs import Costs, picoseconds, sprays
@@ -91,6 +92,10 @@ class Transports:
             self.paths = SRD_PATHS if sprays(self.fabric) else max(int(settings.ib_qps_per_connection), 1)
         self._routes: dict[tuple[int, int, int, int], Route] = {}
         self._memory: dict[tuple[int, int], int] = {}
+        self._sides: dict[tuple[int, int, int, bool], tuple[bool, bool]] = {}  # by view, device, adapter, sends
+        self._blocked: dict[int, bool] = {}  # hosts whose adapters cannot reach GPU memory
+        self._usable: dict[int, tuple[int, ...]] = {}
+        self._plane = self.fabric.node_plane[self.fabric.nic_node]
 
     # ------------------------------------------------------------------ choice
 
@@ -140,11 +145,9 @@ class Transports:
         nic_out, nic_in = self._same_subnet(source, target, nic_out, nic_in)
         if self.sockets:
             return Route(Transport.NET_SOCKET, self.memory(source), nic_out, nic_in, self.memory(target))
-        proxy = communicator.proxy(source, nic_out)
-        gdr = (
-            self.conditions.gpudirect(proxy) and communicator.gpudirect(proxy, nic_out, send=True),
-            self.conditions.gpudirect(target) and communicator.gpudirect(target, nic_in, send=False),
-        )
+        relayed, straight = self._side(source, nic_out, sends=True)
+        proxy = communicator.proxy(source, nic_out) if relayed else source
+        gdr = straight, self._side(target, nic_in, sends=False)[1]
         out = NONE if proxy == source else int(communicator.rank_node[proxy])
         return Route(
             Transport.NET_IB,
@@ -156,9 +159,26 @@ class Transports:
             proxy != source,
         )
 
+    def _side(self, rank: int, adapter: int, *, sends: bool) -> tuple[bool, bool]:
+        """(whether another GPU hands its data on, whether the adapter reaches GPU memory) at one end.
+
+        Alike on all hosts of one view: looked up once for each.
+        """
+        communicator = self.communicator
+        node = int(communicator.node_of_rank[rank])
+        relative = adapter - int(communicator.first_adapter[node])
+        key = (int(communicator.view_of_node[node]), int(communicator.device_of_rank[rank]), relative, sends)
+        if key not in self._sides:
+            proxy = communicator.proxy(rank, adapter) if sends else rank
+            self._sides[key] = proxy != rank, communicator.gpudirect(proxy, adapter, send=sends)
+        if node not in self._blocked:
+            self._blocked[node] = not self.conditions.gpudirect(rank)
+        relayed, straight = self._sides[key]
+        return relayed, straight and not self._blocked[node]
+
     def _same_subnet(self, source: int, target: int, nic_out: int, nic_in: int) -> tuple[int, int]:
         """The adapters themselves where those are in one subnet; else the best that are. Raises ConfigError."""
-        plane = self.fabric.node_plane[self.fabric.nic_node]
+        plane = self._plane
         if plane[nic_out] == plane[nic_in]:
             return nic_out, nic_in
         for out in self.adapters(source):
@@ -170,7 +190,10 @@ class Transports:
 
     def usable(self, rank: int) -> tuple[int, ...]:
         """The adapters of a rank's host that NCCL takes."""
-        return self.conditions.adapters(int(self.fabric.node_host[self.communicator.rank_node[rank]]))
+        node = int(self.communicator.node_of_rank[rank])
+        if node not in self._usable:
+            self._usable[node] = self.conditions.adapters(int(self.communicator.host_of_node[node]))
+        return self._usable[node]
 
     def adapters(self, rank: int) -> list[int]:
         """The adapters that a rank may use, its own first. Raises ConfigError for none."""
@@ -223,16 +246,8 @@ class Transports:
     ) -> Connections:
         """How each edge travels. `graph_channel` [channels] is the channel of the graph that each goes by."""
         channel = edges.channel if graph_channel is None else graph_channel[edges.channel]
-        # inside a host a connection is the same on every channel
-        ranks = (edges.source_seat <= Seat.RELAY) & (edges.target_seat <= Seat.RELAY)
-        node = self.communicator.node_of_rank
-        near = ranks & (node[np.where(ranks, edges.source, 0)] == node[np.where(ranks, edges.target, 0)])
-        channel = np.where(near, 0, channel)
-        keys = np.stack(
-            [edges.source, edges.target, channel, edges.source_seat, edges.target_seat], axis=1
-        ).astype(np.int64)
-        distinct, which = np.unique(keys, axis=0, return_inverse=True)
-        which = which.reshape(-1)
+        row, moved = self._alike(edges, channel)
+        distinct, which = _distinct(row)
         routes = [self._edge(tuple(row), graph) for row in distinct.tolist()]
 
         def column(values: list[float], kind: type) -> np.ndarray:
@@ -251,7 +266,7 @@ class Transports:
                 ],
                 np.int64,
             ),
-            out=column([r.out for r in routes], np.int32),
+            out=self._on_host(column([r.out for r in routes], np.int32), moved),
             nic_out=column([r.nic_out for r in routes], np.int32),
             nic_in=column([r.nic_in for r in routes], np.int32),
             into=column([r.into for r in routes], np.int32),
@@ -262,6 +277,46 @@ class Transports:
             read_ps_per_byte=column([work[2] for work in per_byte], np.float64),
             threads=column([threads] * len(routes), np.int32),
         )
+
+    def _alike(self, edges: Edges, channel: I32) -> tuple[list[I64], I64]:
+        """([5][E] what an edge's route depends on, [E] how much further on its host's nodes are).
+
+        Inside a host a connection is the same on every channel, and on every host that is seen alike; through
+        NVSwitches it is the same everywhere.
+        """
+        node = self.communicator.node_of_rank
+        first = self._first_alike
+        ranks = (edges.source_seat <= Seat.RELAY) & (edges.target_seat <= Seat.RELAY)
+        source, target = np.where(ranks, edges.source, 0), np.where(ranks, edges.target, 0)
+        near = ranks & (node[source] == node[target])
+        inside = (edges.source_seat == Seat.NVSWITCH) | (edges.target_seat == Seat.NVSWITCH)
+        start = self.fabric.host_node_start[self.fabric.node_host[self.communicator.rank_node]]
+        moved = np.where(near, start[source] - start[first[source]], 0)
+        row = [
+            np.where(near, first[source], np.where(inside, 0, edges.source)),
+            np.where(near, first[target], np.where(inside, 0, edges.target)),
+            np.where(near | inside, 0, channel),
+            edges.source_seat,
+            edges.target_seat,
+        ]
+        return [part.astype(np.int64) for part in row], moved.astype(np.int64)
+
+    @cached_property
+    def _first_alike(self) -> I64:
+        """[ranks] the first rank that sits on a host seen alike as the same device."""
+        communicator = self.communicator
+        hosts = communicator.host_of_node[communicator.node_of_rank]
+        view = communicator.view_of_node[communicator.node_of_rank].astype(np.int64)
+        template = self.fabric.host_template[hosts].astype(np.int64)
+        _, which = _distinct([view, template, communicator.device_of_rank.astype(np.int64)])
+        first = np.full(int(which.max()) + 1, len(which), np.int64)
+        np.minimum.at(first, which, np.arange(len(which)))
+        found: I64 = first[which]
+        return found
+
+    @staticmethod
+    def _on_host(out: I32, moved: I64) -> I32:
+        return np.where(out == NONE, NONE, out + moved).astype(np.int32)
 
     def _edge(self, row: tuple[int, ...], graph: Graph | None) -> Route:
         source, target, channel, source_seat, target_seat = row
@@ -310,3 +365,11 @@ def socket_threads(settings: Settings, fabric: Fabric) -> tuple[int, int]:
     if threads * sockets > MOST_SOCKETS:
         sockets = MOST_SOCKETS // threads
     return threads, sockets
+
+def _distinct(columns: list[I64]) -> tuple[I64, I64]:
+    """(distinct rows, which of them each row is), the columns not negative."""
+    key = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        key = key * (int(column.max(initial=0)) + 1) + column
+    _, one, which = np.unique(key, return_index=True, return_inverse=True)
+    return np.stack([column[one] for column in columns], axis=1), which.reshape(-1)

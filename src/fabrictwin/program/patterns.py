@@ -266,9 +266,26 @@ def tree_path(channels: Channels, up: npt.NDArray[Any], down: npt.NDArray[Any]) 
     return result
 
 
+def rounds(channels: Channels) -> I64:
+    """[C] steps of a ring or PAT, edges of a chain; 1 where everything is sent at once, or in a tree."""
+    n = np.diff(channels.rank_start).astype(np.int64)
+    pattern = channels.pattern
+    found = np.select(
+        [
+            (pattern == Pattern.RING_ALL_REDUCE),
+            (pattern == Pattern.RING_ALL_GATHER) | (pattern == Pattern.RING_REDUCE_SCATTER),
+            (pattern == Pattern.CHAIN_BROADCAST),
+            np.isin(pattern, PATS),
+        ],
+        [2 * (n - 1), n - 1, n - 1, np.ceil(np.log2(np.maximum(n, 1))).astype(np.int64)],
+        default=1,
+    )
+    found[n == 1] = 0
+    return found
+
+
 def fill(channels: Channels) -> tuple[I32, I64]:
     """(hops, fill_bytes), both [C]: a channel takes `hops * latency + (edge bytes + fill_bytes) / rate`."""
-    n = np.diff(channels.rank_start).astype(np.int64)
     pattern = channels.pattern
     ways, stores = np.zeros(len(channels), np.int64), np.zeros(len(channels), np.int64)
     is_tree = np.isin(pattern, TREES)
@@ -278,18 +295,7 @@ def fill(channels: Channels) -> tuple[I32, I64]:
         stored = (~hubs(channels)).astype(np.int64)
         above = parent_rows(channels)
         stores = tree_path(channels, stored, np.where(above != NONE, stored[above], 0))
-    hops = np.select(
-        [
-            (pattern == Pattern.RING_ALL_REDUCE),
-            (pattern == Pattern.RING_ALL_GATHER) | (pattern == Pattern.RING_REDUCE_SCATTER),
-            (pattern == Pattern.CHAIN_BROADCAST),
-            np.isin(pattern, PATS),
-            is_tree,
-        ],
-        [2 * (n - 1), n - 1, n - 1, np.ceil(np.log2(np.maximum(n, 1))).astype(np.int64), ways],
-        default=1,
-    )
-    hops[n == 1] = 0
+    hops = np.where(is_tree & (np.diff(channels.rank_start) > 1), ways, rounds(channels))
     stores = np.where(pattern == Pattern.CHAIN_BROADCAST, hops, stores)
     chunk = np.minimum(chunk_sizes(channels), channels.payload_bytes)
     fill_bytes = np.maximum(stores - 1, 0) * chunk

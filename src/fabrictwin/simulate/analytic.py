@@ -17,9 +17,11 @@ import numpy as np
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.paths import EndToEnd
+from fabrictwin.program import patterns
+from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import Communication, Operations, OpKind
 from fabrictwin.simulate.binding import PS_PER_S, Bound, bind
-from fabrictwin.simulate.critical import Beyond, beyond_drain
+from fabrictwin.simulate.critical import Beyond, Critical, pieces
 from fabrictwin.simulate.flow import FlowSession
 from fabrictwin.simulate.session import Change, TableChange
 from fabrictwin.trace.trace import Counters
@@ -92,13 +94,10 @@ class Terms:
     whole: Communication
     drain_ps: float
     edge_bytes: int  # of the busiest edge
-    edge_ps: I64
-    edge_rate: np.ndarray
+    critical: Critical
 
     def duration(self, part: float, chunk_bytes: int) -> int:
         """What `part` of the bytes take in chunks of so many."""
-        from fabrictwin.program import patterns
-
         whole = self.whole
         payload = np.maximum(np.ceil(whole.channels.payload_bytes * part), 1).astype(np.int64)
         chunks = np.full(len(payload), chunk_bytes, np.int64)
@@ -107,7 +106,7 @@ class Terms:
         once = whole.base_ps
         if whole.chunk_cost_ps:
             once += -(-moved // chunk_bytes) * whole.chunk_cost_ps
-        beyond = beyond_drain(smaller, patterns.edges(whole.channels), self.edge_ps, self.edge_rate).after(once)
+        beyond = self.critical.beyond(pieces(smaller)).after(once)
         return int(beyond.ends_ps(self.drain_ps * part, moved).max(initial=0))
 
 
@@ -123,8 +122,9 @@ class AnalyticSession(FlowSession):
 
     def post(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> int:
         """Add operations; those without predecessors start now. Returns the id of the first."""
-        bound, found = bind(communications, rank_node, self.fabric, self.finder)
-        duration = self._durations(bound, found, communications)
+        edges = [patterns.edges(c.channels) for c in communications]
+        bound, found = bind(communications, rank_node, self.fabric, self.finder, edges=edges)
+        duration = self._durations(bound, found, communications, edges)
         takes_part = operations.communication != NONE
         which = np.where(takes_part, operations.communication, 0)
         as_compute = replace(
@@ -141,48 +141,60 @@ class AnalyticSession(FlowSession):
 
     def durations(self, communications: Sequence[Communication], rank_node: I32) -> I64:
         """[communications] what each takes by itself, in ps."""
-        bound, found = bind(communications, rank_node, self.fabric, self.finder)
-        return self._durations(bound, found, communications)
+        edges = [patterns.edges(c.channels) for c in communications]
+        bound, found = bind(communications, rank_node, self.fabric, self.finder, edges=edges, counted=False)
+        return self._durations(bound, found, communications, edges)
 
     def terms(self, communication: Communication, rank_node: I32) -> Terms:
         """What any part of a communication's bytes takes."""
-        bound, found = bind([communication], rank_node, self.fabric, self.finder)
-        drain = self._drain(bound, found, communication, np.arange(len(bound.size_bytes)), slice(None))
-        return Terms(communication, drain, int(bound.size_bytes.max(initial=1)), bound.edge_ps, bound.edge_rate)
+        edges = patterns.edges(communication.channels)
+        bound, found = bind([communication], rank_node, self.fabric, self.finder, edges=[edges], counted=False)
+        drain = self._drain(bound, found, communication, edges, np.arange(len(bound.size_bytes)), slice(None))
+        critical = Critical.of(communication.channels, edges, bound.edge_ps, bound.edge_rate)
+        return Terms(communication, drain, int(bound.size_bytes.max(initial=1)), critical)
 
-    def _drain(self, bound: Bound, found: EndToEnd, communication: Communication, mine: I64, rows: slice) -> float:
-        """What the busiest resource needs for the bytes of the channels `mine`, whose edges are `rows`, in ps."""
-        from fabrictwin.program import patterns
-
+    def _drain(
+        self,
+        bound: Bound,
+        found: EndToEnd,
+        communication: Communication,
+        edges: Edges,
+        mine: I64,
+        rows: slice,
+    ) -> float:
+        """What the busiest resource needs for the bytes of channels `mine`, whose `edges` are `rows`, in ps."""
         uses = np.arange(bound.use_start[mine[0]], bound.use_start[mine[-1] + 1])
         of_channel = np.repeat(mine, np.diff(bound.use_start)[mine])
         demand = bound.use_coefficient[uses] * bound.size_bytes[of_channel]
-        resource, inverse = np.unique(bound.use_resource[uses], return_inverse=True)
+        resource: I64 = bound.use_resource[uses].astype(np.int64)
+        capacity = self._capacity
+        if 8 * len(uses) < len(capacity):
+            used, resource = np.unique(resource, return_inverse=True)
+            capacity = capacity[used]
+        total = np.bincount(resource, weights=demand, minlength=len(capacity))
         with np.errstate(divide="ignore", invalid="ignore"):
-            needed = np.bincount(inverse, weights=demand, minlength=len(resource)) / self._capacity[resource]
+            needed = np.where(total > 0, total / capacity, 0.0)
             alone = bound.size_bytes[mine] / bound.limit[mine]
         drain = float(max(needed.max(initial=0.0), alone.max(initial=0.0)))
-        edges = patterns.edges(communication.channels)
         drain = max(drain, _leaf_time(self._network, found, rows, edges.size_bytes))
         if not np.isfinite(drain):
             raise ConfigError(f"{communication.name}: a link on its way carries nothing", key="faults")
         return drain
 
-    def _durations(self, bound: Bound, found: EndToEnd, communications: Sequence[Communication]) -> I64:
+    def _durations(
+        self, bound: Bound, found: EndToEnd, communications: Sequence[Communication], edges: Sequence[Edges]
+    ) -> I64:
         """[communications] closed-form durations in ps."""
-        from fabrictwin.program import patterns
-
         result = np.zeros(len(communications), np.int64)
         edge_at = 0
         of = np.searchsorted(bound.communication, np.arange(len(communications) + 1))
         for i, communication in enumerate(communications):
             mine = np.arange(of[i], of[i + 1])
-            edges = patterns.edges(communication.channels)
-            rows = slice(edge_at, edge_at + len(edges))
-            edge_at += len(edges)
+            rows = slice(edge_at, edge_at + len(edges[i]))
+            edge_at = rows.stop
             if not len(mine):
                 continue
-            drain = self._drain(bound, found, communication, mine, rows)
+            drain = self._drain(bound, found, communication, edges[i], mine, rows)
             beyond = Beyond(*(getattr(bound, f.name)[mine] for f in fields(Beyond)))
             result[i] = int(beyond.ends_ps(drain, bound.size_bytes[mine]).max(initial=0))
         return result

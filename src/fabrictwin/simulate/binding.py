@@ -179,12 +179,17 @@ def bind(
     fabric: Fabric,
     finder: PathFinder,
     queue_pairs: QueuePairs | None = None,
+    *,
+    edges: Sequence[patterns.Edges] | None = None,
+    counted: bool = True,
 ) -> tuple[Bound, EndToEnd]:
     """Every channel of every communication over the fabric. Raises ConfigError where there is no path.
 
-    Edges that carry nothing use nothing, though they have their latency.
+    Edges that carry nothing use nothing, though they have their latency. `edges` are the communications' where the
+    caller has them; what ports count is left out unless `counted`.
     """
-    edges = [patterns.edges(c.channels) for c in communications]
+    if edges is None:
+        edges = [patterns.edges(c.channels) for c in communications]
     sizes = [len(c.channels) for c in communications]
     first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     channels = int(first[-1])
@@ -264,10 +269,12 @@ def bind(
     bounded = np.flatnonzero(np.isfinite(how.limit) & (size > 0))
     np.minimum.at(limit, channel[bounded], how.limit[bounded] / (ratio * on_wire)[bounded])
 
-    wired = np.rint(size * on_wire).astype(np.int64) if len(size) else size
-    upper = np.rint((found.before + found.share) * wired[found.edge]).astype(np.int64)
-    carried = upper - np.rint(found.before * wired[found.edge]).astype(np.int64)
-    port_start, port, port_bytes = _sum_by(channel[found.edge], found.port, carried, channels)
+    port_start, port, port_bytes = np.zeros(channels + 1, np.int64), found.port[:0], size[:0]
+    if counted:
+        wired = np.rint(size * on_wire).astype(np.int64) if len(size) else size
+        upper = np.rint((found.before + found.share) * wired[found.edge]).astype(np.int64)
+        carried = upper - np.rint(found.before * wired[found.edge]).astype(np.int64)
+        port_start, port, port_bytes = _sum_by(channel[found.edge], found.port, carried, channels)
     bound = Bound(
         communication=np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
         size_bytes=flow_bytes,
@@ -291,10 +298,10 @@ def bind(
 
 def _sum_by(row: I64, column: I32, value: np.ndarray, rows: int) -> tuple[I64, I32, np.ndarray]:
     """A CSR over `rows` of the sums of `value` by (row, column), columns ascending."""
-    order = np.lexsort((column, row))
-    row, column, value = row[order], column[order], value[order]
     if not len(row):
         return np.zeros(rows + 1, np.int64), np.zeros(0, np.int32), value
+    order = np.argsort(row.astype(np.int64) * (int(column.max()) + 1) + column, kind="stable")
+    row, column, value = row[order], column[order], value[order]
     new = np.concatenate([[True], (row[1:] != row[:-1]) | (column[1:] != column[:-1])])
     at = np.flatnonzero(new)
     start = np.searchsorted(row[at], np.arange(rows + 1)).astype(np.int64)

@@ -66,8 +66,9 @@ def edge_rates(found: EndToEnd, fabric: Fabric, edges: int) -> F64:
 
 def loaded_rates(found: EndToEnd, fabric: Fabric, together: I64) -> F64:
     """[E] the same while other edges of the same number in `together` that share a link with it are at work."""
-    key = together[found.edge] * fabric.ports + found.port
-    _, which = np.unique(key, return_inverse=True)
+    which = together[found.edge] * fabric.ports + found.port
+    if len(which) and int(which.max()) > 8 * len(which) + (1 << 20):
+        _, which = np.unique(which, return_inverse=True)
     load = np.bincount(which, weights=found.share)[which] if len(which) else found.share
     rate = np.full(len(together), np.inf)
     with np.errstate(divide="ignore"):
@@ -160,45 +161,83 @@ class Beyond:
         return result
 
 
+@dataclass(frozen=True)
+class Critical:
+    """C channels with E edges: what of their critical path is the same for pieces of every size."""
+
+    start: I64  # [C + 1] edges of each
+    channel: I64  # [E]
+    edge_ps: I64  # [E] what a piece takes on each edge beside `piece / edge_rate`
+    edge_rate: F64  # [E]
+    steps: I64  # [C] of rings and PAT
+    passed_on: Bool  # [C] chains and trees, or PAT: a chunk's `latency_ps` and `byte_ps` are its whole way's
+    latency_ps: F64  # [C]
+    byte_ps: F64  # [C]
+    ring: Bool  # [C]
+    stored: Bool  # [C] chains and trees
+
+    @classmethod
+    def of(cls, channels: Channels, edges: patterns.Edges, edge_ps: I64, edge_rate: F64) -> Critical:
+        count = len(channels)
+        start = np.searchsorted(edges.channel, np.arange(count + 1)).astype(np.int64)
+        with np.errstate(divide="ignore"):
+            own = 1.0 / edge_rate
+        chain = channels.pattern == Pattern.CHAIN_BROADCAST
+        tree = np.isin(channels.pattern, patterns.TREES)
+        pat = np.isin(channels.pattern, patterns.PATS)
+        steps = patterns.rounds(channels)
+        latency: F64 = np.zeros(count)
+        serial: F64 = np.zeros(count)
+        if (chain | pat).any():
+            mean = steps / np.maximum(np.diff(start), 1)  # of PAT, whose rounds are not told apart
+            latency[:] = np.bincount(edges.channel, weights=edge_ps, minlength=count) * np.where(pat, mean, 1.0)
+            serial[:] = np.where(chain, np.bincount(edges.channel, weights=own, minlength=count), 0.0)
+        if tree.any():
+            on_trees = _tree_ways(channels, edges, edge_ps, own)
+            latency[tree], serial[tree] = on_trees[0][tree], on_trees[1][tree]
+        ring = np.isin(channels.pattern, patterns.RINGS)
+        return cls(
+            start,
+            edges.channel.astype(np.int64),
+            edge_ps,
+            edge_rate,
+            steps,
+            chain | tree | pat,
+            latency,
+            serial,
+            ring,
+            chain | tree,
+        )
+
+    def beyond(self, piece: I64) -> Beyond:
+        """What each channel takes beside draining, in pieces of so many bytes [C]."""
+        fill, path_ps = self.latency_ps, np.zeros(len(piece), np.float64)
+        if not self.passed_on.all():
+            from fabrictwin.kernel.critical import best_runs
+
+            with np.errstate(divide="ignore", invalid="ignore"):
+                own = piece[self.channel] / self.edge_rate
+                own = np.where(np.isfinite(own), own, 0.0)
+            slowest, last, runs = (np.zeros(len(piece)) for _ in range(3))
+            np.maximum.at(slowest, self.channel, own)
+            gain = self.edge_ps + own - slowest[self.channel]
+            longest = np.where(self.ring, self.steps, 0)
+            best_runs(self.start, gain, longest, runs)
+            path_ps = np.where(self.ring, longest * slowest + runs, 0.0)
+            # of a ring or of single messages, the last piece's on its way over the slowest edge
+            np.maximum.at(last, self.channel, gain)
+            fill = np.where(self.passed_on, fill, last)
+        return Beyond(
+            fill_ps=np.rint(fill).astype(np.int64),
+            serial_ps=np.rint(piece * self.byte_ps).astype(np.int64),
+            piece_bytes=np.where(self.stored, piece, 0),
+            path_ps=np.rint(path_ps).astype(np.int64),
+        )
+
+
 def beyond_drain(channels: Channels, edges: patterns.Edges, edge_ps: I64, edge_rate: F64) -> Beyond:
     """What each channel takes; `edge_ps` is what a piece takes on each edge beside `piece / edge_rate`."""
-    from fabrictwin.kernel.critical import best_runs
-
-    count = len(channels)
-    hops, _ = patterns.fill(channels)
-    piece = pieces(channels)
-    start = np.searchsorted(edges.channel, np.arange(count + 1)).astype(np.int64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        own = piece[edges.channel] / edge_rate
-        own = np.where(np.isfinite(own), own, 0.0)
-    slowest = np.zeros(count)
-    np.maximum.at(slowest, edges.channel, own)
-    ring = np.isin(channels.pattern, patterns.RINGS)
-    runs = np.zeros(count)
-    gain = edge_ps + own - slowest[edges.channel]
-    best_runs(start, gain, np.where(ring, hops, 0).astype(np.int64), runs)
-    path_ps = np.where(ring, hops * slowest + runs, 0.0)
-
-    chain = channels.pattern == Pattern.CHAIN_BROADCAST
-    tree = np.isin(channels.pattern, patterns.TREES)
-    latency = np.bincount(edges.channel, weights=edge_ps, minlength=count)
-    serial = np.bincount(edges.channel, weights=own, minlength=count)
-    if tree.any():
-        tree_latency, tree_serial = _tree_ways(channels, edges, edge_ps, own)
-        latency, serial = np.where(tree, tree_latency, latency), np.where(tree, tree_serial, serial)
-    pat = np.isin(channels.pattern, patterns.PATS)
-    edges_each = np.maximum(np.bincount(edges.channel, minlength=count), 1)
-    latency = np.where(pat, hops * latency / edges_each, latency)
-    passed_on = chain | tree
-    # of a ring or of single messages, the last piece's on its way over the slowest edge
-    last = np.zeros(count)
-    np.maximum.at(last, edges.channel, gain)
-    return Beyond(
-        fill_ps=np.rint(np.where(passed_on | pat, latency, last)).astype(np.int64),
-        serial_ps=np.rint(np.where(passed_on, serial, 0)).astype(np.int64),
-        piece_bytes=np.where(passed_on, piece, 0),
-        path_ps=np.rint(path_ps).astype(np.int64),
-    )
+    return Critical.of(channels, edges, edge_ps, edge_rate).beyond(pieces(channels))
 
 
 def _tree_ways(channels: Channels, edges: patterns.Edges, edge_ps: I64, own: F64) -> tuple[F64, F64]:
