@@ -366,6 +366,7 @@ def socket_threads(settings: Settings, fabric: Fabric) -> tuple[int, int]:
         sockets = MOST_SOCKETS // threads
     return threads, sockets
 
+
 def _distinct(columns: list[I64]) -> tuple[I64, I64]:
     """(distinct rows, which of them each row is), the columns not negative."""
     key = np.zeros(len(columns[0]), np.int64)
