@@ -6,10 +6,14 @@ import mmap
 
 import numpy as np
 import pytest
+import verbs_ends
 from clusters import dgx
 from verbs_ends import ALL, End, connect, pair, world
 
+from fabrictwin.cluster.faults import HostCause
 from fabrictwin.errors import ConfigError
+from fabrictwin.fabric.fabric import LinkKind
+from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.verbs import place
 from fabrictwin.verbs.enums import (  # type: ignore[attr-defined]
     IBV_WC_SUCCESS,
@@ -17,8 +21,9 @@ from fabrictwin.verbs.enums import (  # type: ignore[attr-defined]
     IBV_WR_RDMA_READ,
     IBV_WR_RDMA_WRITE,
 )
-from fabrictwin.verbs.gpu import GpuBuffer
+from fabrictwin.verbs.gpu import NO_PEER_MEMORY, GpuBuffer
 from fabrictwin.verbs.mr import MR
+from fabrictwin.verbs.pyverbs_error import PyverbsRDMAError
 
 
 @pytest.fixture
@@ -70,6 +75,50 @@ def test_a_gpu_s_memory_holds_the_bytes_and_costs_its_own_way(ends):
             assert bytes(buffer.array[:101]) == b"x" * 100 + b"\0"
     # the GPU beside the adapter is nearer than the one behind the other socket
     assert taken[0] < taken[7]
+
+
+@pytest.mark.parametrize("engine", ["analytic", "packet"])
+def test_a_gpu_that_the_adapter_does_not_reach_is_staged_in_host_memory(engine, monkeypatch):
+    """A copy at either end, each the software's time and the bytes at the rate of the GPU's link."""
+    monkeypatch.setattr(verbs_ends, "ENGINE", engine)
+    size, taken = 1 << 20, {}
+    for where in ("host", "target", "source", "both", "read"):
+        world(dgx())
+        one, other = End("host-0", size=size), End("host-1", size=size)
+        connect(one, other, qp_access_flags=ALL)
+        buffers = {}
+        for end, sides in ((one, ("source", "both")), (other, ("target", "both", "read"))):
+            if where in sides:
+                buffers[end] = GpuBuffer(end.ctx, size, gpudirect=False)
+                end.mr = MR(end.pd, size, ALL, address=buffers[end])
+        source, target = (other, one) if where == "read" else (one, other)
+        source.mr.write(b"staged" * 10, 60)
+        one.send(IBV_WR_RDMA_READ if where == "read" else IBV_WR_RDMA_WRITE, length=size, remote=other)
+        one.send(IBV_WR_RDMA_WRITE, length=8, remote=other, at=size - 8)  # what is behind it does not pass
+        assert one.statuses(2) == [IBV_WC_SUCCESS] * 2
+        assert target.mr.read(60, 0) == b"staged" * 10
+        taken[where] = place.world().now_ps
+    memory = PacketOptions()
+    fabric = dgx().fabric
+    rate = int(fabric.port_payload_bps[fabric.port_kind == LinkKind.PCIE].max())
+    copy = size // memory.staging_chunk_bytes * memory.staging_ps + size * 8e12 / rate
+    for where, copies in (("target", 1), ("source", 1), ("both", 2)):
+        assert taken[where] - taken["host"] == pytest.approx(copies * copy, rel=0.05)
+    assert taken["read"] > taken["host"] + 0.9 * copy
+
+
+def test_staging_is_what_a_host_without_the_module_does():
+    twin = dgx()
+    twin.host_causes[1] = (HostCause(NO_PEER_MEMORY),)
+    try:
+        world(twin)
+        one, other = End("host-0"), End("host-1")
+        assert GpuBuffer(one.ctx, 64).gpudirect
+        assert not GpuBuffer(other.ctx, 64).gpudirect
+        with pytest.raises(PyverbsRDMAError, match="no-gpudirect-module"):
+            GpuBuffer(other.ctx, 64, gpudirect=True)
+    finally:
+        twin.host_causes.clear()
 
 
 def test_a_gpu_that_is_not_there(ends):

@@ -220,6 +220,7 @@ class AnalyticMessages:
         payload: memoryview | None = None,
         memory: int | None = None,
         target_memory: int | None = None,
+        later_ps: int = 0,
     ) -> int:
         """Post a message now; returns its number. `inline` and `chained` make no difference here."""
         on = self._flows[flow]
@@ -234,13 +235,13 @@ class AnalyticMessages:
             )
             message.latency_ps, rate_bps = self._timing(on.ends, memories, on.options)
         if response:  # a stream of their own beside the requests, which nobody acknowledges
-            start = max(self._now, on.answers_free_ps)
+            start = max(self._now + later_ps, on.answers_free_ps)
             on.answers_free_ps = start + size_bytes * 8 * PS_PER_S // rate_bps
             self._answer(on, answers, start + message.latency_ps)
             self._live[message.number] = message
             self._push(on.answers_free_ps + message.latency_ps, _TELL, message, EventKind.ARRIVED)
             return message.number
-        start = max(self._now, on.free_ps)
+        start = max(self._now + later_ps, on.free_ps)
         travels = 0 if request else size_bytes
         on.free_ps = start + travels * 8 * PS_PER_S // rate_bps
         self._live[message.number] = message

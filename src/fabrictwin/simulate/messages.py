@@ -151,6 +151,7 @@ class MessageSession(Protocol):
         payload: memoryview | None = None,
         memory: int | None = None,
         target_memory: int | None = None,
+        later_ps: int = 0,
     ) -> int:
         """Post a message now; returns its number.
 
@@ -162,7 +163,8 @@ class MessageSession(Protocol):
         `memory` and `target_memory` are the fabric nodes that the bytes are read from and written to, where they
         are not the flow's own. Where they change, the flow waits for what went before. `inline`: the adapter
         gets payload with the work request. `chained`: it reads the work request from memory, as of several that
-        are posted at once; one alone comes with the doorbell. `tell_begin`: hold the first packet at the
+        are posted at once; one alone comes with the doorbell. `later_ps`: software needs so long before it posts;
+        what is posted after it goes after it. `tell_begin`: hold the first packet at the
         receiving adapter at BEGUN until the next `advance`, so that `refuse` comes in time; it costs one more
         event, so ask for it where a refusal is likely. Without `tell_end` there is no ENDED.
 

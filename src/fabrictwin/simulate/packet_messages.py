@@ -170,6 +170,7 @@ class PacketMessages:
         payload: memoryview | None = None,
         memory: int | None = None,
         target_memory: int | None = None,
+        later_ps: int = 0,
     ) -> int:
         """As the Protocol says."""
         mine = self._flows.get(flow)
@@ -209,6 +210,7 @@ class PacketMessages:
             answers, partner = self._answered(mine, answers)
         if chained:
             delay += way.request_ps
+        delay += later_ps
         last += -travels & 3
         if travels + first + last < mine.shortest:
             last = mine.shortest - travels - first

@@ -67,11 +67,14 @@ def _mapped(address: int, length: int) -> bool:
 
 
 def locate(target: Any) -> tuple[int, int | None, Any]:
-    """(address, fabric node, what must live as long) of an address, a buffer, an array or a tensor."""
+    """(address, fabric node, what must live as long) of an address, a buffer, an array or a tensor.
+
+    The node is that of a GPU that the adapter reaches, else None.
+    """
     if isinstance(target, int):
         return target, None, None
     if hasattr(target, "node") and hasattr(target, "address"):
-        return int(target.address), int(target.node), target
+        return int(target.address), None if target.staging is not None else int(target.node), target
     if isinstance(target, np.integer):
         return int(target), None, None
     if hasattr(target, "data_ptr"):
@@ -147,9 +150,10 @@ class MR(PyverbsCM):
                 else mem_alloc.posix_memalign(length, _PAGE)
             )
             self._own = length
-        if node is not None:
-            pd.world.places_memory = True
         self.region = self._memory.register(pd.pd, self.buf, length, access=access, iova=iova, node=node)
+        self.region.staging = getattr(address, "staging", None)
+        if node is not None or self.region.staging is not None:
+            pd.world.places_memory = True
         pd._adopt(self)
 
     def _failed(self, length: int, access: int, code: int) -> Exception:

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from fabrictwin.verbs.abi.memory import ibv_access_flags, ibv_mw_type
+
+if TYPE_CHECKING:
+    from fabrictwin.verbs.engine.placing import Staging
 
 LOCAL_WRITE = int(ibv_access_flags.IBV_ACCESS_LOCAL_WRITE)
 REMOTE_WRITE = int(ibv_access_flags.IBV_ACCESS_REMOTE_WRITE)
@@ -46,7 +50,7 @@ class Domain:
 class Region:
     """A registered memory region. Programs name its bytes `[start, end)`; they lie `shift` further on."""
 
-    __slots__ = ("access", "domain", "end", "handle", "key", "node", "shift", "start", "windows")
+    __slots__ = ("access", "domain", "end", "handle", "key", "node", "shift", "staging", "start", "windows")
 
     def __init__(
         self, key: int, domain: Domain, start: int, length: int, *, shift: int, access: int, node: int | None
@@ -59,6 +63,7 @@ class Region:
         self.shift = shift
         self.access = access
         self.node = node  # the fabric node that holds it; None: the processor nearest to the adapter
+        self.staging: Staging | None = None  # of a GPU that the adapter does not reach: copies to host memory
         self.windows = 0  # bound to it
 
 

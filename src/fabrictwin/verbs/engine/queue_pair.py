@@ -53,13 +53,14 @@ _FLOW_ATTRIBUTES = int(
 class Way:
     """A flow of a queue pair toward another; what is under way on it keeps its order."""
 
-    __slots__ = ("busy", "flow", "pool", "target")
+    __slots__ = ("busy", "copied_ps", "flow", "pool", "target")
 
     def __init__(self, flow: int, target: Adapter) -> None:
         self.flow = flow
         self.target = target
         self.pool = 0  # that its messages take receives from
         self.busy = 0  # messages under way
+        self.copied_ps = 0  # until when what has come is copied to where it belongs
 
 
 class QueuePair:
@@ -113,6 +114,7 @@ class QueuePair:
 
     def _clear_counts(self) -> None:
         self.reads = 0  # reads and atomics that wait for their answer
+        self.copied_ps = 0  # until when answers are copied to where they belong
         self.inbound_reads = 0
         self.next_psn = 0
         self.expected_psn = 0

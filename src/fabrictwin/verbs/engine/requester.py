@@ -11,7 +11,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from fabrictwin.simulate.messages import EventKind, Opcode
-from fabrictwin.verbs.engine import responder
+from fabrictwin.verbs.engine import placing, responder
 from fabrictwin.verbs.engine import transitions as t
 from fabrictwin.verbs.engine.attributes import PSN_MASK, timeout_ps
 from fabrictwin.verbs.engine.completions import (
@@ -22,7 +22,7 @@ from fabrictwin.verbs.engine.completions import (
     RETRY_EXC_ERR,
     RNR_RETRY_EXC_ERR,
 )
-from fabrictwin.verbs.engine.memory import LOCAL_WRITE, Region, Window, gather, scatter
+from fabrictwin.verbs.engine.memory import LOCAL_WRITE, gather, scatter
 from fabrictwin.verbs.engine.work import (
     ANSWERED,
     ATOMIC_WRITE,
@@ -215,6 +215,7 @@ def _begin(qp: QueuePair, work: Work) -> None:
     warned = length > qp.mtu and opcode == WRITE and responder.refuses_write(way.target, work)
     if world.captures or world.places_memory:
         payload = None
+        local = None if answered or work.data is not None else placing.local_region(qp, work)
         if world.captures and not answered and length:
             payload = memoryview(gather(work.places) if work.data is None else work.data)
         work.message = message = world.session.send(
@@ -231,8 +232,9 @@ def _begin(qp: QueuePair, work: Work) -> None:
             immediate=_wire_order(work),
             operands=(work.swap, work.compare) if opcode == COMPARE_SWAP else (work.compare, 0),
             payload=payload,
-            memory=None if answered else local_node(qp, work),
-            target_memory=None if answered else remote_node(way.target, work),
+            memory=placing.node_of(local),
+            target_memory=None if answered else placing.node_of(placing.remote_region(way.target, work)),
+            later_ps=placing.copy_ps(local, length),
         )
     else:
         work.message = message = world.session.send(
@@ -433,41 +435,6 @@ def _fail(qp: QueuePair, work: Work) -> None:
     else:
         qp.state = t.SQE
         qp.flush_sends()
-
-
-# ---------------------------------------------------------------------- memory that is not beside the adapter
-
-
-def local_node(qp: QueuePair, work: Work) -> int | None:
-    """The fabric node that holds the bytes of a request, where that is a GPU."""
-    if not work.segments:
-        return None
-    region = qp.adapter.memory.local.get(work.segments[0][2])
-    return None if region is None else region.node
-
-
-def remote_node(target: Adapter, work: Work) -> int | None:
-    """The fabric node that a request's bytes go to, where that is a GPU."""
-    if work.opcode in TAKES_RECEIVE and work.opcode != WRITE_IMM:
-        if work.srqn:
-            queue = target.shared_receives.get(work.srqn)
-        else:
-            number = work.remote_qpn if work.vector is not None else work.qp.attributes.dest_qp_num
-            peer = target.queue_pairs.get(number)
-            queue = None if peer is None else peer.receives  # type: ignore[assignment]
-        if queue is None or not queue.queue or not queue.queue[0][1]:
-            return None
-        key = queue.queue[0][1][0][2]
-    else:
-        key = work.rkey
-    return node_of_key(target, key)
-
-
-def node_of_key(adapter: Adapter, key: int) -> int | None:
-    """The fabric node of what a remote key opens, where that is a GPU."""
-    found = adapter.memory.remote.get(key)
-    region = found.region if isinstance(found, Window) else found
-    return region.node if isinstance(region, Region) else None
 
 
 def _wire_order(work: Work) -> int:

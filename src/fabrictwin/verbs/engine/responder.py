@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fabrictwin.simulate.messages import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATION, Opcode
 from fabrictwin.verbs.abi.completions import ibv_wc_flags, ibv_wc_opcode
 from fabrictwin.verbs.abi.device import ibv_event_type as event
-from fabrictwin.verbs.engine import requester
+from fabrictwin.verbs.engine import placing, requester
 from fabrictwin.verbs.engine import transitions as t
 from fabrictwin.verbs.engine.adapter import FULL_MEMBER
 from fabrictwin.verbs.engine.attributes import PSN_BITS, PSN_MASK
@@ -406,6 +406,7 @@ def _answer(world: World, qp: QueuePair, work: Work) -> None:
     qp.inbound_reads += 1
     opcode = Opcode.READ_RESPONSE if reading else Opcode.ATOMIC_RESPONSE
     if world.captures or world.places_memory:
+        region = placing.region_of_key(qp.adapter, work.rkey)
         message = world.session.send(
             way.flow,
             work.length,
@@ -413,8 +414,9 @@ def _answer(world: World, qp: QueuePair, work: Work) -> None:
             answers=work.message,
             operands=(value, 0),
             payload=memoryview(data) if world.captures and data else None,
-            memory=requester.node_of_key(qp.adapter, work.rkey),
-            target_memory=requester.local_node(work.qp, work),
+            memory=placing.node_of(region),
+            target_memory=placing.node_of(placing.local_region(work.qp, work)),
+            later_ps=placing.copy_ps(region, work.length),
         )
     else:
         message = world.session.send(way.flow, work.length, opcode, answers=work.message)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.simulate.messages import EventKind, MessageSession
 from fabrictwin.simulate.session import FOREVER
-from fabrictwin.verbs.engine import requester, responder, unreliable
+from fabrictwin.verbs.engine import placing, requester, responder, unreliable
 from fabrictwin.verbs.engine.adapter import Adapter
 from fabrictwin.verbs.engine.work import AddressVector, Response, Work
 
@@ -154,12 +154,14 @@ class World:
             record = records.get(message)
             if record is None:
                 continue
-            if type(record) is Work:
-                if kind == _ARRIVED:
-                    (responder if record.qp.reliable else unreliable).arrive(self, record)
-                    if record.acknowledged:
-                        requester.ended(self, record)
-                elif kind == _ENDED:
+            if kind == _ARRIVED:
+                late = self.places_memory and placing.after_arrival_ps(record, self.session.now_ps)
+                if late:
+                    self.after(late, partial(self._arrived, message, record))
+                else:
+                    self._arrived(message, record)
+            elif type(record) is Work:
+                if kind == _ENDED:
                     requester.ended(self, record)
                 elif kind == _BEGUN:
                     responder.begin(self, record)
@@ -167,13 +169,21 @@ class World:
                     requester.lost(self, record)
                 else:
                     requester.failed(self, record, int(kind))
-            elif kind == _ARRIVED:
-                del records[message]
-                requester.answered(self, record)  # type: ignore[arg-type]
             elif kind != _ENDED:
                 del records[message]
                 requester.unanswered(self, record.work)  # type: ignore[union-attr]
         return True
+
+    def _arrived(self, message: int, record: Work | Response) -> None:
+        if self.records.get(message) is not record:
+            return  # forgotten while it was copied
+        if type(record) is Work:
+            (responder if record.qp.reliable else unreliable).arrive(self, record)
+            if record.acknowledged:
+                requester.ended(self, record)
+        else:
+            del self.records[message]
+            requester.answered(self, record)  # type: ignore[arg-type]
 
     def run_until(self, done: Callable[[], Any]) -> bool:
         """Let time pass until `done()` is true. False: nothing is in flight, and it is not."""
