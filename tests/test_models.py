@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -137,6 +138,19 @@ def test_models_have_exactly_the_published_parameters(name):
         assert model.active_parameters == model.parameters
     else:
         assert model.active_parameters / 1e9 == pytest.approx(active, abs=0.06)
+
+
+def test_a_predictor_has_the_published_parameters():
+    """DeepSeek-V3's README of its weights: 11.5 B of the prediction module's are its own."""
+    model = read_model(PUBLISHED["DeepSeek V3"][0], name="x")
+    longer = replace(model, predictors=1)
+    own = longer.parameters - model.parameters
+    assert own / 1e9 == pytest.approx(11.5, abs=0.15)
+    assert own == longer.predictor_on_rank(1) + 256 * model.expert_parameters()
+    # a layer and the join beside another head
+    flops = longer.forward_flops(10, 4096) - model.forward_flops(10, 4096)
+    layer = model.layer_forward_flops(10, 4096, sparse=True)
+    assert flops == layer + 2 * 10 * 7168 * (2 * 7168 + 129280)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

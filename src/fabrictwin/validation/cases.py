@@ -15,7 +15,7 @@ from fabrictwin import catalog
 from fabrictwin.cluster.spec import Spec, read_spec
 from fabrictwin.errors import ConfigError
 from fabrictwin.validation.data import Hardware, Measurements, Row, Set
-from fabrictwin.workload.spec import Training
+from fabrictwin.workload.spec import Training, all_overlap
 
 PRECISION = {"mxfp8": "fp8", "nvfp4": "fp4"}  # the tensor-core rate that a scaled format computes at
 
@@ -49,7 +49,8 @@ def cases(data: Measurements) -> list[Case]:
 
 def _case(row: Row, data: Measurements) -> Case:
     found, hardware = data.texts.sets[row.set], data.texts.hardware[row.hardware]
-    assumptions = (*hardware.assumptions, *found.assumptions)
+    recipes = [recipe for recipe in found.recipes if recipe.of(row)]
+    assumptions = (*hardware.assumptions, *found.assumptions, *(recipe.why for recipe in recipes if recipe.why))
     case = Case(row, None, assumptions, hardware=hardware.family, framework=found.framework)
     case = replace(case, calibrates=row.row in found.calibrated_from)
     if found.unknown:
@@ -57,6 +58,8 @@ def _case(row: Row, data: Measurements) -> Case:
     training = training_section(row, found, data.texts.models[row.model])
     if found.kernels in hardware.attention:
         training["attention_throughput"] = hardware.attention[found.kernels]
+    if found.kernels in hardware.attention_backward:
+        training["attention_backward_throughput"] = hardware.attention_backward[found.kernels]
     missing = not_modelled(training)
     if missing:
         return replace(case, missing=missing)
@@ -139,7 +142,21 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
         section["sharding"] = "zero-1"
     if settings.get("overlap"):
         section["overlap"] = settings["overlap"]
+    for recipe in found.recipes:
+        if recipe.of(row):
+            if "overlap" in recipe.settings and section.get("overlap") is True:
+                section["overlap"] = all_overlap(section)
+            section = _with(section, recipe.settings)
     return section
+
+
+def _with(section: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Nested sections are joined, all else is replaced."""
+    joined = dict(section)
+    for key, value in more.items():
+        old = joined.get(key)
+        joined[key] = _with(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return joined
 
 
 def _split(layers: int, stages: int) -> dict[str, Any]:

@@ -67,8 +67,26 @@ class Hardware(Section):
     technology: Literal["infiniband", "ethernet"]
     switch: str
     topology: Literal["rail-optimised", "fat-tree"]
-    attention: dict[str, str] = {}  # throughput of attention by whose kernels a framework calls
+    # throughput of attention by whose kernels a framework calls: forward, backward where it does not follow
+    attention: dict[str, str] = {}
+    attention_backward: dict[str, str] = {}
     assumptions: tuple[str, ...] = ()
+
+
+class Recipe(Section):
+    """What ran for some rows of a set beyond its `settings`; every list that is given must name the row's own."""
+
+    models: tuple[str, ...] = ()
+    hardware: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()  # beginnings of rows' names, such as a release
+    settings: dict[str, Any] = {}  # of `workload.training`, nested as there
+    why: str = ""  # an assumption; empty where the source says so
+
+    def of(self, row: Row) -> bool:
+        named = (self.models, row.model), (self.hardware, row.hardware), (self.precisions, row.precision)
+        alike = all(not known or value in known for known, value in named)
+        return alike and (not self.rows or row.row.startswith(self.rows))
 
 
 class Set(Section):
@@ -84,6 +102,7 @@ class Set(Section):
     calibrated_from: tuple[str, ...] = ()  # rows that a constant was fitted to: no predictions
     eager: tuple[str, ...] = ()  # rows whose kernels a compiler did not fuse
     selective: dict[str, Any] = {}  # settings beside `settings` where the row recomputes selectively
+    recipes: tuple[Recipe, ...] = ()  # in order: what comes later adds to what came before
     assumptions: tuple[str, ...] = ()
     unknown: str = ""  # why no row of the set can be predicted
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fabrictwin.workload.models import Linear
 from fabrictwin.workload.roofline import NOTHING, Cost
 from fabrictwin.workload.script import Part, Script, Talk
 from fabrictwin.workload.transformer import Sublayer
@@ -126,12 +127,19 @@ class AttentionBlock(Sublayer):
                 script.compute(weights, "weight")
         return script, width or model.hidden
 
+    @property
+    def _columns(self) -> list[Linear]:
+        return [linear for linear in self.model.attention_linears() if linear.split == "column"]
+
+    def _issued(self, script: Script) -> Script:
+        return script.captured() if "attention" in self.shape.captured else script
+
     def forward(self, part: Part = "forward") -> Script:
         script = Script()
         script.compute(self.norm()[0] + self.roof.cast_alone(self.shape.local * self.model.hidden), part)
         low, width = self._low_rank(part=part)
         script.extend(low)
-        columns = [linear for linear in self.model.attention_linears() if linear.split == "column"]
+        columns = self._columns
         self.enter(script, columns[0], width, part)
         for linear in columns[1:]:
             script.compute(self.forward_of(linear, self.shape.tokens), part)
@@ -141,17 +149,21 @@ class AttentionBlock(Sublayer):
         script.compute(self.roof.cast(self.shape.tokens * out.inner // self.shape.tp), part)
         self.leave(script, out, part)
         script.compute(self.residual()[0], part)
-        return script
+        return self._issued(script)
 
     def backward(self, *, recompute_core: bool) -> Script:
         script = Script()
         script.compute(self.residual()[1], "backward")
         self.leave_backward(script, self.model.attention_linears()[-1])
+        if "latent-up" in self.shape.recompute_modules:
+            for linear in self._columns:
+                script.compute(self.forward_of(linear, self.shape.tokens), "recompute")
+            script.compute(self.rotary(), "recompute")
         if recompute_core:
             self.core_forward(script, "recompute")
         self.core_backward(script)
         script.compute(self.rotary(), "backward")
-        columns = [linear for linear in self.model.attention_linears() if linear.split == "column"]
+        columns = self._columns
         for linear in columns:
             script.compute(self.roof.cast(self.shape.tokens * linear.out // self.shape.tp), "backward")
         for linear in columns[1:]:
@@ -161,5 +173,7 @@ class AttentionBlock(Sublayer):
         low, width = self._low_rank(part="backward")
         self.enter_backward(script, columns[0], width)
         script.extend(low)
+        if "norms" in self.shape.recompute_modules:
+            script.compute(self.norm()[0], "recompute")
         script.compute(self.norm()[1], "backward")
-        return script
+        return self._issued(script)

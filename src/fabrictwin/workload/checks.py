@@ -66,6 +66,30 @@ def check_layout(training: Training, model: Model, wrong: Wrong) -> None:
     if training.recompute == "operations" and (par.tp > 1 or model.experts or model.latent or not model.gated):
         raise wrong("recompute", "got operations, expected it with tp 1 and a dense model with a gated MLP")
     _check_experts(training, model, wrong)
+    _check_parts(training, model, wrong)
+
+
+def _check_parts(training: Training, model: Model, wrong: Wrong) -> None:
+    """What is said of a layer's parts, and which parts the model has."""
+    modules, captured = training.recompute_modules, training.host.captured
+    for key, given in (("recompute_modules", modules), ("host.captured", captured)):
+        if len(set(given)) < len(given):
+            raise wrong(key, f"got {', '.join(given)}, expected each once")
+    if modules and training.recompute in ("full", "operations"):
+        raise wrong("recompute_modules", f"got some with recompute {training.recompute}, expected none")
+    if "expert-activations" in modules and model.experts is None:
+        raise wrong("recompute_modules", f"got expert-activations, expected none: {model.name} has no experts")
+    if "latent-up" in modules and model.latent is None:
+        raise wrong("recompute_modules", f"got latent-up, expected none: {model.name} has no latent attention")
+    if captured and training.host.graphs:
+        raise wrong("host.captured", f"got {', '.join(captured)} with graphs: true, which captures all")
+    if "router" in captured and model.experts is None:
+        raise wrong("host.captured", f"got router, expected none: {model.name} has no experts")
+    if training.parallel.ep == 1:
+        if training.overlap.experts:
+            raise wrong("overlap.experts", "got true with ep 1, expected false: nothing is exchanged")
+        if training.routing.dispatcher != "all-to-all":
+            raise wrong("routing.dispatcher", "got flex with ep 1, expected all-to-all: nothing is dispatched")
 
 
 def _check_stages(training: Training, model: Model, wrong: Wrong) -> None:

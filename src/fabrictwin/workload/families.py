@@ -225,6 +225,7 @@ def _gpt_oss(config: _Config, name: str, family: str) -> Model:
         window=config.count("sliding_window"),
         router_bias=True,
         sinks=True,
+        clamped=True,
     )
 
 

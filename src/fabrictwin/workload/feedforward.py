@@ -5,20 +5,32 @@ ranks that hold them (all-to-all over the expert-parallel group, `top_k` copies 
 ranks that share an expert, go through its MLP, and come back the same way, weighted and summed. Shared experts are
 a dense MLP beside them. The products of a rank's experts are of one shape, that of an expert's mean load, and one
 after the other, each a kernel. What arrives from several ranks is first put in the order of the experts, and back.
+The activation multiplies by the router's weight; backward a second kernel sums the weight's gradient.
+
+With the `flex` dispatcher (DeepEP, HybridEP) a token is sent once to every rank that holds one of its experts;
+ranks lay out copies for their experts as they receive them, and add them up before they send back.
+
+
 
 The load of experts is not even. The rank that got most decides how long the others wait, in the exchange as in the
 products: `load` is its tokens over the mean. With a capacity factor an expert takes so many times its mean and not
 more, and works on as many (padded), whatever came.
 
-The host waits in every such layer for the counts of tokens, which it needs to go on, so that it cannot
-run ahead; what it does beside launching (splitting, casting and calling expert by expert) is a calibrated time.
+The host waits in every such layer for the counts of tokens, which it needs to go on, so that it cannot run ahead:
+the device stands still until it has prepared and issued what its experts do (TE's grouped linear layers do so
+expert by expert). Those are calibrated times; backward knows the counts. With `overlap.experts` (Megatron-Core's
+overlap_moe_expert_parallel_comm) exchanges run beside another micro-batch's compute: here beside the same layer's
+own, of which there is as much.
 
-Left out: DeepEP's forwarding inside hosts, and exchanges behind other micro-batches' compute.
+
+
+Left out: DeepEP's forwarding inside hosts.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from math import comb
 
 from fabrictwin.workload.roofline import FLOAT_BYTES, NOTHING, Cost
 from fabrictwin.workload.script import Kind, Part, Script, Talk
@@ -30,7 +42,7 @@ class MlpBlock(Sublayer):
 
     def forward(self, load: float = 0.0, part: Part = "forward") -> Script:
         script = Script()
-        script.compute(self.norm()[0], part)
+        script.compute(self.issued_once("router" if load else "", self.norm()[0]), part)
         if load:
             self._experts_forward(script, load, part)
         else:
@@ -46,6 +58,8 @@ class MlpBlock(Sublayer):
             self._experts_backward(script, load)
         else:
             self.mlp_backward(script, self.model.ffn)
+        if "norms" in self.shape.recompute_modules:
+            script.compute(self.norm()[0], "recompute")
         script.compute(self.norm()[1], "backward")
         return script
 
@@ -56,37 +70,82 @@ class MlpBlock(Sublayer):
         assert self.model.experts is not None
         return round(self.shape.local * self.model.experts.top_k * (self.shape.capacity_factor or load))
 
+    def _sent(self, copies: int) -> int:
+        """Of them, those that travel: with `flex` one a rank, however many of the token's experts it holds."""
+        experts, ep = self.model.experts, self.shape.ep
+        assert experts is not None
+        if self.shape.dispatcher == "all-to-all":
+            return copies
+        others = experts.count - experts.count // ep
+        missed = comb(others, experts.top_k) / comb(experts.count, experts.top_k)
+        return round(copies * ep * (1 - missed) / experts.top_k)
+
     def _talk(self, group: str, kind: Kind, copies: int) -> Talk | None:
         shape = self.shape
         ranks = shape.ep if group == "ep" else shape.expert_tp
         if ranks == 1:
             return None
+        copies = self._sent(copies)
         size = copies * self.model.hidden * self.roof.element_bytes * (1 if group == "ep" else ranks)
         # whole elements for every peer
         unit = ranks * self.roof.element_bytes
         return Talk(group, kind, -(-size // unit) * unit, shape.collective_sms)
 
+    def _exchange(self, script: Script, copies: int, *, out: bool) -> int | None:
+        """Tokens to their experts' ranks, or back. What runs beside another micro-batch has a key to wait for."""
+        there = self._talk("ep", "all_to_all", copies)
+        shared = self._talk("expert_tp", "all_gather" if out else "reduce_scatter", copies)
+        if self.shape.hide_experts and shared is None:
+            return script.start(there)
+        for talk in (there, shared) if out else (shared, there):
+            script.talk(talk)
+        return None
+
     def _move(self, tokens: float) -> Cost:
         return self.roof.stream(2 * self.roof.element_bytes * tokens * self.model.hidden)
+
+    def _copied(self, tokens: int) -> Cost:
+        """Copies of tokens laid out before they are sent; with `flex` they are sent as they are."""
+        return self._move(tokens) if self.shape.dispatcher == "all-to-all" else NOTHING
 
     def _sorted(self, own: int, rows: int) -> Cost:
         """What came from every rank is put in the order of a rank's own experts, or back; of one there is none."""
         return self._move(own * rows) if own > 1 and self.shape.ep > 1 else NOTHING
 
+    def _activated(self, width: int) -> tuple[Cost, Cost]:
+        """An expert's activation, weighted: (forward, backward).
+
+        Megatron-Core clamps in PyTorch, ahead of the compiled rest: gate and up one by one, then joined; backward
+        each gradient masked by its input, then joined.
+        """
+        forward, backward = self.activation(width)
+        e = self.roof.element_bytes
+        # the sum of a token's gradient over the width reads what the gradient did
+        backward += self.roof.stream(e * (self.model.ups + 1) * width)
+        if self.model.clamped:
+            each, both = e * width, e * self.model.ups * width
+            forward += self.roof.eager(2 * each) * 2 + self.roof.eager(2 * both)
+            backward += self.roof.eager(3 * each) * 2 + self.roof.eager(2 * both)
+        return forward, backward
+
     def _biased(self, tokens: int) -> tuple[Cost, Cost]:
         """Each expert's bias, times the token's weight, added to what it yields: (forward, backward).
 
         Megatron-Core does so expert by expert in PyTorch, in 4 bytes: weighted bias written; result and bias read,
-        sum written; sums joined; and back to 2 bytes. Backward casts, and a product and a sum a factor.
+        sum written; sums joined; and back to 2 bytes. Backward casts twice, joins, and takes a product and a sum
+        for each factor.
         """
         if not self.model.biases:
             return NOTHING, NOTHING
         elements = tokens * self.model.hidden
-        return self.roof.stream(28 * elements), self.roof.stream(36 * elements)
+        eager = self.roof.eager
+        product, added, joined = eager(4 * elements), eager(10 * elements), eager(8 * elements)
+        cast, factor = eager(6 * elements), eager(8 * elements) + eager(4 * elements)
+        return product + added + joined + cast, cast * 2 + eager(4 * elements) + factor * 2
 
-    def _issued(self, times: int) -> Cost:
-        """What the host does for so many experts beside launching their kernels."""
-        return Cost(host_ps=times * self.shape.expert_ps)
+    def _stall(self, own: int) -> Cost:
+        """The device has nothing to do while the host learns the counts and prepares its experts' kernels."""
+        return Cost(self.shape.routing_ps + own * self.shape.expert_ps)
 
     def _router_forward(self) -> Cost:
         assert self.model.experts is not None
@@ -112,32 +171,32 @@ class MlpBlock(Sublayer):
         experts, shape, roof = self.model.experts, self.shape, self.roof
         assert experts is not None
         copies = self._copies(load)
-        script.compute(self._router_forward() + Cost(host_ps=self.shape.routing_ps), part)
+        routed = self.issued_once("router", self._router_forward() + self._copied(shape.local * experts.top_k))
+        script.compute(routed, part)
         if experts.shared_ffn:
             self.mlp_forward(script, experts.shared_ffn, part)
-        script.compute(self._move(shape.local * experts.top_k), part)
-        script.talk(self._talk("ep", "all_to_all", copies))
-        script.talk(self._talk("expert_tp", "all_gather", copies))
         own, rows = self._rows(copies)
+        script.compute(self._stall(own), part)
+        out = self._exchange(script, copies, out=True)
         up, down = self.model.mlp_linears(experts.ffn)
         tp = shape.expert_tp
         width = own * rows * experts.ffn // tp
         script.compute(self._sorted(own, rows) + roof.cast(own * rows * self.model.hidden), part)
-        script.compute(self.forward_of(up, rows, copies=own, tp=tp) + self._issued(own), part)
-        script.compute(self.activation(width)[0] + roof.cast(width), part)
+        script.compute(self.forward_of(up, rows, copies=own, tp=tp), part)
+        script.compute(self._activated(width)[0] + roof.cast(width), part)
         script.compute(self.forward_of(down, rows, copies=own, tp=tp) + self._biased(own * rows)[0], part)
         script.compute(self._sorted(own, rows), part)
-        script.talk(self._talk("expert_tp", "reduce_scatter", copies))
-        script.talk(self._talk("ep", "all_to_all", copies))
-        script.compute(self._move(shape.local * (experts.top_k + 1) / 2), part)
+        script.wait(out)
+        back = self._exchange(script, copies, out=False)
+        script.compute(self._move((self._sent(copies) + shape.local) / 2), part)
+        script.wait(back)
 
     def _experts_backward(self, script: Script, load: float) -> None:
         experts, shape, roof = self.model.experts, self.shape, self.roof
         assert experts is not None
         copies = self._copies(load)
-        script.compute(self._move(shape.local * experts.top_k), "backward")
-        script.talk(self._talk("ep", "all_to_all", copies))
-        script.talk(self._talk("expert_tp", "all_gather", copies))
+        script.compute(self._copied(shape.local * experts.top_k), "backward")
+        out = self._exchange(script, copies, out=True)
         own, rows = self._rows(copies)
         up, down = self.model.mlp_linears(experts.ffn)
         tp = shape.expert_tp
@@ -145,20 +204,23 @@ class MlpBlock(Sublayer):
         script.compute(self._sorted(own, rows) + self._biased(own * rows)[1], "backward")
         script.compute(roof.cast(own * rows * self.model.hidden), "backward")
         inputs, weights = self.backward_of(down, rows, copies=own, tp=tp)
-        script.compute(inputs + self._issued(2 * own), "backward")
+        script.compute(inputs, "backward")
         script.compute(weights, "weight")
-        script.compute(self.activation(width)[1] + roof.cast(self.model.ups * width), "backward")
+        if "expert-activations" in shape.recompute_modules:
+            script.compute(self._activated(width)[0] + roof.cast(width), "recompute")
+        script.compute(self._activated(width)[1] + roof.cast(self.model.ups * width), "backward")
         inputs, weights = self.backward_of(up, rows, copies=own, tp=tp)
         script.compute(inputs, "backward")
         script.compute(weights, "weight")
         script.compute(self._sorted(own, rows), "backward")
-        script.talk(self._talk("expert_tp", "reduce_scatter", copies))
-        script.talk(self._talk("ep", "all_to_all", copies))
-        script.compute(self._move(shape.local * experts.top_k), "backward")
+        script.wait(out)
+        back = self._exchange(script, copies, out=False)
         if experts.shared_ffn:
             self.mlp_backward(script, experts.shared_ffn)
         inputs, weights = self._router_backward()
-        script.compute(inputs + Cost(host_ps=2 * self.shape.routing_ps), "backward")
+        joined = self._move((self._sent(copies) + shape.local) / 2)
+        script.compute(self.issued_once("router", joined + inputs), "backward")
+        script.wait(back)
         script.compute(weights, "weight")
 
 

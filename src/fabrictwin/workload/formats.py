@@ -6,7 +6,8 @@ in the other order too, so that a cast writes two copies: a 16-bit value is read
 - `delayed`: scales follow from amax values of earlier steps (Micikevicius et al. 2022, arXiv 2209.05433).
 - `current`: the scale of a tensor follows from its own amax, which a pass over it finds first.
 - `block`: a scale of one byte for every 32 values in fp8 (MXFP8), found while casting. fp4 (NVFP4) has one for
-  every 16 values and one a tensor, whose amax a pass finds first.
+  every 16 values and one a tensor, whose amax a pass finds first; the order that the weight's gradient takes goes
+  through a Hadamard transform, in a kernel of its own (weights do not, which is not told apart here).
 
 Tests hold these bytes against the casts that Transformer Engine's GEMM profile measured (docs/validation.md).
 """
@@ -40,5 +41,6 @@ def format_of(precision: Precision, scaling: Scaling) -> Format:
         return Format(operand, amax + WIDE_BYTES + 2 * operand, scaling == "current")
     if precision == "fp4":
         operand = 1 / 2 + 1 / _NV_BLOCK
-        return Format(operand, 2 * WIDE_BYTES + 2 * operand, True)
+        # read for the amax of both orders, then once for each: the second order is of Hadamard transforms
+        return Format(operand, 3 * WIDE_BYTES + 2 * operand, True)
     return Format(WIDE_BYTES)

@@ -74,8 +74,13 @@ class Job:
             tensor_sms=t.overlap.tensor_sms,
             capacity_factor=t.routing.capacity_factor,
             eager=t.kernels == "eager",
-            routing_ps=t.host.routing,
-            expert_ps=t.host.expert,
+            hide_experts=t.overlap.experts,
+            dispatcher=t.routing.dispatcher,
+            recompute_modules=t.recompute_modules,
+            captured=t.host.captured,
+            routing_ps=0 if t.host.graphs else t.host.routing,
+            expert_ps=0 if t.host.graphs else t.host.expert,
+            interleaved_ps=0 if t.host.graphs else t.host.interleaved,
         )
 
     @property
@@ -117,15 +122,24 @@ class Job:
     def last_parameters(self) -> int:
         """What the last stage holds beside layers; of a tied model, a copy of the embedding."""
         own = self.layout.pp > 1 or not self.model.tied
-        return self.model.norm_parameters + (self.embedding_parameters() if own else 0)
+        predictors = self.model.predictors * self.model.predictor_on_rank(self.layout.tp)
+        return self.model.norm_parameters + (self.embedding_parameters() if own else 0) + predictors
+
+    def last_experts(self) -> int:
+        """Parameters of routed experts among them."""
+        return self.model.predictors * self.experts_of_layer()
+
+    def experts_of_layer(self) -> int:
+        """Parameters of one layer's routed experts on one rank."""
+        if self.model.experts is None:
+            return 0
+        own = self.model.experts.count // self.layout.ep
+        return own * self.model.expert_parameters() // self.layout.expert_tp
 
     def layer_parameters(self, layer: int) -> tuple[int, int]:
         """(dense, of routed experts)."""
         sparse = self.model.is_sparse(layer)
-        experts = 0
-        if sparse and self.model.experts:
-            own = self.model.experts.count // self.layout.ep
-            experts = own * self.model.expert_parameters() // self.layout.expert_tp
+        experts = self.experts_of_layer() if sparse else 0
         return self.model.parameters_on_rank(sparse=sparse, tp=self.layout.tp), experts
 
     def split_parameters(self, stage: int) -> tuple[int, int]:
@@ -136,7 +150,8 @@ class Job:
                 a, b = self.layer_parameters(layer)
                 dense, experts = dense + a, experts + b
         dense += self.first_parameters() if stage == 0 else 0
-        dense += self.last_parameters() if stage == self.layout.pp - 1 else 0
+        if stage == self.layout.pp - 1:
+            dense, experts = dense + self.last_parameters(), experts + self.last_experts()
         return dense, experts
 
     def stage_parameters(self, stage: int) -> int:

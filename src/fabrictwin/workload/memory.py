@@ -67,6 +67,7 @@ class Holding:
     sequence: int = 2048
     sequence_parallel: bool = False
     recompute: Recompute = "none"
+    recompute_modules: tuple[str, ...] = ()
     attention: Literal["flash", "materialised"] = "flash"
     schedule: Schedule = "1f1b"
     zero: Literal[0, 1, 2, 3] = 0
@@ -159,6 +160,7 @@ def holding_of(job: Job) -> Holding:
         sequence=training.sequence,
         sequence_parallel=training.sequence_parallel,
         recompute=training.recompute,
+        recompute_modules=training.recompute_modules,
         attention=training.attention,
         schedule=_schedule(job),
         zero=_ZERO[strategy],
@@ -219,6 +221,7 @@ def end_parameters(holding: Holding, stage: int) -> int:
         count += model.norm_parameters
         if holding.pp > 1 or not model.tied:
             count += embedding
+        count += model.predictors * model.predictor_on_rank(holding.tp)
     return count
 
 
@@ -241,14 +244,15 @@ def layer_bytes(holding: Holding, recompute: Recompute, *, sparse: bool = False)
             e * (h + (h if model.gated else 0)) / whole_by + (e * kept + 4 * model.heads) / tp
         )
     # norms' inputs and outputs, and two masks of a byte
-    whole = 4.0 * e * h + (2 * h if model.dropout else 0)
-    divided = float(e * (model.qkv_width + inner))
+    again = holding.recompute_modules
+    whole = (2.0 if "norms" in again else 4.0) * e * h + (2 * h if model.dropout else 0)
+    divided = float(e * (inner + (0 if "latent-up" in again else model.qkv_width)))
     if model.latent:  # low-rank queries and key-values before and behind their norms
         whole += e * (2 * model.latent.query_rank + 2 * model.latent.kv_rank + model.latent.rope_size)
     width = model.ffn
     if sparse and model.experts:
         found = model.experts
-        products = (3 if model.gated else 2) * found.ffn
+        products = (3 if model.gated else 2) * found.ffn - (found.ffn if "expert-activations" in again else 0)
         whole += found.top_k * holding.load * e * (h * holding.expert_tp + products + h)
         width = found.shared_ffn
     divided += e * (3 if model.gated else 2) * width
@@ -315,12 +319,14 @@ def stage_memory(holding: Holding, stage: int, capacity_bytes: int) -> Memory:
     dense, sparse = holding.layers_of(stage)
     parameters = dense * layer_parameters(holding) + sparse * layer_parameters(holding, sparse=True)
     of_dense = states(parameters + end_parameters(holding, stage), holding)
-    of_experts = states(sparse * expert_parameters(holding), holding, over=holding.experts_over)
+    predictors = holding.model.predictors if stage == holding.pp - 1 else 0
+    experts = (sparse + predictors) * expert_parameters(holding)
+    of_experts = states(experts, holding, over=holding.experts_over)
     weights, gradients, optimizer = (a + b for a, b in zip(of_dense, of_experts, strict=True))
     micro_batches = in_flight(holding, stage)
     kept = micro_batches * (
         dense * layer_bytes(holding, holding.recompute)
-        + sparse * layer_bytes(holding, holding.recompute, sparse=True)
+        + (sparse + predictors) * layer_bytes(holding, holding.recompute, sparse=holding.model.experts is not None)
     )
     whole_by = holding.tp if holding.sequence_parallel else 1
     ends = 0.0

@@ -12,7 +12,13 @@ mask), as Narayanan et al., "Efficient Large-Scale Language Model Training on GP
 
 Where every second layer has a sliding window, attention of a layer is the mean of both kinds.
 
-Left out: multi-token prediction heads, vision towers.
+Multi-token prediction (DeepSeek-V3, section 2.2): behind the last layer, each of `predictors` modules joins what
+it is given with the embedding of the next token (a product of 2 h by h), adds a layer of the model's last kind,
+and predicts with the model's own embedding and head.
+
+
+
+Left out: vision towers.
 """
 
 from __future__ import annotations
@@ -101,6 +107,8 @@ class Model:
     window: int = 0  # keys that a query sees in every second layer; 0: all, everywhere
     router_bias: bool = False  # the router's product has a bias
     sinks: bool = False  # a learned score a head beside those of its keys
+    clamped: bool = False  # what an expert's activation reads is clamped
+    predictors: int = 0  # of tokens after the next, trained beside the model
 
     # --- attention -----------------------------------------------------------------------------------------
 
@@ -231,6 +239,15 @@ class Model:
                 linears += self.mlp_linears(self.experts.shared_ffn)
         return count + sum(linear.on_rank(tp) for linear in linears)
 
+    def join_linear(self) -> Linear:
+        """Of a predictor: what it is given, and the next token's embedding, made one."""
+        return Linear("join", 2 * self.hidden, self.hidden, "column")
+
+    def predictor_on_rank(self, tp: int) -> int:
+        """One predictor's parameters on one of `tp` ranks, but for its routed experts."""
+        layer = self.parameters_on_rank(sparse=self.experts is not None, tp=tp)
+        return layer + self.join_linear().on_rank(tp) + 3 * self.norm_parameters
+
     def expert_parameters(self) -> int:
         """Of one routed expert."""
         if self.experts is None:
@@ -257,7 +274,9 @@ class Model:
         layers = (self.layers - sparse) * self.parameters_of(sparse=False) + sparse * sparse_layer
         embeddings = (self.vocab + self.positions) * self.hidden
         output = 0 if self.tied else self.vocab * self.hidden
-        return layers + embeddings + output + self.norm_parameters
+        join = self.join_linear().parameters + 3 * self.norm_parameters
+        predictor = join + (sparse_layer if self.experts else self.parameters_of(sparse=False))
+        return layers + embeddings + output + self.norm_parameters + self.predictors * predictor
 
     @property
     def parameters(self) -> int:
@@ -299,7 +318,10 @@ class Model:
 
     def forward_flops(self, tokens: int, sequence: int) -> int:
         """Forward FLOPs of the whole model, the output projection included."""
-        return self.layers_forward_flops(tokens, sequence) + 2 * tokens * self.hidden * self.vocab
+        head = 2 * tokens * self.hidden * self.vocab
+        layer = self.layer_forward_flops(tokens, sequence, sparse=self.experts is not None)
+        predictor = layer + 2 * tokens * self.join_linear().weights + head
+        return self.layers_forward_flops(tokens, sequence) + head + self.predictors * predictor
 
     def step_flops(
         self, tokens: int, sequence: int, *, recompute: Literal["none", "selective", "operations", "full"]

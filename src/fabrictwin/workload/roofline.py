@@ -31,25 +31,24 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """Time on the device, its kernels, and what the host does beside launching them. Costs add up."""
+    """Time on the device, and its kernels, which the host launches one by one. Costs add up."""
 
     ps: float = 0.0
     kernels: int = 0
-    host_ps: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.ps + other.ps, self.kernels + other.kernels, self.host_ps + other.host_ps)
+        return Cost(self.ps + other.ps, self.kernels + other.kernels)
 
     def __mul__(self, times: int) -> Cost:
-        return Cost(self.ps * times, self.kernels * times, self.host_ps * times)
+        return Cost(self.ps * times, self.kernels * times)
 
     def scaled(self, share: float) -> Cost:
         """The same kernels at a share of the work each."""
-        return Cost(self.ps * share, self.kernels, self.host_ps)
+        return Cost(self.ps * share, self.kernels)
 
     def took_ps(self, launch_ps: int) -> float:
         """As long as the device needs, or the host to issue it, which runs ahead no further than this."""
-        return max(self.ps, self.kernels * launch_ps + self.host_ps)
+        return max(self.ps, self.kernels * launch_ps)
 
 
 NOTHING = Cost()
@@ -88,6 +87,7 @@ class Roofline:
         flash_flops_per_s: float | None = None,
         flash_backward_flops_per_s: float | None = None,
         share: float = 1.0,
+        eager_share: float = 1.0,
     ) -> None:
         self.gpu = catalog.gpu(gpu)
         self.precision = precision
@@ -97,12 +97,20 @@ class Roofline:
         self.operand_bytes = self.format.operand_bytes
         sums = self.gpu.fp8_full_sums if precision == "fp8" else None
         engine = self.gpu.fp4_in_engine if precision == "fp4" else None
+        if precision == "fp8" and scaling == "block":
+            engine = self.gpu.fp8_blocks
         self._backward = float(sums.value) if sums else 1.0
         self._called = float(engine.value) if engine else 1.0
         self._share = share  # of what kernels were measured to reach by themselves
         self._bytes_per_ps = self.gpu.memory_bandwidth_measured.value / 8 / PS_PER_S * share
+        self._eager = eager_share  # of that, what kernels that read no vectors get
         self._launch_ps = self.gpu.kernel_launch.value
-        self._flash = flash_flops_per_s or self.gpu.attention["flash"].throughput.value
+        measured = self.gpu.attention["flash"]
+        self._flash = flash_flops_per_s or measured.throughput.value
+        self._flash_width = measured.head_size.value
+        found = self.gpu.exponentials
+        products = self.gpu.peak_flops["bf16"].value / (4 * self._flash_width)
+        self._exponential = products / found.value if found else 0.0
         self._flash_backward = flash_backward_flops_per_s
 
     def _product(self, m: int, n: int, k: int, batch: int, precision: str, operand: float, out: int) -> Cost:
@@ -131,6 +139,10 @@ class Roofline:
     def stream(self, moved_bytes: float) -> Cost:
         """One kernel that moves bytes through memory."""
         return Cost(max(moved_bytes / self._bytes_per_ps, self._launch_ps), 1)
+
+    def eager(self, moved_bytes: float) -> Cost:
+        """One kernel of PyTorch's own over values of mixed types or strides, which it does not read in vectors."""
+        return self.stream(moved_bytes / self._eager)
 
     def cast(self, elements: float) -> Cost:
         """To the format of operands, in both orders; nothing in 16 bits."""
@@ -162,8 +174,9 @@ class Roofline:
         """
         width = key_size + (key_size if value_size is None else value_size)
         seen = sequence * sequence / 2
-        if window and window < sequence:
-            seen = window * (sequence - window / 2)
+        if window and window + flash.WINDOW_TILE < sequence:
+            wide = window + flash.WINDOW_TILE
+            seen = wide * (sequence - wide / 2)
         flops = 2.0 * batch * heads * seen * width
         length = block or sequence
         rate = self._flash * flash.share(length, part)
@@ -171,4 +184,5 @@ class Roofline:
             flops *= flash.BACKWARD_PRODUCTS
             if self._flash_backward:
                 rate = self._flash_backward * flash.share(length, "b") / flash.share(8192, "b")
-        return Cost(max(flops / (rate * self._share) * PS_PER_S, self._launch_ps), 1)
+        longer = flash.stretch(width / 2, self._flash_width, part, self._exponential)
+        return Cost(max(flops * longer / (rate * self._share) * PS_PER_S, self._launch_ps), 1)

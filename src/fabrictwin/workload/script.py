@@ -53,7 +53,7 @@ class Script:
     keys: int = 0  # given out so far
 
     def compute(self, cost: Cost, part: Part) -> None:
-        if cost.kernels:
+        if cost.kernels or cost.ps:
             self.items.append(Compute(cost, part))
 
     def start(self, talk: Talk | None) -> int | None:
@@ -89,9 +89,18 @@ class Script:
                 item = Wait(item.key + shift)
             self.items.append(item)
 
+    def captured(self) -> Script:
+        """The same where the host issues all of it at once: a CUDA graph."""
+        items = [Compute(Cost(i.cost.ps), i.part) if isinstance(i, Compute) else i for i in self.items]
+        return Script(items, self.keys)
+
     def cost(self) -> Cost:
         """All compute."""
         return sum((item.cost for item in self.items if isinstance(item, Compute)), NOTHING)
+
+    def last_part(self) -> Part:
+        """Of its last compute."""
+        return next(item.part for item in reversed(self.items) if isinstance(item, Compute))
 
     def talks(self) -> list[Talk]:
         return [item.talk for item in self.items if isinstance(item, Start)]

@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from fabrictwin.workload.attention import AttentionBlock
 from fabrictwin.workload.feedforward import MlpBlock
 from fabrictwin.workload.job import Job
-from fabrictwin.workload.roofline import Roofline
+from fabrictwin.workload.roofline import Cost, Roofline
 from fabrictwin.workload.script import Script
 from fabrictwin.workload.transformer import Ends
 
@@ -43,6 +43,7 @@ class Segments:
             flash_flops_per_s=training.attention_throughput,
             flash_backward_flops_per_s=training.attention_backward_throughput,
             share=training.compute_share,
+            eager_share=training.eager_share,
         )
         self._attention = AttentionBlock(self.roof, job.shape)
         self._mlp = MlpBlock(self.roof, job.shape)
@@ -62,7 +63,17 @@ class Segments:
             backward.extend(self._every_second_product())
         backward.extend(self._mlp.backward(load))
         backward.extend(self._attention.backward(recompute_core=recompute == "selective"))
+        if load and self.job.shape.hide_experts:
+            self._pace(forward, 1 / 3)
+            self._pace(backward, 2 / 3)
         return forward, backward
+
+    def _pace(self, script: Script, share: float) -> None:
+        """A pass takes no less than its share of what the host does for a layer's experts."""
+        experts, shape = self.job.model.experts, self.job.shape
+        assert experts is not None
+        host_ps = share * shape.interleaved_ps * (experts.count // shape.ep)
+        script.compute(Cost(max(0.0, host_ps - script.cost().ps)), script.last_part())
 
     def _every_second_product(self) -> Script:
         """What PyTorch's selective checkpointing runs again: every second product, and all that is no product."""
@@ -87,7 +98,17 @@ class Segments:
 
     @cached_property
     def last(self) -> Segment:
-        return Segment(self.job.last_parameters(), 0, self._ends.output_forward(), self._ends.output_backward())
+        forward, backward = self._ends.output_forward(), self._ends.output_backward()
+        for _ in range(self.job.model.predictors):
+            joined, apart = self._ends.join_forward(), self._ends.join_backward()
+            layer = self._layer(self.job.load(self.job.model.layers - 1))
+            for script in (joined, layer[0], self._ends.output_forward()):
+                forward.extend(script)
+            again = Script()
+            for script in (self._ends.output_backward(), layer[1], apart, backward):
+                again.extend(script)
+            backward = again
+        return Segment(self.job.last_parameters(), self.job.last_experts(), forward, backward)
 
     def of(self, stage: int, chunk: int) -> list[Segment]:
         """A chunk of a stage, in order of forward."""

@@ -58,6 +58,7 @@ class Cached(Segments):
         self.key = (
             *(job.gpu, job.shape, training.precision, training.scaling, training.recompute),
             *(training.attention_throughput, training.attention_backward_throughput, training.compute_share),
+            training.eager_share,
             *(training.kernels, training.host),
         )
         self._kinds: dict[tuple[bool, float], Segment] = {}
@@ -83,7 +84,8 @@ class Cached(Segments):
 
     @cached_property
     def last(self) -> Segment:
-        return Segment(self.job.last_parameters(), 0, *self._ends_of("last", lambda: super(Cached, self).last))
+        scripts = self._ends_of("last", lambda: super(Cached, self).last)
+        return Segment(self.job.last_parameters(), self.job.last_experts(), *scripts)
 
     def _ends_of(self, name: str, make: Callable[[], Segment]) -> tuple[Script, Script]:
         key = (*self.key, name)

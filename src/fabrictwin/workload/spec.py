@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -67,6 +68,7 @@ class Overlap(Section):
     tensor: Literal["none", "gradients", "full"] = "none"
     pipeline: bool = True
     optimizer: bool = False  # each bucket's optimizer step as soon as its gradient is reduced
+    experts: bool = False  # exchanges of experts beside another micro-batch's compute
     collective_sms: Sms = 16  # NCCL: a channel takes one multiprocessor
     send_sms: Sms = 2
     tensor_sms: Sms = 0  # of tensor-parallel communication in pieces: copy engines
@@ -78,6 +80,7 @@ class Routing(Section):
     imbalance: Annotated[float, Field(ge=0, le=10)] = 0.0
     seed: Seed = 0
     capacity_factor: Annotated[float, Field(gt=0, le=100)] | None = None
+    dispatcher: Literal["all-to-all", "flex"] = "all-to-all"  # flex: DeepEP, HybridEP
 
 
 class HostSide(Section):
@@ -85,11 +88,14 @@ class HostSide(Section):
 
     launch: Duration = 5_000_000
     graphs: bool = False  # passes are captured in CUDA graphs
+    captured: tuple[Literal["attention", "router"], ...] = ()  # parts of a layer that are, where passes are not
     step: Duration = 0
-    # beside launches, forward in a layer with experts, and for each expert that a rank holds; backward twice that
+    # the device waits for it in a layer with experts, forward: beside that, for each expert that a rank holds
     # (calibrated on Megatron-Bridge, docs/validation.md)
-    routing: Duration = 1_170_000_000
-    expert: Duration = 103_000_000
+    routing: Duration = 1_260_000_000
+    expert: Duration = 112_000_000
+    # with overlap.experts, what it does for each expert of a layer: a third forward, the rest backward
+    interleaved: Duration = 960_000_000
 
 
 class Offload(Section):
@@ -97,6 +103,9 @@ class Offload(Section):
 
     optimizer: bool = False
     memory_rate: Rate | None = None  # what a host's processors stream, shared by its GPUs
+
+
+Module = Literal["norms", "expert-activations", "latent-up"]
 
 
 class Training(Section):
@@ -112,15 +121,21 @@ class Training(Section):
     scaling: Literal["delayed", "current", "block"] = "delayed"  # of fp8
     gradient_precision: Literal["fp32", "same"] = "fp32"
     recompute: Literal["none", "selective", "operations", "full"] = "none"
+    # beside that: norms, activations of experts, the up-projections of latent attention
+    recompute_modules: tuple[Module, ...] = ()
     attention: Literal["flash", "materialised"] = "flash"
     # of flash attention at 8,192 tokens, causal half counted, where the catalog's is not it: forward, backward
     attention_throughput: Flops | None = None
     attention_backward_throughput: Flops | None = None
     # of the throughput that kernels reach by themselves, what they reach in the steps of this framework
     compute_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    # of the memory's rate, what PyTorch's own kernels over mixed types or strides reach (calibrated)
+    eager_share: Annotated[float, Field(gt=0, le=1)] = 0.44
     kernels: Literal["fused", "eager"] = (
         "fused"  # norms, activations and rotary positions: one kernel, or PyTorch's
     )
+    # modules that predict a token further each, behind the last layer (DeepSeek-V3)
+    prediction_layers: Annotated[int, Field(strict=True, ge=0, le=16)] = 0
     pad_vocabulary: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] = 128
     scatter_gather: bool = True
     sequence_parallel: bool = False  # what is between tensor-parallel blocks is divided over tp ranks
@@ -141,7 +156,7 @@ class Training(Section):
         if isinstance(data.get("sharding"), str):
             data["sharding"] = {"strategy": data["sharding"]}
         if isinstance(data.get("overlap"), bool):
-            data["overlap"] = _all_overlap(data) if data["overlap"] else {"pipeline": False}
+            data["overlap"] = all_overlap(data) if data["overlap"] else {"pipeline": False}
         return data
 
     @field_validator("model")
@@ -160,6 +175,9 @@ class Training(Section):
 
     def read_model(self, folder: Path) -> Model:
         """The model that `model` names (relative to `folder`) or spells out. Raises ConfigError."""
+        return replace(self._read(folder), predictors=self.prediction_layers)
+
+    def _read(self, folder: Path) -> Model:
         if isinstance(self.model, str):
             return load_model(folder / self.model)
         try:
@@ -169,7 +187,7 @@ class Training(Section):
             raise ConfigError(error.message, key=key) from None
 
 
-def _all_overlap(data: dict[str, Any]) -> dict[str, Any]:
+def all_overlap(data: dict[str, Any]) -> dict[str, Any]:
     """What training frameworks overlap where they are told to, as far as the layout has it."""
     parallel, sharding = data.get("parallel"), data.get("sharding")
     tp = parallel.get("tp", 1) if isinstance(parallel, dict) else 1

@@ -54,8 +54,13 @@ class Shape:
     tensor_sms: int = 0  # of communication in pieces
     capacity_factor: float | None = None
     eager: bool = False
+    hide_experts: bool = False  # exchanges of experts run beside another micro-batch's compute
+    dispatcher: Literal["all-to-all", "flex"] = "all-to-all"
+    recompute_modules: tuple[str, ...] = ()
+    captured: tuple[str, ...] = ()  # parts of a layer that the host issues at once
     routing_ps: int = 0  # of the host, forward in a layer with experts
     expert_ps: int = 0  # and for each expert
+    interleaved_ps: int = 0  # of the host for each expert, where two micro-batches alternate
 
     @property
     def tokens(self) -> int:
@@ -100,6 +105,10 @@ class Sublayer:
         if self.model.dropout:
             return self.roof.stream((3 * e + 1) * elements), joined + self.roof.stream((2 * e + 1) * elements)
         return joined, joined
+
+    def issued_once(self, part: str, cost: Cost) -> Cost:
+        """The kernels of a captured part cost the host nothing."""
+        return Cost(cost.ps, 0) if part in self.shape.captured else cost
 
     def norm(self) -> tuple[Cost, Cost]:
         elements = self.shape.local * self.model.hidden
@@ -267,6 +276,26 @@ class Ends(Sublayer):
         script.compute(self.norm()[0], "forward")
         script.talk(self._gather())
         script.compute(self._logits()[0] + self.roof.stream((e + 2 * FLOAT_BYTES) * scores), "forward")
+        return script
+
+    def join_forward(self) -> Script:
+        """A predictor's input: the next tokens' embedding and what the layers gave, normed, put side by side."""
+        script, e = self.embedding_forward(), self.roof.element_bytes
+        script.compute(self.norm()[0] * 2, "forward")
+        script.compute(self.roof.stream(4 * e * self.shape.local * self.model.hidden), "forward")
+        linear = self.model.join_linear()
+        self.enter(script, linear, linear.inner, "forward")
+        script.talk(self.tensor("reduce_scatter", self.model.hidden))
+        return script
+
+    def join_backward(self) -> Script:
+        script, e = Script(), self.roof.element_bytes
+        linear = self.model.join_linear()
+        script.talk(self.tensor("all_gather", self.model.hidden))
+        self.enter_backward(script, linear, linear.inner)
+        script.compute(self.roof.stream(4 * e * self.shape.local * self.model.hidden), "backward")
+        script.compute(self.norm()[1] * 2, "backward")
+        script.extend(self.embedding_backward())
         return script
 
     def output_backward(self) -> Script:
