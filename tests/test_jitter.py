@@ -15,7 +15,7 @@ from fabrictwin.cluster.spec import load_spec
 from fabrictwin.errors import ConfigError
 from fabrictwin.run.execute import predict
 from fabrictwin.study.distributions import Amount, expm1, log, normal_above, tail_of_greatest
-from fabrictwin.study.jitter import slowest_of, study
+from fabrictwin.study.jitter import Sampler, slowest_of, study
 from fabrictwin.study.page import Axis, Series, lines, table
 from fabrictwin.study.replay import Unit
 from fabrictwin.study.sources import Jitter
@@ -111,7 +111,7 @@ def test_a_step_under_noise_is_what_a_plain_walk_makes_of_the_same_durations(cle
     ops, trace = clean.program.operations, clean.trace
     took = trace.end_op_ps - trace.start_ps
     end = np.zeros(len(ops), np.int64)
-    for i in unit.order.tolist():
+    for i in unit.order[unit.order < len(ops)].tolist():
         start = max((int(end[p]) for p in ops.after[ops.after_start[i] : ops.after_start[i + 1]]), default=0)
         end[i] = start + (int(np.rint(took[i] * 1.5)) if unit.actor[i] >= 0 else int(took[i]))
     assert found.tolist() == [int(end.max())] * 3
@@ -121,6 +121,26 @@ def test_everyone_late_by_the_same_is_late_by_that(clean):
     unit = Unit(clean, 4, 4)
     late = Jitter.model_validate({"late": {"chance": 1.0, "mean": "3 ms", "distribution": "fixed"}})
     assert unit.sample(late, 2, 1).tolist() == [clean.trace.end_ps + 3 * 10**9] * 2
+
+
+def test_lateness_holds_up_a_step_that_begins_with_communication(tmp_path):
+    """Sharded parameters are gathered before anything is computed."""
+    path = tmp_path / "s.yaml"
+    path.write_text(SPEC.format(more="").replace("    sequence: 1024", "    sequence: 1024\n    sharding: fsdp"))
+    found = predict(load_spec(path))
+    late = Jitter.model_validate({"late": {"chance": 1.0, "mean": "3 ms", "distribution": "fixed"}})
+    layout = Sampler(load_spec(path), lambda _stage: None).job.layout
+    unit = Unit(found, layout.units, layout.positions)
+    assert unit.sample(Jitter(), 2, 1).tolist() == [found.trace.end_ps] * 2
+    assert unit.sample(late, 2, 1).tolist() == [found.trace.end_ps + 3 * 10**9] * 2
+
+
+def test_drift_moves_all_steps_alike_and_no_more_on_more_gpus(tmp_path):
+    found = study(spec(tmp_path, "jitter: {drift: {share: 0.01}}\n"), steps=2000, levels=[1])
+    for row in found.by_size:
+        assert row.steps.p95 / row.steps.p50 == pytest.approx(1.009, abs=0.0005)
+    assert found.times.max() <= 1.01 * found.clean_ps
+    assert found.times.min() >= 0.99 * found.clean_ps
 
 
 def test_slower_communication_costs_at_most_its_share_and_no_less_than_what_is_exposed(clean):

@@ -67,24 +67,32 @@ def jitter(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
 ) -> None:
-    """Published spreads of step times beside the twin's, noise set at one scale; straggler statistics."""
+    """Published spreads of step times beside the twin's, noise set at one scale; stragglers by cause."""
     import json
 
     from fabrictwin.errors import ConfigError
     from fabrictwin.run.progress import Progress
-    from fabrictwin.study import published
+    from fabrictwin.study import published, stragglers
     from fabrictwin.validation.data import find_data, read_data
 
     measurements = read_data(find_data(data))
-    stragglers = published.read_stragglers(measurements.folder)
+    statistics = stragglers.read_statistics(measurements.folder)
     with Progress() as progress:
         found = published.beside(measurements, progress.stage, samples=samples, match=match)
+        causes = [] if match else stragglers.causes(statistics, progress.stage)
     if not found:
         raise ConfigError(f"got {match!r}, expected part of a row's hardware or name", key="--match")
     if as_json:
-        typer.echo(json.dumps(published.as_data(found, stragglers), indent=2))
+        whole = {
+            "schema": 2,
+            "steps": published.as_data(found),
+            "stragglers": stragglers.as_data(statistics, causes),
+        }
+        typer.echo(json.dumps(whole, indent=2))
     else:
-        typer.echo(published.as_text(found, stragglers), nl=False)
+        typer.echo(published.as_text(found), nl=False)
+        if causes:
+            typer.echo("\n" + stragglers.as_text(statistics, causes), nl=False)
 
 
 @app.command()

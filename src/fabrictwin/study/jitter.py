@@ -23,7 +23,7 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.run.execute import Prepared, make_twin, predict
 from fabrictwin.run.result import RunResult
 from fabrictwin.study.replay import Unit
-from fabrictwin.study.sources import ASSUMED, Jitter
+from fabrictwin.study.sources import ASSUMED, SOURCES, Jitter
 from fabrictwin.twin.twin import Twin
 from fabrictwin.units import PS_PER_S, Raw
 from fabrictwin.workload.disturb import uniform
@@ -182,6 +182,9 @@ class Sampler:
     def steps(self, jitter: Jitter, unit: I64, units: int, steps: int, seed: int, link_ps: int) -> I64:
         """[steps] times of steps of so many units."""
         times = slowest_of(unit, units, steps, seed)
+        if jitter.drift is not None:
+            strays = 1.0 + jitter.drift.share * (2.0 * uniform(seed ^ 0x17, np.arange(steps)) - 1.0)
+            times = np.rint(times * strays).astype(np.int64)
         if jitter.link is not None and link_ps:
             hit = uniform(seed ^ 0x11, np.arange(steps)) < jitter.link.chance
             times = times + np.where(hit, link_ps, 0)
@@ -202,7 +205,7 @@ def study(
     """
     jitter = ASSUMED if spec.jitter is None else spec.validate_section("jitter", Jitter)
     if not jitter.names():
-        raise spec.error("jitter", "got no source, expected one of compute, clocks, network, late, slow, link")
+        raise spec.error("jitter", f"got no source, expected one of {', '.join(SOURCES)}")
     seed = spec.run.seed if jitter.seed is None else jitter.seed
     sampler = Sampler(spec, stage)
     unit, clean = sampler.unit, sampler.clean.trace.end_ps

@@ -13,6 +13,7 @@ MEANING = {
     "compute": "interruptions of compute",
     "clocks": "unequal GPUs",
     "network": "uneven communication",
+    "drift": "drift of all GPUs alike",
     "late": "GPUs that begin late",
     "slow": "slow GPUs",
     "link": "a broken link",

@@ -46,11 +46,17 @@ class Unit:
         operations, trace = result.program.operations, result.trace
         self.units = units
         self.program = result.program
-        self.base: I64 = (trace.end_op_ps - trace.start_ps).astype(np.int64)
+        actors = len(result.program.actors)
+        # behind the program's operations one a stage, of no time: what it begins with, computing or talking, waits
+        # for it, so that a stage that is late holds up both
+        took = trace.end_op_ps - trace.start_ps
+        self.base: I64 = np.concatenate([took, np.zeros(actors, np.int64)]).astype(np.int64)
         self.end_ps = trace.end_ps
         self._host_of_rank = result.fabric.node_host[result.rank_node]
         compute = operations.kind == OpKind.COMPUTE
-        self.actor: I32 = np.where(compute, operations.actor, NONE).astype(np.int32)
+        own = np.where(compute, operations.actor, NONE)
+        self.actor: I32 = np.concatenate([own, np.arange(actors)]).astype(np.int32)
+        self.after_start, self.after = self._with_beginnings()
         # the most ranks that an actor has in any unit
         self.ranks: I64 = np.array(
             [int(np.bincount((actor.ranks // positions) % units).max()) for actor in result.program.actors]
@@ -75,35 +81,46 @@ class Unit:
     def order(self) -> I64:
         from fabrictwin.kernel.replay import topological
 
-        ops = self.program.operations
-        order = np.empty(len(ops), np.int64)
-        if topological(ops.after_start, ops.after, order) != len(ops):
+        order = np.empty(len(self.base), np.int64)
+        if topological(self.after_start, self.after, order) != len(order):
             raise InvariantError(f"the operations of {self.program.name} wait for each other in a circle")
         return order
 
     @cached_property
     def waits(self) -> tuple[I64, I32]:
         """What each operation waits for, [operations + 1] and by place in `order`."""
-        ops, order = self.program.operations, self.order
+        order = self.order
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
-        count = np.diff(ops.after_start)[order]
+        count = np.diff(self.after_start)[order]
         start = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
-        source = np.repeat(ops.after_start[:-1][order] - start[:-1], count) + np.arange(start[-1])
-        return start, place[ops.after[source]]
+        source = np.repeat(self.after_start[:-1][order] - start[:-1], count) + np.arange(start[-1])
+        return start, place[self.after[source]]
 
     @cached_property
     def first(self) -> npt.NDArray[np.bool_]:
-        """[operations] computes of an actor that wait for nothing of its own."""
-        first = np.zeros(len(self.program.operations), bool)
-        for rows in first_operations(self.program, np.arange(len(self.program.actors))):
-            first[rows] = True
+        """[operations] those that lateness holds up: each stage's beginning."""
+        first = np.zeros(len(self.base), bool)
+        first[len(self.program.operations) :] = True
         return first
+
+    def _with_beginnings(self) -> tuple[I32, I32]:
+        """What each operation waits for, its stages' beginnings included."""
+        ops, actors = self.program.operations, len(self.program.actors)
+        n = len(ops)
+        firsts = first_operations(self.program, np.arange(actors))
+        row = np.concatenate([np.repeat(np.arange(n), np.diff(ops.after_start)), *firsts])
+        behind = np.repeat(n + np.arange(actors), [len(rows) for rows in firsts])
+        before = np.concatenate([ops.after, behind])
+        order = np.argsort(row, kind="stable")
+        count = np.bincount(row.astype(np.int64), minlength=n + actors)
+        start = np.concatenate([[0], np.cumsum(count)]).astype(ops.after_start.dtype)
+        return start, before[order].astype(ops.after.dtype)
 
     def tables(self, jitter: Jitter) -> Tables:
         """Interruptions by (duration, ranks), network noise by the number of groups that talk at once."""
         ops = self.program.operations
-        table = np.full(len(ops), NONE, np.int32)
+        table = np.full(len(self.base), NONE, np.int32)
         parts: list[tuple[F64, F64]] = []
         relative: list[bool] = []
         if jitter.compute is not None:

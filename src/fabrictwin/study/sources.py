@@ -4,6 +4,7 @@ compute   interruptions of compute, on every GPU: the operating system, other pr
 clocks    how unequal GPUs are, afresh in every step: a Gaussian share of their compute time
 network   what communication takes longer: congestion from others, adaptive routing, retransmissions; a share
           of its time, exponential or drawn from measured factors
+drift     all GPUs alike, slowly, over a run: clocks and power follow what the model's numbers become
 late      GPUs that begin a step late
 slow      GPUs that are slow for a whole step
 link      a link of the job that is slow, or goes down for a time
@@ -23,10 +24,19 @@ Chance = Annotated[float, Field(gt=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=10)]
 
 
+SOURCES = ("compute", "clocks", "network", "drift", "late", "slow", "link")
+
+
 class Clocks(Model):
     """Standard deviation of a GPU's compute time, as a share of it."""
 
     deviation: Share
+
+
+class Drift(Model):
+    """How far a step's time strays over a run, either way, as a share of it; any place of the way is as likely."""
+
+    share: Annotated[float, Field(gt=0, lt=1)]
 
 
 Factor = Annotated[float, Field(ge=0.5, le=1000)]
@@ -91,6 +101,7 @@ class Jitter(Model):
     compute: Noise | None = None
     clocks: Clocks | None = None
     network: Network | None = None
+    drift: Drift | None = None
     late: Late | None = None
     slow: Slow | None = None
     link: Link | None = None
@@ -98,8 +109,7 @@ class Jitter(Model):
 
     def names(self) -> tuple[str, ...]:
         """Those that are there, in the order above."""
-        known = ("compute", "clocks", "network", "late", "slow", "link")
-        return tuple(name for name in known if getattr(self, name) is not None)
+        return tuple(name for name in SOURCES if getattr(self, name) is not None)
 
     def without(self, name: str) -> Jitter:
         return self.model_copy(update={name: None})
@@ -124,6 +134,8 @@ class Jitter(Model):
             update["network"] = self.network.model_copy(
                 update={"mean": mean_share, "factors": more, "exchange": exchange}
             )
+        if self.drift is not None:
+            update["drift"] = Drift.model_construct(share=min(self.drift.share * level, 0.99))
         if self.late is not None:
             update["late"] = self.late.model_copy(update={"mean": round(self.late.mean * level)})
         if self.slow is not None:
