@@ -7,6 +7,7 @@ import re
 import pytest
 from verbs_ends import ALL, End
 
+from fabrictwin import catalog
 from fabrictwin.cli import main
 from fabrictwin.verbs import connect, face, place, roce_mode
 from fabrictwin.verbs.engine.adapter import ROCE_V1, ROCE_V2
@@ -31,6 +32,21 @@ def infiniband(tmp_path):
 def printed(capsys, *arguments):
     assert main([str(a) for a in arguments]) == 0
     return capsys.readouterr().out
+
+
+def test_ibv_devinfo_with_v_shows_limits_and_gids(ethernet, infiniband, capsys):
+    told = printed(capsys, "ibv_devinfo", ethernet, "-d", "mlx5_0", "-v")
+    short = printed(capsys, "ibv_devinfo", ethernet, "-d", "mlx5_0")
+    assert set(short.splitlines()) < set(told.splitlines())
+    known = catalog.verbs_device("mlx5")
+    assert f"\tmax_qp:\t\t\t\t{known.max_qp.value}\n" in told
+    assert f"\tmax_qp_init_rd_atom:\t\t{catalog.nic('connectx-7').max_outstanding_reads.value}\n" in told
+    assert re.search(r"\tGID\[  3\]:\t\t::ffff:10\.0\.0\.1, RoCE v2", told)
+    # every value of a column begins at the same tab stop
+    limits = [line for line in told.expandtabs(8).splitlines() if line.startswith(" " * 8 + "max_")]
+    assert {len(line) - len(line.split(":")[1].lstrip()) for line in limits} == {40}
+    names = printed(capsys, "ibv_devinfo", infiniband, "--host", "host-1", "-l")
+    assert names.startswith("8 HCAs found:\n\tmlx5_0\n")
 
 
 def test_ibv_devinfo_and_ibstat_agree_on_an_infiniband_port(infiniband, capsys):

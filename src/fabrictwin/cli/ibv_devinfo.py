@@ -14,8 +14,11 @@ def ibv_devinfo(
     cluster: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
     host: str | None = typer.Option(None, metavar="NAME", help="Whose devices; otherwise the first host's."),
     device: str | None = typer.Option(None, "--device", "-d", metavar="NAME", help="One device, such as mlx5_0."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Limits and GIDs too."),
+    names: bool = typer.Option(False, "--list", "-l", help="Names alone."),
 ) -> None:
     """RDMA devices of a host, as ibv_devinfo prints them."""
     from fabrictwin.verbs import face
 
-    typer.echo(face.ibv_devinfo(face.pick(face.open_world(cluster), host, device)))
+    found = face.pick(face.open_world(cluster), host, device)
+    typer.echo(face.short_list(found) if names else face.ibv_devinfo(found, verbose=verbose))

@@ -11,9 +11,9 @@ from pathlib import Path
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.subnet.wire.speeds import link_of
 from fabrictwin.verbs import roce_mode
-from fabrictwin.verbs.abi.device import ibv_port_state
-from fabrictwin.verbs.capabilities import device_attributes, firmware, part_id, port_attributes
-from fabrictwin.verbs.device_attributes import guid_format, translate_link_layer, translate_mtu
+from fabrictwin.verbs.capabilities import firmware, part_id, port_attributes
+from fabrictwin.verbs.device_attributes import translate_link_layer
+from fabrictwin.verbs.devinfo import devinfo, short_list
 from fabrictwin.verbs.engine.adapter import ROCE_V1, ROCE_V2, Adapter
 from fabrictwin.verbs.engine.world import World
 from fabrictwin.verbs.utils import gid_text
@@ -56,35 +56,8 @@ def _netdev(adapter: Adapter) -> str:
     return f"{'eth' if adapter.ethernet else 'ib'}{index}"
 
 
-def ibv_devinfo(adapters: Sequence[Adapter]) -> str:
-    return "\n".join(_devinfo(adapter) for adapter in adapters)
-
-
-def _devinfo(adapter: Adapter) -> str:
-    device, port = device_attributes(adapter), port_attributes(adapter)
-    state = ibv_port_state(port.state)
-    return "\n".join(
-        (
-            f"hca_id:\t{adapter.name}",
-            "\ttransport:\t\t\tInfiniBand (0)",
-            f"\tfw_ver:\t\t\t\t{device.fw_version}",
-            f"\tnode_guid:\t\t\t{guid_format(device.node_guid)}",
-            f"\tsys_image_guid:\t\t\t{guid_format(device.sys_image_guid)}",
-            f"\tvendor_id:\t\t\t0x{device.vendor_id:04x}",
-            f"\tvendor_part_id:\t\t\t{device.vendor_part_id}",
-            f"\thw_ver:\t\t\t\t0x{device.hw_ver:X}",
-            f"\tphys_port_cnt:\t\t\t{device.phys_port_cnt}",
-            "\t\tport:\t1",
-            f"\t\t\tstate:\t\t\t{state.name.removeprefix('IBV_')} ({state.value})",
-            f"\t\t\tmax_mtu:\t\t{translate_mtu(port.max_mtu)}",
-            f"\t\t\tactive_mtu:\t\t{translate_mtu(port.active_mtu)}",
-            f"\t\t\tsm_lid:\t\t\t{port.sm_lid}",
-            f"\t\t\tport_lid:\t\t{port.lid}",
-            f"\t\t\tport_lmc:\t\t0x{port.lmc:02x}",
-            f"\t\t\tlink_layer:\t\t{translate_link_layer(port.link_layer)}",
-            "",
-        )
-    )
+def ibv_devinfo(adapters: Sequence[Adapter], *, verbose: bool = False) -> str:
+    return "\n".join(devinfo(adapter, verbose=verbose) for adapter in adapters)
 
 
 def ibstat(adapters: Sequence[Adapter]) -> str:
@@ -187,5 +160,6 @@ __all__ = [
     "ibv_devinfo",
     "open_world",
     "pick",
+    "short_list",
     "show_gids",
 ]
