@@ -241,9 +241,9 @@ def test_the_search_finds_what_trying_everything_finds():
     result = found.run(silent, keep=5)
     everything = []
     for section in found._sections():
-        fitting = found._recomputed(section)
-        if fitting is not None and fitting[0]:
-            everything.append(Closed(fitting[2], found.prices).estimate().step_ps)
+        fitting = found._held(section)
+        if fitting is not None and fitting.job is not None:
+            everything.append(Closed(fitting.job, found.prices).estimate().step_ps)
     everything.sort()
     assert [c.estimate.step_ps for c in result.candidates] == everything[:5]
     assert len(everything) + result.too_large == result.considered > 50

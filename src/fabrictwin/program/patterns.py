@@ -35,6 +35,7 @@ Left out: slices within a step (NCCL forwards the first half of a ring step befo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,21 @@ TREES = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_REDUCE, Pattern.TREE_BROADCAST)
 PATS = (Pattern.PAT_ALL_GATHER, Pattern.PAT_REDUCE_SCATTER)
 UPWARDS = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_REDUCE)
 DOWNWARDS = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_BROADCAST)
+
+
+@cache
+def _table(kinds: tuple[int, ...]) -> Bool:
+    found = np.zeros(1 << 7, bool)
+    found[list(kinds)] = True
+    return found
+
+
+def among(column: I8, kinds: tuple[int, ...]) -> Bool:
+    """Which patterns, or seats, are of some kinds."""
+    found: Bool = _table(kinds)[column]
+    return found
+
+
 _NONE_WAIT: tuple[I64, I64] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -159,16 +175,16 @@ def edges(channels: Channels) -> Edges:
     hop = np.where(pattern == Pattern.SHIFT, channels.shift[seats.channel], 1)
     target = seats.row(seats.position + hop)
     line = (pattern == Pattern.MESSAGE) | (pattern == Pattern.CHAIN_BROADCAST)
-    other = np.isin(pattern, (*TREES, *PATS))
+    other = among(pattern, (*TREES, *PATS))
     sends = (target != rows) & ~(line & (seats.position == seats.n - 1)) & ~other
 
     below = channels.parent != NONE
-    up = np.flatnonzero(below & np.isin(pattern, UPWARDS))
-    down = np.flatnonzero(below & np.isin(pattern, DOWNWARDS))
+    up = np.flatnonzero(below & among(pattern, UPWARDS))
+    down = np.flatnonzero(below & among(pattern, DOWNWARDS))
     over, under = seats.first[up] + channels.parent[up], seats.first[down] + channels.parent[down]
     sources, targets = [rows[sends], up, under], [target[sends], over, down]
     sizes = [size[sends], payload[up], payload[down]]
-    for c in np.flatnonzero(np.isin(channels.pattern, PATS)):
+    for c in np.flatnonzero(among(channels.pattern, PATS)):
         for part, found in zip((sources, targets, sizes), _pat_edges(channels, int(c)), strict=True):
             part.append(found)
     source, target, size = np.concatenate(sources), np.concatenate(targets), np.concatenate(sizes)
@@ -244,13 +260,13 @@ def path_sum(parent_row: I64, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def parent_rows(channels: Channels) -> I64:
     """[R] the row of each seat's parent in its tree, NONE for roots and for what is in no tree."""
     seats = _seats(channels)
-    in_tree = np.isin(channels.pattern, TREES)[seats.channel]
+    in_tree = among(channels.pattern, TREES)[seats.channel]
     return np.where(in_tree & (channels.parent != NONE), seats.first + channels.parent, NONE)
 
 
 def hubs(channels: Channels) -> Bool:
     """[R] seats that pass a chunk on while it comes in."""
-    found: Bool = np.isin(channels.seats, HUBS)
+    found: Bool = among(channels.seats, HUBS)
     return found
 
 
@@ -260,7 +276,7 @@ def tree_path(channels: Channels, up: npt.NDArray[Any], down: npt.NDArray[Any]) 
     channel = _seats(channels).channel
     above = parent_rows(channels)
     kind = channels.pattern[channel]
-    weight = np.where(np.isin(kind, UPWARDS), up, 0) + np.where(np.isin(kind, DOWNWARDS), down, 0)
+    weight = np.where(among(kind, UPWARDS), up, 0) + np.where(among(kind, DOWNWARDS), down, 0)
     result = np.zeros(len(channels), weight.dtype)
     np.maximum.at(result, channel, path_sum(above, weight))
     return result
@@ -275,7 +291,7 @@ def rounds(channels: Channels) -> I64:
             (pattern == Pattern.RING_ALL_REDUCE),
             (pattern == Pattern.RING_ALL_GATHER) | (pattern == Pattern.RING_REDUCE_SCATTER),
             (pattern == Pattern.CHAIN_BROADCAST),
-            np.isin(pattern, PATS),
+            among(pattern, PATS),
         ],
         [2 * (n - 1), n - 1, n - 1, np.ceil(np.log2(np.maximum(n, 1))).astype(np.int64)],
         default=1,
@@ -288,7 +304,7 @@ def fill(channels: Channels) -> tuple[I32, I64]:
     """(hops, fill_bytes), both [C]: a channel takes `hops * latency + (edge bytes + fill_bytes) / rate`."""
     pattern = channels.pattern
     ways, stores = np.zeros(len(channels), np.int64), np.zeros(len(channels), np.int64)
-    is_tree = np.isin(pattern, TREES)
+    is_tree = among(pattern, TREES)
     if is_tree.any():
         one = np.ones(len(channels.ranks), np.int64)
         ways = tree_path(channels, one, one)
@@ -464,7 +480,7 @@ def _tree_sends(channels: Channels, c: int, pattern: Pattern) -> Sends:
         (up_place[inner], np.tile(up_place[root_children], len(first)), down_place[parent[later]])
     )
     # what a hub hands to a rank's buffer is the whole sum, that rank's own part in it
-    whole = np.isin(seat[up], HUBS) & (seat[parent[up]] == Seat.RANK)
+    whole = among(seat[up], HUBS) & (seat[parent[up]] == Seat.RANK)
 
     each = len(up) + len(down)
     k = np.repeat(np.arange(chunks), each)

@@ -91,7 +91,7 @@ class QueuePairs:
 def message_bytes(channels: Channels) -> I64:
     """[C] bytes of one message on the wire: a chunk, or a ring's shard where that is smaller."""
     ranks = np.maximum(np.diff(channels.rank_start), 1)
-    ring = np.isin(channels.pattern, patterns.RINGS)
+    ring = patterns.among(channels.pattern, patterns.RINGS)
     step = np.where(ring, -(-channels.payload_bytes // ranks), channels.payload_bytes)
     message: I64 = np.maximum(np.minimum(step, patterns.chunk_sizes(channels)), 1)
     return message

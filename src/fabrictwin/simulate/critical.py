@@ -48,10 +48,10 @@ _SINGLE = (Pattern.MESSAGE, Pattern.SHIFT)  # every edge for itself: a ring of o
 def pieces(channels: Channels) -> I64:
     """[C] bytes of one piece: a ring's shard, a chain's or tree's chunk, else everything."""
     ranks = np.maximum(np.diff(channels.rank_start), 1)
-    ring = np.isin(channels.pattern, (*patterns.RINGS, *patterns.PATS))
+    ring = patterns.among(channels.pattern, (*patterns.RINGS, *patterns.PATS))
     shard = -(-channels.payload_bytes // ranks)
     chunk = np.minimum(patterns.chunk_sizes(channels), channels.payload_bytes)
-    whole = np.isin(channels.pattern, _SINGLE)
+    whole = patterns.among(channels.pattern, _SINGLE)
     size: I64 = np.where(ring, shard, np.where(whole, channels.payload_bytes, chunk))
     return size
 
@@ -107,13 +107,13 @@ def packet_tail_ps(found: EndToEnd, fabric: Fabric, piece: I64, rate: F64) -> I6
     of = edge[first]
     bytes_ = np.where(inside[keep][first], np.rint(piece[of] * found.share[keep][first]), piece[of])
 
-    network = np.isin(fabric.port_kind, NETWORK)
-    wire_bps = np.where(network, fabric.port_rate_bps, fabric.port_payload_bps)[port]
-    header = np.where(network[port], packet_overhead(fabric.technology), 0)
+    network = np.isin(fabric.port_kind[port], NETWORK)
+    wire_bps = np.where(network, fabric.port_rate_bps[port], fabric.port_payload_bps[port])
+    header = np.where(network, packet_overhead(fabric.technology), 0)
     with np.errstate(divide="ignore"):
         byte_ps = 8.0 * PS_PER_S / wire_bps
     stored = np.zeros(len(keep), bool)
-    arrives = (fabric.node_kind[fabric.port_node[port[1:]]] == NodeKind.NIC) & network[port[:-1]]
+    arrives = (fabric.node_kind[fabric.port_node[port[1:]]] == NodeKind.NIC) & network[:-1]
     stored[1:] = arrives | (wire_bps[1:] > wire_bps[:-1])
 
     mtu = fabric.mtu_bytes
@@ -183,8 +183,8 @@ class Critical:
         with np.errstate(divide="ignore"):
             own = 1.0 / edge_rate
         chain = channels.pattern == Pattern.CHAIN_BROADCAST
-        tree = np.isin(channels.pattern, patterns.TREES)
-        pat = np.isin(channels.pattern, patterns.PATS)
+        tree = patterns.among(channels.pattern, patterns.TREES)
+        pat = patterns.among(channels.pattern, patterns.PATS)
         steps = patterns.rounds(channels)
         latency: F64 = np.zeros(count)
         serial: F64 = np.zeros(count)
@@ -195,7 +195,7 @@ class Critical:
         if tree.any():
             on_trees = _tree_ways(channels, edges, edge_ps, own)
             latency[tree], serial[tree] = on_trees[0][tree], on_trees[1][tree]
-        ring = np.isin(channels.pattern, patterns.RINGS)
+        ring = patterns.among(channels.pattern, patterns.RINGS)
         return cls(
             start,
             edges.channel.astype(np.int64),
@@ -243,7 +243,7 @@ def beyond_drain(channels: Channels, edges: patterns.Edges, edge_ps: I64, edge_r
 def _tree_ways(channels: Channels, edges: patterns.Edges, edge_ps: I64, own: F64) -> tuple[F64, F64]:
     """([C] latency, [C] serialization) of each tree's longest way up to the root and down again."""
     rises = _rises(channels, edges)
-    tree = np.isin(channels.pattern, patterns.TREES)[edges.channel]
+    tree = patterns.among(channels.pattern, patterns.TREES)[edges.channel]
     stored = np.where(patterns.hubs(channels)[edges.source_row], 0.0, own)
     weights = np.zeros((2, 2, len(channels.ranks)))  # latency and serialization, up and down
     for way, lower, mine in ((0, edges.source_row, tree & rises), (1, edges.target_row, tree & ~rises)):

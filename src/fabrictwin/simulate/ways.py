@@ -18,7 +18,7 @@ from fabrictwin import catalog
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.paths import EndToEnd, Entropy, PathFinder, ranges
-from fabrictwin.program.patterns import Edges
+from fabrictwin.program.patterns import Edges, among
 from fabrictwin.program.program import Connections, Seat
 
 F64 = np.ndarray
@@ -85,7 +85,7 @@ def travellers(edges: Edges, how: Connections | None, rank_node: I32) -> Travell
     """Edges of one communication with the nodes that they start and end at."""
 
     def node(of: I32, seat: np.ndarray) -> I32:
-        memory = np.isin(seat, (Seat.RANK, Seat.RELAY))
+        memory = among(seat, (Seat.RANK, Seat.RELAY))
         return np.where(
             memory, rank_node[np.where(memory, of, 0)], np.where(seat == Seat.SWITCH, of, NONE)
         ).astype(np.int32)

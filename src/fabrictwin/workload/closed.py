@@ -194,6 +194,7 @@ class Closed(Lowering):
         units = self.cells.units[0]
         self.stages = [[Stage(s, units, 0, [0], [1.0]) for s in range(self.layout.pp)]]
         self._gate_times: list[float] = []
+        self.kinds: list[Pass] = []
         self._clock: _Clock | None = None
         self.prices = prices
         inside = int(np.bincount(job.host_of_rank - job.host_of_rank.min()).max())
@@ -227,7 +228,7 @@ class Closed(Lowering):
     def _timed(
         self, stage: Stage, kind: Pass, segments: list[Segment], *, mark: bool, gates: list[I64] | None = None
     ) -> Passed:
-        found = self._write(
+        found = self._written(
             stage, kind, segments, self._scripts(segments, kind), 1.0, gates=gates or [], mark=mark
         )
         _, took, marks = cast(tuple[Block, float, list[float]], found)
@@ -328,6 +329,8 @@ class Closed(Lowering):
 
     def _time_passes(self) -> None:
         """What passes take: [3, S, C] usually, of that compute, and the last micro-batch's more than usual."""
+        if self.kinds:
+            return  # for the bound
         pp, chunks = self.layout.pp, self.job.chunks
         self.took, self.computed, self.extra = (np.zeros((3, pp, chunks)) for _ in range(3))
         self.kinds = [Pass.FORWARD, Pass.BACKWARD, *([Pass.WEIGHT] if self.split else [])]

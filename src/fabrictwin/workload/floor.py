@@ -18,7 +18,7 @@ import numpy.typing as npt
 from fabrictwin.units import PS_PER_S
 from fabrictwin.workload.job import Job
 from fabrictwin.workload.script import Script, Start, Talk, Wait
-from fabrictwin.workload.shortcuts import Cached
+from fabrictwin.workload.shortcuts import Cached, key_of
 
 F64 = npt.NDArray[np.float64]
 _STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
@@ -55,10 +55,10 @@ def _passes(job: Job, pair: tuple[Script, Script], launch_ps: int) -> _Passes:
 
 def _costs(job: Job) -> tuple[_Passes, ...]:
     """Of (a dense layer, one with experts at even load, the first end, the last end)."""
-    segments = Cached(job)
     host = job.training.host
-    key = (*segments.key, job.inside_bps)
+    key = (*key_of(job), job.inside_bps)
     if key not in _KNOWN:
+        segments = Cached(job)
         launch = 0 if host.graphs else host.launch
         kinds = [0.0] + ([1.0] if job.model.experts else [])
         pairs = [segments.scripts(load) for load in kinds]

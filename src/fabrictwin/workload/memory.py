@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fabrictwin import catalog
 from fabrictwin.units import format_size
@@ -89,11 +89,11 @@ class Holding:
         """Ranks that hold the same experts."""
         return max(1, self.dp * self.cp * self.tp // (self.ep * self.expert_tp))
 
-    @property
+    @cached_property
     def pp(self) -> int:
         return len(self.stage_layers)
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Of one micro-batch on one rank."""
         return self.micro_batch_size * self.sequence // self.cp
@@ -314,59 +314,129 @@ def communicators(holding: Holding, stage: int) -> list[int]:
     return [size for size in sizes if size > 1]
 
 
-def stage_memory(holding: Holding, stage: int, capacity_bytes: int) -> Memory:
-    """A rank of one stage."""
+class _Layer(NamedTuple):
+    """Of one layer on one rank: parameters, and bytes kept of a micro-batch, dense and with experts."""
+
+    dense: int
+    sparse: int
+    experts: int
+    dense_kept: float
+    sparse_kept: float
+    dense_again: float  # what recomputing one brings back
+    sparse_again: float
+
+    @classmethod
+    def of(cls, holding: Holding, recompute: Recompute) -> _Layer:
+        has_experts = holding.sparse_layers is not None
+        kept = [layer_bytes(holding, recompute), 0.0]
+        if has_experts:
+            kept[1] = layer_bytes(holding, recompute, sparse=True)
+        again = [0.0, 0.0]
+        if recompute != "none":
+            again[0] = layer_bytes(holding, "none") - kept[0]
+            again[1] = layer_bytes(holding, "none", sparse=True) - kept[1] if has_experts else 0.0
+        return cls(
+            layer_parameters(holding),
+            layer_parameters(holding, sparse=True) if has_experts else 0,
+            expert_parameters(holding),
+            *kept,
+            *again,
+        )
+
+
+class _Needs(NamedTuple):
+    """Bytes of one stage's rank."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    kept: int
+    logits: int
+    again: int  # one layer recomputed, where that is more than the logits
+    communicators: int
+
+    @property
+    def total(self) -> int:
+        return sum(self) - (self.logits if self.again else 0) + CONTEXT_BYTES
+
+
+def _needs(holding: Holding, stage: int, layer: _Layer) -> _Needs:
     dense, sparse = holding.layers_of(stage)
-    parameters = dense * layer_parameters(holding) + sparse * layer_parameters(holding, sparse=True)
-    of_dense = states(parameters + end_parameters(holding, stage), holding)
-    predictors = holding.model.predictors if stage == holding.pp - 1 else 0
-    experts = (sparse + predictors) * expert_parameters(holding)
-    of_experts = states(experts, holding, over=holding.experts_over)
-    weights, gradients, optimizer = (a + b for a, b in zip(of_dense, of_experts, strict=True))
+    last = stage == holding.pp - 1
+    parameters = dense * layer.dense + sparse * layer.sparse + end_parameters(holding, stage)
+    weights, gradients, optimizer = states(parameters, holding)
+    predictors = holding.model.predictors if last else 0
+    if sparse + predictors:
+        of_experts = states((sparse + predictors) * layer.experts, holding, over=holding.experts_over)
+        weights, gradients, optimizer = (
+            weights + of_experts[0],
+            gradients + of_experts[1],
+            optimizer + of_experts[2],
+        )
     micro_batches = in_flight(holding, stage)
-    kept = micro_batches * (
-        dense * layer_bytes(holding, holding.recompute)
-        + (sparse + predictors) * layer_bytes(holding, holding.recompute, sparse=holding.model.experts is not None)
-    )
+    of_predictors = predictors * (layer.dense_kept if holding.model.experts is None else layer.sparse_kept)
+    kept = micro_batches * (dense * layer.dense_kept + sparse * layer.sparse_kept + of_predictors)
     whole_by = holding.tp if holding.sequence_parallel else 1
     ends = 0.0
     if stage == 0 and holding.model.dropout:
         ends += micro_batches * holding.tokens * holding.model.hidden / whole_by  # the embedding's mask
-    if stage == holding.pp - 1:
+    if last:
         # the final norm's input and output
         ends += 2 * ACTIVATION_BYTES * holding.tokens * holding.model.hidden / whole_by
-    again = 0.0
-    if holding.recompute != "none" and dense + sparse:
-        kind = sparse > 0
-        again = layer_bytes(holding, "none", sparse=kind) - layer_bytes(holding, holding.recompute, sparse=kind)
-    logits = logit_bytes(holding) if stage == holding.pp - 1 else 0
-    work = Item("logits", "logits and loss", logits)
-    if again > logits:
-        work = Item("recomputed", "one layer recomputed", round(again))
+    again = layer.sparse_again if sparse else layer.dense_again if dense else 0.0
+    logits = logit_bytes(holding) if last else 0
     groups = communicators(holding, stage)
-    buffers = sum(COMMUNICATOR_OF_TWO_BYTES if size == 2 else COMMUNICATOR_BYTES for size in groups)
+    return _Needs(
+        weights,
+        gradients,
+        optimizer,
+        gathered_bytes(holding, stage),
+        round(kept + ends),
+        logits,
+        round(again) if again > logits else 0,
+        sum(COMMUNICATOR_OF_TWO_BYTES if size == 2 else COMMUNICATOR_BYTES for size in groups),
+    )
+
+
+def stage_memory(holding: Holding, stage: int, capacity_bytes: int) -> Memory:
+    """A rank of one stage."""
+    needs = _needs(holding, stage, _Layer.of(holding, holding.recompute))
+    work = Item("logits", "logits and loss", needs.logits)
+    if needs.again:
+        work = Item("recomputed", "one layer recomputed", needs.again)
+    held = in_flight(holding, stage)
+    groups = len(communicators(holding, stage))
     items = (
-        Item("weights", "weights", weights),
-        Item("gradients", "gradients", gradients),
-        Item("optimizer", "optimizer", optimizer),
-        Item("gathered", "gathered weights and gradients", gathered_bytes(holding, stage)),
-        Item("activations", f"activations, {micro_batches:g} micro-batches", round(kept + ends)),
+        Item("weights", "weights", needs.weights),
+        Item("gradients", "gradients", needs.gradients),
+        Item("optimizer", "optimizer", needs.optimizer),
+        Item("gathered", "gathered weights and gradients", needs.gathered),
+        Item("activations", f"activations, {held:g} micro-batches", needs.kept),
         work,
-        Item("nccl", f"NCCL, {len(groups)} communicators", buffers, estimate=True),
+        Item("nccl", f"NCCL, {groups} communicators", needs.communicators, estimate=True),
         Item("context", "CUDA context", CONTEXT_BYTES, estimate=True),
     )
     return Memory(stage, tuple(item for item in items if item.bytes), capacity_bytes)
 
 
+def fullest(holding: Holding, recompute: Recompute) -> tuple[int, int]:
+    """(the stage whose ranks hold most, what they hold in bytes) with so much recomputation."""
+    # a later stage with no more layers than the second holds fewer micro-batches of as much
+    last = holding.pp - 1
+    dense, sparse = holding.layers_of(min(1, last))
+    stages = {0, min(1, last), last}
+    if holding.sparse_layers or max(holding.stage_layers) > dense:
+        for s in range(2, last):
+            own = holding.layers_of(s)
+            if own[0] > dense or own[1] > sparse:
+                stages.add(s)
+    layer = _Layer.of(holding, recompute)
+    found = [(_needs(holding, stage, layer).total, -stage) for stage in stages]
+    total, stage = max(found)
+    return -stage, total
+
+
 def memory(holding: Holding, gpu: str) -> Memory:
     """The fullest stage on a GPU of the catalog."""
-    capacity = catalog.gpu(gpu).memory.value
-    # a later stage with no more layers than the second holds fewer micro-batches of as much
-    second = holding.layers_of(min(1, holding.pp - 1))
-    stages = [
-        s
-        for s in range(holding.pp)
-        if s in (0, 1, holding.pp - 1) or any(a > b for a, b in zip(holding.layers_of(s), second, strict=True))
-    ]
-    found = [stage_memory(holding, stage, capacity) for stage in stages]
-    return max(found, key=lambda item: (item.total_bytes, -item.stage))
+    return stage_memory(holding, fullest(holding, holding.recompute)[0], catalog.gpu(gpu).memory.value)

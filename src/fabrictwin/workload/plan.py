@@ -26,7 +26,7 @@ from fabrictwin.workload.closed import Closed, Estimate
 from fabrictwin.workload.floor import floor_ps
 from fabrictwin.workload.job import Job, check
 from fabrictwin.workload.layout import Layout, split_layers
-from fabrictwin.workload.memory import Memory, holding_of, memory
+from fabrictwin.workload.memory import Memory, Recompute, fullest, holding_of, memory
 from fabrictwin.workload.models import Model
 from fabrictwin.workload.prices import Prices
 from fabrictwin.workload.spec import Parallel, Training, Workload
@@ -34,7 +34,8 @@ from fabrictwin.workload.spec import Parallel, Training, Workload
 LARGEST_MICRO_BATCH = 8
 HEADROOM = 0.05  # of a GPU's memory, for what `memory` leaves out: fragmentation, workspaces
 LARGEST_CONTEXT = 16
-_RECOMPUTE = ("none", "selective", "operations", "full")  # from what costs least time
+_RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "operations", "full")  # from what costs least time
+_WITH_CONDITIONS = ("operations",)  # the rules forbid it with some layouts
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,14 @@ class _Bounded:
     ps: float
     section: dict[str, Any]
     job: Job
-    memory: Memory
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A layout that the rules allow; nothing where no recomputation makes it fit."""
+
+    section: dict[str, Any] | None
+    job: Job | None
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,7 @@ class Search:
         self.per_host = int(np.bincount(self.base.host_of_rank).max())
         self.rules = _Rules(spec)
         self._kinds: dict[tuple[bool, bool, bool], Training] = {}
+        self._divided: tuple[Any, Parallel] = None, Parallel()
 
     def _neutral(self, spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.NDArray[np.int32]]:
         """The job on all its GPUs with nothing divided but the batch."""
@@ -217,45 +226,46 @@ class Search:
         kind = (par["tp"] > 1, section["sequence_parallel"], par["ep"] > 1)
         if kind not in self._kinds:
             self._kinds[kind] = Training.model_validate(section)
+        if self._divided[0] is not par:
+            self._divided = par, Parallel.model_construct(**par)
         changed = {key: section[key] for key in ("micro_batch_size", "recompute")}
-        parallel = Parallel.model_construct(**par)
-        return self._kinds[kind].model_copy(update={**changed, "parallel": parallel})
+        return self._kinds[kind].model_copy(update={**changed, "parallel": self._divided[1]})
 
-    def _recomputed(self, section: dict[str, Any]) -> tuple[bool, dict[str, Any], Job, Memory] | None:
-        """(whether it fits, section, job, memory) with the least recomputation that fits; None where forbidden."""
+    def _held(self, section: dict[str, Any]) -> _Held | None:
+        """The section's layout with the least recomputation that fits; None where the rules forbid it."""
         tried = [r for r in _RECOMPUTE if r != "selective" or self.given.attention == "materialised"]
-        most = None
-        # without recomputation; with all of it, which tells whether more has to be tried at all; what lies between
-        for recompute in (tried[0], tried[-1], *tried[1:-1]):
-            found = self._held({**section, "recompute": recompute})
-            if recompute == tried[-1]:
-                most = found
-                if found is None or not found[0]:
-                    return found
-            elif found is not None and found[0]:
-                return found
-        return most
-
-    def _held(self, section: dict[str, Any]) -> tuple[bool, dict[str, Any], Job, Memory] | None:
-        """(whether it fits, section, job, memory); None where the spec's rules forbid it."""
-        job = self._job(section)
+        job = self._job({**section, "recompute": tried[0]})
         if job is None:
             return None
-        held = memory(holding_of(job), job.gpu)
-        return held.total_bytes <= (1 - self.headroom) * held.capacity_bytes, section, job, held
+        room = (1 - self.headroom) * catalog.gpu(job.gpu).memory.value
+        holding = holding_of(job)
+        # without recomputation; with all of it, which tells whether more has to be tried at all; what lies between
+        least = None
+        for recompute in (tried[0], tried[-1], *tried[1:-1]):
+            one = {**section, "recompute": recompute}
+            if recompute in _WITH_CONDITIONS and self._job(one) is None:
+                continue
+            fits = fullest(holding, recompute)[1] <= room
+            if fits:
+                least = one
+            if fits != (recompute == tried[-1]):
+                break
+        if least is None:
+            return _Held(None, None)
+        return _Held(least, self._job(least))
 
     def _bounded(self, stage: Callable[[str], None]) -> tuple[list[_Bounded], int, int]:
         """(layouts that fit, those of the least floor first; how many there were; how many are too large)."""
         fitting, considered, too_large = [], 0, 0
         for section in self._sections():
-            found = self._recomputed(section)
+            found = self._held(section)
             if found is None:
                 continue
-            fits, section, job, held = found
-            if fits:
-                fitting.append(_Bounded(floor_ps(job), section, job, held))
+            if found.section is not None and found.job is not None:
+                fitting.append(_Bounded(floor_ps(found.job), found.section, found.job))
+            else:
+                too_large += 1
             considered += 1
-            too_large += not fits
             if considered % 100 == 0:
                 stage(f"{considered:,} layouts, {len(fitting):,} of them fit")
         return sorted(fitting, key=lambda found: (found.ps, repr(found.section))), considered, too_large
@@ -273,13 +283,15 @@ class Search:
             if len(candidates) >= keep and bounded.ps >= candidates[keep - 1].estimate.step_ps:
                 break
             try:
+                closed = Closed(bounded.job, self.prices)
                 worst = candidates[keep - 1].estimate.step_ps if len(candidates) >= keep else None
-                if worst is not None and Closed(bounded.job, self.prices).bound_ps() >= worst:
+                if worst is not None and closed.bound_ps() >= worst:
                     continue
-                estimate = Closed(bounded.job, self.prices).estimate()
+                estimate = closed.estimate()
             except ConfigError:
                 continue
-            candidates.append(Candidate(bounded.section, bounded.job, bounded.memory, estimate))
+            held = memory(holding_of(bounded.job), bounded.job.gpu)
+            candidates.append(Candidate(bounded.section, bounded.job, held, estimate))
             candidates.sort(key=lambda c: (c.estimate.step_ps, repr(c.section)))
         return Found(tuple(candidates[:keep]), considered, too_large)
 

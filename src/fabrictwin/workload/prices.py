@@ -100,13 +100,17 @@ class Prices:
         lie = self.lie(groups)
         units = max(size_bytes / step, 1.0)
         low = 1 << (int(units).bit_length() - 1)
-        ends = []
-        for count in (low, 2 * low):
-            key = (*what, *lie, count * step)
-            if key not in self._known:
-                found = make(groups, count * step)
-                self._known[key] = float(self._session.durations(found, self._rank_node).sum())
-            ends.append(self._known[key])
+        keys = {count * step: (*what, *lie, count * step) for count in (low, 2 * low)}
+        missing = {size: key for size, key in keys.items() if key not in self._known}
+        if missing:
+            # bound to the fabric together: looking up ways costs more than the bytes
+            found = [make(groups, size) for size in missing]
+            taken = self._session.durations([c for made in found for c in made], self._rank_node)
+            at = 0
+            for key, made in zip(missing.values(), found, strict=True):
+                self._known[key] = float(taken[at : at + len(made)].sum())
+                at += len(made)
+        ends = [self._known[key] for key in keys.values()]
         return ends[0] + (ends[1] - ends[0]) * (units - low) / low
 
 

@@ -49,18 +49,23 @@ class _Summed(Script):
         return self._sum
 
 
+def key_of(job: Job) -> tuple[object, ...]:
+    """What the scripts of a job's layers depend on."""
+    training = job.training
+    return (
+        *(job.gpu, job.shape, training.precision, training.scaling, training.recompute),
+        *(training.attention_throughput, training.attention_backward_throughput, training.compute_share),
+        training.eager_share,
+        *(training.kernels, training.host),
+    )
+
+
 class Cached(Segments):
     """Segments whose scripts are shared by layouts of one shape."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        training = job.training
-        self.key = (
-            *(job.gpu, job.shape, training.precision, training.scaling, training.recompute),
-            *(training.attention_throughput, training.attention_backward_throughput, training.compute_share),
-            training.eager_share,
-            *(training.kernels, training.host),
-        )
+        self.key = key_of(job)
         self._kinds: dict[tuple[bool, float], Segment] = {}
         self._chunks: dict[tuple[int, int], list[Segment]] = {}
 
