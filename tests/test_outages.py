@@ -78,7 +78,12 @@ def test_a_cut_cable_is_told_in_the_summary_the_terminal_and_the_report(spec):
     away = {(e["switch"], e["destination"]): (e["before"], e["after"]) for e in cut["entries"]}
     back = {(e["switch"], e["destination"]): (e["after"], e["before"]) for e in mend["entries"]}
     assert away == back
+    used = {(p["source"], p["destination"]) for p in cut["job_paths"]}
+    assert used <= {(s, p["destination"]) for p in cut["paths"] for s in p["sources"]}
+    assert ("host-1/mlx5_0", "host-5/mlx5_0") in used
+    assert all(p["broken"] and 0 < p["outage_ps"] <= cut["outage_ps"] for p in cut["job_paths"])
     text = block(result, None)
+    assert f"{len(used)} of them the job's" in text
     assert "cut leaf-0/6 at 1 ms: noticed at 1.02 ms" in text
     assert "packets lost" in text
     assert "What broke" in report_html(result)

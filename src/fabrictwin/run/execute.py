@@ -25,7 +25,7 @@ from fabrictwin.errors import ConfigError, InvariantError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.program.program import OpKind, Program
 from fabrictwin.routing.tables import DEFAULT_HASH
-from fabrictwin.run.management import Management, engine_of, manage, routing_options
+from fabrictwin.run.management import Management, adapter_pairs, engine_of, manage, routing_options
 from fabrictwin.run.result import Reference, RunResult
 from fabrictwin.simulate.packet_options import options_of
 from fabrictwin.simulate.packet_size import TooLargeError
@@ -311,15 +311,17 @@ def predict(
         reference=None if spec.run.compare is None else reference(spec.run.compare),
         notes=prepared.notes,
         memory=prepared.memory,
-        management=None if managed is None else _management(twin, managed),
+        management=None if managed is None else _management(prepared, managed),
         gains=gains(spec, twin.blueprint, twin.fabric) if what_if else (),
     )
 
 
-def _management(twin: Twin, run: ManagedRun) -> Management:
+def _management(prepared: Prepared, run: ManagedRun) -> Management:
+    twin = prepared.twin
     assert twin.management is not None
+    pairs = adapter_pairs(prepared.program, prepared.rank_node, twin) if run.outages else frozenset()
     sweeps = tuple(one.reports[0] for one in twin.management.managers)
-    return Management(sweeps, run.outages, run.origin_ps + run.end_ps)
+    return Management(sweeps, run.outages, run.origin_ps + run.end_ps, pairs)
 
 
 def reference(compare: Compare) -> Reference:

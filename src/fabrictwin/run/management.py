@@ -13,12 +13,15 @@ from fabrictwin.cluster.names import split_jack
 from fabrictwin.cluster.sections import GeneratedCluster
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError, did_you_mean
-from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.fabric.fabric import I32, NONE, Fabric
+from fabrictwin.fabric.paths import PathFinder
+from fabrictwin.program import patterns
+from fabrictwin.program.program import Program, Seat
 from fabrictwin.routing.options import DATA_VLS, Options, parse_guid
 from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.manager import SweepReport
 from fabrictwin.subnet.manager.transport import MadTiming
-from fabrictwin.subnet.rehearsal import MOST_ENTRIES
+from fabrictwin.subnet.rehearsal import path_data
 from fabrictwin.twin.managed import ManagedRun, Outage
 from fabrictwin.twin.twin import Twin
 
@@ -87,6 +90,7 @@ class Management:
     sweeps: tuple[SweepReport, ...]
     outages: tuple[Outage, ...]
     end_ps: int  # the managers' time when the job ended
+    pairs: frozenset[tuple[str, str]] = frozenset()  # (departing, arriving) adapters of the job's messages
 
     def data(self) -> dict[str, Any]:
         """As in summary.json; times after the job's start."""
@@ -95,11 +99,29 @@ class Management:
             "subnets": len(self.sweeps),
             "first_sweep_ps": max(sweep.ended_ps - sweep.started_ps for sweep in self.sweeps),
             "findings": [str(f) for sweep in self.sweeps for f in sweep.findings],
-            "events": [_event(outage, self.end_ps) for outage in self.outages],
+            "events": [_event(outage, self.end_ps, self.pairs) for outage in self.outages],
         }
 
 
-def _event(one: Outage, end_ps: int) -> dict[str, Any]:
+def adapter_pairs(program: Program, rank_node: I32, twin: Twin) -> frozenset[tuple[str, str]]:
+    """The adapters by which a job's ranks on different hosts talk, by name, but for detours over others."""
+    fabric = twin.fabric
+    found: set[tuple[int, int]] = set()
+    for communication in program.communications:
+        edges = patterns.edges(communication.channels)
+        placed = (edges.source_seat != Seat.SWITCH) & (edges.target_seat != Seat.SWITCH)
+        ranks = np.unique(np.stack([edges.source[placed], edges.target[placed]]), axis=1)
+        found.update(zip(*rank_node[ranks].tolist(), strict=True))
+    if not found:
+        return frozenset()
+    source, target = np.array(sorted(found), np.int32).T
+    apart = fabric.node_host[source] != fabric.node_host[target]
+    ends = PathFinder(fabric, twin.routes).adapters_between(source[apart], target[apart])
+    names = [[fabric.node_name(int(fabric.nic_node[nic])) for nic in end] for end in ends]
+    return frozenset(zip(*names, strict=True))
+
+
+def _event(one: Outage, end_ps: int, pairs: frozenset[tuple[str, str]]) -> dict[str, Any]:
     def known(time_ps: int) -> int | None:
         return None if time_ps == NONE else time_ps
 
@@ -112,7 +134,14 @@ def _event(one: Outage, end_ps: int) -> dict[str, Any]:
         "broken_paths": one.broken_paths,
         "outage_ps": known(one.outage_ps),
         "table_entries_changed": len(one.entries),
-        "entries": [asdict(entry) for entry in one.entries[:MOST_ENTRIES]],
+        "entries": [asdict(entry) for entry in one.entries],
+        "paths": [path_data(path) for path in one.paths],
+        "job_paths": [
+            {"source": source, **path_data(path)}
+            for path in one.paths
+            for source in path.sources
+            if (source, path.destination) in pairs
+        ],
         "gone": [name for sweep in sweeps for name in sweep.gone],
         "arrived": [name for sweep in sweeps for name in sweep.arrived],
         "findings": [str(finding) for sweep in sweeps[-1:] for finding in sweep.findings],

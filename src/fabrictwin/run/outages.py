@@ -43,6 +43,24 @@ def _broken(event: dict[str, Any]) -> str:
     return f"{event['broken_paths']:,} paths broken, {outage}"
 
 
+def _pairs(event: dict[str, Any]) -> str:
+    """How many pairs of adapters go another way, and how many of those are the job's."""
+    adapters = [path for path in event["paths"] if path["adapter"]]
+    pairs = sum(len(path["sources"]) for path in adapters)
+    broken = sum(len(path["sources"]) for path in adapters if path["broken"])
+    job = event["job_paths"]
+    text = f"paths of {pairs:,} pairs of adapters changed, {broken:,} were broken"
+    return f"{text}; {len(job):,} of them the job's" if job else f"{text}; none of them the job's"
+
+
+def _job_path(path: dict[str, Any]) -> str:
+    before, after = (" > ".join(path[key]) or "nowhere" for key in ("before", "after"))
+    state = ""
+    if path["broken"]:
+        state = ", not mended" if path["outage_ps"] is None else f", broken for {_when(path['outage_ps'])}"
+    return f"{path['source']} to {path['destination']}: {before} -> {after}{state}"
+
+
 def outage_lines(managed: dict[str, Any]) -> list[str]:
     """Lines of the terminal's block."""
     lines = [
@@ -53,8 +71,12 @@ def outage_lines(managed: dict[str, Any]) -> list[str]:
         lines += [
             f"    {event['what']} at {_when(event['at_ps'])}: {_course(event)}",
             f"      {_broken(event)}; {_packets(event)}",
-            f"      {event['table_entries_changed']:,} table entries changed",
+            f"      {_pairs(event)}",
         ]
+        lines += [f"        {_job_path(path)}" for path in event["job_paths"][:MOST_ENTRIES]]
+        if len(event["job_paths"]) > MOST_ENTRIES:
+            lines.append(f"        and {len(event['job_paths']) - MOST_ENTRIES:,} more")
+        lines.append(f"      {event['table_entries_changed']:,} table entries changed")
         lines += [f"        {_path(entry)}" for entry in event["entries"][:MOST_ENTRIES]]
         if event["table_entries_changed"] > MOST_ENTRIES:
             lines.append(f"        and {event['table_entries_changed'] - MOST_ENTRIES:,} more")
@@ -87,6 +109,12 @@ def outage_section(managed: dict[str, Any] | None) -> str:
         for event in managed["events"]
         for entry in event["entries"][: 4 * MOST_ENTRIES]
     )
+    job = "".join(
+        f"<li>{escape(event['what'])}: {escape(_job_path(path))}</li>"
+        for event in managed["events"]
+        for path in event["job_paths"][: 4 * MOST_ENTRIES]
+    )
+    pairs = "".join(f"<li>{escape(event['what'])}: {escape(_pairs(event))}</li>" for event in managed["events"])
     heads = ("at", "Noticed", "Settled", "Broken paths", "Outage", "Lost", "Sent again", "Table entries")
     return (
         "<section>\n<h2>What broke</h2>\n"
@@ -95,5 +123,6 @@ def outage_section(managed: dict[str, Any] | None) -> str:
         '</p>\n<div class="scroll"><table><thead><tr><th>What</th>'
         + "".join(f'<th class="n">{head}</th>' for head in heads)
         + f"</tr></thead><tbody>{rows}</tbody></table></div>\n"
+        f"<ul>{pairs}</ul>\n<details><summary>The job's paths that changed</summary><ul>{job}</ul></details>\n"
         f"<details><summary>Table entries that changed</summary><ul>{paths}</ul></details>\n</section>"
     )

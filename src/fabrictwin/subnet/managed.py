@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.network import Frame
 from fabrictwin.subnet.agents.state import NO_PORT, U8, SubnetState
+from fabrictwin.subnet.changed_paths import ChangedPath, Changes, PathFollower
 from fabrictwin.subnet.console import obey
 from fabrictwin.subnet.endpoint import Endpoint
 from fabrictwin.subnet.hosting import HostedManager
@@ -77,6 +79,7 @@ class Incident:
     settled_ps: int = NONE  # when it was at rest again
     sweeps: list[SweepReport] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
+    paths: list[ChangedPath] = field(default_factory=list)  # that are others, or were broken
 
     @property
     def what(self) -> str:
@@ -111,7 +114,7 @@ class _Plane:
         self.next_sweep_ps = NEVER
         self.unrest = False  # something changed since a sweep found that all is as it was
         self.open: Incident | None = None
-        self.before: dict[tuple[int, int], int] = {}  # entries of the open incident, as they were
+        self.changes = Changes.none()  # of the open incident
         self.switches = [m for m in state.row if state.plane_of(m) == self.number]
         hosted.transport.passing = self.pass_time
 
@@ -208,8 +211,9 @@ class _Plane:
         if one is None:
             return
         one.settled_ps = self.clock_ps
-        one.entries = self.owner.entries(self.before)
-        self.before.clear()
+        one.entries = self.owner.entries(self.changes.before)
+        one.paths = self.owner.follower.changed(self.changes, self.number)
+        self.changes = Changes.none()
         self.open = None
 
 
@@ -230,6 +234,11 @@ class ManagedFabric:
         self._passes = [self._is_up(slot) for slot in range(state.slots)]
         state.on_state.append(self._state_changed)
         state.on_table.append(self._table_changed)
+
+    @cached_property
+    def follower(self) -> PathFollower:
+        """Follows paths over the tables as they are."""
+        return PathFollower(self.state)
 
     @property
     def managers(self) -> list[HostedManager]:
@@ -284,18 +293,21 @@ class ManagedFabric:
         )
 
     def _state_changed(self, slot: int, now_ps: int) -> None:
-        far = self.state.cable[slot]
+        state, far = self.state, self.state.cable[slot]
         for end in (slot, far):
             if end == NONE:
                 continue
             plane = self._manages.get(end)
-            if plane is not None and self.state.logical(end) == PortState.INIT:
+            if plane is not None and state.logical(end) == PortState.INIT:
                 # a manager knows of its own port without being told
                 plane.hosted.manager.wants_sweep = plane.hosted.manager.wants_heavy = True
-            up, port = self._is_up(end), int(self.state.fabric_port[end])
+            up, port = self._is_up(end), int(state.fabric_port[end])
             if up != self._passes[end] and port != NONE:
                 self._passes[end] = up
                 self._effects.append(LinkEffect(now_ps, port, up))
+                at = self._by_number.get(state.plane_of(state.node_of[end]))
+                if at is not None and at.open is not None:
+                    at.changes.link(end, up, now_ps)
 
     def _table_changed(self, m: int, first: int, before: U8, now_ps: int) -> None:
         state = self.state
@@ -307,7 +319,7 @@ class ManagedFabric:
         plane = self._by_number.get(state.plane_of(m))
         if plane is not None and plane.open is not None:
             for lid, old in zip((first + at).tolist(), before[at].tolist(), strict=True):
-                plane.before.setdefault((m, lid), old)
+                plane.changes.entry((m, lid), old, now_ps)
 
     def entries(self, before: dict[tuple[int, int], int]) -> list[Entry]:
         """Those of some entries, by (managed node, LID), that are others now."""

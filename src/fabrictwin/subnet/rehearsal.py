@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.network import Network
 from fabrictwin.subnet.agents.state import SubnetState
+from fabrictwin.subnet.changed_paths import ChangedPath, path_text
 from fabrictwin.subnet.console import find_node, find_target
 from fabrictwin.subnet.endpoint import Endpoint
 from fabrictwin.subnet.hosting import HostedManager, one_for_each_plane
@@ -23,7 +25,6 @@ from fabrictwin.subnet.manager.transport import MadTiming, Statistics
 from fabrictwin.units import format_time
 
 MOST_NAMES = 5
-MOST_ENTRIES = 1000  # of an incident, as data
 
 
 def open_endpoint(cluster: Path) -> Endpoint:
@@ -145,11 +146,12 @@ def event_lines(event: Incident) -> list[str]:
         took = "not mended" if event.outage_ps == NONE else f"for {format_time(event.outage_ps)} at most"
         lines.append(f"  {event.broken_paths:,} paths (switch to LID) broken, {took}")
     else:
-        lines.append("  no path broken")
+        lines.append("  no path between what is left was broken")
     lines.append(f"  {len(event.entries):,} table entries changed")
     lines += [f"    {entry_text(entry)}" for entry in event.entries[:MOST_NAMES]]
     if len(event.entries) > MOST_NAMES:
         lines.append(f"    and {len(event.entries) - MOST_NAMES:,} more")
+    lines += path_lines(event.paths)
     for word in ("gone", "arrived"):
         names = [name for sweep in event.sweeps for name in getattr(sweep, word)]
         if names:
@@ -158,6 +160,50 @@ def event_lines(event: Incident) -> list[str]:
             lines.append(f"  {word}: {shown}{rest}")
     lines += [f"  found {finding}" for finding in event.sweeps[-1].findings]
     return lines
+
+
+def path_lines(paths: Sequence[ChangedPath]) -> list[str]:
+    """What changed between pairs of adapters, for people."""
+    between = [path for path in paths if path.adapter]
+    pairs = sum(path.pairs for path in between)
+    if not pairs:
+        return []
+    broken = [path for path in between if path.broken_ps != NONE]
+    mended = [path.outage_ps for path in broken if path.outage_ps != NONE]
+    line = f"  paths of {pairs:,} pairs of adapters changed"
+    if broken:
+        line += f"; {sum(path.pairs for path in broken):,} were broken"
+    if mended:
+        line += f", for {span_text(min(mended), max(mended))}"
+    lost = sum(path.pairs for path in between if path.whole_ps == NONE)
+    if lost:
+        line += f"; {lost:,} lead nowhere now"
+    lines = [line] + [f"    {path_text(path)}" for path in between[:MOST_NAMES]]
+    if len(between) > MOST_NAMES:
+        lines.append(f"    and {len(between) - MOST_NAMES:,} more of a switch and an adapter")
+    return lines
+
+
+def span_text(least_ps: int, most_ps: int) -> str:
+    """A range of times, for people."""
+    few, many = (format_time(one) if one else "0 s" for one in (least_ps, most_ps))
+    return few if few == many else f"{few} to {many}"
+
+
+def path_data(path: ChangedPath) -> dict[str, Any]:
+    """A changed path as plain data."""
+    return {
+        "switch": path.switch,
+        "sources": list(path.sources),
+        "destination": path.destination,
+        "adapter": path.adapter,
+        "lid": path.lid,
+        "before": list(path.before),
+        "after": list(path.after),
+        "arrives": path.whole_ps != NONE,
+        "broken": path.broken_ps != NONE,
+        "outage_ps": None if path.outage_ps == NONE else path.outage_ps,
+    }
 
 
 def entry_text(entry: Entry) -> str:
@@ -193,7 +239,8 @@ def incident_data(one: Incident) -> dict[str, Any]:
         "broken_paths": one.broken_paths,
         "outage_ps": known(one.outage_ps),
         "table_entries_changed": len(one.entries),
-        "entries": [asdict(entry) for entry in one.entries[:MOST_ENTRIES]],
+        "entries": [asdict(entry) for entry in one.entries],
+        "paths": [path_data(path) for path in one.paths],
         "gone": [name for sweep in one.sweeps for name in sweep.gone],
         "arrived": [name for sweep in one.sweeps for name in sweep.arrived],
         "findings": [str(f) for sweep in one.sweeps[-1:] for f in sweep.findings],

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -21,6 +21,7 @@ from fabrictwin.simulate.packet import PacketSession
 from fabrictwin.simulate.packet_network import LinkFault
 from fabrictwin.simulate.session import Change, LinkChange, Session, TableChange, TimedChange
 from fabrictwin.subnet.agents.state import NO_PORT
+from fabrictwin.subnet.changed_paths import ChangedPath
 from fabrictwin.subnet.managed import (
     NEVER,
     Effect,
@@ -47,6 +48,7 @@ class Outage:
     broken_paths: int  # by sweeps that ended before the run did
     outage_ps: int  # NONE where nothing broke, or nothing was mended
     entries: tuple[Entry, ...]
+    paths: tuple[ChangedPath, ...]  # what was not whole again when the run ended leads nowhere
     lost: int | None  # data packets until the next incident or the end; None where the fidelity knows none
     retransmitted: int | None
 
@@ -107,6 +109,7 @@ class ManagedRun:
             broken_paths=sum(sweep.broken_paths for sweep in sweeps),
             outage_ps=mended - one.at_ps if one.at_ps < mended <= end_ps else NONE,
             entries=tuple(self.managed.named(self._changed[i])),
+            paths=tuple(_until(path, end_ps) for path in one.paths if min(_times(path)) <= end_ps),
             lost=None if lost is None else lost[0],
             retransmitted=None if lost is None else lost[1],
         )
@@ -195,6 +198,15 @@ class ManagedRun:
         else:
             self._rate[what.port] = what.rate_bps
         return LinkChange(what.port, 0 if what.port in self._down else self._rate.get(what.port))
+
+
+def _times(path: ChangedPath) -> list[int]:
+    return [time_ps for time_ps in (path.broken_ps, path.whole_ps) if time_ps != NONE] or [NONE]
+
+
+def _until(path: ChangedPath, end_ps: int) -> ChangedPath:
+    """A changed path as it was known at a time."""
+    return path if path.whole_ps <= end_ps else replace(path, after=(), whole_ps=NONE)
 
 
 def _losses(session: Session) -> tuple[int, int] | None:
