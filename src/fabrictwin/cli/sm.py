@@ -25,6 +25,9 @@ def sm(
     lmc: int = typer.Option(0, min=0, max=7, help="Each adapter has 2^LMC LIDs."),
     priority: int = typer.Option(0, min=0, max=15, help="Rank among managers."),
     qos: bool = typer.Option(True, help="Program SL to VL maps and VL arbitration."),
+    qos_options: Path | None = typer.Option(
+        None, metavar="FILE", help="qos_max_vls, qos_sl2vl, qos_vlarb_high ..., as opensm.conf has them."
+    ),
     guid2lid: Path | None = typer.Option(None, metavar="FILE", help="Keep LIDs in this file."),
     partitions: Path | None = typer.Option(
         None, metavar="FILE", help="Partitions, as OpenSM's partitions.conf has them."
@@ -57,7 +60,9 @@ def sm(
     )
     from fabrictwin.units import parse_time
 
-    settings = settings_of(engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos=qos)
+    settings = settings_of(
+        engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos=qos, qos_options=qos_options
+    )
     if connect is not None:
         if cluster is not None or do or guid2lid is not None or partitions is not None:
             raise ConfigError(
@@ -97,12 +102,14 @@ def settings_of(
     lmc: int,
     priority: int = 0,
     qos: bool = True,
+    qos_options: Path | None = None,
 ) -> Settings:
     """The manager's settings from what was typed. Raises ConfigError."""
     from fabrictwin.errors import ConfigError, did_you_mean
     from fabrictwin.routing.options import Options, read_roots, read_weights
     from fabrictwin.routing.registry import ENGINES
     from fabrictwin.subnet.manager.config import Settings
+    from fabrictwin.subnet.manager.qos import read_qos
 
     if engine not in ENGINES:
         hint = did_you_mean(engine, ENGINES)
@@ -112,7 +119,10 @@ def settings_of(
         weights={} if weights is None else read_weights(weights),
         lmc=lmc,
     )
-    return Settings(engine=engine, routing=options, priority=priority, qos=qos)
+    if qos_options is not None and not qos:
+        raise ConfigError("got options of a quality of service that is left alone", key="--qos-options")
+    quality = {} if qos_options is None else read_qos(qos_options)
+    return Settings(engine=engine, routing=options, priority=priority, qos=qos, **quality)
 
 
 def _manage_elsewhere(name: str, host: str, settings: Settings) -> None:

@@ -41,6 +41,9 @@ def up(
     ),
     lmc: int = typer.Option(0, min=0, max=7, help="Each adapter has 2^LMC LIDs."),
     priority: int = typer.Option(15, min=0, max=15, help="The twin's manager's rank among managers."),
+    qos_options: Path | None = typer.Option(
+        None, metavar="FILE", help="qos_max_vls, qos_sl2vl, qos_vlarb_high ..., as opensm.conf has them."
+    ),
     guid2lid: Path | None = typer.Option(None, metavar="FILE", help="Keep LIDs in this file."),
     partitions: Path | None = typer.Option(
         None, metavar="FILE", help="Partitions, as OpenSM's partitions.conf has them."
@@ -59,7 +62,9 @@ def up(
     def say(line: str) -> None:
         print(line, flush=True)  # whoever waits for a line reads a pipe
 
-    settings = settings_of(engine, roots=roots, weights=weights, lmc=lmc, priority=priority)
+    settings = settings_of(
+        engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos_options=qos_options
+    )
     if run and sm == Manager.none:
         message = "got --run with --sm none, expected the tables of a manager first: type 'run' at the --console"
         raise ConfigError(message, key="--run")

@@ -5,7 +5,7 @@ How tables are routed is the cluster's (`routing`); here stand where a manager r
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,4 +20,10 @@ class SubnetManager(Model):
     mad_time: Duration = Field(default=20_000_000, json_schema_extra={"default": "20 us"})
     hop_time: Duration = Field(default=300_000, json_schema_extra={"default": "300 ns"})
     window: Annotated[int, Field(strict=True, ge=1, le=4096)] = 4  # datagrams in flight
+    # quality of service, as OpenSM's options of these names have it
+    qos_max_vls: Literal[1, 2, 4, 8, 15] | None = None
+    qos_high_limit: Annotated[int, Field(strict=True, ge=0, le=255)] | None = None
+    qos_vlarb_high: str | None = None  # "0:4,1:64": lane and weight in blocks of 64 bytes
+    qos_vlarb_low: str | None = None
+    qos_sl2vl: str | None = None  # 16 lanes, "0,1,2,..."; 15 discards
     sweep_interval: Annotated[Duration, Field(gt=0, json_schema_extra={"default": "10 s"})] = 10 * 10**12

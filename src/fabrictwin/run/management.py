@@ -20,6 +20,7 @@ from fabrictwin.program.program import Program, Seat
 from fabrictwin.routing.options import DATA_VLS, Options, parse_guid
 from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.manager import SweepReport
+from fabrictwin.subnet.manager.qos import OPTIONS, qos_settings
 from fabrictwin.subnet.manager.transport import MadTiming
 from fabrictwin.subnet.rehearsal import path_data
 from fabrictwin.twin.managed import ManagedRun, Outage
@@ -164,7 +165,12 @@ def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None
         raise spec.error("run.subnet_manager", message)
     if spec.run.fidelity == "analytic":
         raise spec.error("run.subnet_manager", "got it at fidelity analytic, expected flow or packet")
-    settings = Settings(engine=engine_of(spec), routing=twin.options)
+    given = {key: value for key in OPTIONS if (value := getattr(asked, key)) is not None}
+    try:
+        quality = qos_settings({key: str(value) for key, value in given.items()})
+    except ConfigError as error:
+        raise spec.error(f"run.subnet_manager.{error.key}", error.message) from None
+    settings = Settings(engine=engine_of(spec), routing=twin.options, **quality)
     timing = MadTiming(agent_ps=asked.mad_time, hop_ps=asked.hop_time, window=asked.window)
     try:
         twin.manage(host=asked.host, settings=settings, timing=timing, sweep_ps=asked.sweep_interval)

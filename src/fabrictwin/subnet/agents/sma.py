@@ -383,11 +383,7 @@ class SubnetAgent:
             into, out = 0, 0
         elif max(into, out) > self.state.ports[m]:
             return _BAD, _EMPTY
-        tables = self.state.sl_to_vl
-        for key in ((m, into, out), (m, NONE, out), (m, into, NONE), (m, NONE, NONE)):
-            if key in tables:
-                return _OK, tables[key]
-        return _OK, _IDENTITY
+        return _OK, self.state.lane_map(m, into, out) or _IDENTITY
 
     def _set_sl_to_vl(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
         data = data[:8].ljust(64, b"\0")

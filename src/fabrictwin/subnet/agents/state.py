@@ -293,6 +293,13 @@ class SubnetState:
         own = self.lid(slot)
         return own != 0 and own <= lid < own + (1 << LMC.get(self.info, 64 * slot))
 
+    def lane_map(self, m: int, into: int, out: int) -> bytes | None:
+        """The SL to VL table for what goes from one of a node's ports to another; None where none was set."""
+        for key in ((m, into, out), (m, NONE, out), (m, into, NONE), (m, NONE, NONE)):
+            if key in self.sl_to_vl:
+                return self.sl_to_vl[key]
+        return None
+
     def grow_lft(self, highest: int) -> None:
         """Make room for table entries up to a LID."""
         have = self.lft.shape[1]

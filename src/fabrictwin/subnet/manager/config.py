@@ -12,6 +12,7 @@ from fabrictwin.subnet.wire.smp import SlToVl, VlArbitration
 DEFAULT_PKEY = 0x7FFF  # the lower 15 bits: which partition
 FULL = 0x8000  # the membership bit
 IPOIB_QKEY = 0x0B1B
+DROP_VL = 15  # in an SL to VL map: packets are discarded
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Settings:
         for key, got, most in (
             ("priority", self.priority, 15),
             ("max_vls", self.max_vls, 5),
+            ("vl_high_limit", self.vl_high_limit, 255),
             ("mtu_code", self.mtu_code, 5),
             ("m_key_protect", self.m_key_protect, 3),
             ("m_key_lease", self.m_key_lease, 0xFFFF),
@@ -103,7 +105,7 @@ class Settings:
     def sl_to_vl_bytes(self, operational_vls: int) -> bytes:
         """The table for a port with so many VLs (its code): VLs beyond fold back."""
         vls = VL_COUNTS[operational_vls]
-        return SlToVl(vls=tuple(vl % vls for vl in self.sl_to_vl)).encode()
+        return SlToVl(vls=tuple(vl if vl == DROP_VL else vl % vls for vl in self.sl_to_vl)).encode()
 
     def arbitration_bytes(self, *, high: bool, entries: int, operational_vls: int) -> bytes:
         """The low or high table with as many entries as the port takes; entries of absent VLs get no weight."""
