@@ -1,12 +1,14 @@
 """What a person may do to a fabric that is up: pull cables, switch nodes off and on, look.
 
-One command a line, such as `cut leaf-0/5`, `mend leaf-0/5`, `off spine-1`, `on spine-1`, `links leaf-0`.
+One command a line, such as `cut leaf-0/5`, `mend leaf-0/5`, `off spine-1`, `on spine-1`, `mute leaf-0/5`,
+`links leaf-0`.
 """
 
 from __future__ import annotations
 
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.subnet.agents.flow_control import OVERRUN, WATCHDOG
 from fabrictwin.subnet.agents.state import SubnetState
 
 COMMANDS = {
@@ -15,9 +17,14 @@ COMMANDS = {
     "off": "NODE: power off",
     "on": "NODE: power on again, as it left the factory",
     "silence": "NODE: its agents stop answering, its links stay up",
+    "overrun": "NODE/PORT: the port ignores credits, the other end's buffer overruns",
+    "mute": "NODE/PORT: the port sends no credit updates, the other end's watchdog expires",
+    "heal": "NODE/PORT: the port keeps to flow control again",
     "links": "NODE: its ports and what is at the other end",
     "help": "this list",
 }
+_MISBEHAVE = {"overrun": OVERRUN, "mute": WATCHDOG}
+_JACKS = ("cut", "mend", "heal", *_MISBEHAVE)
 _STATES = {1: "down", 2: "init", 3: "armed", 4: "active"}
 
 
@@ -51,7 +58,7 @@ def find_target(state: SubnetState, line: str) -> int:
         known = [name for name in COMMANDS if name != "help"]
         raise ConfigError(f"got {line!r}, expected one of {', '.join(known)}{did_you_mean(command, known)}")
     argument = argument.strip()
-    if command in ("cut", "mend"):
+    if command in _JACKS:
         return state.node_of[find_jack(state, argument)]
     return find_node(state, argument)
 
@@ -68,13 +75,8 @@ def obey(state: SubnetState, line: str, now_ps: int) -> str:
         )
     if command == "help":
         return "\n".join(f"{name} {what}" for name, what in COMMANDS.items())
-    if command in ("cut", "mend"):
-        slot = find_jack(state, argument)
-        if command == "cut":
-            state.cut_cable(slot, now_ps)
-        elif not state.mend_cable(slot, now_ps):
-            return f"{argument} stays down: its link is up already, or the other end is off"
-        return f"{argument}: {'down' if command == 'cut' else 'up'}"
+    if command in _JACKS:
+        return _obey_about(state, command, argument, now_ps)
     m = find_node(state, argument)
     if command == "links":
         return "\n".join(_links(state, m))
@@ -86,6 +88,20 @@ def obey(state: SubnetState, line: str, now_ps: int) -> str:
         state.silent.discard(m)
         state.power_cycle(m, now_ps)
     return f"{argument}: {command}"
+
+
+def _obey_about(state: SubnetState, command: str, name: str, now_ps: int) -> str:
+    """What is done to the cable or the port of `NODE/PORT`."""
+    slot = find_jack(state, name)
+    if command == "mend" and not state.mend_cable(slot, now_ps):
+        return f"{name} stays down: its link is up already, or the other end is off"
+    if command == "cut":
+        state.cut_cable(slot, now_ps)
+    elif command in _MISBEHAVE:
+        state.flow_control.misbehave(slot, _MISBEHAVE[command], now_ps)
+    elif command == "heal" and not state.flow_control.heal(slot, now_ps):
+        return f"{name} was well"
+    return f"{name}: { {'cut': 'down', 'mend': 'up'}.get(command, command) }"
 
 
 def _links(state: SubnetState, m: int) -> list[str]:

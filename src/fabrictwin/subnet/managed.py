@@ -148,6 +148,7 @@ class _Plane:
         self.clock_ps = max(self.clock_ps, now_ps)
 
     def _send_traps(self, now_ps: int) -> None:
+        self.hosted.endpoint.state.flow_control.advance(now_ps)
         if not self.hosted.endpoint.state.traps:
             return
         timing = self.hosted.transport.timing
@@ -186,7 +187,8 @@ class _Plane:
             self.unrest = False  # what is left to tell comes from where nobody hears it
         elif not news and self.hosted.endpoint.state.next_trap_ps(self.number) is None:
             self.unrest = False
-        if not news or not self.unrest:
+        awaited = self.hosted.endpoint.state.flow_control.next_ps(self.number) is not None
+        if not self.unrest or not (news or awaited):
             self._close()  # a trap that is repeated later tells the manager nothing new
 
     def start(self) -> None:
@@ -231,6 +233,7 @@ class ManagedFabric:
         self._manages = {plane.hosted.slot: plane for plane in self.planes}
         self._effects: list[Effect] = []
         state = self.state
+        state.flow_control.most_told = max(1, *(one.manager.settings.babbling_traps for one in managers), 1)
         self._passes = [self._is_up(slot) for slot in range(state.slots)]
         state.on_state.append(self._state_changed)
         state.on_table.append(self._table_changed)

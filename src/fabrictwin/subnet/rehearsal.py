@@ -216,7 +216,12 @@ def as_json(rehearsal: Rehearsal, first: list[SweepReport], events: list[Inciden
     subnets = []
     for one, report in zip(rehearsal.managers, first, strict=True):
         sent = one.transport.statistics
-        counted = {"requests": sent.requests, "repeated": sent.repeated, "unanswered": sent.unanswered}
+        counted = {
+            "requests": sent.requests,
+            "repeated": sent.repeated,
+            "unanswered": sent.unanswered,
+            "malformed": one.manager.malformed + one.endpoint.state.malformed,
+        }
         said = {"state": report.state.name.lower(), "findings": [str(f) for f in report.findings]}
         subnets.append({"sweep": asdict(report) | said, "datagrams": counted, "lids": len(one.manager.lid)})
     return {

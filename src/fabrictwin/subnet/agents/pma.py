@@ -228,10 +228,7 @@ class SessionCounters:
         )
 
     def _judge_links(self, errors: I64, now_ps: int) -> None:
-        """Each time that errors of a link exceed what LocalPhyErrors allows, its integrity is in doubt: trap 129.
-
-        Buffers of credit links never overrun, and updates of credits are never lost: 130 and 131 do not arise.
-        """
+        """Each time that errors of a link exceed what LocalPhyErrors allows, its integrity is in doubt: 129."""
         state = self.state
         before = self._exact.get("PortRcvErrors", np.zeros_like(errors))
         for slot in np.flatnonzero((state.fabric_port != NONE) & (errors > before)[state.fabric_port]).tolist():

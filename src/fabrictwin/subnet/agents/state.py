@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
+from fabrictwin.subnet.agents.flow_control import FlowControl
 from fabrictwin.subnet.wire import speeds
 from fabrictwin.subnet.wire.fields import Field
 from fabrictwin.subnet.wire.notice import (
@@ -177,6 +178,7 @@ class SubnetState:
         self.traps: list[PendingTrap] = []
         self.malformed = 0  # datagrams that were dropped because they were none
         self._next_tid = FIRST_TID
+        self.flow_control = FlowControl(self)
         # told of (slot, time) when a port's logical state changed, and of (node, first LID, entries before, time)
         # when part of a forwarding table did
         self.on_state: list[Callable[[int, int], None]] = []
@@ -499,7 +501,9 @@ class SubnetState:
 
     def next_trap_ps(self, plane: int) -> int | None:
         """When a node of that subnet next has a trap to send; None where none has."""
-        due = [
+        complaint = self.flow_control.next_ps(plane)
+        due = [] if complaint is None else [complaint]
+        due += [
             t.due_ps
             for t in self.traps
             if self.sm_lid(t.slot)
@@ -510,6 +514,7 @@ class SubnetState:
 
     def due_traps(self, now_ps: int, *, plane: int | None = None) -> list[PendingTrap]:
         """Traps to send now, and again after the subnet's timeout. Without a manager there is nobody to tell."""
+        self.flow_control.advance(now_ps)
         out = []
         for trap in list(self.traps):
             if plane is not None and self.plane_of(self.node_of[trap.slot]) != plane:

@@ -84,6 +84,7 @@ class Settings:
     vl_low: tuple[tuple[int, int], ...] = field(default_factory=_spread_low)  # (VL, weight)
     vl_high: tuple[tuple[int, int], ...] = ((0, 4), *((vl, 0) for vl in range(1, 8)))
     vl_high_limit: int = 0
+    babbling_traps: int = 0  # traps 129 to 131 of a port after which it is disabled; 0: never
     take_over_after: int = 3  # polls that a master may leave unanswered
 
     def __post_init__(self) -> None:
@@ -92,6 +93,7 @@ class Settings:
             ("max_vls", self.max_vls, 5),
             ("vl_high_limit", self.vl_high_limit, 255),
             ("mtu_code", self.mtu_code, 5),
+            ("babbling_traps", self.babbling_traps, 1_000_000),
             ("m_key_protect", self.m_key_protect, 3),
             ("m_key_lease", self.m_key_lease, 0xFFFF),
         ):

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     TOO_FAR = "too far away"
     REFUSED = "refused setting"
     LOST = "lost node"
+    TROUBLE = "port in trouble"
 
 
 @dataclass(frozen=True)

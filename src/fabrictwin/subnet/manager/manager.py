@@ -11,7 +11,7 @@ as a whole where keeping entries would break it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,7 +28,7 @@ from fabrictwin.subnet.manager.config import FULL, Settings
 from fabrictwin.subnet.manager.discovery import Discovery, Finding, Kind, Node, Port, Subnet
 from fabrictwin.subnet.manager.election import Election
 from fabrictwin.subnet.manager.lids import Wish, assign
-from fabrictwin.subnet.manager.programming import Programmer
+from fabrictwin.subnet.manager.programming import Programmer, disable
 from fabrictwin.subnet.manager.tables import (
     Broken,
     Graph,
@@ -39,10 +39,10 @@ from fabrictwin.subnet.manager.tables import (
     port_guid,
     reroute,
 )
-from fabrictwin.subnet.manager.transport import Path, Transport, get
+from fabrictwin.subnet.manager.transport import Path, Transport, get, put
 from fabrictwin.subnet.wire.fields import MadError
-from fabrictwin.subnet.wire.header import SMP_DATA, MadClass, Method
-from fabrictwin.subnet.wire.notice import Notice, Trap
+from fabrictwin.subnet.wire.header import SMP_DATA, MadClass, Method, check_mad
+from fabrictwin.subnet.wire.notice import Notice, PortDetails, Trap
 from fabrictwin.subnet.wire.smp import (
     AttributeId,
     PhysState,
@@ -134,6 +134,9 @@ class SubnetManager:
         self.wants_heavy = False  # whether the next sweep is to look at everything
         self._told: set[int] = set()  # switches whose traps came since the last sweep
         self._doubtful: dict[int, Node] = {}  # switches that lost a link in this sweep
+        self._complaints: Counter[tuple[int, int]] = Counter()  # traps 129 to 131 by switch GUID and port
+        self._babbling: list[Port] = []  # to be disabled
+        self.malformed = 0  # datagrams that were dropped because they were none
 
     @property
     def state(self) -> SmState:
@@ -184,6 +187,7 @@ class SubnetManager:
             return self.sweep()
         self.wants_sweep = False
         self.election.activity += 1
+        self._disable_babbling()
         before = {port_guid(port): port for node in self.subnet.nodes.values() for port in node.ends()}
         # those that told of it first: what they say gives the ways to the others that still lead there
         told = [self.subnet.nodes[guid] for guid in sorted(self._told) if guid in self.subnet.nodes]
@@ -422,6 +426,7 @@ class SubnetManager:
         """A datagram that nobody here asked for; what to send in return. Malformed ones are dropped."""
         mad = frame.mad
         try:
+            check_mad(mad)
             if mad[1] == MadClass.SUBN_ADM:
                 if self.state != SmState.MASTER:
                     return []
@@ -437,7 +442,7 @@ class SubnetManager:
             if attribute == AttributeId.SM_INFO and mad[3] in (Method.GET, Method.SET):
                 return [self.election.answer(frame)]
         except MadError:
-            pass
+            self.malformed += 1
         return []
 
     def _trap(self, frame: Frame, now_ps: int) -> list[Frame]:
@@ -452,8 +457,37 @@ class SubnetManager:
             self.wants_sweep = True
             if issuer is not None and issuer.node.is_switch:
                 self._told.add(issuer.node.guid)
+        elif told.trap_number in _COMPLAINTS and issuer is not None:
+            self._complain(issuer.node, PortDetails.decode(told.details).port, Trap(told.trap_number))
         self.administration.report(told, port_guid(issuer) if issuer is not None else 0)
         return [Frame(frame.slid, frame.dlid, 0, 0, back), *self.administration.poll(now_ps)]
+
+    def _complain(self, node: Node, number: int, trap: Trap) -> None:
+        """A port is in trouble: that is a finding, and it is disabled where it complains too often."""
+        port = node.ports.get(number)
+        if port is None:
+            return
+        self._complaints[node.guid, number] += 1
+        times = self._complaints[node.guid, number]
+        if times == 1:
+            far = "its other end" if port.peer is None else str(port.peer)
+            self.subnet.find(Kind.TROUBLE, str(port), f"trap {int(trap)}: {_COMPLAINTS[trap].format(far=far)}")
+            self.wants_sweep = True
+        if times == self.settings.babbling_traps:
+            self.subnet.find(Kind.TROUBLE, str(port), f"disabled after {times} traps")
+            self._babbling.append(port)
+            self.wants_sweep = True
+
+    def _disable_babbling(self) -> None:
+        """Disable the ports that complained too often."""
+        requests = []
+        for port in self._babbling:
+            data = bytearray(port.info.encode())
+            disable(data)
+            requests.append(put(port.node.path, AttributeId.PORT_INFO, bytes(data), port.number))
+            self._told.add(port.node.guid)
+        self._babbling.clear()
+        self.transport.exchange(requests)
 
     def poll(self, now_ps: int) -> list[Frame]:
         """What is due by now."""
@@ -493,6 +527,13 @@ class SubnetManager:
         """[LIDs in use, 2] LID and port GUID, for people."""
         pairs = sorted((lid, guid) for guid, lid in self.lid.items())
         return np.array(pairs, np.uint64).reshape(-1, 2)
+
+
+_COMPLAINTS = {
+    Trap.LINK_INTEGRITY: "more errors on the wire from {far} than LocalPhyErrors allows",
+    Trap.BUFFER_OVERRUN: "its buffer overruns, {far} ignores credits",
+    Trap.FLOW_CONTROL_WATCHDOG: "no credit updates from {far}",
+}
 
 
 def _lanes_hold(tables: Tables, before: Graph | None, now: Graph) -> bool:

@@ -19,7 +19,7 @@ from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.discovery import Kind, Node, Port, Subnet
 from fabrictwin.subnet.manager.tables import BLOCK, Graph, changed_blocks, padded, port_guid
 from fabrictwin.subnet.manager.transport import Answer, Request, Transport, get, put
-from fabrictwin.subnet.wire.smp import AttributeId, MulticastForwarding, PKeyTable, PortInfo, PortState
+from fabrictwin.subnet.wire.smp import AttributeId, MulticastForwarding, PhysState, PKeyTable, PortInfo, PortState
 
 ALL_PORTS = 0x30000  # SLtoVL modifier: every input and every output port
 _STATE, _PHYS = 32, 33  # bytes of PortInfo that hold the states
@@ -286,6 +286,12 @@ class Programmer:
         if info.encode() == before and state == info.port_state:
             return None
         return _step(info, state if state != info.port_state else PortState.NO_CHANGE)
+
+
+def disable(data: bytearray) -> None:
+    """Make PortInfo one that asks for the physical state Disabled, and for no change of the logical one."""
+    data[_STATE] &= 0xF0
+    data[_PHYS] = PhysState.DISABLED << 4 | data[_PHYS] & 0x0F
 
 
 def _step(info: PortInfo, state: int) -> bytes:
