@@ -36,7 +36,7 @@ def test_the_other_end_counts_by_time_and_tells_each_time(word, trap):
 
     def told(now_ps: int) -> list[Notice]:
         notices = [Notice.decode(outcome.frame.mad, 64) for outcome in network.traps(now_ps)]
-        state.traps.clear()
+        state.notices.pending.clear()
         return notices
 
     period = PERIOD_PS[trap]
@@ -48,10 +48,10 @@ def test_the_other_end_counts_by_time_and_tells_each_time(word, trap):
     assert len(told(start + 4 * period)) == 1
     assert (state.counters[COUNTER[trap]][far], state.counters[COUNTER[trap]][slot]) == (4, 0)
     state.cut_cable(slot, start + 5 * period)
-    state.traps.clear()
+    state.notices.pending.clear()
     assert told(start + 50 * period) == []
     state.mend_cable(slot, start + 50 * period)
-    state.traps.clear()
+    state.notices.pending.clear()
     told(start + 51 * period)
     assert state.counters[COUNTER[trap]][far] == 4, "it begins anew when the link is back"
     told(start + 52 * period)

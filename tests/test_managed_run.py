@@ -298,8 +298,8 @@ def test_a_trap_that_cannot_reach_the_manager_is_made_up_for_by_its_sweep():
     run = Run(lines, size=8 * MIB)
     state = run.management.state
     run.management.settle()
-    assert state.traps, "nobody heard leaf-3"
-    assert {state.node_of[trap.slot] for trap in state.traps} == {leaf}
+    assert state.notices.pending, "nobody heard leaf-3"
+    assert {state.node_of[trap.slot] for trap in state.notices.pending} == {leaf}
     (incident,) = run.incidents
     assert len(incident.happened) == 4
     assert any("leaf-3" in name for sweep in incident.sweeps for name in sweep.gone)

@@ -249,10 +249,10 @@ def test_errors_of_a_link_beyond_its_threshold_are_trap_129(network):
 
     assert load(8) == []
     assert load(10) == [Trap.LINK_INTEGRITY]
-    network.state.traps.clear()
+    network.state.notices.pending.clear()
     assert load(17) == []
     assert load(45) == [Trap.LINK_INTEGRITY]
-    told = Notice.decode(trap_mad(1, network.state.traps[0].notice.encode()), 64)
+    told = Notice.decode(trap_mad(1, network.state.notices.pending[0].notice.encode()), 64)
     assert PortDetails.decode(told.details).port == 1
     assert state.counters["local_link_integrity_errors"][slot] == 5
     assert state.counters["symbol_errors"][slot] == state.counters["rcv_errors"][slot] == 45
@@ -303,7 +303,7 @@ def test_traps_129_to_131_and_144_tell_where_and_what(network):
     state = network.state
     leaf, host = state.find("leaf-0"), state.find("host-0/mlx5_0")
     for trap in (Trap.LINK_INTEGRITY, Trap.BUFFER_OVERRUN, Trap.FLOW_CONTROL_WATCHDOG):
-        state.raise_trap(leaf, trap, 0, port=3)
+        state.notices.raise_trap(leaf, trap, 0, port=3)
     network.sma.describe(host, b"renamed mlx5_0", 0)
     network.sma.set_is_sm(host, True, 0)
     notices = [Notice.decode(o.frame.mad, 64) for o in network.traps(0)]
@@ -320,7 +320,7 @@ def test_without_a_manager_nobody_is_told(network):
     state = network.state
     state.cut_cable(state.base[state.find("leaf-0")] + 5, 0)
     assert network.traps(0) == []
-    assert state.traps == []
+    assert state.notices.pending == []
 
 
 def test_a_power_cycle_forgets_everything_but_the_cables(network):

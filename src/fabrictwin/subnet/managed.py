@@ -123,7 +123,7 @@ class _Plane:
         due = [self.planned[0][0]] if self.planned else []
         due += [self.inbox[0][0]] if self.inbox else []
         if self.unrest:
-            trap = self.hosted.endpoint.state.next_trap_ps(self.number)
+            trap = self.hosted.endpoint.state.notices.next_ps(self.number)
             due += [] if trap is None else [max(trap, self.clock_ps)]
             due += [self.next_sweep_ps] if self._has_news() else []
         return min(due, default=NEVER)
@@ -149,7 +149,7 @@ class _Plane:
 
     def _send_traps(self, now_ps: int) -> None:
         self.hosted.endpoint.state.flow_control.advance(now_ps)
-        if not self.hosted.endpoint.state.traps:
+        if not self.hosted.endpoint.state.notices.pending:
             return
         timing = self.hosted.transport.timing
         for outcome in self.hosted.endpoint.network.traps(now_ps, plane=self.number):
@@ -185,7 +185,7 @@ class _Plane:
         news = self._has_news()
         if looks and len(self.owner._effects) == effects:
             self.unrest = False  # what is left to tell comes from where nobody hears it
-        elif not news and self.hosted.endpoint.state.next_trap_ps(self.number) is None:
+        elif not news and self.hosted.endpoint.state.notices.next_ps(self.number) is None:
             self.unrest = False
         awaited = self.hosted.endpoint.state.flow_control.next_ps(self.number) is not None
         if not self.unrest or not (news or awaited):

@@ -77,7 +77,7 @@ class FlowControl:
             if times > fault.counted:
                 state.counters[_COUNTER[fault.trap]][far] += times - fault.counted
                 fault.counted = times
-                state.raise_trap(state.node_of[far], fault.trap, now_ps, port=state.number[far])
+                state.notices.raise_trap(state.node_of[far], fault.trap, now_ps, port=state.number[far])
 
     def next_ps(self, plane: int) -> int | None:
         """When the other end of a faulty port of a subnet complains next, as long as it is to be waited for."""

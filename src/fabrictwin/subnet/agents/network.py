@@ -246,7 +246,7 @@ class Network:
     def traps(self, now_ps: int, *, plane: int | None = None) -> list[Outcome]:
         """Traps that leave for a manager now, of one subnet or of all, as frames for its slot."""
         out = []
-        for trap in self.state.due_traps(now_ps, plane=plane):
+        for trap in self.state.notices.due(now_ps, plane=plane):
             end, hops = self.route(trap.slot, self.state.sm_lid(trap.slot))
             if end == NONE or end not in self.managers:
                 continue

@@ -238,7 +238,7 @@ class SessionCounters:
             times = int(errors[port] // allowed - before[port] // allowed)
             if times:
                 state.counters["local_link_integrity_errors"][slot] += times
-                state.raise_trap(state.node_of[slot], Trap.LINK_INTEGRITY, now_ps, port=state.number[slot])
+                state.notices.raise_trap(state.node_of[slot], Trap.LINK_INTEGRITY, now_ps, port=state.number[slot])
 
     def _estimate(self, payload: I64, slots: I64) -> None:
         """Words and packets of so much payload, at both ends of the links."""

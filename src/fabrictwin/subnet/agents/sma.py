@@ -85,7 +85,7 @@ class SubnetAgent:
         """What node `m` answers to a request that came in at slot `entry`; None where it keeps silent."""
         _, kind, _, method, _, _, _, attribute, modifier, key = START.unpack_from(mad)
         if method == Method.TRAP_REPRESS:
-            self.state.repress(m, Notice.decode(mad, SMP_DATA.start))
+            self.state.notices.repress(m, Notice.decode(mad, SMP_DATA.start))
             return None
         if method == Method.GET:
             if not self._may_read(m, entry, key, now_ps):
@@ -436,7 +436,7 @@ class SubnetAgent:
     def describe(self, m: int, text: bytes, now_ps: int) -> None:
         """A host's software renames its adapter, and the agent tells the manager."""
         self.state.description[m] = text[:64]
-        self.state.raise_trap(m, Trap.LOCAL_CHANGES, now_ps, changes=1)
+        self.state.notices.raise_trap(m, Trap.LOCAL_CHANGES, now_ps, changes=1)
 
     def set_is_sm(self, m: int, is_sm: bool, now_ps: int) -> None:
         """A subnet manager opens or closes the port: its capability shows, and the agent tells the manager."""
@@ -448,4 +448,4 @@ class SubnetAgent:
         after = before | Capability.IS_SM if is_sm else before & ~Capability.IS_SM
         if after != before:
             CAPABILITIES.put(self.state.info, after, at)
-            self.state.raise_trap(m, Trap.LOCAL_CHANGES, now_ps)
+            self.state.notices.raise_trap(m, Trap.LOCAL_CHANGES, now_ps)

@@ -15,8 +15,7 @@ is another node's own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,20 +23,14 @@ import numpy.typing as npt
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.subnet.agents.flow_control import FlowControl
+from fabrictwin.subnet.agents.notices import Notices
+from fabrictwin.subnet.agents.port_as_built import port_as_built
 from fabrictwin.subnet.wire import speeds
 from fabrictwin.subnet.wire.fields import Field
 from fabrictwin.subnet.wire.notice import (
-    LinkStateDetails,
-    LocalChangesDetails,
-    Notice,
-    NoticeType,
-    PortDetails,
-    Producer,
     Trap,
 )
 from fabrictwin.subnet.wire.smp import (
-    Capability,
-    Capability2,
     NodeInfo,
     NodeType,
     PhysState,
@@ -49,7 +42,6 @@ from fabrictwin.subnet.wire.smp import (
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
 
-GID_PREFIX = 0xFE80_0000_0000_0000
 NO_PORT = 0xFF
 FULL_PKEY = 0xFFFF
 
@@ -57,10 +49,6 @@ LINEAR_CAP = 0xC000  # every unicast LID
 MULTICAST_CAP = 0x4000  # every multicast LID
 PKEYS = {NodeType.CA: 128, NodeType.SWITCH: 32}
 SWITCH_PORT_PKEYS = 32
-VL_CAP = 4  # VL 0 to 7
-VL_ARBITRATION_ENTRIES = 8
-GUIDS = 8
-FIRST_TID = 0x7A70_0000_0000_0000
 
 _VENDOR = 0x02C9
 _DEVICES = {"connectx-6": 0x101B, "connectx-7": 0x1021, "qm8700": 0xD2F0, "qm9700": 0xD2F2}
@@ -100,16 +88,6 @@ COUNTERS = (
     "multicast_rcv_packets",
     "xmit_wait",
 )
-
-
-@dataclass
-class PendingTrap:
-    """A notice that its issuer repeats until the manager represses it."""
-
-    slot: int
-    notice: Notice
-    tid: int
-    due_ps: int
 
 
 class SubnetState:
@@ -175,9 +153,8 @@ class SubnetState:
         self.alive: list[bool] = [True] * len(self.guid)
         self.silent: set[int] = set()  # nodes whose agents do not answer though their links are up
         self.m_key_lease: dict[int, int] = {}  # when the lease of a slot's key ends, while it runs
-        self.traps: list[PendingTrap] = []
+        self.notices = Notices(self)
         self.malformed = 0  # datagrams that were dropped because they were none
-        self._next_tid = FIRST_TID
         self.flow_control = FlowControl(self)
         # told of (slot, time) when a port's logical state changed, and of (node, first LID, entries before, time)
         # when part of a forwarding table did
@@ -255,7 +232,7 @@ class SubnetState:
             for port in range(0 if self.is_switch[m] else 1, ports + 1):
                 slot = self.base[m] + port
                 up = self.cable[slot] != NONE or port == 0
-                template = _template(fastest, widths, mtu, up, self.is_switch[m] and port > 0)
+                template = port_as_built(fastest, widths, mtu, up, self.is_switch[m] and port > 0)
                 self.port_info[slot] = np.frombuffer(template, np.uint8)
                 self.info[64 * slot + 28] = port
                 if port == 0:
@@ -457,39 +434,7 @@ class SubnetState:
         if self.is_switch[m]:
             _CHANGE.put(self.switch_info[m], 1)
             if self.alive[m]:
-                self.raise_trap(m, Trap.LINK_STATE_CHANGE, now_ps)
-
-    def raise_trap(self, m: int, trap: Trap, now_ps: int, *, port: int = 0, changes: int = 0) -> None:
-        """A node has something to tell: 128, 129 to 131 (at `port`), 144 (`changes` are its change bits)."""
-        slot = self.end_slot(m)
-        lid = self.lid(slot)
-        kind, details = NoticeType.URGENT, b""
-        if trap == Trap.LINK_STATE_CHANGE:
-            details = LinkStateDetails(lid=lid).encode()
-        elif trap == Trap.LOCAL_CHANGES:
-            kind = NoticeType.INFORMATIONAL
-            told = LocalChangesDetails(lid=lid, capability_mask=CAPABILITIES.get(self.info, 64 * slot))
-            told.other_local_changes = 1 if changes else 0
-            told.node_description_change = changes & 1
-            told.link_width_enabled_change = changes >> 1 & 1
-            told.link_speed_enabled_change = changes >> 2 & 1
-            details = told.encode()
-        else:
-            details = PortDetails(lid=lid, port=port).encode()
-        producer = Producer.SWITCH if self.is_switch[m] else Producer.CA
-        notice = Notice(type=kind, producer_type=producer, trap_number=trap, issuer_lid=lid, details=details)
-        for pending in self.traps:
-            if pending.slot == slot and pending.notice == notice:
-                pending.due_ps = min(pending.due_ps, now_ps)
-                return
-        self._next_tid += 1
-        self.traps.append(PendingTrap(slot, notice, self._next_tid, now_ps))
-
-    def repress(self, m: int, notice: Notice) -> None:
-        """The manager has heard a trap."""
-        slot = self.end_slot(m)
-        key = (notice.trap_number, notice.details)
-        self.traps = [t for t in self.traps if t.slot != slot or (t.notice.trap_number, t.notice.details) != key]
+                self.notices.raise_trap(m, Trap.LINK_STATE_CHANGE, now_ps)
 
     def has_news(self, m: int) -> bool:
         """Whether a switch notes that a port's state changed, which its manager has not cleared yet."""
@@ -498,88 +443,3 @@ class SubnetState:
     def plane_of(self, m: int) -> int:
         """Which subnet a managed node belongs to."""
         return int(self.fabric.node_plane[self.fabric_node[m]])
-
-    def next_trap_ps(self, plane: int) -> int | None:
-        """When a node of that subnet next has a trap to send; None where none has."""
-        complaint = self.flow_control.next_ps(plane)
-        due = [] if complaint is None else [complaint]
-        due += [
-            t.due_ps
-            for t in self.traps
-            if self.sm_lid(t.slot)
-            and self.alive[self.node_of[t.slot]]
-            and self.plane_of(self.node_of[t.slot]) == plane
-        ]
-        return min(due, default=None)
-
-    def due_traps(self, now_ps: int, *, plane: int | None = None) -> list[PendingTrap]:
-        """Traps to send now, and again after the subnet's timeout. Without a manager there is nobody to tell."""
-        self.flow_control.advance(now_ps)
-        out = []
-        for trap in list(self.traps):
-            if plane is not None and self.plane_of(self.node_of[trap.slot]) != plane:
-                continue
-            if self.sm_lid(trap.slot) == 0 or not self.alive[self.node_of[trap.slot]]:
-                self.traps.remove(trap)
-            elif trap.due_ps <= now_ps:
-                # 4.096 us x 2^SubnetTimeOut
-                trap.due_ps = now_ps + (4_096_000 << SUBNET_TIMEOUT.get(self.info, 64 * trap.slot))
-                out.append(trap)
-        return out
-
-
-@cache
-def _template(fastest: speeds.Speed, widths: frozenset[int], mtu: int, up: bool, external: bool) -> bytes:
-    """PortInfo of a port as it powers on. `external`: a switch's port to a cable, which has no capabilities."""
-    can = speeds.supported_fields(fastest)
-    width_mask = sum(speeds.WIDTH_CODES[w] for w in widths)
-    second = Capability2(0)
-    if 2 in widths:
-        second |= Capability2.WIDTH_2X
-    if fastest >= speeds.Speed.HDR:
-        second |= Capability2.SPEED_HDR
-    if fastest >= speeds.Speed.NDR:
-        second |= Capability2.SPEED_NDR
-    if fastest >= speeds.Speed.XDR:
-        second |= Capability2.SPEED_XDR | Capability2.EXTENDED_SPEEDS2
-    capabilities = Capability.TRAP | Capability.SL_MAPPING | Capability.SYSTEM_IMAGE_GUID
-    capabilities |= Capability.CAPABILITY_NOTICE | Capability.OTHER_LOCAL_CHANGES
-    capabilities |= Capability.AUTOMATIC_MIGRATION | Capability.CLIENT_REREGISTRATION
-    if external:
-        capabilities = Capability(0)
-    if fastest >= speeds.Speed.FDR:
-        capabilities |= Capability.EXTENDED_SPEEDS
-    if second:
-        capabilities |= Capability.CAPABILITY_MASK2
-    active = speeds.active_fields(fastest)
-    return PortInfo(
-        gid_prefix=GID_PREFIX,
-        capability_mask=int(capabilities),
-        capability_mask2=int(second),
-        link_width_enabled=width_mask,
-        link_width_supported=width_mask,
-        link_width_active=speeds.WIDTH_CODES[4],
-        link_speed_supported=can.first,
-        link_speed_enabled=can.first,
-        link_speed_active=active.first,
-        link_speed_ext_supported=can.extended,
-        link_speed_ext_enabled=can.extended,
-        link_speed_ext_active=active.extended,
-        link_speed_ext2_supported=can.extended2,
-        link_speed_ext2_enabled=can.extended2,
-        link_speed_ext2_active=active.extended2,
-        port_state=PortState.INIT if up else PortState.DOWN,
-        port_physical_state=PhysState.LINK_UP if up else PhysState.POLLING,
-        link_down_default_state=PhysState.POLLING,
-        neighbor_mtu=mtu,
-        mtu_cap=mtu,
-        vl_cap=VL_CAP,
-        operational_vls=VL_CAP,
-        vl_arb_high_cap=VL_ARBITRATION_ENTRIES,
-        vl_arb_low_cap=VL_ARBITRATION_ENTRIES,
-        guid_cap=GUIDS,
-        subnet_timeout=18,
-        resp_time_value=16,
-        local_phy_errors=8,
-        overrun_errors=8,
-    ).encode()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.routing.options import Options
-from fabrictwin.subnet.agents.state import GID_PREFIX
+from fabrictwin.subnet.agents.port_as_built import GID_PREFIX
 from fabrictwin.subnet.wire.smp import SlToVl, VlArbitration
 
 DEFAULT_PKEY = 0x7FFF  # the lower 15 bits: which partition
