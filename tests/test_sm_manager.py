@@ -22,7 +22,7 @@ from fabrictwin.subnet.hosting import HostedManager, first_adapter, settle
 from fabrictwin.subnet.manager import lids
 from fabrictwin.subnet.manager.config import Partition, Settings
 from fabrictwin.subnet.manager.discovery import Discovery, Kind
-from fabrictwin.subnet.manager.manager import Memory
+from fabrictwin.subnet.manager.reports import Memory
 from fabrictwin.subnet.manager.transport import MadTiming, TwinTransport
 from fabrictwin.subnet.wire import smp
 from fabrictwin.subnet.wire.header import LidSmp, Method

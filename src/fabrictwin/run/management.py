@@ -19,8 +19,8 @@ from fabrictwin.program import patterns
 from fabrictwin.program.program import Program, Seat
 from fabrictwin.routing.options import DATA_VLS, Options, parse_guid
 from fabrictwin.subnet.manager.config import Settings
-from fabrictwin.subnet.manager.manager import SweepReport
 from fabrictwin.subnet.manager.qos import OPTIONS, qos_settings
+from fabrictwin.subnet.manager.reports import SweepReport
 from fabrictwin.subnet.manager.transport import MadTiming
 from fabrictwin.subnet.rehearsal import path_data
 from fabrictwin.twin.managed import ManagedRun, Outage

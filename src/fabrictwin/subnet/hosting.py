@@ -12,7 +12,8 @@ from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.network import Fate, Frame
 from fabrictwin.subnet.endpoint import OWN_TID, Endpoint
 from fabrictwin.subnet.manager.config import Settings
-from fabrictwin.subnet.manager.manager import Memory, SubnetManager, SweepReport
+from fabrictwin.subnet.manager.manager import SubnetManager
+from fabrictwin.subnet.manager.reports import Memory, SweepReport
 from fabrictwin.subnet.manager.transport import MadTiming, TwinTransport
 from fabrictwin.subnet.wire.smp import SmState
 

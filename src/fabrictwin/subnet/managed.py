@@ -30,7 +30,7 @@ from fabrictwin.subnet.changed_paths import ChangedPath, Changes, PathFollower
 from fabrictwin.subnet.console import obey
 from fabrictwin.subnet.endpoint import Endpoint
 from fabrictwin.subnet.hosting import HostedManager
-from fabrictwin.subnet.manager.manager import SweepReport
+from fabrictwin.subnet.manager.reports import SweepReport
 from fabrictwin.subnet.wire.smp import PortState
 
 NEVER = 2**62

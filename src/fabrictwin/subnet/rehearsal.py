@@ -18,8 +18,8 @@ from fabrictwin.subnet.hosting import HostedManager, one_for_each_plane
 from fabrictwin.subnet.managed import Entry, Incident, ManagedFabric, port_text
 from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.lids import read_guid2lid, write_guid2lid
-from fabrictwin.subnet.manager.manager import Memory, SweepReport
 from fabrictwin.subnet.manager.partitions import Everybody, read_partitions
+from fabrictwin.subnet.manager.reports import Memory, SweepReport
 from fabrictwin.subnet.manager.tables import port_guid
 from fabrictwin.subnet.manager.transport import MadTiming, Statistics
 from fabrictwin.units import format_time

@@ -21,7 +21,7 @@ from fabrictwin.subnet.endpoint import Endpoint, node_id, pack_frame
 from fabrictwin.subnet.hosting import HostedManager
 from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.lids import read_guid2lid
-from fabrictwin.subnet.manager.manager import Memory, SweepReport
+from fabrictwin.subnet.manager.reports import Memory, SweepReport
 from fabrictwin.subnet.rehearsal import manager_nodes, remember, sweep_lines
 from fabrictwin.subnet.serve import Server, wall_ps
 

@@ -11,26 +11,24 @@ as a whole where keeping entries would break it.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import deque
 
 import numpy as np
-import numpy.typing as npt
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.filling import Tables
 from fabrictwin.routing.judge import deadlock
-from fabrictwin.routing.switches import U8
 from fabrictwin.subnet.agents.network import Frame, trap_mad
 from fabrictwin.subnet.manager import multicast
 from fabrictwin.subnet.manager.administration import Administration
+from fabrictwin.subnet.manager.complaints import COMPLAINTS, Complaints
 from fabrictwin.subnet.manager.config import FULL, Settings
-from fabrictwin.subnet.manager.discovery import Discovery, Finding, Kind, Node, Port, Subnet
+from fabrictwin.subnet.manager.discovery import Discovery, Kind, Node, Port, Subnet
 from fabrictwin.subnet.manager.election import Election
 from fabrictwin.subnet.manager.lids import Wish, assign
-from fabrictwin.subnet.manager.programming import Programmer, disable
+from fabrictwin.subnet.manager.programming import Programmer
+from fabrictwin.subnet.manager.reports import Memory, Rerouting, RoutePlan, SweepReport
 from fabrictwin.subnet.manager.tables import (
-    Broken,
     Graph,
     broken_paths,
     carry_over,
@@ -39,7 +37,7 @@ from fabrictwin.subnet.manager.tables import (
     port_guid,
     reroute,
 )
-from fabrictwin.subnet.manager.transport import Path, Transport, get, put
+from fabrictwin.subnet.manager.transport import Path, Transport, get
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import SMP_DATA, MadClass, Method, check_mad
 from fabrictwin.subnet.wire.notice import Notice, PortDetails, Trap
@@ -51,65 +49,6 @@ from fabrictwin.subnet.wire.smp import (
     SmState,
     SwitchInfo,
 )
-
-
-@dataclass(frozen=True)
-class Rerouting:
-    """What a change of the fabric did to the tables."""
-
-    broken_paths: int  # (switch with adapters, LID) whose packets went nowhere
-    entries: int  # table entries that changed
-    switches: int  # that hold them
-    lids: tuple[int, ...]  # destinations that were cut off from somebody
-    repaired_ps: int  # when the last of their entries was answered; NONE where nothing was broken
-
-
-@dataclass(frozen=True)
-class SweepReport:
-    """One sweep."""
-
-    kind: str  # heavy or light
-    state: SmState
-    started_ps: int
-    ended_ps: int
-    nodes: int
-    switches: int
-    endpoints: int
-    engine: str
-    remark: str
-    findings: tuple[Finding, ...]
-    arrived: tuple[str, ...]  # names of ports that came since the last sweep
-    gone: tuple[str, ...]
-    rerouting: Rerouting | None
-
-
-@dataclass(frozen=True)
-class _Route:
-    """Tables to be programmed, and what they are instead of."""
-
-    graph: Graph
-    tables: Tables
-    old: U8  # [S, LIDs] as the switches hold them, 255 for what is unknown
-    broken: Broken | None  # None at the first sweep
-    fresh: frozenset[int]  # switches about which nothing is known, by GUID
-
-    def report(self, broken: Broken, done: npt.NDArray[np.int64]) -> Rerouting:
-        """What changed; `done` is when each LID's last entry was answered."""
-        differs = self.old[:, : self.tables.lft.shape[1]] != self.tables.lft
-        return Rerouting(
-            broken_paths=broken.paths,
-            entries=int(differs.sum()),
-            switches=int(differs.any(axis=1).sum()),
-            lids=tuple(int(lid) for lid in broken.lids),
-            repaired_ps=int(done[broken.lids].max()) if len(broken.lids) else NONE,
-        )
-
-
-@dataclass
-class Memory:
-    """What outlives a manager: the LIDs by port GUID."""
-
-    lid: dict[int, int] = field(default_factory=dict)
 
 
 class SubnetManager:
@@ -134,8 +73,7 @@ class SubnetManager:
         self.wants_heavy = False  # whether the next sweep is to look at everything
         self._told: set[int] = set()  # switches whose traps came since the last sweep
         self._doubtful: dict[int, Node] = {}  # switches that lost a link in this sweep
-        self._complaints: Counter[tuple[int, int]] = Counter()  # traps 129 to 131 by switch GUID and port
-        self._babbling: list[Port] = []  # to be disabled
+        self.complaints = Complaints(self.settings.babbling_traps)
         self.malformed = 0  # datagrams that were dropped because they were none
 
     @property
@@ -187,7 +125,7 @@ class SubnetManager:
             return self.sweep()
         self.wants_sweep = False
         self.election.activity += 1
-        self._disable_babbling()
+        self._told |= self.complaints.disable(self.transport)
         before = {port_guid(port): port for node in self.subnet.nodes.values() for port in node.ends()}
         # those that told of it first: what they say gives the ways to the others that still lead there
         told = [self.subnet.nodes[guid] for guid in sorted(self._told) if guid in self.subnet.nodes]
@@ -345,7 +283,7 @@ class SubnetManager:
         assert subnet.own is not None
         self.programmer.ports(subnet, self.lid, sm_lid=self.lid[self.election.guid])
 
-    def _route(self, kind_of_change: str) -> _Route:
+    def _route(self, kind_of_change: str) -> RoutePlan:
         """Tables for what was found; nothing is sent."""
         graph = graph_of(self.subnet, self.lid, self.settings.lmc)
         before, self.graph = self.graph, graph
@@ -363,7 +301,7 @@ class SubnetManager:
         self.tables = tables
         broken = broken_paths(graph, old, tables.lft) if held else None
         fresh = frozenset(node.guid for node in graph.nodes if node.guid not in held)
-        return _Route(graph, tables, old, broken, fresh)
+        return RoutePlan(graph, tables, old, broken, fresh)
 
     def update_multicast(self) -> None:
         """Bring the trees of all groups in line with their members."""
@@ -457,37 +395,11 @@ class SubnetManager:
             self.wants_sweep = True
             if issuer is not None and issuer.node.is_switch:
                 self._told.add(issuer.node.guid)
-        elif told.trap_number in _COMPLAINTS and issuer is not None:
-            self._complain(issuer.node, PortDetails.decode(told.details).port, Trap(told.trap_number))
+        elif told.trap_number in COMPLAINTS and issuer is not None:
+            number = PortDetails.decode(told.details).port
+            self.wants_sweep |= self.complaints.hear(self.subnet, issuer.node, number, Trap(told.trap_number))
         self.administration.report(told, port_guid(issuer) if issuer is not None else 0)
         return [Frame(frame.slid, frame.dlid, 0, 0, back), *self.administration.poll(now_ps)]
-
-    def _complain(self, node: Node, number: int, trap: Trap) -> None:
-        """A port is in trouble: that is a finding, and it is disabled where it complains too often."""
-        port = node.ports.get(number)
-        if port is None:
-            return
-        self._complaints[node.guid, number] += 1
-        times = self._complaints[node.guid, number]
-        if times == 1:
-            far = "its other end" if port.peer is None else str(port.peer)
-            self.subnet.find(Kind.TROUBLE, str(port), f"trap {int(trap)}: {_COMPLAINTS[trap].format(far=far)}")
-            self.wants_sweep = True
-        if times == self.settings.babbling_traps:
-            self.subnet.find(Kind.TROUBLE, str(port), f"disabled after {times} traps")
-            self._babbling.append(port)
-            self.wants_sweep = True
-
-    def _disable_babbling(self) -> None:
-        """Disable the ports that complained too often."""
-        requests = []
-        for port in self._babbling:
-            data = bytearray(port.info.encode())
-            disable(data)
-            requests.append(put(port.node.path, AttributeId.PORT_INFO, bytes(data), port.number))
-            self._told.add(port.node.guid)
-        self._babbling.clear()
-        self.transport.exchange(requests)
 
     def poll(self, now_ps: int) -> list[Frame]:
         """What is due by now."""
@@ -527,13 +439,6 @@ class SubnetManager:
         """[LIDs in use, 2] LID and port GUID, for people."""
         pairs = sorted((lid, guid) for guid, lid in self.lid.items())
         return np.array(pairs, np.uint64).reshape(-1, 2)
-
-
-_COMPLAINTS = {
-    Trap.LINK_INTEGRITY: "more errors on the wire from {far} than LocalPhyErrors allows",
-    Trap.BUFFER_OVERRUN: "its buffer overruns, {far} ignores credits",
-    Trap.FLOW_CONTROL_WATCHDOG: "no credit updates from {far}",
-}
 
 
 def _lanes_hold(tables: Tables, before: Graph | None, now: Graph) -> bool:
