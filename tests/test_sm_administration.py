@@ -14,7 +14,7 @@ from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.options import Options
 from fabrictwin.subnet import rmpp
 from fabrictwin.subnet.agents.network import Frame
-from fabrictwin.subnet.agents.state import GID_PREFIX
+from fabrictwin.subnet.agents.port_as_built import GID_PREFIX
 from fabrictwin.subnet.manager import multicast
 from fabrictwin.subnet.manager.config import Partition, Settings
 from fabrictwin.subnet.wire import notice, sa
