@@ -127,7 +127,7 @@ def gibibyte(engine: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ops", type=int, default=20_000)
-    parser.add_argument("--engine", choices=("packet", "analytic"), default="packet")
+    parser.add_argument("--engine", choices=("packet", "flow", "analytic"), default="packet")
     arguments = parser.parse_args()
     print(f"{'':44} {'ops':>9} {'CPU s':>8} {'ops/CPU s':>12} {'wall s':>8}")
     if arguments.engine == "packet":

@@ -247,7 +247,10 @@ class Verbs(RuleBasedStateMachine):
                     far.fail()
 
 
-@pytest.mark.parametrize("engine", ["analytic", pytest.param("packet", marks=pytest.mark.second)])
+@pytest.mark.parametrize(
+    "engine",
+    ["analytic", pytest.param("flow", marks=pytest.mark.second), pytest.param("packet", marks=pytest.mark.second)],
+)
 def test_random_calls_do_what_the_reference_does(engine, monkeypatch):
     monkeypatch.setattr(verbs_ends, "ENGINE", engine)
     run_state_machine_as_test(

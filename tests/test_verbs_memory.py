@@ -77,7 +77,7 @@ def test_a_gpu_s_memory_holds_the_bytes_and_costs_its_own_way(ends):
     assert taken[0] < taken[7]
 
 
-@pytest.mark.parametrize("engine", ["analytic", "packet"])
+@pytest.mark.parametrize("engine", ["analytic", "flow", "packet"])
 def test_a_gpu_that_the_adapter_does_not_reach_is_staged_in_host_memory(engine, monkeypatch):
     """A copy at either end, each the software's time and the bytes at the rate of the GPU's link."""
     monkeypatch.setattr(verbs_ends, "ENGINE", engine)

@@ -43,7 +43,7 @@ from fabrictwin.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from fabrictwin.verbs.wr import SGE, RecvWR
 
 
-@pytest.fixture(autouse=True, params=["analytic", "packet"])
+@pytest.fixture(autouse=True, params=["analytic", "packet", pytest.param("flow", marks=pytest.mark.second)])
 def engine(request, monkeypatch):
     monkeypatch.setattr(verbs_ends, "ENGINE", request.param)
 

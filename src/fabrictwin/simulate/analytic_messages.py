@@ -14,14 +14,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
-import numpy as np
-
-from fabrictwin import catalog
-from fabrictwin.errors import ConfigError
-from fabrictwin.fabric.fabric import Fabric, NodeKind
+from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.routing.tables import Routes
-from fabrictwin.simulate import host_memory
+from fabrictwin.simulate.message_ways import Way, find_way
 from fabrictwin.simulate.messages import (
     NAK_REMOTE_ACCESS,
     REQUESTS,
@@ -38,52 +34,80 @@ PS_PER_S = 10**12
 _ENDLESS_RETRY = 7  # of rnr_retry: for ever
 
 
+class Stream:
+    """What a flow sends one after the other: its requests, or its answers."""
+
+    __slots__ = ("free_ps", "queue", "remaining")
+
+    def __init__(self) -> None:
+        self.free_ps = 0  # in closed form: when the last message has left
+        self.queue: deque[Message] = deque()  # where rates change: what has not left yet, the first leaves now
+        self.remaining = 0.0  # bytes of the first
+
+
 class _Flow:
     __slots__ = (
-        "answers_free_ps",
+        "answers",
         "broken",
         "ends",
-        "free_ps",
-        "latency_ps",
         "memories",
         "options",
         "pool",
         "queue",
-        "rate_bps",
         "reaches_ps",
         "reliable",
         "requests",
+        "sends",
+        "way",
     )
 
     def __init__(
         self,
-        way: tuple[int, int],
+        way: Way,
         options: FlowOptions,
         ends: tuple[int, int, int, int],
         memories: tuple[int | None, int | None],
     ) -> None:
-        self.latency_ps, self.rate_bps = way
+        self.way = way
         self.options = options
         self.ends = ends  # adapters, queue pair numbers
         self.memories = memories
-        self.requests: dict[int, _Message] = {}  # that nobody has answered yet, oldest first
+        self.requests: dict[int, Message] = {}  # that nobody has answered yet, oldest first
         self.reliable = options.service == Service.RELIABLE_CONNECTION
         self.pool: int | None = None
-        self.free_ps = self.answers_free_ps = 0
+        self.sends, self.answers = Stream(), Stream()
         self.reaches_ps = 0  # when the last message posted is at the receiver
-        self.queue: deque[_Message] = deque()  # arrived at the receiver, the first waits for a receive
+        self.queue: deque[Message] = deque()  # arrived at the receiver, the first waits for a receive
         self.broken = False
 
 
-class _Message:
-    __slots__ = ("arrive_ps", "flow", "latency_ps", "number", "retries", "takes_receive", "tells_end")
+class Message:
+    """One message, as long as anything may happen to it."""
 
-    def __init__(self, number: int, flow: _Flow, takes_receive: bool, tells_end: bool) -> None:
+    __slots__ = (
+        "answers",
+        "arrive_ps",
+        "earliest_ps",
+        "flow",
+        "number",
+        "opcode",
+        "retries",
+        "takes_receive",
+        "tells_begin",
+        "tells_end",
+        "travels",
+        "way",
+    )
+
+    def __init__(self, number: int, flow: _Flow, opcode: Opcode, way: Way) -> None:
         self.number = number
         self.flow = flow
-        self.latency_ps = flow.latency_ps
-        self.takes_receive = takes_receive
-        self.tells_end = tells_end  # with its acknowledgement
+        self.opcode = opcode
+        self.way = way
+        self.takes_receive = self.tells_begin = self.tells_end = False
+        self.answers: int | None = None
+        self.travels = 0  # bytes
+        self.earliest_ps = 0
         self.arrive_ps = 0
         self.retries = 0
 
@@ -106,13 +130,13 @@ class AnalyticMessages:
         self._now = 0
         self._flows: dict[int, _Flow] = {}
         self._by_ends: dict[tuple[int, int, int, int], _Flow] = {}
-        self._ways: dict[tuple[int, int, int | None, int | None], tuple[int, int]] = {}
+        self._ways: dict[tuple[int, int, int | None, int | None], Way] = {}
         self._opened = 0
         self._posted = 0
-        self._live: dict[int, _Message] = {}
+        self._live: dict[int, Message] = {}
         self._receives: dict[int, int] = {}
         self._waiting: dict[int, list[_Flow]] = {}  # flows whose first message found a pool empty
-        self._heap: list[tuple[int, int, int, _Message, EventKind]] = []
+        self._heap: list[tuple[int, int, int, Message, EventKind]] = []
         self._sequence = 0
 
     @property
@@ -146,17 +170,21 @@ class AnalyticMessages:
         ends: tuple[int, int, int, int],
         memories: tuple[int | None, int | None],
         options: FlowOptions,
-    ) -> tuple[int, int]:
-        """(latency in ps, rate in bits per second) between two memories. Raises ConfigError."""
+    ) -> Way:
+        """The way between two memories, no faster than a static rate. Raises ConfigError."""
         latency_ps, rate_bps = self._fixed
+        way = Way(latency_ps or 0, rate_bps or 0, ())
         if latency_ps is None or rate_bps is None:
             key = (*ends[:2], *memories)
             found = self._ways.get(key)
             if found is None:
-                found = self._ways[key] = self._way(*key)
-            latency_ps = found[0] if latency_ps is None else latency_ps
-            rate_bps = found[1] if rate_bps is None else rate_bps
-        return latency_ps, min(rate_bps, options.rate_bps or rate_bps)
+                found = self._ways[key] = find_way(self._finder, key[:2], key[2:])
+            way = Way(
+                found.latency_ps if latency_ps is None else latency_ps,
+                found.rate_bps if rate_bps is None else rate_bps,
+                found.ports,
+            )
+        return way if not options.rate_bps else way._replace(rate_bps=min(way.rate_bps, options.rate_bps))
 
     def close(self, flow: int) -> None:
         """Forget a flow: messages under way on it are lost, without an event."""
@@ -196,7 +224,7 @@ class AnalyticMessages:
         for flow in waiting:
             # the sender tries again each time that the receiver's timer has run out
             message = flow.queue[0]
-            period = flow.options.rnr_timer_ps + 2 * flow.latency_ps
+            period = flow.options.rnr_timer_ps + 2 * flow.way.latency_ps
             tries = max(1, -(-(self._now - message.arrive_ps) // period))
             message.retries = tries
             self._push(message.arrive_ps + tries * period, _REACH, message, EventKind.ARRIVED)
@@ -225,36 +253,53 @@ class AnalyticMessages:
         """Post a message now; returns its number. `inline` and `chained` make no difference here."""
         on = self._flows[flow]
         self._posted += 1
-        request, response = opcode in REQUESTS, opcode in RESPONSES
-        message = _Message(self._posted, on, takes_receive, tell_end and not request and not response)
-        rate_bps = on.rate_bps
+        way = on.way
         if memory is not None or target_memory is not None:
             memories = (
                 on.memories[0] if memory is None else memory,
                 on.memories[1] if target_memory is None else target_memory,
             )
-            message.latency_ps, rate_bps = self._timing(on.ends, memories, on.options)
-        if response:  # a stream of their own beside the requests, which nobody acknowledges
-            start = max(self._now + later_ps, on.answers_free_ps)
-            on.answers_free_ps = start + size_bytes * 8 * PS_PER_S // rate_bps
-            self._answer(on, answers, start + message.latency_ps)
-            self._live[message.number] = message
-            self._push(on.answers_free_ps + message.latency_ps, _TELL, message, EventKind.ARRIVED)
-            return message.number
-        start = max(self._now + later_ps, on.free_ps)
-        travels = 0 if request else size_bytes
-        on.free_ps = start + travels * 8 * PS_PER_S // rate_bps
+            way = self._timing(on.ends, memories, on.options)
+        message = Message(self._posted, on, opcode, way)
+        request, response = opcode in REQUESTS, opcode in RESPONSES
+        message.takes_receive, message.tells_begin = takes_receive, tell_begin
+        message.tells_end = tell_end and not request and not response
+        message.answers = answers
+        message.travels = 0 if request else size_bytes
+        message.earliest_ps = self._now + later_ps
         self._live[message.number] = message
         if request:
             on.requests[message.number] = message
-        if tell_begin:
-            self._push(start + message.latency_ps, _TELL, message, EventKind.BEGUN)
-        if not on.reliable and tell_end:
-            self._push(on.free_ps, _TELL, message, EventKind.ENDED)
-        # a flow keeps its order, whatever memories its messages go to
-        reaches = on.reaches_ps = max(on.free_ps + message.latency_ps, on.reaches_ps)
-        self._push(reaches, _REACH, message, EventKind.ARRIVED)
+        # responses are a stream of their own beside the requests, which nobody acknowledges
+        self._carry(on.answers if response else on.sends, message)
         return message.number
+
+    def _carry(self, stream: Stream, message: Message) -> None:
+        """Let a message leave after those before it."""
+        start = max(message.earliest_ps, stream.free_ps)
+        stream.free_ps = start + message.travels * 8 * PS_PER_S // message.way.rate_bps
+        self._leaves(message, start)
+        self._left(message, stream.free_ps)
+
+    def _leaves(self, message: Message, when_ps: int) -> None:
+        """Its first byte leaves."""
+        there_ps = when_ps + message.way.latency_ps
+        if message.opcode in RESPONSES:
+            self._answer(message.flow, message.answers, there_ps)
+        elif message.tells_begin:
+            self._push(there_ps, _TELL, message, EventKind.BEGUN)
+
+    def _left(self, message: Message, when_ps: int) -> None:
+        """Its last byte has left."""
+        on, there_ps = message.flow, when_ps + message.way.latency_ps
+        if message.opcode in RESPONSES:
+            self._push(there_ps, _TELL, message, EventKind.ARRIVED)
+            return
+        if not on.reliable and message.tells_end:
+            self._push(when_ps, _TELL, message, EventKind.ENDED)
+        # a flow keeps its order, whatever memories its messages go to
+        on.reaches_ps = max(there_ps, on.reaches_ps)
+        self._push(on.reaches_ps, _REACH, message, EventKind.ARRIVED)
 
     def _answer(self, on: _Flow, answers: int | None, when_ps: int) -> None:
         """A response ends the request that it answers, else the oldest of the flow back."""
@@ -275,7 +320,7 @@ class AnalyticMessages:
         refused.flow.broken = True
         self._heap = [entry for entry in self._heap if entry[3] is not refused]
         heapq.heapify(self._heap)
-        self._push(self._now + refused.latency_ps, _TELL, refused, EventKind.ENDED)
+        self._push(self._now + refused.way.latency_ps, _TELL, refused, EventKind.ENDED)
 
     def advance(self, until_ps: int = FOREVER) -> list[Event]:
         """Run to the next instant at which something happened, at most to `until_ps`; what happened then."""
@@ -284,23 +329,27 @@ class AnalyticMessages:
         while heap and heap[0][0] <= until_ps:
             if events and heap[0][0] > self._now:
                 return events
-            time_ps, _, action, message, kind = heapq.heappop(heap)
-            self._now = max(self._now, time_ps)
-            if action == _TELL:
-                if kind == EventKind.BEGUN and message.flow.broken:
-                    continue
-                if kind == EventKind.ENDED and message.flow.reliable:
-                    self._live.pop(message.number, None)
-                events.append(Event(time_ps, message.number, kind))
-            else:
-                self._reach(message, events)
+            self._happen(events)
         if not events and until_ps < FOREVER:
             self._now = max(self._now, until_ps)
         return events
 
+    def _happen(self, events: list[Event]) -> None:
+        """The first of what is to come."""
+        time_ps, _, action, message, kind = heapq.heappop(self._heap)
+        self._now = max(self._now, time_ps)
+        if action != _TELL:
+            self._reach(message, events)
+            return
+        if kind == EventKind.BEGUN and message.flow.broken:
+            return
+        if kind == EventKind.ENDED and message.flow.reliable:
+            self._live.pop(message.number, None)
+        events.append(Event(time_ps, message.number, kind))
+
     # ------------------------------------------------------------------ the receiver
 
-    def _reach(self, message: _Message, events: list[Event]) -> None:
+    def _reach(self, message: Message, events: list[Event]) -> None:
         """A message is at the receiver, or is there once more."""
         flow = message.flow
         if flow.broken:
@@ -325,11 +374,11 @@ class AnalyticMessages:
             flow.queue.popleft()
             events.append(Event(self._now, first.number, EventKind.ARRIVED))
             if first.tells_end and flow.reliable:
-                self._push(self._now + first.latency_ps, _TELL, first, EventKind.ENDED)
+                self._push(self._now + first.way.latency_ps, _TELL, first, EventKind.ENDED)
             elif first.number not in flow.requests:
                 self._live.pop(first.number, None)
 
-    def _not_ready(self, message: _Message, events: list[Event]) -> None:
+    def _not_ready(self, message: Message, events: list[Event]) -> None:
         flow = message.flow
         allowed = flow.options.rnr_retry
         if message.retries == 0:
@@ -339,68 +388,16 @@ class AnalyticMessages:
                 flow.broken = True
                 flow.queue.clear()
                 self._live.pop(message.number, None)
-                self._push(self._now + flow.latency_ps, _TELL, message, EventKind.NOT_READY_FAILED)
+                self._push(self._now + flow.way.latency_ps, _TELL, message, EventKind.NOT_READY_FAILED)
                 return
             message.retries += 1
             self._push(
-                self._now + flow.options.rnr_timer_ps + 2 * flow.latency_ps, _REACH, message, EventKind.ARRIVED
+                self._now + flow.options.rnr_timer_ps + 2 * flow.way.latency_ps, _REACH, message, EventKind.ARRIVED
             )
             return
         assert flow.pool is not None
         self._waiting.setdefault(flow.pool, []).append(flow)
 
-    def _push(self, time_ps: int, action: int, message: _Message, kind: EventKind) -> None:
+    def _push(self, time_ps: int, action: int, message: Message, kind: EventKind) -> None:
         self._sequence += 1
         heapq.heappush(self._heap, (time_ps, self._sequence, action, message, kind))
-
-    # ------------------------------------------------------------------ ways
-
-    def _way(
-        self, source: int, target: int, source_memory: int | None, target_memory: int | None
-    ) -> tuple[int, int]:
-        """(latency in ps, rate in bits per second) from memory over both adapters into memory."""
-        fabric, finder = self.fabric, self._finder
-        latency = int(fabric.nic_deliver_ps[target])
-        name = fabric.type_names[int(fabric.node_type[fabric.nic_node[source]])]
-        if name:  # an adapter of unknown type takes no time
-            latency += catalog.nic(name).doorbell.value + catalog.nic(name).processing.value
-        latency += host_memory.read_ps(fabric, source) + host_memory.write_ps(fabric, target)
-        rates: list[int] = []
-        legs = ((source_memory, source, True), (target_memory, target, False))
-        for memory, adapter, out in legs:
-            nic = int(fabric.nic_node[adapter])
-            node = self._processor(adapter) if memory is None else memory
-            if node is None:
-                continue  # adapters without a host around them
-            ends = (node, nic) if out else (nic, node)
-            _, ports, _, _, way_ps = finder.inside(*(np.array([end], np.int32) for end in ends))
-            latency += int(way_ps[0]) * (2 if out else 1)  # a read's request goes there first
-            rates += [int(rate) for rate in fabric.port_payload_bps[ports]]
-        if source != target:
-            ports, _ = finder.routes.walk(np.array([source], np.int32), np.array([target], np.int32))
-            latency += int((fabric.node_latency_ps[fabric.port_node[ports]] + fabric.port_latency_ps[ports]).sum())
-            rates += [int(rate) for rate in fabric.port_payload_bps[ports]]
-        if not rates:
-            raise ConfigError(
-                f"{fabric.node_name(int(fabric.nic_node[source]))} has neither host nor cable to reach itself by"
-            )
-        return latency, min(rates)
-
-    def _processor(self, adapter: int) -> int | None:
-        """The processor nearest to an adapter; None where no host is around it."""
-        fabric = self.fabric
-        nic = int(fabric.nic_node[adapter])
-        host = int(fabric.node_host[nic])
-        first, end = int(fabric.host_node_start[host]), int(fabric.host_node_start[host + 1])
-        paths = fabric.templates[fabric.host_template[host]].paths
-        n = end - first
-        nearest: tuple[int, int] | None = None
-        for node in range(first, end):
-            if fabric.node_kind[node] != NodeKind.CPU:
-                continue
-            pair = (node - first) * n + (nic - first)
-            at = int(paths.pair_start[pair])
-            if at < int(paths.pair_start[pair + 1]):
-                hops = int(paths.hop_start[at + 1] - paths.hop_start[at])
-                nearest = min(nearest or (hops, node), (hops, node))
-        return None if nearest is None else nearest[1]

@@ -231,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only", nargs="*", default=[], metavar="WORD", help="tests whose name holds one of these"
     )
     parser.add_argument("--technology", choices=("infiniband", "ethernet"), default="ethernet")
-    parser.add_argument("--engine", choices=("packet", "analytic"), default="packet")
+    parser.add_argument("--engine", choices=("packet", "flow", "analytic"), default="packet")
     parser.add_argument("--verbose", action="store_true", help="every skip, and whole tracebacks")
     chosen = parser.parse_args(arguments)
     try:

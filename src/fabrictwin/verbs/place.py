@@ -26,8 +26,8 @@ def use(
 ) -> World:
     """From now on this process runs on a host of `twin` (the first, where none is named).
 
-    `engine` times messages: "packet" with every packet on the fabric, "analytic" by closed forms. A session that
-    is given is taken as it is. Raises ConfigError.
+    `engine` times messages: "packet" with every packet on the fabric, "flow" as fluid that shares links,
+    "analytic" by closed forms, each alone. A session that is given is taken as it is. Raises ConfigError.
     """
     global _world, _host
     if session is None:
@@ -45,6 +45,10 @@ def open_session(twin: Twin, engine: Engine) -> MessageSession:
         from fabrictwin.simulate.analytic_messages import AnalyticMessages
 
         return AnalyticMessages(twin.as_it_runs, twin.routes)
+    if engine == "flow":
+        from fabrictwin.simulate.flow_messages import FlowMessages
+
+        return FlowMessages(twin.as_it_runs, twin.routes)
     if engine == "packet":
         from fabrictwin.simulate.packet_messages import PacketMessages
 
@@ -52,7 +56,7 @@ def open_session(twin: Twin, engine: Engine) -> MessageSession:
         for port, rate_bps in sorted(twin.link_rate_bps.items()):
             session.change(LinkChange(port, rate_bps))
         return session
-    raise ConfigError(f"got engine {engine!r}, expected packet or analytic")
+    raise ConfigError(f"got engine {engine!r}, expected packet, flow or analytic")
 
 
 def world() -> World:

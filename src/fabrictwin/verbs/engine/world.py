@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fabrictwin.twin import Twin
     from fabrictwin.verbs.engine.queue_pair import QueuePair
 
-Engine = Literal["packet", "analytic"]
+Engine = Literal["packet", "flow", "analytic"]
 
 _BEGUN, _ARRIVED, _ENDED = int(EventKind.BEGUN), int(EventKind.ARRIVED), int(EventKind.ENDED)
 _LOST = int(EventKind.LOST)
