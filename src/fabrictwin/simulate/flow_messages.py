@@ -2,8 +2,8 @@
 
 What arrives, in which order and what fails is as in `analytic_messages`, and so is the time of a message that
 shares nothing with another. Here a flow's first message (and its first answer) drains at a rate that changes
-whenever one begins or has left: rates are max-min fair over the directed ports of all ways (Bertsekas and Gallager,
-"Data Networks", 6.5.2), in bytes of payload. A message is there a latency after its last byte has left.
+whenever one begins or has left: rates are max-min fair over the directed ports of all ways (Bertsekas and
+Gallager, "Data Networks", 6.5.2), in bytes of payload. A message is there a latency after its last byte has left.
 
 Leaves out what the closed forms leave out, but for contention; queues, and what keeps them short.
 """
