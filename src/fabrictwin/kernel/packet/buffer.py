@@ -22,6 +22,7 @@ from fabrictwin.kernel.packet.events import (
     push,
     push_heap,
 )
+from fabrictwin.kernel.packet.memory import place
 from fabrictwin.kernel.packet.notes import lose_message
 from fabrictwin.kernel.packet.packets import draw, free_packet, kick, take_packet
 from fabrictwin.kernel.packet.state import (
@@ -81,22 +82,22 @@ def send_pause(state, slot, xoff):
 @helper
 def set_xoff(state, slot, now):
     """Stop the peer on this priority, and see that the stop is renewed before it lapses."""
-    inlet = state.inlet[slot]
+    inlet = state.inlet[place(slot)]
     inlet.xoff = 1
     send_pause(state, slot, 1)
     if inlet.refresh == 0:
         inlet.refresh = 1
-        port = state.port[slot >> state.settings[0].vl_bits]
+        port = state.port[place(slot >> state.settings[0].vl_bits)]
         push_heap(state, now + (pause_ps(port) >> 1), pack(PAUSE_REFRESH, 0, slot))
 
 
 @helper
 def refresh_pause(state, slot, now):
     """A pause lapses after its quanta: repeat it while the buffer is still too full."""
-    inlet = state.inlet[slot]
+    inlet = state.inlet[place(slot)]
     if inlet.xoff:
         send_pause(state, slot, 1)
-        port = state.port[slot >> state.settings[0].vl_bits]
+        port = state.port[place(slot >> state.settings[0].vl_bits)]
         push_heap(state, now + (pause_ps(port) >> 1), pack(PAUSE_REFRESH, 0, slot))
     else:
         inlet.refresh = 0
@@ -111,7 +112,7 @@ def threshold(node):
 @helper
 def admit_shared(state, node, slot, wire, now):
     """Take a packet into a shared buffer. False: no room."""
-    inlet = state.inlet[slot]
+    inlet = state.inlet[place(slot)]
     limit = threshold(node)
     over = inlet.held + wire - node.reserve
     if over > 0:
@@ -132,7 +133,7 @@ def admit_shared(state, node, slot, wire, now):
 @helper
 def release_shared(state, node, slot, wire):
     """A packet left a shared buffer: headroom empties first, then the shared pool, then the reserve."""
-    inlet = state.inlet[slot]
+    inlet = state.inlet[place(slot)]
     rest = wire
     if inlet.headroom > 0:
         freed = min(inlet.headroom, rest)
@@ -151,14 +152,15 @@ def release_shared(state, node, slot, wire):
 
 
 @helper
-def return_credits(state, at, slot, wire, now):
+def return_credits(state, slot, wire, now):
     """Freed blocks of a credit link: told to the peer once they make a batch."""
-    inlet = state.inlet[slot]
+    inlet = state.inlet[place(slot)]
     freed = blocks(wire)
     inlet.held -= freed
     waiting = inlet.unreturned + freed
     if waiting >= inlet.batch:
-        port = state.port[at]
+        at = slot >> state.settings[0].vl_bits
+        port = state.port[place(at)]
         vl = slot - (at << state.settings[0].vl_bits)
         push(
             state,
@@ -171,24 +173,20 @@ def return_credits(state, at, slot, wire, now):
 
 
 @helper
-def release(state, slot, wire, now):
+def release(state, node, slot, wire, now):
     """The buffer that a packet held at this node is free."""
-    at = slot >> state.settings[0].vl_bits
-    port = state.port[at]
-    if port.traits & CREDIT:
-        return_credits(state, at, slot, wire, now)
-    else:
-        node = state.node[port.node]
-        if node.traits & SHARED:
-            release_shared(state, node, slot, wire)
+    if state.inlet[place(slot)].capacity > 0:
+        return_credits(state, slot, wire, now)
+    elif node.traits & SHARED:
+        release_shared(state, node, slot, wire)
 
 
 @helper
 def consume(state, slot, wire, now):
     """A packet ended at this node without being passed on: only a credit link kept room for it."""
     at = slot >> state.settings[0].vl_bits
-    if state.port[at].traits & CREDIT:
-        return_credits(state, at, slot, wire, now)
+    if state.port[place(at)].traits & CREDIT:
+        return_credits(state, slot, wire, now)
 
 
 @outlined
@@ -204,43 +202,55 @@ def drop(state, p, at, now, held):
         clock.lost_control += 1
     state.count[at].discards += 1
     if held and packet.slot != NONE:
-        release(state, packet.slot, packet.wire, now)
+        release(state, state.node[state.port[at].node], packet.slot, packet.wire, now)
     free_packet(state, p)
+
+
+@helper
+def append_by_input(state, port, outlet, packet, p, vl):
+    """Wait in the queue of the lane and input; a queue that had nothing joins the end of the ring."""
+    index = port.queue_start + vl * port.queue_width
+    if packet.slot != NONE:
+        index += (packet.slot >> state.settings[0].vl_bits) - state.node[place(port.node)].port_start
+    queue = state.queue[place(index)]
+    if queue.head == NONE:
+        queue.head = p
+        queue.next = NONE
+        if outlet.head == NONE:
+            outlet.head = index
+        else:
+            state.queue[place(outlet.tail)].next = index
+        outlet.tail = index
+    else:
+        state.packet[place(queue.tail)].next = p
+    queue.tail = p
 
 
 @helper
 def enqueue(state, at, p):
     """Wait at an output port, in the queue of its lane (and of the input it came by)."""
-    port = state.port[at]
-    packet = state.packet[p]
+    port = state.port[place(at)]
+    packet = state.packet[place(p)]
     vl = int(packet.vl)
     settings = state.settings[0]
     slot = (at << settings.vl_bits) + vl
-    outlet = state.outlet[slot]
-    index = port.queue_start + vl * port.queue_width
-    if port.queue_width > 1:
-        if packet.slot != NONE:
-            index += state.port[packet.slot >> settings.vl_bits].local
-    queue = state.queue[index]
+    outlet = state.outlet[place(slot)]
     packet.next = NONE
-    if queue.head == NONE:
-        queue.head = p
-        if port.queue_width > 1:
-            queue.next = NONE
-            if outlet.active_head == NONE:
-                outlet.active_head = index
-            else:
-                state.queue[outlet.active_tail].next = index
-            outlet.active_tail = index
+    if port.queue_width == 1:
+        if outlet.head == NONE:
+            outlet.head = p
+        else:
+            state.packet[place(outlet.tail)].next = p
+        outlet.tail = p
     else:
-        state.packet[queue.tail].next = p
-    queue.tail = p
+        append_by_input(state, port, outlet, packet, p, vl)
     outlet.queued += packet.wire
     if outlet.queued > outlet.peak:
         outlet.peak = outlet.queued
-    state.queued[at] += packet.wire
+    state.queued[place(at)] += packet.wire
     port.backlog |= 1 << vl
-    kick(state, at)
+    if port.busy == 0:
+        kick(state, at)
 
 
 @helper
@@ -261,18 +271,18 @@ def forward(state, p, at, node, now):
 
     `packet.slot` is the inlet slot it came by; its lane becomes that of the outgoing link.
     """
-    packet = state.packet[p]
-    port = state.port[at]
+    packet = state.packet[place(p)]
+    port = state.port[place(at)]
     settings = state.settings[0]
     row = int(port.sl2vl)
     if port.traits & BY_INPUT:
-        row += int(state.port[packet.slot >> settings.vl_bits].local)
-    vl = int(state.sl2vl[row, packet.sl])
+        row += (packet.slot >> settings.vl_bits) - node.port_start
+    vl = int(state.sl2vl[place(row), place(packet.sl)])
     room = True
     if node.traits & SHARED:
-        limit = state.outlet[(at << settings.vl_bits) + vl].limit
+        limit = state.outlet[place((at << settings.vl_bits) + vl)].limit
         if limit > 0 and packet.kind == DATA:
-            if state.outlet[(at << settings.vl_bits) + vl].queued + packet.wire > limit:
+            if state.outlet[place((at << settings.vl_bits) + vl)].queued + packet.wire > limit:
                 room = False
                 if settings.trim_wire > 0:
                     packet.kind = TRIM
@@ -280,10 +290,10 @@ def forward(state, p, at, node, now):
                     packet.wire = settings.trim_wire
                     vl = settings.trim_vl
                     packet.sl = settings.trim_vl
-                    state.count[at].trims += 1
+                    state.count[place(at)].trims += 1
                     room = True
         # a credit link's packets have their room already
-        if room and not state.port[packet.slot >> settings.vl_bits].traits & CREDIT:
+        if room and not state.port[place(packet.slot >> settings.vl_bits)].traits & CREDIT:
             room = admit_shared(state, node, packet.slot, packet.wire, now)
     if room:
         packet.vl = vl

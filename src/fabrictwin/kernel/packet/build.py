@@ -205,21 +205,20 @@ def build(wiring: Wiring, config: Config) -> State:
     port.tx_slot = s.NONE
     port.wait_since = s.NONE
     port.strict = config.strict
-    local = np.arange(ports) - wiring.node_port_start[wiring.port_node]
-    port.local = local
     input_queued = (wiring.node_flags[wiring.port_node] & s.INPUT_QUEUED) != 0
     width = np.where(input_queued, np.diff(wiring.node_port_start)[wiring.port_node], 1)
     port.queue_width = width
-    port.queue_start = np.concatenate([[0], np.cumsum(width * v)])[:-1]
+    queues = np.where(width > 1, width * v, 0)
+    port.queue_start = np.concatenate([[0], np.cumsum(queues)])[:-1]
     port.sl2vl = np.array(config.port_sl2vl, np.int16) if len(config.port_sl2vl) else 0
     if len(config.sl2vl_by_input):
         port.traits |= np.where(config.sl2vl_by_input, s.BY_INPUT, 0).astype(np.int16)
     arbiter, arbitration, high_limit = _arbitration(config, port, v)
 
-    queue = records(int((width * v).sum()), s.queue_dtype)
+    queue = records(int(queues.sum()), s.queue_dtype)
     queue.head = queue.tail = queue.next = s.NONE
     outlet, inlet = records(ports * v, s.outlet_dtype), records(ports * v, s.inlet_dtype)
-    for name in ("active_head", "active_tail", "ready_head", "ready_tail"):
+    for name in ("head", "tail", "ready_head", "ready_tail"):
         outlet[name] = s.NONE
     weights = config.weights or (config.mtu_bytes,) * v
     hold = records(ports * v, s.hold_dtype)
@@ -234,6 +233,7 @@ def build(wiring: Wiring, config: Config) -> State:
 
     _set_credits(wiring, config, port, outlet, inlet, v)
     node = _nodes(wiring, config, inlet, v)
+    node.queue_start = port.queue_start[np.minimum(node.port_start, ports - 1)]
 
     ends = len(wiring.endpoint_port)
     endpoint = records(ends, s.endpoint_dtype)
@@ -357,6 +357,7 @@ def _nodes(wiring: Wiring, config: Config, inlet: Any, v: int) -> Any:
     nodes, ports = len(wiring.node_flags), len(wiring.port_node)
     node = records(nodes, s.node_dtype)
     node.port_start = wiring.node_port_start[:-1]
+    node.ports = np.diff(wiring.node_port_start)
     node.row = wiring.node_row
     node.traits = wiring.node_flags
     seeded = (wiring.node_row >= 0) & (len(wiring.seeds) > 0)

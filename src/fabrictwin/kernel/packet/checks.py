@@ -41,10 +41,18 @@ def queued_packets(state: State) -> dict[int, list[int]]:
     """Packets waiting in queues, by the outlet slot that they wait at (a port's pause frames: slot -1 - port)."""
     bits = int(state.settings[0].vl_bits)
     waiting: dict[int, list[int]] = {}
-    for index in np.flatnonzero(state.queue.head != s.NONE):
-        port = int(np.searchsorted(state.port.queue_start, index, side="right")) - 1
-        vl = int(index - state.port.queue_start[port]) // int(state.port.queue_width[port])
-        waiting.setdefault((port << bits) + vl, []).extend(_chain(state, int(state.queue[index].head)))
+    for slot in np.flatnonzero(state.outlet.head != s.NONE):
+        port, head = state.port[int(slot) >> bits], int(state.outlet[slot].head)
+        if port.queue_width == 1:
+            waiting[int(slot)] = _chain(state, head)
+            continue
+        lane = int(slot) & ((1 << bits) - 1)
+        first = int(port.queue_start) + lane * int(port.queue_width)
+        waiting[int(slot)] = [
+            p
+            for queue in state.queue[first : first + int(port.queue_width)]
+            for p in _chain(state, int(queue.head))
+        ]
     for port in np.flatnonzero(state.port.control_head != s.NONE):
         waiting[-1 - int(port)] = _chain(state, int(state.port[port].control_head))
     return waiting

@@ -11,12 +11,9 @@ moves the tail of what is chaotic.
 
 from __future__ import annotations
 
-from numba import config, types
-from numba.extending import intrinsic
-
 from fabrictwin.kernel.jit import helper
+from fabrictwin.kernel.packet.memory import place, prefetch
 from fabrictwin.kernel.packet.state import (
-    CACHE_LINE,
     DATA,
     ENDPOINT,
     GROW_HEAP,
@@ -56,38 +53,6 @@ NEAR = 6
 QP_RECEIVER_LINES = 2
 QP_LINES = 3
 
-if config.DISABLE_JIT:
-
-    def prefetch(array, index, line):
-        """Nothing: the interpreter has no use for it."""
-
-else:
-
-    @intrinsic
-    def prefetch(typingctx, array, index, line):
-        """Ask for a cache line of `array[index]`, the first or a later one; changes no result."""
-        from llvmlite import ir
-        from numba.core import cgutils
-
-        def codegen(context, builder, signature, args):
-            array_type = signature.args[0]
-            struct = context.make_array(array_type)(context, builder, args[0])
-            size = context.get_constant(types.intp, array_type.dtype.size)
-            byte = ir.IntType(8).as_pointer()
-            start = builder.bitcast(struct.data, byte)
-            index = context.cast(builder, args[1], signature.args[1], types.intp)
-            line = context.cast(builder, args[2], signature.args[2], types.intp)
-            offset = builder.add(builder.mul(index, size), builder.mul(line, ir.Constant(line.type, CACHE_LINE)))
-            address = builder.gep(start, [offset])
-            i32 = ir.IntType(32)
-            function = cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32]), "llvm.prefetch.p0"
-            )
-            builder.call(function, [address, ir.Constant(i32, 1), ir.Constant(i32, 3), ir.Constant(i32, 1)])
-            return context.get_dummy_value()
-
-        return types.void(array, index, line), codegen
-
 
 @helper
 def pack(kind, port, value):
@@ -114,15 +79,15 @@ def push_heap(state, time, what):
     at = n
     while at > 0:
         up = (at - 1) >> 2
-        above = state.heap[up]
+        above = state.heap[place(up)]
         if _before(above, time, sequence):
             break
-        mine = state.heap[at]
+        mine = state.heap[place(at)]
         mine.time = above.time
         mine.sequence = above.sequence
         mine.what = above.what
         at = up
-    mine = state.heap[at]
+    mine = state.heap[place(at)]
     mine.time = time
     mine.sequence = sequence
     mine.what = what
@@ -138,7 +103,7 @@ def pop_heap(state):
     n = clock.heap - 1
     clock.heap = n
     if n > 0:
-        last = state.heap[n]
+        last = state.heap[place(n)]
         time, sequence, what = last.time, last.sequence, last.what
         at = 0
         while True:
@@ -147,17 +112,19 @@ def pop_heap(state):
                 break
             best = first
             for child in range(first + 1, min(first + 4, n)):
-                if _before(state.heap[child], state.heap[best].time, state.heap[best].sequence):
+                if _before(
+                    state.heap[place(child)], state.heap[place(best)].time, state.heap[place(best)].sequence
+                ):
                     best = child
-            least = state.heap[best]
+            least = state.heap[place(best)]
             if not _before(least, time, sequence):
                 break
-            mine = state.heap[at]
+            mine = state.heap[place(at)]
             mine.time = least.time
             mine.sequence = least.sequence
             mine.what = least.what
             at = best
-        mine = state.heap[at]
+        mine = state.heap[place(at)]
         mine.time = time
         mine.sequence = sequence
         mine.what = what
@@ -169,89 +136,130 @@ def push(state, lane, time, what):
     if lane < 0:
         push_heap(state, time, what)
     else:
-        ring = state.lane[lane]
+        ring = state.lane[place(lane)]
         head = ring.head
         tail = ring.tail
         if tail - head > ring.mask:
             push_heap(state, time, what)
             state.clock[0].grow = GROW_LANES
         else:
-            event = state.event[ring.first + (tail & ring.mask)]
+            event = state.event[place(ring.first + (tail & ring.mask))]
             event.time = time
             event.what = what
             if head == tail:
-                state.lane_time[lane] = time
+                state.lane_time[place(lane)] = time
             ring.tail = tail + 1
+
+
+@helper
+def fetch_named(state, soon):
+    """What an event names: its port, its packet."""
+    kind = soon >> KIND_SHIFT
+    at = (soon >> PORT_SHIFT) & PORT_MASK
+    bits = state.settings[0].vl_bits
+    if kind == ARRIVE:
+        prefetch(state.port, at, 0)
+        prefetch(state.packet, soon & VALUE_MASK, 0)
+        prefetch(state.inlet, at << bits, 0)
+    elif kind <= CREDITS:
+        prefetch(state.port, at, 0)
+        prefetch(state.port, at, 1)
+        prefetch(state.outlet, at << bits, 0)
+
+
+@helper
+def first_queue(state, at, port):
+    """The input queue that a port's first lane serves next, NONE where it has none."""
+    if port.queue_width > 1:
+        return int(state.outlet[place(at << state.settings[0].vl_bits)].head)
+    return NONE
+
+
+@helper
+def fetch_behind(state, soon):
+    """What that names: the inlet to be freed, the queue pair that is next, the node, the destination."""
+    kind = soon >> KIND_SHIFT
+    at = (soon >> PORT_SHIFT) & PORT_MASK
+    bits = state.settings[0].vl_bits
+    port = state.port[place(at)]
+    if kind == TX_DONE:
+        slot = port.tx_slot
+        if slot != NONE:
+            prefetch(state.inlet, slot, 0)
+        if port.backlog:
+            queue = first_queue(state, at, port)
+            if queue >= 0:
+                prefetch(state.queue, queue, 0)
+            q = state.outlet[place(at << bits)].ready_head
+            if q >= 0:
+                for line in range(QP_RECEIVER_LINES, QP_RECEIVER_LINES + QP_LINES):
+                    prefetch(state.qp, q, line)
+    elif kind == ARRIVE:
+        prefetch(state.node, port.node, 0)
+        dst = state.packet[place(soon & VALUE_MASK)].dst
+        if dst >= 0:
+            prefetch(state.endpoint, dst, 0)
+
+
+@helper
+def fetch_message(state, at):
+    """The message that the next queue pair sends."""
+    q = state.outlet[place(at << state.settings[0].vl_bits)].ready_head
+    if q >= 0:
+        task = state.qp[place(q)].sending
+        if task >= 0:
+            prefetch(state.task, task, 0)
+
+
+@helper
+def fetch_last(state, soon):
+    """What that names: the packet to be sent, the group of routes, the queue pair and its bitmap."""
+    kind = soon >> KIND_SHIFT
+    at = (soon >> PORT_SHIFT) & PORT_MASK
+    port = state.port[place(at)]
+    if kind == TX_DONE:
+        if port.backlog:
+            head = int(state.outlet[place(at << state.settings[0].vl_bits)].head)
+            if port.queue_width > 1 and head >= 0:
+                head = int(state.queue[place(head)].head)
+            if head >= 0:
+                prefetch(state.packet, head, 0)
+            else:
+                fetch_message(state, at)
+    elif kind == ARRIVE:
+        node = state.node[place(port.node)]
+        packet = state.packet[place(soon & VALUE_MASK)]
+        if not node.traits & ENDPOINT:
+            if packet.dst >= 0 and node.row >= 0:
+                edge = state.endpoint[place(packet.dst)].edge
+                prefetch(state.group_of, node.row * state.group_of.shape[1] + edge, 0)
+        elif packet.qp >= 0:
+            window = state.settings[0].bitmap_mask
+            bits = packet.qp * (window + 1)
+            first = 0
+            if packet.kind == DATA:
+                prefetch(state.received, bits + (packet.psn & window), 0)
+            else:
+                first = QP_RECEIVER_LINES
+                prefetch(state.sacked, bits + ((packet.psn - 1) & window), 0)
+            for line in range(QP_LINES):
+                prefetch(state.qp, packet.qp, first + line)
 
 
 @helper
 def pop_lane(state, lane):
     """Remove a lane's first event and return its what; prefetches what the lane needs soon."""
-    ring = state.lane[lane]
+    ring = state.lane[place(lane)]
     head = ring.head
-    what = state.event[ring.first + (head & ring.mask)].what
+    what = state.event[place(ring.first + (head & ring.mask))].what
     head += 1
     ring.head = head
     if head == ring.tail:
-        state.lane_time[lane] = NEVER
+        state.lane_time[place(lane)] = NEVER
     else:
-        state.lane_time[lane] = state.event[ring.first + (head & ring.mask)].time
+        state.lane_time[place(lane)] = state.event[place(ring.first + (head & ring.mask))].time
     # entries past the tail are stale but valid: fetching for them is harmless
-    soon = state.event[ring.first + ((head + FAR) & ring.mask)].what
-    kind = soon >> KIND_SHIFT
-    at = (soon >> PORT_SHIFT) & PORT_MASK
-    bits = state.settings[0].vl_bits
-    if kind <= CREDITS:
-        prefetch(state.port, at, 0)
-        prefetch(state.port, at, 1)
-        prefetch(state.outlet, at << bits, 0)
-        if kind == ARRIVE:
-            prefetch(state.packet, soon & VALUE_MASK, 0)
-    soon = state.event[ring.first + ((head + MIDDLE) & ring.mask)].what
-    kind = soon >> KIND_SHIFT
-    at = (soon >> PORT_SHIFT) & PORT_MASK
-    if kind == TX_DONE:
-        port = state.port[at]
-        slot = port.tx_slot
-        if slot != NONE:
-            prefetch(state.inlet, slot, 0)
-            prefetch(state.port, slot >> bits, 0)
-        if port.backlog:
-            index = port.queue_start
-            if port.queue_width > 1:
-                index = state.outlet[at << bits].active_head
-            if index >= 0:
-                prefetch(state.queue, index, 0)
-            q = state.outlet[at << bits].ready_head
-            if q >= 0:
-                for line in range(QP_RECEIVER_LINES, QP_RECEIVER_LINES + QP_LINES):
-                    prefetch(state.qp, q, line)
-    elif kind == ARRIVE:
-        prefetch(state.node, state.port[at].node, 0)
-        prefetch(state.inlet, at << bits, 0)
-        dst = state.packet[soon & VALUE_MASK].dst
-        if dst >= 0:
-            prefetch(state.endpoint, dst, 0)
-    soon = state.event[ring.first + ((head + NEAR) & ring.mask)].what
-    kind = soon >> KIND_SHIFT
-    at = (soon >> PORT_SHIFT) & PORT_MASK
-    if kind == TX_DONE:
-        port = state.port[at]
-        if port.backlog:
-            index = port.queue_start
-            if port.queue_width > 1:
-                index = state.outlet[at << bits].active_head
-            if index >= 0:
-                head_packet = state.queue[index].head
-                if head_packet >= 0:
-                    prefetch(state.packet, head_packet, 0)
-    elif kind == ARRIVE:
-        if state.node[state.port[at].node].traits & ENDPOINT:
-            packet = state.packet[soon & VALUE_MASK]
-            if packet.qp >= 0:
-                first = 0
-                if packet.kind != DATA:
-                    first = QP_RECEIVER_LINES
-                for line in range(QP_LINES):
-                    prefetch(state.qp, packet.qp, first + line)
+    fetch_named(state, state.event[place(ring.first + ((head + FAR) & ring.mask))].what)
+    fetch_behind(state, state.event[place(ring.first + ((head + MIDDLE) & ring.mask))].what)
+    fetch_last(state, state.event[place(ring.first + ((head + NEAR) & ring.mask))].what)
     return what

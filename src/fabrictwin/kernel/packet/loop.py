@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fabrictwin.kernel.jit import helper, hot_entry, outlined
-from fabrictwin.kernel.packet.buffer import blocks, drop, forward, refresh_pause, release
+from fabrictwin.kernel.packet.buffer import blocks, drop, forward, refresh_pause, release, return_credits
 from fabrictwin.kernel.packet.congestion import on_timer
 from fabrictwin.kernel.packet.events import (
     CONTROL,
@@ -29,6 +29,7 @@ from fabrictwin.kernel.packet.events import (
     push_heap,
 )
 from fabrictwin.kernel.packet.inbox import take_inbox
+from fabrictwin.kernel.packet.memory import place, prefetch
 from fabrictwin.kernel.packet.notes import lose_message, on_sent, on_tell
 from fabrictwin.kernel.packet.packets import draw, free_packet, kick
 from fabrictwin.kernel.packet.receive import on_data, on_memory, on_reply, on_timeout
@@ -44,6 +45,7 @@ from fabrictwin.kernel.packet.state import (
     FAULTY,
     FINISHED,
     IDLE,
+    INPUT_QUEUED,
     INTERNAL,
     LINE_QUANTUM_BITS,
     LOCAL,
@@ -64,7 +66,7 @@ from fabrictwin.kernel.packet.state import (
 )
 from fabrictwin.kernel.packet.tap import IN, record
 from fabrictwin.kernel.packet.tasks import begin_task, start
-from fabrictwin.kernel.packet.transmit import dequeue, transmit
+from fabrictwin.kernel.packet.transmit import dequeue, first_packet, transmit
 
 
 @outlined
@@ -113,15 +115,10 @@ def on_head_of_queue(state, slot, now):
         state.hold[slot].hoq_pending = 1
         push_heap(state, due, pack(HOQ, 0, slot))
         return
-    index = port.queue_start + vl
-    if port.queue_width > 1:
-        index = int(outlet.active_head)
-    if index < 0:
-        return
-    head = int(state.queue[index].head)
+    head = first_packet(state, port, outlet)
     if head == NONE:
         return
-    dequeue(state, port, outlet, state.queue[index], index)
+    dequeue(state, port, outlet, state.packet[head])
     wire = state.packet[head].wire
     outlet.queued -= wire
     state.queued[at] -= wire
@@ -138,24 +135,24 @@ def spoiled(state, port, wire):
         return True
     if port.rx_traits & REPLAY:
         return False
-    return (draw(state.clock[0]) << 16) < state.port[port.peer].error_q * wire
+    return (draw(state.clock[0]) << 16) < state.port[place(port.peer)].error_q * wire
 
 
 @helper
 def arrive(state, at, p, now, whole):
     """A packet at a node: lost on the way, a pause, passed on, or at its end."""
-    port = state.port[at]
-    packet = state.packet[p]
+    port = state.port[place(at)]
+    packet = state.packet[place(p)]
     settings = state.settings[0]
     if not whole:
         slot = (at << settings.vl_bits) + int(packet.vl)
         packet.slot = slot
         if port.traits & CREDIT:
-            state.inlet[slot].held += blocks(packet.wire)
+            state.inlet[place(slot)].held += blocks(packet.wire)
         if port.rx_traits & (DOWN | FAULTY) and spoiled(state, port, packet.wire):
-            state.count[at].errors += 1
+            state.count[place(at)].errors += 1
             if port.traits & CREDIT:
-                release(state, slot, packet.wire, now)
+                return_credits(state, slot, packet.wire, now)
             lose(state, p)
             return
         if port.traits & TAPPED:
@@ -163,13 +160,13 @@ def arrive(state, at, p, now, whole):
         if packet.kind == PAUSE:
             on_pause(state, at, p, now)
             return
-    node = state.node[port.node]
+    node = state.node[place(port.node)]
     ends = packet.hop >= packet.hop_end and node.traits & ENDPOINT
     if ends:
         if not whole and not port.rx_traits & STORE:
             wait_for_rest(state, at, p, now)
             return
-        if packet.marks & ARRIVED or state.qp[packet.qp].mode == LOCAL:
+        if packet.marks & ARRIVED or state.qp[place(packet.qp)].mode == LOCAL:
             on_memory(state, p, now)
         elif packet.kind == DATA or packet.kind == TRIM:
             on_data(state, p, node, now)
@@ -183,8 +180,12 @@ def arrive(state, at, p, now, whole):
         state.clock[0].grow = UNROUTABLE
         drop(state, p, at, now, (port.traits & CREDIT) != 0)
         return
+    prefetch(state.outlet, out << settings.vl_bits, 0)
+    if node.traits & INPUT_QUEUED:
+        before = ((out - node.port_start) << settings.vl_bits) + int(packet.vl)
+        prefetch(state.queue, node.queue_start + before * node.ports + at - node.port_start, 0)
     if node.traits & CUT_THROUGH and not whole:
-        if not port.rx_traits & STORE and state.port[out].ps_q < state.port[port.peer].ps_q:
+        if not port.rx_traits & STORE and state.port[place(out)].ps_q < state.port[place(port.peer)].ps_q:
             packet.hop = hop
             wait_for_rest(state, at, p, now)
             return
@@ -194,8 +195,8 @@ def arrive(state, at, p, now, whole):
 @helper
 def wait_for_rest(state, at, p, now):
     """The first bits are here; come back when the last one is."""
-    feeder = state.port[state.port[at].peer]
-    packet = state.packet[p]
+    feeder = state.port[place(state.port[place(at)].peer)]
+    packet = state.packet[place(p)]
     size = int(packet.wire)
     if feeder.traits & INTERNAL:
         size = int(packet.payload)
@@ -267,7 +268,7 @@ def run(state, until, stop_when_done):
         time = NEVER
         lane = NONE
         for i in range(lanes):
-            head = state.lane_time[i]
+            head = state.lane_time[place(i)]
             if head < time:
                 time = head
                 lane = i
@@ -292,7 +293,7 @@ def run(state, until, stop_when_done):
                 # nothing moves and only timers are left; a lane has nothing, or it would have come first
                 empty = True
                 for i in range(lanes):
-                    if state.lane_time[i] != NEVER:
+                    if state.lane_time[place(i)] != NEVER:
                         empty = False
                 if empty and clock.free < len(state.packet):
                     clock.stall_seen = 1
@@ -308,24 +309,24 @@ def run(state, until, stop_when_done):
         at = (what >> PORT_SHIFT) & PORT_MASK
         value = what & VALUE_MASK
         if kind == TX_DONE:
-            port = state.port[at]
+            port = state.port[place(at)]
             port.busy = 0
-            state.queued[at] -= port.tx_wire
+            state.queued[place(at)] -= port.tx_wire
             if port.tx_slot != NONE:
-                release(state, port.tx_slot, port.tx_wire, now)
+                release(state, state.node[place(port.node)], port.tx_slot, port.tx_wire, now)
             kick(state, at)
         elif kind <= LATE_ARRIVE:
             clock.stall_seen = 0
             arrive(state, at, value, now, kind == LATE_ARRIVE)
         elif kind == CREDITS:
             vl = value >> VL_SHIFT
-            state.outlet[(at << bits) + vl].credit += value & ((1 << VL_SHIFT) - 1)
-            port = state.port[at]
+            state.outlet[place((at << bits) + vl)].credit += value & ((1 << VL_SHIFT) - 1)
+            port = state.port[place(at)]
             port.starved &= ~(1 << vl)
             if not port.busy and port.backlog:
                 kick(state, at)
         elif kind == WAKE:
-            state.qp[value].waking = 0
+            state.qp[place(value)].waking = 0
             make_ready(state, value)
         elif kind == TASK:
             clock.stall_seen = 0
@@ -339,10 +340,10 @@ def run(state, until, stop_when_done):
         elif kind == RTO:
             on_timeout(state, value, now)
         elif kind == CONTROL:
-            on_timer(state, value, state.qp[value], at, now)
+            on_timer(state, value, state.qp[place(value)], at, now)
         elif kind == PAUSE_END:
             vl = value - (at << bits)
-            if (state.port[at].paused >> vl) & 1 and now >= state.hold[value].paused_until:
+            if (state.port[place(at)].paused >> vl) & 1 and now >= state.hold[place(value)].paused_until:
                 resume(state, at, value, vl, now)
         elif kind == PAUSE_REFRESH:
             refresh_pause(state, value, now)
@@ -350,8 +351,8 @@ def run(state, until, stop_when_done):
             on_head_of_queue(state, value, now)
         n = 0
         while n < clock.kicks:
-            tried = state.kick[n]
-            state.port[tried].kicked = 0
+            tried = state.kick[place(n)]
+            state.port[place(tried)].kicked = 0
             transmit(state, tried, now)
             n += 1
         clock.kicks = 0

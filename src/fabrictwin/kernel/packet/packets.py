@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fabrictwin.kernel.jit import helper
+from fabrictwin.kernel.packet.memory import place
 from fabrictwin.kernel.packet.state import GROW_PACKETS, M31, M32, NONE, OVERFLOW, PACKET_MARGIN
 
 
@@ -29,12 +30,12 @@ def draw(clock):
 @helper
 def kick(state, at):
     """Try to send on this port once the event is dealt with."""
-    port = state.port[at]
+    port = state.port[place(at)]
     if port.kicked == 0:
         port.kicked = 1
         clock = state.clock[0]
         n = clock.kicks
-        state.kick[n] = at
+        state.kick[place(n)] = at
         clock.kicks = n + 1
 
 
@@ -46,7 +47,7 @@ def take_packet(state):
     if p == NONE:
         clock.grow = OVERFLOW
         return p
-    packet = state.packet[p]
+    packet = state.packet[place(p)]
     clock.free_head = packet.next
     clock.free -= 1
     if clock.free < PACKET_MARGIN:
@@ -64,7 +65,7 @@ def take_packet(state):
 def free_packet(state, p):
     """Back into the pool."""
     clock = state.clock[0]
-    state.packet[p].next = clock.free_head
+    state.packet[place(p)].next = clock.free_head
     clock.free_head = p
     clock.free += 1
 

@@ -13,6 +13,7 @@ from fabrictwin.kernel.packet.buffer import consume, forward
 from fabrictwin.kernel.packet.channel import HELD, TAKEN, TO_MEMORY, accept_message
 from fabrictwin.kernel.packet.congestion import DCQCN, on_ack, on_cnp, on_loss
 from fabrictwin.kernel.packet.events import RTO, pack, push_heap
+from fabrictwin.kernel.packet.memory import place
 from fabrictwin.kernel.packet.notes import pass_received
 from fabrictwin.kernel.packet.packets import free_packet
 from fabrictwin.kernel.packet.replies import complete, cumulative_ack, give_up, on_nak, reply, rewind
@@ -53,7 +54,7 @@ def acknowledge(state, q, qp, sent_ps, extra):
 @helper
 def deliver(state, p, qp, now):
     """A packet's payload is in memory; messages that it completes are received."""
-    packet = state.packet[p]
+    packet = state.packet[place(p)]
     clock = state.clock[0]
     clock.delivered += 1
     clock.payload_delivered += packet.payload
@@ -65,12 +66,12 @@ def deliver(state, p, qp, now):
         t = int(qp.receiving)
         late = 0
         if qp.dst != NONE:
-            late = state.endpoint[qp.dst].deliver_ps
+            late = state.endpoint[place(qp.dst)].deliver_ps
         while t != NONE:
-            if state.task[t].psn_end > qp.in_memory:
+            if state.task[place(t)].psn_end > qp.in_memory:
                 break
             receive_task(state, t, now + late)
-            t = int(state.task[t].next)
+            t = int(state.task[place(t)].next)
         qp.receiving = t
     free_packet(state, p)
 
@@ -84,7 +85,7 @@ def _refuse(state, p):
 @helper
 def _accept_in_order(state, q, qp, p, now):
     """Go-back-N: whether the packet is taken."""
-    packet = state.packet[p]
+    packet = state.packet[place(p)]
     if packet.psn != qp.expected:
         if packet.psn > qp.expected:
             qp.out_of_sequence += 1
@@ -115,11 +116,11 @@ def _accept_in_order(state, q, qp, p, now):
 @helper
 def _accept_any_order(state, q, qp, p, now):
     """Selective repeat: whether the packet is taken."""
-    packet = state.packet[p]
+    packet = state.packet[place(p)]
     mask = state.settings[0].bitmap_mask
     base = q * (mask + 1)
     psn = packet.psn
-    if psn < qp.expected or state.received[base + (psn & mask)]:
+    if psn < qp.expected or state.received[place(base + (psn & mask))]:
         qp.duplicates += 1
         acknowledge(state, q, qp, packet.sent_ps, NONE)
         return False
@@ -127,8 +128,8 @@ def _accept_any_order(state, q, qp, p, now):
     if psn == qp.expected:
         before = psn
         psn += 1
-        while state.received[base + (psn & mask)]:
-            state.received[base + (psn & mask)] = 0
+        while state.received[place(base + (psn & mask))]:
+            state.received[place(base + (psn & mask))] = 0
             psn += 1
         qp.expected = psn
         qp.unacked += psn - before
@@ -137,7 +138,7 @@ def _accept_any_order(state, q, qp, p, now):
             acknowledge(state, q, qp, packet.sent_ps, NONE)
     else:
         qp.out_of_sequence += 1
-        state.received[base + (psn & mask)] = 1
+        state.received[place(base + (psn & mask))] = 1
         if packet.marks & LAST and psn > qp.last_end:
             qp.last_end = psn
         # where routes vary this is no sign of loss, and what fills the gap will acknowledge it
@@ -147,7 +148,7 @@ def _accept_any_order(state, q, qp, p, now):
         if qp.reorder != NEVER:
             qp.examined = max(qp.examined, qp.expected)
             while qp.examined + qp.reorder < psn:
-                if state.received[base + (qp.examined & mask)] == 0:
+                if state.received[place(base + (qp.examined & mask))] == 0:
                     qp.naks += 1
                     reply(state, q, qp, NAK, qp.examined, packet.sent_ps, qp.expected, 0)
                 qp.examined += 1
@@ -158,9 +159,9 @@ def _accept_any_order(state, q, qp, p, now):
 @helper
 def on_data(state, p, node, now):
     """A data packet (whole or trimmed) at the receiving adapter."""
-    packet = state.packet[p]
+    packet = state.packet[place(p)]
     q = int(packet.qp)
-    qp = state.qp[q]
+    qp = state.qp[place(q)]
     if packet.kind == TRIM:
         qp.naks += 1
         reply(state, q, qp, NAK, packet.psn, packet.sent_ps, qp.expected, ECN)
@@ -194,7 +195,7 @@ def on_data(state, p, node, now):
         packet.marks &= ~ECN
         packet.hop = qp.hop_middle + 1
         packet.hop_end = qp.hop_end
-        forward(state, p, state.hop[qp.hop_middle], node, now)
+        forward(state, p, state.hop[place(qp.hop_middle)], node, now)
         return
     consume(state, packet.slot, packet.wire, now)
     if taken:
@@ -206,9 +207,9 @@ def on_data(state, p, node, now):
 @helper
 def on_memory(state, p, now):
     """A packet at the memory it was sent to."""
-    packet = state.packet[p]
+    packet = state.packet[place(p)]
     q = int(packet.qp)
-    qp = state.qp[q]
+    qp = state.qp[place(q)]
     consume(state, packet.slot, packet.wire, now)
     if qp.mode == LOCAL:
         qp.expected += 1
@@ -230,26 +231,26 @@ def _selective_ack(state, q, qp, cumulative, single):
     newly = 0
     while qp.una < cumulative:
         at = base + (qp.una & mask)
-        known = state.sacked[at]
+        known = state.sacked[place(at)]
         if known == LOST:
             qp.retransmit -= 1
             newly += 1
         elif known == 0:
             qp.inflight -= 1
             newly += 1
-        state.sacked[at] = 0
+        state.sacked[place(at)] = 0
         qp.una += 1
     if qp.next_psn < qp.una:
         qp.next_psn = qp.una
     if single >= qp.una:
         at = base + (single & mask)
-        known = state.sacked[at]
+        known = state.sacked[place(at)]
         if known != ACKED:
             if known == LOST:
                 qp.retransmit -= 1
             else:
                 qp.inflight -= 1
-            state.sacked[at] = ACKED
+            state.sacked[place(at)] = ACKED
             newly += 1
     return newly
 
@@ -257,9 +258,9 @@ def _selective_ack(state, q, qp, cumulative, single):
 @helper
 def on_reply(state, p, now):
     """An acknowledgement, NAK or CNP at the sending adapter."""
-    packet = state.packet[p]
+    packet = state.packet[place(p)]
     q = int(packet.qp)
-    qp = state.qp[q]
+    qp = state.qp[place(q)]
     kind = int(packet.kind)
     consume(state, packet.slot, packet.wire, now)
     if qp.failed == 0:

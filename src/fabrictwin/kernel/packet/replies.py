@@ -5,6 +5,7 @@ from __future__ import annotations
 from fabrictwin.kernel.jit import helper, outlined
 from fabrictwin.kernel.packet.buffer import enqueue
 from fabrictwin.kernel.packet.congestion import on_loss
+from fabrictwin.kernel.packet.memory import place
 from fabrictwin.kernel.packet.notes import complete_messages, fail_messages
 from fabrictwin.kernel.packet.packets import take_packet
 from fabrictwin.kernel.packet.state import (
@@ -26,7 +27,7 @@ def reply(state, q, qp, kind, psn, sent_ps, extra, flags):
     p = take_packet(state)
     if p == NONE:
         return
-    packet = state.packet[p]
+    packet = state.packet[place(p)]
     packet.kind = kind
     packet.qp = q
     packet.psn = psn
@@ -43,7 +44,7 @@ def reply(state, q, qp, kind, psn, sent_ps, extra, flags):
     packet.entropy = qp.ack_entropy
     packet.hop = qp.ack_hop
     packet.hop_end = qp.ack_hop_end
-    enqueue(state, state.endpoint[qp.dst].port, p)
+    enqueue(state, state.endpoint[place(qp.dst)].port, p)
 
 
 @helper
@@ -55,11 +56,11 @@ def complete(state, qp, now):
     t = int(qp.head)
     late = 0
     if qp.src != NONE:
-        late = state.endpoint[qp.src].deliver_ps
+        late = state.endpoint[place(qp.src)].deliver_ps
     while t != NONE:
-        if state.task[t].psn_end > qp.una:
+        if state.task[place(t)].psn_end > qp.una:
             break
-        qp.head = state.task[t].next
+        qp.head = state.task[place(t)].next
         finish_task(state, t, now + late)
         t = int(qp.head)
 

@@ -9,6 +9,7 @@ seed or by the fewest bytes queued.
 from __future__ import annotations
 
 from fabrictwin.kernel.jit import helper
+from fabrictwin.kernel.packet.memory import place
 from fabrictwin.kernel.packet.packets import draw, mix
 from fabrictwin.kernel.packet.state import ADAPTIVE, LFT, NONE
 
@@ -17,16 +18,16 @@ from fabrictwin.kernel.packet.state import ADAPTIVE, LFT, NONE
 def choose_shortest(state, start, count):
     """The port of a group with the fewest bytes queued; among equals one at random."""
     at = (draw(state.clock[0]) * count) >> 32
-    best = state.group_ports[start + at]
-    least = state.queued[best]
+    best = state.group_ports[place(start + at)]
+    least = state.queued[place(best)]
     for _ in range(count - 1):
         if least == 0:
             break
         at += 1
         if at == count:
             at = 0
-        candidate = state.group_ports[start + at]
-        queued = state.queued[candidate]
+        candidate = state.group_ports[place(start + at)]
+        queued = state.queued[place(candidate)]
         if queued < least:
             best = candidate
             least = queued
@@ -39,24 +40,24 @@ def route(state, node, packet):
     hop = packet.hop
     if hop < packet.hop_end:
         packet.hop = hop + 1
-        return state.hop[hop]
+        return state.hop[place(hop)]
     if packet.dst < 0 or node.row < 0:
         return NONE
-    end = state.endpoint[packet.dst]
+    end = state.endpoint[place(packet.dst)]
     if end.edge_row == node.row:
         return end.edge_port
     balance = state.settings[0].balance
     if balance == LFT:
-        number = int(state.lft[node.row, end.lid])
+        number = int(state.lft[place(node.row), place(end.lid)])
         if number == 255 or number == 0:
             return NONE
         return node.port_start + number - 1
-    group = state.group_of[node.row, end.edge]
+    group = state.group_of[place(node.row), place(end.edge)]
     if group < 0:
         return NONE
-    start = state.group_start[group]
-    count = state.group_start[group + 1] - start
+    start = state.group_start[place(group)]
+    count = state.group_start[place(group + 1)] - start
     if balance == ADAPTIVE:
         return choose_shortest(state, start, count)
     h = mix(packet.entropy ^ node.seed)
-    return state.group_ports[start + ((h * count) >> 32)]
+    return state.group_ports[place(start + ((h * count) >> 32))]

@@ -14,6 +14,7 @@ from fabrictwin.kernel.jit import helper, outlined
 from fabrictwin.kernel.packet.buffer import blocks
 from fabrictwin.kernel.packet.congestion import on_sent
 from fabrictwin.kernel.packet.events import RTO, SENT, WAKE, pack, push_heap
+from fabrictwin.kernel.packet.memory import place
 from fabrictwin.kernel.packet.packets import entropy_of, kick, take_packet
 from fabrictwin.kernel.packet.state import (
     CREDIT,
@@ -51,26 +52,26 @@ def may_send(state, qp):
 @helper
 def make_ready(state, q):
     """Put the queue pair into its port's ring if it may send."""
-    qp = state.qp[q]
+    qp = state.qp[place(q)]
     if qp.in_ring == 0 and qp.waking == 0:
         if may_send(state, qp):
             slot = (qp.port << state.settings[0].vl_bits) + qp.vl
-            outlet = state.outlet[slot]
+            outlet = state.outlet[place(slot)]
             qp.in_ring = 1
             qp.ring_next = NONE
             if outlet.ready_head == NONE:
                 outlet.ready_head = q
             else:
-                state.qp[outlet.ready_tail].ring_next = q
+                state.qp[place(outlet.ready_tail)].ring_next = q
             outlet.ready_tail = q
-            state.port[qp.port].backlog |= 1 << int(qp.vl)
+            state.port[place(qp.port)].backlog |= 1 << int(qp.vl)
             kick(state, qp.port)
 
 
 @helper
 def wake_at(state, q, time):
     """Look at the queue pair again then."""
-    state.qp[q].waking = 1
+    state.qp[place(q)].waking = 1
     push_heap(state, time, pack(WAKE, 0, q))
 
 
@@ -83,7 +84,7 @@ def pick_psn(state, q, qp):
         base = q * (mask + 1)
         lost = qp.una
         while lost < qp.next_psn:
-            if state.sacked[base + (lost & mask)] == LOST:
+            if state.sacked[place(base + (lost & mask))] == LOST:
                 psn = lost
                 break
             lost += 1
@@ -108,7 +109,7 @@ def next_of_queue_pairs(state, at, port, outlet, now):
     settings = state.settings[0]
     while outlet.ready_head != NONE:
         q = int(outlet.ready_head)
-        qp = state.qp[q]
+        qp = state.qp[place(q)]
         time = qp.next_send
         psn = NONE
         task_at = NONE
@@ -117,19 +118,19 @@ def next_of_queue_pairs(state, at, port, outlet, now):
             task_at = int(qp.sending)
             if psn < qp.next_psn:
                 task_at = int(qp.head)
-            while psn >= state.task[task_at].psn_end:
-                task_at = int(state.task[task_at].next)
-            if psn == state.task[task_at].psn_start:
+            while psn >= state.task[place(task_at)].psn_end:
+                task_at = int(state.task[place(task_at)].next)
+            if psn == state.task[place(task_at)].psn_start:
                 time = max(time, qp.next_message)
                 if qp.src != NONE:
-                    time = max(time, state.endpoint[qp.src].next_message)
+                    time = max(time, state.endpoint[place(qp.src)].next_message)
         if psn == NONE or time > now:
             outlet.ready_head = qp.ring_next
             qp.in_ring = 0
             if psn != NONE:
                 wake_at(state, q, time)
             continue
-        task = state.task[task_at]
+        task = state.task[place(task_at)]
         left = task.size_bytes - (psn - task.psn_start) * qp.mtu
         payload = min(left, qp.mtu)
         first = psn == task.psn_start
@@ -144,7 +145,7 @@ def next_of_queue_pairs(state, at, port, outlet, now):
         p = take_packet(state)
         if p == NONE:
             return NONE
-        packet = state.packet[p]
+        packet = state.packet[place(p)]
         packet.kind = DATA
         packet.qp = q
         packet.psn = psn
@@ -164,7 +165,7 @@ def next_of_queue_pairs(state, at, port, outlet, now):
             flags = FIRST
             qp.next_message = now + qp.message_ps
             if qp.src != NONE:
-                end = state.endpoint[qp.src]
+                end = state.endpoint[place(qp.src)]
                 end.next_message = now + end.message_ps
         if psn == task.psn_end - 1:
             flags |= LAST
@@ -178,7 +179,7 @@ def next_of_queue_pairs(state, at, port, outlet, now):
                 qp.highest_psn = qp.next_psn
         else:
             mask = settings.bitmap_mask
-            state.sacked[q * (mask + 1) + (psn & mask)] = 0
+            state.sacked[place(q * (mask + 1) + (psn & mask))] = 0
             qp.retransmit -= 1
         qp.inflight += 1
         if (qp.inflight + 1) * qp.mtu > qp.window:
@@ -208,7 +209,7 @@ def next_of_queue_pairs(state, at, port, outlet, now):
             if may_send(state, qp):
                 qp.in_ring = 1
                 qp.ring_next = NONE
-                state.qp[outlet.ready_tail].ring_next = q
+                state.qp[place(outlet.ready_tail)].ring_next = q
                 outlet.ready_tail = q
         elif not may_send(state, qp):
             outlet.ready_head = NONE

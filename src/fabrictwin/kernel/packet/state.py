@@ -154,7 +154,7 @@ port_dtype = np.dtype(
         ("paused", "i2"),  # lanes under XOFF
         ("starved", "i2"),  # lanes whose next packet lacks credits
         ("strict", "i2"),  # lanes with strict priority, highest first
-        ("queue_width", "i2"),  # queues a lane: 1, or the node's ports where it queues at its inputs
+        ("queue_width", "i2"),  # 1, or queues a lane: the node's ports where it queues at its inputs
         ("sl2vl", "i2"),  # row of State.sl2vl for what leaves by this port
         ("busy", "i1"),
         ("kicked", "i1"),
@@ -168,7 +168,6 @@ port_dtype = np.dtype(
         ("full_bytes", "i4"),  # sizes that have event lanes of their own
         ("ack_bytes", "i4"),
         ("control_tail", "i4"),
-        ("local", "i4"),  # place among its node's ports
         ("wait_since", "i8"),  # NONE, or since when there is something to send and no leave to send it
         ("tx_bytes", "i8"),
         ("tx_payload", "i8"),
@@ -187,8 +186,8 @@ outlet_dtype = np.dtype(
         ("credit", "i8"),  # blocks that the peer has room for
         ("queued", "i8"),  # bytes waiting
         ("last_tx", "i8"),
-        ("active_head", "i4"),  # input-queued nodes: queues with packets, served in a ring
-        ("active_tail", "i4"),
+        ("head", "i4"),  # packets; input-queued nodes: queues with packets, served in a ring
+        ("tail", "i4"),
         ("ready_head", "i4"),  # queue pairs that may send, served in a ring
         ("ready_tail", "i4"),
         ("deficit", "i4"),
@@ -228,20 +227,22 @@ inlet_dtype = np.dtype(
     align=True,
 )
 
-queue_dtype = np.dtype([("head", "i4"), ("tail", "i4"), ("next", "i4"), ("count", "i4")], align=True)
+# Packets of one lane by the input that they came by, where a node queues at its inputs.
+queue_dtype = np.dtype([("head", "i4"), ("tail", "i4"), ("next", "i4"), ("pad", "i4")], align=True)
 
 node_dtype = np.dtype(
     [
         ("port_start", "i4"),
         ("row", "i4"),  # row of the routing tables
         ("traits", "i4"),
-        ("pad", "i4"),
+        ("resume", "i4"),  # XON when this much below the threshold
         ("seed", "i8"),
         ("shared_limit", "i8"),
         ("shared_used", "i8"),
-        ("reserve", "i8"),  # guaranteed a (port, priority)
-        ("alpha_q", "i8"),
-        ("resume", "i8"),  # XON when this much below the threshold
+        ("reserve", "i4"),  # guaranteed a (port, priority)
+        ("alpha_q", "i4"),
+        ("queue_start", "i4"),  # input-queued: the first of its queues
+        ("ports", "i4"),
         ("shared_peak", "i8"),
     ],
     align=True,
@@ -310,7 +311,7 @@ endpoint_dtype = np.dtype(
         ("message_ps", "i8"),
         ("next_message", "i8"),
         ("deliver_ps", "i8"),
-        ("address", "i8"),
+        ("pad", "i8", (2,)),
     ],
     align=True,
 )
@@ -373,14 +374,16 @@ qp_dtype = np.dtype(
         ("waking", "i4"),  # a wake-up is scheduled
         ("spray", "i2"),  # every packet its own entropy
         ("extras", "i2"),  # messages have headers of their own: as `noted`, for the sender
-        ("rto_pending", "i4"),
+        ("rto_pending", "i2"),
+        ("counts", "i2"),  # the congestion control wants to know of bytes sent
         ("retries", "i4"),
         ("rnr_retries", "i4"),
         ("failed", "i4"),
         ("mtu", "i4"),
         # rare
-        ("retry_limit", "i4"),
-        ("rnr_limit", "i4"),  # 7: for ever
+        ("retry_limit", "i2"),
+        ("rnr_limit", "i2"),  # 7: for ever
+        ("live", "i4"),  # tasks that still exist
         ("rnr_ps", "i8"),
         ("examined", "i8"),  # selective: losses below are asked for already
         ("started", "i8"),  # messages that took a receive
@@ -392,12 +395,11 @@ qp_dtype = np.dtype(
         ("cnps_handled", "i8"),
         ("rnr_naks", "i8"),
         # of a channel
-        ("service", "i4"),
+        ("service", "i2"),
+        ("closed", "i2"),
         ("pool", "i4"),  # of State.pool, NONE: its messages take no receives
         ("accepting", "i4"),  # task that the next packet belongs to
         ("refused", "i4"),  # nothing more is taken; the NAK's syndrome, negative once the message was taken
-        ("closed", "i4"),
-        ("live", "i4"),  # tasks that still exist
         ("refused_psn", "i8"),  # end of the message that was refused
         ("begin_ps", "i8"),  # messages begin in the order in which they were posted
         ("late_ps", "i8"),  # from the adapter to the sender's memory: its completion

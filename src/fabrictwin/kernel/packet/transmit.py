@@ -13,6 +13,7 @@ from fabrictwin.kernel.jit import helper
 from fabrictwin.kernel.packet.arbitration import arbitrate, charge
 from fabrictwin.kernel.packet.buffer import blocks, drop, mark
 from fabrictwin.kernel.packet.events import ARRIVE, HOQ, TX_DONE, pack, push, push_heap
+from fabrictwin.kernel.packet.memory import place
 from fabrictwin.kernel.packet.packets import draw
 from fabrictwin.kernel.packet.send import STARVED, next_of_queue_pairs
 from fabrictwin.kernel.packet.state import (
@@ -33,28 +34,39 @@ from fabrictwin.kernel.packet.tap import OUT, record
 
 
 @helper
-def dequeue(state, port, outlet, queue, index):
-    """Take the head of a queue; an input queue with more goes to the end of the ring."""
-    p = queue.head
-    queue.head = state.packet[p].next
-    if port.queue_width > 1:
-        outlet.active_head = queue.next
+def first_packet(state, port, outlet):
+    """The packet whose turn it is among those that wait, or NONE."""
+    head = int(outlet.head)
+    if port.queue_width > 1 and head != NONE:
+        head = int(state.queue[place(head)].head)
+    return head
+
+
+@helper
+def dequeue(state, port, outlet, packet):
+    """Take that packet away; an input queue with more goes to the end of the ring."""
+    if port.queue_width == 1:
+        outlet.head = packet.next
+    else:
+        index = int(outlet.head)
+        queue = state.queue[place(index)]
+        queue.head = packet.next
+        outlet.head = queue.next
         if queue.head != NONE:
             queue.next = NONE
-            if outlet.active_head == NONE:
-                outlet.active_head = index
+            if outlet.head == NONE:
+                outlet.head = index
             else:
-                state.queue[outlet.active_tail].next = index
-            outlet.active_tail = index
-    return p
+                state.queue[place(outlet.tail)].next = index
+            outlet.tail = index
 
 
 @helper
 def watch_head(state, slot, now):
     """Start the head-of-queue lifetime of a lane that cannot send."""
     settings = state.settings[0]
-    if settings.hoq_ps > 0 and state.hold[slot].hoq_pending == 0:
-        state.hold[slot].hoq_pending = 1
+    if settings.hoq_ps > 0 and state.hold[place(slot)].hoq_pending == 0:
+        state.hold[place(slot)].hoq_pending = 1
         push_heap(state, now + settings.hoq_ps, pack(HOQ, 0, slot))
 
 
@@ -68,19 +80,14 @@ def choose(state, at, port, now):
             return NONE
         vl = arbitrate(state, at, port, eligible)
         slot = (at << settings.vl_bits) + vl
-        outlet = state.outlet[slot]
-        index = port.queue_start + vl
-        if port.queue_width > 1:
-            index = int(outlet.active_head)
-        head = NONE
-        if index >= 0:
-            head = int(state.queue[index].head)
+        outlet = state.outlet[place(slot)]
+        head = first_packet(state, port, outlet)
         if head != NONE:
-            packet = state.packet[head]
+            packet = state.packet[place(head)]
             if port.traits & DOWN:
-                dequeue(state, port, outlet, state.queue[index], index)
+                dequeue(state, port, outlet, packet)
                 outlet.queued -= packet.wire
-                state.queued[at] -= packet.wire
+                state.queued[place(at)] -= packet.wire
                 drop(state, head, at, now, True)
                 continue
             if port.traits & CREDIT:
@@ -90,11 +97,11 @@ def choose(state, at, port, now):
                     watch_head(state, slot, now)
                     continue
                 outlet.credit -= need
-            dequeue(state, port, outlet, state.queue[index], index)
+            dequeue(state, port, outlet, packet)
             if outlet.kmax > 0 and packet.kind == DATA:
                 if mark(state, state.clock[0], outlet, settings):
                     packet.marks |= ECN
-                    state.count[at].ecn_marks += 1
+                    state.count[place(at)].ecn_marks += 1
             outlet.queued -= packet.wire
             outlet.deficit -= packet.wire
             outlet.last_tx = now
@@ -108,12 +115,12 @@ def choose(state, at, port, now):
                 continue
             if p >= 0:
                 if port.traits & CREDIT:
-                    outlet.credit -= blocks(state.packet[p].wire)
-                state.queued[at] += state.packet[p].wire
-                outlet.deficit -= state.packet[p].wire
+                    outlet.credit -= blocks(state.packet[place(p)].wire)
+                state.queued[place(at)] += state.packet[place(p)].wire
+                outlet.deficit -= state.packet[place(p)].wire
                 outlet.last_tx = now
                 if port.traits & ARBITRATED:
-                    charge(state, at, state.packet[p].wire)
+                    charge(state, at, state.packet[place(p)].wire)
                 return p
         port.backlog &= ~(1 << vl)
 
@@ -121,19 +128,19 @@ def choose(state, at, port, now):
 @helper
 def transmit(state, at, now):
     """If the port is idle and something may leave by it, put it on the wire."""
-    port = state.port[at]
+    port = state.port[place(at)]
     if port.busy:
         return
     p = int(port.control_head)
     if p != NONE:
-        port.control_head = state.packet[p].next
+        port.control_head = state.packet[place(p)].next
     else:
         p = choose(state, at, port, now)
         if p == NONE:
             if port.backlog != 0 and port.wait_since == NONE:
                 port.wait_since = now
             return
-    packet = state.packet[p]
+    packet = state.packet[place(p)]
     if port.wait_since != NONE:
         port.wait_ps += now - port.wait_since
         port.wait_since = NONE
@@ -155,7 +162,7 @@ def transmit(state, at, now):
             while (draw(state.clock[0]) << 16) < chance:
                 # the receiver asks for it again: a round trip, and the packet once more
                 serialize += 2 * port.arrive_ps + ((size * port.ps_q + RATE_HALF) >> RATE_BITS)
-                state.count[at].replays += 1
+                state.count[place(at)].replays += 1
                 tx_lane = NONE
                 arrive_lane = NONE
     port.busy = 1

@@ -18,7 +18,7 @@ NSCC = 2
 @helper
 def on_sent(state, q, qp, wire, now):
     """A data packet left."""
-    if qp.control == DCQCN:
+    if qp.counts:
         dcqcn.on_sent(state, q, qp, wire, now)
 
 

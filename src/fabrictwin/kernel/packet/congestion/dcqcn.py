@@ -44,6 +44,7 @@ def _increase(qp, d, settings):
     if d.target >= d.line and d.rate >= d.line - (d.line >> 10):
         d.rate = d.line
         d.active = 0
+        qp.counts = 0
     _set_rate(qp, d)
 
 
@@ -54,6 +55,7 @@ def on_cnp(state, q, qp, now):
     settings = state.dcqcn_settings[0]
     if d.active == 0:
         d.active = 1
+        qp.counts = 1
         d.rate = d.line
         d.target = d.line
         ticks = min((now - d.alpha_due) // settings.alpha_ps, MOST_TICKS)
@@ -77,15 +79,14 @@ def on_cnp(state, q, qp, now):
 
 @helper
 def on_sent(state, q, qp, wire, now):
-    """Bytes count toward the next stage."""
+    """Bytes count toward the next stage, while the rate is not the line's."""
     d = state.dcqcn[q]
-    if d.active:
-        d.bytes += wire
-        settings = state.dcqcn_settings[0]
-        if d.bytes >= settings.byte_counter:
-            d.bytes -= settings.byte_counter
-            d.byte_stage += 1
-            _increase(qp, d, settings)
+    d.bytes += wire
+    settings = state.dcqcn_settings[0]
+    if d.bytes >= settings.byte_counter:
+        d.bytes -= settings.byte_counter
+        d.byte_stage += 1
+        _increase(qp, d, settings)
 
 
 @outlined
