@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import htsim_cases as cases
 import numpy as np
 import pytest
-from clusters import blueprint, boxes
+from clusters import boxes
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.workload.traffic import Traffic, play_traffic, read_traffic
-
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "traffic"
 
 GOOD = """\
 Nodes 8
@@ -129,55 +128,23 @@ def test_the_table_and_the_command_line_say_the_same(tmp_path, capsys):
     assert "did you mean 'sigcomm15'" in capsys.readouterr().err
 
 
-def reference(radix: int, technology: str = "ethernet"):
-    """The network that htsim's figures are for: 400 Gb/s, 1 us a link, no other latency."""
-    from dataclasses import replace
-
-    from fabrictwin.fabric.fabric import NETWORK, NodeKind
-    from fabrictwin.routing.registry import route
-    from fabrictwin.twin import Twin
-
-    shape = {"kind": "fat-tree", "tiers": 3, "radix": radix}
-    switch = "qm9700" if technology == "infiniband" else "spectrum-4"
-    plan = blueprint(radix**3 // 32, "dgx-h100", technology=technology, switch=switch, topology=shape)
-    fabric = Twin(plan).fabric
-    none = np.zeros_like(fabric.nic_post_ps)
-    fabric = replace(
-        fabric,
-        port_latency_ps=np.where(np.isin(fabric.port_kind, NETWORK), 10**6, fabric.port_latency_ps),
-        node_latency_ps=np.where(fabric.node_kind == NodeKind.SWITCH, 0, fabric.node_latency_ps),
-        nic_post_ps=none,
-        nic_deliver_ps=none,
-        nic_message_ps=none,
-        nic_qp_message_ps=none,
-    )
-    return fabric, route(fabric, hash_name="murmur3") if technology == "ethernet" else route(fabric)
-
-
-def run_reference(name: str, radix: int, technology: str = "ethernet", **options):
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    fabric, routes = reference(radix, technology)
-    chosen = PacketOptions(store_and_forward=True, buffer_bytes=32 << 20, **options)
-    return play_traffic(read_traffic(path), fabric, routes, chosen, slowdown=False)
-
-
-def test_a_sprayed_permutation_is_above_the_floor_and_at_most_five_percent_above_htsim():
-    took = run_reference("perm_1024.cm", 16, balance="spray", control="nscc").completion_ps / 1e6
+def test_a_sprayed_permutation_is_above_the_floor_and_at_most_five_percent_above_htsim(tmp_path):
+    pattern = cases.traffic(cases.PERMUTATION, tmp_path)
+    took = cases.play(pattern, *cases.network(16), balance="spray", control="nscc").completion_ps / 1e6
     assert 52.5 < took.mean() < 1.05 * 60.1
     assert took.max() < 1.05 * 65.5
 
 
 @pytest.mark.second
-def test_a_triggered_all_to_all_ends_when_htsim_says():
-    end = run_reference("a2a_128.cm", 8, balance="spray", control="nscc").done_ps.max() / 1e6
+def test_a_triggered_all_to_all_ends_when_htsim_says(tmp_path):
+    pattern = cases.traffic(cases.ALL_TO_ALL, tmp_path)
+    end = cases.play(pattern, *cases.network(8), balance="spray", control="nscc").done_ps.max() / 1e6
     assert 0.95 * 502 < end < 1.05 * 502
 
 
 @pytest.mark.parametrize("technology", ["ethernet", "infiniband"])
-def test_a_lossless_incast_ends_when_its_link_has_carried_it(technology):
-    result = run_reference("inc_128.cm", 8, technology)
+def test_a_lossless_incast_ends_when_its_link_has_carried_it(technology, tmp_path):
+    result = cases.play(cases.traffic(cases.INCAST, tmp_path), *cases.network(8, technology))
     assert 1280 < result.done_ps.max() / 1e6 < 1340
     summary = result.summary()
     assert summary["packets"]["dropped"] == 0
@@ -185,39 +152,33 @@ def test_a_lossless_incast_ends_when_its_link_has_carried_it(technology):
 
 
 @pytest.mark.second
-def test_lossless_ecmp_has_its_tail_where_htsim_has_it():
+def test_lossless_ecmp_has_its_tail_where_htsim_has_it(tmp_path):
     """The slowest of 1,024 flows depends on the hash seeds: five to seven flows on the busiest link."""
     from dataclasses import replace
 
     from fabrictwin.routing.registry import hash_seeds
 
-    path = SHARED / "perm_1024.cm"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    fabric, routes = reference(16)
-    traffic = read_traffic(path)
-    options = PacketOptions(store_and_forward=True, buffer_bytes=32 << 20)
+    fabric, routes = cases.network(16)
+    pattern = cases.traffic(cases.PERMUTATION, tmp_path)
     longest = []
     for seed in range(10):
         seeded = replace(routes, hash_seeds=hash_seeds(fabric, seed))
-        result = play_traffic(traffic, fabric, seeded, options, slowdown=False)
+        result = cases.play(pattern, fabric, seeded)
         longest.append(float(result.completion_ps.max()) / 1e6)
         assert result.summary()["packets"]["dropped"] == 0
-    again = play_traffic(traffic, fabric, seeded, options, slowdown=False)
+    again = cases.play(pattern, fabric, seeded)
     assert float(again.completion_ps.max()) / 1e6 == longest[-1]
     assert 177 < np.median(longest) < 255
 
 
 @pytest.mark.second
 def test_a_large_incast_collapses_without_pfc_and_pauses_less_with_dcqcn(tmp_path):
-    flows = [f"{64 + i}->0 id {i + 1} start 0 size 20000000" for i in range(32)]
-    pattern = read_traffic(write(tmp_path, "Nodes 128\nConnections 32\n" + "\n".join(flows) + "\n"))
-    fabric, routes = reference(8)
+    pattern = cases.traffic(cases.INCAST, tmp_path, 20_000_000)
+    fabric, routes = cases.network(8)
     floor = 32 * 20_000_000 * 8 / 400e9 * 1e6
 
     def play_with(**options):
-        chosen = PacketOptions(store_and_forward=True, buffer_bytes=32 << 20, **options)
-        result = play_traffic(pattern, fabric, routes, chosen, slowdown=False)
+        result = cases.play(pattern, fabric, routes, **options)
         return result.done_ps.max() / 1e6, result.summary()
 
     end, lossy = play_with(lossless=False)
@@ -284,7 +245,7 @@ def test_the_spec_says_how_the_network_is_modelled_and_options_override_it(tmp_p
 
 def test_what_traffic_would_hold_is_refused_with_the_figure():
     """Half a million flows: their queue pairs alone are above the limit, before any is set up."""
-    fabric, routes = reference(4)
+    fabric, routes = cases.network(4)
     n, flows = len(fabric.nic_node), 500_000
     ends = np.arange(flows, dtype=np.int32) % n
     none = np.full(flows, -1, np.int32)
