@@ -135,6 +135,41 @@ def test_lateness_holds_up_a_step_that_begins_with_communication(tmp_path):
     assert unit.sample(late, 2, 1).tolist() == [found.trace.end_ps + 3 * 10**9] * 2
 
 
+def test_a_second_job_on_the_same_links_is_measured_and_costs_more_than_none(tmp_path):
+    """At flow, over few uplinks: half of the rate of what is shared, and the factors go into the steps."""
+    path = tmp_path / "s.yaml"
+    shape = "{kind: fat-tree, leaf_down: 16, oversubscription: 4}"
+    more = "jitter: {second_job: {fidelity: flow, traffic: ring, seeds: [1]}}\n"
+    path.write_text(SPEC.format(more=more).replace("{kind: rail-optimised}", shape))
+    found = study(load_spec(path), steps=20, levels=[1])
+    measured = found.jitter.second_job
+    assert measured is not None
+    assert len(measured.factors) == len(measured.exchange) == 1
+    assert max(measured.factors + measured.exchange) > 1.3
+    assert found.here.mean > found.clean_ps
+    assert [lost.source for lost in found.sources] == ["second_job"]
+
+
+def test_measured_sources_combine_and_scale():
+    both = Jitter.model_validate(
+        {
+            "network": {"factors": [1.0, 1.2], "source": "a test"},
+            "second_job": {"factors": [1.5], "exchange": [2.0]},
+            "bit_errors": {"rate": 1e-9, "factors": [1.1]},
+        }
+    )
+    network = both.communication()
+    assert network is not None
+    assert network.factors == pytest.approx((1.65, 1.98))
+    assert network.exchange == pytest.approx((2.2, 2.64))
+    half = both.scaled(0.5).second_job
+    assert half is not None
+    assert half.factors == (1.25,)
+    spread = Jitter.model_validate({"network": {"mean": 0.1}, "second_job": {"factors": [2.0]}}).communication()
+    assert spread is not None
+    assert np.mean(spread.factors) == pytest.approx(2.2, rel=0.01)
+
+
 def test_drift_moves_all_steps_alike_and_no_more_on_more_gpus(tmp_path):
     found = study(spec(tmp_path, "jitter: {drift: {share: 0.01}}\n"), steps=2000, levels=[1])
     for row in found.by_size:

@@ -23,6 +23,7 @@ from fabrictwin.study.bill import bill_of_materials
 from fabrictwin.study.busbw import SIZES, bus_bandwidths
 from fabrictwin.study.cost import Cost, cost
 from fabrictwin.study.fabrics import preset, with_fabric
+from fabrictwin.study.interference import measured as measured_sources
 from fabrictwin.study.jitter import Sampler, Steps
 from fabrictwin.study.measure import Factors, measure, small_message_ps
 from fabrictwin.study.sockets import over_sockets
@@ -140,6 +141,7 @@ def _steps(
     sampler: Sampler, jitter: Jitter, factors: Factors | None, *, seed: int, stage: Callable[[str], None]
 ) -> Steps:
     """Sampled under the jitter, its network part replaced by what was measured."""
+    jitter = measured_sources(sampler.spec, sampler.job, jitter, stage)
     if factors is not None:
         measured = Network(
             factors=factors.applied("ring"), exchange=factors.applied("exchange"), source=f"packet: {factors.cut}"

@@ -18,6 +18,7 @@ A job without experts is given those of `AS_IF_TOP_K` a token, so that fabrics c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -28,11 +29,12 @@ from fabrictwin.cluster.build import build
 from fabrictwin.cluster.placement import place
 from fabrictwin.cluster.sections import GeneratedCluster
 from fabrictwin.cluster.spec import Spec
-from fabrictwin.fabric.fabric import I32, NONE, NodeKind
+from fabrictwin.fabric.fabric import I32, I64, NONE, NodeKind
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import ProgramBuilder
-from fabrictwin.program.program import Program
+from fabrictwin.program.program import Communication, Program
 from fabrictwin.run.execute import make_twin
+from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.twin.twin import Twin
 from fabrictwin.units import format_size
 from fabrictwin.workload.feedforward import peak_load
@@ -89,6 +91,10 @@ class Cut:
     @property
     def ranks(self) -> int:
         return len(self.nodes)
+
+    def options(self, whole: PacketOptions) -> PacketOptions:
+        """For the packet engine: a buffer that they give is in the cut's switches already, by their ports."""
+        return replace(whole, buffer_bytes=0)
 
 
 def _shape(spec: Spec) -> tuple[int, int, dict[str, object]]:
@@ -151,26 +157,60 @@ def _share_buffers(twin: Twin, spec: Spec) -> None:
 
 def program_of(phase: Phase, host: I32, load: Load) -> Program:
     """A phase over ranks that live on these hosts."""
-    n = len(host)
-    builder = ProgramBuilder(phase, n)
-    every = builder.actor("all", np.arange(n))
+    builder = ProgramBuilder(phase, len(host))
+    add_phase(builder, phase, host, load, np.arange(len(host)))
+    return builder.build()
+
+
+def beside(phase: Phase, other: Phase, host: I32, load: Load, *, alone: bool) -> tuple[Program, int]:
+    """A phase on every other host, with another job's on the rest unless `alone`; and how many operations are its.
+
+    The other job goes through its phase twice.
+    """
+    builder = ProgramBuilder(f"{phase} beside {other}", len(host))
+    _, order = np.unique(host, return_inverse=True)
+    first = order[np.sort(np.unique(order, return_index=True)[1])]  # hosts as ranks meet them
+    turn = np.empty(len(first), np.int64)
+    turn[first] = np.arange(len(first))
+    mine = turn[order] % 2 == 0
+    operations = len(add_phase(builder, phase, host, load, np.flatnonzero(mine)))
+    if not alone:
+        before = add_phase(builder, other, host, load, np.flatnonzero(~mine))
+        add_phase(builder, other, host, load, np.flatnonzero(~mine), after=before)
+    return builder.build(), operations
+
+
+def add_phase(
+    builder: ProgramBuilder, phase: Phase, host: I32, load: Load, ranks: I64, after: Sequence[int] = ()
+) -> list[int]:
+    """A phase over some of the ranks; returns its operations."""
+    n = len(ranks)
+    every = builder.actor(f"ranks from {ranks[0]}", ranks)
     label = builder.label(phase, "other")
+
+    def post(communication: Communication) -> int:
+        return builder.communicate(builder.communication(communication, [every]), label, after=after)
+
     if phase == "ring":
-        each = int(np.bincount(host).max())
-        for place_in_host in range(each):
-            ranks = np.arange(place_in_host, n, each)[None, :]
-            size = SHARD_BYTES * ranks.size * QUEUE_PAIRS
-            ring = collectives.all_reduce(
-                ranks, size, channels=QUEUE_PAIRS, host_of_rank=host, element_bytes=4, name=f"ring {place_in_host}"
+        each = int(np.bincount(host[ranks]).max())
+        size = SHARD_BYTES * -(-n // each) * QUEUE_PAIRS
+        return [
+            post(
+                collectives.all_reduce(
+                    ranks[None, place_in_host::each],
+                    size,
+                    channels=QUEUE_PAIRS,
+                    host_of_rank=host,
+                    element_bytes=4,
+                    name=f"ring {place_in_host}",
+                )
             )
-            builder.communicate(builder.communication(ring, [every]), label)
-        return builder.build()
-    base = exchange(np.arange(n)[None, :], load.block_bytes, step_cost_ps=0, name="tokens")
-    builder.communicate(builder.communication(base, [every]), label)
-    hot = np.linspace(0, n, min(HOT, n), endpoint=False).astype(int)
+            for place_in_host in range(each)
+        ]
+    found = [post(exchange(ranks[None, :], load.block_bytes, step_cost_ps=0, name="tokens"))]
+    hot = ranks[np.linspace(0, n, min(HOT, n), endpoint=False).astype(int)]
     more_bytes = int(load.block_bytes * (load.hot_times - 1)) // 2 * 2
     if more_bytes > 0:
-        pairs = np.array([(a, b) for b in hot.tolist() for a in range(n) if a != b])
-        more = collectives.send(pairs, more_bytes, element_bytes=2, name="hot experts")
-        builder.communicate(builder.communication(more, [every]), label)
-    return builder.build()
+        pairs = np.array([(a, b) for b in hot.tolist() for a in ranks.tolist() if a != b])
+        found.append(post(collectives.send(pairs, more_bytes, element_bytes=2, name="hot experts")))
+    return found

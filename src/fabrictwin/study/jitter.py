@@ -9,7 +9,7 @@ A link that is slow or goes down is simulated once, by the engine, and takes par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,8 +22,9 @@ from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError
 from fabrictwin.run.execute import Prepared, make_twin, predict
 from fabrictwin.run.result import RunResult
+from fabrictwin.study.interference import measured
 from fabrictwin.study.replay import Unit
-from fabrictwin.study.sources import ASSUMED, SOURCES, Jitter
+from fabrictwin.study.sources import ASSUMED, SOURCES, Jitter, Link
 from fabrictwin.twin.twin import Twin
 from fabrictwin.units import PS_PER_S, Raw
 from fabrictwin.workload.disturb import uniform
@@ -152,23 +153,28 @@ class Sampler:
         """The cluster, for questions beside the step."""
         return make_twin(self.spec, build(self.spec.cluster, spec=self.spec))
 
-    def link_ps(self, jitter: Jitter, stage: Callable[[str], None]) -> int:
-        """How much longer a step is whose link breaks as the section says."""
-        if jitter.link is None:
-            return 0
-        stage("simulating a step with a broken link")
-        fabric = self.clean.fabric
-        node = int(fabric.nic_node[self._adapter()])
-        link = fabric.node_name(node)
+    def link_ps(self, jitter: Jitter, stage: Callable[[str], None]) -> dict[str, int]:
+        """How much longer a step is whose link breaks as `link` and `flap` say, by their names."""
+        found = {}
+        for name in ("link", "flap"):
+            broken = getattr(jitter, name)
+            if broken is not None:
+                stage(f"simulating a step with a broken link ({name})")
+                found[name] = self._broken_ps(broken, stage)
+        return found
+
+    def _broken_ps(self, broken: Link, stage: Callable[[str], None]) -> int:
+        clean = self.clean
+        link = clean.fabric.node_name(int(clean.fabric.nic_node[self._adapter()]))
         section: dict[str, object] = {"link": link}
-        if jitter.link.down is not None:
-            at = self.clean.trace.end_ps // 2
-            section |= {"rate": Raw(0), "at": Raw(at), "until": Raw(at + jitter.link.down)}
-        elif jitter.link.rate is not None:
-            section["rate"] = Raw(jitter.link.rate)
+        if broken.down is not None:
+            at = clean.trace.end_ps // 2
+            section |= {"rate": Raw(0), "at": Raw(at), "until": Raw(at + broken.down)}
+        elif broken.rate is not None:
+            section["rate"] = Raw(broken.rate)
         fault = LinkFault.model_validate(section)
-        broken = predict(self.spec.model_copy(update={"faults": (fault,)}), stage, alter=self._alter)
-        return max(0, broken.trace.end_ps - self.clean.trace.end_ps)
+        there = predict(self.spec.model_copy(update={"faults": (fault,)}), stage, alter=self._alter)
+        return max(0, there.trace.end_ps - clean.trace.end_ps)
 
     def _adapter(self) -> int:
         """An adapter of the job that carried traffic."""
@@ -179,15 +185,19 @@ class Sampler:
             raise ConfigError("got a link source, but the job sends nothing over the network", key="jitter.link")
         return int(np.flatnonzero(carried)[len(np.flatnonzero(carried)) // 2])
 
-    def steps(self, jitter: Jitter, unit: I64, units: int, steps: int, seed: int, link_ps: int) -> I64:
+    def steps(
+        self, jitter: Jitter, unit: I64, units: int, steps: int, seed: int, link_ps: Mapping[str, int]
+    ) -> I64:
         """[steps] times of steps of so many units."""
         times = slowest_of(unit, units, steps, seed)
         if jitter.drift is not None:
             strays = 1.0 + jitter.drift.share * (2.0 * uniform(seed ^ 0x17, np.arange(steps)) - 1.0)
             times = np.rint(times * strays).astype(np.int64)
-        if jitter.link is not None and link_ps:
-            hit = uniform(seed ^ 0x11, np.arange(steps)) < jitter.link.chance
-            times = times + np.where(hit, link_ps, 0)
+        for name, salt in (("link", 0x11), ("flap", 0x13)):
+            broken = getattr(jitter, name)
+            if broken is not None and link_ps.get(name):
+                hit = uniform(seed ^ salt, np.arange(steps)) < broken.chance
+                times = times + np.where(hit, link_ps[name], 0)
         return times
 
 
@@ -208,6 +218,7 @@ def study(
         raise spec.error("jitter", f"got no source, expected one of {', '.join(SOURCES)}")
     seed = spec.run.seed if jitter.seed is None else jitter.seed
     sampler = Sampler(spec, stage)
+    jitter = measured(sampler.spec, sampler.job, jitter, stage)
     unit, clean = sampler.unit, sampler.clean.trace.end_ps
     operations, size = len(unit.base), unit.ranks_in_all
     wanted = _sizes(spec, sizes, size, unit.units)
@@ -230,7 +241,7 @@ def study(
         scaled = jitter.scaled(level)
         of_unit = sampled[:fewer] if level == 1 else unit.sample(scaled, fewer, seed)
         for gpus in wanted:
-            drawn = sampler.steps(scaled, of_unit, gpus // size, steps, seed, link_ps if level else 0)
+            drawn = sampler.steps(scaled, of_unit, gpus // size, steps, seed, link_ps if level else {})
             by_level.append(AtSize(gpus, level, Steps.of(drawn)))
     lost = []
     whole = float(some.mean()) - clean

@@ -13,10 +13,13 @@ MEANING = {
     "compute": "interruptions of compute",
     "clocks": "unequal GPUs",
     "network": "uneven communication",
+    "second_job": "a second job's traffic",
+    "bit_errors": "bit errors",
+    "flap": "a flapping link",
     "drift": "drift of all GPUs alike",
     "late": "GPUs that begin late",
     "slow": "slow GPUs",
-    "link": "a broken link",
+    "link": "a slow link",
 }
 
 

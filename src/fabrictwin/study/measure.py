@@ -8,7 +8,7 @@ transport that the packet engine does not model has none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fabrictwin.cluster.spec import Spec
@@ -94,8 +94,7 @@ def play_both(cut: Cut, load: Load, phase: Phase, seed: int, spec: Spec) -> Play
     """One phase on one cut. Raises ConfigError."""
     twin, program = cut.twin, program_of(phase, cut.host, load)
     options = options_of(spec.run.packet, twin.fabric.technology, seed)
-    # a buffer that the spec gives is in the cut's switches already, by their ports
-    session = twin.session("packet", replace(options, buffer_bytes=0))
+    session = twin.session("packet", cut.options(options))
     assert isinstance(session, PacketSession)
     try:
         trace = play(program, cut.nodes, session)

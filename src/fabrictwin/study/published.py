@@ -141,7 +141,7 @@ class _Job:
         sources = Jitter.model_construct(drift=strays, late=late)
         unit = self.sampler.unit
         drawn = unit.sample(sources, self.samples, 1)
-        return self.sampler.steps(sources, drawn, unit.units, STEPS, 1, 0)
+        return self.sampler.steps(sources, drawn, unit.units, STEPS, 1, {})
 
     def calibrate(self, measured: Published) -> tuple[float, int]:
         """(drift, mean lateness) that give a row's trend and the spread of its steps beside the trend."""

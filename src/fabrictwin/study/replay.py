@@ -133,7 +133,8 @@ class Unit:
                 cdf, means = greatest_table(took / noise.period, n, fixed=noise.distribution == "fixed")
                 parts.append((cdf, means * noise.mean))
                 relative.append(False)
-        if jitter.network is not None:
+        network = jitter.communication()
+        if network is not None:
             every = self.program.communications
             groups = np.maximum(np.array([c.groups for c in every], np.int64) // self.units, 1)
             exchange = np.array([c.kind == "all_to_all" for c in every], bool)
@@ -142,7 +143,7 @@ class Unit:
             rows = rows[self.crosses[ops.communication[rows]]]
             table[rows] = len(parts) + which.reshape(-1)[ops.communication[rows]]
             for n, all_to_all in kinds.tolist():
-                parts.append(self._network(jitter.network, n, exchange=bool(all_to_all)))
+                parts.append(self._network(network, n, exchange=bool(all_to_all)))
                 relative.append(True)
         return Tables(
             table=table,

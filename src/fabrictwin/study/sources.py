@@ -8,23 +8,29 @@ drift     all GPUs alike, slowly, over a run: clocks and power follow what the m
 late      GPUs that begin a step late
 slow      GPUs that are slow for a whole step
 link      a link of the job that is slow, or goes down for a time
+flap      the same once more, so that both can be there
+
+`second_job` and `bit_errors` are measured where a study begins (`study.interference`): then their `factors` stand
+in the section.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from fabrictwin.cluster.fault_models import Noise
 from fabrictwin.cluster.sections import Model, Seed
+from fabrictwin.study.distributions import Amount
 from fabrictwin.units import Duration, Rate
 
 Chance = Annotated[float, Field(gt=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=10)]
 
 
-SOURCES = ("compute", "clocks", "network", "drift", "late", "slow", "link")
+SOURCES = ("compute", "clocks", "network", "second_job", "bit_errors", "drift", "late", "slow", "link", "flap")
 
 
 class Clocks(Model):
@@ -62,6 +68,34 @@ class Network(Model):
         if self.factors and not self.source:
             raise ValueError("got factors without source, expected where they were measured")
         return self
+
+
+Seeds = Annotated[tuple[Seed, ...], Field(min_length=1, max_length=64)]
+
+
+class SecondJob(Model):
+    """Another job on the same fabric, on hosts between this one's, going through a phase all the time."""
+
+    traffic: Literal["ring", "exchange"] = "exchange"
+    fidelity: Literal["packet", "flow"] = "packet"
+    seeds: Seeds = (1, 2)
+    factors: tuple[Factor, ...] = ()
+    exchange: tuple[Factor, ...] = ()
+
+
+class BitErrors(Model):
+    """Every link of the network spoils bits at this rate, after correction."""
+
+    rate: Annotated[float, Field(gt=0, lt=1e-3)]
+    seeds: Seeds = (1, 2)
+    factors: tuple[Factor, ...] = ()
+    exchange: tuple[Factor, ...] = ()
+
+
+def _exponential(mean: float, parts: int = 64) -> list[float]:
+    """Factors at the middle of equally likely parts of an exponential share."""
+    tail = (np.arange(parts) + 0.5) / parts
+    return [1.0 + mean * float(share) for share in Amount("exponential", 1.0).above(tail)]
 
 
 class Late(Model):
@@ -104,7 +138,10 @@ class Jitter(Model):
     drift: Drift | None = None
     late: Late | None = None
     slow: Slow | None = None
+    second_job: SecondJob | None = None
+    bit_errors: BitErrors | None = None
     link: Link | None = None
+    flap: Link | None = None
     seed: Seed | None = None
 
     def names(self) -> tuple[str, ...]:
@@ -113,6 +150,20 @@ class Jitter(Model):
 
     def without(self, name: str) -> Jitter:
         return self.model_copy(update={name: None})
+
+    def communication(self) -> Network | None:
+        """All that makes communication longer as one: every combination of measured factors is as likely."""
+        measured = [one for one in (self.second_job, self.bit_errors) if one is not None and one.factors]
+        if not measured:
+            return self.network
+        factors, exchange = [1.0], [1.0]
+        if self.network is not None:
+            factors = exchange = list(self.network.factors or _exponential(self.network.mean or 0.0))
+            exchange = list(self.network.exchange) or exchange
+        for one in measured:
+            factors = [a * b for a in factors for b in one.factors]
+            exchange = [a * b for a in exchange for b in one.exchange or one.factors]
+        return Network.model_construct(factors=tuple(factors), exchange=tuple(exchange), source="measured")
 
     def scaled(self, level: float) -> Jitter:
         """Amplitudes times `level`: times and shares, not chances; level 0 has no sources."""
@@ -134,6 +185,14 @@ class Jitter(Model):
             update["network"] = self.network.model_copy(
                 update={"mean": mean_share, "factors": more, "exchange": exchange}
             )
+        for name in ("second_job", "bit_errors"):
+            measured = getattr(self, name)
+            if measured is not None:
+                grown = {
+                    key: tuple(1 + (factor - 1) * level for factor in getattr(measured, key))
+                    for key in ("factors", "exchange")
+                }
+                update[name] = measured.model_copy(update=grown)
         if self.drift is not None:
             update["drift"] = Drift.model_construct(share=min(self.drift.share * level, 0.99))
         if self.late is not None:

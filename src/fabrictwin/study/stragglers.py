@@ -171,11 +171,11 @@ def collector() -> tuple[Cause, Cause]:
 
     def drawn(jitter: Jitter) -> Steps:
         samples = unit.sample(jitter, STEPS * unit.units, 1)
-        return Steps.of(sampler.steps(jitter, samples, unit.units, STEPS, 1, 0))
+        return Steps.of(sampler.steps(jitter, samples, unit.units, STEPS, 1, {}))
 
     paused = drawn(Jitter.model_validate({"compute": PAUSE}))
     assumed = f"{PAUSE['mean']} every {PAUSE['period']} on every rank, unplanned"
-    everyday = sampler.steps(ASSUMED, unit.sample(ASSUMED, STEPS * unit.units, 1), unit.units, STEPS, 1, 0)
+    everyday = sampler.steps(ASSUMED, unit.sample(ASSUMED, STEPS * unit.units, 1), unit.units, STEPS, 1, {})
     p50, p90 = np.percentile(everyday, [50, 90]) / everyday.mean()
     usual = Cause(
         "everyday jitter",

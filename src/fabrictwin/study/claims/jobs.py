@@ -50,7 +50,7 @@ def predictable() -> Claim:
     drawn = unit.sample(uneven, 4000, 1)
     crossing, last = None, 0.0
     for units in (1, 2, 8, 32, 128, 512):
-        mean = float(sampler.steps(uneven, drawn, units, 4000, 1, 0).mean())
+        mean = float(sampler.steps(uneven, drawn, units, 4000, 1, {}).mean())
         last = mean
         if crossing is None and mean > even:
             crossing = units * unit.ranks_in_all
