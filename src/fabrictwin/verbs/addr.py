@@ -47,8 +47,24 @@ def _text(gid: GID | str | None) -> str:
     return str(GID()) if gid is None else str(gid)
 
 
+class _Address:
+    """An attribute that reads as a GID's text and takes a GID or its text."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> str:
+        return str(getattr(instance, self._name))
+
+    def __set__(self, instance: Any, value: GID | str) -> None:
+        setattr(instance, self._name, GID(_text(value)))
+
+
 class GRH(PyverbsObject):
     """A global route header, as it lies before a datagram."""
+
+    sgid = _Address()
+    dgid = _Address()
 
     def __init__(
         self,
@@ -64,22 +80,6 @@ class GRH(PyverbsObject):
         self.paylen = paylen
         self.next_hdr = next_hdr
         self.hop_limit = hop_limit
-
-    @property
-    def sgid(self) -> str:
-        return str(self._sgid)
-
-    @sgid.setter
-    def sgid(self, val: GID | str) -> None:
-        self._sgid = GID(_text(val))
-
-    @property
-    def dgid(self) -> str:
-        return str(self._dgid)
-
-    @dgid.setter
-    def dgid(self, val: GID | str) -> None:
-        self._dgid = GID(_text(val))
 
     def __str__(self) -> str:
         return lines(
@@ -97,6 +97,8 @@ class GRH(PyverbsObject):
 class GlobalRoute(PyverbsObject):
     """The part of an address that is needed beyond a subnet, and always on Ethernet."""
 
+    dgid = _Address()
+
     def __init__(
         self,
         dgid: GID | None = None,
@@ -110,14 +112,6 @@ class GlobalRoute(PyverbsObject):
         self.sgid_index = sgid_index
         self.hop_limit = hop_limit
         self.traffic_class = traffic_class
-
-    @property
-    def dgid(self) -> str:
-        return str(self._dgid)
-
-    @dgid.setter
-    def dgid(self, val: GID | str) -> None:
-        self._dgid = GID(_text(val))
 
     def __str__(self) -> str:
         return lines(
