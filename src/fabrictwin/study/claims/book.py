@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fabrictwin.errors import ConfigError, did_you_mean
-from fabrictwin.study.claims import jobs, links, loss
+from fabrictwin.study.claims import jobs, links, loss, serving
 from fabrictwin.study.claims.claim import Claim
 
 CLAIMS: dict[str, Callable[[], Claim]] = {
@@ -18,7 +18,7 @@ CLAIMS: dict[str, Callable[[], Claim]] = {
     "predictable": jobs.predictable,
     "loss": loss.lost_packet,
     "nvlink": links.nvlink,
-    "without-rdma": jobs.without_rdma,
+    "without-rdma": serving.without_rdma,
     "ecn": links.standards,
     "switch": links.switch_and_adapter,
     "ipoib": loss.ipoib,
