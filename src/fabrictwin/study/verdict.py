@@ -109,7 +109,7 @@ def _because(best: OnFabric, others: list[OnFabric]) -> tuple[str, ...]:
 
 def _would_change(found: Comparison) -> tuple[str, ...]:
     """Thresholds that follow from the figures."""
-    best, lines = found.best, []
+    best, lines = found.best, _apart(found)
     for other in found.fabrics:
         if other is best or other.per_million_tokens is None or best.per_million_tokens is None:
             continue
@@ -130,6 +130,15 @@ def _would_change(found: Comparison) -> tuple[str, ...]:
                 f"{best.per_million_tokens / other.per_million_tokens * slower - 1:.1%} longer than {best.name}'s"
             )
     return tuple(lines)
+
+
+def _apart(found: Comparison) -> list[str]:
+    """All-to-alls that a job's own phases may not show, where they tell fabrics apart."""
+    factors = {f.name: max(f.factors.of("exchange")) for f in found.fabrics if f.factors is not None}
+    if not factors or max(factors.values()) < 1.1 * min(factors.values()):
+        return []
+    each = ", ".join(f"{value:.3g} on {name}" for name, value in sorted(factors.items(), key=lambda item: item[1]))
+    return [f"more traffic between experts on different hosts: such an exchange takes, times flow's time, {each}"]
 
 
 def _unknown(found: Comparison) -> tuple[str, ...]:

@@ -154,7 +154,7 @@ def switch_and_adapter() -> Claim:
             ("ConnectX-7, one queue pair", f"{one:g} million messages/s"),
         ),
         judgement=Judgement.CONDITIONS if switch > 100 else Judgement.HOLDS,
-        why="90 ns is an EDR switch, whose links have no FEC of the length that faster lanes need. The adapter's rate is "
+        why="What was said is of an EDR switch, whose links have no FEC of the length that faster lanes need. The adapter's rate is "
         "of many queue pairs together: one alone gets a small part of it.",
     )
 
