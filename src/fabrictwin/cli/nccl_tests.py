@@ -60,8 +60,7 @@ def nccl_tests(
     from fabrictwin.nccl import perf
     from fabrictwin.nccl.perf_play import play
     from fabrictwin.nccl.perf_text import as_json, wrong_rows
-    from fabrictwin.nccl.settings import read_settings
-    from fabrictwin.nccl.version import DEFAULT
+    from fabrictwin.nccl.section import settings_here
     from fabrictwin.run import execute
     from fabrictwin.run.progress import Progress
 
@@ -87,12 +86,12 @@ def nccl_tests(
         root=root,
         cycles=cycles,
     )
-    settings = read_settings(os.environ, release=release or DEFAULT, conf=conf)
+    spec = load_cluster(cluster)
+    settings = settings_here(spec, os.environ, release=release, conf=conf)
     for note in settings.notes:
         print(f"note: {note}", file=sys.stderr)
     with Progress() as progress:
         progress.stage("compiling the fabric")
-        spec = load_cluster(cluster)
         twin = execute.make_twin(spec, build(spec.cluster, spec=spec))
         rank_node = perf.ranks_of(twin, gpus_per_process=ngpus * nthreads, hosts=hosts, processes=np)
         options, reduced = perf.limited(options, twin, rank_node)

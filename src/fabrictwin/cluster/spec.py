@@ -116,6 +116,9 @@ class Spec(Model):
     placement: Placement = Placement()
     faults: tuple[Fault, ...] = ()
     run: Run = Run()
+    nccl: dict[str, bool | int | float | str] | None = (
+        None  # its release and NCCL_* variables; the nccl room checks it
+    )
     jitter: dict[str, Any] | None = None  # what is uneven, for `fabrictwin jitter`; the study room checks it
 
     _origin: Origin = PrivateAttr(default_factory=lambda: Origin(Path(), None))

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,10 +23,13 @@ from fabrictwin.cluster.sections import GeneratedCluster
 from fabrictwin.cluster.spec import Compare, Origin, Spec, load_spec, read_spec
 from fabrictwin.errors import ConfigError, InvariantError
 from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.nccl.queue_pairs import packet_options
+from fabrictwin.nccl.section import section_settings
 from fabrictwin.program.program import OpKind, Program
 from fabrictwin.routing.tables import DEFAULT_HASH
 from fabrictwin.run.management import Management, adapter_pairs, engine_of, manage, routing_options
 from fabrictwin.run.result import Reference, RunResult
+from fabrictwin.simulate.packet_host import works_in_hosts
 from fabrictwin.simulate.packet_options import options_of
 from fabrictwin.simulate.packet_size import TooLargeError
 from fabrictwin.simulate.play import play
@@ -41,7 +44,7 @@ from fabrictwin.workload.spec import Workload, workload_schema
 from fabrictwin.workload.work import Lowered, Work
 from fabrictwin.yamlfile import read_yaml
 
-SECTIONS = ("cluster", "workload", "placement", "faults", "run")
+SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")
 
 BASE_BYTES = 180 << 20
 OPERATION_BYTES = 500
@@ -216,7 +219,12 @@ def open_session(prepared: Prepared) -> Session:
     run, twin = prepared.spec.run, prepared.twin
     if run.fidelity != "packet":
         return twin.session(run.fidelity)
-    return twin.session("packet", options_of(run.packet, twin.fabric.technology, run.seed))
+    technology, settings = twin.fabric.technology, section_settings(prepared.spec)
+    options = options_of(run.packet, technology, run.seed)
+    if settings is not None:
+        options = packet_options(run.packet, technology, settings, seed=run.seed)
+    needs = works_in_hosts(prepared.program.communications, twin.fabric)
+    return twin.session("packet", replace(options, host_work=needs))
 
 
 def _recorder(session: Session, capture: CaptureRequest | None) -> Recorder | None:

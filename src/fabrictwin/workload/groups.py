@@ -20,6 +20,7 @@ from fabrictwin.units import PS_PER_S, PS_PER_US
 from fabrictwin.workload.job import Job
 from fabrictwin.workload.layout import Cells
 from fabrictwin.workload.script import Kind, Talk
+from fabrictwin.workload.through_nccl import Library
 
 I64 = npt.NDArray[np.int64]
 
@@ -62,8 +63,9 @@ def exchange(groups: npt.ArrayLike, block_bytes: int, *, step_cost_ps: int, name
 class Groups:
     """Communications by what they carry, as numbers of the builder."""
 
-    def __init__(self, job: Job, cells: Cells, builder: ProgramBuilder) -> None:
+    def __init__(self, job: Job, cells: Cells, builder: ProgramBuilder, library: Library | None = None) -> None:
         self.job, self.cells, self.builder = job, cells, builder
+        self.library = library  # NCCL's own choices, where they are asked for
         self.made: dict[tuple[object, ...], list[tuple[int, list[int]]]] = {}
         self._inside: dict[str, list[tuple[I64, list[int]]]] = {}
         self._rough_ps: dict[tuple[str, str, int, int], float] = {}
@@ -112,6 +114,8 @@ class Groups:
         return 1 if alone else most
 
     def ring(self, kind: Kind, groups: I64, size_bytes: int, name: str, element_bytes: int = 2) -> Communication:
+        if self.library is not None:
+            return self.library.collective(kind, groups, size_bytes, element_bytes=element_bytes, name=name)
         make = {
             "all_reduce": collectives.all_reduce,
             "all_gather": collectives.all_gather,
@@ -127,6 +131,21 @@ class Groups:
             name=name,
         )
 
+    def exchange(self, groups: I64, block_bytes: int, name: str) -> Communication:
+        """An all-to-all of blocks."""
+        if self.library is not None:
+            whole = block_bytes * groups.shape[1]
+            return self.library.collective("all_to_all", groups, whole, element_bytes=1, name=name)
+        cost = self.step_cost("all_to_all", groups, block_bytes)
+        return exchange(groups, block_bytes, step_cost_ps=cost, name=name)
+
+    def send(self, pairs: I64, size_bytes: int, name: str) -> Communication:
+        """A message from the first to the second of every pair."""
+        if self.library is not None:
+            return self.library.send(pairs, size_bytes, name=name)
+        cost = self.step_cost("send", pairs, size_bytes)
+        return collectives.send(pairs, size_bytes, step_cost_ps=cost, name=name)
+
     def within(
         self, talk: Talk, stage: int, units: I64, number: int, actors: list[int]
     ) -> list[tuple[int, list[int]]]:
@@ -141,9 +160,7 @@ class Groups:
                 groups = self.job.layout.grid[stage][units][:, positions].reshape(-1, positions.shape[1])
                 if talk.kind == "all_to_all":
                     block = talk.size_bytes // groups.shape[1]
-                    communication = exchange(
-                        groups, block, step_cost_ps=self.step_cost("all_to_all", groups, block), name=name
-                    )
+                    communication = self.exchange(groups, block, name)
                 else:
                     element = 2 if talk.size_bytes % 2 == 0 else 1
                     communication = self.ring(talk.kind, groups, talk.size_bytes, name, element)
@@ -163,6 +180,9 @@ class Groups:
     def gradients(self, groups: I64, size_bytes: int, name: str) -> tuple[Communication, ...]:
         """The phases of a gradient all-reduce as the spec chooses it, to be chained. Raises ConfigError."""
         chosen, element = self.job.training.gradients, self.job.gradient_bytes
+        if self.library is not None and not chosen.model_fields_set:
+            whole = self.library.collective("all_reduce", groups, size_bytes, element_bytes=element, name=name)
+            return (whole,)
         hosts, cost = self.job.host_of_rank, self.step_cost("all_reduce", groups, size_bytes)
         try:
             if chosen.algorithm == "hierarchical":

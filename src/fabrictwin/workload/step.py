@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.program import collectives
 from fabrictwin.program.builder import Block, ProgramBuilder, inlet
 from fabrictwin.program.program import NONE, Program
 from fabrictwin.workload.chain import Chain
@@ -36,6 +35,7 @@ from fabrictwin.workload.pipeline import Pass, Task, order_of
 from fabrictwin.workload.roofline import NOTHING, Cost
 from fabrictwin.workload.script import Kind, Script, Talk
 from fabrictwin.workload.segments import Segment, Segments, buckets
+from fabrictwin.workload.through_nccl import Library
 
 I64 = npt.NDArray[np.int64]
 Written = tuple[Block, list[int], list[list[list[int]]]]
@@ -73,12 +73,12 @@ class Stage:
 class Lowering:
     """Builds the program of a job."""
 
-    def __init__(self, job: Job, name: str, fold: bool) -> None:
+    def __init__(self, job: Job, name: str, fold: bool, library: Library | None = None) -> None:
         self.job, self.layout = job, job.layout
         self.training = job.training
         self.cells = Cells.of(job.layout, job.differs, fold=fold)
         self.builder = ProgramBuilder(name, job.layout.ranks)
-        self.groups = Groups(job, self.cells, self.builder)
+        self.groups = Groups(job, self.cells, self.builder, library)
         self.segments = Segments(job)
         self.sm_count = self.groups.sm_count
         schedule = self.training.parallel.schedule
@@ -358,8 +358,7 @@ class Lowering:
             ranks = [self.layout.grid[s.number][np.ix_(here.units, positions)].reshape(-1) for s in (here, there)]
             name = f"{what}, stage {here.number} to {there.number}"
             pairs = np.stack(ranks, axis=1)
-            cost = self.groups.step_cost("send", pairs, self.message_bytes)
-            message = collectives.send(pairs, self.message_bytes, step_cost_ps=cost, name=name)
+            message = self.groups.send(pairs, self.message_bytes, name)
             number = builder.communication(message, [here.actors[a], there.actors[a]])
             ids = builder.reserve(len(tasks)) + np.arange(len(tasks))
             block = Block()
@@ -425,6 +424,6 @@ def _span(numbers: I64) -> str:
     return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
 
 
-def build_program(job: Job, *, name: str, fold: bool) -> Program:
-    """The program of a checked job."""
-    return Lowering(job, name, fold).build().build()
+def build_program(job: Job, *, name: str, fold: bool, library: Library | None = None) -> Program:
+    """The program of a checked job; `library` is NCCL where it is to choose."""
+    return Lowering(job, name, fold, library).build().build()
