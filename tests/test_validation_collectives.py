@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -19,12 +21,13 @@ from fabrictwin.validation.collectives import (
     Answer,
     Outcome,
     Point,
-    fitted_without,
     judge,
     read_published,
     summary,
     worst,
 )
+from fabrictwin.validation.collectives_fit import FITS, Figure, descend, fit, fit_without, get
+from fabrictwin.validation.collectives_text import pairs
 from fabrictwin.validation.data import find_data
 
 DATA = read_published(find_data(None, TABLE))
@@ -66,14 +69,55 @@ def test_medians_are_over_series_not_rows() -> None:
     assert [o.name for o in worst(found, "from 64 MiB")] == ["many", "one", "other"]
 
 
-def test_leaving_out_a_hardware_takes_its_figures_away() -> None:
-    whole, without = calibration(), fitted_without("H100")
-    assert without.inside["hopper"] != whole.inside["hopper"]
-    assert without.inside["ampere"] == whole.inside["ampere"]
-    others = sorted(whole.inside[name].launch for name in ("ampere", "blackwell", "rack"))
-    assert without.inside["hopper"].launch == others[1]
+def test_descent_finds_figures_that_made_the_rows() -> None:
+    """Rows from known figures: the fit comes back to them from the default."""
+    figures: tuple[Figure, ...] = (("launch", None), ("ring_hop", 2), ("nvls_share", None))
+    start = calibration().inside["default"]
+    wanted = replace(start, launch=11.0, ring_hop=(0.0, 1.3, 4.2), nvls_share=0.7)
+
+    def rows(entry: object) -> np.ndarray:
+        launch, hop, rate = (get(entry, figure) for figure in figures)
+        ways = ((1, 1.0), (14, 1.0), (30, 10.0), (2, 100.0), (14, 1000.0))
+        return np.log([launch + hops * hop + size / rate for hops, size in ways])
+
+    def error(entry: object) -> float:
+        return float(np.abs(rows(entry) - rows(wanted)).mean())
+
+    found, left = descend(figures, start, error)
+    assert left < 0.02
+    for figure in figures:
+        assert get(found, figure) == pytest.approx(get(wanted, figure), rel=0.05)
+    again, _ = descend(figures, start, error)
+    assert again == found
+
+
+@pytest.mark.second
+def test_the_declared_costs_are_what_the_fit_gives() -> None:
+    """One section from its series; `validate collectives --fit` prints all."""
+    assert fit(DATA, sections=["blackwell"]).inside["blackwell"] == calibration().inside["blackwell"]
+
+
+def test_every_fitted_section_is_declared_with_its_series() -> None:
+    whole = calibration()
+    for one in FITS:
+        assert one.section in getattr(whole, one.part)
+        assert set(one.series) <= set(DATA.series)
+        assert {DATA.series[name].hardware for name in one.series} <= {
+            hardware for hardware, sections in FITTED.items() if one.section in sections
+        }
+
+
+def test_hardware_to_leave_out_is_known() -> None:
     with pytest.raises(ConfigError, match="did you mean 'H100'"):
-        fitted_without("H10O")
+        fit_without(DATA, "H10O")
+
+
+def test_nvls_pays_from_five_gpus_on_as_published() -> None:
+    """NVIDIA/nccl issue 1455: rings and NVLS side by side on four to eight H100."""
+    (outcome,) = judge(DATA, names=["h100-nvls-1455"])
+    for pair in pairs(outcome):
+        assert pair.twin == pytest.approx(pair.published, rel=0.1)
+        assert (pair.twin > 1.05) == (pair.published > 1.05) == (pair.gpus >= 5)
 
 
 def test_the_targets_on_one_host() -> None:

@@ -248,11 +248,15 @@ class Pcie(Entry):
 
 
 class CpuLink(Entry):
-    """What joins the processors of a host."""
+    """What joins the processors of a host.
+
+    `pcie_rate` is what NCCL reckons of the PCI Express link that a GPU shows beside it.
+    """
 
     rate: Figure[Rate]
     payload_rate: Figure[Rate]
     latency: Figure[Duration]
+    pcie_rate: Figure[Rate] | None = None
 
     def link_type(self) -> LinkType:
         return LinkType(

@@ -100,8 +100,9 @@ def collectives(
     fidelity: Fidelity = typer.Option(Fidelity.analytic, help="How closely to simulate."),
     match: str = typer.Option("", metavar="TEXT", help="Only series whose name or hardware contains this."),
     leave_out: str = typer.Option(
-        "", "--leave-out", metavar="HARDWARE", help="As if nothing had been fitted to this hardware."
+        "", "--leave-out", metavar="HARDWARE", help="Fit to all other hardware first; takes minutes."
     ),
+    refit: bool = typer.Option(False, "--fit", help="Only fit the costs again, and print them; takes minutes."),
     every: bool = typer.Option(False, "--rows", help="Print every size of every series."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON: every row and assumption."),
     data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
@@ -110,6 +111,8 @@ def collectives(
     from fabrictwin.errors import ConfigError
     from fabrictwin.run.progress import Progress
     from fabrictwin.validation.collectives import TABLE, judge, read_published
+    from fabrictwin.validation.collectives_fit import as_text as costs_text
+    from fabrictwin.validation.collectives_fit import fit, fit_without
     from fabrictwin.validation.collectives_text import as_json as to_json
     from fabrictwin.validation.collectives_text import as_text
     from fabrictwin.validation.data import find_data
@@ -119,9 +122,11 @@ def collectives(
     if not names:
         raise ConfigError(f"got {match!r}, expected part of a series' or hardware's name", key="--match")
     with Progress() as progress:
-        outcomes = judge(
-            published, names=names, fidelity=fidelity.value, leave_out=leave_out, stage=progress.stage
-        )
+        if refit:
+            typer.echo(costs_text(fit(published, stage=progress.stage)), nl=False)
+            return
+        fitted = fit_without(published, leave_out, stage=progress.stage) if leave_out else None
+        outcomes = judge(published, names=names, fidelity=fidelity.value, fitted=fitted, stage=progress.stage)
     if as_json:
         typer.echo(to_json(outcomes, fidelity.value, leave_out), nl=False)
     else:

@@ -8,12 +8,11 @@ was fitted to. Where nothing was fitted, NCCL's constants stand, less what the t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 import yaml
 
 from fabrictwin import catalog
@@ -119,21 +118,6 @@ class Calibration:
         machine = machine_of(communicator)
         pair = f"{network_of(communicator)}-{machine}"
         return Costs(self.inside[machine], self.between.get(pair, self.between["default"]))
-
-    def without(self, sections: tuple[str, ...]) -> Calibration:
-        """As if nothing had been fitted for these sections: they get the median of the others', by figure."""
-        return Calibration(_without(self.inside, sections), _without(self.between, sections))
-
-
-def _without(entries: dict[str, Any], sections: tuple[str, ...]) -> dict[str, Any]:
-    others = [entry for name, entry in entries.items() if name not in (*sections, "default")]
-    base = entries["default"]
-    fitted = [entry for entry in others if entry != base] or [base]
-    middle = replace(
-        base,
-        **{f.name: np.median([getattr(entry, f.name) for entry in fitted], axis=0).tolist() for f in fields(base)},
-    )
-    return {name: middle if name in sections else entry for name, entry in entries.items()}
 
 
 def machine_of(communicator: Communicator) -> str:

@@ -213,4 +213,9 @@ def _join_gpus(builder: SystemBuilder, host: catalog.Host, numbers: dict[str, in
         elif set(kinds) == {"gpu"} and wire == "nvlink":
             builder.connect(numbers[edge.a], numbers[edge.b], LinkClass.NVL, _gbps(edge))
         elif set(kinds) == {"gpu", "cpu"} and wire == "cpu":
-            builder.connect(numbers[kinds["gpu"]], numbers[kinds["cpu"]], LinkClass.C2C, _gbps(edge))
+            ends = numbers[kinds["gpu"]], numbers[kinds["cpu"]]
+            beside = catalog.cpu_link(edge.link).pcie_rate
+            if beside is not None:
+                # searches take the rate of the GPU's own PCI link for the least that is worth looking for
+                builder.connect(*ends, LinkClass.PCI, beside.value / _BPS_PER_GBPS)
+            builder.connect(*ends, LinkClass.C2C, _gbps(edge))

@@ -46,6 +46,7 @@ FITTED = {
     "B200": ("blackwell", "srd-blackwell"),
     "GB200": ("rack", "infiniband-rack"),
     "GH200": (),
+    "MI300X": (),
 }
 
 
@@ -146,38 +147,25 @@ def judge(
     *,
     names: Iterable[str] | None = None,
     fidelity: Fidelity = "analytic",
-    leave_out: str = "",
+    fitted: Calibration | None = None,
     stage: Callable[[str], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Every series with the twin's times. Raises ConfigError for hardware that no series is of."""
-    fitted = fitted_without(leave_out)
+    """Every series with the twin's times, by the declared calibration or another."""
+    fitted = fitted or calibration()
     outcomes = []
     for name, series in published.series.items():
         if names is not None and name not in names:
             continue
         stage(name)
-        points = [p for p in published.points if p.series == name]
-        answers: dict[int, Answer] = {}
-        for settings, gpus in dict.fromkeys((p.settings, p.gpus) for p in points):
-            mine = [i for i, p in enumerate(points) if (p.settings, p.gpus) == (settings, gpus)]
-            communicator = _communicator(series, gpus, settings)
-            found = _answers(communicator, series, [points[i] for i in mine], fitted, fidelity)
-            answers.update(zip(mine, found, strict=True))
-        outcomes.append(Outcome(name, series, tuple(answers[i] for i in range(len(points)))))
+        answers: dict[Point, Answer] = {}
+        for each in asks_of(published, name):
+            costs = fitted.of(each.communicator)
+            times = measure(each.communicator, each.asked, fidelity=fidelity, costs=costs)
+            rows = zip(each.points, times.tolist(), each.choices, strict=True)
+            answers |= {point: Answer(point, float(time) / PS_PER_US, choice) for point, time, choice in rows}
+        mine = (answers[point] for point in published.points if point.series == name)
+        outcomes.append(Outcome(name, series, tuple(mine)))
     return outcomes
-
-
-def fitted_without(hardware: str) -> Calibration:
-    """The calibration; without a hardware, the median of what was fitted to the others stands for its own."""
-    whole = calibration()
-    if not hardware:
-        return whole
-    if hardware not in FITTED:
-        raise ConfigError(
-            f"got {hardware!r}, expected one of {', '.join(FITTED)}{did_you_mean(hardware, FITTED)}",
-            key="--leave-out",
-        )
-    return whole.without(FITTED[hardware])
 
 
 @cache
@@ -209,9 +197,28 @@ def _communicator(series: Series, gpus: int, settings: str) -> Communicator:
     return initialise(twin, ranks, settings=read_settings(environment, release=series.nccl), version=series.nccl)
 
 
-def _answers(
-    communicator: Communicator, series: Series, points: list[Point], fitted: Calibration, fidelity: Fidelity
-) -> list[Answer]:
+@dataclass(frozen=True)
+class Asks:
+    """Rows of a series on one communicator, as tasks with NCCL's choice."""
+
+    communicator: Communicator
+    points: tuple[Point, ...]
+    asked: tuple[Asked, ...]
+    choices: tuple[str, ...]
+
+
+def asks_of(published: Published, name: str) -> list[Asks]:
+    """A series, by communicator. Raises ConfigError."""
+    series = published.series[name]
+    points = [p for p in published.points if p.series == name]
+    result = []
+    for settings, gpus in dict.fromkeys((p.settings, p.gpus) for p in points):
+        mine = tuple(p for p in points if (p.settings, p.gpus) == (settings, gpus))
+        result.append(_asks(_communicator(series, gpus, settings), series, mine))
+    return result
+
+
+def _asks(communicator: Communicator, series: Series, points: tuple[Point, ...]) -> Asks:
     asked: list[Asked] = []
     names = []
     chooses = tuner(communicator)
@@ -225,11 +232,7 @@ def _answers(
         choice = chooses.choose(Call(COLLECTIVE[series.kind], size))
         asked.append((Task(series.kind, max(size // 4, 1) * 4), choice))
         names.append(f"{choice.algorithm.name} {choice.protocol.name} {choice.channels}")
-    times = measure(communicator, asked, fidelity=fidelity, costs=fitted.of(communicator))
-    return [
-        Answer(point, float(time) / PS_PER_US, name)
-        for point, time, name in zip(points, times.tolist(), names, strict=True)
-    ]
+    return Asks(communicator, points, tuple(asked), tuple(names))
 
 
 def summary(outcomes: Iterable[Outcome]) -> dict[str, tuple[int, float]]:

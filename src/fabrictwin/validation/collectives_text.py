@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fabrictwin.units import format_size
@@ -30,6 +31,7 @@ def as_data(outcomes: list[Outcome], fidelity: str, left_out: str) -> dict[str, 
                     for regime, _, _ in REGIMES
                 },
                 "rows": [_row(a) for a in o.answers],
+                "settings_beside_each_other": [asdict(pair) for pair in pairs(o)],
             }
             for o in outcomes
         ],
@@ -61,7 +63,7 @@ def as_text(outcomes: list[Outcome], fidelity: str, left_out: str, *, every: boo
     """Errors by regime and series, the worst series, where algorithms change; every size where asked."""
     lines = [f"collectives, published and on the twin ({fidelity})"]
     if left_out:
-        lines.append(f"  nothing fitted to {left_out}: the median of what was fitted to the others stands for it")
+        lines.append(f"  nothing fitted to {left_out}: one set of figures was fitted to all other hardware")
     lines += ["  error: the twin's time over the published one, less one", "", "  median over series"]
     for regime, (count, error) in summary(outcomes).items():
         named = ", ".join(f"{o.name} {o.median_absolute(regime):.0%}" for o in worst(outcomes, regime)[:3])
@@ -80,6 +82,9 @@ def as_text(outcomes: list[Outcome], fidelity: str, left_out: str, *, every: boo
         changes = crossovers(o)
         if changes:
             lines.append(f"    {o.name:<{width}}  {changes}")
+    beside = [line for o in outcomes for line in _beside(o)]
+    if beside:
+        lines += ["", "  settings beside each other: ratio of times, published and on the twin", *beside]
     if every:
         for o in outcomes:
             lines += ["", f"  {o.name}: {o.series.source}", *(f"    - {a}" for a in o.series.assumptions)]
@@ -99,6 +104,41 @@ def crossovers(outcome: Outcome) -> str:
         found.append(way if not last else f"{way} from {format_size(answer.point.size_bytes)}")
         last = way
     return ", ".join(found)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two settings of one size on as many GPUs; ratios of their times, the first over the second."""
+
+    gpus: int
+    size_bytes: int
+    first: str
+    second: str
+    published: float
+    twin: float
+
+
+def pairs(outcome: Outcome) -> list[Pair]:
+    """Where a series was measured with a setting and without."""
+    first: dict[tuple[int, int], Answer] = {}
+    found = []
+    for answer in outcome.answers:
+        point = answer.point
+        one = first.setdefault((point.gpus, point.size_bytes), answer)
+        if one is not answer:
+            published, twin = one.point.time_us / point.time_us, one.time_us / answer.time_us
+            settings = one.point.settings or "NCCL's choice", point.settings or "NCCL's choice"
+            found.append(Pair(point.gpus, point.size_bytes, *settings, published, twin))
+    return found
+
+
+def _beside(outcome: Outcome) -> list[str]:
+    """`h200-nvls-stas: NCCL_NVLS_ENABLE=0 against NCCL's choice, 8 GiB: 5 GPUs 0.88 and 0.90, ...`"""
+    lines: dict[str, list[str]] = {}
+    for pair in pairs(outcome):
+        head = f"    {outcome.name}: {pair.first} over {pair.second}, {format_size(pair.size_bytes)}:"
+        lines.setdefault(head, []).append(f"{pair.gpus} GPUs {pair.published:.2f} and {pair.twin:.2f}")
+    return [f"{head} {', '.join(cells)}" for head, cells in lines.items()]
 
 
 def _line(answer: Answer) -> str:
