@@ -2,8 +2,8 @@
 
 Every figure of a section of `nccl/data/costs.yaml` starts at the `default`, NCCL's own. Coordinate descent lowers
 the mean over rows of |ln(twin / published)|: each figure is tried larger and smaller by a factor, the better is
-kept, until none helps; then by a smaller factor. Sections between hosts are fitted once those inside stand. Nothing
-is random; the same series give the same figures.
+kept, until none helps; then by a smaller factor. Sections between hosts are fitted once those inside stand.
+Nothing is random; the same series give the same figures.
 
 Leaving hardware out fits again: one set of figures for all that is left, of what any section has, to the rows of
 all other hardware together. What that says of the hardware left out is a prediction.
