@@ -157,6 +157,30 @@ def played(up: Up, a: int, b: int, size: int) -> PacketNetwork:
 
 
 @pytest.mark.parametrize("who", ["under_opensm", "under_twin"])
+def test_the_lane_tables_of_the_packet_engine_are_what_smpquery_prints(who, request):
+    up: Up = request.getfixturevalue(who)
+    tables = routes_of(up.state).lane_tables
+    assert tables is not None
+    leaf = up.lid("leaf-3")
+    for number in (1, 9):
+        port = int(up.state.fabric_port[up.state.base[up.state.find("leaf-3")] + number])
+        turns = tables.arbitrations[tables.arbitration_row[port]]
+        rows = re.findall(
+            r"^(?:VL +|WEIGHT): \|(.*)\|", up.tool("smpquery", "vlarb", leaf, str(number)), re.MULTILINE
+        )
+        printed = [[int(cell, 16) for cell in row.split("|")] for row in rows]
+        assert [tuple(zip(*printed[i : i + 2], strict=True)) for i in (0, 2)] == [turns.low, turns.high]
+        text = up.tool("smpquery", "sl2vl", leaf, str(number))
+        maps = dict(re.findall(r"in +(\d+), out +\d+: \|(.*)\|", text))
+        row = int(tables.sl_to_vl_row[port])
+        for k in range(up.state.ports[up.state.find("leaf-3")]):
+            if str(k + 1) in maps:
+                held = tables.sl_to_vl[row + (k if tables.by_input[port] else 0)]
+                assert held.tolist() == [int(vl) for vl in maps[str(k + 1)].split("|")]
+        assert len(maps) >= 16
+
+
+@pytest.mark.parametrize("who", ["under_opensm", "under_twin"])
 def test_a_flows_packets_take_the_hops_that_ibtracert_prints(who, request):
     up: Up = request.getfixturevalue(who)
     fabric = up.fabric
