@@ -3,10 +3,11 @@
     python benchmarks/routing_speed.py [--hosts 648] [--hosts 11664] [--selene FILE] [--engine auto] [--opensm]
 
 Fat-trees of radix 36 with 18 hosts a leaf at full bisection, as in OpenSM's own timings: 648 hosts on two tiers;
-1,944, 5,832 and 11,664 on three, in 6, 18 and 36 pods. Times are CPU seconds of one thread for everything from the
-switch graph to the tables, after one run on a small fabric that loads the compiled code; every case is a process
-of its own, so that its peak memory is its own. Tables are judged by `routing.judge`: worst congestion over shift
-permutations and its mean over paths, all-to-all over an adapter's own link, random permutations.
+1,944, 5,832 and 11,664 on three, in 6, 18 and 36 pods. Times are CPU seconds of one thread for the tables (switch
+graph and LIDs, which OpenSM has by then, are told apart), after one run on a small fabric that loads the compiled
+code; every case is a process of its own, so that its peak memory is its own. Tables are judged by `routing.judge`:
+worst congestion over shift permutations and its mean over paths, all-to-all over an adapter's own link, random
+permutations.
 
 `--opensm` needs opensm, ibsim-utils, infiniband-diags and libumad2sim0, and runs OpenSM against ibsim over the
 same fabric: the CPU time of its thread between its log lines "building routing with" and "tables configured",
@@ -57,14 +58,15 @@ def discovered(path: Path) -> Fabric:
     return compile_fabric(build(spec.cluster, spec=spec))
 
 
-def route(fabric: Fabric, engine: str) -> tuple[Switches, Lids, Tables, float]:
-    """Tables, and the CPU seconds for all that comes after the fabric."""
+def route(fabric: Fabric, engine: str) -> tuple[Switches, Lids, Tables, float, float]:
+    """Tables, and CPU seconds: for the switch graph and LIDs (which OpenSM has by then), and for the tables."""
     begin = time.process_time()
     switches = switch_graph(fabric)
     lid = assign_lids(fabric)
     lids = Lids(lid[switches.row_node], lid[switches.endpoint_node])
+    ready = time.process_time()
     tables = compute(switches, lids, engine=engine)
-    return switches, lids, tables, time.process_time() - begin
+    return switches, lids, tables, ready - begin, time.process_time() - ready
 
 
 def quality(switches: Switches, lids: Lids, tables: Tables) -> str:
@@ -82,12 +84,13 @@ def ours(name: str, engine: str, fabric: Fabric, compiled_s: float) -> None:
     try:
         # a first run loads the compiled code; on a fabric that is no plain tree more of it
         route(fabric if name == "Selene" else compile_fabric(tree(648)), engine)
-        switches, lids, tables, seconds = route(fabric, engine)
+        switches, lids, tables, graph_s, seconds = route(fabric, engine)
     except ConfigError as error:
         print(f"{name:>9}  {engine:8} refuses: {error.message}", flush=True)
         return
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    cost = f"{seconds:7.3f} s CPU after {compiled_s:5.2f} s for the fabric {peak:6.0f} MiB"
+    before = f"{compiled_s:5.2f} s for the fabric, {graph_s:6.4f} s for graph and LIDs"
+    cost = f"{seconds:8.4f} s CPU after {before} {peak:6.0f} MiB"
     print(f"{name:>9}  {engine:8} {cost}  {quality(switches, lids, tables)}", flush=True)
 
 

@@ -56,6 +56,6 @@ def ftree(switches: Switches, lids: Lids, options: Options) -> Tables:
     if odd:
         hint = "the engine auto" if options.roots else "the engine auto or a root GUID file"
         raise ConfigError(f"got a fabric that is no fat-tree: {odd}; expected one, or {hint}", key="engine")
-    if not irregularity(switches, tiers):
+    if not irregularity(switches, tiers, even=not options.roots):
         return replace(dmodk.fill(switches, lids, tiers), engine="ftree")
     return fill(switches, lids, tiers, options, engine="ftree")

@@ -13,8 +13,8 @@ from fabrictwin.routing.tiers import Tiers
 FTREE_TIERS = (2, 8)
 
 
-def irregularity(switches: Switches, tiers: Tiers) -> str:
-    """Why d-mod-k has no place for everything, or an empty string.
+def irregularity(switches: Switches, tiers: Tiers, *, even: bool = False) -> str:
+    """Why d-mod-k has no place for everything, or an empty string. `even`: it is known that nothing is `uneven`.
 
     It needs endpoints on the lowest tier alone, and that every switch of a tier has as many cables to each of the
     switches above that share its children as all others have.
@@ -30,7 +30,7 @@ def irregularity(switches: Switches, tiers: Tiers) -> str:
     if len(high):
         what = "an adapter" if switches.endpoint_adapter[high[0]] else "an aggregation node"
         return f"{switches.row_name[int(switches.endpoint_row[high[0]])]} carries {what} above the lowest tier"
-    odd = uneven(switches, tiers)
+    odd = "" if even else uneven(switches, tiers)
     if odd:
         return odd
     row, peer, _ = _pairs(switches)

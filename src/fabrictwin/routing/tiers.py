@@ -79,7 +79,7 @@ def _components(rows: int, a: I32, b: I32) -> I64:
 
 
 def _adapters(switches: Switches) -> I64:
-    """[S] adapters at each switch; one each where there are none at all, so that bare switches count alike."""
+    """[S] adapters at each switch; one each where a plane has none at all, so that bare switches count alike."""
     adapters = switches.row_adapters.astype(np.int64)
     label = planes(switches)
     bare = np.bincount(label, weights=adapters, minlength=switches.rows)[label] == 0
