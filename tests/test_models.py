@@ -120,6 +120,30 @@ PUBLISHED = {
         671_026_419_200,
         37.5,
     ),
+    "Nemotron 3 Nano": (
+        {
+            "model_type": "nemotron_h",
+            "hidden_size": 2688,
+            "num_hidden_layers": 52,
+            "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+            "num_attention_heads": 32,
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "vocab_size": 131072,
+            "mamba_num_heads": 64,
+            "mamba_head_dim": 64,
+            "ssm_state_size": 128,
+            "n_groups": 8,
+            "conv_kernel": 4,
+            "chunk_size": 128,
+            "n_routed_experts": 128,
+            "num_experts_per_tok": 6,
+            "moe_intermediate_size": 1856,
+            "moe_shared_expert_intermediate_size": 3712,
+        },
+        31_577_940_288,
+        3.6,
+    ),
     "GPT-NeoX 20B": (
         config("gpt_neox", 6144, 24576, 44, 64, 64, 50432, hidden_act="gelu_fast"),
         20_554_567_680,
@@ -138,6 +162,43 @@ def test_models_have_exactly_the_published_parameters(name):
         assert model.active_parameters == model.parameters
     else:
         assert model.active_parameters / 1e9 == pytest.approx(active, abs=0.06)
+
+
+def test_a_hybrids_layers_are_what_its_pattern_says():
+    keys = PUBLISHED["Nemotron 3 Nano"][0]
+    model = read_model(keys, name="x")
+    assert (model.kinds, model.sparse_layers) == ({"M": 23, "*": 6}, 23)
+    # in: gate, inputs, both vectors of eight groups, a step a head; a convolution of 4 with its bias; out
+    width = 64 * 64 + 2 * 8 * 128
+    mamba = 2688 * (64 * 64 + width + 64) + 5 * width + 3 * 64 + 64 * 64 + 64 * 64 * 2688 + 2688
+    assert model.layer_on_rank(0, 1) == mamba
+    assert model.layer_on_rank(0, 8) == (mamba - 2688) // 8 + 2688
+    attention = 2688 * (32 + 2 * 2) * 128 + 32 * 128 * 2688 + 2688
+    assert model.layer_on_rank(5, 1) == attention
+    # Megatron-LM's count: products, and seven for each number of a state
+    flops = sum(model._block_flops(kind, 3, 8192) for kind in "M")
+    assert flops == 3 * (2 * 2688 * (64 * 64 + width + 64) + 2 * 64 * 64 * 2688 + 7 * 64 * 64 * 128)
+
+
+def test_experts_on_a_latent_have_products_to_it_and_back():
+    plain = read_model(PUBLISHED["Nemotron 3 Nano"][0], name="x")
+    latent = read_model({**PUBLISHED["Nemotron 3 Nano"][0], "moe_latent_size": 1024}, name="x")
+    saved = 23 * (128 * 2 * (2688 - 1024) * 1856 - 2 * 2688 * 1024)
+    assert plain.parameters - latent.parameters == saved
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hybrid_override_pattern": "MEX"}, r"hybrid_override_pattern: got 'MEX', expected a letter"),
+        ({"hybrid_override_pattern": "ME*"}, r"hybrid_override_pattern: got 3 letters, expected one for each of"),
+        ({"n_groups": 7}, r"n_groups: got 7, expected a divisor of the 64 heads"),
+        ({"n_routed_experts": None}, r"n_routed_experts: expected one: the pattern has layers E"),
+    ],
+)
+def test_a_hybrid_says_what_is_wrong_with_it(change, message):
+    with pytest.raises(ConfigError, match=message):
+        read_model({**PUBLISHED["Nemotron 3 Nano"][0], **change}, name="x")
 
 
 def test_a_predictor_has_the_published_parameters():

@@ -66,6 +66,12 @@ MOE = {"model": MIXTRAL, "parallel": {"tp": 1, "pp": 2, "ep": 4}}
         ({"recompute_modules": ["norms", "norms"]}, r"recompute_modules: got norms, norms, expected each once"),
         ({"host": {"captured": ["router"]}}, r"host.captured: got router, expected none: model has no experts"),
         ({"host": {"captured": ["attention"], "graphs": True}}, r"host.captured: got attention with graphs: true"),
+        ({"host": {"captured": ["mamba"]}}, r"host.captured: got mamba, expected none: model has no state-space"),
+        (
+            {"wide_layers": {"first": 5, "last": 4}, "precision": "fp16"},
+            r"wide_layers: got 5 and 4, expected at most 8",
+        ),
+        ({"wide_layers": {"last": 2}}, r"wide_layers: got some with (bf16|fp16), in which all layers are"),
         ({"overlap": {"experts": True}}, r"overlap.experts: got true with ep 1"),
         ({"routing": {"dispatcher": "flex"}}, r"routing.dispatcher: got flex with ep 1"),
         ({"parallel": {"tp": 2}, "recompute": "operations"}, r"recompute: got operations, expected it with tp 1"),

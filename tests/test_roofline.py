@@ -21,6 +21,7 @@ from fabrictwin.workload.formats import format_of
 from fabrictwin.workload.roofline import Cost, Roofline, gemm_flops_per_s
 from fabrictwin.workload.script import Compute, Start, Wait
 from fabrictwin.workload.spec import Workload
+from fabrictwin.workload.state_space import MambaBlock
 from fabrictwin.workload.transformer import Shape
 
 ROOT = Path(__file__).parents[1]
@@ -230,6 +231,31 @@ def test_what_is_recomputed_by_parts_runs_again():
         isinstance(i, Compute) and i.part == "recompute"
         for i in MlpBlock(roof, shape(EXPERTS)).backward(1.0).items
     )
+
+
+HYBRID = {
+    "model_type": "nemotron_h", "hidden_size": 2048, "num_hidden_layers": 4, "hybrid_override_pattern": "MM*-",
+    "intermediate_size": 8192, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 128,
+    "vocab_size": 32000, "mamba_num_heads": 32, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
+    "conv_kernel": 4, "chunk_size": 128,
+}  # fmt: skip
+
+
+def test_a_scan_takes_the_products_and_the_states_of_its_chunks():
+    roof = Roofline("h100-sxm", "bf16")
+    chunks, states = 4096 // 128, 4096 // 128 * 32 * 64 * 128
+    products = [(128, 128, 128, 8), (128, 64, 128, 32), (64, 128, 128, 32), (128, 64, 128, 32)]
+    alone = sum(roof.gemm(m, n, k, batch=chunks * each).ps for m, n, k, each in products)
+    alone += roof.stream(16 * states).ps  # written, read and written, read
+    for share in (1.0, 0.25):
+        forward, backward = MambaBlock(roof, shape(HYBRID, scan_share=share)).scan()
+        assert forward.ps == pytest.approx(alone / share)
+        assert backward.ps > 2 * forward.ps
+    # divided over tensor-parallel ranks; run again backward
+    half = MambaBlock(roof, shape(HYBRID, tp=2)).scan()[0]
+    assert half.ps < 0.75 * alone
+    again = [i for i in MambaBlock(roof, shape(HYBRID)).backward().items if isinstance(i, Compute)]
+    assert sum(i.part == "recompute" for i in again) == 1
 
 
 def test_a_captured_part_launches_nothing():

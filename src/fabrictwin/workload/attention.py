@@ -102,7 +102,7 @@ class AttentionBlock(Sublayer):
 
     def rotary(self) -> Cost:
         model, shape = self.model, self.shape
-        if model.positions:
+        if model.positions or not model.rotary:
             return NOTHING
         rotated = model.latent.rope_size if model.latent else model.head_size
         elements = shape.tokens * (model.heads + model.kv_heads) * rotated // shape.tp

@@ -77,10 +77,27 @@ def _check_parts(training: Training, model: Model, wrong: Wrong) -> None:
             raise wrong(key, f"got {', '.join(given)}, expected each once")
     if modules and training.recompute in ("full", "operations"):
         raise wrong("recompute_modules", f"got some with recompute {training.recompute}, expected none")
-    if "expert-activations" in modules and model.experts is None:
-        raise wrong("recompute_modules", f"got expert-activations, expected none: {model.name} has no experts")
+    for module in ("experts", "expert-activations"):
+        if module in modules and model.experts is None:
+            raise wrong("recompute_modules", f"got {module}, expected none: {model.name} has no experts")
+    if {"experts", "expert-activations"} <= set(modules):
+        raise wrong("recompute_modules", "got experts and expert-activations, expected one: experts holds both")
     if "latent-up" in modules and model.latent is None:
         raise wrong("recompute_modules", f"got latent-up, expected none: {model.name} has no latent attention")
+    if "mamba" in captured and model.mamba is None:
+        raise wrong("host.captured", f"got mamba, expected none: {model.name} has no state-space layers")
+    wide = training.wide_layers
+    if wide.first + wide.last > model.layers:
+        raise wrong("wide_layers", f"got {wide.first} and {wide.last}, expected at most {model.layers} in all")
+    if wide.first + wide.last and training.precision in ("bf16", "fp16"):
+        raise wrong("wide_layers", f"got some with {training.precision}, in which all layers are")
+    if model.mamba and training.parallel.cp > 1:
+        raise wrong("parallel.cp", f"got {training.parallel.cp}, expected 1: {model.name} has state-space layers")
+    if model.mamba and model.mamba.groups % training.parallel.tp:
+        raise wrong(
+            "parallel.tp",
+            f"got {training.parallel.tp}, expected a divisor of {model.mamba.groups} groups of states",
+        )
     if captured and training.host.graphs:
         raise wrong("host.captured", f"got {', '.join(captured)} with graphs: true, which captures all")
     if "router" in captured and model.experts is None:

@@ -8,9 +8,11 @@ What each family holds is that of its published implementation:
 - deepseek_v3: multi-head latent attention, dense layers first, shared and routed experts with a routing bias.
 - gpt_oss: experts with biases, biases on attention, a sliding window in every second layer, a sink for each head.
 - nemotron: layer norms, rotary, squared ReLU without a gate, no biases.
+- nemotron_h: layers of one block each by `hybrid_override_pattern` (Mamba-2, attention without positions, squared
+  ReLU, experts of it), RMS norms.
 - gpt2: layer norms, learned positions, biases, MLP of 4 h, tied embeddings. gpt_neox: rotary, untied.
 
-A config that says something which is not counted here (another activation, state-space layers) is an error.
+A config that says something which is not counted here (another activation) is an error.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fabrictwin.errors import ConfigError, did_you_mean
-from fabrictwin.workload.models import Experts, Latent, Model
+from fabrictwin.workload.models import Experts, Latent, Mamba, Model
 from fabrictwin.yamlfile import read_text
 
 _LARGEST = 10**9
@@ -34,6 +36,11 @@ _DEEPSEEK = (
     *("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
 )
 _GPT_OSS = (*_MIXTRAL, "head_dim", "sliding_window")
+_HYBRID = (
+    *("hidden_size", "num_hidden_layers", "vocab_size", "hybrid_override_pattern"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "chunk_size"),
+)
 _GPT2 = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
 
 NEEDS = {
@@ -47,6 +54,7 @@ NEEDS = {
     "deepseek_v3": _DEEPSEEK,
     "gpt_oss": _GPT_OSS,
     "nemotron": _LLAMA,
+    "nemotron_h": _HYBRID,
     "gpt_neox": _LLAMA,
     "gpt2": _GPT2,
 }
@@ -149,7 +157,7 @@ def _experts(config: _Config, family: str) -> Experts | None:
         count_key, width_key = "num_experts", "moe_intermediate_size"
         if config.data.get("mlp_only_layers"):
             raise config.error("mlp_only_layers", "expected a model whose dense layers follow decoder_sparse_step")
-    elif family == "deepseek_v3":
+    elif family in ("deepseek_v3", "nemotron_h"):
         count_key, width_key = "n_routed_experts", "moe_intermediate_size"
     else:
         return None
@@ -167,6 +175,10 @@ def _experts(config: _Config, family: str) -> Experts | None:
             first_dense=config.optional("first_k_dense_replace"),
             every=config.count("moe_layer_freq", 1),
         )
+    if family == "nemotron_h":
+        shared = config.optional("moe_shared_expert_intermediate_size") * config.count("n_shared_experts", 1)
+        latent = config.optional("moe_latent_size")
+        return Experts(count, top_k, width, shared_ffn=shared, routing_bias=True, latent=latent)
     shared = config.optional("shared_expert_intermediate_size") if family == "qwen2_moe" else 0
     every = config.count("decoder_sparse_step", 1) if family.startswith("qwen") else 1
     return Experts(count, top_k, width, shared_ffn=shared, shared_gate=shared > 0, every=every)
@@ -250,6 +262,49 @@ def _nemotron(config: _Config, name: str, family: str) -> Model:
     )
 
 
+def _nemotron_h(config: _Config, name: str, family: str) -> Model:
+    """Nemotron-H (arXiv 2504.03624) and Nemotron 3, whose experts may work on a latent of a token."""
+    config.without("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias")
+    layers, pattern = config.count("num_hidden_layers"), config.data["hybrid_override_pattern"]
+    key = "hybrid_override_pattern"
+    if not isinstance(pattern, str) or set(pattern) - set("M*-E") or not pattern:
+        raise config.error(key, f"got {pattern!r}, expected a letter for every layer: M, *, - or E")
+    if len(pattern) != layers:
+        raise config.error(key, f"got {len(pattern)} letters, expected one for each of the {layers} layers")
+    heads = config.count("num_attention_heads")
+    mamba = Mamba(
+        heads=config.count("mamba_num_heads"),
+        head_size=config.count("mamba_head_dim"),
+        state=config.count("ssm_state_size"),
+        groups=config.count("n_groups"),
+        kernel=config.count("conv_kernel"),
+        chunk=config.count("chunk_size"),
+    )
+    if mamba.heads % mamba.groups:
+        raise config.error("n_groups", f"got {mamba.groups}, expected a divisor of the {mamba.heads} heads")
+    for letter, needed in (("-", "intermediate_size"), ("E", "n_routed_experts")):
+        if letter in pattern and not config.data.get(needed):
+            raise config.error(needed, f"expected one: the pattern has layers {letter}")
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=layers,
+        heads=heads,
+        kv_heads=config.kv_heads(heads),
+        head_size=config.count("head_dim"),
+        ffn=config.count("intermediate_size", 1),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        gated=False,
+        experts=_experts(config, family) if "E" in pattern else None,
+        pattern=pattern,
+        mamba=mamba,
+        rotary=False,
+    )
+
+
 def _neox(config: _Config, name: str, family: str) -> Model:
     config.one_of("hidden_act", "gelu", "gelu_fast", "gelu_new")
     heads = config.count("num_attention_heads")
@@ -299,6 +354,7 @@ _READERS: dict[str, _Reader] = {
     "deepseek_v3": _deepseek,
     "gpt_oss": _gpt_oss,
     "nemotron": _nemotron,
+    "nemotron_h": _nemotron_h,
     "gpt_neox": _neox,
     "gpt2": _gpt2,
 }

@@ -32,6 +32,7 @@ from __future__ import annotations
 from functools import cache
 from math import comb
 
+from fabrictwin.workload.models import Linear
 from fabrictwin.workload.roofline import FLOAT_BYTES, NOTHING, Cost
 from fabrictwin.workload.script import Kind, Part, Script, Talk
 from fabrictwin.workload.transformer import Sublayer
@@ -86,7 +87,7 @@ class MlpBlock(Sublayer):
         if ranks == 1:
             return None
         copies = self._sent(copies)
-        size = copies * self.model.hidden * self.roof.element_bytes * (1 if group == "ep" else ranks)
+        size = copies * self.model.expert_hidden * self.roof.element_bytes * (1 if group == "ep" else ranks)
         # whole elements for every peer
         unit = ranks * self.roof.element_bytes
         return Talk(group, kind, -(-size // unit) * unit, shape.collective_sms)
@@ -102,7 +103,7 @@ class MlpBlock(Sublayer):
         return None
 
     def _move(self, tokens: float) -> Cost:
-        return self.roof.stream(2 * self.roof.element_bytes * tokens * self.model.hidden)
+        return self.roof.stream(2 * self.roof.element_bytes * tokens * self.model.expert_hidden)
 
     def _copied(self, tokens: int) -> Cost:
         """Copies of tokens laid out before they are sent; with `flex` they are sent as they are."""
@@ -137,7 +138,7 @@ class MlpBlock(Sublayer):
         """
         if not self.model.biases:
             return NOTHING, NOTHING
-        elements = tokens * self.model.hidden
+        elements = tokens * self.model.expert_hidden
         eager = self.roof.eager
         product, added, joined = eager(4 * elements), eager(10 * elements), eager(8 * elements)
         cast, factor = eager(6 * elements), eager(8 * elements) + eager(4 * elements)
@@ -175,13 +176,16 @@ class MlpBlock(Sublayer):
         script.compute(routed, part)
         if experts.shared_ffn:
             self.mlp_forward(script, experts.shared_ffn, part)
+        latent = self.model.latent_linears()
+        for linear in latent[:1]:
+            script.compute(self.forward_of(linear, shape.local), part)
         own, rows = self._rows(copies)
         script.compute(self._stall(own), part)
         out = self._exchange(script, copies, out=True)
-        up, down = self.model.mlp_linears(experts.ffn)
+        up, down = self.model.expert_linears()
         tp = shape.expert_tp
         width = own * rows * experts.ffn // tp
-        script.compute(self._sorted(own, rows) + roof.cast(own * rows * self.model.hidden), part)
+        script.compute(self._sorted(own, rows) + roof.cast(own * rows * self.model.expert_hidden), part)
         script.compute(self.forward_of(up, rows, copies=own, tp=tp), part)
         script.compute(self._activated(width)[0] + roof.cast(width), part)
         script.compute(self.forward_of(down, rows, copies=own, tp=tp) + self._biased(own * rows)[0], part)
@@ -190,19 +194,23 @@ class MlpBlock(Sublayer):
         back = self._exchange(script, copies, out=False)
         script.compute(self._move((self._sent(copies) + shape.local) / 2), part)
         script.wait(back)
+        for linear in latent[1:]:
+            script.compute(self.forward_of(linear, shape.local), part)
 
     def _experts_backward(self, script: Script, load: float) -> None:
         experts, shape, roof = self.model.experts, self.shape, self.roof
         assert experts is not None
         copies = self._copies(load)
+        latent = self.model.latent_linears()
+        self._latent_backward(script, latent[1:])
         script.compute(self._copied(shape.local * experts.top_k), "backward")
         out = self._exchange(script, copies, out=True)
         own, rows = self._rows(copies)
-        up, down = self.model.mlp_linears(experts.ffn)
+        up, down = self.model.expert_linears()
         tp = shape.expert_tp
         width = own * rows * experts.ffn // tp
         script.compute(self._sorted(own, rows) + self._biased(own * rows)[1], "backward")
-        script.compute(roof.cast(own * rows * self.model.hidden), "backward")
+        script.compute(roof.cast(own * rows * self.model.expert_hidden), "backward")
         inputs, weights = self.backward_of(down, rows, copies=own, tp=tp)
         script.compute(inputs, "backward")
         script.compute(weights, "weight")
@@ -222,6 +230,13 @@ class MlpBlock(Sublayer):
         script.compute(self.issued_once("router", joined + inputs), "backward")
         script.wait(back)
         script.compute(weights, "weight")
+        self._latent_backward(script, latent[:1])
+
+    def _latent_backward(self, script: Script, linears: tuple[Linear, ...]) -> None:
+        for linear in linears:
+            inputs, weights = self.backward_of(linear, self.shape.local)
+            script.compute(inputs, "backward")
+            script.compute(weights, "weight")
 
 
 def _mix(value: int) -> int:

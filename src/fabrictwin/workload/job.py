@@ -78,6 +78,7 @@ class Job:
             dispatcher=t.routing.dispatcher,
             recompute_modules=t.recompute_modules,
             captured=t.host.captured,
+            scan_share=t.scan_share,
             routing_ps=0 if t.host.graphs else t.host.routing,
             expert_ps=0 if t.host.graphs else t.host.expert,
             interleaved_ps=0 if t.host.graphs else t.host.interleaved,
@@ -140,7 +141,7 @@ class Job:
         """(dense, of routed experts)."""
         sparse = self.model.is_sparse(layer)
         experts = self.experts_of_layer() if sparse else 0
-        return self.model.parameters_on_rank(sparse=sparse, tp=self.layout.tp), experts
+        return self.model.layer_on_rank(layer, self.layout.tp), experts
 
     def split_parameters(self, stage: int) -> tuple[int, int]:
         """(dense, of routed experts) on one rank of a stage."""

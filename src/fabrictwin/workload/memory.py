@@ -236,6 +236,8 @@ def layer_bytes(holding: Holding, recompute: Recompute, *, sparse: bool = False)
     whole_by = tp if holding.sequence_parallel else 1  # divides what tensor parallelism leaves whole
     if recompute == "full":
         return holding.tokens * e * h / whole_by
+    if model.pattern:
+        return holding.tokens * _hybrid_bytes(holding, sparse=sparse)
     if recompute == "operations" and not sparse:
         # products in order: Q, K, V, output, gate, up, down; the first, third, fifth and seventh are kept
         kv = (model.qkv_width - inner) // 2
@@ -253,8 +255,9 @@ def layer_bytes(holding: Holding, recompute: Recompute, *, sparse: bool = False)
     if sparse and model.experts:
         found = model.experts
         products = (3 if model.gated else 2) * found.ffn - (found.ffn if "expert-activations" in again else 0)
-        whole += found.top_k * holding.load * e * (h * holding.expert_tp + products + h)
-        width = found.shared_ffn
+        inside = h * holding.expert_tp + products + h
+        whole += 0 if "experts" in again else found.top_k * holding.load * e * inside
+        width = 0 if "experts" in again else found.shared_ffn
     divided += e * (3 if model.gated else 2) * width
     if holding.attention == "flash":
         divided += 4 * model.heads  # the softmax's logarithm of sums
@@ -262,6 +265,30 @@ def layer_bytes(holding: Holding, recompute: Recompute, *, sparse: bool = False)
         scores = model.heads * holding.sequence
         divided += e * scores + ((e + 1) * scores if model.dropout else 0)
     return holding.tokens * (whole / whole_by + divided / tp)
+
+
+def _hybrid_bytes(holding: Holding, *, sparse: bool) -> float:
+    """What a hybrid's layer keeps of a token; of those without experts, the mean."""
+    model, again = holding.model, holding.recompute_modules
+    e, h, tp = ACTIVATION_BYTES, model.hidden, holding.tp
+    whole = (1 if "norms" in again else 2) * e * h / (tp if holding.sequence_parallel else 1)
+    if sparse and model.experts:
+        found = model.experts
+        if "experts" in again:
+            return whole
+        copies = 1 if "expert-activations" in again else 2
+        inside = model.expert_hidden * (1 + holding.expert_tp) + copies * found.ffn
+        shared = e * 2 * found.shared_ffn / tp
+        return whole + found.top_k * holding.load * e * inside + shared
+    divided = {
+        "*": e * (model.qkv_width + model.heads * model.value_size) + 4 * model.heads,
+        "-": e * 2 * model.ffn,
+    }
+    if model.mamba:
+        # what the input projection gave, and what the output projection reads
+        divided["M"] = e * (model.mamba_linears()[0].out + model.mamba.inner)
+    kept = sum(count * divided[kind] for kind, count in model.kinds.items())
+    return whole + kept / max(1, sum(model.kinds.values())) / tp
 
 
 def in_flight(holding: Holding, stage: int) -> float:

@@ -18,6 +18,10 @@ and predicts with the model's own embedding and head.
 
 
 
+Hybrids (Nemotron-H, arXiv 2504.03624) have layers of one block each, named by a letter of `pattern`: M Mamba-2,
+* attention, - MLP, E experts. Experts may work on fewer dimensions than the model's (`latent`), into which a
+product takes tokens before they are sent, and another back.
+
 Left out: vision towers.
 """
 
@@ -79,6 +83,28 @@ class Experts:
     routing_bias: bool = False  # one number an expert, added to its score (DeepSeek-V3)
     first_dense: int = 0  # this many layers at the start are dense
     every: int = 1  # of the rest, one in so many has experts
+    latent: int = 0  # dimensions that experts work on, where they are not the model's
+
+
+@dataclass(frozen=True)
+class Mamba:
+    """A Mamba-2 layer (Dao and Gu 2024, arXiv 2405.21060): a state of `state` by `head_size` for every head."""
+
+    heads: int
+    head_size: int
+    state: int
+    groups: int  # of heads that share what they write to and read from their states
+    kernel: int  # of the convolution
+    chunk: int  # tokens that are worked on at once
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.head_size
+
+    @property
+    def channels(self) -> int:
+        """What the convolution works on: inputs, and both vectors of each group."""
+        return self.inner + 2 * self.groups * self.state
 
 
 @dataclass(frozen=True)
@@ -109,6 +135,9 @@ class Model:
     sinks: bool = False  # a learned score a head beside those of its keys
     clamped: bool = False  # what an expert's activation reads is clamped
     predictors: int = 0  # of tokens after the next, trained beside the model
+    pattern: str = ""  # of a hybrid, a letter for every layer
+    mamba: Mamba | None = None
+    rotary: bool = True  # positions turn queries and keys, where none are learned
 
     # --- attention -----------------------------------------------------------------------------------------
 
@@ -178,8 +207,47 @@ class Model:
             Linear("up", self.hidden, self.ffn, "column"),
         )
 
+    def expert_linears(self) -> tuple[Linear, Linear]:
+        """Up and down of one expert."""
+        assert self.experts is not None
+        wide, ffn = self.expert_hidden, self.experts.ffn
+        return (
+            Linear("up", wide, self.ups * ffn, "column", self.biases),
+            Linear("down", ffn, wide, "row", self.biases),
+        )
+
+    @property
+    def expert_hidden(self) -> int:
+        """Dimensions of the tokens that go to experts."""
+        return (self.experts.latent if self.experts else 0) or self.hidden
+
+    def latent_linears(self) -> tuple[Linear, ...]:
+        """To what experts work on, and back."""
+        if not (self.experts and self.experts.latent):
+            return ()
+        wide = self.experts.latent
+        return Linear("latent down", self.hidden, wide, "whole"), Linear("latent up", wide, self.hidden, "whole")
+
+    def mamba_linears(self) -> tuple[Linear, Linear]:
+        """To gate, inputs, vectors of the groups and a step a head; and back."""
+        found = self.mamba
+        assert found is not None
+        width = found.inner + found.channels + found.heads
+        return Linear("in", self.hidden, width, "column"), Linear("out", found.inner, self.hidden, "row")
+
+    def kind(self, layer: int) -> str:
+        """The letter of a hybrid's layer, counted from 0; of others none."""
+        return self.pattern[layer] if self.pattern else ""
+
+    @cached_property
+    def kinds(self) -> dict[str, int]:
+        """A hybrid's layers of each kind but those with experts."""
+        return {kind: self.pattern.count(kind) for kind in "M*-" if kind in self.pattern}
+
     def is_sparse(self, layer: int) -> bool:
         """Whether that layer, counted from 0, has experts."""
+        if self.pattern:
+            return self.pattern[layer] == "E"
         found = self.experts
         return (
             found is not None
@@ -224,17 +292,41 @@ class Model:
         return self._on_rank[sparse, tp]
 
     def _count_on_rank(self, *, sparse: bool, tp: int) -> int:
-        linears = list(self.attention_linears())
-        count = 2 * self.norm_parameters + (2 * self.head_size if self.qk_norm else 0)
-        count += self.heads // tp if self.sinks else 0
-        if self.latent:
-            count += self.latent.query_rank + self.latent.kv_rank
-        if not sparse:
+        if not self.pattern:
+            return self._block_on_rank("*", tp) + self._block_on_rank("E" if sparse else "-", tp)
+        if sparse:
+            return self._block_on_rank("E", tp)
+        total = sum(count * self._block_on_rank(kind, tp) for kind, count in self.kinds.items())
+        return total // max(1, sum(self.kinds.values()))
+
+    def layer_on_rank(self, layer: int, tp: int) -> int:
+        """That layer's parameters on one of `tp` ranks, but for its routed experts."""
+        if self.pattern:
+            return self._block_on_rank(self.pattern[layer], tp)
+        return self.parameters_on_rank(sparse=self.is_sparse(layer), tp=tp)
+
+    def _block_on_rank(self, kind: str, tp: int) -> int:
+        """A norm and what it stands before, but for routed experts."""
+        linears: list[Linear] = []
+        count = self.norm_parameters
+        if kind == "*":
+            linears += self.attention_linears()
+            count += (2 * self.head_size if self.qk_norm else 0) + (self.heads // tp if self.sinks else 0)
+            if self.latent:
+                count += self.latent.query_rank + self.latent.kv_rank
+        elif kind == "M":
+            assert self.mamba is not None
+            linears += self.mamba_linears()
+            # the convolution and its bias; a head's decay, step and skip; a norm's weights
+            own = self.mamba.channels * (self.mamba.kernel + 1) + 3 * self.mamba.heads + self.mamba.inner
+            count += own // tp
+        elif kind == "-":
             linears += self.mlp_linears(self.ffn)
         elif self.experts:
             biased = self.experts.routing_bias or self.router_bias
             count += self.hidden * self.experts.count + (self.experts.count if biased else 0)
             count += self.hidden if self.experts.shared_gate else 0
+            linears += self.latent_linears()
             if self.experts.shared_ffn:
                 linears += self.mlp_linears(self.experts.shared_ffn)
         return count + sum(linear.on_rank(tp) for linear in linears)
@@ -246,13 +338,14 @@ class Model:
     def predictor_on_rank(self, tp: int) -> int:
         """One predictor's parameters on one of `tp` ranks, but for its routed experts."""
         layer = self.parameters_on_rank(sparse=self.experts is not None, tp=tp)
+        layer += self._block_on_rank("*", tp) if self.pattern else 0
         return layer + self.join_linear().on_rank(tp) + 3 * self.norm_parameters
 
     def expert_parameters(self) -> int:
         """Of one routed expert."""
         if self.experts is None:
             return 0
-        return sum(linear.parameters for linear in self.mlp_linears(self.experts.ffn))
+        return sum(linear.parameters for linear in self.expert_linears())
 
     @property
     def layer_matrix_parameters(self) -> int:
@@ -272,10 +365,14 @@ class Model:
     def _total(self, sparse_layer: int) -> int:
         sparse = self.sparse_layers
         layers = (self.layers - sparse) * self.parameters_of(sparse=False) + sparse * sparse_layer
+        if self.pattern:
+            others = sum(count * self._block_on_rank(kind, 1) for kind, count in self.kinds.items())
+            layers = others + sparse * sparse_layer
         embeddings = (self.vocab + self.positions) * self.hidden
         output = 0 if self.tied else self.vocab * self.hidden
         join = self.join_linear().parameters + 3 * self.norm_parameters
         predictor = join + (sparse_layer if self.experts else self.parameters_of(sparse=False))
+        predictor += self._block_on_rank("*", 1) if self.pattern else 0
         return layers + embeddings + output + self.norm_parameters + self.predictors * predictor
 
     @property
@@ -298,20 +395,33 @@ class Model:
         return 2 * tokens * seen * self.heads * (self.key_size + self.value_size) // len(self.windows)
 
     def layer_forward_flops(self, tokens: int, sequence: int, *, sparse: bool = False) -> int:
-        """Forward FLOPs of one layer over `tokens` tokens in sequences of `sequence`."""
-        weights = sum(linear.weights for linear in self.attention_linears())
+        """Forward FLOPs of one layer over `tokens` tokens in sequences of `sequence`; of no hybrid."""
+        attention = self._block_flops("*", tokens, sequence)
+        return attention + self._block_flops("E" if sparse and self.experts else "-", tokens, sequence)
+
+    def _block_flops(self, kind: str, tokens: int, sequence: int) -> int:
         found = self.experts
-        if sparse and found:
-            expert = sum(linear.weights for linear in self.mlp_linears(found.ffn))
-            shared = sum(linear.weights for linear in self.mlp_linears(found.shared_ffn))
-            weights += self.hidden * found.count + found.top_k * expert + shared
-        else:
-            weights += sum(linear.weights for linear in self.mlp_linears(self.ffn))
-        return 2 * tokens * weights + self.core_attention_flops(tokens, sequence)
+        if kind == "*":
+            weights = sum(linear.weights for linear in self.attention_linears())
+            return 2 * tokens * weights + self.core_attention_flops(tokens, sequence)
+        if kind == "M":
+            # as Megatron-LM counts a hybrid: seven for each number of a state, read and written
+            assert self.mamba is not None
+            weights = sum(linear.weights for linear in self.mamba_linears())
+            return 2 * tokens * weights + 7 * tokens * self.mamba.inner * self.mamba.state
+        if kind == "E" and found:
+            expert = sum(linear.weights for linear in self.expert_linears())
+            dense = (*self.mlp_linears(found.shared_ffn), *self.latent_linears())
+            weights = self.hidden * found.count + found.top_k * expert + sum(linear.weights for linear in dense)
+            return 2 * tokens * weights
+        return 2 * tokens * sum(linear.weights for linear in self.mlp_linears(self.ffn))
 
     def layers_forward_flops(self, tokens: int, sequence: int) -> int:
         """Of all layers, without the output projection."""
         sparse = self.sparse_layers
+        if self.pattern:
+            counts = {**self.kinds, "E": sparse}
+            return sum(count * self._block_flops(kind, tokens, sequence) for kind, count in counts.items())
         return (self.layers - sparse) * self.layer_forward_flops(tokens, sequence) + sparse * (
             self.layer_forward_flops(tokens, sequence, sparse=True)
         )
@@ -330,7 +440,8 @@ class Model:
         model = 3 * self.forward_flops(tokens, sequence)
         again = {
             "none": 0,
-            "selective": self.layers * self.core_attention_flops(tokens, sequence),
+            "selective": self.kinds.get("*", 0 if self.pattern else self.layers)
+            * self.core_attention_flops(tokens, sequence),
             "operations": self.layers * 2 * tokens * sum(linear.weights for linear in self.second_products()),
             "full": self.layers_forward_flops(tokens, sequence),
         }

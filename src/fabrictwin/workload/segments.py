@@ -10,9 +10,11 @@ from functools import cache, cached_property
 
 from fabrictwin.workload.attention import AttentionBlock
 from fabrictwin.workload.feedforward import MlpBlock
+from fabrictwin.workload.formats import Precision
 from fabrictwin.workload.job import Job
 from fabrictwin.workload.roofline import Cost, Roofline
 from fabrictwin.workload.script import Script
+from fabrictwin.workload.state_space import MambaBlock
 from fabrictwin.workload.transformer import Ends
 
 
@@ -33,12 +35,12 @@ class Segment:
 class Segments:
     """The segments of a job."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, precision: Precision | None = None) -> None:
         training = job.training
         self.job = job
         self.roof = Roofline(
             job.gpu,
-            training.precision,
+            precision or training.precision,
             scaling=training.scaling,
             flash_flops_per_s=training.attention_throughput,
             flash_backward_flops_per_s=training.attention_backward_throughput,
@@ -49,20 +51,49 @@ class Segments:
         self._mlp = MlpBlock(self.roof, job.shape)
         self._ends = Ends(self.roof, job.shape)
         self._layer = cache(self._make_layer)
+        self._wide: Segments | None = None
 
-    def _make_layer(self, load: float) -> tuple[Script, Script]:
-        """(forward, backward) of a layer whose busiest expert rank has so much load; 0 is dense."""
+    def is_wide(self, number: int) -> bool:
+        """Whether a layer, counted from 0, stays in 16 bits."""
+        wide = self.job.training.wide_layers
+        return number < wide.first or number >= self.job.model.layers - wide.last
+
+    def _in_16_bits(self) -> Segments:
+        if self._wide is None:
+            self._wide = Segments(self.job, precision="bf16")
+        return self._wide
+
+    def _make_layer(self, load: float, kind: str = "", wide: bool = False) -> tuple[Script, Script]:
+        """(forward, backward) of a layer whose busiest expert rank has so much load; 0 is dense.
+
+        `kind`: of a hybrid's layer, whose only block it says; `wide`: in 16 bits whatever the job's precision.
+        """
+        if wide:
+            return self._in_16_bits()._make_layer(load, kind)
         forward, backward = Script(), Script()
-        forward.extend(self._attention.forward())
-        forward.extend(self._mlp.forward(load))
         recompute = self.job.training.recompute
-        if recompute == "full":
+        if kind == "M":
+            block = MambaBlock(self.roof, self.job.shape)
+            if recompute == "full":
+                backward.extend(block.forward("recompute"))
+            forward.extend(block.forward())
+            backward.extend(block.backward())
+            return forward, backward
+        attends, thinks = kind in ("", "*"), kind in ("", "-", "E")
+        if attends:
+            forward.extend(self._attention.forward())
+        if thinks:
+            forward.extend(self._mlp.forward(load))
+        if recompute == "full" and attends:
             backward.extend(self._attention.forward("recompute"))
+        if thinks and (recompute == "full" or (load and "experts" in self.job.training.recompute_modules)):
             backward.extend(self._mlp.forward(load, "recompute"))
         if recompute == "operations":
             backward.extend(self._every_second_product())
-        backward.extend(self._mlp.backward(load))
-        backward.extend(self._attention.backward(recompute_core=recompute == "selective"))
+        if thinks:
+            backward.extend(self._mlp.backward(load))
+        if attends:
+            backward.extend(self._attention.backward(recompute_core=recompute == "selective"))
         if load and self.job.shape.hide_experts:
             self._pace(forward, 1 / 3)
             self._pace(backward, 2 / 3)
@@ -88,7 +119,16 @@ class Segments:
     def layer(self, number: int) -> Segment:
         """A layer, counted from 0."""
         dense, experts = self.job.layer_parameters(number)
-        return Segment(dense, experts, *self._layer(self.job.load(number)))
+        letter = self.job.model.kind(number)
+        return Segment(dense, experts, *self._layer(self.job.load(number), letter, self.is_wide(number)))
+
+    def _of_predictor(self) -> list[tuple[Script, Script]]:
+        """The layers that a predictor adds (of a hybrid, attention and experts), in the last layer's precision."""
+        job, wide = self.job, self.is_wide(self.job.model.layers - 1)
+        if not job.model.pattern:
+            return [self._layer(job.load(job.model.layers - 1), "", wide)]
+        load = max(job.load(number) for number in range(job.model.layers))
+        return [self._layer(0.0, "*", wide), self._layer(load, "E" if load else "-", wide)]
 
     @cached_property
     def first(self) -> Segment:
@@ -101,11 +141,12 @@ class Segments:
         forward, backward = self._ends.output_forward(), self._ends.output_backward()
         for _ in range(self.job.model.predictors):
             joined, apart = self._ends.join_forward(), self._ends.join_backward()
-            layer = self._layer(self.job.load(self.job.model.layers - 1))
-            for script in (joined, layer[0], self._ends.output_forward()):
+            layers = self._of_predictor()
+            for script in (joined, *(pair[0] for pair in layers), self._ends.output_forward()):
                 forward.extend(script)
             again = Script()
-            for script in (self._ends.output_backward(), layer[1], apart, backward):
+            behind = [pair[1] for pair in reversed(layers)]
+            for script in (self._ends.output_backward(), *behind, apart, backward):
                 again.extend(script)
             backward = again
         return Segment(self.job.last_parameters(), self.job.last_experts(), forward, backward)

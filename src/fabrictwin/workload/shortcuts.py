@@ -16,7 +16,7 @@ class Remembering(Job):
     """A job that counts the parameters of a kind of layer once."""
 
     @cached_property
-    def _of_kind(self) -> dict[bool, tuple[int, int]]:
+    def _of_kind(self) -> dict[object, tuple[int, int]]:
         return {}
 
     @cached_property
@@ -24,10 +24,10 @@ class Remembering(Job):
         return {}
 
     def layer_parameters(self, layer: int) -> tuple[int, int]:
-        sparse = self.model.is_sparse(layer)
-        if sparse not in self._of_kind:
-            self._of_kind[sparse] = super().layer_parameters(layer)
-        return self._of_kind[sparse]
+        kind = self.model.kind(layer) or self.model.is_sparse(layer)
+        if kind not in self._of_kind:
+            self._of_kind[kind] = super().layer_parameters(layer)
+        return self._of_kind[kind]
 
     def split_parameters(self, stage: int) -> tuple[int, int]:
         if stage not in self._of_stage:
@@ -55,7 +55,7 @@ def key_of(job: Job) -> tuple[object, ...]:
     return (
         *(job.gpu, job.shape, training.precision, training.scaling, training.recompute),
         *(training.attention_throughput, training.attention_backward_throughput, training.compute_share),
-        training.eager_share,
+        *(training.eager_share, training.wide_layers),
         *(training.kernels, training.host),
     )
 
@@ -66,21 +66,31 @@ class Cached(Segments):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.key = key_of(job)
-        self._kinds: dict[tuple[bool, float], Segment] = {}
+        self._kinds: dict[tuple[object, ...], Segment] = {}
         self._chunks: dict[tuple[int, int], list[Segment]] = {}
 
-    def scripts(self, load: float) -> tuple[Script, Script]:
-        """(forward, backward) of a layer whose busiest expert rank has so much load; 0 is dense."""
-        key = (*self.key, load)
+    def scripts(self, load: float, kind: str = "", wide: bool = False) -> tuple[Script, Script]:
+        """(forward, backward) of a layer whose busiest expert rank has so much load; 0 is dense.
+
+        Of a hybrid without a kind, its cheapest layer.
+        """
+        if self.job.model.pattern and not kind:
+            kinds = "E" if load else self.job.model.kinds
+            found = [self.scripts(load, kind) for kind in kinds]
+            return min(found, key=lambda pair: pair[0].cost().ps + pair[1].cost().ps)
+        key = (*self.key, load, kind, wide)
         if key not in _SCRIPTS:
-            _SCRIPTS[key] = cast(Any, tuple(_Summed(s.items, s.keys) for s in self._make_layer(load)))
+            made = self._make_layer(load, kind, wide)
+            _SCRIPTS[key] = cast(Any, tuple(_Summed(s.items, s.keys) for s in made))
         return _SCRIPTS[key]
 
     def layer(self, number: int) -> Segment:
-        load = self.job.load(number)
-        kind = (self.job.model.is_sparse(number), load)
+        model = self.job.model
+        load, letter, wide = self.job.load(number), model.kind(number), self.is_wide(number)
+        kind = (model.is_sparse(number), load, letter, wide)
         if kind not in self._kinds:
-            self._kinds[kind] = Segment(*self.job.layer_parameters(number), *self.scripts(load))
+            scripts = self.scripts(load, letter, wide)
+            self._kinds[kind] = Segment(*self.job.layer_parameters(number), *scripts)
         return self._kinds[kind]
 
     @cached_property

@@ -88,7 +88,9 @@ class HostSide(Section):
 
     launch: Duration = 5_000_000
     graphs: bool = False  # passes are captured in CUDA graphs
-    captured: tuple[Literal["attention", "router"], ...] = ()  # parts of a layer that are, where passes are not
+    captured: tuple[
+        Literal["attention", "router", "mamba"], ...
+    ] = ()  # parts of a layer that are, where passes are not
     step: Duration = 0
     # the device waits for it in a layer with experts, forward: beside that, for each expert that a rank holds
     # (calibrated on Megatron-Bridge, docs/validation.md)
@@ -98,6 +100,13 @@ class HostSide(Section):
     interleaved: Duration = 960_000_000
 
 
+class WideLayers(Section):
+    """Layers that stay in 16 bits, at the start and the end of the model."""
+
+    first: Annotated[int, Field(strict=True, ge=0)] = 0
+    last: Annotated[int, Field(strict=True, ge=0)] = 0
+
+
 class Offload(Section):
     """Optimizer state and its step on the host."""
 
@@ -105,7 +114,7 @@ class Offload(Section):
     memory_rate: Rate | None = None  # what a host's processors stream, shared by its GPUs
 
 
-Module = Literal["norms", "expert-activations", "latent-up"]
+Module = Literal["norms", "experts", "expert-activations", "latent-up"]
 
 
 class Training(Section):
@@ -121,7 +130,7 @@ class Training(Section):
     scaling: Literal["delayed", "current", "block"] = "delayed"  # of fp8
     gradient_precision: Literal["fp32", "same"] = "fp32"
     recompute: Literal["none", "selective", "operations", "full"] = "none"
-    # beside that: norms, activations of experts, the up-projections of latent attention
+    # beside that: norms, MLPs of experts or their activations, the up-projections of latent attention
     recompute_modules: tuple[Module, ...] = ()
     attention: Literal["flash", "materialised"] = "flash"
     # of flash attention at 8,192 tokens, causal half counted, where the catalog's is not it: forward, backward
@@ -129,6 +138,9 @@ class Training(Section):
     attention_backward_throughput: Flops | None = None
     # of the throughput that kernels reach by themselves, what they reach in the steps of this framework
     compute_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    wide_layers: WideLayers = WideLayers()
+    # of what their products and bytes would take, what state-space kernels reach (calibrated, docs/validation.md)
+    scan_share: Annotated[float, Field(gt=0, le=1)] = 0.34
     # of the memory's rate, what PyTorch's own kernels over mixed types or strides reach (calibrated)
     eager_share: Annotated[float, Field(gt=0, le=1)] = 0.44
     kernels: Literal["fused", "eager"] = (

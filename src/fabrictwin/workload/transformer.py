@@ -57,6 +57,7 @@ class Shape:
     hide_experts: bool = False  # exchanges of experts run beside another micro-batch's compute
     dispatcher: Literal["all-to-all", "flex"] = "all-to-all"
     recompute_modules: tuple[str, ...] = ()
+    scan_share: float = 1.0  # of what state-space kernels would reach, what they do
     captured: tuple[str, ...] = ()  # parts of a layer that the host issues at once
     routing_ps: int = 0  # of the host, forward in a layer with experts
     expert_ps: int = 0  # and for each expert
