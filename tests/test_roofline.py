@@ -198,6 +198,10 @@ def test_a_flexible_dispatcher_sends_a_token_once_to_a_rank(ep):
     chosen = list(combinations(range(8), 2))
     ranks = sum(len({expert * ep // 8 for expert in pair}) for pair in chosen) / len(chosen)
     assert sent_bytes(flexible) / sent_bytes(copied) == pytest.approx(ranks / 2, rel=1e-3)
+    # over two hosts, once to a host
+    over = MlpBlock(roof, shape(EXPERTS, ep=ep, ep_hosts=2, dispatcher="flex"))
+    hosts = sum(len({expert // 4 for expert in pair}) for pair in chosen) / len(chosen)
+    assert sent_bytes(over) / sent_bytes(copied) == pytest.approx(hosts / 2, rel=1e-3)
 
 
 def test_exchanges_beside_another_micro_batch_are_waited_for_last():

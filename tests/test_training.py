@@ -282,6 +282,16 @@ def test_the_breakdown_adds_up_to_the_step():
     assert sum(share.time_ps for share in result.breakdown.shares) == result.trace.end_ps
 
 
+def test_a_replicas_stages_lie_together_where_the_order_says_so():
+    layout = Layout(tp=4, dp=3, pp=2, cp=2, order="tp-cp-pp-dp")
+    assert layout.grid.shape == (2, 3, 8)
+    assert (layout.grid == [[[16 * d + 8 * s + i for i in range(8)] for d in range(3)] for s in range(2)]).all()
+    bound = Layout(tp=4, dp=4, pp=2, width=2, order="tp-cp-pp-dp")
+    # a unit of two replicas: each position's stages are 4 ranks apart
+    assert (bound.grid[1] - bound.grid[0] == 4).all()
+    assert bound.grid[0, 1].tolist() == [16, 17, 18, 19, 24, 25, 26, 27]
+
+
 def test_megatron_numbers_tensor_parallel_fastest_and_pipeline_slowest():
     layout = Layout(tp=4, dp=3, pp=2)
     assert list(layout.grid[1, 1]) == [16, 17, 18, 19]

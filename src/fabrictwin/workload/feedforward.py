@@ -7,10 +7,9 @@ a dense MLP beside them. The products of a rank's experts are of one shape, that
 after the other, each a kernel. What arrives from several ranks is first put in the order of the experts, and back.
 The activation multiplies by the router's weight; backward a second kernel sums the weight's gradient.
 
-With the `flex` dispatcher (DeepEP, HybridEP) a token is sent once to every rank that holds one of its experts;
-ranks lay out copies for their experts as they receive them, and add them up before they send back.
-
-
+With the `flex` dispatcher (DeepEP, HybridEP) a token is sent once to every host, and inside one to every rank,
+that holds one of its experts; ranks lay out copies for their experts as they receive them, and add them up before
+they send back.
 
 The load of experts is not even. The rank that got most decides how long the others wait, in the exchange as in the
 products: `load` is its tokens over the mean. With a capacity factor an expert takes so many times its mean and not
@@ -21,10 +20,6 @@ the device stands still until it has prepared and issued what its experts do (TE
 expert by expert). Those are calibrated times; backward knows the counts. With `overlap.experts` (Megatron-Core's
 overlap_moe_expert_parallel_comm) exchanges run beside another micro-batch's compute: here beside the same layer's
 own, of which there is as much.
-
-
-
-Left out: DeepEP's forwarding inside hosts.
 """
 
 from __future__ import annotations
@@ -72,14 +67,18 @@ class MlpBlock(Sublayer):
         return round(self.shape.local * self.model.experts.top_k * (self.shape.capacity_factor or load))
 
     def _sent(self, copies: int) -> int:
-        """Of them, those that travel: with `flex` one a rank, however many of the token's experts it holds."""
-        experts, ep = self.model.experts, self.shape.ep
+        """Of them, those that travel: with `flex` one a rank, however many of the token's experts it holds.
+
+        Over several hosts it is one a host, which then forwards inside: what lies between hosts decides.
+        """
+        experts, shape = self.model.experts, self.shape
         assert experts is not None
-        if self.shape.dispatcher == "all-to-all":
+        if shape.dispatcher == "all-to-all":
             return copies
-        others = experts.count - experts.count // ep
+        places = shape.ep_hosts if shape.ep_hosts > 1 else shape.ep
+        others = experts.count - experts.count // places
         missed = comb(others, experts.top_k) / comb(experts.count, experts.top_k)
-        return round(copies * ep * (1 - missed) / experts.top_k)
+        return round(copies * places * (1 - missed) / experts.top_k)
 
     def _talk(self, group: str, kind: Kind, copies: int) -> Talk | None:
         shape = self.shape

@@ -127,7 +127,7 @@ def _job_of(spec: Spec, job: Job, training: Training) -> Job | None:
     other = replace(
         job,
         training=training,
-        layout=Layout(par.tp, dp, par.pp, par.cp, par.ep, par.expert_tp or par.tp, width),
+        layout=Layout(par.tp, dp, par.pp, par.cp, par.ep, par.expert_tp or par.tp, width, par.order),
         micro_batches=count,
         layer_counts=tuple(counts or ()),
     )

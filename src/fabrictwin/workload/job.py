@@ -66,6 +66,7 @@ class Job:
             t.attention,
             cp=layout.cp,
             ep=layout.ep,
+            ep_hosts=self._ep_hosts,
             expert_tp=layout.expert_tp,
             sequence_parallel=t.sequence_parallel,
             context=t.parallel.context,
@@ -83,6 +84,14 @@ class Job:
             expert_ps=0 if t.host.graphs else t.host.expert,
             interleaved_ps=0 if t.host.graphs else t.host.interleaved,
         )
+
+    @cached_property
+    def _ep_hosts(self) -> int:
+        layout = self.layout
+        if layout.ep == 1:
+            return 1
+        ranks = layout.grid[0][:1][:, layout.inside("ep")].reshape(-1, layout.ep)
+        return int(np.unique(self.host_of_rank[ranks[0]]).size)
 
     @property
     def gradient_bytes(self) -> int:
@@ -178,9 +187,8 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
             "parallel", f"got {axes} = {per_replica}, expected a divisor of the cluster's {available} GPUs"
         )
     dp = par.dp or available // per_replica
-    layout = Layout(
-        par.tp, dp, par.pp, par.cp, par.ep, par.expert_tp or par.tp, check_switches(training, model, dp, wrong)
-    )
+    width = check_switches(training, model, dp, wrong)
+    layout = Layout(par.tp, dp, par.pp, par.cp, par.ep, par.expert_tp or par.tp, width, par.order)
     if layout.ranks > available:
         raise wrong(
             "parallel",

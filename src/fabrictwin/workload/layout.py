@@ -1,5 +1,7 @@
 """The grid of ranks: tensor parallel fastest, then context, then data, then pipeline, as Megatron-LM numbers them.
 
+With its use-tp-pp-dp-mapping, pipeline comes before data: a replica's stages lie together.
+
 Data-parallel ranks that exchange something in every pass (experts, sharded parameters) are bound into a *unit*.
 A unit's ranks of one stage are its *positions*; what crosses units happens once a step. Expert-parallel groups
 are laid over positions: expert-tensor ranks fastest, then expert ranks.
@@ -10,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
+Order = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Layout:
     ep: int = 1
     expert_tp: int = 1
     width: int = 1  # data-parallel ranks in a unit
+    order: Order = "tp-cp-dp-pp"
 
     @property
     def ranks(self) -> int:
@@ -54,7 +59,11 @@ class Layout:
     @cached_property
     def grid(self) -> I64:
         """[pp, units, positions] rank."""
-        return np.arange(self.ranks).reshape(self.pp, self.units, self.positions)
+        ranks = np.arange(self.ranks)
+        if self.order == "tp-cp-pp-dp":
+            stages = ranks.reshape(self.units, self.width, self.pp, self.cp * self.tp).transpose(2, 0, 1, 3)
+            return np.ascontiguousarray(stages.reshape(self.pp, self.units, self.positions))
+        return ranks.reshape(self.pp, self.units, self.positions)
 
     def inside(self, kind: str) -> I64:
         """[groups, n] positions of a unit that talk to each other in a pass.

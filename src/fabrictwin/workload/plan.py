@@ -214,7 +214,7 @@ class Search:
         return replace(
             self.base,
             training=training,
-            layout=Layout(par.tp, par.dp, par.pp, par.cp, par.ep, par.expert_tp or par.tp, width),
+            layout=Layout(par.tp, par.dp, par.pp, par.cp, par.ep, par.expert_tp or par.tp, width, par.order),
             micro_batches=self.global_batch // (training.micro_batch_size * par.dp),
             vocab=-(-self.model.vocab // unit) * unit,
             layer_counts=tuple(counts or ()),

@@ -33,6 +33,7 @@ class Parallel(Section):
     vp: Count = 1  # chunks of layers (virtual stages) of each pipeline stage
     context: Literal["ring", "all-gather"] = "ring"
     schedule: Literal["1f1b", "gpipe", "zero-bubble"] = "1f1b"
+    order: Literal["tp-cp-dp-pp", "tp-cp-pp-dp"] = "tp-cp-dp-pp"  # of ranks, fastest first
     ends_as_layers: bool = False  # embedding and output projection count as a layer each when layers are divided
     layers: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None  # of each (virtual) stage, in order
     dp: Count | None = None  # data; what the GPUs leave

@@ -46,6 +46,7 @@ class Shape:
     attention: Attention
     cp: int = 1
     ep: int = 1
+    ep_hosts: int = 1  # that an expert-parallel group lies on
     expert_tp: int = 1
     sequence_parallel: bool = False
     context: Literal["ring", "all-gather"] = "ring"
