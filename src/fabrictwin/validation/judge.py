@@ -8,6 +8,7 @@ that was left out is what somebody would see who calibrates on what they have.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -191,8 +192,17 @@ def _per_gpu(outcome: Outcome, value: float) -> float:
     return row.global_batch / (value * row.gpus) if row.quantity == "step_time_s" else value
 
 
+def _settings(outcome: Outcome) -> str:
+    """What ran, but for how many replicas and sequences."""
+    spec = outcome.case.spec
+    training = dict((spec.workload or {}).get("training", {})) if spec else {}
+    training.pop("global_batch", None)
+    training["parallel"] = {k: v for k, v in training.get("parallel", {}).items() if k != "dp"}
+    return json.dumps(training, sort_keys=True)
+
+
 def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
-    """Every pair of predicted rows whose layout is the same but for the number of GPUs."""
+    """Every pair of predicted rows whose layout and settings are the same but for the number of GPUs."""
     ignored = {"row", "gpus", "global_batch", "fsdp", "value", "memory_gib"}
     alike: dict[tuple[Any, ...], list[Outcome]] = {}
     for outcome in outcomes:
@@ -200,7 +210,7 @@ def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
             row = outcome.case.row
             key = tuple(sorted((k, v) for k, v in row.model_dump().items() if k not in ignored and v is not None))
             technique = row.row.split(" ", 1)[-1] if row.set == "torchtitan" else ""
-            alike.setdefault((key, technique), []).append(outcome)
+            alike.setdefault((key, technique, _settings(outcome)), []).append(outcome)
     found = []
     for members in alike.values():
         members = sorted(members, key=lambda o: o.case.row.gpus)
