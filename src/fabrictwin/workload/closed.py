@@ -236,9 +236,11 @@ class Closed(Lowering):
         return Passed(took, self._clock.computed, tuple(marks))
 
     def _sign(self, s: int, chunk: int) -> tuple[object, ...]:
-        """What a chunk's passes depend on beside the layout: its ends, its layers' loads."""
-        layers = self.job.layers_of(s, chunk)
-        loads = tuple(self.job.load(layer) for layer in layers) if self.job.model.experts else ()
+        """What a chunk's passes depend on beside the layout: its ends, its layers' kinds and loads."""
+        layers, model, wide = self.job.layers_of(s, chunk), self.job.model, self.job.training.wide_layers
+        loads: tuple[object, ...] = ()
+        if model.experts or model.pattern or wide.first or wide.last:
+            loads = tuple((self.job.load(n), model.kind(n), self.segments.is_wide(n)) for n in layers)
         return (
             s == 0 and chunk == 0,
             s == self.layout.pp - 1 and chunk == self.job.chunks - 1,
@@ -269,7 +271,7 @@ class Closed(Lowering):
     def _pass(self, stage: Stage, chunk: int, kind: Pass, *, mark: bool = False) -> Passed:
         """A pass of a chunk; of its equal layers a few are timed and the rest extrapolated."""
         sign = self._sign(stage.number, chunk)
-        first, last, count, loads = cast(tuple[bool, bool, int, tuple[float, ...]], sign)
+        first, last, count, loads = cast(tuple[bool, bool, int, tuple[object, ...]], sign)
         place = (*self._place, first, last, kind, mark, self.offsets[stage.number])
         known = self.prices.passes
         # where the reductions of a pass go by bucket, or layers differ, nothing is left out
