@@ -238,3 +238,8 @@ def test_run_prints_it(spec, tmp_path, capsys):
     assert told["events"][0]["entries"][0].keys() == {"switch", "destination", "before", "after"}
     assert main(["run", str(tmp_path / "out" / "config.resolved.yaml"), "--out", str(tmp_path / "again")]) == OK
     assert (tmp_path / "out" / "summary.json").read_text() == (tmp_path / "again" / "summary.json").read_text()
+
+
+def test_a_managers_quality_of_service_is_checked(spec):
+    with pytest.raises(ConfigError, match=r"run\.subnet_manager\.qos_sl2vl: got 3 lanes, expected 16"):
+        predict(spec(manager='subnet_manager: {qos_sl2vl: "0,1,2"},'))
