@@ -97,6 +97,17 @@ def test_rings_agree_where_latency_rules_as_well(size, within):
         assert packets[0] == pytest.approx(flow[0], rel=within)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "channels", "size"), [(1, 1, 8 * MIB), (1, 2, 8 * MIB), (2, 8, 8 * MIB), (8, 8, MIB)]
+)
+def test_chains_whose_channels_meet_on_nvlink_agree_within_five_percent(hosts, channels, size):
+    """Chunks of several channels share a link for as long as both are on it: alone they would be faster."""
+    ranks = np.arange(8 * hosts)
+    chain = collectives.broadcast(ranks[None], size, channels=channels, host_of_rank=ranks // 8)
+    flow, packets = both(dgx(hosts), [chain])
+    assert packets[0] == pytest.approx(flow[0], rel=0.05)
+
+
 def test_every_port_carries_the_bytes_that_the_flow_engine_counts():
     twin = boxes(8)
     ring = collectives.all_reduce(np.arange(8)[None], 8 * MIB)

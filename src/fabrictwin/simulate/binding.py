@@ -16,8 +16,9 @@ import numpy.typing as npt
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
-from fabrictwin.program.program import Channels, Communication, Connections
+from fabrictwin.program.program import Channels, Communication, Connections, Pattern
 from fabrictwin.routing.tables import udp_source_port
+from fabrictwin.simulate.chains import met_rates
 from fabrictwin.simulate.critical import (
     Beyond,
     at_once,
@@ -213,6 +214,14 @@ def bind(
     edge_ps = found.latency_ps + how.cost_ps + packet_tail_ps(found, fabric, wired_piece, alone)
     together = [at_once(c.channels, e) + 2 * f for c, e, f in zip(communications, edges, first[:-1], strict=True)]
     edge_rate = loaded_rates(found, fabric, _join(together, np.int64)) / weight
+    pattern = _join([c.channels.pattern[e.channel] for c, e in zip(communications, edges, strict=True)], np.int64)
+    mine = (pattern == Pattern.CHAIN_BROADCAST) & (size > 0)
+    if mine.any():
+        chunks = -(-size // np.maximum(piece, 1))
+        wired, wired_rate = piece * weight, edge_rate * weight
+        edge_rate = (
+            met_rates(found, fabric, of[channel], channel, edge_ps, wired_rate, wired, chunks, mine) / weight
+        )
     beyond: list[Beyond] = []
     message = np.ones(channels, np.int64)
     edge_at = 0

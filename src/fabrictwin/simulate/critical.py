@@ -21,8 +21,8 @@ path, whichever is later, not after both.
 What reduces or multicasts inside a switch passes a chunk on while it comes in, and adds no s_i. *PAT* counts the
 mean latency for each of its rounds.
 
-Left out: what other channels add to s_i on the way, which lengthens the path of chains and trees. A ring's run may
-lie beside its slowest edge, which bounds its time from above.
+What chunks of other channels add to s_i where they meet on a link lengthens the path of chains (`chains`); of
+trees it is left out. A ring's run may lie beside its slowest edge, which bounds its time from above.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def edge_rates(found: EndToEnd, fabric: Fabric, edges: int) -> F64:
 
 def loaded_rates(found: EndToEnd, fabric: Fabric, together: I64) -> F64:
     """[E] the same while other edges of the same number in `together` that share a link with it are at work."""
-    which = together[found.edge] * fabric.ports + found.port
+    which = together[found.edge].astype(np.int64) * fabric.ports + found.port
     if len(which) and int(which.max()) > 8 * len(which) + (1 << 20):
         _, which = np.unique(which, return_inverse=True)
     load = np.bincount(which, weights=found.share)[which] if len(which) else found.share
