@@ -42,13 +42,14 @@ def _rows(found: Comparison) -> list[tuple[str, list[str]]]:
     for size in sorted(next(iter(fabrics)).busbw_gbps):
         rows.append(each(f"busbw {format_size(size)}", lambda f, size=size: f"{f.busbw_gbps[size]:.4g} GB/s"))
     rows.append(each("empty message", lambda f: _time(f.latency_ps)))
-    for phase in PHASES:
+    near = any(f.factors is not None and f.factors.of("neighbours") for f in fabrics)
+    for phase in (*PHASES, *(("neighbours",) if near else ())):
         rows.append(
             each(
                 f"packet/flow, {phase}",
                 lambda f, phase=phase: (
                     "not modelled"
-                    if f.factors is None
+                    if f.factors is None or not f.factors.of(phase)
                     else " to ".join(
                         dict.fromkeys(f"{v:.3f}" for v in (min(f.factors.of(phase)), max(f.factors.of(phase))))
                     )

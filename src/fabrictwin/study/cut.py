@@ -12,6 +12,7 @@ under one leaf. With one rail a leaf, all ranks are of one rail; rails do not me
                tensor-parallel ones fill hosts; `QUEUE_PAIRS` channels each, which a switch may hash onto one port
     exchange   an all-to-all of experts with the job's blocks: everybody sends to everybody at once, and a few
                GPUs, whose experts are hot, get more
+    neighbours the ring once more, ranks in the order of their leaves, where the job's own are placed so
 
 A job without experts is given those of `AS_IF_TOP_K` a token, so that fabrics can be told apart by it.
 """
@@ -41,8 +42,8 @@ from fabrictwin.workload.feedforward import peak_load
 from fabrictwin.workload.groups import exchange
 from fabrictwin.workload.job import Job
 
-Phase = Literal["ring", "exchange"]
-PHASES: tuple[Phase, ...] = ("ring", "exchange")
+Phase = Literal["ring", "exchange", "neighbours"]
+PHASES: tuple[Phase, ...] = ("ring", "exchange")  # of scattered ranks, once a seed
 
 RANKS = 64
 HOSTS = 64
@@ -115,8 +116,8 @@ def _shape(spec: Spec) -> tuple[int, int, dict[str, object]]:
     return most, gpus, {"leaf_down": max(DOWN, nics), "tiers": 2}
 
 
-def cut_of(spec: Spec, *, seed: int) -> Cut:
-    """A small cluster of the spec's kind, its ranks scattered by a seed. Raises ConfigError."""
+def cut_of(spec: Spec, *, seed: int | None) -> Cut:
+    """A small cluster of the spec's kind, its ranks scattered by a seed, or not at all. Raises ConfigError."""
     hosts, each, shape = _shape(spec)
     assert isinstance(spec.cluster, GeneratedCluster)
     whole = max(spec.cluster.hosts, key=lambda group: group.count)
@@ -130,7 +131,8 @@ def cut_of(spec: Spec, *, seed: int) -> Cut:
     cluster = spec.cluster.model_copy(
         update={"hosts": (group,), "network": network.model_copy(update={"topology": topology})}
     )
-    placement = spec.placement.model_copy(update={"hosts": (), "order": "scattered", "seed": seed})
+    order = {"order": "contiguous"} if seed is None else {"order": "scattered", "seed": seed}
+    placement = spec.placement.model_copy(update={"hosts": (), **order})
     small = spec.model_copy(update={"cluster": cluster, "placement": placement, "faults": ()})
     blueprint = build(small.cluster, spec=small)
     twin = make_twin(small, blueprint)
@@ -139,7 +141,8 @@ def cut_of(spec: Spec, *, seed: int) -> Cut:
     fabric = twin.fabric
     gpu_host = fabric.node_host[fabric.gpu_node]
     nodes = np.concatenate([fabric.gpu_node[gpu_host == host][:each] for host in chosen.tolist()]).astype(np.int32)
-    text = f"{len(nodes)} GPUs of {hosts} scattered hosts, {len(fabric.switch_nodes)} switches"
+    which = "neighbouring" if seed is None else "scattered"
+    text = f"{len(nodes)} GPUs of {hosts} {which} hosts, {len(fabric.switch_nodes)} switches"
     return Cut(twin, nodes, fabric.node_host[nodes].astype(np.int32), text)
 
 
@@ -191,7 +194,7 @@ def add_phase(
     def post(communication: Communication) -> int:
         return builder.communicate(builder.communication(communication, [every]), label, after=after)
 
-    if phase == "ring":
+    if phase != "exchange":
         each = int(np.bincount(host[ranks]).max())
         size = SHARD_BYTES * -(-n // each) * QUEUE_PAIRS
         return [

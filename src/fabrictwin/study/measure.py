@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError, SimulatedError
@@ -52,9 +52,13 @@ class Factors:
         """As measured. Below 1, flows meet more than packets do: see `applied`."""
         return tuple(p.factor for p in self.played if p.phase == phase)
 
-    def applied(self, phase: Phase) -> tuple[float, ...]:
-        """What a step of the job takes longer: never less than flow says, as its own flows may not meet."""
-        return tuple(max(1.0, factor) for factor in self.of(phase))
+    def applied(self, phase: Literal["ring", "exchange"]) -> tuple[float, ...]:
+        """What a step of the job takes longer: by rings of neighbours where its ranks are such.
+
+        Never less than flow says, as the job's own flows may not meet.
+        """
+        found = (self.of("neighbours") or self.of(phase)) if phase == "ring" else self.of(phase)
+        return tuple(max(1.0, factor) for factor in found)
 
     def text(self, phase: Phase) -> str:
         """`1.04 to 1.09, seeds 1 to 3`."""
@@ -87,6 +91,10 @@ def measure(
         for phase in phases:
             stage(f"measuring {phase} packet by packet, seed {seed}")
             played.append(play_both(cut, load, phase, seed, spec))
+    if spec.placement.order != "scattered":
+        stage("measuring a ring of neighbours packet by packet")
+        cut = cut_of(spec, seed=None)
+        played.append(play_both(cut, Load.of(job, cut.ranks), "neighbours", seeds[0], spec))
     return Factors(says, tuple(played))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 
 from fabrictwin.study.compare import Comparison, OnFabric
 from fabrictwin.units import format_money, format_rate, format_time
@@ -78,7 +79,11 @@ def _because(best: OnFabric, others: list[OnFabric]) -> tuple[str, ...]:
                 f"{_exposed(other):.1%} on {other.name}",
             )
         )
-    for phase, what in (("ring", "rings"), ("exchange", "an all-to-all with hot receivers")):
+    near = best.factors is not None and bool(best.factors.of("neighbours"))
+    for phase, what in (
+        ("neighbours" if near else "ring", "rings"),
+        ("exchange", "an all-to-all with hot receivers"),
+    ):
         if best.factors is None or other.factors is None:
             continue
         mine, theirs = best.factors.of(phase), other.factors.of(phase)  # type: ignore[arg-type]
@@ -133,12 +138,21 @@ def _would_change(found: Comparison) -> tuple[str, ...]:
 
 
 def _apart(found: Comparison) -> list[str]:
-    """All-to-alls that a job's own phases may not show, where they tell fabrics apart."""
-    factors = {f.name: max(f.factors.of("exchange")) for f in found.fabrics if f.factors is not None}
-    if not factors or max(factors.values()) < 1.1 * min(factors.values()):
-        return []
-    each = ", ".join(f"{value:.3g} on {name}" for name, value in sorted(factors.items(), key=lambda item: item[1]))
-    return [f"more traffic between experts on different hosts: such an exchange takes, times flow's time, {each}"]
+    """Phases of the cuts that tell fabrics apart, whether or not the job has them, by the slowest seed."""
+    lines = []
+    for phase, what in (
+        ("exchange", "exchanges between experts on different hosts, some of them hot: one"),
+        ("ring", "ranks scattered over leaves: a ring"),
+    ):
+        took = {
+            f.name: max(p.packet_ps for p in f.factors.played if p.phase == phase)
+            for f in found.fabrics
+            if f.factors is not None and f.factors.of(phase)  # type: ignore[arg-type]
+        }
+        if took and max(took.values()) > 1.1 * min(took.values()):
+            each = ", ".join(f"{_time(ps)} on {name}" for name, ps in sorted(took.items(), key=itemgetter(1)))
+            lines.append(f"{what} of the cut takes {each}")
+    return lines
 
 
 def _unknown(found: Comparison) -> tuple[str, ...]:
