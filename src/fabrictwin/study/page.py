@@ -189,7 +189,7 @@ def bars(rows: Sequence[tuple[str, float, str]], *, label: str) -> str:
     """Bars beside each other's names: name, value, what to print."""
     most = max((abs(value) for _, value, _ in rows), default=0.0) or 1.0
     tall = 26 * len(rows) + 8
-    out = [f'<div class="chart"><svg viewBox="0 0 {_WIDE} {tall}" role="img" aria-label="{escape(label)}">']
+    out = [f'<div class="chart bars"><svg viewBox="0 0 {_WIDE} {tall}" role="img" aria-label="{escape(label)}">']
     for i, (name, value, said) in enumerate(rows):
         y = 4 + 26 * i
         wide = max(abs(value) / most * (_WIDE - 290), 1)
