@@ -13,6 +13,7 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.nccl.communicator import Algorithm, PathType, initialise
 from fabrictwin.nccl.detect import detect
 from fabrictwin.nccl.settings import read_settings
+from fabrictwin.nccl.show import dump_topology
 from fabrictwin.nccl.system import Kind, LinkClass
 from fabrictwin.nccl.topology_xml import to_xml
 from fabrictwin.twin import Twin
@@ -94,6 +95,19 @@ def test_a_rack_whose_machines_are_taken_apart() -> None:
     assert comm.path(0, 4).type == PathType.NET
     assert all(view.system.parts == 1 for view in comm.views)
     assert (np.sort(comm.rings.order, axis=1) == np.arange(72)).all()
+
+
+def test_a_dumped_topology_reads_as_the_same_machine(tmp_path: Path) -> None:
+    twin = Twin(blueprint(2, "dgx-h100", switch="qm9700"))
+    path = tmp_path / "dump.xml"
+    comm = initialise(twin, settings=read_settings({"NCCL_TOPO_DUMP_FILE": str(path)}))
+    dump_topology(comm)
+    again = initialise(twin, settings=read_settings({"NCCL_TOPO_FILE": str(path)}))
+    np.testing.assert_array_equal(again.rings.order, comm.rings.order)
+    assert again.graphs[Algorithm.RING].bw_inter == comm.graphs[Algorithm.RING].bw_inter
+    nowhere = initialise(twin, settings=read_settings({"NCCL_TOPO_DUMP_FILE": str(tmp_path / "no" / "dump.xml")}))
+    with pytest.raises(ConfigError, match="NCCL_TOPO_DUMP_FILE: cannot be written"):
+        dump_topology(nowhere)
 
 
 def test_a_topology_file_stands_for_what_is_detected(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from fabrictwin.nccl.log_connect import Connections, operation
 from fabrictwin.nccl.log_init import Scene, initialisation
 from fabrictwin.nccl.perf import Plan, Row, Run
 from fabrictwin.nccl.perf_check import MOST_RANKS, Checker
+from fabrictwin.nccl.show import dump_topology
 from fabrictwin.nccl.transport import Transports
 from fabrictwin.nccl.tuner import Call, settings_of
 
@@ -44,6 +45,7 @@ def play(
         if failed is not None:
             fabric = run.communicator.twin.fabric
             raise failed.error(fabric.host_names[failed.host])
+        dump_topology(run.communicator)
         stage("simulating")
         times = run.time(fidelity, transports=transports)
         out.write(perf_text.head())

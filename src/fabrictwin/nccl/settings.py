@@ -153,7 +153,6 @@ NOT_FELT = {
     "net_disable_intra": "ranks of one host have shared memory before the network",
     "mnnvl_enable": "an NVLink domain is used wherever there is one",
     "socket_family": "hosts have IPv4 addresses",
-    "topo_dump_file": "a spec describes the hosts",
 }
 
 VARIABLES = tuple(PREFIX + f.name.upper() for f in fields(Settings) if f.name not in ("release", "given", "notes"))

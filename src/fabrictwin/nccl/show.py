@@ -1,17 +1,32 @@
-"""A host of a cluster by name, shown: its matrix and its topology XML."""
+"""A host of a cluster by name, shown: its matrix and its topology XML; what NCCL_TOPO_DUMP_FILE asks for."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.nccl.communicator import Communicator
 from fabrictwin.nccl.detect import detect
 from fabrictwin.nccl.matrix import topology_matrix
 from fabrictwin.nccl.topology_xml import to_xml
 
 _GBPS = 8e9
+
+
+def dump_topology(communicator: Communicator) -> None:
+    """The first rank's host as it was detected, where NCCL_TOPO_DUMP_FILE asks for it. Raises ConfigError."""
+    wanted = communicator.settings.topo_dump_file
+    if not wanted:
+        return
+    view = communicator.view(0)
+    try:
+        Path(wanted).write_text(to_xml(view.system, link_gbps=view.link_gbps or 1.0), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", file=wanted, key="NCCL_TOPO_DUMP_FILE") from None
 
 
 def host_matrix(fabric: Fabric, name: str = "") -> tuple[str, str]:
