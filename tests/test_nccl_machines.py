@@ -11,7 +11,7 @@ from clusters import blueprint
 from fabrictwin import catalog
 from fabrictwin.errors import ConfigError
 from fabrictwin.nccl.communicator import Algorithm, PathType, initialise
-from fabrictwin.nccl.detect import detect
+from fabrictwin.nccl.detect import detect, system_of
 from fabrictwin.nccl.settings import read_settings
 from fabrictwin.nccl.show import dump_topology
 from fabrictwin.nccl.system import Kind, LinkClass
@@ -122,3 +122,13 @@ def test_a_topology_file_stands_for_what_is_detected(tmp_path: Path) -> None:
     path.write_text(to_xml(detect(twin.fabric, 0, adapters=(0, 1)), link_gbps=20.6))
     with pytest.raises(ConfigError, match=r"topo.xml NCCL_TOPO_FILE: got 8 GPUs and 2 adapters, expected 8 and 8"):
         initialise(twin, settings=read_settings({"NCCL_TOPO_FILE": str(path)}))
+
+
+def test_every_host_of_the_catalog_is_detected_with_one_pci_link_a_gpu() -> None:
+    """Beside C2C too: searches take that link's rate for what is worth looking for."""
+    for name in catalog.names("host"):
+        nodes = catalog.host(name).nodes
+        system = system_of(name, (25.0,) * nodes.nic, (False,) * nodes.nic)
+        for gpu in system.of(Kind.GPU):
+            links = [system.links[number] for number in system.out[gpu]]
+            assert sum(link.kind == LinkClass.PCI for link in links) == 1, name

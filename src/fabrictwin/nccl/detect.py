@@ -215,7 +215,11 @@ def _join_gpus(builder: SystemBuilder, host: catalog.Host, numbers: dict[str, in
         elif set(kinds) == {"gpu", "cpu"} and wire == "cpu":
             ends = numbers[kinds["gpu"]], numbers[kinds["cpu"]]
             beside = catalog.cpu_link(edge.link).pcie_rate
-            if beside is not None:
+            on_pcie = any(
+                kinds["gpu"] in (other.a, other.b) and catalog.link(other.link).kind == "pcie"
+                for other in host.edges
+            )
+            if beside is not None and not on_pcie:
                 # searches take the rate of the GPU's own PCI link for the least that is worth looking for
                 builder.connect(*ends, LinkClass.PCI, beside.value / _BPS_PER_GBPS)
             builder.connect(*ends, LinkClass.C2C, _gbps(edge))
