@@ -103,40 +103,35 @@ class MessageKernel:
         """
         told = self._told
         if not told[0]:
-            self._run(until_ps)
+            rows, endless, time, machine = self.rows[0], until_ps >= FOREVER, self.time, self._machine
+            if rows:
+                self._only_retries = False
+            elif endless and (self._only_retries or not self._open[0]):
+                return []
+            if time[0] < self.now:
+                time[0] = self.now
+            if self._free[0] < rows or rows > _MOST_ROWS or self._faults:
+                self._make_room(rows)
+                self._run_on(until_ps)
+            else:
+                # straight to the kernel; what it stops at beside news is dealt with by `_run_on`
+                if machine.state is not self._stepped:
+                    self._stepped = machine.state
+                    self._steps, self._until = self._stepper(machine.state)
+                self._until[1] = time[0] + _PATIENCE_PS if endless else until_ps
+                status = next(self._steps)
+                if status > self._stalled and status != self._told_status:
+                    self._grow[0] = status
+                elif status == self._stalled:
+                    self._stall_seen[0] = 0
+                if not told[0] and not (endless and not self._open[0]):
+                    self._run_on(until_ps)
         n = told[0]
         told[0] = 0
         news = self._news
         if n == 1:  # nearly always
             return [(news[0], news[1], news[2])]
         return [(news[i], news[i + 1], news[i + 2]) for i in range(0, 3 * n, 3)]
-
-    def _run(self, until_ps: int) -> None:
-        rows, endless = self.rows[0], until_ps >= FOREVER
-        if rows:
-            self._only_retries = False
-        elif endless and (self._only_retries or not self._open[0]):
-            return
-        time = self.time
-        if time[0] < self.now:
-            time[0] = self.now
-        if self._free[0] < rows or rows > _MOST_ROWS or self._faults:
-            self._make_room(rows)
-            self._run_on(until_ps)
-            return
-        # straight to the kernel; what it stops at beside news is dealt with by `_run_on`
-        machine = self._machine
-        if machine.state is not self._stepped:
-            self._stepped = machine.state
-            self._steps, self._until = self._stepper(machine.state)
-        self._until[1] = time[0] + _PATIENCE_PS if endless else until_ps
-        status = next(self._steps)
-        if status > self._stalled and status != self._told_status:
-            self._grow[0] = status
-        elif status == self._stalled:
-            self._stall_seen[0] = 0
-        if not self._told[0] and not (endless and not self._open[0]):
-            self._run_on(until_ps)
 
     def _make_room(self, rows: int) -> None:
         machine = self._machine

@@ -26,7 +26,7 @@ from fabrictwin.trace.trace import Counters
 
 FLOW_BITS = 40  # a message's number: its flow above, a count below
 _KINDS = tuple(EventKind)
-_event = Event._make
+_new = tuple.__new__
 
 
 def _request_bytes(opcode: Opcode, size_bytes: int) -> int:
@@ -304,7 +304,11 @@ class PacketMessages:
         while True:
             news = self._kernel.advance(until_ps)
             if news:
-                events = [_event((time, message, _KINDS[kind])) for time, message, kind in news]
+                if len(news) == 1:  # nearly always
+                    time, message, kind = news[0]
+                    events = [_new(Event, (time, message, _KINDS[kind]))]
+                else:
+                    events = [Event(time, message, _KINDS[kind]) for time, message, kind in news]
                 if self.on_events is not None:
                     self.on_events(events)
                 if self._blocked:

@@ -286,7 +286,9 @@ class QP(PyverbsCM):
 
     def post_send(self, wr: SendWR, bad_wr: SendWR | None = None) -> None:
         """Post one or a chain of requests. Raises PyverbsRDMAError where one is refused; those before stay."""
-        engine = self.qp
+        engine = self.engine
+        if engine is None:
+            raise PyverbsUserError("The QP is closed")
         at: SendWR | None = wr
         while at is not None:
             work = Work(engine, at.wr_id, at.opcode, at.send_flags, at.segments, at.imm_data)

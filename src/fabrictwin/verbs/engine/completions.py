@@ -110,7 +110,7 @@ class CompletionQueue:
 
     def push(self, completion: WC, solicited: bool = False) -> bool:
         """Add a completion. False: the queue has overrun, and the completion is lost."""
-        completion.timestamp_ps = self.world.session.now_ps
+        completion.timestamp_ps = self.world.instant_ps
         if len(self.entries) >= self.capacity and not self.ignore_overrun:
             if not self.overrun:
                 self.overrun = True

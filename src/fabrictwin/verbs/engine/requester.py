@@ -147,7 +147,6 @@ def _start(qp: QueuePair, work: Work) -> None:
     if status:
         _fail_here(qp, work, status)
     else:
-        qp.last_way = qp.way(work)
         _begin(qp, work)
 
 
@@ -185,7 +184,11 @@ def _prepare(qp: QueuePair, work: Work) -> int:
 
 def _begin(qp: QueuePair, work: Work) -> None:
     """Hand a request to the wire."""
-    opcode, way = work.opcode, qp.last_way
+    opcode = work.opcode
+    way = qp.ways.get(0) if work.vector is None and not work.srqn else None
+    if way is None:
+        way = qp.way(work)
+    qp.last_way = way
     answered = opcode in ANSWERED
     length = work.length
     if qp.reliable:

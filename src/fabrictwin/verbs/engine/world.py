@@ -39,6 +39,7 @@ class World:
         self.fabric: Fabric = twin.fabric
         self.session = session
         self.records: dict[int, Work | Response] = {}  # messages that an event is due for
+        self.instant_ps = session.now_ps  # as the session has it: time moves in `step` alone
         self.timers: list[tuple[int, int, Callable[[], None]]] = []
         self.captures = False  # whether the session wants what only captures show
         self.places_memory = False  # whether some region lies on a GPU
@@ -125,12 +126,12 @@ class World:
 
     @property
     def now_ps(self) -> int:
-        return self.session.now_ps
+        return self.instant_ps
 
     def after(self, delay_ps: int, action: Callable[[], None]) -> None:
         """Do something at a later instant."""
         self._timed += 1
-        heapq.heappush(self.timers, (self.session.now_ps + delay_ps, self._timed, action))
+        heapq.heappush(self.timers, (self.instant_ps + delay_ps, self._timed, action))
 
     @property
     def idle(self) -> bool:
@@ -142,6 +143,7 @@ class World:
         timers = self.timers
         limit = min(timers[0][0], until_ps) if timers else until_ps
         events = self.session.advance(limit)
+        self.instant_ps = events[0][0] if events else self.session.now_ps
         if not events:
             if not timers or timers[0][0] > until_ps:
                 return False
@@ -155,7 +157,7 @@ class World:
             if record is None:
                 continue
             if kind == _ARRIVED:
-                late = self.places_memory and placing.after_arrival_ps(record, self.session.now_ps)
+                late = self.places_memory and placing.after_arrival_ps(record, self.instant_ps)
                 if late:
                     self.after(late, partial(self._arrived, message, record))
                 else:
@@ -199,7 +201,7 @@ class World:
 
     def advance(self, until_ps: int) -> None:
         """Let time pass until an instant, whatever happens."""
-        while self.session.now_ps < until_ps and self.step(until_ps):
+        while self.instant_ps < until_ps and self.step(until_ps):
             pass
 
     def why_idle(self) -> str:
