@@ -70,7 +70,7 @@ def test_no_kernel_reads_or_writes_out_of_bounds():
 def test_every_line_of_the_fluid_kernel_runs_in_some_test(tmp_path):
     """Line coverage counts only what the interpreter runs, so this is measured with the compiler off."""
     data = {"COVERAGE_FILE": str(tmp_path / "coverage"), "NUMBA_DISABLE_JIT": "1"}
-    kernel = "*/fabrictwin/kernel/fluid.py"
+    kernel = ",".join(f"*/fabrictwin/kernel/{name}.py" for name in ("fluid", "sharing", "queues"))
     run(
         [
             "-m",
