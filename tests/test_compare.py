@@ -141,7 +141,7 @@ def test_an_incast_tells_loss_pauses_credits_and_adaptive_routing_apart(tmp_path
     incast = {name: played["exchange"] for name, played in found.items()}
     assert incast["roce-400g-lossy"].drops > 0 < incast["roce-400g-lossy"].retransmitted
     assert incast["roce-400g"].pauses > 0 == incast["roce-400g"].drops
-    assert incast["roce-400g-lossy"].factor > 5 > incast["roce-400g"].factor > 1.2
+    assert incast["roce-400g-lossy"].factor > 5 * incast["roce-400g"].factor >= 5
     assert incast["infiniband-ndr"].factor < 1.1
     rings = {name: played["ring"].packet_ps for name, played in found.items()}
     assert rings["roce-400g"] > 1.5 * rings["spectrum-x-400g"]  # hashes that collide
