@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.faults import host_causes
 from fabrictwin.cluster.spec import Spec, read_spec
 from fabrictwin.errors import ConfigError, SimulatedError
+from fabrictwin.fabric.fabric import NodeKind
+from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.nccl.communicator import Algorithm, Communicator, PathType, initialise
 from fabrictwin.nccl.settings import read_settings
 from fabrictwin.run.execute import make_twin
@@ -93,6 +96,33 @@ def test_the_rest_is_for_whoever_connects() -> None:
     )
     assert [cause.kind for cause in comm.causes[0]] == ["acs", "wrong-gid"]
     assert comm.causes[1][0].gid == "roce-v1"
+
+
+def test_access_control_leads_peers_over_the_root_complex() -> None:
+    twins = twin(), twin({"host": "host-0", "cause": "acs"})
+    plain = twins[0].fabric
+    before, after = (PathFinder(one.fabric, one.routes) for one in twins)
+    adapters = plain.nic_node[plain.node_host[plain.nic_node] == 0]
+    gpus, cpus = (
+        np.flatnonzero((plain.node_host == 0) & (plain.node_kind == k)) for k in (NodeKind.GPU, NodeKind.CPU)
+    )
+    longer = 0
+    for gpu in gpus.tolist():
+        for adapter in adapters.tolist():
+            ports = [f.inside(np.array([gpu]), np.array([adapter]))[1].tolist() for f in (before, after)]
+            passed = [set(plain.port_node[p[1:]].tolist()) for p in ports]
+            assert passed[1] & set(cpus.tolist())
+            nodes = [gpu, *plain.port_node[plain.port_peer[ports[1]]].tolist()]
+            assert nodes[1:-1] == plain.port_node[ports[1][1:]].tolist()
+            assert nodes[-1] == adapter
+            longer += not passed[0] & set(cpus.tolist())
+            assert (ports[0] == ports[1]) == bool(passed[0] & set(cpus.tolist()))
+    assert longer >= len(gpus)  # every GPU has an adapter below its own switch
+    # NVLink knows nothing of it
+    assert np.array_equal(before.inside(gpus[:1], gpus[1:2])[1], after.inside(gpus[:1], gpus[1:2])[1])
+    # the other host is as it was
+    other = plain.gpu_node[8:9], plain.nic_node[plain.node_host[plain.nic_node] == 1][:1]
+    assert np.array_equal(before.inside(*other)[1], after.inside(*other)[1])
 
 
 def test_settings_that_change_what_is_found() -> None:

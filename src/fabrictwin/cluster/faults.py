@@ -33,6 +33,9 @@ class SlowGpu:
     late_ps: int = 0
 
 
+ACCESS_CONTROL = "acs"
+
+
 @dataclass(frozen=True)
 class HostCause:
     """Something wrong with a host, as `fault_models.HostFault` names it."""

@@ -5,6 +5,9 @@ Vectorised by kind of host: ten thousand hosts compile in about a second.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import numpy as np
 
 from fabrictwin import catalog
@@ -12,7 +15,7 @@ from fabrictwin.cluster.blueprint import Blueprint, Technology
 from fabrictwin.cluster.guids import node_guids
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, LinkKind, NodeKind
-from fabrictwin.fabric.template import PS_PER_S, HostTemplate, host_template
+from fabrictwin.fabric.template import PS_PER_S, HostTemplate, host_template, with_access_control
 
 MAX_SWITCH_PORTS = 254  # port numbers are a byte; 255 means "none" in a forwarding table
 
@@ -63,6 +66,19 @@ class _Numbering:
         ports = np.array([len(t.port_node) for t in self.templates], np.int64)
         self.host_node_start = np.concatenate([[0], np.cumsum(nodes[self.host_template])]).astype(np.int32)
         self.host_port_start = np.concatenate([[0], np.cumsum(ports[self.host_template])]).astype(np.int64)
+
+
+def with_access_control_on(fabric: Fabric, hosts: Iterable[int]) -> Fabric:
+    """The fabric with access control services on the PCIe switches of these hosts."""
+    templates, which = list(fabric.templates), fabric.host_template.copy()
+    redirected: dict[int, int] = {}
+    for host in hosts:
+        plain = int(which[host])
+        if plain not in redirected:
+            redirected[plain] = len(templates)
+            templates.append(with_access_control(templates[plain]))
+        which[host] = redirected[plain]
+    return replace(fabric, templates=tuple(templates), host_template=which)
 
 
 def compile_fabric(blueprint: Blueprint) -> Fabric:

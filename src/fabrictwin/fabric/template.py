@@ -9,7 +9,7 @@ switches and CPUs pass on.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -168,6 +168,47 @@ def _paths(kinds: I8, links: list[_Link], ports: list[tuple[int, int]], port_lin
         np.array(share, np.float64),
         np.array(hop_start, np.int32),
         np.array(hops, np.int32),
+    )
+
+
+def with_access_control(template: HostTemplate) -> HostTemplate:
+    """The template with access control services (ACS) on its PCIe switches.
+
+    They redirect what peers below them send each other up to the root complex, which sends it down again (PCI
+    Express 5.0, 6.12.1, P2P Request Redirect and Completion Redirect). NVLink and ways through a CPU stay.
+    """
+    n, paths = len(template.node_kind), template.paths
+    cpus = np.flatnonzero(template.node_kind == NodeKind.CPU).tolist()
+    pair_start, share, hop_start, hops = [0], [], [0], []
+
+    def ways(a: int, b: int) -> list[tuple[float, list[int]]]:
+        found = range(int(paths.pair_start[a * n + b]), int(paths.pair_start[a * n + b + 1]))
+        return [(paths.share[i], paths.ports[paths.hop_start[i] : paths.hop_start[i + 1]].tolist()) for i in found]
+
+    def turns_below(ports: list[int]) -> bool:
+        passed = template.node_kind[template.port_node[ports[1:]]]
+        return NodeKind.PCIE_SWITCH in passed and NodeKind.CPU not in passed
+
+    for a in range(n):
+        for b in range(n):
+            for part, ports in ways(a, b):
+                if NodeKind.CPU not in template.node_kind[[a, b]] and turns_below(ports):
+                    over = [(ways(a, cpu), ways(cpu, b)) for cpu in cpus]
+                    ports = min(
+                        (up[0][1] + down[0][1] for up, down in over if up and down), key=len, default=ports
+                    )
+                share.append(part)
+                hops.extend(ports)
+                hop_start.append(len(hops))
+            pair_start.append(len(share))
+    return replace(
+        template,
+        paths=Paths(
+            np.array(pair_start, np.int32),
+            np.array(share, np.float64),
+            np.array(hop_start, np.int32),
+            np.array(hops, np.int32),
+        ),
     )
 
 

@@ -1,7 +1,8 @@
 """How two ranks of a communicator reach each other: the first transport that can, in NCCL's order.
 
 - **P2P**: over NVLink, or over PCIe where the GPUs are near enough (`NCCL_P2P_LEVEL`, `NCCL_P2P_DISABLE`): by
-  default up to PXB, on AMD with two GPUs up to SYS. Access control on PCIe switches (ACS) takes PCIe out of it.
+  default up to PXB, on AMD with two GPUs up to SYS. Access control on PCIe switches (ACS) leads it, and
+  GPUDirect RDMA, over the root complex: the fabric's ways are longer, NCCL does not look.
 - **SHM**: through host memory next to the sender, written there and read from there.
 - **NET/IB**: through adapters. With GPUDirect RDMA they reach GPU memory, if adapter and GPU are near enough
   (`NCCL_NET_GDR_LEVEL`: PXB, P2C from 2.27); without, bytes are staged in host memory on either side.
@@ -222,7 +223,8 @@ class Transports:
         if settings.pxn_disable or not settings.p2p_pxn_level:
             return otherwise
         hosts = fabric.node_host[self.communicator.rank_node[[source, target]]]
-        if fabric.host_template[hosts[0]] != fabric.host_template[hosts[1]]:
+        here, there = (fabric.templates[t] for t in fabric.host_template[hosts])
+        if (here.type, here.nic_types) != (there.type, there.nic_types):
             return otherwise
         first = np.searchsorted(fabric.nic_node, fabric.host_node_start[hosts])
         rail = int(nic_in - first[1] + first[0])

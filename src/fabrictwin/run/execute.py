@@ -163,7 +163,7 @@ def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
         seed=routing.seed,
         dead=dead,
     )
-    twin.host_causes = host_causes(blueprint, spec)
+    twin.afflict(host_causes(blueprint, spec))
     twin.options = routing_options(spec, twin.fabric)
     twin.spread = spec.run.packet is not None and spec.run.packet.balance in ("adaptive", "spray")
     for fault in cables:

@@ -19,9 +19,9 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
 from fabrictwin.cluster.disturbances import CableChange
-from fabrictwin.cluster.faults import HostCause
+from fabrictwin.cluster.faults import ACCESS_CONTROL, HostCause
 from fabrictwin.errors import ConfigError, InvariantError, did_you_mean
-from fabrictwin.fabric.compile import compile_fabric
+from fabrictwin.fabric.compile import compile_fabric, with_access_control_on
 from fabrictwin.fabric.fabric import Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.routing.options import Options
@@ -68,13 +68,20 @@ class Twin:
         self._dead = tuple(sorted(dead))
         self.engine, self.hash_name, self.seed = engine, hash_name, seed
         self.fabric: Fabric = compile_fabric(self.blueprint)
-        self.host_causes: dict[int, tuple[HostCause, ...]] = {}  # what is wrong with hosts, by host
+        self.host_causes: dict[int, tuple[HostCause, ...]] = {}  # see `afflict`
         self.spread = False  # switches spread packets over equal-cost ports, as the flow engine sees it
         self.link_rate_bps: dict[int, int] = {}  # ports that do not run at the rate they were built for
         self.management: ManagedFabric | None = None  # the subnets' managers, where the twin has any
         self._session: Session | None = None
         self._tables: np.ndarray | None = None
         self._clock_ps = 0
+
+    def afflict(self, causes: dict[int, tuple[HostCause, ...]]) -> None:
+        """Say what is wrong with hosts, by host; before tables are asked for."""
+        self.host_causes = causes
+        redirected = [h for h, each in causes.items() if any(cause.kind == ACCESS_CONTROL for cause in each)]
+        if redirected:
+            self.fabric = with_access_control_on(self.fabric, redirected)
 
     @cached_property
     def routes(self) -> Routes:
@@ -288,7 +295,7 @@ class Twin:
             )
             twin = cls(blueprint, engine=state["engine"], hash_name=state["hash"], seed=state["seed"])
             causes = state["host_causes"].items()
-            twin.host_causes = {int(host): tuple(HostCause(**cause) for cause in each) for host, each in causes}
+            twin.afflict({int(host): tuple(HostCause(**cause) for cause in each) for host, each in causes})
             options = state["options"]
             weights = {(guid, port): weight for guid, port, weight in options["weights"]}
             twin.options = Options(tuple(options["roots"]), weights, options["lmc"], options["lanes"])
