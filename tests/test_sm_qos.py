@@ -78,7 +78,7 @@ def test_no_value_raises_anything_else(key, text):
 
 def managed(settings: Settings):
     """Three hosts at a switch, brought up by a manager."""
-    twin = boxes(3, "infiniband")
+    twin = boxes.__wrapped__(3, "infiniband")  # its own: it is changed
     twin.manage(settings=settings)
     return twin
 
