@@ -218,9 +218,13 @@ def test_a_curve_over_a_key_of_the_spec(tmp_path):
     assert [i for _, i in refused.refused] == [1]
     grown = with_value(spec(tmp_path), "cluster.hosts.count", "8")
     assert grown.to_dict()["cluster"]["hosts"][0]["count"] == 8
+    both = with_value(spec(tmp_path), "cluster.hosts.type+cluster.hosts.count", "dgx-h200:2").to_dict()
+    assert [both["cluster"]["hosts"][0][key] for key in ("type", "count")] == ["dgx-h200", 2]
 
 
-@pytest.mark.parametrize("given", ["x", "=1", "a.b=", "nowhere.at.all=1"])
+@pytest.mark.parametrize(
+    "given", ["x", "=1", "a.b=", "nowhere.at.all=1", "cluster.hosts.type+cluster.hosts.count=dgx-h200"]
+)
 def test_a_curve_that_cannot_be_is_one_clear_line(tmp_path, given):
     with pytest.raises(ConfigError):
         vary(spec(tmp_path), given, ["infiniband-ndr"], {}, lambda _: None)

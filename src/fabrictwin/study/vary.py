@@ -49,9 +49,21 @@ def parse(given: str) -> tuple[str, tuple[str, ...]]:
 def with_value(spec: Spec, key: str, value: str) -> Spec:
     """The spec with another value at a key such as `cluster.network.topology.oversubscription`.
 
-    Raises ConfigError.
+    Keys that change together are joined by `+`, their values by `:`. Raises ConfigError.
     """
     data = spec.to_dict()
+    keys = key.split("+")
+    values = value.split(":", len(keys) - 1)
+    if len(values) != len(keys):
+        raise ConfigError(f"got {value!r}, expected {len(keys)} values, such as a:b", key="--vary")
+    for one, its in zip(keys, values, strict=True):
+        _set(data, one.strip(), its.strip())
+    data["run"].pop("compare", None)
+    return read_spec(data, Origin(spec.folder, spec.path))
+
+
+def _set(data: Any, key: str, value: str) -> None:
+    """Raises ConfigError."""
     parsed, _ = read_yaml(value, "--vary")
     path = undotted(key)
     current: Any = data
@@ -71,8 +83,6 @@ def with_value(spec: Spec, key: str, value: str) -> Spec:
     if not isinstance(current, dict):
         raise ConfigError(f"got {key!r}, expected a key of the spec", key="--vary")
     current[last] = parsed
-    data["run"].pop("compare", None)
-    return read_spec(data, Origin(spec.folder, spec.path))
 
 
 def vary(
