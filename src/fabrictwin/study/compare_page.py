@@ -92,7 +92,7 @@ def _table(found: Comparison) -> str:
     sizes = sorted(found.fabrics[0].busbw_gbps)
     heads = [
         "fabric", "p50", "p95", "p99", "MFU", "tokens/s", "exposed",
-        *(f"busbw {format_size(size)}" for size in sizes), "empty message", "busiest link", "network price",
+        *(f"busbw {format_size(size)}" for size in sizes), "empty message, wires", "busiest link", "network price",
         f"{currency}/M tokens", "J/token",
     ]  # fmt: skip
 

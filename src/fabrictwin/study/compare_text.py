@@ -41,7 +41,7 @@ def _rows(found: Comparison) -> list[tuple[str, list[str]]]:
     ]
     for size in sorted(next(iter(fabrics)).busbw_gbps):
         rows.append(each(f"busbw {format_size(size)}", lambda f, size=size: f"{f.busbw_gbps[size]:.4g} GB/s"))
-    rows.append(each("empty message", lambda f: _time(f.latency_ps)))
+    rows.append(each("empty message, wires", lambda f: _time(f.latency_ps)))
     near = any(f.factors is not None and f.factors.of("neighbours") for f in fabrics)
     for phase in (*PHASES, *(("neighbours",) if near else ())):
         rows.append(
