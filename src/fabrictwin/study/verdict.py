@@ -105,8 +105,8 @@ def _because(best: OnFabric, others: list[OnFabric]) -> tuple[str, ...]:
             if mine_n != theirs_n:
                 reasons.append((1e-3, f"{what} in the cuts: {mine_n:,} against {theirs_n:,}"))
     if best.latency_ps != other.latency_ps:
-        near, far = _time(best.latency_ps), _time(other.latency_ps)
-        reasons.append((1e-4, f"on adapters and wires an empty message takes {near} against {far}"))
+        least, more = _time(best.latency_ps), _time(other.latency_ps)
+        reasons.append((1e-4, f"on adapters and wires an empty message takes {least} against {more}"))
     reasons.sort(key=lambda reason: -reason[0])
     return tuple(text for _, text in reasons[:3])
 
