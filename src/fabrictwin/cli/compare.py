@@ -26,7 +26,9 @@ def compare(
         None, metavar="FILE", help="Presets of your own, or changes to the catalog's."
     ),
     vary: list[str] = typer.Option(
-        [], metavar="KEY=V,V,...", help="Curves over a key of the spec. Repeat for more."
+        [],
+        metavar="KEY=V,V,...",
+        help="Curves over a key of the spec; KEY+KEY=V:V,V:V changes two together. Repeat for more.",
     ),
     seeds: str = typer.Option(
         "1,2", metavar="N,N,...", help="Of the cuts that are played packet by packet; '' skips."

@@ -8,6 +8,7 @@ post; in bandwidth tests it does so while the adapter works, and is not counted.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,7 +128,7 @@ def _flow_options(options: PerftestOptions, mtu: int, fabric: Fabric) -> FlowOpt
     )
 
 
-class _Loop:
+class _Loop(ABC):
     """What all loops share: posting, and answering for the other host."""
 
     def __init__(
@@ -151,9 +152,9 @@ class _Loop:
                 for flow in (pair.there, pair.back):
                     session.receives(flow, flow)
 
+    @abstractmethod
     def row(self) -> Bandwidth | Latency:
         """Play it."""
-        raise NotImplementedError
 
     def post(self, flow: int) -> int:
         return self.session.send(

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fabrictwin import catalog
 from fabrictwin.cluster.build import build
@@ -29,8 +29,7 @@ from fabrictwin.nccl.tuner import Call, tuner
 from fabrictwin.twin import Twin
 from fabrictwin.twin.twin import Fidelity
 from fabrictwin.units import PS_PER_US
-from fabrictwin.validation.data import Section, read_table
-from fabrictwin.yamlfile import config_error, line_of, read_yaml_file
+from fabrictwin.validation.data import Section, read_table, read_texts
 
 TABLE, TEXTS = "collectives.csv", "collectives.yaml"
 KIB, MIB = 1024, 1024 * 1024
@@ -120,14 +119,7 @@ class Outcome:
 
 def read_published(folder: Path) -> Published:
     """The rows and their texts. Raises ConfigError with file and line."""
-    path = folder / TEXTS
-    data, lines = read_yaml_file(path)
-    try:
-        texts = Texts.model_validate(data)
-    except ValidationError as error:
-        found = config_error(error, Texts, data=data)
-        line = line_of(lines, tuple((found.key or "").split(".")))
-        raise ConfigError(found.message, file=path, line=line, key=found.key) from None
+    texts = read_texts(folder / TEXTS, Texts)
     points = []
     for line, point in read_table(folder / TABLE, Point):
         if point.series not in texts.series:

@@ -141,15 +141,19 @@ def find_data(given: Path | None = None, table: str = TABLE) -> Path:
 
 def read_data(folder: Path) -> Measurements:
     """The rows and their texts. Raises ConfigError with file and line."""
-    path = folder / TEXTS
+    texts = read_texts(folder / TEXTS, Texts)
+    return Measurements(folder, tuple(_rows(folder / TABLE, texts)), texts)
+
+
+def read_texts(path: Path, kind: type[S]) -> S:
+    """What a YAML file says about rows, as a model. Raises ConfigError with file and line."""
     data, lines = read_yaml_file(path)
     try:
-        texts = Texts.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
-        found = config_error(error, Texts, data=data)
+        found = config_error(error, kind, data=data)
         line = line_of(lines, tuple((found.key or "").split(".")))
         raise ConfigError(found.message, file=path, line=line, key=found.key) from None
-    return Measurements(folder, tuple(_rows(folder / TABLE, texts)), texts)
 
 
 def read_table(path: Path, kind: type[S]) -> list[tuple[int, S]]:
