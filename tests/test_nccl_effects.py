@@ -11,8 +11,10 @@ from clusters import blueprint
 
 import fabrictwin.nccl
 from fabrictwin import catalog
+from fabrictwin.errors import SimulatedError
 from fabrictwin.nccl.communicator import Communicator, initialise
 from fabrictwin.nccl.graph import Algorithm
+from fabrictwin.nccl.interfaces import chosen, interfaces
 from fabrictwin.nccl.lower import Lowering
 from fabrictwin.nccl.measure import measure
 from fabrictwin.nccl.queue_pairs import packet_options
@@ -21,6 +23,7 @@ from fabrictwin.nccl.tasks import COLLECTIVE, Task
 from fabrictwin.nccl.transport import Route, Transport, Transports
 from fabrictwin.nccl.tuner import Call, Choice, tuner
 from fabrictwin.twin import Twin
+from fabrictwin.validation.collectives import _twin
 
 A, T = Algorithm, Transport
 MIB = 1 << 20
@@ -196,6 +199,51 @@ def test_queue_pairs() -> None:
     assert paths(comm(NCCL_ALGO="Ring", NCCL_IB_QPS_PER_CONNECTION="4")) == 4
 
 
+def test_split_data_on_queue_pairs() -> None:
+    """A message at a time takes one path unless it is split; and a split one is a message to each queue pair."""
+
+    def of_one_send(**variables: str) -> int:
+        found = Lowering(comm(NCCL_IB_QPS_PER_CONNECTION="4", **variables))(
+            Task("send_recv", 16 * 1024)
+        ).connections
+        assert found is not None
+        return int(found.paths.max())
+
+    assert of_one_send() == 1
+    assert of_one_send(NCCL_IB_SPLIT_DATA_ON_QPS="1") == 4
+    assert paths(comm(NCCL_ALGO="Ring", NCCL_IB_QPS_PER_CONNECTION="4", NCCL_IB_SPLIT_DATA_ON_QPS="1")) == 4
+    turns = {
+        "NCCL_ALGO": "Ring",
+        "NCCL_PROTO": "Simple",
+        "NCCL_IB_QPS_PER_CONNECTION": "8",
+        "NCCL_BUFFSIZE": "4096",
+    }
+    assert time(comm(**turns)) < time(comm(**turns, NCCL_IB_SPLIT_DATA_ON_QPS="1"))
+
+
+def test_mnnvl_enable() -> None:
+    """A rack of 18 machines: one NVLink domain, or 18 hosts."""
+    rack = _twin("gb200-nvl72", 1, "infiniband", "q3400")
+    assert initialise(rack, 72).nodes == 1
+    assert initialise(rack, 72, settings=read_settings({"NCCL_MNNVL_ENABLE": "0"})).nodes == 18
+
+
+def test_net_disable_intra() -> None:
+    alone = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
+    assert ways(comm(8, **alone)) == {T.NET_IB}
+    with pytest.raises(SimulatedError, match="No transport found for rank"):
+        ways(comm(8, **alone, NCCL_NET_DISABLE_INTRA="1"))
+    assert ways(comm(8, NCCL_P2P_DISABLE="1", NCCL_NET_DISABLE_INTRA="1")) == {T.SHM}
+
+
+def test_socket_family() -> None:
+    def first(**variables: str) -> str:
+        return str(chosen(read_settings(variables), interfaces(twin().fabric, 0))[0])
+
+    assert first(NCCL_SOCKET_FAMILY="AF_INET") == first() == "ib0:10.1.0.1<0>"
+    assert first(NCCL_SOCKET_FAMILY="AF_INET6") == "ib0:fe80::a01:001%ib0<0>"
+
+
 def test_adaptive_routing_time_out_and_retries_set_up_queue_pairs() -> None:
     def options(technology: str, **variables: str) -> tuple[str, int, int]:
         found = packet_options(None, technology, read_settings(variables))
@@ -257,8 +305,8 @@ def test_service_level_and_traffic_class(technology: str, variables: dict[str, s
 
 
 def test_what_is_not_felt_is_named() -> None:
-    notes = read_settings({"NCCL_SOCKET_FAMILY": "AF_INET6"}).notes
-    assert any("hosts have IPv4" in note.text for note in notes)
+    notes = read_settings({"NCCL_IB_MERGE_NICS": "0"}).notes
+    assert any("an adapter of its own" in note.text for note in notes)
 
 
 # --- nothing is ignored in silence, and the page says it all -------------------------------------------------

@@ -259,32 +259,55 @@ def test_an_interface_filter_that_excludes_all_ends_it() -> None:
         assert scene.communicator.failure.result == "ncclInternalError"
 
 
+LINK_LOCAL = "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1"
+
+
 @pytest.mark.parametrize(
-    ("variables", "causes", "comes_up"),
+    ("variables", "causes", "ending"),
     [
-        ({}, None, True),
-        ({"NCCL_IB_GID_INDEX": "3"}, None, True),
-        ({"NCCL_IB_GID_INDEX": "2"}, None, False),  # RoCE v1
-        ({"NCCL_IB_GID_INDEX": "1"}, None, False),  # link-local
-        ({"NCCL_IB_GID_INDEX": "9"}, None, False),
-        ({}, everywhere("wrong-gid"), False),
-        ({}, everywhere("wrong-gid", gid="roce-v1"), False),
+        ({}, None, ""),
+        ({"NCCL_IB_GID_INDEX": "3"}, None, ""),
+        ({"NCCL_IB_GID_INDEX": "1"}, None, LINK_LOCAL),
+        ({"NCCL_IB_GID_INDEX": "9"}, None, "failed with 61 No data available"),
+        ({}, everywhere("wrong-gid"), LINK_LOCAL),
     ],
 )
-def test_gids_that_no_router_passes_on(variables: dict, causes: dict | None, comes_up: bool) -> None:
+def test_gids_that_no_router_passes_on(variables: dict, causes: dict | None, ending: str) -> None:
+    comes_up = not ending
     log = read(scene_of(on=twin(2, "ethernet"), causes=causes, **variables, **EVERYTHING))
     assert bool(log.complete) == comes_up
     assert bool(log.warnings) != comes_up
     if not comes_up:
-        assert "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1" in log.warnings[0]
+        assert ending in log.warnings[0]
     # InfiniBand has nothing of it
     assert read(scene_of(**variables, **EVERYTHING)).complete
 
 
+@pytest.mark.parametrize(
+    ("variables", "causes", "release", "line"),
+    [
+        ({"NCCL_IB_GID_INDEX": "0"}, None, "2.28.9", "status=IBV_WC_RETRY_EXC_ERR(12)"),
+        ({"NCCL_IB_GID_INDEX": "2"}, None, "2.24.3", "with status=12 opcode=1"),
+        ({}, everywhere("wrong-gid", gid="roce-v1"), "2.18.3", "with error 12, opcode 1"),
+        ({}, None, "2.20.5", "with status=12 opcode=1"),  # which took GID 0 unasked
+    ],
+)
+def test_roce_v1_connects_and_its_first_message_fails(
+    variables: dict, causes: dict | None, release: str, line: str
+) -> None:
+    scene = scene_of(on=twin(2, "ethernet"), causes=causes, release=release, **variables, **EVERYTHING)
+    assert read(scene).complete
+    failed = scene.communicator.failure
+    assert failed is not None
+    assert failed.connected
+    assert failed.result == "ncclRemoteError"
+    assert line in failed.warning
+
+
 def test_before_2_21_roce_needs_its_index() -> None:
-    assert not read(scene_of(on=twin(2, "ethernet"), release="2.20.5", **EVERYTHING)).complete
     told = {"NCCL_IB_GID_INDEX": "3"}
-    assert read(scene_of(on=twin(2, "ethernet"), release="2.20.5", **told, **EVERYTHING)).complete
+    scene = scene_of(on=twin(2, "ethernet"), release="2.20.5", **told, **EVERYTHING)
+    assert scene.communicator.failure is None
 
 
 def test_interfaces_are_taken_as_nccl_takes_them() -> None:

@@ -17,7 +17,9 @@ from fabrictwin.nccl.measure import measure, traffic
 from fabrictwin.nccl.queue_pairs import packet_options
 from fabrictwin.nccl.settings import read_settings
 from fabrictwin.nccl.tasks import Kind, Task
+from fabrictwin.program import collectives
 from fabrictwin.program.builder import ProgramBuilder
+from fabrictwin.simulate.packet import PacketSession
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.play import play
 from fabrictwin.twin import Twin
@@ -159,3 +161,45 @@ def test_what_switches_reduce_is_refused_in_one_line() -> None:
     comm = communicator(hosts=2)
     with pytest.raises(ConfigError, match="NCCL_ALGO=Ring,Tree"):
         measure(comm, [(Task("all_reduce", MIB), Choice(A.NVLS_TREE, P.SIMPLE, 8))], fidelity="packet")
+
+
+def test_communicators_have_queue_pairs_of_their_own() -> None:
+    """Collectives of the same ranks share theirs; those of other ranks do not, though they join the same GPUs."""
+    twin = twin_of("dgx-h100", 2)
+    fabric = twin.fabric
+
+    def queue_pairs(*groups: list[int]) -> int:
+        """Between GPU 0 of either host, over communicators of these ranks."""
+        session = twin.session("packet", PacketOptions())
+        assert isinstance(session, PacketSession)
+        builder = ProgramBuilder("two", 16)
+        actor = builder.actor("ranks", np.arange(16))
+        for ranks in groups:
+            ring = collectives.all_reduce(np.array(ranks), MIB, element_bytes=4)
+            builder.communicate(builder.communication(ring, [actor]), builder.label("all-reduce", "other"))
+        play(builder.build(), fabric.gpu_node[:16].astype(np.int32), session)
+        pairs = session.network.machine.state.qp[: session.network.machine.queue_pairs]
+        return int(((pairs.src == 0) & (pairs.dst == 8)).sum())
+
+    assert queue_pairs([0, 8]) == queue_pairs([0, 8], [0, 8]) == 1
+    assert queue_pairs([0, 8], [0, 8, 1, 9]) == 2
+
+
+@pytest.mark.second
+def test_queue_pairs_in_turns_and_all_at_once() -> None:
+    """Without splitting a message takes one path of ECMP's, the next one the next; together they are as spread."""
+    twin = boxes(16, "ethernet")
+    fabric = twin.fabric
+    ranks = fabric.gpu_node[fabric.gpu_local[fabric.node_gpu[fabric.gpu_node]] == 0].astype(np.int32)
+    size = 4 * MIB
+
+    def over(**variables: str) -> tuple[int, int]:
+        settings = read_settings({"NCCL_IB_QPS_PER_CONNECTION": "4", **variables})
+        comm = initialise(twin, ranks, settings=settings, version="2.27")
+        choice = Choice(A.RING, P.SIMPLE, 1)
+        taken, counters = traffic(comm, Task("all_reduce", size), choice, fidelity="packet")
+        return taken, int(counters.tx_bytes[crossing(comm)].max())
+
+    turns, split = over(), over(NCCL_IB_SPLIT_DATA_ON_QPS="1")
+    assert turns[0] != split[0]
+    assert turns[1] == pytest.approx(split[1], rel=0.2)

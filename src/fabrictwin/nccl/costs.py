@@ -121,10 +121,10 @@ class Calibration:
 
 
 def machine_of(communicator: Communicator) -> str:
-    """The generation of its GPUs, `rack` for Blackwell whose NVLink domain is larger than a host of eight."""
+    """The generation of its GPUs."""
     capability = communicator.compute_capability
     if capability >= 100:
-        return "rack" if communicator.ranks_per_node > 8 else "blackwell"
+        return "blackwell"
     return "hopper" if capability >= 90 else "ampere"
 
 

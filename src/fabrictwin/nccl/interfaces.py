@@ -3,12 +3,13 @@
 A host of the twin has `eth0`, its management network, and one interface for every adapter with a cable: `ib0` and
 on for InfiniBand (IP over InfiniBand), `eth1` and on for Ethernet, in the adapters' order. These names and their
 addresses (10.0.0.0/16 for management, 10.1.0.0/16 and on by adapter) are the twin's own; of NCCL is how it picks:
-NCCL_SOCKET_IFNAME or nothing; else `ib*`, else all but docker, lo and virbr (`ncclFindInterfaces`).
+NCCL_SOCKET_IFNAME or nothing; else `ib*`, else all but docker, lo and virbr (`ncclFindInterfaces`). With
+NCCL_SOCKET_FAMILY=AF_INET6 it takes their IPv6 addresses: every interface has a link-local one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +25,12 @@ class Interface:
     name: str
     address: str
     adapter: int = NONE  # index into fabric.nic_node
+
+    @property
+    def link_local(self) -> str:
+        """Its IPv6 address, made of the other's bytes, with its scope."""
+        a, b, c, d = (int(part) for part in self.address.split("."))
+        return f"fe80::{a:x}{b:02x}:{c:x}{d:02x}%{self.name}"
 
     def __str__(self) -> str:
         return f"{self.name}:{self.address}<0>"
@@ -44,6 +51,8 @@ def interfaces(fabric: Fabric, host: int) -> tuple[Interface, ...]:
 def chosen(settings: Settings, there: tuple[Interface, ...], *, most: int = MOST) -> tuple[Interface, ...]:
     """What NCCL takes of them; nothing where NCCL_SOCKET_IFNAME excludes all."""
     wanted = settings.socket_ifname
+    if settings.socket_family == "AF_INET6":
+        there = tuple(replace(each, address=each.link_local) for each in there)
     if wanted is not None:
         return tuple(each for each in there if wanted.allows(each.name))[:most]
     over_ib = tuple(each for each in there if each.name.startswith("ib"))

@@ -29,7 +29,12 @@ from fabrictwin.nccl.version import version
 CUDA = "12.4"  # what the version line says NCCL was built with
 DRIVER = 12040
 # the source file that a warning names, by how it begins
-PLACES = (("Bootstrap", "bootstrap.cc"), ("Call to ibv", "misc/ibvwrap.cc"), ("Network", "init.cc"))
+PLACES = (
+    ("Bootstrap", "bootstrap.cc"),
+    ("Call to ibv", "misc/ibvwrap.cc"),
+    ("NET/IB", "transport/net_ib.cc"),
+    ("Network", "init.cc"),
+)
 INIT_GRAPHS = (
     Algorithm.RING,
     Algorithm.TREE,
@@ -122,13 +127,22 @@ def initialisation(scene: Scene) -> Iterator[Line]:
     for rank in ranks:
         yield from _own_channels(scene, rank)
     yield from _rings_whole(scene)
-    if failed is not None:
-        yield from (_warning(failed, rank) for rank in ranks if failed.host == scene.host(rank))
+    if failed is not None and not failed.connected:
+        yield from warnings(scene)
         return
     for rank in ranks:
         yield from _tuning(scene, rank)
         yield Line(rank, _counts(scene), ("INIT",))
         yield Line(rank, f"{scene.name(rank)} - Init COMPLETE", ("INIT",))
+
+
+def warnings(scene: Scene) -> Iterator[Line]:
+    """What the ranks write on whose host it fails."""
+    failed = scene.communicator.failure
+    if failed is not None:
+        ranks = [rank for rank in range(scene.communicator.ranks) if failed.host == scene.host(rank)]
+        # of connections the first that fails; memory is registered by all
+        yield from (_warning(failed, rank) for rank in (ranks if "ibv_reg_mr" in failed.warning else ranks[:1]))
 
 
 def _warning(failed: Failure, rank: int) -> Line:

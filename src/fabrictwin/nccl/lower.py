@@ -32,6 +32,7 @@ from fabrictwin.nccl.transport import Transports
 from fabrictwin.program import patterns
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Channels, Communication, Pattern, Program
+from fabrictwin.simulate.binding import message_bytes
 
 GB = 1e9
 PS_PER_S = 10**12
@@ -132,6 +133,7 @@ class Lowering:
                 graph=graph,
                 graph_channel=made.graph_channel,
                 channel_rate=rate * wire / data if algorithm not in IN_SWITCH else np.inf,
+                messages=message_bytes(channels),
             ),
         )
 
@@ -268,6 +270,7 @@ class Lowering:
                 Algorithm.RING,
                 protocol,
                 channel_rate=rate * wire / data,
+                messages=message_bytes(channels),
                 hop_us={"nvlink": costs.inside.send_hop, "pcie": costs.inside.pcie_hop[protocol], "net": net},
             ),
         )

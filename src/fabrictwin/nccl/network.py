@@ -20,12 +20,11 @@ from fabrictwin import catalog
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.errors import SimulatedError
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind, NodeKind
+from fabrictwin.nccl.gids import end_of, gid_of
 from fabrictwin.nccl.interfaces import chosen, interfaces
 from fabrictwin.nccl.settings import Settings
 
 IB, SOCKET = "IB", "Socket"
-# an adapter's GIDs: 0 and 1 link-local, 2 and 3 of its IPv4 address; even ones RoCE v1, odd ones RoCE v2
-LINK_LOCAL_GIDS, ROUTED_GID = 2, 3
 _BUFFER_BYTES = 4 << 20  # of a channel, the first that is registered
 
 
@@ -46,6 +45,7 @@ class Failure:
     warning: str  # the line after NCCL WARN
     result: str  # what ncclCommInitRank returns
     why: str  # for people
+    connected: bool = False  # it came up, and its first message between hosts fails
 
     def error(self, name: str) -> SimulatedError:
         return SimulatedError(self.result, name, f"{self.warning} ({self.why})")
@@ -118,9 +118,7 @@ def failure(
             return Failure(host, warning, "ncclSystemError", why)
     for host, network in networks.items():
         if network.name == IB:
-            unreached = _unreached(
-                fabric, host, network, causes.get(host, ()), int(getattr(settings, "ib_gid_index", -1))
-            )
+            unreached = _unreached(fabric, host, network, causes.get(host, ()), settings)
             if unreached is not None:
                 return unreached
     for host, network in networks.items():
@@ -132,28 +130,14 @@ def failure(
 
 
 def _unreached(
-    fabric: Fabric, host: int, network: HostNetwork, causes: tuple[HostCause, ...], index: int
+    fabric: Fabric, host: int, network: HostNetwork, causes: tuple[HostCause, ...], settings: Settings
 ) -> Failure | None:
-    """RoCE with a GID that no router carries on: of version 1, or link-local. One switch is one subnet."""
+    """RoCE with a GID that no router carries on. One switch is one subnet."""
     nic = np.flatnonzero(fabric.node_host[fabric.nic_node] == host)[network.adapters[0]]
     port = fabric.nic_port[nic]
     spraying = "efa" in fabric.type_names[fabric.node_type[fabric.nic_node[nic]]]
     if fabric.port_kind[port] != LinkKind.ETHERNET or len(fabric.switch_names) <= 1 or spraying:
         return None
-    wrong = has(causes, "wrong-gid")
-    index = ROUTED_GID if index < 0 else index
-    local, first_version = index < LINK_LOCAL_GIDS, index % 2 == 0
-    if wrong is not None:
-        local, first_version = wrong.gid != "roce-v1", wrong.gid == "roce-v1"
-    if not local and not first_version and index <= ROUTED_GID:
-        return None
-    gid = "fe80::" if local else "::ffff:10.0.0.0"
     name = fabric.node_name(int(fabric.nic_node[nic])).rpartition("/")[2]
-    warning = (
-        f"Call to ibv_modify_qp failed with 110 Connection timed out, on dev {name}:1, curr state INIT, "
-        f"next state RTR, local GID index {index}, local GID {gid}, remote GID {gid}"
-    )
-    kind = "there is none" if index > ROUTED_GID else "link-local" if local else "of RoCE version 1"
-    return Failure(
-        host, warning, "ncclSystemError", f"GID {index} is {kind}: no router passes it on; {ROUTED_GID} is RoCE v2"
-    )
+    end = end_of(gid_of(settings, has(causes, "wrong-gid")), settings, name)
+    return None if end is None else Failure(host, end.warning, end.result, end.why, end.connected)

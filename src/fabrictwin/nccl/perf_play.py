@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from fabrictwin.nccl import perf_text
 from fabrictwin.nccl.log import Log, Processes
 from fabrictwin.nccl.log_connect import Connections, operation
-from fabrictwin.nccl.log_init import Scene, initialisation
+from fabrictwin.nccl.log_init import Scene, initialisation, warnings
+from fabrictwin.nccl.network import Failure
 from fabrictwin.nccl.perf import Plan, Row, Run
 from fabrictwin.nccl.perf_check import MOST_RANKS, Checker
 from fabrictwin.nccl.show import dump_topology
@@ -40,11 +41,10 @@ def play(
         if log.level:
             stage("initialising")
             log.write(initialisation(scene))
-            if connections.at_once and failed is None:
+            if connections.at_once and (failed is None or failed.connected):
                 log.write(connections.everything())
         if failed is not None:
-            fabric = run.communicator.twin.fabric
-            raise failed.error(fabric.host_names[failed.host])
+            _fail(failed, run, out, log, scene, connections)
         dump_topology(run.communicator)
         stage("simulating")
         times = run.time(fidelity, transports=transports)
@@ -63,6 +63,18 @@ def play(
         log.close()
     out.write(perf_text.closing(run, rows, notes=_notes(run, checker)))
     return rows
+
+
+def _fail(failed: Failure, run: Run, out: TextIO, log: Log, scene: Scene, connections: Connections) -> NoReturn:
+    """As nccl-tests ends: where queue pairs came up, once the first operation sends."""
+    if failed.connected:
+        out.write(perf_text.head())
+        if log.prints("INFO"):
+            _narrate(log, scene, connections, run.plans[0])
+        log.write(warnings(scene))
+    name = run.communicator.twin.fabric.host_names[failed.host]
+    out.write(perf_text.failure(name, failed.result, failed.warning))
+    raise failed.error(name)
 
 
 def _narrate(log: Log, scene: Scene, connections: Connections, plan: Plan) -> None:

@@ -118,6 +118,19 @@ def line(row: Row) -> str:
     return text + half + half + "\n"
 
 
+ERRORS = {  # ncclGetErrorString
+    "ncclSystemError": "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+    "ncclInternalError": "internal error - please report this issue to the NCCL developers",
+    "ncclInvalidUsage": "invalid usage (run with NCCL_DEBUG=WARN for details)",
+    "ncclRemoteError": "remote process exited or there was a network error",
+}
+
+
+def failure(host: str, result: str, last: str) -> str:
+    """The line that a failing NCCL call leaves behind; `last` is NCCL's last error."""
+    return f"{host}: Test NCCL failure common.cu '{ERRORS[result]} / {last}'\n"
+
+
 def closing(run: Run, rows: Sequence[Row], *, notes: Sequence[str]) -> str:
     """Everything under the table."""
     average = average_bus_gbps(rows)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from fabrictwin.cluster.packet import Packet
 from fabrictwin.errors import ConfigError
+from fabrictwin.nccl.gids import gid_of
 from fabrictwin.nccl.settings import Settings
 from fabrictwin.simulate.packet_options import PacketOptions, options_of
 
@@ -45,8 +46,12 @@ def packet_options(
     adaptive = settings.ib_adaptive_routing
     spreads = technology == "infiniband" if adaptive is None else bool(adaptive)
     level = service_level(settings, technology)
+    control = modelled.control
+    if technology == "ethernet" and control == "dcqcn" and gid_of(settings).first_version:
+        control = "none"  # RoCE v1 has no IP header that switches could mark
     return replace(
         modelled,
+        control=control,
         balance=able if spreads else "routed",
         service_level=modelled.service_level if level is None else level,
         timeout=settings.ib_timeout,

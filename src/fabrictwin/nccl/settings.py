@@ -148,11 +148,7 @@ DEFAULTS_BEFORE: dict[str, tuple[tuple[str, Any], ...]] = {
 
 # what is read and changes nothing here, and why
 NOT_FELT = {
-    "ib_split_data_on_qps": "queue pairs of a connection share its bytes either way",
     "ib_merge_nics": "every port of the catalog's adapters is an adapter of its own",
-    "net_disable_intra": "ranks of one host have shared memory before the network",
-    "mnnvl_enable": "an NVLink domain is used wherever there is one",
-    "socket_family": "hosts have IPv4 addresses",
 }
 
 VARIABLES = tuple(PREFIX + f.name.upper() for f in fields(Settings) if f.name not in ("release", "given", "notes"))

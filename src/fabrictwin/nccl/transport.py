@@ -28,7 +28,7 @@ from functools import cached_property
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.errors import ConfigError
+from fabrictwin.errors import ConfigError, SimulatedError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
 from fabrictwin.nccl.communicator import Communicator
 from fabrictwin.nccl.conditions import Conditions, Network
@@ -91,6 +91,9 @@ class Transports:
             self.paths = max(1, self.threads * self.sockets_per_thread)
         else:
             self.paths = SRD_PATHS if sprays(self.fabric) else max(int(settings.ib_qps_per_connection), 1)
+        # messages of NET/IB are split over queue pairs, or go over one after the other (NCCL_IB_SPLIT_DATA_ON_QPS)
+        whole = not settings.ib_split_data_on_qps and not self.sockets and not sprays(self.fabric)
+        self.in_turns = whole and self.paths > 1
         self._routes: dict[tuple[int, int, int, int], Route] = {}
         self._memory: dict[tuple[int, int], int] = {}
         self._sides: dict[tuple[int, int, int, bool], tuple[bool, bool]] = {}  # by view, device, adapter, sends
@@ -117,6 +120,13 @@ class Transports:
                 return Route(Transport.P2P_NVLINK if near else Transport.P2P_PCIE)
             if not communicator.settings.shm_disable:
                 return Route(Transport.SHM, out=self.memory(source))
+            if communicator.settings.net_disable_intra == 1:
+                raise SimulatedError(
+                    "ncclSystemError",
+                    self.fabric.node_name(int(communicator.rank_node[source])),
+                    f"No transport found for rank {source} -> rank {target} (no direct access, and "
+                    "NCCL_SHM_DISABLE and NCCL_NET_DISABLE_INTRA leave no other)",
+                )
         return self._network(source, target, graph, channel)
 
     def memory(self, rank: int) -> int:
@@ -245,8 +255,13 @@ class Transports:
         graph_channel: I32 | None = None,
         channel_rate: float = np.inf,
         hop_us: dict[str, float] | None = None,
+        messages: I64 | None = None,
     ) -> Connections:
-        """How each edge travels. `graph_channel` [channels] is the channel of the graph that each goes by."""
+        """How each edge travels.
+
+        `graph_channel` [channels] is the channel of the graph that each goes by, `messages` [channels] the bytes
+        of one message.
+        """
         channel = edges.channel if graph_channel is None else graph_channel[edges.channel]
         row, moved = self._alike(edges, channel)
         distinct, which = _distinct(row)
@@ -260,6 +275,13 @@ class Transports:
         threads = self.threads
         per_byte = [self._core_ps(r) if s else (0.0, 0.0, 0.0) for r, s in zip(routes, sockets, strict=True)]
         slowest = [min(channel_rate, self._socket_rate(*work)) if max(work) else channel_rate for work in per_byte]
+        spread = column([self.paths if r.nic_out != NONE else 1 for r in routes], np.int32)
+        in_turns = self.in_turns
+        if in_turns and messages is not None:
+            # no more queue pairs than messages
+            spread = np.minimum(spread, np.maximum(-(-edges.size_bytes // messages[edges.channel]), 1)).astype(
+                np.int32
+            )
         return Connections(
             cost_ps=column(
                 [
@@ -272,7 +294,8 @@ class Transports:
             nic_out=column([r.nic_out for r in routes], np.int32),
             nic_in=column([r.nic_in for r in routes], np.int32),
             into=column([r.into for r in routes], np.int32),
-            paths=column([self.paths if r.nic_out != NONE else 1 for r in routes], np.int32),
+            paths=spread,
+            turns=np.full(len(spread), in_turns),
             limit=column(slowest, np.float64),
             send_ps_per_byte=column([work[0] for work in per_byte], np.float64),
             receive_ps_per_byte=column([work[1] for work in per_byte], np.float64),

@@ -270,7 +270,8 @@ def bind(
     limit = np.full(channels, np.inf)
     far = leaves
     if len(far):
-        periods = -(-size[far] // (message[channel[far]] * how.paths[far])) - 1
+        # each of several has every message, or in turns its share of them
+        periods = -(-size[far] // (message[channel[far]] * np.where(how.turns, how.paths, 1)[far])) - 1
         with np.errstate(divide="ignore"):
             least_ps = periods * fabric.nic_qp_message_ps[found.source_nic[far]]
             queue_pair = np.where(least_ps > 0, flow_bytes[channel[far]] / least_ps, np.inf)

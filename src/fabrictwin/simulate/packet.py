@@ -1,7 +1,8 @@
 """The packet engine behind the session interface: a communication becomes messages on queue pairs.
 
 Every send of a pattern (`program.patterns.sends`) is a message that starts when those before it are in memory; a
-channel has a queue pair of its own between each two ranks, as NCCL's have. Inside a host a message is split over
+channel has queue pairs of its own between each two ranks, and so has each communicator (the ranks that take part
+with each other), as in NCCL. Inside a host a message is split over
 the parallel NVLink paths in proportion to their links. Flags that travel with data (LL, LL128) are bytes on the
 wire. The ways that messages take are `packet_ways`.
 """
@@ -56,6 +57,7 @@ class PacketSession:
         self.options = self.network.options
         self.ways = Ways(self.network)
         self._service_levels = dict(self.options.service_levels)
+        self._communicators: dict[bytes, int] = {}
         self._begin = np.zeros(0, np.int64)  # tasks at the start and the end of each operation
         self._end = np.zeros(0, np.int64)
         self._end_operation: dict[int, int] = {}
@@ -127,7 +129,7 @@ class PacketSession:
         links = 2 * int(fabric.node_tier.max(initial=1)) + 4
         links += 0 if options.gpudirect else 4  # to host memory and from it
         # a message's packets at most, by who sends to whom on which channel: each such has a queue pair
-        largest: dict[tuple[int, int, int], int] = {}
+        largest: dict[tuple[int, int, int, int], int] = {}
         parts = 0  # into how many a message inside a host is split
         hops, messages = 0, 0
         for at in np.flatnonzero(uses).tolist():
@@ -138,6 +140,7 @@ class PacketSession:
             for c, sends in enumerate(expanded[at]):
                 source, target = rank_node[sends.source], rank_node[sends.target]
                 packets = np.maximum(-(-sends.length_bytes // fabric.mtu_bytes), 1)
+                own = self._communicator(communication, c)
                 far = fabric.node_host[source] != fabric.node_host[target]
                 near = np.flatnonzero(~far & (source != target))
                 if not parts and len(near):
@@ -151,7 +154,7 @@ class PacketSession:
                 inside = int((2 * packets[~far]).sum())
                 hops += int(uses[at]) * (inside + int((links * packets[far]).sum()))
                 for key in zip(source.tolist(), target.tolist(), packets.tolist(), strict=True):
-                    pair = (key[0], key[1], c)
+                    pair = (own, key[0], key[1], c)
                     largest[pair] = max(largest.get(pair, 0), key[2])
         reach = 2 * options.window_packets if options.selective else 0
         pairs = len(largest) * max(parts, 1)
@@ -171,6 +174,12 @@ class PacketSession:
         level = communication.service_level
         return self._service_levels.get(communication.name) if level is None else level
 
+    def _communicator(self, communication: Communication, channel: int) -> int:
+        """The number of the ranks that a channel joins: collectives of the same ranks share their queue pairs."""
+        start = communication.channels.rank_start
+        members = np.unique(communication.channels.ranks[start[channel] : start[channel + 1]])
+        return self._communicators.setdefault(members.tobytes(), len(self._communicators))
+
     def _keys(
         self, communication: Communication, channels: list[patterns.Sends], rank_node: I32, guided: Guided
     ) -> Iterator[Key]:
@@ -181,7 +190,7 @@ class PacketSession:
             once = np.sort(np.unique(ends, axis=0, return_index=True)[1])
             for a, b in ends[once].tolist():
                 guide = guided[c, a, b][0] if guided else None
-                yield int(rank_node[a]), int(rank_node[b]), c, level, guide
+                yield self._communicator(communication, c), int(rank_node[a]), int(rank_node[b]), c, level, guide
 
     def _expand(
         self,
@@ -201,23 +210,28 @@ class PacketSession:
             awaited = np.zeros(len(sends), bool)
             awaited[sends.after] = True
             ways: dict[tuple[int, int], tuple[Way, int]] = {}
+            sent: dict[tuple[int, int], int] = {}
+            own = self._communicator(communication, c)
             for k in range(len(sends)):
                 ends = int(sends.source[k]), int(sends.target[k])
                 if ends not in ways:
                     guide, cost = guided[c, *ends] if guided else (None, communication.step_cost_ps)
-                    key = (int(rank_node[ends[0]]), int(rank_node[ends[1]]), c, level, guide)
+                    key = (own, int(rank_node[ends[0]]), int(rank_node[ends[1]]), c, level, guide)
                     ways[ends] = self.ways[key], cost
                 way, cost = ways[ends]
                 first, last = int(sends.after_start[k]), int(sends.after_start[k + 1])
                 before = [t for j in sends.after[first:last] for t in done[j]] or [begin]
                 size = -(-int(sends.length_bytes[k]) * wire // data)
-                done.append(self._message(tasks, way, size, cost, before))
+                turn = sent[ends] = sent.get(ends, -1) + 1
+                done.append(self._message(tasks, way, size, cost, before, turn))
                 if not awaited[k]:
                     lasts += done[k]
         return lasts
 
-    def _message(self, tasks: _Tasks, way: Way, size: int, cost_ps: int, before: list[int]) -> list[int]:
-        """One message as tasks; returns those that must end for it to be in memory."""
+    def _message(
+        self, tasks: _Tasks, way: Way, size: int, cost_ps: int, before: list[int], turn: int
+    ) -> list[int]:
+        """The message of a way with number `turn` as tasks; returns those that must end for it to be in memory."""
         from fabrictwin.kernel.packet import state as s
 
         if not way.legs:  # memory to itself
@@ -233,9 +247,10 @@ class PacketSession:
                 delay = leg.delay_ps + (way.pause_ps if number else cost_ps)
                 parts: list[int] = []
                 amount = max(round(here * leg.amount), 1) if leg.amount != 1 else here
-                shares = _split(amount, [share for share, _ in leg.parts])
-                for (_, q), part in zip(leg.parts, shares, strict=True):
-                    if part or len(leg.parts) == 1:
+                carriers = leg.of(turn)
+                shares = _split(amount, [share for share, _ in carriers])
+                for (_, q), part in zip(carriers, shares, strict=True):
+                    if part or len(carriers) == 1:
                         parts.append(tasks.add(s.MESSAGE, q, part, delay))
                         tasks.after += [(parts[-1], t) for t in waits]
                 waits = parts

@@ -36,6 +36,11 @@ class Leg:
     parts: tuple[tuple[float, int], ...]  # (share, queue pair)
     amount: float = 1.0  # bytes of theirs for a byte of the message
     delay_ps: int = 0  # before the first byte leaves
+    turns: bool = False  # a message goes whole over one of them, the next over the next
+
+    def of(self, turn: int) -> tuple[tuple[float, int], ...]:
+        """What carries the message with that number."""
+        return ((1.0, self.parts[turn % len(self.parts)][1]),) if self.turns else self.parts
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class Guide:
     nic_in: int
     into: int
     paths: int
+    turns: bool  # of messages that follow each other, on the paths
     limit: float  # bytes a picosecond, on the wire
     message_bytes: int  # of one of several that follow each other, on the wire; 0 where there is but one
     share: float  # of its slowest wire's rate
@@ -96,6 +102,7 @@ def guides(communication: Communication) -> dict[tuple[int, int, int], tuple[Gui
         how.nic_in.tolist(),
         how.into.tolist(),
         how.paths.tolist(),
+        (how.turns & ~single[edges.channel]).tolist(),
         how.limit.tolist(),
         following.tolist(),
         [communication.rate_share] * len(how),
@@ -108,8 +115,8 @@ def guides(communication: Communication) -> dict[tuple[int, int, int], tuple[Gui
     return dict(zip(keys, zip(found, how.cost_ps.tolist(), strict=True), strict=True))
 
 
-# (source, target, channel, service level, how)
-Key = tuple[int, int, int, int | None, Guide | None]
+# (communicator, source, target, channel, service level, how)
+Key = tuple[int, int, int, int, int | None, Guide | None]
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,7 @@ class _Plan:
     amount: float = 1.0
     delay_ps: int = 0
     held: Guide | None = None  # whose rate holds it back
+    turns: bool = False
 
 
 class Ways:
@@ -144,9 +152,9 @@ class Ways:
         if not new:
             return
         fabric = self.fabric
-        source, target = (np.array([key[end] for key in new], np.int32) for end in (0, 1))
+        source, target = (np.array([key[end] for key in new], np.int32) for end in (1, 2))
         far = fabric.node_host[source] != fabric.node_host[target]
-        open_ = far & np.array([key[4] is None or key[4].nic_out == NONE for key in new])
+        open_ = far & np.array([key[5] is None or key[5].nic_out == NONE for key in new])
         departing, arriving = np.full(len(new), NONE, np.int32), np.full(len(new), NONE, np.int32)
         if open_.any():
             departing[open_], arriving[open_] = self.network.adapters(source[open_], target[open_])
@@ -161,9 +169,10 @@ class Ways:
             for leg in legs:
                 connections = leg.inside or tuple((1.0 / leg.count, next(remote)) for _ in range(leg.count))
                 if leg.held is not None:
-                    holds += [(number + i, share, leg.held) for i, (share, _) in enumerate(connections)]
+                    whole = 1.0 if leg.turns else None
+                    holds += [(number + i, whole or share, leg.held) for i, (share, _) in enumerate(connections)]
                 parts = tuple((share, number + i) for i, (share, _) in enumerate(connections))
-                numbered.append(Leg(parts, leg.amount, leg.delay_ps))
+                numbered.append(Leg(parts, leg.amount, leg.delay_ps, leg.turns))
                 opened += [connection for _, connection in connections]
                 number += len(connections)
             self._known[key] = Way(tuple(numbered), chunk, pause)
@@ -175,7 +184,7 @@ class Ways:
     def _remotes(self, keys: list[Key], plans: list[tuple[list[_Plan], int, int]]) -> list[Any]:
         """Connections between adapters of all plans, in order."""
         between = [
-            (leg, key[3])
+            (leg, key[4])
             for key, (legs, _, _) in zip(keys, plans, strict=True)
             for leg in legs
             for _ in range(leg.count)
@@ -191,7 +200,7 @@ class Ways:
 
     def _plan(self, key: Key, departing: int, arriving: int) -> tuple[list[_Plan], int, int]:
         """(legs, bytes of a chunk, pause between legs)."""
-        source, target, _, _, guide = key
+        _, source, target, _, _, guide = key
         if source == target:
             return [], 0, 0
         if guide is not None and (guide.nic_out != NONE or departing == NONE):
@@ -280,13 +289,15 @@ class Ways:
         if departing == arriving:
             loop = network.loopback(departing, prefix=prefix, suffix=suffix)
             return _Plan(inside=((1.0, loop),), delay_ps=delay, held=guide)
+        # SRD spreads packets by itself
+        count = 1 if guide is None or network.sprays(departing) else guide.paths
         return _Plan(
             adapters=(departing, arriving),
             ports=(prefix, suffix),
-            # SRD spreads packets by itself
-            count=1 if guide is None or network.sprays(departing) else guide.paths,
+            count=count,
             delay_ps=delay,
             held=guide,
+            turns=count > 1 and guide is not None and guide.turns,
         )
 
     def _hold(self, q: int, connection: Any, share: float, guide: Guide) -> None:

@@ -73,6 +73,7 @@ def plain(edges: int) -> Connections:
         nic_in=none,
         into=none,
         paths=np.ones(edges, np.int32),
+        turns=np.zeros(edges, np.bool_),
         limit=np.full(edges, np.inf),
         send_ps_per_byte=np.zeros(edges),
         receive_ps_per_byte=np.zeros(edges),

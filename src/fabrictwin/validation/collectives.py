@@ -41,9 +41,9 @@ REGIMES = (
 # which fitted sections of nccl/data/costs.yaml stand on rows of which hardware
 FITTED = {
     "A100": ("ampere", "srd-ampere"),
-    "H100": ("hopper", "infiniband-hopper", "srd-hopper"),
+    "H100": ("hopper", "srd-hopper"),
     "B200": ("blackwell", "srd-blackwell"),
-    "GB200": ("rack", "infiniband-rack"),
+    "GB200": (),
     "GH200": (),
     "MI300X": (),
 }
