@@ -171,7 +171,7 @@ def descend(figures: Iterable[Figure], start: Any, error: Callable[[Any], float]
                     value = rounded((get(entry, figure) or 0.5) * by)
                     first = get(start, figure)
                     if first:
-                        value = min(max(value, first / APART), first * APART)
+                        value = rounded(min(max(value, first / APART), first * APART))
                     if figure[0] in SHARES:
                         value = min(value, 1.0)
                     other = put(entry, figure, value)
