@@ -14,9 +14,10 @@ from fabrictwin.cli import main
 from fabrictwin.cluster.build import build
 from fabrictwin.errors import ConfigError, InvariantError
 from fabrictwin.run import execute
-from fabrictwin.run.execute import cluster_line, make_twin, predict, prepare, read, with_overrides
+from fabrictwin.run.execute import cluster_line, predict, prepare, read, with_overrides
 from fabrictwin.run.folder import FILES
 from fabrictwin.run.summary import summary
+from fabrictwin.run.twins import make_twin
 from fabrictwin.yamlfile import read_yaml_file
 
 SPEC = """\

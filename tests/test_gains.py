@@ -9,10 +9,11 @@ import pytest
 
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.spec import Spec, read_spec
-from fabrictwin.run.execute import make_twin, predict
+from fabrictwin.run.execute import predict
 from fabrictwin.run.report import report_html
 from fabrictwin.run.summary import summary
 from fabrictwin.run.terminal import block
+from fabrictwin.run.twins import make_twin
 from fabrictwin.workload.closed import Closed
 from fabrictwin.workload.gains import Gain, gains
 from fabrictwin.workload.job import check

@@ -16,7 +16,7 @@ from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.nccl.communicator import Algorithm, Communicator, PathType, initialise
 from fabrictwin.nccl.settings import read_settings
-from fabrictwin.run.execute import make_twin
+from fabrictwin.run.twins import make_twin
 from fabrictwin.twin import Twin
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from fabrictwin.cli import OK, main
 from fabrictwin.errors import ConfigError, SimulatedError
-from fabrictwin.run.execute import make_twin, predict, prepare, read
+from fabrictwin.run.execute import predict, prepare, read
 from fabrictwin.run.report import report_html
 from fabrictwin.run.summary import summary
 from fabrictwin.run.terminal import block
+from fabrictwin.run.twins import make_twin
 
 MS = 10**9
 SPEC = """\

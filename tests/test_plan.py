@@ -18,8 +18,9 @@ from fabrictwin.cli.plan import app
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.spec import Spec, read_spec
 from fabrictwin.errors import ConfigError
-from fabrictwin.run.execute import make_twin, predict
+from fabrictwin.run.execute import predict
 from fabrictwin.run.plan import plan, plan_data, plan_text, with_layout
+from fabrictwin.run.twins import make_twin
 from fabrictwin.simulate.play import play
 from fabrictwin.workload.closed import Closed
 from fabrictwin.workload.floor import floor_ps

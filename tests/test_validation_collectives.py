@@ -93,8 +93,10 @@ def test_descent_finds_figures_that_made_the_rows() -> None:
 
 @pytest.mark.second
 def test_the_declared_costs_are_what_the_fit_gives() -> None:
-    """One section from its series; `validate collectives --fit` prints all."""
-    assert fit(DATA, sections=["blackwell"]).inside["blackwell"] == calibration().inside["blackwell"]
+    """Two sections from their series; `validate collectives --fit` prints all."""
+    found, declared = fit(DATA, sections=["blackwell", "srd-ampere"]), calibration()
+    assert found.inside["blackwell"] == declared.inside["blackwell"]
+    assert found.between["srd-ampere"] == declared.between["srd-ampere"]
 
 
 def test_every_fitted_section_is_declared_with_its_series() -> None:

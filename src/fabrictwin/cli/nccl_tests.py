@@ -61,8 +61,8 @@ def nccl_tests(
     from fabrictwin.nccl.perf_play import play
     from fabrictwin.nccl.perf_text import as_json, wrong_rows
     from fabrictwin.nccl.section import settings_here
-    from fabrictwin.run import execute
     from fabrictwin.run.progress import Progress
+    from fabrictwin.run.twins import make_twin
 
     def size(text: str, key: str) -> int:
         try:
@@ -92,7 +92,7 @@ def nccl_tests(
         print(f"note: {note}", file=sys.stderr)
     with Progress() as progress:
         progress.stage("compiling the fabric")
-        twin = execute.make_twin(spec, build(spec.cluster, spec=spec))
+        twin = make_twin(spec, build(spec.cluster, spec=spec))
         rank_node = perf.ranks_of(twin, gpus_per_process=ngpus * nthreads, hosts=hosts, processes=np)
         options, reduced = perf.limited(options, twin, rank_node)
         progress.stage("initialising")

@@ -45,8 +45,8 @@ def perftest(
     from fabrictwin.perftest import text
     from fabrictwin.perftest.options import PerftestOptions
     from fabrictwin.perftest.playing import play
-    from fabrictwin.run import execute
     from fabrictwin.run.progress import Progress
+    from fabrictwin.run.twins import make_twin
     from fabrictwin.simulate.packet_options import options_of
 
     options = PerftestOptions(
@@ -75,7 +75,7 @@ def perftest(
     with Progress() as progress:
         progress.stage("compiling the fabric")
         spec = load_cluster(cluster)
-        twin = execute.make_twin(spec, build(spec.cluster, spec=spec))
+        twin = make_twin(spec, build(spec.cluster, spec=spec))
         packet = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed)
         progress.stage("simulating")
         run = play(twin, options, packet)

@@ -155,7 +155,7 @@ class _Bench:
         from fabrictwin.errors import ConfigError
         from fabrictwin.routing.options import Options, read_roots, read_weights
         from fabrictwin.routing.switches import switch_graph
-        from fabrictwin.run.execute import make_twin
+        from fabrictwin.run.twins import make_twin
 
         options = Options(
             roots=read_roots(roots) if roots else (),

@@ -95,7 +95,7 @@ def path(
 
     from fabrictwin.cluster.build import build
     from fabrictwin.cluster.spec import load_cluster
-    from fabrictwin.run.execute import make_twin
+    from fabrictwin.run.twins import make_twin
     from fabrictwin.units import format_rate, format_time
 
     read = load_cluster(spec)
@@ -122,7 +122,7 @@ def matrix(
     from fabrictwin.cluster.build import build
     from fabrictwin.cluster.spec import load_cluster
     from fabrictwin.nccl.show import host_matrix
-    from fabrictwin.run.execute import make_twin
+    from fabrictwin.run.twins import make_twin
 
     read = load_cluster(spec)
     text, topology = host_matrix(make_twin(read, build(read.cluster, spec=read)).fabric, host)

@@ -68,8 +68,8 @@ def traffic(
     from fabrictwin.cluster.build import build
     from fabrictwin.cluster.fault_models import LinkFault
     from fabrictwin.cluster.spec import load_cluster
-    from fabrictwin.run import execute
     from fabrictwin.run.progress import Progress
+    from fabrictwin.run.twins import make_twin
     from fabrictwin.simulate.packet_options import options_of
     from fabrictwin.workload.traffic import play_traffic, read_traffic, table
 
@@ -93,7 +93,7 @@ def traffic(
             if not isinstance(fault, LinkFault) or fault.timed:
                 message = "got a fault that only a run plays, expected a link at a rate of its own from the start"
                 raise spec.error(f"faults[{i}]", message)
-        twin = execute.make_twin(spec, build(spec.cluster, spec=spec))
+        twin = make_twin(spec, build(spec.cluster, spec=spec))
         base = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed)
         options = replace(base, **{key: value for key, value in given.items() if value is not None})
         progress.stage("routing")

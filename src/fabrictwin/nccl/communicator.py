@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,13 @@ class Communicator:
     @property
     def ranks_per_node(self) -> int:
         return int(np.bincount(self.node_of_rank).max())
+
+    @cached_property
+    def members(self) -> list[list[int]]:
+        """[nodes] the ranks of each host, in order."""
+        order = np.argsort(self.node_of_rank, kind="stable")
+        ends = np.cumsum(np.bincount(self.node_of_rank, minlength=self.nodes))
+        return [part.tolist() for part in np.split(order, ends[:-1])]
 
     def view(self, rank: int) -> HostView:
         """The host of a rank."""

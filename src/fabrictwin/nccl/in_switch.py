@@ -89,6 +89,11 @@ class _Tree:
         self.parent.append(parent)
         return len(self.ranks) - 1
 
+    def add_all(self, ranks: list[int], seat: Seat, parent: int) -> None:
+        self.ranks += ranks
+        self.seat += [seat] * len(ranks)
+        self.parent += [parent] * len(ranks)
+
 
 def channels(
     communicator: Communicator, transports: Transports, task: Task, algorithm: Algorithm, count: int
@@ -107,6 +112,7 @@ def channels(
     graph = communicator.graphs.get(algorithm)
     roots = Aggregation(communicator.twin.fabric) if algorithm != Algorithm.NVLS_TREE and several else None
     halves = _halves(algorithm, count)
+    members = communicator.members
     trees, payloads, offsets, of_graph, of_lanes = [], [], [], [], []
     elements, unit = task.size_bytes // task.element_bytes, task.element_bytes
     per_head = heads.shape[1]
@@ -122,7 +128,9 @@ def channels(
             if not payload:
                 continue
             channel = h % graph.channels if graph is not None and graph.channels else h
-            trees.append(_tree(communicator, transports, algorithm, heads[:, h], half, roots, channel, gathers))
+            trees.append(
+                _tree(communicator, transports, algorithm, heads[:, h], members, half, roots, channel, gathers)
+            )
             payloads.append(payload * unit)
             offsets.append((h_first + int(share_start(h_share, half, halves))) * unit)
             of_graph.append(channel)
@@ -158,8 +166,7 @@ def lanes(algorithm: Algorithm, count: int) -> int:
 
 def heads_of(communicator: Communicator, algorithm: Algorithm) -> I32:
     """[nodes, heads] the ranks of each host that see to shards. Raises ConfigError for hosts that differ."""
-    nodes = communicator.nodes
-    members = [np.flatnonzero(communicator.node_of_rank == node) for node in range(nodes)]
+    members = communicator.members
     graph = communicator.graphs.get(algorithm)
     if len({len(m) for m in members}) > 1:
         raise ConfigError(
@@ -182,6 +189,7 @@ def _tree(
     transports: Transports,
     algorithm: Algorithm,
     heads: I32,
+    members: list[list[int]],
     half: int,
     network: Aggregation | None,
     channel: int,
@@ -206,7 +214,7 @@ def _tree(
     place = np.full(len(heads), NONE, np.int64)
     for node in order.tolist():
         over = above[node] if parent[node] == NONE else int(place[parent[node]])
-        place[node] = _host(tree, communicator, algorithm, node, int(heads[node]), over, gathers)
+        place[node] = _host(tree, members[node], algorithm, int(heads[node]), over, gathers)
     return tree
 
 
@@ -219,20 +227,16 @@ def _depth(parent: I64, at: int) -> int:
 
 def _host(
     tree: _Tree,
-    communicator: Communicator,
+    members: list[int],
     algorithm: Algorithm,
-    node: int,
     head: int,
     above: int,
     gathers: bool,
 ) -> int:
     """The seats of one host below `above`; returns the head's."""
-    members = np.flatnonzero(communicator.node_of_rank == node).tolist()
     if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
         top = tree.add(head, Seat.RANK if gathers else Seat.RELAY, above)
-        switch = tree.add(head, Seat.NVSWITCH, top)
-        for rank in members:
-            tree.add(rank, Seat.RANK, switch)
+        tree.add_all(members, Seat.RANK, tree.add(head, Seat.NVSWITCH, top))
         return top
     top = tree.add(head, Seat.RANK, above)
     others = [rank for rank in members if rank != head]

@@ -24,6 +24,7 @@ from fabrictwin.fabric.fabric import I64, NONE
 from fabrictwin.nccl import in_switch
 from fabrictwin.nccl.chunks import chunk_bytes, send_parts
 from fabrictwin.nccl.communicator import Communicator
+from fabrictwin.nccl.connector import Connector
 from fabrictwin.nccl.costs import WIRE, Costs, calibration, picoseconds
 from fabrictwin.nccl.graph import Algorithm, Protocol
 from fabrictwin.nccl.queue_pairs import service_level
@@ -74,6 +75,7 @@ class Lowering:
     ) -> None:
         self.communicator = communicator
         self.transports = transports or Transports(communicator)
+        self.connector = Connector(self.transports)
         self.costs = costs or calibration().of(communicator)
         self.level = None
         if not self.transports.sockets:
@@ -125,7 +127,7 @@ class Lowering:
             wire_bytes=wire,
             data_bytes=data,
             rate_share=costs.share(algorithm, protocol),
-            connections=self.transports.connect(
+            connections=self.connector.connect(
                 edges,
                 costs,
                 algorithm,
@@ -264,7 +266,7 @@ class Lowering:
             wire_bytes=wire,
             data_bytes=data,
             rate_share=costs.inside.ring_share[protocol],
-            connections=self.transports.connect(
+            connections=self.connector.connect(
                 edges,
                 costs,
                 Algorithm.RING,

@@ -23,22 +23,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
-from fabrictwin import catalog
 from fabrictwin.errors import ConfigError, SimulatedError
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.nccl.communicator import Communicator
 from fabrictwin.nccl.conditions import Conditions, Network
-from fabrictwin.nccl.costs import Costs, picoseconds, sprays
-from fabrictwin.nccl.graph import Algorithm, Graph, PathType, Protocol
+from fabrictwin.nccl.costs import sprays
+from fabrictwin.nccl.graph import Graph, PathType
 from fabrictwin.nccl.settings import Settings
-from fabrictwin.program.patterns import Edges
-from fabrictwin.program.program import HUBS, Connections, Seat
 
-PS_PER_S = 10**12
+Bool = npt.NDArray[np.bool_]
+
 MOST_THREADS, MOST_SOCKETS = 16, 64  # of a socket connection
 AMAZON_THREADS, AMAZON_SOCKETS = 2, 8
 SRD_PATHS = 16  # over which a connection's packets are spread here; the protocol has up to 64
@@ -99,7 +97,7 @@ class Transports:
         self._sides: dict[tuple[int, int, int, bool], tuple[bool, bool]] = {}  # by view, device, adapter, sends
         self._blocked: dict[int, bool] = {}  # hosts whose adapters cannot reach GPU memory
         self._usable: dict[int, tuple[int, ...]] = {}
-        self._plane = self.fabric.node_plane[self.fabric.nic_node]
+        self.plane = self.fabric.node_plane[self.fabric.nic_node]
 
     # ------------------------------------------------------------------ choice
 
@@ -148,12 +146,15 @@ class Transports:
         return first + self._memory[which, gpu - first]
 
     def _network(self, source: int, target: int, graph: Graph | None, channel: int) -> Route:
-        communicator = self.communicator
         nic_in = self.head_adapter(target, channel, graph)
         nic_out = self.head_adapter(source, channel, graph)
         if graph is None:
             nic_out = self._same_rail(source, target, nic_in, nic_out)
-        nic_out, nic_in = self._same_subnet(source, target, nic_out, nic_in)
+        return self.between(source, target, *self._same_subnet(source, target, nic_out, nic_in))
+
+    def between(self, source: int, target: int, nic_out: int, nic_in: int) -> Route:
+        """By these adapters."""
+        communicator = self.communicator
         if self.sockets:
             return Route(Transport.NET_SOCKET, self.memory(source), nic_out, nic_in, self.memory(target))
         relayed, straight = self._side(source, nic_out, sends=True)
@@ -189,7 +190,7 @@ class Transports:
 
     def _same_subnet(self, source: int, target: int, nic_out: int, nic_in: int) -> tuple[int, int]:
         """The adapters themselves where those are in one subnet; else the best that are. Raises ConfigError."""
-        plane = self._plane
+        plane = self.plane
         if plane[nic_out] == plane[nic_in]:
             return nic_out, nic_in
         for out in self.adapters(source):
@@ -242,143 +243,6 @@ class Transports:
             return otherwise
         return rail if rail == otherwise or self.communicator.proxy(source, rail) != source else otherwise
 
-    # ------------------------------------------------------------------ as columns
-
-    def connect(
-        self,
-        edges: Edges,
-        costs: Costs,
-        algorithm: Algorithm,
-        protocol: Protocol,
-        *,
-        graph: Graph | None = None,
-        graph_channel: I32 | None = None,
-        channel_rate: float = np.inf,
-        hop_us: dict[str, float] | None = None,
-        messages: I64 | None = None,
-    ) -> Connections:
-        """How each edge travels.
-
-        `graph_channel` [channels] is the channel of the graph that each goes by, `messages` [channels] the bytes
-        of one message.
-        """
-        channel = edges.channel if graph_channel is None else graph_channel[edges.channel]
-        row, moved = self._alike(edges, channel)
-        distinct, which = _distinct(row)
-        routes = [self._edge(tuple(row), graph) for row in distinct.tolist()]
-
-        def column(values: list[float], kind: type) -> np.ndarray:
-            return np.array(values, kind)[which] if values else np.zeros(0, kind)
-
-        hop = hop_us or {way: costs.hop_us(algorithm, protocol, way) for way in ("nvlink", "pcie", "net")}
-        sockets = [r.transport == Transport.NET_SOCKET for r in routes]
-        threads = self.threads
-        per_byte = [self._core_ps(r) if s else (0.0, 0.0, 0.0) for r, s in zip(routes, sockets, strict=True)]
-        slowest = [min(channel_rate, self._socket_rate(*work)) if max(work) else channel_rate for work in per_byte]
-        spread = column([self.paths if r.nic_out != NONE else 1 for r in routes], np.int32)
-        in_turns = self.in_turns
-        if in_turns and messages is not None:
-            # no more queue pairs than messages
-            spread = np.minimum(spread, np.maximum(-(-edges.size_bytes // messages[edges.channel]), 1)).astype(
-                np.int32
-            )
-        return Connections(
-            cost_ps=column(
-                [
-                    0 if self._free(r, row) else picoseconds(hop[r.way])
-                    for r, row in zip(routes, distinct, strict=True)
-                ],
-                np.int64,
-            ),
-            out=self._on_host(column([r.out for r in routes], np.int32), moved),
-            nic_out=column([r.nic_out for r in routes], np.int32),
-            nic_in=column([r.nic_in for r in routes], np.int32),
-            into=column([r.into for r in routes], np.int32),
-            paths=spread,
-            turns=np.full(len(spread), in_turns),
-            limit=column(slowest, np.float64),
-            send_ps_per_byte=column([work[0] for work in per_byte], np.float64),
-            receive_ps_per_byte=column([work[1] for work in per_byte], np.float64),
-            read_ps_per_byte=column([work[2] for work in per_byte], np.float64),
-            threads=column([threads] * len(routes), np.int32),
-        )
-
-    def _alike(self, edges: Edges, channel: I32) -> tuple[list[I64], I64]:
-        """([5][E] what an edge's route depends on, [E] how much further on its host's nodes are).
-
-        Inside a host a connection is the same on every channel, and on every host that is seen alike; through
-        NVSwitches it is the same everywhere.
-        """
-        node = self.communicator.node_of_rank
-        first = self._first_alike
-        ranks = (edges.source_seat <= Seat.RELAY) & (edges.target_seat <= Seat.RELAY)
-        source, target = np.where(ranks, edges.source, 0), np.where(ranks, edges.target, 0)
-        near = ranks & (node[source] == node[target])
-        inside = (edges.source_seat == Seat.NVSWITCH) | (edges.target_seat == Seat.NVSWITCH)
-        start = self.fabric.host_node_start[self.fabric.node_host[self.communicator.rank_node]]
-        moved = np.where(near, start[source] - start[first[source]], 0)
-        row = [
-            np.where(near, first[source], np.where(inside, 0, edges.source)),
-            np.where(near, first[target], np.where(inside, 0, edges.target)),
-            np.where(near | inside, 0, channel),
-            edges.source_seat,
-            edges.target_seat,
-        ]
-        return [part.astype(np.int64) for part in row], moved.astype(np.int64)
-
-    @cached_property
-    def _first_alike(self) -> I64:
-        """[ranks] the first rank that sits on a host seen alike as the same device."""
-        communicator = self.communicator
-        hosts = communicator.host_of_node[communicator.node_of_rank]
-        view = communicator.view_of_node[communicator.node_of_rank].astype(np.int64)
-        template = self.fabric.host_template[hosts].astype(np.int64)
-        _, which = _distinct([view, template, communicator.device_of_rank.astype(np.int64)])
-        first = np.full(int(which.max()) + 1, len(which), np.int64)
-        np.minimum.at(first, which, np.arange(len(which)))
-        found: I64 = first[which]
-        return found
-
-    @staticmethod
-    def _on_host(out: I32, moved: I64) -> I32:
-        return np.where(out == NONE, NONE, out + moved).astype(np.int32)
-
-    def _edge(self, row: tuple[int, ...], graph: Graph | None) -> Route:
-        source, target, channel, source_seat, target_seat = row
-        if Seat.NVSWITCH in (source_seat, target_seat):
-            return Route(Transport.IN_SWITCH)
-        if Seat.SWITCH in (source_seat, target_seat):
-            out = self.head_adapter(source, channel, graph) if source_seat != Seat.SWITCH else NONE
-            into = self.head_adapter(target, channel, graph) if target_seat != Seat.SWITCH else NONE
-            return Route(Transport.NET_IB, nic_out=out, nic_in=into, gdr=(True, True))
-        return self.route(source, target, graph=graph, channel=channel)
-
-    @staticmethod
-    def _free(route: Route, row: np.ndarray) -> bool:
-        """What a switch hands on costs no software, nor does what it takes in: the base holds it."""
-        return int(row[3]) in HUBS or int(row[4]) in HUBS or route.transport == Transport.SELF
-
-    def _socket_rate(self, send_ps: float, receive_ps: float, read_ps: float) -> float:
-        """Bytes a picosecond that a connection's threads manage, and the cores that its sockets interrupt."""
-        threads, sockets = max(self.threads, 1), self.paths
-        return min(threads / max(send_ps, read_ps), sockets / max(receive_ps - read_ps, 1.0))
-
-    def _core_ps(self, route: Route) -> tuple[float, float, float]:
-        """Core time for a byte, sending, receiving, and the reading thread's part of that, in ps.
-
-        Raises ConfigError where the catalog has no figure.
-        """
-        found = []
-        for node, figure in ((route.out, "tcp_send"), (route.into, "tcp_receive"), (route.into, "tcp_read")):
-            name = self.fabric.type_names[self.fabric.node_type[node]]
-            rate = getattr(catalog.chip(name), figure) if name else None
-            if rate is None:
-                raise ConfigError(
-                    f"{name or 'an unknown processor'} has no {figure} in the catalog", key="NCCL_NET"
-                )
-            found.append(8 * PS_PER_S / rate.value)
-        return found[0], found[1], found[2]
-
 
 def socket_threads(settings: Settings, fabric: Fabric) -> tuple[int, int]:
     """(threads of a socket connection beside the proxy's, sockets of each) as NCCL takes them."""
@@ -390,12 +254,3 @@ def socket_threads(settings: Settings, fabric: Fabric) -> tuple[int, int]:
     if threads * sockets > MOST_SOCKETS:
         sockets = MOST_SOCKETS // threads
     return threads, sockets
-
-
-def _distinct(columns: list[I64]) -> tuple[I64, I64]:
-    """(distinct rows, which of them each row is), the columns not negative."""
-    key = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        key = key * (int(column.max(initial=0)) + 1) + column
-    _, one, which = np.unique(key, return_index=True, return_inverse=True)
-    return np.stack([column[one] for column in columns], axis=1), which.reshape(-1)

@@ -18,7 +18,7 @@ from fabrictwin.capture.recorder import CaptureRequest, Recorder
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
-from fabrictwin.cluster.faults import CableFault, find_faults, host_causes
+from fabrictwin.cluster.faults import find_faults
 from fabrictwin.cluster.sections import GeneratedCluster
 from fabrictwin.cluster.spec import Compare, Origin, Spec, load_spec, read_spec
 from fabrictwin.errors import ConfigError, InvariantError
@@ -26,9 +26,9 @@ from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.queue_pairs import packet_options
 from fabrictwin.nccl.section import section_settings
 from fabrictwin.program.program import OpKind, Program
-from fabrictwin.routing.tables import DEFAULT_HASH
-from fabrictwin.run.management import Management, adapter_pairs, engine_of, manage, routing_options
+from fabrictwin.run.management import Management, adapter_pairs, manage
 from fabrictwin.run.result import Reference, RunResult
+from fabrictwin.run.twins import make_twin
 from fabrictwin.simulate.packet_host import works_in_hosts
 from fabrictwin.simulate.packet_options import options_of
 from fabrictwin.simulate.packet_size import TooLargeError
@@ -145,31 +145,6 @@ def _located(spec: Spec) -> Iterator[None]:
             # only a generated cluster keeps its routing under `network`
             key = key.replace("cluster.network.routing", "cluster.routing")
         raise spec.error(key, error.message) from None
-
-
-def _dead(cables: tuple[CableFault, ...]) -> tuple[int, ...]:
-    return tuple(sorted(fault.cable for fault in cables if fault.rate_bps == 0))
-
-
-def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
-    """The twin of a blueprint as the spec routes it, with the spec's dead and slow links."""
-    routing = spec.cluster.routing
-    cables, _ = find_faults(blueprint, spec)
-    dead = _dead(cables)
-    twin = Twin(
-        blueprint,
-        engine=engine_of(spec),
-        hash_name=DEFAULT_HASH if routing.hash == "default" else routing.hash,
-        seed=routing.seed,
-        dead=dead,
-    )
-    twin.afflict(host_causes(blueprint, spec))
-    twin.options = routing_options(spec, twin.fabric)
-    twin.spread = spec.run.packet is not None and spec.run.packet.balance in ("adaptive", "spray")
-    for fault in cables:
-        if fault.rate_bps > 0:
-            twin.degrade(twin.cable_now(fault.cable), fault.rate_bps)
-    return twin
 
 
 def _flat(fault: dict[str, Any]) -> Iterator[tuple[str, Any]]:

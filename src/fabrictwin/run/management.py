@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
 from fabrictwin.cluster.disturbances import FOREVER, Disturbances
-from fabrictwin.cluster.names import split_jack
-from fabrictwin.cluster.sections import GeneratedCluster
 from fabrictwin.cluster.spec import Spec
-from fabrictwin.errors import ConfigError, did_you_mean
-from fabrictwin.fabric.fabric import I32, NONE, Fabric
+from fabrictwin.errors import ConfigError
+from fabrictwin.fabric.fabric import I32, NONE
 from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Program, Seat
-from fabrictwin.routing.options import DATA_VLS, Options, parse_guid
+from fabrictwin.run.twins import engine_of, routing_key
 from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.qos import OPTIONS, qos_settings
 from fabrictwin.subnet.manager.reports import SweepReport
@@ -25,63 +22,6 @@ from fabrictwin.subnet.manager.transport import MadTiming
 from fabrictwin.subnet.rehearsal import path_data
 from fabrictwin.twin.managed import ManagedRun, Outage
 from fabrictwin.twin.twin import Twin
-
-
-def routing_key(spec: Spec, key: str) -> str:
-    """Where a key of `routing` stands: only a generated cluster keeps it under `network`."""
-    return f"cluster.{'network.' if isinstance(spec.cluster, GeneratedCluster) else ''}routing.{key}"
-
-
-def engine_of(spec: Spec) -> str:
-    """The routing engine that a spec names."""
-    engine = spec.cluster.routing.engine
-    return "auto" if engine == "default" else engine
-
-
-def routing_options(spec: Spec, fabric: Fabric) -> Options:
-    """The options of a spec's `routing`, names as GUIDs. Raises ConfigError."""
-    routing = spec.cluster.routing
-    given = [key for key in ("roots", "weights", "lmc", "lanes") if getattr(routing, key)]
-    if given and fabric.technology != "infiniband":
-        message = f"got {given[0]} on ethernet, expected it only on InfiniBand"
-        raise spec.error(routing_key(spec, given[0]), message)
-    nodes = {fabric.node_name(int(node)): int(node) for node in fabric.switch_nodes}
-    roots: list[int] = []
-    for i, name in enumerate(routing.roots):
-        found = [int(fabric.node_guid[nodes[known]]) for known in nodes if fnmatchcase(known, name)]
-        if not found and name[:2].lower() == "0x":
-            found = [_guid(spec, name, i)]
-        if not found:
-            hint = did_you_mean(name, nodes)
-            message = f"got {name!r}, expected a switch of the cluster, a glob or a GUID{hint}"
-            raise spec.error(routing_key(spec, f"roots[{i}]"), message)
-        roots += found
-    weights: dict[tuple[int, int], int] = {}
-    for jack, weight in routing.weights.items():
-        try:
-            name, port = split_jack(jack)
-        except ValueError as error:
-            raise spec.error(routing_key(spec, "weights"), str(error)) from None
-        if name not in nodes:
-            hint = did_you_mean(name, nodes)
-            message = f"got {jack!r}, expected a port of a switch, such as 'leaf-0/3'{hint}"
-            raise spec.error(routing_key(spec, "weights"), message)
-        ports = int(np.diff(fabric.node_port_start)[nodes[name]])
-        if not port.isdecimal() or not 1 <= int(port) <= ports:
-            message = f"got {jack!r}, expected a port of {name} from 1 to {ports}"
-            raise spec.error(routing_key(spec, "weights"), message)
-        weights[int(fabric.node_guid[nodes[name]]), int(port)] = weight
-    return Options(
-        roots=tuple(dict.fromkeys(roots)), weights=weights, lmc=routing.lmc, lanes=routing.lanes or DATA_VLS
-    )
-
-
-def _guid(spec: Spec, name: str, index: int) -> int:
-    try:
-        return parse_guid(name)
-    except ValueError:
-        message = f"got {name!r}, expected a GUID, such as 0x0c42a103002559fe"
-        raise spec.error(routing_key(spec, f"roots[{index}]"), message) from None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import yaml
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError
-from fabrictwin.run.execute import cluster_line, make_twin
+from fabrictwin.run.execute import cluster_line
+from fabrictwin.run.twins import make_twin
 from fabrictwin.simulate.play import play
 from fabrictwin.units import PS_PER_S, format_size, format_time
 from fabrictwin.workload.plan import HEADROOM, Candidate, Found, Search, layout_line

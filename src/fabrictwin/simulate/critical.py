@@ -107,14 +107,16 @@ def packet_tail_ps(found: EndToEnd, fabric: Fabric, piece: I64, rate: F64) -> I6
     of = edge[first]
     bytes_ = np.where(inside[keep][first], np.rint(piece[of] * found.share[keep][first]), piece[of])
 
-    network = np.isin(fabric.port_kind[port], NETWORK)
-    wire_bps = np.where(network, fabric.port_rate_bps[port], fabric.port_payload_bps[port])
-    header = np.where(network, packet_overhead(fabric.technology), 0)
+    # of ports; there are fewer of them than uses
+    over_network = np.isin(fabric.port_kind, NETWORK)
+    port_bps = np.where(over_network, fabric.port_rate_bps, fabric.port_payload_bps)
     with np.errstate(divide="ignore"):
-        byte_ps = 8.0 * PS_PER_S / wire_bps
+        port_byte_ps = 8.0 * PS_PER_S / port_bps
+    of_adapter = fabric.node_kind[fabric.port_node] == NodeKind.NIC
+    network, wire_bps, byte_ps = over_network[port], port_bps[port], port_byte_ps[port]
+    header = np.where(network, packet_overhead(fabric.technology), 0)
     stored = np.zeros(len(keep), bool)
-    arrives = (fabric.node_kind[fabric.port_node[port[1:]]] == NodeKind.NIC) & network[:-1]
-    stored[1:] = arrives | (wire_bps[1:] > wire_bps[:-1])
+    stored[1:] = (of_adapter[port[1:]] & network[:-1]) | (wire_bps[1:] > wire_bps[:-1])
 
     mtu = fabric.mtu_bytes
     packets = np.maximum(np.ceil(bytes_ / mtu), 1)

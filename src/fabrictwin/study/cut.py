@@ -34,7 +34,7 @@ from fabrictwin.fabric.fabric import I32, I64, NONE, NodeKind
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Communication, Program
-from fabrictwin.run.execute import make_twin
+from fabrictwin.run.twins import make_twin
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.twin.twin import Twin
 from fabrictwin.units import format_size

@@ -20,8 +20,9 @@ from fabrictwin.cluster.build import build
 from fabrictwin.cluster.fault_models import LinkFault
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError
-from fabrictwin.run.execute import Prepared, make_twin, predict
+from fabrictwin.run.execute import Prepared, predict
 from fabrictwin.run.result import RunResult
+from fabrictwin.run.twins import make_twin
 from fabrictwin.study.interference import measured
 from fabrictwin.study.replay import Unit
 from fabrictwin.study.sources import ASSUMED, SOURCES, Jitter, Link

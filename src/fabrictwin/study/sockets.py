@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from fabrictwin.nccl.communicator import initialise
+from fabrictwin.nccl.connector import Connector
 from fabrictwin.nccl.costs import calibration
 from fabrictwin.nccl.graph import Algorithm, Protocol
 from fabrictwin.nccl.settings import read_settings
@@ -33,7 +34,7 @@ def over_sockets(prepared: Prepared) -> Prepared:
         edges = patterns.edges(communication.channels)
         if not (host[edges.source] != host[edges.target]).any():
             return communication
-        connections = transports.connect(edges, costs, Algorithm.RING, Protocol.SIMPLE)
+        connections = Connector(transports).connect(edges, costs, Algorithm.RING, Protocol.SIMPLE)
         # a job's steps carry their own cost already
         cost = np.maximum(connections.cost_ps, communication.step_cost_ps)
         return replace(communication, connections=replace(connections, cost_ps=cost))

@@ -6,7 +6,7 @@ from typing import Any
 
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.spec import Spec, read_spec
-from fabrictwin.run.execute import make_twin
+from fabrictwin.run.twins import make_twin
 from fabrictwin.twin.twin import Twin
 
 # as Llama 2 7B's public configuration has it
