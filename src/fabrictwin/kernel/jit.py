@@ -16,7 +16,9 @@ import tempfile
 from pathlib import Path
 
 import numba
-from numba import config
+from numba import config, types
+
+from fabrictwin.kernel.parts import PartCompiler
 
 _HERE = Path(__file__).parent
 
@@ -48,18 +50,49 @@ def _cache_folder() -> Path:
 
 config.CACHE_DIR = str(_cache_folder())
 
+
+def _wide(argument):
+    """What stands for an argument of any width, or for a constant: numba would compile each of them anew."""
+    if isinstance(argument, types.Literal):
+        argument = types.unliteral(argument)
+    if isinstance(argument, types.Integer) and argument.bitwidth < types.intp.bitwidth:
+        return types.intp
+    return argument
+
+
+def _for_all_widths(dispatcher):
+    """Compile a function once for integers of all widths, and not anew for every constant that it is called with.
+
+    LLVM sees the constants where it inlines. Arguments come out as what the only signature asks for.
+    """
+    resolve = getattr(dispatcher, "get_call_template", None)
+    if resolve is not None:  # otherwise the JIT is off
+
+        def get_call_template(arguments, keywords):
+            return resolve(tuple(map(_wide, arguments)), {name: _wide(a) for name, a in keywords.items()})
+
+        dispatcher.get_call_template = get_call_template
+    return dispatcher
+
+
+def _called(**options):
+    """A decorator of functions that only compiled code calls."""
+    compiled = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=PartCompiler, **options)
+    return lambda function: _for_all_widths(compiled(function))
+
+
 # An entry point: called from Python, cached on disk, releases the GIL.
 entry = numba.njit(cache=True, nogil=True)
 
 # A helper that LLVM inlines into its caller. No reference counting (`_nrt`, semi-private in numba): a helper
 # allocates nothing, and counting references on every array it is handed costs a factor of ten.
-helper = numba.njit(forceinline=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+helper = _called(forceinline=True, _nrt=False)
 
 # A function that only other compiled code calls, without a say in how it is inlined.
-inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inner = _called()
 
 # A helper that stays a call of its own: rare paths, and code too long to inline.
-outlined = numba.njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+outlined = _called(_nrt=False)
 
 # An entry point whose whole call tree allocates nothing.
 hot_entry = numba.njit(cache=True, nogil=True, _nrt=False)

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fabrictwin.kernel.reference import by_reference
+
 NONE = -1
 NEVER = 2**62
 M31 = 0x7FFFFFFF
@@ -574,6 +576,7 @@ nscc_dtype = np.dtype(
 )
 
 
+@by_reference
 class State(NamedTuple):
     """Everything. Settings are constant while the kernel runs; `queued` is apart because scans read it."""
 
