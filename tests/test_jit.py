@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import pytest
 from numba import config
@@ -54,8 +55,16 @@ def test_arrays_behind_a_reference_are_the_callers_own():
 
 
 def test_a_part_is_compiled_once_for_all_widths_and_constants():
-    look(Shelf(np.arange(5), np.arange(6).reshape(2, 3)), 3)
-    assert len(doubled.overloads) == 1
+    @helper
+    def shifted(value, by):
+        return value << by
+
+    @numba.njit
+    def several(value):
+        return shifted(value, 1) + shifted(np.int32(value), 2) + shifted(3, np.int8(value))
+
+    assert several(2) == (2 << 1) + (2 << 2) + (3 << 2)
+    assert len(shifted.overloads) == 1
 
 
 def test_only_whole_arrays_go_by_reference():
