@@ -286,6 +286,12 @@ def test_socket_ifname() -> None:
     assert why(NCCL_SOCKET_IFNAME="eth0") is None
     assert why(NCCL_SOCKET_IFNAME="^eth0") is None
     assert why(NCCL_SOCKET_IFNAME="=ib") is not None
+    # sockets have the interfaces that it leaves, and the management network is none of the fabric's
+    assert why(NCCL_SOCKET_IFNAME="eth0", NCCL_IB_DISABLE="1") is not None
+    sockets = {"NCCL_IB_DISABLE": "1", "NCCL_ALGO": "Ring"}
+    one = comm(**sockets, NCCL_SOCKET_IFNAME="ib0")
+    assert {route.nic_out % 8 for route in routes(one) if route.transport == T.NET_SOCKET} == {0}
+    assert time(one, size=1024 * MIB) > 1.5 * time(comm(**sockets), size=1024 * MIB)
 
 
 @pytest.mark.parametrize(

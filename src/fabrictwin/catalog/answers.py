@@ -1,11 +1,16 @@
-"""The questions one may ask the catalog. Files are read at the first question about their kind."""
+"""The questions one may ask the catalog. Files are read at the first question about their kind.
+
+Beside its own it reads those of the folder that FABRICTWIN_CATALOG names: hardware that a user adds.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
@@ -33,7 +38,7 @@ from fabrictwin.catalog.models import (
     figures,
 )
 from fabrictwin.errors import ConfigError, did_you_mean
-from fabrictwin.yamlfile import config_error, read_yaml
+from fabrictwin.yamlfile import Lines, config_error, read_text, read_yaml
 
 E = TypeVar("E", bound=Entry)
 
@@ -51,6 +56,7 @@ _PLURALS = {
     "cpu_link": "processor links",
 }
 _LANES = (1, 2, 4, 8, 16)
+FOLDER = "FABRICTWIN_CATALOG"
 _PCIE_LINK = re.compile(r"pcie-(gen\d+)-x(\d+)")
 
 
@@ -96,23 +102,60 @@ def _text(file: str) -> str:
     return resources.files("fabrictwin.catalog").joinpath("data", file).read_text(encoding="utf-8")
 
 
+def own_file(file: str) -> Path | None:
+    """A data file of the user's own beside the catalog's: of the folder that FABRICTWIN_CATALOG names.
+
+    Raises ConfigError for a folder that is none, and for files in it that nothing would read.
+    """
+    named = os.environ.get(FOLDER)
+    if not named:
+        return None
+    folder, known = Path(named), (*KINDS, "sources")
+    if not folder.is_dir():
+        raise ConfigError(f"got {named!r}, expected a folder of catalog files", key=FOLDER)
+    for path in sorted(folder.glob("*.y*ml")):
+        if path.suffix != ".yaml" or path.stem not in known:
+            hint = did_you_mean(path.stem, known)
+            raise ConfigError(f"expected one of {', '.join(known)} and .yaml as its name{hint}", file=path)
+    return folder / file if (folder / file).is_file() else None
+
+
 @cache
 def sources() -> dict[str, Source]:
-    """Every source by its key."""
-    data, lines = read_yaml(_text("sources.yaml"), "sources.yaml")
-    result = {}
-    for key, raw in data.items():
-        try:
-            result[key] = Source.model_validate(raw)
-        except ValidationError as error:
-            raise config_error(error, Source, data=raw, file="sources.yaml", lines=lines, path=(key,)) from None
+    """Every source by its key, the user's own among them."""
+    own = own_file("sources.yaml")
+    files = [("sources.yaml", _text("sources.yaml")), *([(str(own), read_text(own))] if own else [])]
+    result: dict[str, Source] = {}
+    for file, text in files:
+        data, lines = read_yaml(text, file)
+        if not isinstance(data, dict):
+            raise ConfigError("expected sources by name, each with title and url", file=file, line=1)
+        for key, raw in data.items():
+            _once(key, result, file, lines)
+            try:
+                result[key] = Source.model_validate(raw)
+            except ValidationError as error:
+                raise config_error(error, Source, data=raw, file=file, lines=lines, path=(key,)) from None
     return result
+
+
+def _once(name: str, known: Container[str], file: str, lines: Lines) -> None:
+    if name in known:
+        message = "the catalog has an entry of that name already, expected another"
+        raise ConfigError(message, file=file, line=lines[(name,)], key=name)
 
 
 @cache
 def _kind(kind: str) -> dict[str, Entry]:
     file = f"{kind}.yaml"
-    return read_entries(_text(file), kind=kind, file=file)
+    found, own = read_entries(_text(file), kind=kind, file=file), own_file(file)
+    if own is not None:
+        text = read_text(own)
+        more = read_entries(text, kind=kind, file=str(own))
+        for name in more:
+            _once(name, found, str(own), read_yaml(text, str(own))[1])
+        found |= more
+    return found
 
 
 def names(kind: str) -> tuple[str, ...]:

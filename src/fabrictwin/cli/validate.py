@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -103,6 +104,7 @@ def collectives(
         "", "--leave-out", metavar="HARDWARE", help="Fit to all other hardware first; takes minutes."
     ),
     refit: bool = typer.Option(False, "--fit", help="Only fit the costs again, and print them; takes minutes."),
+    off: bool = typer.Option(False, "--turned-off", help="What turning things off costs instead."),
     every: bool = typer.Option(False, "--rows", help="Print every size of every series."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON: every row and assumption."),
     data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
@@ -117,6 +119,9 @@ def collectives(
     from fabrictwin.validation.collectives_text import as_text
     from fabrictwin.validation.data import find_data
 
+    if off:
+        _turned_off(find_data(data, TABLE), fidelity.value, match, as_json)
+        return
     published = read_published(find_data(data, TABLE))
     names = [n for n, s in published.series.items() if match.lower() in f"{n} {s.hardware}".lower()]
     if not names:
@@ -131,3 +136,16 @@ def collectives(
         typer.echo(to_json(outcomes, fidelity.value, leave_out), nl=False)
     else:
         typer.echo(as_text(outcomes, fidelity.value, leave_out, every=every), nl=False)
+
+
+def _turned_off(data: Path, fidelity: Literal["flow", "analytic"], match: str, as_json: bool) -> None:
+    from fabrictwin.errors import ConfigError
+    from fabrictwin.run.progress import Progress
+    from fabrictwin.validation import turned_off
+
+    tests = [t for t in turned_off.read_tests(data) if match.lower() in f"{t.what} {t.machine}".lower()]
+    if not tests:
+        raise ConfigError(f"got {match!r}, expected part of what is turned off or of a machine", key="--match")
+    with Progress() as progress:
+        found = turned_off.answers(tests, fidelity=fidelity, stage=progress.stage)
+    typer.echo((turned_off.as_json if as_json else turned_off.as_text)(found, fidelity), nl=False)

@@ -66,7 +66,9 @@ def network_of(fabric: Fabric, host: int, causes: tuple[HostCause, ...], setting
     asked = (settings.net or "").lower()
     off = bool(settings.ib_disable) or asked == "socket"
     if off or not verbs or has(causes, "no-rdma-devices"):
-        return HostNetwork(SOCKET, tuple(up), False)
+        # sockets use the interfaces that NCCL_SOCKET_IFNAME leaves
+        taken = {each.adapter for each in chosen(settings, interfaces(fabric, host))}
+        return HostNetwork(SOCKET, tuple(k for k in up if int(nics[k]) in taken), False)
     return HostNetwork(IB, tuple(verbs), not has(causes, "no-gpudirect-module"))
 
 
@@ -121,6 +123,13 @@ def failure(
             unreached = _unreached(fabric, host, network, causes.get(host, ()), settings)
             if unreached is not None:
                 return unreached
+    for host, network in networks.items():
+        if network.name == SOCKET and not network.adapters and settings.socket_ifname is not None:
+            why = (
+                f"NCCL_SOCKET_IFNAME={settings.socket_ifname.text} leaves sockets the management network alone, "
+                "which the twin has no links of"
+            )
+            return Failure(host, "NET/Socket : no interface of the fabric", "ncclSystemError", why)
     for host, network in networks.items():
         first = next(iter(networks))
         if network.name != networks[first].name:
