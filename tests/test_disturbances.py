@@ -9,8 +9,9 @@ import pytest
 
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.disturbances import find_disturbances
+from fabrictwin.cluster.spec import load_spec
 from fabrictwin.errors import ConfigError, SimulatedError
-from fabrictwin.run.execute import predict, prepare, read, with_overrides
+from fabrictwin.run.execute import predict, prepare, with_overrides
 from fabrictwin.workload.disturb import greatest, sums, uniform
 
 MS = 10**9
@@ -50,7 +51,7 @@ def spec(tmp_path):
         path = tmp_path / "spec.yaml"
         path.write_text(text.replace("FOLD", fold).replace("PP", str(pp)))
         (tmp_path / "tiny.json").write_text(json.dumps(TINY))
-        return read(path)
+        return load_spec(path)
 
     return write
 

@@ -12,9 +12,10 @@ import pytest
 
 from fabrictwin.cli import main
 from fabrictwin.cluster.build import build
+from fabrictwin.cluster.spec import load_spec
 from fabrictwin.errors import ConfigError, InvariantError
 from fabrictwin.run import execute
-from fabrictwin.run.execute import cluster_line, predict, prepare, read, with_overrides
+from fabrictwin.run.execute import cluster_line, predict, prepare, with_overrides
 from fabrictwin.run.folder import FILES
 from fabrictwin.run.summary import summary
 from fabrictwin.run.twins import make_twin
@@ -134,7 +135,7 @@ def test_an_operation_that_never_ends_is_an_invariant(spec_file, monkeypatch):
 
     monkeypatch.setattr(execute, "play", loses_one)
     with pytest.raises(InvariantError, match=r"operation 7 \(.*\) never ended"):
-        predict(read(spec_file))
+        predict(load_spec(spec_file))
 
 
 def test_stdin_is_a_spec(spec_file, capsys, monkeypatch):
@@ -145,7 +146,7 @@ def test_stdin_is_a_spec(spec_file, capsys, monkeypatch):
 
 
 def test_the_command_line_goes_over_the_spec(spec_file):
-    spec = with_overrides(read(spec_file), fidelity="flow", seed=9)
+    spec = with_overrides(load_spec(spec_file), fidelity="flow", seed=9)
     assert (spec.run.fidelity, spec.run.seed) == ("flow", 9)
     assert spec.run.compare is not None
     assert spec.path == spec_file
@@ -154,7 +155,7 @@ def test_the_command_line_goes_over_the_spec(spec_file):
 
 def test_dead_and_slow_links_reach_the_twin(spec_file):
     spec_file.write_text(SPEC.replace("faults:\n", "faults:\n  - {link: host-0/mlx5_0, rate: 0 Gb/s}\n"))
-    spec = read(spec_file)
+    spec = load_spec(spec_file)
     blueprint = build(spec.cluster, spec=spec)
     twin = make_twin(spec, blueprint)
     assert len(twin.blueprint.cables) == len(blueprint.cables) - 1
@@ -184,7 +185,7 @@ def test_what_is_wrong_in_the_spec_names_file_and_line(spec_file, change, said):
     assert change[0] in before
     spec_file.write_text(before.replace(*change))
     with pytest.raises(ConfigError, match=said):
-        predict(with_overrides(read(spec_file), fidelity="flow"))
+        predict(with_overrides(load_spec(spec_file), fidelity="flow"))
 
 
 def test_an_error_about_no_key_of_the_spec_has_no_line(spec_file, monkeypatch, capsys):
@@ -198,7 +199,7 @@ def test_an_error_about_no_key_of_the_spec_has_no_line(spec_file, monkeypatch, c
 
 def test_flow_and_analytic_see_the_same_bytes(spec_file):
     """How much a job sends does not depend on how closely it is simulated."""
-    results = [predict(with_overrides(read(spec_file), fidelity=f)) for f in ("flow", "analytic")]
+    results = [predict(with_overrides(load_spec(spec_file), fidelity=f)) for f in ("flow", "analytic")]
     for result in results:
         assert (result.breakdown.actor_ps.sum(axis=1) == result.trace.end_ps).all()
     flow, analytic = ({k["kind"]: k["tx_bytes"] for k in summary(r)["traffic_by_link_kind"]} for r in results)
@@ -206,7 +207,7 @@ def test_flow_and_analytic_see_the_same_bytes(spec_file):
 
 
 def test_the_estimate_of_memory_covers_the_arrays(spec_file):
-    prepared = prepare(read(spec_file))
+    prepared = prepare(load_spec(spec_file))
     operations = prepared.program.operations
     least = sum(
         value.nbytes
@@ -222,7 +223,7 @@ def test_the_cluster_in_one_line(spec_file):
         "{type: dgx-a100, count: 2}", "[{type: dgx-a100, count: 1}, {type: pcie-box, count: 1, prefix: box}]"
     )
     spec_file.write_text(text.replace("host-0/mlx5_1", "host-0/mlx5_2"))
-    spec = read(spec_file)
+    spec = load_spec(spec_file)
     blueprint = build(spec.cluster, spec=spec)
     line = cluster_line(blueprint, make_twin(spec, blueprint).fabric)
     assert line.startswith("1 × ")

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from fabrictwin.cli import OK, main
+from fabrictwin.cluster.spec import load_spec
 from fabrictwin.errors import ConfigError, SimulatedError
-from fabrictwin.run.execute import predict, prepare, read
+from fabrictwin.run.execute import predict, prepare
 from fabrictwin.run.report import report_html
 from fabrictwin.run.summary import summary
 from fabrictwin.run.terminal import block
@@ -58,7 +59,7 @@ def spec(tmp_path):
         path = tmp_path / "spec.yaml"
         path.write_text(text)
         (tmp_path / "tiny.json").write_text(json.dumps(TINY))
-        return read(path)
+        return load_spec(path)
 
     return write
 

@@ -16,10 +16,10 @@ from fabrictwin.capture.reading import CaptureFile
 from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.capture.summary import summarise
 from fabrictwin.cluster.packet import Balance, Control, DcqcnName, Packet
-from fabrictwin.cluster.spec import read_spec
+from fabrictwin.cluster.spec import load_spec, read_spec
 from fabrictwin.errors import ConfigError
 from fabrictwin.kernel.packet.state import nbytes
-from fabrictwin.run.execute import predict, prepare, read
+from fabrictwin.run.execute import predict, prepare
 from fabrictwin.simulate.congestion import CONTROLS, DCQCN
 from fabrictwin.simulate.packet_network import PacketNetwork
 from fabrictwin.simulate.packet_options import BALANCES, PacketOptions, options_of
@@ -70,7 +70,7 @@ def run(tmp_path):
 
 
 def end(path: Path) -> int:
-    return predict(read(path)).trace.end_ps
+    return predict(load_spec(path)).trace.end_ps
 
 
 def test_the_section_names_what_the_engine_knows():
@@ -152,7 +152,7 @@ def test_every_key_reaches_the_engine():
 )
 def test_what_makes_no_sense_is_one_line(run, lines, message):
     with pytest.raises(ConfigError) as caught:
-        read(run(f"packet: {lines}"))
+        load_spec(run(f"packet: {lines}"))
     assert re.search(message, str(caught.value)), str(caught.value)
 
 
@@ -162,7 +162,7 @@ def test_what_makes_no_sense_is_one_line(run, lines, message):
 def test_a_key_of_the_other_technology_is_refused_with_its_line(run, technology, key):
     name = key.partition(":")[0]
     with pytest.raises(ConfigError, match=rf"spec.yaml:17 run.packet.{name}: got {name} on"):
-        predict(read(run(f"packet: {{{key}}}", technology=technology)))
+        predict(load_spec(run(f"packet: {{{key}}}", technology=technology)))
 
 
 def test_the_run_feels_its_options(run):
@@ -173,7 +173,7 @@ def test_the_run_feels_its_options(run):
 
 
 def test_another_fidelity_notes_what_it_did_not_use(run):
-    used = predict(read(run("packet: {gpudirect: false}", fidelity="flow")))
+    used = predict(load_spec(run("packet: {gpudirect: false}", fidelity="flow")))
     assert used.notes[-1] == "run.packet was not used: the fidelity is flow"
     assert used.trace.end_ps == end(run(fidelity="flow"))
 
@@ -211,7 +211,7 @@ def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
     def hops(many: int, dp: int) -> int:
         here = text.replace("MANY", str(many)).replace("pp: 2", f"pp: 2, dp: {dp}")
         path.write_text(here)
-        prepared = prepare(read(path))
+        prepared = prepare(load_spec(path))
         session = prepared.twin.session("packet")
         program = prepared.program
         return session.size_of(program.operations, program.communications, prepared.rank_node).hops
@@ -221,7 +221,7 @@ def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
     most = max(dp for dp in range(1, 4) if hops(8, dp) <= limit)
     path.write_text(text.replace("MANY", "8") + f"  packet: {{packet_limit: {limit}}}\n")
     with pytest.raises(ConfigError, match=rf"micro_batches: 3 \(of 8\) or dp: {most} \(of 4\) fits") as caught:
-        predict(read(path))
+        predict(load_spec(path))
     assert caught.value.line == 15
     assert "packet-hops, the limit is" in str(caught.value)
     path.write_text(text.replace("MANY", "3") + f"  packet: {{packet_limit: {limit}}}\n")
@@ -229,7 +229,7 @@ def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
 
 
 def test_memory_is_estimated_before_the_run_and_is_about_what_it_takes(run):
-    prepared = prepare(read(run()))
+    prepared = prepare(load_spec(run()))
     session = prepared.twin.session("packet")
     program = prepared.program
     size = session.size_of(program.operations, program.communications, prepared.rank_node)
@@ -237,13 +237,13 @@ def test_memory_is_estimated_before_the_run_and_is_about_what_it_takes(run):
     taken = nbytes(session.network.machine.state)
     assert 0.5 * taken < size.memory_bytes < 2 * taken
     with pytest.raises(ConfigError, match=r"of memory, the limit is .*: .*use fidelity flow"):
-        predict(read(run(f"packet: {{memory_limit: {size.memory_bytes - 1} B}}")))
+        predict(load_spec(run(f"packet: {{memory_limit: {size.memory_bytes - 1} B}}")))
 
 
 def test_a_job_is_captured_and_other_fidelities_have_no_packets(run, tmp_path):
     path = tmp_path / "job.pcapng"
-    plain = predict(read(run("packet: {}")))
-    captured = predict(read(run("packet: {}")), capture=CaptureRequest(path, snaplen=100))
+    plain = predict(load_spec(run("packet: {}")))
+    captured = predict(load_spec(run("packet: {}")), capture=CaptureRequest(path, snaplen=100))
     assert captured.trace.end_ps == plain.trace.end_ps
     found = summarise(CaptureFile(path))
     fabric = captured.fabric
@@ -252,4 +252,4 @@ def test_a_job_is_captured_and_other_fidelities_have_no_packets(run, tmp_path):
     assert sum(f.payload_bytes for f in out) == int(sent) > 0
     assert found.total("gaps") == found.total("retransmissions") == found.total("icrc_errors") == 0
     with pytest.raises(ConfigError, match="nothing else has packets"):
-        predict(read(run("packet: {}", fidelity="flow")), capture=CaptureRequest(path))
+        predict(load_spec(run("packet: {}", fidelity="flow")), capture=CaptureRequest(path))

@@ -11,16 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TextIO, get_args
 
 import yaml
 
 from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.textfile import name_of, read_text
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-MAX_BYTES = 64 * 2**20
 MAX_ALIASED = 100_000  # values that aliases stand for, all together
 MAX_DEPTH = 60
 
@@ -47,27 +47,9 @@ for _name, _pattern, _first in (
     _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern})\Z"), list(_first))
 
 
-def read_text(path: str | Path) -> str:
-    """A text file as it stands. Raises ConfigError where it cannot be read, is too large or is not UTF-8."""
-    try:
-        with open(path, "rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise ConfigError("no such file", file=path) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"is larger than {MAX_BYTES >> 20} MiB", file=path)
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError("got bytes that are not UTF-8 text", file=path, line=line) from None
-
-
-def read_yaml_file(path: str | Path) -> tuple[Any, Lines]:
+def read_yaml_file(path: str | Path, stdin: TextIO | None = None) -> tuple[Any, Lines]:
     """Plain data and the line of every key path, counted from 1. Raises ConfigError."""
-    return read_yaml(read_text(path), path)
+    return read_yaml(read_text(path, stdin), name_of(path, stdin))
 
 
 def read_yaml(text: str, file: str | Path) -> tuple[Any, Lines]:

@@ -1,7 +1,7 @@
 """The command line: one module a command, imported only when it is invoked.
 
 Exit codes: 0 done; 1 the simulation failed (what the simulated hardware reports, or a defect of the twin);
-2 what was written is wrong. An error is one line on stderr.
+2 what was written is wrong; 130 interrupted. An error is one line on stderr.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _usage(error: Any) -> None:
         print(context.get_help(), file=sys.stderr)
         return
     where = f" (see '{context.command_path} --help')" if context is not None else ""
-    _say(error.format_message().rstrip(".") + where)
+    _say(error.format_message().replace("Value error, ", "").rstrip(".") + where)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fabrictwin.cli.arguments import Group
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from fabrictwin.catalog import Entry
 
-app = typer.Typer(help="Hardware figures and their sources.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Hardware figures and their sources.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_entries(
-    kind: str = typer.Argument("", help="Only this kind: gpu, host, nic, switch, cable, ..."),
+    kind: str = typer.Argument("", metavar="KIND", help="Only this kind: gpu, host, nic, switch, cable, ..."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List the entries of the catalog."""
@@ -33,7 +35,7 @@ def list_entries(
 
 @app.command()
 def show(
-    name: str = typer.Argument(..., help="A name that `list` prints."),
+    name: str = typer.Argument(..., metavar="NAME", help="A name that `list` prints."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Show an entry: every figure with its source, estimates marked."""

@@ -11,7 +11,7 @@ app = typer.Typer()
 
 @app.command()
 def claims(
-    only: list[str] = typer.Argument(None, metavar="[NAME]...", help="Only these; otherwise all."),
+    only: list[str] = typer.Argument(None, metavar="NAME", help="Only these; otherwise all."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     write: Path | None = typer.Option(None, metavar="FILE", help="Write all as a page, such as docs/claims.md."),
 ) -> None:
@@ -21,14 +21,12 @@ def claims(
     from fabrictwin.errors import ConfigError
     from fabrictwin.run.progress import Progress
     from fabrictwin.study.claims.book import as_data, as_markdown, as_text, judge_all
+    from fabrictwin.textfile import write_text
 
     if write is not None and only:
         raise ConfigError("got names together with --write, expected either: the page holds all", key="--write")
     with Progress() as progress:
         found = judge_all(tuple(only or ()), progress.stage)
     if write is not None:
-        try:
-            write.write_text(as_markdown(found), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot be written: {error.strerror}", file=write) from None
+        write_text(write, as_markdown(found))
     typer.echo(json.dumps(as_data(found), indent=2) + "\n" if as_json else as_text(found), nl=False)

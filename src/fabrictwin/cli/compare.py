@@ -20,8 +20,15 @@ class Fidelity(StrEnum):
 
 @app.command()
 def compare(
-    spec: str = typer.Argument(..., help="A spec file; - reads it from stdin. Its own fabric does not matter."),
-    fabrics: str = typer.Option(FIVE, metavar="NAME,NAME,...", help="Presets; `fabrictwin catalog list fabric`."),
+    spec: str = typer.Argument(
+        ..., metavar="SPEC", help="A spec file; - reads it from stdin. Its own fabric does not matter."
+    ),
+    fabrics: str = typer.Option(
+        FIVE,
+        metavar="NAME,NAME,...",
+        show_default=FIVE.replace(",", ", "),
+        help="Presets; `fabrictwin catalog list fabric`.",
+    ),
     presets: Path | None = typer.Option(
         None, metavar="FILE", help="Presets of your own, or changes to the catalog's."
     ),
@@ -35,7 +42,7 @@ def compare(
     ),
     fidelity: Fidelity | None = typer.Option(None, help="Of the step; otherwise the spec's."),
     prices: Path | None = typer.Option(None, metavar="FILE", help="A price book of your own, over the catalog's."),
-    years: float = typer.Option(4.0, min=0.1, max=30.0, help="How long the equipment is used."),
+    years: float = typer.Option(4.0, min=0.1, max=30.0, metavar="YEARS", help="How long the equipment is used."),
     out: Path | None = typer.Option(None, metavar="DIR", help="Write compare.json and compare.html here."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -43,6 +50,7 @@ def compare(
     import json
 
     from fabrictwin.catalog.prices import price_book
+    from fabrictwin.cluster.spec import load_spec
     from fabrictwin.errors import ConfigError
     from fabrictwin.run import execute
     from fabrictwin.run.progress import Progress
@@ -53,9 +61,10 @@ def compare(
     from fabrictwin.study.vary import curve_data, curve_text
     from fabrictwin.study.vary import parse as parse_vary
     from fabrictwin.study.vary import vary as draw
+    from fabrictwin.textfile import make_folder, write_text
 
     read = execute.with_overrides(
-        execute.read(spec, sys.stdin), fidelity=None if fidelity is None else fidelity.value
+        load_spec(spec, sys.stdin), fidelity=None if fidelity is None else fidelity.value
     )
     names = [name.strip() for name in fabrics.split(",") if name.strip()]
     try:
@@ -65,8 +74,8 @@ def compare(
     own = {} if presets is None else own_presets(presets)
     for one in vary:
         parse_vary(one)
-    if out is not None and out.exists() and not out.is_dir():
-        raise ConfigError("is a file, expected a folder to write to", file=out)
+    if out is not None:
+        make_folder(out)  # before minutes of work, not after
     with Progress() as progress:
         found = comparing.compare(
             read, names, book=price_book(prices), own=own, seeds=numbers, years=years, stage=progress.stage
@@ -74,12 +83,8 @@ def compare(
         curves = tuple(draw(read, one, names, own, progress.stage) for one in vary)
     whole = {**data(found), "curves": [curve_data(curve) for curve in curves]}
     if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / "compare.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-            (out / "compare.html").write_text(page(found, curves), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot be written: {error.strerror}", file=out) from None
+        write_text(out / "compare.json", json.dumps(whole, indent=2) + "\n")
+        write_text(out / "compare.html", page(found, curves))
     if as_json:
         typer.echo(json.dumps(whole, indent=2))
         return

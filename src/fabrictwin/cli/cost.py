@@ -12,9 +12,11 @@ app = typer.Typer()
 
 @app.command()
 def cost(
-    spec: str = typer.Argument("", help="A spec file; - reads it from stdin. Without a job, only the cluster."),
+    spec: str = typer.Argument(
+        "", metavar="SPEC", help="A spec file; - reads it from stdin. Without a job, only the cluster."
+    ),
     prices: Path | None = typer.Option(None, metavar="FILE", help="A price book of your own, over the catalog's."),
-    years: float = typer.Option(4.0, min=0.1, max=30.0, help="How long the equipment is used."),
+    years: float = typer.Option(4.0, min=0.1, max=30.0, metavar="YEARS", help="How long the equipment is used."),
     sources: bool = typer.Option(False, "--sources", help="Print the price book with its sources instead."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -22,8 +24,8 @@ def cost(
     import json
 
     from fabrictwin.catalog.prices import price_book
+    from fabrictwin.cluster.spec import load_spec
     from fabrictwin.errors import ConfigError
-    from fabrictwin.run.execute import read
     from fabrictwin.run.progress import Progress
     from fabrictwin.study.cost import cost_data, cost_text, sources_text
     from fabrictwin.study.priced import priced
@@ -35,5 +37,5 @@ def cost(
     if not spec:
         raise ConfigError("expected a spec file, or --sources", key="SPEC")
     with Progress() as progress:
-        found = priced(read(spec, sys.stdin), book, years=years, stage=progress.stage)
+        found = priced(load_spec(spec, sys.stdin), book, years=years, stage=progress.stage)
     typer.echo(json.dumps(cost_data(found), indent=2) + "\n" if as_json else cost_text(found), nl=False)

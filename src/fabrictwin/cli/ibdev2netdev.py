@@ -6,12 +6,14 @@ from pathlib import Path
 
 import typer
 
+from fabrictwin.cli.arguments import CLUSTER_FILE
+
 app = typer.Typer(help="Network interfaces of a host's RDMA devices.")
 
 
 @app.command()
 def ibdev2netdev(
-    cluster: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
+    cluster: Path = CLUSTER_FILE,
     host: str | None = typer.Option(None, metavar="NAME", help="Whose devices; otherwise the first host's."),
     device: str | None = typer.Option(None, "--device", "-d", metavar="NAME", help="One device, such as mlx5_0."),
 ) -> None:

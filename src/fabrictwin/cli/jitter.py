@@ -19,15 +19,15 @@ class Fidelity(StrEnum):
 @app.command()
 def jitter(
     spec: str = typer.Argument(
-        ..., help="A spec file; - reads it from stdin. Its jitter section says what is uneven."
+        ..., metavar="SPEC", help="A spec file; - reads it from stdin. Its jitter section says what is uneven."
     ),
-    steps: int = typer.Option(1000, min=10, max=1_000_000, help="Steps to draw."),
+    steps: int = typer.Option(1000, min=10, max=1_000_000, metavar="N", help="Steps to draw."),
     gpus: str = typer.Option("", metavar="N,N,...", help="Sizes of the job to show; otherwise powers of two."),
     levels: str = typer.Option("0.5,1,2,4", metavar="X,X,...", help="Multiples of the jitter to show."),
     fidelity: Fidelity | None = typer.Option(None, help="Of the clean step; otherwise the spec's."),
     seed: int | None = typer.Option(None, metavar="N", help="The seed; otherwise the spec's."),
     prices: Path | None = typer.Option(None, metavar="FILE", help="A price book of your own, over the catalog's."),
-    years: float = typer.Option(4.0, min=0.1, max=30.0, help="How long the equipment is used."),
+    years: float = typer.Option(4.0, min=0.1, max=30.0, metavar="YEARS", help="How long the equipment is used."),
     out: Path | None = typer.Option(None, metavar="FILE", help="Write a page with plots."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -36,6 +36,7 @@ def jitter(
 
     from fabrictwin.catalog.prices import price_book
     from fabrictwin.cluster.build import build
+    from fabrictwin.cluster.spec import load_spec
     from fabrictwin.errors import ConfigError
     from fabrictwin.run import execute
     from fabrictwin.run.progress import Progress
@@ -44,6 +45,7 @@ def jitter(
     from fabrictwin.study.jitter import study
     from fabrictwin.study.jitter_page import page
     from fabrictwin.study.jitter_text import data, text
+    from fabrictwin.textfile import write_text
 
     def numbers(given: str, key: str, example: str, least: float) -> list[float]:
         try:
@@ -55,7 +57,7 @@ def jitter(
         return found
 
     read = execute.with_overrides(
-        execute.read(spec, sys.stdin), fidelity=None if fidelity is None else fidelity.value, seed=seed
+        load_spec(spec, sys.stdin), fidelity=None if fidelity is None else fidelity.value, seed=seed
     )
     book = price_book(prices)
     sizes = [int(value) for value in numbers(gpus, "--gpus", "256,1024", 1)]
@@ -65,10 +67,7 @@ def jitter(
         gpu_hour = cost(bill, book, years=years).gpu_hour
         found = study(read, steps=steps, sizes=sizes, levels=wanted, stage=progress.stage)
     if out is not None:
-        try:
-            out.write_text(page(found, gpu_hour=gpu_hour, currency=book.currency), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot be written: {error.strerror}", file=out) from None
+        write_text(out, page(found, gpu_hour=gpu_hour, currency=book.currency))
     if as_json:
         typer.echo(json.dumps(data(found, gpu_hour=gpu_hour, currency=book.currency), indent=2))
     else:

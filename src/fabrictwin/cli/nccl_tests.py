@@ -26,27 +26,35 @@ class Fidelity(StrEnum):
     analytic = "analytic"
 
 
-@app.command(context_settings={"help_option_names": ["--help"]})
+@app.command()
 def nccl_tests(
     test: Test = typer.Argument(..., help="Which test."),
     cluster: str = typer.Option(..., "--cluster", metavar="SPEC", help="A spec file; its cluster is used."),
     minbytes: str = typer.Option("32M", "-b", "--minbytes", metavar="SIZE", help="The first size."),
     maxbytes: str = typer.Option("32M", "-e", "--maxbytes", metavar="SIZE", help="The last size."),
     stepbytes: str = typer.Option("1M", "-i", "--stepbytes", metavar="SIZE", help="What is added to a size."),
-    stepfactor: int = typer.Option(1, "-f", "--stepfactor", help="What a size is multiplied by."),
-    ngpus: int = typer.Option(1, "-g", "--ngpus", min=1, help="GPUs of a thread."),
-    nthreads: int = typer.Option(1, "-t", "--nthreads", min=1, help="Threads of a process."),
-    iters: int = typer.Option(20, "-n", "--iters", min=1, help="Iterations: printed; on the twin all are alike."),
-    warmup: int = typer.Option(1, "-w", "--warmup_iters", min=0, help="The same of those before."),
-    check: int = typer.Option(1, "-c", "--check", min=0, help="Check results with real data: 0 does not."),
-    datatype: str = typer.Option("float", "-d", "--datatype", help="NCCL's type, or all."),
-    op: str = typer.Option("sum", "-o", "--op", help="sum, prod, max, min, avg, mulsum or all."),
-    root: int = typer.Option(0, "-r", "--root", help="The root; -1 is every rank."),
-    cycles: int = typer.Option(1, "-N", "--run_cycles", min=1, max=1000, help="How often to print all rows."),
+    stepfactor: int = typer.Option(1, "-f", "--stepfactor", metavar="N", help="What a size is multiplied by."),
+    ngpus: int = typer.Option(1, "-g", "--ngpus", min=1, metavar="N", help="GPUs of a thread."),
+    nthreads: int = typer.Option(1, "-t", "--nthreads", min=1, metavar="N", help="Threads of a process."),
+    iters: int = typer.Option(
+        20, "-n", "--iters", min=1, metavar="N", help="Iterations: printed; on the twin all are alike."
+    ),
+    warmup: int = typer.Option(1, "-w", "--warmup_iters", min=0, metavar="N", help="The same of those before."),
+    check: int = typer.Option(
+        1, "-c", "--check", min=0, metavar="N", help="Check results with real data: 0 does not."
+    ),
+    datatype: str = typer.Option("float", "-d", "--datatype", metavar="TYPE", help="NCCL's type, or all."),
+    op: str = typer.Option("sum", "-o", "--op", metavar="OP", help="sum, prod, max, min, avg, mulsum or all."),
+    root: int = typer.Option(0, "-r", "--root", metavar="N", help="The root; -1 is every rank."),
+    cycles: int = typer.Option(
+        1, "-N", "--run_cycles", min=1, max=1000, metavar="N", help="How often to print all rows."
+    ),
     output: Path | None = typer.Option(None, "-J", "--output_file", metavar="FILE", help="Write JSON as well."),
     fidelity: Fidelity = typer.Option(Fidelity.flow, help="How closely to simulate."),
-    hosts: int | None = typer.Option(None, min=1, help="Hosts to use; otherwise all with GPUs."),
-    np: int | None = typer.Option(None, "--np", min=1, help="Processes; otherwise as many as fill the hosts."),
+    hosts: int | None = typer.Option(None, min=1, metavar="N", help="Hosts to use; otherwise all with GPUs."),
+    np: int | None = typer.Option(
+        None, "--np", min=1, metavar="N", help="Processes; otherwise as many as fill the hosts."
+    ),
     release: str = typer.Option("", "--nccl-version", metavar="VERSION", help="The NCCL to be, such as 2.21.5."),
     conf: Path | None = typer.Option(None, "--nccl-conf", metavar="FILE", help="A file like /etc/nccl.conf."),
 ) -> None:
@@ -63,6 +71,7 @@ def nccl_tests(
     from fabrictwin.nccl.section import settings_here
     from fabrictwin.run.progress import Progress
     from fabrictwin.run.twins import make_twin
+    from fabrictwin.textfile import write_text
 
     def size(text: str, key: str) -> int:
         try:
@@ -86,7 +95,7 @@ def nccl_tests(
         root=root,
         cycles=cycles,
     )
-    spec = load_cluster(cluster)
+    spec = load_cluster(cluster, sys.stdin)
     settings = settings_here(spec, os.environ, release=release, conf=conf)
     for note in settings.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -109,11 +118,6 @@ def nccl_tests(
         )
     if output is not None:
         environment = [f"{name}={value}" for name, value in settings.given]
-        try:
-            output.write_text(
-                as_json(run, rows, arguments=sys.argv[1:], environment=environment), encoding="utf-8"
-            )
-        except OSError as error:
-            raise ConfigError(f"cannot be written: {error.strerror}", file=output) from None
+        write_text(output, as_json(run, rows, arguments=sys.argv[1:], environment=environment))
     if wrong_rows(rows):
         raise typer.Exit(1)

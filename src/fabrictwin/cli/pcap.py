@@ -6,7 +6,9 @@ from pathlib import Path
 
 import typer
 
-app = typer.Typer(no_args_is_help=True)
+from fabrictwin.cli.arguments import Group
+
+app = typer.Typer(cls=Group, no_args_is_help=True)
 
 
 @app.callback()
@@ -16,7 +18,7 @@ def pcap() -> None:
 
 @app.command()
 def read(
-    file: Path = typer.Argument(..., help="A pcap, pcapng or ERF file."),
+    file: Path = typer.Argument(..., metavar="FILE", help="A pcap, pcapng or ERF file."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Flows, messages, missing and repeated packets, NAKs, congestion marks and bad checksums of a capture."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import typer
+
+from fabrictwin.cli.arguments import CLUSTER
 
 app = typer.Typer()
 
 
 @app.command()
 def perftest(
-    test: str = typer.Argument(..., help="ib_{write,read,send,atomic}_{bw,lat}."),
-    cluster: str = typer.Argument(..., help="A spec file; its cluster is used."),
+    test: str = typer.Argument(..., metavar="TEST", help="ib_{write,read,send,atomic}_{bw,lat}."),
+    cluster: str = CLUSTER,
     source: str = typer.Option(..., "--from", metavar="HOST", help="The host that runs the client."),
     target: str = typer.Option(..., "--to", metavar="HOST", help="The host that runs the server."),
     size: int | None = typer.Option(None, "-s", "--size", metavar="BYTES", help="Message size."),
@@ -74,7 +77,7 @@ def perftest(
     )
     with Progress() as progress:
         progress.stage("compiling the fabric")
-        spec = load_cluster(cluster)
+        spec = load_cluster(cluster, sys.stdin)
         twin = make_twin(spec, build(spec.cluster, spec=spec))
         packet = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed)
         progress.stage("simulating")

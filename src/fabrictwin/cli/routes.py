@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from fabrictwin.cli.arguments import CLUSTER, Group
 
 if TYPE_CHECKING:
     from fabrictwin.fabric.fabric import Fabric
@@ -16,16 +19,15 @@ if TYPE_CHECKING:
     from fabrictwin.routing.options import Options
     from fabrictwin.routing.switches import Lids, Switches
 
-app = typer.Typer(help="Judge forwarding tables, compare two, print them.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Judge forwarding tables, compare two, print them.", no_args_is_help=True)
 
 UNSOUND = 1
 
-_SPEC = typer.Argument(..., help="A spec file, or a file that holds only a cluster.")
 _ENGINE = typer.Option("", metavar="NAME", help="The routing engine; otherwise the spec's.")
 _ROOTS = typer.Option(None, metavar="FILE", help="GUIDs of root switches, one a line.")
 _WEIGHTS = typer.Option(None, metavar="FILE", help="What links count: GUID PORT WEIGHT, one a line.")
-_LMC = typer.Option(0, help="Each adapter has 2^LMC LIDs.")
-_LANES = typer.Option(8, help="Virtual lanes that an engine may use.")
+_LMC = typer.Option(0, metavar="N", help="Each adapter has 2^LMC LIDs.")
+_LANES = typer.Option(8, metavar="N", help="Virtual lanes that an engine may use.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -36,7 +38,7 @@ class Order(StrEnum):
 
 @app.command()
 def check(
-    spec: Path = _SPEC,
+    spec: str = CLUSTER,
     engine: str = _ENGINE,
     tables: Path | None = typer.Option(None, metavar="FILE", help="Judge what ibroute or dump_lfts printed."),
     roots: Path | None = _ROOTS,
@@ -44,10 +46,10 @@ def check(
     lmc: int = _LMC,
     lanes: int = _LANES,
     shifts: int | None = typer.Option(
-        None, min=1, help="How many shift permutations to look at; otherwise all that take seconds."
+        None, min=1, metavar="N", help="How many shift permutations to look at; otherwise as many as take seconds."
     ),
-    random: int = typer.Option(32, min=1, help="How many random permutations to look at."),
-    seed: int = typer.Option(0, min=0, help="Seed of the random permutations."),
+    random: int = typer.Option(32, min=1, metavar="N", help="How many random permutations to look at."),
+    seed: int = typer.Option(0, min=0, metavar="N", help="Seed of the random permutations."),
     order: Order = typer.Option(Order.tree, help="Adapters in the order of the tree, or of the cluster's hosts."),
     as_json: bool = _JSON,
 ) -> None:
@@ -78,9 +80,11 @@ def check(
 
 @app.command()
 def diff(
-    spec: Path = _SPEC,
-    left: str = typer.Argument(..., help="An engine, or a file that ibroute or dump_lfts printed."),
-    right: str = typer.Argument(..., help="Another."),
+    spec: str = CLUSTER,
+    left: str = typer.Argument(
+        ..., metavar="LEFT", help="An engine, or a file that ibroute or dump_lfts printed."
+    ),
+    right: str = typer.Argument(..., metavar="RIGHT", help="Another."),
     roots: Path | None = _ROOTS,
     weights: Path | None = _WEIGHTS,
     lmc: int = _LMC,
@@ -113,7 +117,7 @@ def diff(
 
 @app.command()
 def dump(
-    spec: Path = _SPEC,
+    spec: str = CLUSTER,
     engine: str = _ENGINE,
     roots: Path | None = _ROOTS,
     weights: Path | None = _WEIGHTS,
@@ -122,8 +126,8 @@ def dump(
     out: Path | None = typer.Option(None, metavar="FILE", help="Where to write; otherwise stdout."),
 ) -> None:
     """Print tables as dump_lfts does."""
-    from fabrictwin.errors import ConfigError
     from fabrictwin.routing.dump import format_dump
+    from fabrictwin.textfile import write_text
 
     bench = _Bench.of(spec, engine, roots=roots, weights=weights, lmc=lmc, lanes=lanes)
     lids, made = bench.tables(engine, dumped=False)
@@ -131,12 +135,8 @@ def dump(
     if out is None:
         for line in text:
             typer.echo(line)
-        return
-    try:
-        with out.open("w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in text)
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", file=out) from None
+    else:
+        write_text(out, "".join(f"{line}\n" for line in text))
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,14 @@ class _Bench:
     options: Options
 
     @staticmethod
-    def of(spec: Path, engine: str, *, roots: Path | None, weights: Path | None, lmc: int, lanes: int) -> _Bench:
+    def of(spec: str, engine: str, *, roots: Path | None, weights: Path | None, lmc: int, lanes: int) -> _Bench:
         from fabrictwin.cluster.build import build
         from fabrictwin.cluster.spec import load_cluster
         from fabrictwin.errors import ConfigError
         from fabrictwin.routing.options import Options, read_roots, read_weights
         from fabrictwin.routing.switches import switch_graph
         from fabrictwin.run.twins import make_twin
+        from fabrictwin.textfile import name_of
 
         options = Options(
             roots=read_roots(roots) if roots else (),
@@ -163,12 +164,12 @@ class _Bench:
             lmc=lmc,
             lanes=lanes,
         )
-        read = load_cluster(spec)
+        read = load_cluster(spec, sys.stdin)
         fabric = make_twin(read, build(read.cluster, spec=read)).fabric
         if fabric.technology != "infiniband":
             raise ConfigError(
                 f"got a network of {fabric.technology}, expected infiniband: only its switches hold tables by LID",
-                file=spec,
+                file=name_of(spec, sys.stdin),
             )
         named = read.cluster.routing.engine
         return _Bench(fabric, switch_graph(fabric), "auto" if named == "default" else named, options)

@@ -19,7 +19,7 @@ class Fidelity(StrEnum):
 
 @app.command()
 def run(
-    spec: str = typer.Argument(..., help="A spec file; - reads it from stdin."),
+    spec: str = typer.Argument(..., metavar="SPEC", help="A spec file; - reads it from stdin."),
     fidelity: Fidelity | None = typer.Option(None, help="How closely to simulate; otherwise the spec's."),
     out: Path | None = typer.Option(
         None, metavar="DIR", help="The folder to write; otherwise the spec's, or the next free runs/NAME."
@@ -46,6 +46,7 @@ def run(
     from time import monotonic
 
     from fabrictwin.capture.recorder import CaptureRequest
+    from fabrictwin.cluster.spec import load_spec
     from fabrictwin.run import execute
     from fabrictwin.run.folder import Clock, check_target, default_folder, write_folder
     from fabrictwin.run.progress import Progress
@@ -55,7 +56,7 @@ def run(
     capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     started, clock = datetime.now(UTC), monotonic()
     read = execute.with_overrides(
-        execute.read(spec, sys.stdin), fidelity=None if fidelity is None else fidelity.value, seed=seed
+        load_spec(spec, sys.stdin), fidelity=None if fidelity is None else fidelity.value, seed=seed
     )
     if dry_run:
         with Progress() as progress:

@@ -15,15 +15,17 @@ app = typer.Typer(help="Bring a subnet up with the twin's own manager.")
 
 @app.command()
 def sm(
-    cluster: Path | None = typer.Argument(None, help="A spec file, or a file that holds only a cluster."),
+    cluster: Path | None = typer.Argument(
+        None, metavar="SPEC", help="A spec file, or a file that holds only a cluster."
+    ),
     host: str = typer.Option("", metavar="NODE", help="Where the manager runs; otherwise the first adapter."),
     engine: str = typer.Option("auto", metavar="NAME", help="The routing engine."),
     roots: Path | None = typer.Option(None, metavar="FILE", help="GUIDs of root switches, one a line."),
     weights: Path | None = typer.Option(
         None, metavar="FILE", help="What links count: GUID PORT WEIGHT, one a line."
     ),
-    lmc: int = typer.Option(0, min=0, max=7, help="Each adapter has 2^LMC LIDs."),
-    priority: int = typer.Option(0, min=0, max=15, help="Rank among managers."),
+    lmc: int = typer.Option(0, min=0, max=7, metavar="N", help="Each adapter has 2^LMC LIDs."),
+    priority: int = typer.Option(0, min=0, max=15, metavar="N", help="Rank among managers."),
     qos: bool = typer.Option(True, help="Program SL to VL maps and VL arbitration."),
     qos_options: Path | None = typer.Option(
         None, metavar="FILE", help="qos_max_vls, qos_sl2vl, qos_vlarb_high ..., as opensm.conf has them."
@@ -37,9 +39,9 @@ def sm(
         metavar="EVENT",
         help="Then let this happen: 'cut leaf-0/5', 'off spine-1', 'on spine-1'. Repeat for more.",
     ),
-    mad_time: str = typer.Option("20 us", help="What an agent needs for a datagram."),
-    hop_time: str = typer.Option("300 ns", help="What a datagram needs for a hop."),
-    window: int = typer.Option(4, min=1, max=4096, help="Datagrams in flight."),
+    mad_time: str = typer.Option("20 us", metavar="TIME", help="What an agent needs for a datagram."),
+    hop_time: str = typer.Option("300 ns", metavar="TIME", help="What a datagram needs for a hop."),
+    window: int = typer.Option(4, min=1, max=4096, metavar="N", help="Datagrams in flight."),
     connect: str | None = typer.Option(
         None, metavar="NAME", help="Manage the fabric of another simulator (IBSIM_SOCKNAME) instead of a cluster."
     ),
@@ -58,7 +60,6 @@ def sm(
         partitioned,
         sweep_lines,
     )
-    from fabrictwin.units import parse_time
 
     settings = settings_of(
         engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos=qos, qos_options=qos_options
@@ -71,11 +72,8 @@ def sm(
         _manage_elsewhere(connect, host, settings)
         return
     if cluster is None:
-        raise ConfigError("got no cluster, expected a file or --connect", key="CLUSTER")
-    try:
-        timing = MadTiming(agent_ps=parse_time(mad_time), hop_ps=parse_time(hop_time), window=window)
-    except ValueError as error:
-        raise ConfigError(str(error), key="--mad-time or --hop-time") from None
+        raise ConfigError("got no cluster, expected a file or --connect", key="SPEC")
+    timing = MadTiming(agent_ps=_time(mad_time, "--mad-time"), hop_ps=_time(hop_time, "--hop-time"), window=window)
     endpoint = open_endpoint(cluster)
     settings = partitioned(settings, partitions, endpoint, host)
     rehearsal = Rehearsal(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
@@ -92,6 +90,16 @@ def sm(
         typer.echo(json.dumps(as_json(rehearsal, first, events), indent=2))
     if any(report.state.name == "NOT_ACTIVE" for report in first):
         raise typer.Exit(1)
+
+
+def _time(text: str, key: str) -> int:
+    from fabrictwin.errors import ConfigError
+    from fabrictwin.units import parse_time
+
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise ConfigError(str(error), key=key) from None
 
 
 def settings_of(

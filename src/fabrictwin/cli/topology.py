@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import typer
 
-app = typer.Typer(help="Show, import or export a cluster.", no_args_is_help=True)
+from fabrictwin.cli.arguments import CLUSTER, Group
+
+app = typer.Typer(cls=Group, help="Show, import or export a cluster.", no_args_is_help=True)
 
 
 class ImportFormat(StrEnum):
@@ -23,7 +26,7 @@ class ExportFormat(StrEnum):
 
 @app.command()
 def show(
-    spec: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
+    spec: str = CLUSTER,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Count hosts, switches and links; show ports used and oversubscription by tier, and notes."""
@@ -31,7 +34,7 @@ def show(
     from fabrictwin.cluster.describe import describe, summary_lines
     from fabrictwin.cluster.spec import load_cluster
 
-    read = load_cluster(spec)
+    read = load_cluster(spec, sys.stdin)
     facts = describe(build(read.cluster, spec=read))
     if as_json:
         _print_json(facts)
@@ -41,7 +44,7 @@ def show(
 
 @app.command("import")
 def import_(
-    file: Path = typer.Argument(..., help="What the tool printed."),
+    file: Path = typer.Argument(..., metavar="FILE", help="What the tool printed."),
     source: ImportFormat = typer.Option(ImportFormat.ibnetdiscover, "--format", help="The tool."),
     bind: list[str] = typer.Option(
         [],
@@ -51,8 +54,8 @@ def import_(
     switch: list[str] = typer.Option(
         [], metavar="GLOB=TYPE", help="Switches of these names are that catalog switch. Repeat for more."
     ),
-    host_cable: str = typer.Option("3 m", help="Length of cables to hosts."),
-    trunk_cable: str = typer.Option("20 m", help="Length of cables between switches."),
+    host_cable: str = typer.Option("3 m", metavar="LENGTH", help="Length of cables to hosts."),
+    trunk_cable: str = typer.Option("20 m", metavar="LENGTH", help="Length of cables between switches."),
     out: Path | None = typer.Option(None, metavar="FILE", help="Where to write the cluster; otherwise stdout."),
 ) -> None:
     """Turn a discovered fabric into a cluster file, and report what could not be placed."""
@@ -69,7 +72,7 @@ def import_(
 
 @app.command()
 def export(
-    spec: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
+    spec: str = CLUSTER,
     target: ExportFormat = typer.Option(ExportFormat.yaml, "--format", help="What to write."),
     out: Path | None = typer.Option(None, metavar="FILE", help="Where to write it; otherwise stdout."),
 ) -> None:
@@ -78,16 +81,16 @@ def export(
     from fabrictwin.cluster.export import to_dot, to_ibnetdiscover, to_yaml
     from fabrictwin.cluster.spec import load_cluster
 
-    read = load_cluster(spec)
+    read = load_cluster(spec, sys.stdin)
     writers = {"yaml": to_yaml, "ibnetdiscover": to_ibnetdiscover, "dot": to_dot}
     _write(writers[target.value](build(read.cluster, spec=read)), out)
 
 
 @app.command()
 def path(
-    spec: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
-    source: str = typer.Argument(..., help="A GPU, such as host-0/gpu0."),
-    destination: str = typer.Argument(..., help="Another."),
+    spec: str = CLUSTER,
+    source: str = typer.Argument(..., metavar="SOURCE", help="A GPU, such as host-0/gpu0."),
+    destination: str = typer.Argument(..., metavar="DESTINATION", help="Another."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Name every hop between two GPUs as the forwarding tables have it."""
@@ -98,7 +101,7 @@ def path(
     from fabrictwin.run.twins import make_twin
     from fabrictwin.units import format_rate, format_time
 
-    read = load_cluster(spec)
+    read = load_cluster(spec, sys.stdin)
     hops, latency_ps = make_twin(read, build(read.cluster, spec=read)).path(source, destination)
     if as_json:
         _print_json({"latency_ps": latency_ps, "hops": [asdict(hop) for hop in hops]})
@@ -112,7 +115,7 @@ def path(
 
 @app.command()
 def matrix(
-    spec: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
+    spec: str = CLUSTER,
     host: str = typer.Option("", "--host", metavar="NAME", help="Which host; otherwise the first with GPUs."),
     xml: Path | None = typer.Option(
         None, "--xml", metavar="FILE", help="Also write the host as NCCL's topology XML."
@@ -124,7 +127,7 @@ def matrix(
     from fabrictwin.nccl.show import host_matrix
     from fabrictwin.run.twins import make_twin
 
-    read = load_cluster(spec)
+    read = load_cluster(spec, sys.stdin)
     text, topology = host_matrix(make_twin(read, build(read.cluster, spec=read)).fabric, host)
     if xml is not None:
         _write(topology, xml)
@@ -132,15 +135,12 @@ def matrix(
 
 
 def _write(text: str, out: Path | None) -> None:
-    from fabrictwin.errors import ConfigError
+    from fabrictwin.textfile import write_text
 
     if out is None:
         typer.echo(text, nl=False)
-        return
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", file=out) from None
+    else:
+        write_text(out, text)
 
 
 def _print_json(data: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ class Control(StrEnum):
 
 @app.command()
 def traffic(
-    file: str = typer.Argument(..., help="A connection matrix in htsim's format (.cm)."),
+    file: str = typer.Argument(..., metavar="FILE", help="A connection matrix in htsim's format (.cm)."),
     cluster: str = typer.Option(
         ...,
         "--cluster",
@@ -88,7 +89,7 @@ def traffic(
     }
     with Progress() as progress:
         progress.stage("compiling the fabric")
-        spec = load_cluster(cluster)
+        spec = load_cluster(cluster, sys.stdin)
         for i, fault in enumerate(spec.faults):
             if not isinstance(fault, LinkFault) or fault.timed:
                 message = "got a fault that only a run plays, expected a link at a rate of its own from the start"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from fabrictwin.cli.arguments import CLUSTER_FILE
+
 app = typer.Typer(help="Serve a fabric's management to the real InfiniBand tools.")
 
 
@@ -17,7 +19,7 @@ class Manager(StrEnum):
 
 @app.command()
 def up(
-    cluster: Path = typer.Argument(..., help="A spec file, or a file that holds only a cluster."),
+    cluster: Path = CLUSTER_FILE,
     sm: Manager = typer.Option(
         Manager.auto, help="Whether the twin's own manager runs; none leaves it to OpenSM."
     ),
@@ -39,8 +41,8 @@ def up(
     weights: Path | None = typer.Option(
         None, metavar="FILE", help="What links count: GUID PORT WEIGHT, one a line."
     ),
-    lmc: int = typer.Option(0, min=0, max=7, help="Each adapter has 2^LMC LIDs."),
-    priority: int = typer.Option(15, min=0, max=15, help="The twin's manager's rank among managers."),
+    lmc: int = typer.Option(0, min=0, max=7, metavar="N", help="Each adapter has 2^LMC LIDs."),
+    priority: int = typer.Option(15, min=0, max=15, metavar="N", help="The twin's manager's rank among managers."),
     qos_options: Path | None = typer.Option(
         None, metavar="FILE", help="qos_max_vls, qos_sl2vl, qos_vlarb_high ..., as opensm.conf has them."
     ),

@@ -8,7 +8,9 @@ from typing import Literal
 
 import typer
 
-app = typer.Typer(help="Predictions beside published measurements.", no_args_is_help=True)
+from fabrictwin.cli.arguments import Group
+
+app = typer.Typer(cls=Group, help="Predictions beside published measurements.", no_args_is_help=True)
 
 
 class Fidelity(StrEnum):
@@ -29,11 +31,12 @@ def training(
     as_json: bool = typer.Option(False, "--json", help="Print JSON: every row, group and assumption."),
     out: Path | None = typer.Option(None, metavar="FILE", help="Write the JSON to a file as well."),
     data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
-    jobs: int = typer.Option(1, min=1, max=64, help="Layouts to predict at once."),
+    jobs: int = typer.Option(1, min=1, max=64, metavar="N", help="Layouts to predict at once."),
 ) -> None:
     """Every published training step with what the twin says of it, and the errors by group."""
     from fabrictwin.errors import ConfigError
     from fabrictwin.run.progress import Progress
+    from fabrictwin.textfile import write_text
     from fabrictwin.validation.cases import cases
     from fabrictwin.validation.data import find_data, read_data
     from fabrictwin.validation.judge import judge
@@ -51,10 +54,7 @@ def training(
     with Progress() as progress:
         outcomes = judge(found, fidelity=fidelity.value, stage=progress.stage, jobs=jobs)
     if out is not None:
-        try:
-            out.write_text(to_json(measurements, outcomes, fidelity.value), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot be written: {error.strerror}", file=out) from None
+        write_text(out, to_json(measurements, outcomes, fidelity.value))
     if as_json:
         typer.echo(to_json(measurements, outcomes, fidelity.value), nl=False)
     else:
@@ -63,7 +63,9 @@ def training(
 
 @app.command()
 def jitter(
-    samples: int = typer.Option(1500, min=20, max=100_000, help="Steps of a replica to walk for each row."),
+    samples: int = typer.Option(
+        1500, min=20, max=100_000, metavar="N", help="Steps of a replica to walk for each row."
+    ),
     match: str = typer.Option("", metavar="TEXT", help="Only rows whose hardware or name contains this."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),

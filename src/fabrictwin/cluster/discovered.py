@@ -23,7 +23,7 @@ from fabrictwin.cluster.recognise import Adapter, Recognised, recognise
 from fabrictwin.cluster.sections import Bind, DiscoveredCluster
 from fabrictwin.cluster.tiers import NONE, infer_pods, infer_tiers
 from fabrictwin.errors import ConfigError, did_you_mean
-from fabrictwin.yamlfile import read_text
+from fabrictwin.textfile import read_text
 
 _End = tuple[str, int]  # a node of the file and its port
 

@@ -7,9 +7,9 @@ YAML in, or the same objects from Python. `workload` stays opaque here: the work
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TextIO, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -26,6 +26,7 @@ from fabrictwin.cluster.management import SubnetManager
 from fabrictwin.cluster.packet import Packet
 from fabrictwin.cluster.sections import Cluster, Count, Model, Seed
 from fabrictwin.errors import ConfigError
+from fabrictwin.textfile import STDIN, name_of
 from fabrictwin.units import Duration
 from fabrictwin.yamlfile import Lines, Path_, config_error, line_of, read_yaml_file, undotted
 
@@ -41,6 +42,11 @@ class Origin:
         self.folder = folder
         self.path = path
         self.parts: list[tuple[Path_, str, Lines]] = []  # what stands below a key path: its file, its lines
+
+    @classmethod
+    def reading(cls, path: str | Path, stdin: TextIO | None) -> Origin:
+        """Of what `read_yaml_file` reads; what comes from stdin has its paths relative to the current folder."""
+        return cls(Path(), None) if name_of(path, stdin) == STDIN else cls(Path(path).parent, Path(path))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Origin)
@@ -194,27 +200,33 @@ def _read_cluster(name: str, origin: Origin) -> Any:
     data, lines = read_yaml_file(path)
     if not isinstance(data, dict):
         raise ConfigError("expected the keys of a cluster, such as hosts and network", file=path, line=1)
-    if isinstance(data.get("ibnetdiscover"), str):
-        # inlined, the path must be right from the spec's own folder
-        target = path.parent / data["ibnetdiscover"]
-        data["ibnetdiscover"] = os.path.relpath(target, origin.folder)
-    hosts = data.get("hosts")
-    for group in hosts if isinstance(hosts, list) else [hosts]:
-        machine = group.get("nccl_xml") if isinstance(group, dict) else None
-        if isinstance(machine, dict) and isinstance(machine.get("file"), str):
-            machine["file"] = os.path.relpath(path.parent / machine["file"], origin.folder)
+    # inlined, its paths must be right from the spec's own folder
+    move_paths(data, lambda file: os.path.relpath(path.parent / file, origin.folder))
     origin.add(("cluster",), str(path), lines)
     return data
 
 
-def load_spec(path: str | Path) -> Spec:
-    """Read a spec file. Raises ConfigError: file, line, key, what was got and expected."""
-    path = Path(path)
-    data, lines = read_yaml_file(path)
+def move_paths(cluster: dict[str, Any], place: Callable[[str], str]) -> None:
+    """Put every path that a cluster's section holds as `place` says. `cluster` is modified in place."""
+    if isinstance(cluster.get("ibnetdiscover"), str):
+        cluster["ibnetdiscover"] = place(cluster["ibnetdiscover"])
+    hosts = cluster.get("hosts")
+    for group in hosts if isinstance(hosts, list) else [hosts]:
+        machine = group.get("nccl_xml") if isinstance(group, dict) else None
+        if isinstance(machine, dict) and isinstance(machine.get("file"), str):
+            machine["file"] = place(machine["file"])
+
+
+def load_spec(path: str | Path, stdin: TextIO | None = None) -> Spec:
+    """Read a spec file, or `stdin` where the path is `-`: paths in it are then relative to the current folder.
+
+    Raises ConfigError: file, line, key, what was got and expected.
+    """
+    data, lines = read_yaml_file(path, stdin)
+    origin, file = Origin.reading(path, stdin), name_of(path, stdin)
     if not isinstance(data, dict):
-        raise ConfigError("expected the keys of a spec: schema, name, cluster, workload", file=path, line=1)
-    origin = Origin(path.parent, path)
-    origin.add((), str(path), lines)
+        raise ConfigError("expected the keys of a spec: schema, name, cluster, workload", file=file, line=1)
+    origin.add((), file, lines)
     return read_spec(data, origin)
 
 
@@ -235,13 +247,18 @@ def read_spec(data: Any, origin: Origin | None = None) -> Spec:
     raise ConfigError(found.message, file=file, line=line, key=found.key)
 
 
-def load_cluster(path: str | Path) -> Spec:
-    """A spec of nothing but a cluster, from a file that holds a spec or only a cluster's section."""
-    path = Path(path)
-    data, _ = read_yaml_file(path)
+def load_cluster(path: str | Path, stdin: TextIO | None = None) -> Spec:
+    """A spec of nothing but a cluster, from a file (or `stdin`) that holds a spec or only a cluster's section."""
+    data, lines = read_yaml_file(path, stdin)
+    origin, file = Origin.reading(path, stdin), name_of(path, stdin)
     if isinstance(data, dict) and ("schema" in data or "cluster" in data):
-        return load_spec(path)
-    return read_spec({"schema": 1, "name": path.stem, "cluster": path.name}, Origin(path.parent, path))
+        origin.add((), file, lines)
+        return read_spec(data, origin)
+    if not isinstance(data, dict):
+        raise ConfigError("expected the keys of a cluster, such as hosts and network", file=file, line=1)
+    origin.add(("cluster",), file, lines)
+    name = "stdin" if origin.path is None else origin.path.stem
+    return read_spec({"schema": 1, "name": name, "cluster": data}, origin)
 
 
 def json_schema(sections: Mapping[str, Any] | None = None) -> dict[str, Any]:

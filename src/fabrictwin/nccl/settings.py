@@ -213,7 +213,7 @@ def _unmodelled(name: str) -> list[Note]:
 
 def read_conf(path: str | Path) -> dict[str, str]:
     """A file like /etc/nccl.conf: `NAME=value` lines, `#` first for a comment; the first of a name holds."""
-    from fabrictwin.yamlfile import read_text
+    from fabrictwin.textfile import read_text
 
     result: dict[str, str] = {}
     for row in read_text(path).split("\n"):

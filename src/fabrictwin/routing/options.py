@@ -15,6 +15,7 @@ import numpy as np
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32
 from fabrictwin.routing.switches import MAX_LMC, Switches
+from fabrictwin.textfile import read_text
 
 MAX_WEIGHT = 255
 MOST_LANES = 15  # virtual lanes for data; VL 15 is management's
@@ -37,11 +38,7 @@ class Options:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    try:
-        text = path.read_text("utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", file=path) from None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(read_text(path, errors="replace").splitlines(), 1):
         words = line.partition("#")[0].split()
         if words:
             yield number, words

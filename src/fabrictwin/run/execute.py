@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +19,13 @@ from fabrictwin.cluster.build import build
 from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
 from fabrictwin.cluster.faults import find_faults
 from fabrictwin.cluster.sections import GeneratedCluster
-from fabrictwin.cluster.spec import Compare, Origin, Spec, load_spec, read_spec
+from fabrictwin.cluster.spec import Compare, Spec
 from fabrictwin.errors import ConfigError, InvariantError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.queue_pairs import packet_options
 from fabrictwin.nccl.section import section_settings
 from fabrictwin.program.program import OpKind, Program
+from fabrictwin.run.configuration import resolved
 from fabrictwin.run.management import Management, adapter_pairs, manage
 from fabrictwin.run.result import Reference, RunResult
 from fabrictwin.run.twins import make_twin
@@ -40,9 +40,8 @@ from fabrictwin.units import PS_PER_S, format_rate, format_size
 from fabrictwin.workload.disturb import add_noise, begin_late
 from fabrictwin.workload.gains import gains
 from fabrictwin.workload.memory import Memory
-from fabrictwin.workload.spec import Workload, workload_schema
+from fabrictwin.workload.spec import workload_schema
 from fabrictwin.workload.work import Lowered, Work
-from fabrictwin.yamlfile import read_yaml
 
 SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")
 
@@ -66,29 +65,6 @@ def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
         raise spec.error("workload", "got sizes that take longer than the twin's clock can count") from None
 
 
-def resolved(spec: Spec, ranks: int) -> dict[str, Any]:
-    """The spec as plain data with every default spelled out, and what was derived: the model's keys, dp."""
-    workload = spec.validate_section("workload", Workload)
-    section = workload.model_dump(mode="json", exclude_none=True)
-    training = section["training"]
-    parallel = training["parallel"]
-    parallel["dp"] = ranks // (parallel["tp"] * parallel["pp"] * parallel["cp"])
-    model = workload.training.model
-    if isinstance(model, str):
-        # spelled out, the model no longer depends on where its file lies
-        keys = json.loads((spec.folder / model).read_text(encoding="utf-8"))
-        training["model"] = {**keys, "_name": workload.training.read_model(spec.folder).name}
-    data = spec.to_dict()
-    if "ibnetdiscover" in data["cluster"]:
-        # found again from wherever the resolved spec lies
-        data["cluster"]["ibnetdiscover"] = str((spec.folder / data["cluster"]["ibnetdiscover"]).resolve())
-    hosts = data["cluster"].get("hosts", [])
-    for group in hosts:
-        if "nccl_xml" in group:
-            group["nccl_xml"]["file"] = str((spec.folder / group["nccl_xml"]["file"]).resolve())
-    return {**data, "workload": section}
-
-
 @dataclass(frozen=True)
 class Prepared:
     """All that a simulation needs."""
@@ -102,23 +78,6 @@ class Prepared:
     notes: tuple[str, ...]
     disturbed: Disturbances  # what happens while the job runs
     memory: Memory | None = None
-
-
-def read(source: str | Path, stdin: TextIO | None = None) -> Spec:
-    """A spec from a file, or from `stdin` where the source is `-`. Raises ConfigError."""
-    if str(source) != "-" or stdin is None:
-        return load_spec(source)
-    name = "<stdin>"
-    try:
-        text = stdin.read()
-    except UnicodeDecodeError:
-        raise ConfigError("got bytes that are not UTF-8 text", file=name) from None
-    data, lines = read_yaml(text, name)
-    if not isinstance(data, dict):
-        raise ConfigError("expected the keys of a spec: schema, name, cluster, workload", file=name, line=1)
-    origin = Origin(Path(), None)
-    origin.add((), name, lines)
-    return read_spec(data, origin)
 
 
 def with_overrides(spec: Spec, *, fidelity: str | None = None, seed: int | None = None) -> Spec:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-import yaml
 
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError
+from fabrictwin.run.configuration import moved, spec_yaml
 from fabrictwin.run.execute import cluster_line
 from fabrictwin.run.twins import make_twin
 from fabrictwin.simulate.play import play
+from fabrictwin.textfile import write_text
 from fabrictwin.units import PS_PER_S, format_size, format_time
 from fabrictwin.workload.plan import HEADROOM, Candidate, Found, Search, layout_line
 from fabrictwin.workload.training import lower
@@ -89,9 +90,9 @@ def with_layout(spec: Spec, candidate: Candidate) -> Spec:
     return spec.model_copy(update={"workload": {"training": candidate.section}})
 
 
-def spec_yaml(spec: Spec, candidate: Candidate) -> str:
-    """The spec with a layout, as a file."""
-    return yaml.safe_dump(with_layout(spec, candidate).to_dict(), sort_keys=False, allow_unicode=True)
+def write_best(found: Plan, spec: Spec, path: Path) -> None:
+    """The spec with the best layout as a file, ready to be run. Raises ConfigError."""
+    write_text(path, spec_yaml(moved(with_layout(spec, found.ranked[0].candidate), path.parent)))
 
 
 def why(item: Ranked, best: Ranked) -> str:

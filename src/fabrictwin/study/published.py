@@ -26,6 +26,7 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I64
 from fabrictwin.study.jitter import Sampler, Steps
 from fabrictwin.study.sources import Drift, Jitter, Late
+from fabrictwin.textfile import read_text
 from fabrictwin.validation.cases import cases
 from fabrictwin.validation.data import Measurements
 
@@ -80,11 +81,7 @@ class Beside:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=path) from None
-    return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+    return list(csv.DictReader(line for line in read_text(path).splitlines() if not line.startswith("#")))
 
 
 def number(row: dict[str, str], key: str, path: Path) -> float:

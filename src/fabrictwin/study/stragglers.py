@@ -34,6 +34,7 @@ from fabrictwin.study.claims.settings import SEVEN_B, spec
 from fabrictwin.study.distributions import normal_above
 from fabrictwin.study.jitter import Sampler, Steps
 from fabrictwin.study.sources import ASSUMED, Jitter
+from fabrictwin.textfile import read_text
 from fabrictwin.workload.disturb import uniform
 
 TABLE = "stragglers.csv"
@@ -74,12 +75,8 @@ class Cause:
 def read_statistics(folder: Path) -> list[Statistic]:
     """The operator's table. Raises ConfigError."""
     path = folder / TABLE
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=path) from None
     found = []
-    for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
+    for row in csv.DictReader(line for line in read_text(path).splitlines() if not line.startswith("#")):
         try:
             value = float(row["value"])
         except (KeyError, TypeError, ValueError):

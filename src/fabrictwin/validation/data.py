@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.textfile import read_text
 from fabrictwin.yamlfile import config_error, line_of, read_yaml_file
 
 TABLE, TEXTS = "training.csv", "training.yaml"
@@ -158,10 +159,7 @@ def read_texts(path: Path, kind: type[S]) -> S:
 
 def read_table(path: Path, kind: type[S]) -> list[tuple[int, S]]:
     """Rows of a CSV after its `#` lines, each with its line. Raises ConfigError with file and line."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=path) from None
+    lines = read_text(path).splitlines()
     first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     rows = []
     reader = csv.DictReader(lines[first:], restkey="what follows the last column", strict=True)

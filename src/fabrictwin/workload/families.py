@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.textfile import read_text
 from fabrictwin.workload.models import Experts, Latent, Mamba, Model
-from fabrictwin.yamlfile import read_text
 
 _LARGEST = 10**9
 _LLAMA = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")

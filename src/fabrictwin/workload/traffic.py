@@ -32,6 +32,7 @@ from fabrictwin.routing.tables import Routes
 from fabrictwin.simulate.packet_network import PacketNetwork
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.packet_size import PacketSize, check_size
+from fabrictwin.textfile import read_text
 from fabrictwin.units import format_size
 
 _KEYS = ("id", "start", "trigger", "size", "send_done_trigger", "recv_done_trigger", "prio")
@@ -74,14 +75,10 @@ def _number(text: str, what: str, path: Path, line: int, largest: int = _LARGEST
 def read_traffic(path: str | Path) -> Traffic:
     """Read a connection matrix. Raises ConfigError with file, line and key."""
     path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
     head: dict[str, int] = {}
     rows: list[tuple[int, dict[str, int]]] = []
     triggers: dict[int, Trigger] = {}
-    for number, text in enumerate(lines, 1):
+    for number, text in enumerate(read_text(path).splitlines(), 1):
         words = text.split()
         if not words or words[0].startswith("#"):
             continue

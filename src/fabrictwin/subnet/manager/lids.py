@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fabrictwin.errors import ConfigError
+from fabrictwin.textfile import read_text
 
 FIRST, LAST = 0x0001, 0xBFFF
 
@@ -88,12 +89,8 @@ def read_guid2lid(path: Path) -> dict[int, int]:
     """The file as OpenSM writes it: a GUID, the first and the last LID a line. Missing is empty."""
     if not path.exists():
         return {}
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"it cannot be read: {error}", file=path) from None
     result: dict[int, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         fields = line.split("#", 1)[0].split()
         if not fields:
             continue

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.subnet.manager.config import DEFAULT_PKEY, Broadcast, Partition
+from fabrictwin.textfile import read_text
 
 _FLAGS = ("indx0", "ipoib", "defmember", "rate", "mtu", "sl", "scope", "Q_Key", "TClass", "FlowLabel")
 _MEMBERSHIPS = ("full", "limited", "both")
@@ -52,13 +53,9 @@ class _Definition:
 def read_partitions(path: str | Path, everybody: Everybody) -> tuple[Partition, ...]:
     """The partitions of a file, the default one among them. Raises ConfigError with file and line."""
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", file=path) from None
     merged: dict[int, _Definition] = {}
     nameless: list[_Definition] = []
-    for line, head, body in _definitions(text, path):
+    for line, head, body in _definitions(read_text(path, errors="replace"), path):
         one = _head(head, path, line)
         _members(one, body, everybody, path=path)
         if one.pkey is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.subnet.manager.config import DROP_VL
+from fabrictwin.textfile import read_text
 
 _CODES = {1: 1, 2: 2, 4: 3, 8: 4, 15: 5}  # OperationalVLs by the number of lanes
 _UNSET = ("(null)", "-1", "0")
@@ -79,12 +80,8 @@ def read_qos(path: Path) -> dict[str, Any]:
 
     Raises ConfigError with file and line.
     """
-    try:
-        text = path.read_text("utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", file=path) from None
     fields: dict[str, Any] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(read_text(path, errors="replace").splitlines(), 1):
         key, _, value = line.partition("#")[0].strip().partition(" ")
         value = value.strip()
         if not key:
