@@ -13,8 +13,8 @@ import pytest
 import fabrictwin
 from fabrictwin import cli
 from fabrictwin.cli import main
+from fabrictwin.cluster import spec
 from fabrictwin.errors import InvariantError, SimulatedError
-from fabrictwin.run import execute
 
 SPEC = """
 schema: 1
@@ -114,7 +114,7 @@ def test_exit_codes(raised, code, said, monkeypatch, capsys):
     def fails(*_arguments: object) -> None:
         raise raised
 
-    monkeypatch.setattr(execute, "read", fails)
+    monkeypatch.setattr(spec, "load_spec", fails)
     assert main(["run", "spec.yaml"]) == code
     assert capsys.readouterr().err == said
 

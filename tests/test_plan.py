@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fabrictwin.cli.plan import app
 from fabrictwin.cluster.build import build
-from fabrictwin.cluster.spec import Spec, read_spec
+from fabrictwin.cluster.spec import Spec, load_spec, read_spec
 from fabrictwin.errors import ConfigError
+from fabrictwin.run.configuration import spec_yaml
 from fabrictwin.run.execute import predict
 from fabrictwin.run.plan import plan, plan_data, plan_text, with_layout
 from fabrictwin.run.twins import make_twin
@@ -317,14 +316,20 @@ def test_nothing_that_fits_is_said_clearly():
         plan(spec(hosts=1, model=large, global_batch=8), top=3, fidelity="analytic", stage=silent)
 
 
-def test_the_command_writes_a_spec_that_runs(tmp_path):
-    path, best = tmp_path / "a.yaml", tmp_path / "best.yaml"
-    path.write_text(yaml.safe_dump(spec(hosts=1, **SMALL).to_dict()))
+def test_the_command_writes_a_spec_that_runs_from_another_folder(tmp_path):
+    (tmp_path / "best").mkdir()
+    path, best = tmp_path / "a.yaml", tmp_path / "best" / "best.yaml"
+    (tmp_path / "model.json").write_text(json.dumps(DENSE))
+    given = spec(hosts=1, **SMALL).to_dict()
+    given["name"] = "1e9"  # a word for us and for PyYAML, a number for our reader
+    given["workload"]["training"]["model"] = "model.json"
+    path.write_text(spec_yaml(given))
     result = CliRunner().invoke(
         app, [str(path), "--top", "2", "--fidelity", "analytic", "--json", "--write", str(best)]
     )
     assert result.exit_code == 0, result.output
     rows = json.loads(result.output)["layouts"]
     assert len(rows) == 2
-    written = read_spec(yaml.safe_load(Path(best).read_text()))
+    written = load_spec(best)
+    assert written.name == "1e9"
     assert predict(written).trace.end_ps == rows[0]["step_time_ps"]

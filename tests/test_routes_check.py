@@ -117,7 +117,7 @@ def test_unsound_tables_are_exit_code_1(capsys, spec, tmp_path):
             "got options for an engine together with dumped tables",
         ),
         (("diff", "SPEC", "minhop", "missing"), "got 'missing', expected an engine (auto, dfsssp"),
-        (("check", "SPEC", "--engine", "dmodk", "--weights", "W"), "W: cannot be read"),
+        (("check", "SPEC", "--engine", "dmodk", "--weights", "W"), "W: no such file"),
         (("check", "ETHERNET"), "got a network of ethernet, expected infiniband"),
     ],
 )

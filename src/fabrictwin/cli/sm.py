@@ -77,6 +77,8 @@ def sm(
     endpoint = open_endpoint(cluster)
     settings = partitioned(settings, partitions, endpoint, host)
     rehearsal = Rehearsal(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
+    for line in do:
+        rehearsal.target(line)  # what is mistyped is said before minutes of sweeps
     first = rehearsal.start()
     if not json_:
         for one, report in zip(rehearsal.managers, first, strict=True):

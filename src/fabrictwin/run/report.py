@@ -188,8 +188,7 @@ def _what_if(data: dict[str, Any]) -> str:
     greatest = max(abs(change["gained_percent"]) for change in found) or 1.0
     rows = "".join(
         f"<tr><td>{escape(change['name'])}</td>"
-        f'<td class="n">{_meter(max(0.0, change["gained_percent"]) / greatest)}'
-        f"{change['gained_percent']:+.1f}%</td>"
+        f'<td class="n">{_metered(change["gained_percent"] / greatest, _percent(change["gained_percent"]))}</td>'
         f'<td class="n">{_signed(change["gained_ps"])}</td>'
         f'<td class="n wide">{_time(change["step_time_ps"])}</td></tr>'
         for change in found
@@ -206,6 +205,10 @@ def _what_if(data: dict[str, Any]) -> str:
 
 def _signed(time_ps: int) -> str:
     return f"−{_time(-time_ps)}" if time_ps < 0 else _time(time_ps)
+
+
+def _percent(value: float) -> str:
+    return f"−{-value:.1f}%" if round(value, 1) < 0 else f"{abs(value):.1f}%"
 
 
 def _timeline(result: RunResult, rows: dict[str, Any], drawn: dict[str, Any]) -> str:
@@ -251,7 +254,7 @@ def _memory(data: dict[str, Any]) -> str:
         return ""
     rows = "".join(
         f"<tr><td>{escape(item['name'])}{' (estimate)' if item['estimate'] else ''}</td>"
-        f'<td class="n">{_meter(item["bytes"] / held["capacity_bytes"])}{format_size(item["bytes"])}</td></tr>'
+        f'<td class="n">{_metered(item["bytes"] / held["capacity_bytes"], format_size(item["bytes"]))}</td></tr>'
         for item in held["items"]
     )
     verdict = (
@@ -283,8 +286,10 @@ def _matrices(result: RunResult) -> str:
     )
 
 
-def _meter(utilisation: float) -> str:
-    return f'<span class="meter wide"><i style="width:{min(100.0, 100 * utilisation):.1f}%"></i></span>'
+def _metered(share: float, text: str) -> str:
+    """A cell's bar and its figure; figures take the same room, so that bars of a column begin at one place."""
+    bar = f'<span class="meter wide"><i style="width:{100 * min(1.0, max(0.0, share)):.1f}%"></i></span>'
+    return f'{bar}<span class="figure">{text}</span>'
 
 
 def _links(data: dict[str, Any]) -> str:
@@ -292,7 +297,7 @@ def _links(data: dict[str, Any]) -> str:
         return "<section>\n<h2>Busiest links</h2>\n<p>No link carried anything.</p>\n</section>"
     rows = "".join(
         f'<tr><td class="name">{escape(link["link"])}</td>'
-        f'<td class="n">{_meter(link["utilisation"])}{100 * link["utilisation"]:.1f}%</td>'
+        f'<td class="n">{_metered(link["utilisation"], _percent(100 * link["utilisation"]))}</td>'
         f'<td class="n">{format_size(link["tx_bytes"])}</td>'
         f'<td class="n">{format_rate(link["payload_gbps"] * 1e9)}</td></tr>'
         for link in data["busiest_links"]

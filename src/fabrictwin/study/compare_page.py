@@ -6,7 +6,7 @@ from html import escape
 
 from fabrictwin.study.compare import Comparison, OnFabric
 from fabrictwin.study.page import Axis, Cell, Series, bars, document, lines, table, tiles
-from fabrictwin.study.vary import Curve
+from fabrictwin.study.vary import Curve, refusals
 from fabrictwin.study.verdict import verdict
 from fabrictwin.units import format_size, format_time
 
@@ -154,9 +154,9 @@ def _curve(curve: Curve) -> str:
     rows: list[list[Cell]] = []
     for i, value in enumerate(curve.values):
         cells: list[Cell] = [(curve.labels[i], value)]
-        for name, points in curve.series:
+        for _, points in curve.series:
             found = dict(points).get(value)
-            said = curve.refused.get((name, i), "")
-            cells.append((f"{found:.4g} s", found) if found is not None else (f"no: {said}"[:60], None))
+            cells.append((f"{found:.4g} s", found) if found is not None else ("–", None))
         rows.append(cells)
-    return f"<h2>Step by {escape(curve.key)}</h2>{drawn}{table(heads, rows)}"
+    why = "".join(f"<li>{escape(line)}</li>" for line in refusals(curve))
+    return f"<h2>Step by {escape(curve.key)}</h2>{drawn}{table(heads, rows)}" + (f"<ul>{why}</ul>" if why else "")

@@ -15,6 +15,10 @@ def _time(ps: float) -> str:
     return format_time(round(ps))
 
 
+def _factor(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:.4g}"
+
+
 def _rows(found: Comparison) -> list[tuple[str, list[str]]]:
     """(what, one cell a fabric)."""
     fabrics = found.fabrics
@@ -51,7 +55,7 @@ def _rows(found: Comparison) -> list[tuple[str, list[str]]]:
                     "not modelled"
                     if f.factors is None or not f.factors.of(phase)
                     else " to ".join(
-                        dict.fromkeys(f"{v:.3f}" for v in (min(f.factors.of(phase)), max(f.factors.of(phase))))
+                        dict.fromkeys(_factor(v) for v in (min(f.factors.of(phase)), max(f.factors.of(phase))))
                     )
                 ),
             )

@@ -240,7 +240,7 @@ def study(
     for level in levels:
         stage(f"walking steps at {level:g} times the jitter")
         scaled = jitter.scaled(level)
-        of_unit = sampled[:fewer] if level == 1 else unit.sample(scaled, fewer, seed)
+        of_unit = sampled if level == 1 else unit.sample(scaled, fewer, seed)
         for gpus in wanted:
             drawn = sampler.steps(scaled, of_unit, gpus // size, steps, seed, link_ps if level else {})
             by_level.append(AtSize(gpus, level, Steps.of(drawn)))

@@ -36,7 +36,11 @@ def text(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
         f"  cluster      {found.cluster_line}",
         f"  job          {found.layout_line}",
         f"  clean step   {_time(clean)}, simulated at {found.fidelity}; {found.units:,} "
-        f"unit{'' if found.units == 1 else 's'} of {found.unit_gpus:,} GPUs meet once a step",
+        + (
+            f"unit of {found.unit_gpus:,} GPUs"
+            if found.units == 1
+            else f"units of {found.unit_gpus:,} GPUs meet once a step"
+        ),
         f"  jitter       {', '.join(MEANING[name] for name in found.jitter.names())}"
         + (": assumed figures, the spec has no section of its own" if found.assumed else ""),
         "",

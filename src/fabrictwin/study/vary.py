@@ -129,8 +129,16 @@ def curve_text(curve: Curve) -> str:
             found = dict(points).get(curve.values[i])
             cells.append(f"{found:.4g} s" if found is not None else "-")
         lines.append(f"  {label:>22}" + "".join(f"{cell:>22}" for cell in cells))
-    lines += [f"  - {name} at {curve.labels[i]}: {said}" for (name, i), said in sorted(curve.refused.items())]
+    lines += [f"  - {line}" for line in refusals(curve)]
     return "\n".join(lines) + "\n"
+
+
+def refusals(curve: Curve) -> list[str]:
+    """Which fabrics refuse which values, and why; those that say the same in one line."""
+    said: dict[tuple[int, str], list[str]] = {}
+    for (name, i), why in sorted(curve.refused.items(), key=lambda item: item[0][1]):
+        said.setdefault((i, why), []).append(name)
+    return [f"{', '.join(names)} at {curve.labels[i]}: {why}" for (i, why), names in said.items()]
 
 
 def curve_data(curve: Curve) -> dict[str, Any]:

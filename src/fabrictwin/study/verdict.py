@@ -43,7 +43,7 @@ def verdict(found: Comparison) -> Verdict:
         answer += f"; {names} {'is' if len(alike) == 1 else 'are'} within {CLOSE:.0%} of it"
     if slower:
         last = slower[-1]
-        answer += f"; the slowest, {last.name}, takes {last.steps.p50 / best.steps.p50 - 1:+.1%}"
+        answer += f"; the slowest, {last.name}, takes {last.steps.p50 / best.steps.p50 - 1:.1%} longer"
     answer += "."
     cheap = found.cheapest
     if cheap.per_million_tokens is not None and best.per_million_tokens is not None:

@@ -97,11 +97,15 @@ class Rehearsal:
         self._remember()
         return reports
 
+    def target(self, line: str) -> int:
+        """The managed node that an event is about. Raises ConfigError."""
+        return find_target(self.endpoint.state, line)
+
     def do(self, line: str) -> Incident:
         """Break or mend something and let the managers deal with it. Raises ConfigError."""
         known = len(self.fabric.incidents)
         at = self.fabric.now_ps
-        self.fabric.plan(at, line, find_target(self.endpoint.state, line))
+        self.fabric.plan(at, line, self.target(line))
         self.fabric.settle()
         self._remember()
         return self.fabric.incidents[known]

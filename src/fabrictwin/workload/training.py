@@ -51,10 +51,11 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     axes += [f"VP {par.vp}"] if par.vp > 1 else []
     axes += [f"CP {layout.cp}"] if layout.cp > 1 else []
     axes += [f"EP {layout.ep}"] if layout.ep > 1 else []
+    batches = f"{job.micro_batches} micro-batch{'' if job.micro_batches == 1 else 'es'}"
     line = (
         f"{model.name} ({model.parameters / 1e9:.4g} B parameters), "
         f"{' × '.join(axes)} × DP {layout.dp}, "
-        f"{job.micro_batches} micro-batches of {training.micro_batch_size} × {training.sequence:,} tokens, "
+        f"{batches} of {training.micro_batch_size} × {training.sequence:,} tokens, "
         f"{training.precision}"
     )
     notes = [f"NCCL {settings.release}"] if settings is not None else []
