@@ -38,7 +38,8 @@ from fabrictwin.catalog.models import (
     figures,
 )
 from fabrictwin.errors import ConfigError, did_you_mean
-from fabrictwin.yamlfile import Lines, config_error, read_text, read_yaml
+from fabrictwin.textfile import read_text
+from fabrictwin.yamlfile import Lines, config_error, read_yaml
 
 E = TypeVar("E", bound=Entry)
 
