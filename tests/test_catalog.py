@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from fabrictwin import catalog
 from fabrictwin.catalog.answers import read_entries
-from fabrictwin.catalog.models import repeated
+from fabrictwin.catalog.hosts import repeated
 from fabrictwin.catalog.prices import price_book
 from fabrictwin.catalog.quantities import parse_count, parse_message_rate, parse_ratio
 from fabrictwin.cli.catalog import app

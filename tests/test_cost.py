@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabrictwin import catalog
-from fabrictwin.catalog.models import figures
+from fabrictwin.catalog.kinds import figures
 from fabrictwin.catalog.prices import price_book
 from fabrictwin.cli import main
 from fabrictwin.errors import ConfigError

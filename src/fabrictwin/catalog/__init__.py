@@ -38,30 +38,13 @@ from fabrictwin.catalog.answers import (
     switch,
     verbs_device,
 )
-from fabrictwin.catalog.links import LinkType
-from fabrictwin.catalog.models import (
-    KINDS,
-    Chip,
-    CpuLink,
-    Entry,
-    Ethernet,
-    FabricPreset,
-    Figure,
-    Gpu,
-    Headers,
-    Host,
-    HostEdge,
-    Infiniband,
-    Medium,
-    Nic,
-    Nvlink,
-    Pcie,
-    PortMode,
-    Source,
-    Switch,
-    VerbsDevice,
-    figures,
-)
+from fabrictwin.catalog.devices import FabricPreset, Nic, PortMode, Switch, VerbsDevice
+from fabrictwin.catalog.figures import Entry, Figure, Source
+from fabrictwin.catalog.gpus import Gpu
+from fabrictwin.catalog.hosts import Chip, Host, HostEdge
+from fabrictwin.catalog.kinds import KINDS, figures
+from fabrictwin.catalog.links import CpuLink, LinkType, Nvlink, Pcie
+from fabrictwin.catalog.speeds import Ethernet, Headers, Infiniband, Medium
 
 __all__ = [
     "KINDS",

@@ -15,28 +15,13 @@ from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from fabrictwin.catalog.links import LinkType
-from fabrictwin.catalog.models import (
-    KINDS,
-    Chip,
-    CpuLink,
-    Entry,
-    Ethernet,
-    FabricPreset,
-    Gpu,
-    Headers,
-    Host,
-    Infiniband,
-    Medium,
-    Nic,
-    Nvlink,
-    Pcie,
-    PortMode,
-    Source,
-    Switch,
-    VerbsDevice,
-    figures,
-)
+from fabrictwin.catalog.devices import FabricPreset, Nic, PortMode, Switch, VerbsDevice
+from fabrictwin.catalog.figures import Entry, Source
+from fabrictwin.catalog.gpus import Gpu
+from fabrictwin.catalog.hosts import Chip, Host
+from fabrictwin.catalog.kinds import KINDS, figures
+from fabrictwin.catalog.links import CpuLink, LinkType, Nvlink, Pcie
+from fabrictwin.catalog.speeds import Ethernet, Headers, Infiniband, Medium
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.textfile import read_text
 from fabrictwin.yamlfile import Lines, config_error, read_yaml

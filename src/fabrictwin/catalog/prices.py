@@ -16,7 +16,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
 from fabrictwin.catalog.answers import names, sources
-from fabrictwin.catalog.models import Figure, Model, figures
+from fabrictwin.catalog.figures import Figure, Model
+from fabrictwin.catalog.kinds import figures
 from fabrictwin.catalog.quantities import Ratio, Watts
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.units import Rate

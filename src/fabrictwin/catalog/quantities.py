@@ -112,10 +112,6 @@ def parse_capability(value: object) -> int:
     return int(found[1] or found[2])
 
 
-def format_ratio(value: Fraction) -> str:
-    return f"{float(value):.4g}"
-
-
 def format_message_rate(value: float) -> str:
     return f"{value / 1e6:g} M msg/s"
 

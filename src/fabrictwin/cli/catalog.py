@@ -64,7 +64,9 @@ def _plain(value: BaseModel, path: str = "") -> list[tuple[str, str, str, str]]:
     """What an entry says in words: which other entries it is made of, how ports are run."""
     from pydantic import BaseModel
 
-    from fabrictwin.catalog.models import Figure, GemmTable, HostPart
+    from fabrictwin.catalog.figures import Figure
+    from fabrictwin.catalog.gpus import GemmTable
+    from fabrictwin.catalog.hosts import HostPart
 
     rows: list[tuple[str, str, str, str]] = []
     for field in type(value).model_fields:
@@ -88,7 +90,8 @@ def _plain(value: BaseModel, path: str = "") -> list[tuple[str, str, str, str]]:
 def _rows(entry: Entry) -> list[tuple[str, str, str, str]]:
     """Key, value, whether an estimate, source title; what is computed comes last."""
     from fabrictwin import catalog
-    from fabrictwin.catalog.models import GemmTable, HostLinks, HostNic
+    from fabrictwin.catalog.gpus import GemmTable
+    from fabrictwin.catalog.hosts import HostLinks, HostNic
 
     rows = []
     for key, item in catalog.figures(entry):

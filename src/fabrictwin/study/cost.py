@@ -156,7 +156,7 @@ def cost_text(found: Cost) -> str:
 
 def sources_text(book: PriceBook) -> str:
     """Every figure of a price book with where it comes from."""
-    from fabrictwin.catalog.models import figures
+    from fabrictwin.catalog.kinds import figures
 
     rows = [("figure", "value", "", "source", "note")]
     for key, figure in figures(book):

@@ -1,0 +1,96 @@
+"""GPUs: what they are built for, and what was measured of matrix products and attention on them."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from fabrictwin.catalog.figures import Entry, Figure, Model
+from fabrictwin.catalog.quantities import Capability, Count, Ratio, Watts
+from fabrictwin.units import Duration, Flops, Rate, Size
+
+
+class GemmTable(Model):
+    """Measured matrix products of one precision: `{"4096 x 4096 x 8192": "690 TFLOP/s"}` for m × n × k.
+
+    A table may instead be `like` another (`h100-sxm/fp16`), its throughputs times `factor`.
+    """
+
+    source: str = ""
+    estimate: bool = False
+    note: str = ""
+    points: dict[str, Flops] = Field(default_factory=dict)
+    like: str = ""
+    factor: Ratio = Fraction(1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_source(cls, data: Any, info: ValidationInfo) -> Any:
+        if isinstance(data, dict):
+            data = {"source": (info.context or {}).get("source", ""), **data}
+            if not data["source"]:
+                raise ValueError("a table without a source, and the entry names none either")
+            if bool(data.get("points")) == bool(data.get("like")):
+                raise ValueError("expected either measured points or another table to be like")
+        return data
+
+    @field_validator("points")
+    @classmethod
+    def _shapes(cls, points: dict[str, float]) -> dict[str, float]:
+        for shape in points:
+            if not re.fullmatch(r"\d+ x \d+ x \d+", shape):
+                raise ValueError(f"got {shape!r}, expected a shape m x n x k, such as '4096 x 4096 x 8192'")
+        return points
+
+    def rows(self) -> tuple[tuple[int, int, int, float], ...]:
+        """The points as (m, n, k, FLOP/s), smallest product first."""
+        rows = []
+        for shape, flops in self.points.items():
+            m, n, k = (int(side) for side in shape.split(" x "))
+            rows.append((m, n, k, flops))
+        return tuple(sorted(rows, key=lambda row: (row[0] * row[1] * row[2], row)))
+
+
+class Attention(Model):
+    """Measured attention throughput and the shape that it was measured with."""
+
+    throughput: Figure[Flops]
+    head_size: Figure[Count]
+    sequence: Figure[Count]
+
+
+class Gpu(Entry):
+    """A GPU. `peak_flops` is dense, by precision; `gemm` and `attention` are what was measured of it."""
+
+    power: Figure[Watts]
+    sm_count: Figure[Count]
+    peak_flops: dict[str, Figure[Flops]]
+    memory: Figure[Size]
+    memory_bandwidth: Figure[Rate]
+    memory_bandwidth_measured: Figure[Rate]
+    compute_capability: Figure[Capability]
+    nvlink: str = ""
+    nvlink_links: Figure[Count] | None = None
+    pcie: str
+    pcie_lanes: Figure[Count]
+    kernel_launch: Figure[Duration]
+    gemm: dict[str, GemmTable]
+    attention: dict[Literal["flash", "materialised"], Attention]
+    exponentials: Figure[Flops] | None = None  # of the special function units, e^x counted as one
+    # times of a product over that of the tables, where a step does not run what was measured: in fp8 with full
+    # sums (the tables' are cut short) or a scale for every block (the tables' have one), in fp4 as Transformer
+    # Engine calls it (the tables' are of cuBLASLt alone)
+    fp8_full_sums: Figure[Ratio] | None = None
+    fp8_blocks: Figure[Ratio] | None = None
+    fp4_in_engine: Figure[Ratio] | None = None
+
+    @property
+    def memory_efficiency(self) -> float:
+        """The share of the memory's peak rate that a streaming kernel was measured to get."""
+        return self.memory_bandwidth_measured.value / self.memory_bandwidth.value
+
+    def computed(self) -> dict[str, str]:
+        return {"memory efficiency": f"{self.memory_efficiency:.3f}"}
