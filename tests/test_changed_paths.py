@@ -11,7 +11,8 @@ from fabrictwin.subnet.agents.network import Network
 from fabrictwin.subnet.agents.state import SubnetState
 from fabrictwin.subnet.endpoint import Endpoint
 from fabrictwin.subnet.managed import LinkEffect, TableEffect
-from fabrictwin.subnet.rehearsal import Rehearsal, event_lines, path_data
+from fabrictwin.subnet.rehearsal import Rehearsal
+from fabrictwin.subnet.telling import event_lines, path_data
 
 
 class Replay:

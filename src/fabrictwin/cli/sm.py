@@ -52,14 +52,8 @@ def sm(
 
     from fabrictwin.errors import ConfigError
     from fabrictwin.subnet.manager.transport import MadTiming
-    from fabrictwin.subnet.rehearsal import (
-        Rehearsal,
-        as_json,
-        event_lines,
-        open_endpoint,
-        partitioned,
-        sweep_lines,
-    )
+    from fabrictwin.subnet.rehearsal import Rehearsal, open_endpoint, partitioned
+    from fabrictwin.subnet.telling import as_json, event_lines, sweep_lines
 
     settings = settings_of(
         engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos=qos, qos_options=qos_options
@@ -138,7 +132,7 @@ def settings_of(
 def _manage_elsewhere(name: str, host: str, settings: Settings) -> None:
     """One sweep of another simulator's fabric."""
     from fabrictwin.subnet.manager.manager import SubnetManager
-    from fabrictwin.subnet.rehearsal import sweep_lines
+    from fabrictwin.subnet.telling import sweep_lines
     from fabrictwin.subnet.umad import UmadTransport
 
     transport = UmadTransport(name, host=host)

@@ -167,13 +167,6 @@ class Routes:
         """Nothing: tables give every hop."""
         return np.zeros(len(source), np.int64)
 
-    def path_names(self, source: int, destination: int, entropy: int = 0xC000) -> list[str]:
-        """Every hop between two adapters as `node/port > node/port`."""
-        ports, _ = self.walk(
-            np.array([source], np.int32), np.array([destination], np.int32), np.array([entropy], np.uint32)
-        )
-        return [self.fabric.link_name(int(port)) for port in ports]
-
 
 def adapter_ipv4(adapter: I32) -> U32:
     """The address of an adapter's port: 10.0.0.0/8, counted from 10.0.0.1 (facts of the twin, not of a site)."""

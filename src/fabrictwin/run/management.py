@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from fabrictwin.cluster.disturbances import FOREVER, Disturbances
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, NONE
+from fabrictwin.fabric.fabric import I32
 from fabrictwin.fabric.paths import PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Program, Seat
@@ -19,7 +19,7 @@ from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.qos import OPTIONS, qos_settings
 from fabrictwin.subnet.manager.reports import SweepReport
 from fabrictwin.subnet.manager.transport import MadTiming
-from fabrictwin.subnet.rehearsal import path_data
+from fabrictwin.subnet.telling import incident_data, path_data
 from fabrictwin.twin.managed import ManagedRun, Outage
 from fabrictwin.twin.twin import Twin
 
@@ -63,29 +63,15 @@ def adapter_pairs(program: Program, rank_node: I32, twin: Twin) -> frozenset[tup
 
 
 def _event(one: Outage, end_ps: int, pairs: frozenset[tuple[str, str]]) -> dict[str, Any]:
-    def known(time_ps: int) -> int | None:
-        return None if time_ps == NONE else time_ps
-
     sweeps = [sweep for sweep in one.incident.sweeps if sweep.ended_ps <= end_ps]
     return {
-        "what": one.what,
-        "at_ps": one.at_ps,
-        "noticed_ps": known(one.noticed_ps),
-        "settled_ps": known(one.settled_ps),
-        "broken_paths": one.broken_paths,
-        "outage_ps": known(one.outage_ps),
-        "table_entries_changed": len(one.entries),
-        "entries": [asdict(entry) for entry in one.entries],
-        "paths": [path_data(path) for path in one.paths],
+        **incident_data(one, sweeps),
         "job_paths": [
             {"source": source, **path_data(path)}
             for path in one.paths
             for source in path.sources
             if (source, path.destination) in pairs
         ],
-        "gone": [name for sweep in sweeps for name in sweep.gone],
-        "arrived": [name for sweep in sweeps for name in sweep.arrived],
-        "findings": [str(finding) for sweep in sweeps[-1:] for finding in sweep.findings],
         "packets_lost": one.lost,
         "packets_retransmitted": one.retransmitted,
     }

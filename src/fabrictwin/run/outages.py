@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from fabrictwin.subnet.managed import port_text
+from fabrictwin.subnet.managed import Entry
+from fabrictwin.subnet.telling import entry_text
 from fabrictwin.units import format_time
 
 MOST_ENTRIES = 5
@@ -23,11 +24,6 @@ def _course(event: dict[str, Any]) -> str:
     if settled is None:
         return f"noticed at {_when(noticed)}, not settled when the job ended"
     return f"noticed at {_when(noticed)}, settled at {_when(settled)}"
-
-
-def _path(entry: dict[str, Any]) -> str:
-    ports = f"port {port_text(entry['before'])} -> {port_text(entry['after'])}"
-    return f"{entry['switch']} to {entry['destination']}: {ports}"
 
 
 def _packets(event: dict[str, Any]) -> str:
@@ -77,7 +73,7 @@ def outage_lines(managed: dict[str, Any]) -> list[str]:
         if len(event["job_paths"]) > MOST_ENTRIES:
             lines.append(f"        and {len(event['job_paths']) - MOST_ENTRIES:,} more")
         lines.append(f"      {event['table_entries_changed']:,} table entries changed")
-        lines += [f"        {_path(entry)}" for entry in event["entries"][:MOST_ENTRIES]]
+        lines += [f"        {entry_text(Entry(**entry))}" for entry in event["entries"][:MOST_ENTRIES]]
         if event["table_entries_changed"] > MOST_ENTRIES:
             lines.append(f"        and {event['table_entries_changed'] - MOST_ENTRIES:,} more")
         lines += [f"      found {finding}" for finding in event["findings"]]
@@ -105,7 +101,7 @@ def outage_section(managed: dict[str, Any] | None) -> str:
         for event in managed["events"]
     )
     paths = "".join(
-        f"<li>{escape(event['what'])}: {escape(_path(entry))}</li>"
+        f"<li>{escape(event['what'])}: {escape(entry_text(Entry(**entry)))}</li>"
         for event in managed["events"]
         for entry in event["entries"][: 4 * MOST_ENTRIES]
     )

@@ -22,8 +22,9 @@ from fabrictwin.subnet.hosting import HostedManager
 from fabrictwin.subnet.manager.config import Settings
 from fabrictwin.subnet.manager.lids import read_guid2lid
 from fabrictwin.subnet.manager.reports import Memory, SweepReport
-from fabrictwin.subnet.rehearsal import manager_nodes, remember, sweep_lines
+from fabrictwin.subnet.rehearsal import manager_nodes, remember
 from fabrictwin.subnet.serve import Server, wall_ps
+from fabrictwin.subnet.telling import sweep_lines
 
 CLIENT_TIMEOUT_S = 1.0
 SWEEP_S = 10.0  # a light sweep so often, for what no trap tells of

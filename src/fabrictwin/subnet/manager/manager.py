@@ -11,21 +11,17 @@ as a whole where keeping entries would break it.
 
 from __future__ import annotations
 
-from collections import deque
-
-import numpy as np
-
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.filling import Tables
-from fabrictwin.routing.judge import deadlock
 from fabrictwin.subnet.agents.network import Frame, trap_mad
 from fabrictwin.subnet.manager import multicast
 from fabrictwin.subnet.manager.administration import Administration
 from fabrictwin.subnet.manager.complaints import COMPLAINTS, Complaints
 from fabrictwin.subnet.manager.config import FULL, Settings
-from fabrictwin.subnet.manager.discovery import Discovery, Kind, Node, Port, Subnet
+from fabrictwin.subnet.manager.discovery import Discovery, Port, Subnet
 from fabrictwin.subnet.manager.election import Election
 from fabrictwin.subnet.manager.lids import Wish, assign
+from fabrictwin.subnet.manager.light import LightSweep, Looked
 from fabrictwin.subnet.manager.programming import Programmer
 from fabrictwin.subnet.manager.reports import Memory, Rerouting, RoutePlan, SweepReport
 from fabrictwin.subnet.manager.tables import (
@@ -34,20 +30,17 @@ from fabrictwin.subnet.manager.tables import (
     carry_over,
     fill,
     graph_of,
+    mend,
     port_guid,
-    reroute,
 )
-from fabrictwin.subnet.manager.transport import Path, Transport, get
+from fabrictwin.subnet.manager.transport import Transport
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import SMP_DATA, MadClass, Method, check_mad
 from fabrictwin.subnet.wire.notice import Notice, PortDetails, Trap
 from fabrictwin.subnet.wire.smp import (
     AttributeId,
-    PhysState,
-    PortInfo,
     PortState,
     SmState,
-    SwitchInfo,
 )
 
 
@@ -72,7 +65,6 @@ class SubnetManager:
         self._by_lid: dict[int, Port] = {}
         self.wants_heavy = False  # whether the next sweep is to look at everything
         self._told: set[int] = set()  # switches whose traps came since the last sweep
-        self._doubtful: dict[int, Node] = {}  # switches that lost a link in this sweep
         self.complaints = Complaints(self.settings.babbling_traps)
         self.malformed = 0  # datagrams that were dropped because they were none
 
@@ -97,7 +89,6 @@ class SubnetManager:
         started = self.transport.now_ps
         self.wants_sweep = self.wants_heavy = False
         self._told.clear()
-        self._doubtful.clear()
         self.election.activity += 1
         found = Discovery(self.transport).run()
         before = self.subnet
@@ -127,99 +118,18 @@ class SubnetManager:
         self.election.activity += 1
         self._told |= self.complaints.disable(self.transport)
         before = {port_guid(port): port for node in self.subnet.nodes.values() for port in node.ends()}
-        # those that told of it first: what they say gives the ways to the others that still lead there
         told = [self.subnet.nodes[guid] for guid in sorted(self._told) if guid in self.subnet.nodes]
         self._told.clear()
-        quiet = not told
-        if self._look_at(told) or self._look_across():
+        looked = LightSweep(self.transport, self.subnet).run(told)
+        if looked is Looked.MORE:
             return self.sweep()
-        silent = self.subnet.switches
-        while silent:
-            self._find_paths()
-            asked = [node for node in silent if node.guid in self.subnet.nodes]
-            answers = self.transport.exchange([get(node.path, AttributeId.SWITCH_INFO) for node in asked])
-            silent = [node for node, answer in zip(asked, answers, strict=True) if answer is None]
-            changed: list[Node] = []
-            for node, answer in zip(asked, answers, strict=True):
-                if answer is not None and not answer[0]:
-                    node.switch = SwitchInfo.decode(answer[1])
-                    if node.switch.port_state_change:
-                        changed.append(node)
-            quiet = quiet and not changed and not silent
-            if self._look_at(changed) or self._look_across():
-                return self.sweep()
-            if silent and not changed:
-                # the nearest are to blame; what lies behind them may have other ways
-                nearest = min(node.path.hops for node in silent)
-                for node in [node for node in silent if node.path.hops == nearest]:
-                    self.subnet.find(Kind.LOST, node.name, "its links are up, and it does not answer any more")
-                    silent.remove(node)
-                    for port in node.ports.values():
-                        _part(port)
-        if quiet:
+        if looked is Looked.NOTHING:
             return self._report("light", started, (), (), None)
-        self._find_paths()
         now = {port_guid(port) for node in self.subnet.nodes.values() for port in node.ends()}
         gone = [port for guid, port in before.items() if guid not in now]
         self._configure(kind_of_change="failure")
         self._announce([], gone)
         return self._report("light", started, (), _names(gone), self._last_rerouting)
-
-    def _look_across(self) -> bool:
-        """Ask the neighbours of switches that lost a link about the others: a dead one answers nothing itself."""
-        doubtful, self._doubtful = self._doubtful, {}
-        if not doubtful:
-            return False
-        self._find_paths()
-        asked = [
-            port.peer
-            for node in doubtful.values()
-            for port in node.ports.values()
-            if port.peer is not None and port.peer.node.is_switch and port.peer.node.guid in self.subnet.nodes
-        ]
-        appeared = self._read_ports(asked)
-        self._doubtful.clear()
-        return appeared
-
-    def _look_at(self, switches: list[Node]) -> bool:
-        """Read the ports of changed switches; True where a link came up."""
-        return self._read_ports([port for node in switches for port in node.ports.values() if port.number])
-
-    def _read_ports(self, asked: list[Port]) -> bool:
-        """Read ports and take links apart that are down; True where one came up."""
-        answers = self.transport.exchange(
-            [get(port.node.path, AttributeId.PORT_INFO, port.number) for port in asked]
-        )
-        appeared = False
-        for port, answer in zip(asked, answers, strict=True):
-            if answer is None or answer[0]:
-                continue
-            port.info = PortInfo.decode(answer[1])
-            if port.info.port_physical_state != PhysState.LINK_UP:
-                if port.peer is not None and port.peer.node.is_switch:
-                    self._doubtful[port.peer.node.guid] = port.peer.node
-                _part(port)
-            elif port.peer is None or port.info.port_state < PortState.ARMED:
-                appeared = True  # it came, or went and came back: what is behind it may have changed
-        return appeared
-
-    def _find_paths(self) -> None:
-        """Directed routes over the links that are left; nodes that none leads to are gone."""
-        own = self.subnet.own
-        assert own is not None
-        start = own.node
-        reached = {start.guid: start}
-        queue = deque([start])
-        while queue:
-            node = queue.popleft()
-            for number in sorted(node.ports):
-                far = node.ports[number].peer
-                if far is None or far.node.guid in reached or (not node.is_switch and node is not start):
-                    continue
-                far.node.path = node.path.beyond(number)
-                reached[far.node.guid] = far.node
-                queue.append(far.node)
-        self.subnet.nodes = {guid: node for guid, node in self.subnet.nodes.items() if guid in reached}
 
     def _forget_restarted(self, before: Subnet) -> None:
         """A node that was away, or that has lost its LID, has lost its tables too."""
@@ -290,12 +200,8 @@ class SubnetManager:
         held = self.programmer.lft
         old = carry_over(graph, held)
         tables = None
-        if kind_of_change == "failure" and self.tables is not None and _lanes_hold(self.tables, before, graph):
-            kept, lane = reroute(graph, old), self.tables.lane
-            remark = "after a failure, as few entries as possible"
-            candidate = Tables(self.tables.engine, kept, lane, self.tables.lanes, remark)
-            if self.tables.engine == "minhop" or _is_deadlock_free(graph, candidate):
-                tables = candidate  # min-hop promises no freedom from deadlock
+        if kind_of_change == "failure" and self.tables is not None:
+            tables = mend(graph, old, self.tables, before)
         if tables is None:
             tables = fill(graph, self.settings)
         self.tables = tables
@@ -429,43 +335,6 @@ class SubnetManager:
         row = graph.row.get(switch.guid, NONE)
         column = int(graph.switches.edge_column[row]) if row != NONE else NONE
         return 0 if column == NONE else int(tables.lane[lid, column])
-
-    def path_to(self, guid: int) -> Path | None:
-        """The directed route to a node."""
-        node = self.subnet.nodes.get(guid)
-        return None if node is None else node.path
-
-    def lid_table(self) -> np.ndarray:
-        """[LIDs in use, 2] LID and port GUID, for people."""
-        pairs = sorted((lid, guid) for guid, lid in self.lid.items())
-        return np.array(pairs, np.uint64).reshape(-1, 2)
-
-
-def _lanes_hold(tables: Tables, before: Graph | None, now: Graph) -> bool:
-    """Whether lanes given to (LID, source switch) still mean the same."""
-    if not tables.lane.size:
-        return True
-    if before is None or len(tables.lane) != now.lids.top + 1:
-        return False
-    old, new = (graph.switches.row_guid[graph.switches.edge_row] for graph in (before, now))
-    return np.array_equal(old, new)
-
-
-def _part(port: Port) -> None:
-    """Take a link apart at both ends."""
-    if port.peer is not None:
-        port.peer.peer = None
-        port.peer = None
-
-
-def _is_deadlock_free(graph: Graph, tables: Tables) -> bool:
-    """Whether paths between adapters can wait for each other in a circle."""
-    switches, lids = graph.switches, graph.lids
-    adapters = switches.endpoint_adapter
-    bases = lids.endpoint[adapters]
-    every = (bases[:, None] + np.arange(1 << lids.lmc, dtype=np.int32)).reshape(-1).astype(np.int32)
-    sources = np.flatnonzero(switches.row_adapters).astype(np.int32)
-    return deadlock(switches, tables, every, sources).free
 
 
 def _names(ports: list[Port]) -> tuple[str, ...]:

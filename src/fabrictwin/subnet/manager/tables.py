@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fabrictwin.fabric.fabric import I32, NONE
 from fabrictwin.routing.filling import Tables
+from fabrictwin.routing.judge import deadlock
 from fabrictwin.routing.registry import compute
 from fabrictwin.routing.switches import U8, Lids, Switches, build_switches
 from fabrictwin.subnet.manager.config import Settings
@@ -236,3 +237,36 @@ def padded(row: U8, size: int) -> U8:
     wide = np.full(size, NO_PORT, np.uint8)
     wide[: len(row)] = row[:size]
     return wide
+
+
+def mend(graph: Graph, old: U8, last: Tables, before: Graph | None) -> Tables | None:
+    """After a failure: the tables there were with as few entries changed as possible.
+
+    None where they could deadlock, or where the lanes that were given out mean something else now; an engine then
+    routes anew as a whole. Min-hop promises no freedom from deadlock, so it keeps none.
+    """
+    if not _lanes_hold(last, before, graph):
+        return None
+    remark = "after a failure, as few entries as possible"
+    tables = Tables(last.engine, reroute(graph, old), last.lane, last.lanes, remark)
+    return tables if last.engine == "minhop" or _is_deadlock_free(graph, tables) else None
+
+
+def _lanes_hold(tables: Tables, before: Graph | None, now: Graph) -> bool:
+    """Whether lanes given to (LID, source switch) still mean the same."""
+    if not tables.lane.size:
+        return True
+    if before is None or len(tables.lane) != now.lids.top + 1:
+        return False
+    old, new = (graph.switches.row_guid[graph.switches.edge_row] for graph in (before, now))
+    return np.array_equal(old, new)
+
+
+def _is_deadlock_free(graph: Graph, tables: Tables) -> bool:
+    """Whether paths between adapters can wait for each other in a circle."""
+    switches, lids = graph.switches, graph.lids
+    adapters = switches.endpoint_adapter
+    bases = lids.endpoint[adapters]
+    every = (bases[:, None] + np.arange(1 << lids.lmc, dtype=np.int32)).reshape(-1).astype(np.int32)
+    sources = np.flatnonzero(switches.row_adapters).astype(np.int32)
+    return deadlock(switches, tables, every, sources).free
