@@ -21,7 +21,7 @@ from fabrictwin.program import patterns
 from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import Communication, Operations, OpKind
 from fabrictwin.simulate.binding import PS_PER_S, Bound, bind
-from fabrictwin.simulate.critical import Beyond, Critical, pieces
+from fabrictwin.simulate.critical import Beyond, Critical
 from fabrictwin.simulate.flow import FlowSession
 from fabrictwin.simulate.session import Change, TableChange
 from fabrictwin.trace.trace import Counters
@@ -106,7 +106,7 @@ class Terms:
         once = whole.base_ps
         if whole.chunk_cost_ps:
             once += -(-moved // chunk_bytes) * whole.chunk_cost_ps
-        beyond = self.critical.beyond(pieces(smaller)).after(once)
+        beyond = self.critical.beyond(smaller).after(once)
         return int(beyond.ends_ps(self.drain_ps * part, moved).max(initial=0))
 
 
@@ -150,8 +150,7 @@ class AnalyticSession(FlowSession):
         edges = patterns.edges(communication.channels)
         bound, found = bind([communication], rank_node, self.fabric, self.finder, edges=[edges], counted=False)
         drain = self._drain(bound, found, communication, edges, np.arange(len(bound.size_bytes)), slice(None))
-        critical = Critical.of(communication.channels, edges, bound.edge_ps, bound.edge_rate)
-        return Terms(communication, drain, int(bound.size_bytes.max(initial=1)), critical)
+        return Terms(communication, drain, int(bound.size_bytes.max(initial=1)), bound.critical[0])
 
     def _drain(
         self,

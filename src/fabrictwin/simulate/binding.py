@@ -16,18 +16,18 @@ import numpy.typing as npt
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
-from fabrictwin.program.program import Channels, Communication, Connections, Pattern
+from fabrictwin.program.program import Channels, Communication, Connections
 from fabrictwin.routing.tables import udp_source_port
-from fabrictwin.simulate.chains import met_rates
 from fabrictwin.simulate.critical import (
     Beyond,
+    Critical,
     at_once,
-    beyond_drain,
     edge_rates,
     loaded_rates,
     packet_tail_ps,
     pieces,
 )
+from fabrictwin.simulate.turns import Alone, loops, meeting
 from fabrictwin.simulate.ways import Travellers, Uses, memory_and_cores, plain, travel, travellers
 
 F64 = npt.NDArray[np.float64]
@@ -54,8 +54,7 @@ class Bound:
     port: I32  # ports that carry the channel's bytes
     port_bytes: I64  # per execution, exact
     step_ps: I64  # [C] mean latency of an edge, software's cost of a step included
-    edge_ps: I64  # [E] the same of every edge
-    edge_rate: F64  # [E] bytes a picosecond that each gets where only its own channel is at work
+    critical: tuple[Critical, ...]  # of each communication
 
 
 def capacities(fabric: Fabric) -> F64:
@@ -214,15 +213,8 @@ def bind(
     edge_ps = found.latency_ps + how.cost_ps + packet_tail_ps(found, fabric, wired_piece, alone)
     together = [at_once(c.channels, e) + 2 * f for c, e, f in zip(communications, edges, first[:-1], strict=True)]
     edge_rate = loaded_rates(found, fabric, _join(together, np.int64)) / weight
-    pattern = _join([c.channels.pattern[e.channel] for c, e in zip(communications, edges, strict=True)], np.int64)
-    mine = (pattern == Pattern.CHAIN_BROADCAST) & (size > 0)
-    if mine.any():
-        chunks = -(-size // np.maximum(piece, 1))
-        wired, wired_rate = piece * weight, edge_rate * weight
-        edge_rate = (
-            met_rates(found, fabric, of[channel], channel, edge_ps, wired_rate, wired, chunks, mine) / weight
-        )
     beyond: list[Beyond] = []
+    criticals: list[Critical] = []
     message = np.ones(channels, np.int64)
     edge_at = 0
     for i, communication in enumerate(communications):
@@ -234,7 +226,17 @@ def bind(
         if communication.chunk_cost_ps:
             chunks = -(-flow_bytes[mine] // patterns.chunk_sizes(communication.channels))
             once = once + chunks * communication.chunk_cost_ps
-        beyond.append(beyond_drain(communication.channels, edges[i], edge_ps[rows], edge_rate[rows]).after(once))
+        on_way = Alone.of(found, rows, edge_ps[rows], alone[rows], weight[rows])
+        critical = Critical.of(
+            communication.channels,
+            edges[i],
+            edge_ps[rows],
+            edge_rate[rows],
+            meeting(communication.channels, edges[i], on_way, fabric),
+            loops(communication.channels, edges[i], on_way, fabric),
+        )
+        criticals.append(critical)
+        beyond.append(critical.beyond(communication.channels).after(once))
         message[mine] = message_bytes(communication.channels)
         edge_at = rows.stop
     total = np.bincount(channel, weights=edge_ps, minlength=channels)
@@ -300,8 +302,7 @@ def bind(
         port=port,
         port_bytes=port_bytes,
         step_ps=step_ps,
-        edge_ps=edge_ps,
-        edge_rate=edge_rate,
+        critical=tuple(criticals),
     )
     return bound, found
 

@@ -21,13 +21,13 @@ path, whichever is later, not after both.
 What reduces or multicasts inside a switch passes a chunk on while it comes in, and adds no s_i. *PAT* counts the
 mean latency for each of its rounds.
 
-What chunks of other channels add to s_i where they meet on a link lengthens the path of chains (`chains`); of
-trees it is left out. A ring's run may lie beside its slowest edge, which bounds its time from above.
+Where pieces of several channels come to a link together they take turns, and a channel ends when playing them says
+(`turns`). A ring's run may lie beside its slowest edge, which bounds its time from above.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ from fabrictwin.fabric.fabric import I64, NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.paths import EndToEnd
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Pattern
+from fabrictwin.simulate.turns import Loops, Meeting
 
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
@@ -177,9 +178,19 @@ class Critical:
     byte_ps: F64  # [C]
     ring: Bool  # [C]
     stored: Bool  # [C] chains and trees
+    meeting: Meeting | None = None  # of chains and trees
+    loops: Loops | None = None  # of rings
 
     @classmethod
-    def of(cls, channels: Channels, edges: patterns.Edges, edge_ps: I64, edge_rate: F64) -> Critical:
+    def of(
+        cls,
+        channels: Channels,
+        edges: patterns.Edges,
+        edge_ps: I64,
+        edge_rate: F64,
+        meeting: Meeting | None = None,
+        loops: Loops | None = None,
+    ) -> Critical:
         count = len(channels)
         start = np.searchsorted(edges.channel, np.arange(count + 1)).astype(np.int64)
         with np.errstate(divide="ignore"):
@@ -209,10 +220,40 @@ class Critical:
             serial,
             ring,
             chain | tree,
+            meeting,
+            loops,
         )
 
-    def beyond(self, piece: I64) -> Beyond:
-        """What each channel takes beside draining, in pieces of so many bytes [C]."""
+    def beyond(self, channels: Channels) -> Beyond:
+        """What each channel takes beside draining. `channels` are alike but for their bytes and chunks."""
+        piece = pieces(channels)
+        found = self._apart(piece)
+        if self.meeting is not None:
+            found = self._together(channels, piece, found, self.meeting)
+        if self.loops is not None:
+            late, drain = (np.rint(each).astype(np.int64) for each in self.loops.late_ps(piece))
+            known = np.maximum(found.path_ps, np.where(drain > 0, drain + found.fill_ps, 0))
+            found = replace(found, path_ps=known + late)
+        return found
+
+    def _together(self, channels: Channels, piece: I64, apart: Beyond, meeting: Meeting) -> Beyond:
+        """Of channels that meet: their ends where nothing else is at work, as what their drain leaves of it."""
+        ends = meeting.ends(piece, -(-channels.payload_bytes // np.maximum(piece, 1)))
+        mine = ends.period_ps > 0
+        drain = ends.period_ps * channels.payload_bytes / np.maximum(piece, 1)
+        over = np.maximum(ends.end_ps - drain, 0)
+        fill = np.minimum(self.latency_ps, over)
+        found = Beyond(
+            fill_ps=np.rint(fill).astype(np.int64),
+            serial_ps=np.rint(over - fill + ends.period_ps).astype(np.int64),
+            piece_bytes=piece,
+            path_ps=np.rint(ends.end_ps).astype(np.int64),
+        )
+        names = (f.name for f in fields(Beyond))
+        return Beyond(*(np.where(mine, getattr(found, name), getattr(apart, name)) for name in names))
+
+    def _apart(self, piece: I64) -> Beyond:
+        """Where the channels have their links to themselves, in pieces of so many bytes [C]."""
         fill, path_ps = self.latency_ps, np.zeros(len(piece), np.float64)
         if not self.passed_on.all():
             from fabrictwin.kernel.critical import best_runs
@@ -239,7 +280,7 @@ class Critical:
 
 def beyond_drain(channels: Channels, edges: patterns.Edges, edge_ps: I64, edge_rate: F64) -> Beyond:
     """What each channel takes; `edge_ps` is what a piece takes on each edge beside `piece / edge_rate`."""
-    return Critical.of(channels, edges, edge_ps, edge_rate).beyond(pieces(channels))
+    return Critical.of(channels, edges, edge_ps, edge_rate).beyond(channels)
 
 
 def _tree_ways(channels: Channels, edges: patterns.Edges, edge_ps: I64, own: F64) -> tuple[F64, F64]:
