@@ -50,8 +50,6 @@ class Course(NamedTuple):
     given: np.ndarray  # int64 [E] pieces that it could begin
     brought: np.ndarray  # int64 [E] pieces
     end_ps: np.ndarray  # int64 [E] when the last one was
-    middle: np.ndarray  # int64 [E] how many of them are looked at before the end
-    middle_ps: np.ndarray  # int64 [E] when the last of those was
 
 
 @outlined
@@ -134,8 +132,6 @@ def _bring(way, course, queue, e, now):
     """A piece is where it is passed on."""
     course.brought[e] += 1
     course.end_ps[e] = now
-    if course.brought[e] == course.middle[e]:
-        course.middle_ps[e] = now
     for n in range(way.next_start[e], way.next_start[e + 1]):
         _give(way, course, queue, way.next_edge[n], now)
 

@@ -8,7 +8,8 @@ chunks of chains and trees over all their edges, children's before their parent'
 that stands for all, where several channels take the same way around.
 
 Every edge is one of the parallel ways that it has, over those of its links that others use too. Of many chunks
-some are played, and the others follow at the pace of the last; where that is too many bursts, they are longer.
+some are played, and the others follow at the busiest link's pace; where that is too many bursts, they are longer.
+Of trees and chains of more than some thousand edges (16 channels over 256 ranks) each channel is taken by itself.
 
 Left out: full buffers and what they hold up. Where two children send to a parent over InfiniBand, whose switches
 share an input's buffer, packets for others wait behind theirs: that is congestion, which only packets show.
@@ -30,9 +31,10 @@ from fabrictwin.units import PS_PER_S
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-_PIECES = 16  # of a channel that are played, at most
+_PIECES = 64  # of a channel that are played, at most
 _STEPS = 64  # of a ring: by then channels side by side have come apart
-_BURSTS = 1 << 20  # on links that are played, about
+_BURSTS = 1 << 17  # on links that are played, about
+_EDGES = 1 << 13  # of one communication that are played, at most
 
 
 @dataclass(frozen=True)
@@ -77,19 +79,15 @@ class Meeting:
         met = np.bincount(on.edge, minlength=len(own)) > 0
         size = np.where(met, piece[own] * on.wire, 0.0)
         used = np.ceil(size / self.mtu_bytes)[on.edge]
-        most = int(np.clip(_BURSTS // max(used.sum(), 1), 2, _PIECES))
+        most = int(np.clip(_BURSTS // (4 * max(len(used), 1)), 2, _PIECES))
         played = np.clip(count, 1, most)
         burst = self.mtu_bytes * max(1, round(float((used * played[own[on.edge]]).sum()) / _BURSTS))
-        last, middle = self._play(took, played[own], np.maximum(size / burst, 1.0))
-        end, before = np.zeros(self.channels), np.zeros(self.channels)
-        np.maximum.at(end, own, last)
-        np.maximum.at(before, own, middle)
-        behind = played - np.maximum(played // 2, 1)
-        pace = np.maximum((end - before) / np.maximum(behind, 1), period)
-        return Ends(end + (count - played) * np.where(behind > 0, pace, period), period)
+        end = np.zeros(self.channels)
+        np.maximum.at(end, own, self._play(took, played[own], np.maximum(size / burst, 1.0)))
+        return Ends(end + (count - played) * period, period)
 
-    def _play(self, took: F64, pieces: I64, bursts: F64) -> tuple[I64, I64]:
-        """([E] when each edge has brought its last piece, [E] and the middle one).
+    def _play(self, took: F64, pieces: I64, bursts: F64) -> I64:
+        """[E] when each edge has brought its last piece.
 
         A piece has so many bursts, the last of which is shorter where that is no whole number.
         """
@@ -138,15 +136,13 @@ class Meeting:
             given=np.zeros(edges, np.int64),
             brought=np.zeros(edges, np.int64),
             end_ps=np.zeros(edges, np.int64),
-            middle=np.maximum(pieces // 2, 1),
-            middle_ps=np.zeros(edges, np.int64),
         )
         # at once: pieces on their way, and of every link one burst that leaves it and one that comes to the next
         room = int(pieces.sum()) + 2 * links + 1
         time, sequence, what = (np.zeros(room, np.int64) for _ in range(3))
         queue = queues.Queue(time, sequence, what, np.zeros(2, np.int64))
         turns.play(way, course, queue)
-        return course.end_ps, course.middle_ps
+        return course.end_ps
 
 
 @dataclass(frozen=True)
@@ -211,12 +207,12 @@ class Alone:
 
 
 def meeting(channels: Channels, edges: patterns.Edges, alone: Alone, fabric: Fabric) -> Meeting | None:
-    """Chains and trees of one communication; None where none meet.
+    """Chains and trees of one communication; None where none meet, or too many.
 
     What reduces or multicasts inside a switch passes a chunk on while it comes in, and is not played.
     """
     rows = np.flatnonzero(_stored(channels)[edges.channel] & (edges.size_bytes > 0))
-    if not len(rows) or not _moves(alone.byte_ps[rows]):
+    if not 0 < len(rows) <= _EDGES or not _moves(alone.byte_ps[rows]):
         return None
     number = np.full(len(edges), NONE, np.int64)
     number[rows] = np.arange(len(rows))
