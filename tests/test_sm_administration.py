@@ -250,7 +250,7 @@ def test_the_tree_heals_after_a_dead_switch_and_dead_members_leave(asker):
     assert delivered(site, "host-1/mlx5_0", mlid) == dict.fromkeys(everybody - {"host-1/mlx5_0"}, 1)
     site.state.power_off(site.state.find("host-9/mlx5_0"), site.now)
     site.settle()
-    group = site.hosted.manager.administration.groups[BROADCAST]
+    group = site.hosted.manager.administration.groups.known[BROADCAST]
     assert asker.gid("host-9/mlx5_0") not in group.members
     assert delivered(site, "host-1/mlx5_0", mlid) == dict.fromkeys(
         everybody - {"host-1/mlx5_0", "host-9/mlx5_0"}, 1
@@ -317,7 +317,7 @@ def test_a_group_is_made_by_a_full_member_that_says_what_it_needs(asker):
     mask = component_mask(sa.McMemberRecord, "mgid", "port_gid", "join_state")
     asker.ask(RecordId.MC_MEMBER, leaving, mask, Method.DELETE)
     # without a full member it is gone, and its MLID free
-    assert mgid not in asker.site.hosted.manager.administration.groups
+    assert mgid not in asker.site.hosted.manager.administration.groups.known
 
 
 # -- services, subscriptions -----------------------------------------------------------------------------------
@@ -357,11 +357,11 @@ def test_reports_64_to_67_tell_subscribers_of_ports_and_groups(asker):
     told = reports(site)
     assert [r.trap_number for r in told] == [notice.Trap.GID_OUT_OF_SERVICE]
     assert notice.GidDetails.decode(told[0].details).gid == asker.gid("host-9/mlx5_0")
-    manager.administration._reports.clear()
+    manager.administration.reports.pending.clear()
     site.state.power_cycle(site.state.find("host-9/mlx5_0"), site.now)
     manager.sweep()
     assert [r.trap_number for r in reports(site)] == [notice.Trap.GID_IN_SERVICE]
-    manager.administration._reports.clear()
+    manager.administration.reports.pending.clear()
     needs = {"qkey": 5, "pkey": 0xFFFF, "sl": 0, "flow_label": 0, "tclass": 0}
     mgid = 0xFF12_0000_0000_0000_0000_0000_0000_0042
     join(asker, "host-1/mlx5_0", mgid, **needs)
@@ -379,7 +379,7 @@ def test_reports_are_repeated_until_they_are_confirmed(asker):
     subscribe(asker, 128)
     site.state.cut_cable(site.slot("leaf-0", 5), site.now)
     site.endpoint.poll(site.now)
-    pending = manager.administration._reports
+    pending = manager.administration.reports.pending
     # leaf-0 told; the trap of spine-0 takes the way that was cut
     assert [r.tries for r in pending.values()] == [1]
     frames = manager.poll(site.now + 2 * 10**12)

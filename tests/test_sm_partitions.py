@@ -114,7 +114,7 @@ def test_ports_hold_what_the_file_says(tmp_path):
     ):
         table = PKeyTable.decode(state.pkeys[state.end_slot(state.find(name)), 0])
         assert tuple(key for key in table.pkeys if key) == expected
-    groups = site.hosted.manager.administration.groups
+    groups = site.hosted.manager.administration.groups.known
     assert [group.record.pkey for group in groups.values()] == [0x8002]
 
 

@@ -188,7 +188,7 @@ class SubnetManager:
         subnet = self.subnet
         if self.settings.qos:
             self.programmer.lanes(subnet)
-        self.administration.standing_groups()
+        self.administration.groups.standing()
         self.update_multicast()
         assert subnet.own is not None
         self.programmer.ports(subnet, self.lid, sm_lid=self.lid[self.election.guid])
@@ -212,8 +212,8 @@ class SubnetManager:
     def update_multicast(self) -> None:
         """Bring the trees of all groups in line with their members."""
         subnet = self.subnet
-        self.administration.tree_changed = False
-        groups = self.administration.groups.values()
+        self.administration.groups.tree_changed = False
+        groups = self.administration.groups.known.values()
         if not any(group.members for group in groups) and not self.programmer._multicast:
             return
         graph = self.graph
@@ -232,11 +232,11 @@ class SubnetManager:
     def _announce(self, arrived: list[Port], gone: list[Port]) -> None:
         prefix = self.settings.gid_prefix << 64
         for port in gone:
-            self.administration.drop_members(port_guid(port))
+            self.administration.groups.drop(port_guid(port))
         for trap, ports in ((Trap.GID_IN_SERVICE, arrived), (Trap.GID_OUT_OF_SERVICE, gone)):
             for port in ports:
-                self.administration.tell(trap, prefix | port_guid(port))
-        if self.administration.tree_changed:
+                self.administration.reports.tell(trap, prefix | port_guid(port))
+        if self.administration.groups.tree_changed:
             self.update_multicast()
 
     def _report(
@@ -275,7 +275,7 @@ class SubnetManager:
                 if self.state != SmState.MASTER:
                     return []
                 out = self.administration.receive(frame, now_ps)
-                if self.administration.tree_changed:
+                if self.administration.groups.tree_changed:
                     self.update_multicast()
                 return out + self.administration.poll(now_ps)
             if mad[1] not in (MadClass.SUBN_LID, MadClass.SUBN_DIRECTED):
@@ -304,7 +304,7 @@ class SubnetManager:
         elif told.trap_number in COMPLAINTS and issuer is not None:
             number = PortDetails.decode(told.details).port
             self.wants_sweep |= self.complaints.hear(self.subnet, issuer.node, number, Trap(told.trap_number))
-        self.administration.report(told, port_guid(issuer) if issuer is not None else 0)
+        self.administration.reports.report(told, port_guid(issuer) if issuer is not None else 0)
         return [Frame(frame.slid, frame.dlid, 0, 0, back), *self.administration.poll(now_ps)]
 
     def poll(self, now_ps: int) -> list[Frame]:
