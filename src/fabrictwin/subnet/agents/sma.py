@@ -2,9 +2,6 @@
 
 Datagrams come in as they are on the wire and go out the same way; how they travel is the network's business.
 An agent holds nothing itself: it reads and writes `SubnetState`.
-
-M_Keys are kept and enforced (14.2.4). From the first datagram with a wrong one the lease period runs; the right
-one stops it, and when it is over the protection is lifted, so that a new manager may read the key.
 """
 
 from __future__ import annotations
@@ -14,15 +11,12 @@ from collections.abc import Callable
 import numpy as np
 
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.subnet.agents.state import (
-    FULL_PKEY,
-    LINEAR_CAP,
-    PKEYS,
-    SWITCH_PORT_PKEYS,
-    SubnetState,
-)
+from fabrictwin.subnet.agents.keys import KEY, PROTECT, Keys
+from fabrictwin.subnet.agents.node_as_built import LINEAR_CAP, PKEYS, SWITCH_PORT_PKEYS
+from fabrictwin.subnet.agents.port_settings import set_identity, set_link, set_state
+from fabrictwin.subnet.agents.state import FULL_PKEY, SubnetState
 from fabrictwin.subnet.wire import speeds
-from fabrictwin.subnet.wire.fields import Field, MadError
+from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import DIRECTION, SMP_DATA, START, MadClass, Method, Status
 from fabrictwin.subnet.wire.notice import Notice, Trap
 from fabrictwin.subnet.wire.smp import (
@@ -30,18 +24,13 @@ from fabrictwin.subnet.wire.smp import (
     ExtendedPortInfo,
     GuidInfo,
     NodeType,
-    PhysState,
     PKeyTable,
     PortInfo,
-    PortState,
     SlToVl,
     SwitchInfo,
 )
 
 ALL_IN, ALL_OUT = 0x10000, 0x20000  # SLtoVL modifier: all input ports, all output ports
-_KEY = Field(PortInfo, "m_key")
-_PROTECT = Field(PortInfo, "m_key_protect_bits")
-_LEASE = Field(PortInfo, "m_key_lease_period")  # seconds
 _EMPTY = bytes(64)
 _IDENTITY = SlToVl(vls=(*(sl % 8 for sl in range(15)), 15)).encode().ljust(64, b"\0")
 _DEFAULT_PKEYS = PKeyTable(pkeys=(FULL_PKEY, *[0] * 31)).encode()
@@ -56,6 +45,7 @@ class SubnetAgent:
 
     def __init__(self, state: SubnetState) -> None:
         self.state = state
+        self._keys = Keys(state)
         self._get: dict[int, Callable[[int, int, int], Answer]] = {
             AttributeId.NODE_DESCRIPTION: self._get_description,
             AttributeId.NODE_INFO: self._get_node_info,
@@ -88,12 +78,12 @@ class SubnetAgent:
             self.state.notices.repress(m, Notice.decode(mad, SMP_DATA.start))
             return None
         if method == Method.GET:
-            if not self._may_read(m, entry, key, now_ps):
+            if not self._keys.may_read(m, entry, key, now_ps):
                 return None
             get = self._get.get(attribute)
             status, data = _UNSUPPORTED if get is None else get(m, entry, modifier)
         elif method == Method.SET:
-            if not self._may_write(m, entry, key, now_ps):
+            if not self._keys.may_write(m, entry, key, now_ps):
                 return None
             change = self._set.get(attribute)
             try:
@@ -106,45 +96,6 @@ class SubnetAgent:
             status, data = int(Status.BAD_METHOD), mad[SMP_DATA]
         back = DIRECTION if kind == MadClass.SUBN_DIRECTED else 0
         return b"".join((mad[:3], b"\x81", (status | back).to_bytes(2, "big"), mad[6:64], data, mad[128:]))
-
-    # -- keys ----------------------------------------------------------------------------------------------
-
-    def _key_slot(self, m: int, entry: int) -> int:
-        return self.state.base[m] if self.state.is_switch[m] else entry
-
-    def _may_write(self, m: int, entry: int, key: int, now_ps: int) -> bool:
-        slot = self._key_slot(m, entry)
-        return self._knows(slot, key, now_ps) or self._violation(slot, now_ps)
-
-    def _may_read(self, m: int, entry: int, key: int, now_ps: int) -> bool:
-        slot = self._key_slot(m, entry)
-        if self._knows(slot, key, now_ps) or _PROTECT.get(self.state.info, 64 * slot) < 2:
-            return True
-        return self._violation(slot, now_ps)
-
-    def _knows(self, slot: int, key: int, now_ps: int) -> bool:
-        """Whether a datagram has the port's key; a lease that is over lifts the protection first."""
-        own = _KEY.get(self.state.info, 64 * slot)
-        if own == 0:
-            return True
-        ends = self.state.m_key_lease.get(slot)
-        if ends is not None and now_ps >= ends:
-            _PROTECT.put(self.state.info, 0, 64 * slot)
-            del self.state.m_key_lease[slot]
-        if own != key:
-            return False
-        self.state.m_key_lease.pop(slot, None)
-        return True
-
-    def _violation(self, slot: int, now_ps: int) -> bool:
-        """Count it, and let the lease run from the first one on."""
-        at = 64 * slot
-        count = Field(PortInfo, "m_key_violations")
-        count.put(self.state.info, min(count.get(self.state.info, at) + 1, 0xFFFF), at)
-        period = _LEASE.get(self.state.info, at)
-        if period:
-            self.state.m_key_lease.setdefault(slot, now_ps + period * 10**12)
-        return False
 
     # -- who it is -----------------------------------------------------------------------------------------
 
@@ -231,8 +182,8 @@ class SubnetAgent:
             return _BAD, _EMPTY
         data = bytearray(self.state.get(slot))
         data[28] = self.state.number[entry]  # LocalPortNum is where the request came in
-        if _PROTECT.get(data) == 1:
-            _KEY.put(data, 0)
+        if PROTECT.get(data) == 1:
+            KEY.put(data, 0)
         return _OK, bytes(data)
 
     def _set_port_info(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
@@ -244,100 +195,13 @@ class SubnetAgent:
         external = state.is_switch[m] and state.number[slot] > 0
         status = _OK
         if not external:
-            status |= self._set_identity(asked, info)
-        status |= self._set_link(asked, info)
+            status |= set_identity(asked, info)
+        status |= set_link(asked, info)
         state.put(slot, info)
         if state.number[slot] > 0:
-            status |= self._set_state(slot, asked, now_ps)
+            status |= set_state(state, slot, asked, now_ps)
         _, answer = self._get_port_info(m, entry, modifier)
         return status, answer
-
-    def _set_identity(self, asked: PortInfo, info: PortInfo) -> int:
-        """What belongs to the port as an end: LID, manager, keys."""
-        if asked.lid >= LINEAR_CAP or asked.lid & (1 << asked.lmc) - 1:
-            return _BAD
-        info.m_key = asked.m_key
-        info.m_key_protect_bits = asked.m_key_protect_bits
-        info.m_key_lease_period = asked.m_key_lease_period
-        info.gid_prefix = asked.gid_prefix or info.gid_prefix
-        info.lid = asked.lid
-        info.lmc = asked.lmc
-        info.master_sm_lid = asked.master_sm_lid
-        info.master_sm_sl = asked.master_sm_sl
-        info.subnet_timeout = asked.subnet_timeout
-        info.multicast_pkey_trap_suppression = asked.multicast_pkey_trap_suppression
-        for counter in ("m_key_violations", "p_key_violations", "q_key_violations"):
-            if getattr(asked, counter) == 0:
-                setattr(info, counter, 0)
-        return _OK
-
-    def _set_link(self, asked: PortInfo, info: PortInfo) -> int:
-        """What belongs to the port as an end of a link. A value out of range leaves the old one."""
-        status = _OK
-        if asked.neighbor_mtu and not 1 <= asked.neighbor_mtu <= info.mtu_cap:
-            status = _BAD
-        else:
-            info.neighbor_mtu = asked.neighbor_mtu or info.neighbor_mtu
-        if asked.operational_vls > info.vl_cap:
-            status = _BAD
-        else:
-            info.operational_vls = asked.operational_vls or info.operational_vls
-        # 255 and the like mean "as supported" (14.2.5.6)
-        for field, every in (("link_width", 0xFF), ("link_speed", 0xF)):
-            supported, value = getattr(info, f"{field}_supported"), getattr(asked, f"{field}_enabled")
-            if value == every:
-                value = supported
-            if value & ~supported:
-                status = _BAD
-            elif value:
-                setattr(info, f"{field}_enabled", value)
-        extended = asked.link_speed_ext_enabled
-        if extended == 31:
-            info.link_speed_ext_enabled = info.link_speed_ext_supported
-        elif extended == 30:
-            info.link_speed_ext_enabled = info.link_speed_ext2_enabled = 0
-        elif extended & ~info.link_speed_ext_supported:
-            status = _BAD
-        elif extended:
-            info.link_speed_ext_enabled = extended
-        if asked.link_speed_ext2_enabled == 7:
-            info.link_speed_ext2_enabled = info.link_speed_ext2_supported
-        elif asked.link_speed_ext2_enabled == 6:
-            info.link_speed_ext2_enabled = 0
-        if asked.link_down_default_state in (PhysState.SLEEP, PhysState.POLLING):
-            info.link_down_default_state = asked.link_down_default_state
-        info.vl_high_limit = asked.vl_high_limit
-        info.hoq_life, info.vl_stall_count = asked.hoq_life, asked.vl_stall_count
-        info.local_phy_errors, info.overrun_errors = asked.local_phy_errors, asked.overrun_errors
-        info.partition_enforcement_inbound = asked.partition_enforcement_inbound
-        info.partition_enforcement_outbound = asked.partition_enforcement_outbound
-        info.filter_raw_inbound, info.filter_raw_outbound = asked.filter_raw_inbound, asked.filter_raw_outbound
-        return status
-
-    def _set_state(self, slot: int, asked: PortInfo, now_ps: int) -> int:
-        """The state machine of a port (7.2.7): Down to Initialize by training, then Armed, then Active."""
-        state = self.state
-        physical, logical = asked.port_physical_state, asked.port_state
-        if physical not in (PhysState.NO_CHANGE, PhysState.SLEEP, PhysState.POLLING, PhysState.DISABLED):
-            return _BAD
-        if physical:
-            state.take_down(slot, now_ps, phys=physical)
-            if physical == PhysState.POLLING:
-                state.bring_up(slot, now_ps)
-        if logical in (PortState.NO_CHANGE, state.logical(slot)):
-            return _OK
-        now = state.logical(slot)
-        if logical == PortState.DOWN:
-            if state.link[slot] != NONE:
-                state.take_down(slot, now_ps)
-                state.bring_up(slot, now_ps)
-            return _OK
-        if (now, logical) in ((PortState.INIT, PortState.ARMED), (PortState.ARMED, PortState.ACTIVE)):
-            at = 64 * slot + 32
-            state.info[at] = state.info[at] & 0xF0 | logical
-            state.tell_state(slot, now_ps)
-            return _OK
-        return _BAD
 
     def _get_extended(self, m: int, entry: int, modifier: int) -> Answer:
         slot = self._port(m, entry, modifier & 0x7FFFFFFF)

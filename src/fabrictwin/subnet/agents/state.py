@@ -23,6 +23,7 @@ import numpy.typing as npt
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.subnet.agents.flow_control import FlowControl
+from fabrictwin.subnet.agents.node_as_built import LINEAR_CAP, describe, node_info, switch_as_built
 from fabrictwin.subnet.agents.notices import Notices
 from fabrictwin.subnet.agents.port_as_built import port_as_built
 from fabrictwin.subnet.wire import speeds
@@ -32,7 +33,6 @@ from fabrictwin.subnet.wire.notice import (
 )
 from fabrictwin.subnet.wire.smp import (
     NodeInfo,
-    NodeType,
     PhysState,
     PortInfo,
     PortState,
@@ -44,16 +44,6 @@ I64 = npt.NDArray[np.int64]
 
 NO_PORT = 0xFF
 FULL_PKEY = 0xFFFF
-
-LINEAR_CAP = 0xC000  # every unicast LID
-MULTICAST_CAP = 0x4000  # every multicast LID
-PKEYS = {NodeType.CA: 128, NodeType.SWITCH: 32}
-SWITCH_PORT_PKEYS = 32
-
-_VENDOR = 0x02C9
-_DEVICES = {"connectx-6": 0x101B, "connectx-7": 0x1021, "qm8700": 0xD2F0, "qm9700": 0xD2F2}
-_AGGREGATION_DEVICE = 0xCF08
-_AGGREGATION_NAME = "Mellanox Technologies Aggregation Node"
 
 STATE = Field(PortInfo, "port_state")
 PHYS = Field(PortInfo, "port_physical_state")
@@ -122,24 +112,13 @@ class SubnetState:
         self.port_guid: list[int] = [
             g if switch or g + 1 in own else g + 1 for g, switch in zip(self.guid, self.is_switch, strict=True)
         ]
-        self.description: list[bytes] = [self._describe(int(n)) for n in self.fabric_node]
-        self.node_info: list[NodeInfo] = [self._node_info(m) for m in range(len(self.guid))]
+        self.description: list[bytes] = [describe(fabric, int(n)) for n in self.fabric_node]
+        self.node_info: list[NodeInfo] = [
+            node_info(fabric, int(node), ports=ports, port_guid=port_guid)
+            for node, ports, port_guid in zip(self.fabric_node, self.ports, self.port_guid, strict=True)
+        ]
         self.switch_info: dict[int, bytearray] = {
-            m: bytearray(
-                SwitchInfo(
-                    linear_fdb_cap=LINEAR_CAP,
-                    multicast_fdb_cap=MULTICAST_CAP,
-                    life_time_value=16,
-                    optimized_sl_to_vl=1,
-                    partition_enforcement_cap=SWITCH_PORT_PKEYS,
-                    inbound_enforcement_cap=1,
-                    outbound_enforcement_cap=1,
-                    enhanced_port0=1,
-                    multicast_fdb_top=0xBFFF,
-                ).encode()
-            )
-            for m in range(len(self.guid))
-            if self.is_switch[m]
+            m: bytearray(switch_as_built().encode()) for m in range(len(self.guid)) if self.is_switch[m]
         }
         self.row: dict[int, int] = {m: row for row, m in enumerate(self.switch_info)}
         self.lft: U8 = np.full((len(self.row), 1024), NO_PORT, np.uint8)
@@ -188,34 +167,6 @@ class SubnetState:
         cable[slot_of[ports[joined]]] = slot_of[peer[joined]]
         self.cable: list[int] = cable.tolist()
         self.link: list[int] = cable.tolist()
-
-    def _describe(self, node: int) -> bytes:
-        kind = self.fabric.node_kind[node]
-        if kind == NodeKind.AGGREGATION:
-            return _AGGREGATION_NAME.encode()
-        name = self.fabric.node_name(node)
-        if kind == NodeKind.NIC:
-            return name.replace("/", " ").encode()[:64]  # "host device", as Linux sets it
-        model = self.fabric.type_names[self.fabric.node_type[node]]
-        return (f"MF0;{name}:M{model.upper()}/U1" if model else name).encode()[:64]
-
-    def _node_info(self, m: int) -> NodeInfo:
-        node = int(self.fabric_node[m])
-        kind = self.fabric.type_names[self.fabric.node_type[node]]
-        device = _DEVICES.get(kind, 0xD2F0 if self.is_switch[m] else 0x101B)
-        if self.fabric.node_kind[node] == NodeKind.AGGREGATION:
-            device = _AGGREGATION_DEVICE
-        kind_code = NodeType.SWITCH if self.is_switch[m] else NodeType.CA
-        return NodeInfo(
-            node_type=kind_code,
-            num_ports=self.ports[m],
-            system_image_guid=self.guid[m],
-            node_guid=self.guid[m],
-            port_guid=self.port_guid[m],
-            partition_cap=PKEYS[kind_code],
-            device_id=device,
-            vendor_id=_VENDOR,
-        )
 
     def _power_on(self) -> None:
         rates = self.fabric.port_rate_bps

@@ -1,0 +1,63 @@
+"""Who a node says that it is, as it leaves the factory: description, NodeInfo, what a switch has room for."""
+
+from __future__ import annotations
+
+from fabrictwin.fabric.fabric import Fabric, NodeKind
+from fabrictwin.subnet.wire.smp import NodeInfo, NodeType, SwitchInfo
+
+LINEAR_CAP = 0xC000  # every unicast LID
+MULTICAST_CAP = 0x4000  # every multicast LID
+PKEYS = {NodeType.CA: 128, NodeType.SWITCH: 32}
+SWITCH_PORT_PKEYS = 32
+
+_VENDOR = 0x02C9
+_DEVICES = {"connectx-6": 0x101B, "connectx-7": 0x1021, "qm8700": 0xD2F0, "qm9700": 0xD2F2}
+_AGGREGATION_DEVICE = 0xCF08
+_AGGREGATION_NAME = "Mellanox Technologies Aggregation Node"
+
+
+def describe(fabric: Fabric, node: int) -> bytes:
+    """NodeDescription, as a host's software or a switch's sets it."""
+    kind = fabric.node_kind[node]
+    if kind == NodeKind.AGGREGATION:
+        return _AGGREGATION_NAME.encode()
+    name = fabric.node_name(node)
+    if kind == NodeKind.NIC:
+        return name.replace("/", " ").encode()[:64]  # "host device", as Linux sets it
+    model = fabric.type_names[fabric.node_type[node]]
+    return (f"MF0;{name}:M{model.upper()}/U1" if model else name).encode()[:64]
+
+
+def node_info(fabric: Fabric, node: int, *, ports: int, port_guid: int) -> NodeInfo:
+    """What a node with so many ports is, whose first port has that GUID."""
+    is_switch = fabric.node_kind[node] == NodeKind.SWITCH
+    guid = int(fabric.node_guid[node])
+    kind = fabric.type_names[fabric.node_type[node]]
+    device = _DEVICES.get(kind, 0xD2F0 if is_switch else 0x101B)
+    if fabric.node_kind[node] == NodeKind.AGGREGATION:
+        device = _AGGREGATION_DEVICE
+    kind_code = NodeType.SWITCH if is_switch else NodeType.CA
+    return NodeInfo(
+        node_type=kind_code,
+        num_ports=ports,
+        system_image_guid=guid,
+        node_guid=guid,
+        port_guid=port_guid,
+        partition_cap=PKEYS[kind_code],
+        device_id=device,
+        vendor_id=_VENDOR,
+    )
+
+
+def switch_as_built() -> SwitchInfo:
+    return SwitchInfo(
+        linear_fdb_cap=LINEAR_CAP,
+        multicast_fdb_cap=MULTICAST_CAP,
+        life_time_value=16,
+        optimized_sl_to_vl=1,
+        partition_enforcement_cap=SWITCH_PORT_PKEYS,
+        inbound_enforcement_cap=1,
+        outbound_enforcement_cap=1,
+        enhanced_port0=1,
+        multicast_fdb_top=0xBFFF,
+    )
