@@ -15,6 +15,7 @@ from fabrictwin.kernel.packet.arbitration import ENTRIES, HIGH, LIMIT_UNIT, LOW,
 from fabrictwin.kernel.packet.state import State, records
 
 MOST_LANES = 16  # a scan of more costs more than the heap does
+LOOK_AHEAD_PORTS = 20_000  # some 400 bytes each; fewer are in a cache near enough
 PS_PER_S = 10**12
 
 
@@ -188,6 +189,7 @@ def build(wiring: Wiring, config: Config) -> State:
     one.trim_wire, one.trim_vl = config.trim_wire_bytes, config.trim_lane
     one.cnp_wire = config.cnp_wire_bytes or config.ack_bytes
     one.cnp_ps = config.cnp_ps
+    one.look_ahead = ports >= LOOK_AHEAD_PORTS
 
     port = records(ports, s.port_dtype)
     port.peer, port.node = wiring.port_peer, wiring.port_node

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit import helper
 from fabrictwin.kernel.packet.memory import place, prefetch
+from fabrictwin.kernel.packet.route import look_up
 from fabrictwin.kernel.packet.state import (
     DATA,
     ENDPOINT,
     GROW_HEAP,
     GROW_LANES,
     HEAP_MARGIN,
+    INPUT_QUEUED,
     NEVER,
     NONE,
     OVERFLOW,
@@ -50,6 +52,7 @@ VL_SHIFT = 24
 FAR = 24
 MIDDLE = 14
 NEAR = 6
+NEXT = 3
 QP_RECEIVER_LINES = 2
 QP_LINES = 3
 
@@ -247,6 +250,30 @@ def fetch_last(state, soon):
 
 
 @helper
+def fetch_output(state, node, at, out, vl):
+    """Where a packet that came in by port `at` will wait to leave by port `out`."""
+    bits = state.settings[0].vl_bits
+    prefetch(state.port, out, 0)
+    prefetch(state.outlet, out << bits, 0)
+    if node.traits & INPUT_QUEUED:
+        before = ((out - node.port_start) << bits) + int(vl)
+        prefetch(state.queue, node.queue_start + before * node.ports + at - node.port_start, 0)
+
+
+@helper
+def fetch_way_out(state, soon):
+    """The port that an arriving packet will be sent on, as queues stand now: rarely another by then."""
+    if soon >> KIND_SHIFT == ARRIVE:
+        at = (soon >> PORT_SHIFT) & PORT_MASK
+        node = state.node[place(state.port[place(at)].node)]
+        packet = state.packet[place(soon & VALUE_MASK)]
+        if not node.traits & ENDPOINT and packet.hop >= packet.hop_end:
+            out = look_up(state, node, packet)
+            if out >= 0:
+                fetch_output(state, node, at, out, packet.vl)
+
+
+@helper
 def pop_lane(state, lane):
     """Remove a lane's first event and return its what; prefetches what the lane needs soon."""
     ring = state.lane[place(lane)]
@@ -262,4 +289,6 @@ def pop_lane(state, lane):
     fetch_named(state, state.event[place(ring.first + ((head + FAR) & ring.mask))].what)
     fetch_behind(state, state.event[place(ring.first + ((head + MIDDLE) & ring.mask))].what)
     fetch_last(state, state.event[place(ring.first + ((head + NEAR) & ring.mask))].what)
+    if state.settings[0].look_ahead:
+        fetch_way_out(state, state.event[place(ring.first + ((head + NEXT) & ring.mask))].what)
     return what

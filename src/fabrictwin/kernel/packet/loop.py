@@ -23,13 +23,14 @@ from fabrictwin.kernel.packet.events import (
     VALUE_MASK,
     VL_SHIFT,
     WAKE,
+    fetch_output,
     pack,
     pop_heap,
     pop_lane,
     push_heap,
 )
 from fabrictwin.kernel.packet.inbox import take_inbox
-from fabrictwin.kernel.packet.memory import place, prefetch
+from fabrictwin.kernel.packet.memory import place
 from fabrictwin.kernel.packet.notes import lose_message, on_sent, on_tell
 from fabrictwin.kernel.packet.packets import draw, free_packet, kick
 from fabrictwin.kernel.packet.receive import on_data, on_memory, on_reply, on_timeout
@@ -45,7 +46,6 @@ from fabrictwin.kernel.packet.state import (
     FAULTY,
     FINISHED,
     IDLE,
-    INPUT_QUEUED,
     INTERNAL,
     LINE_QUANTUM_BITS,
     LOCAL,
@@ -180,10 +180,7 @@ def arrive(state, at, p, now, whole):
         state.clock[0].grow = UNROUTABLE
         drop(state, p, at, now, (port.traits & CREDIT) != 0)
         return
-    prefetch(state.outlet, out << settings.vl_bits, 0)
-    if node.traits & INPUT_QUEUED:
-        before = ((out - node.port_start) << settings.vl_bits) + int(packet.vl)
-        prefetch(state.queue, node.queue_start + before * node.ports + at - node.port_start, 0)
+    fetch_output(state, node, at, out, packet.vl)
     if node.traits & CUT_THROUGH and not whole:
         if not port.rx_traits & STORE and state.port[place(out)].ps_q < state.port[place(port.peer)].ps_q:
             packet.hop = hop

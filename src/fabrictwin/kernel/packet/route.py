@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit import helper
 from fabrictwin.kernel.packet.memory import place
-from fabrictwin.kernel.packet.packets import draw, mix
+from fabrictwin.kernel.packet.packets import mix
 from fabrictwin.kernel.packet.state import ADAPTIVE, LFT, NONE
 
 
 @helper
-def choose_shortest(state, start, count):
-    """The port of a group with the fewest bytes queued; among equals one at random."""
-    at = (draw(state.clock[0]) * count) >> 32
+def choose_shortest(state, start, count, at):
+    """The port of a group with the fewest bytes queued; among equals the first from `at` on."""
     best = state.group_ports[place(start + at)]
     least = state.queued[place(best)]
     for _ in range(count - 1):
@@ -35,12 +34,8 @@ def choose_shortest(state, start, count):
 
 
 @helper
-def route(state, node, packet):
-    """The port to send on, or NONE where there is no way."""
-    hop = packet.hop
-    if hop < packet.hop_end:
-        packet.hop = hop + 1
-        return state.hop[place(hop)]
+def look_up(state, node, packet):
+    """The port that the switch's tables name now, or NONE where there is no way. Changes nothing."""
     if packet.dst < 0 or node.row < 0:
         return NONE
     end = state.endpoint[place(packet.dst)]
@@ -58,6 +53,18 @@ def route(state, node, packet):
     start = state.group_start[place(group)]
     count = state.group_start[place(group + 1)] - start
     if balance == ADAPTIVE:
-        return choose_shortest(state, start, count)
+        # equals are told apart by what no other packet and no other switch has
+        own = mix(packet.entropy + packet.psn * 0x9E37 ^ node.seed)
+        return choose_shortest(state, start, count, (own * count) >> 32)
     h = mix(packet.entropy ^ node.seed)
     return state.group_ports[place(start + ((h * count) >> 32))]
+
+
+@helper
+def route(state, node, packet):
+    """The port to send on, or NONE where there is no way."""
+    hop = packet.hop
+    if hop < packet.hop_end:
+        packet.hop = hop + 1
+        return state.hop[place(hop)]
+    return look_up(state, node, packet)

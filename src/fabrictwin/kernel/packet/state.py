@@ -501,6 +501,7 @@ settings_dtype = np.dtype(
         ("hoq_ps", "i8"),  # head-of-queue lifetime, 0: for ever
         ("cnp_wire", "i8"),
         ("cnp_ps", "i8"),  # a queue pair's CNPs are at least this far apart
+        ("look_ahead", "i8"),  # fetch the output of a packet before it arrives: pays where caches don't hold ports
     ],
     align=True,
 )
