@@ -78,11 +78,12 @@ class Search:
 
     def run(self, asked: Channels, best: Channels, steps: int) -> tuple[Channels, int]:
         """Better channels than `best` of what is asked for, if there are; and how many steps are left."""
+        from fabrictwin.kernel import channel_links as links
         from fabrictwin.kernel import channels as kernel
 
         gpus, nets = len(self.gpus), len(self.nets)
         rules = self.rules
-        question = kernel.Asked(
+        question = links.Asked(
             inter=self.inter,
             pattern=int(asked.pattern),
             bw_intra=float(asked.bw_intra),
@@ -104,7 +105,7 @@ class Search:
         devices = self.system.devices
         # what was found before has at most as many channels
         size = max(asked.most, best.count)
-        work = kernel.Work(
+        work = links.Work(
             left=np.array([link.bw for link in self.system.links]),
             net_left=np.array([devices[net].bw for net in self.nets]),
             intra=np.full((size, gpus), NONE, np.int64),
@@ -177,7 +178,7 @@ class Search:
     @cached_property
     def _routes(self) -> Any:
         """The host as arrays."""
-        from fabrictwin.kernel import channels as kernel
+        from fabrictwin.kernel import channel_links as links
 
         system, table = self.system, self.table
         ends = (*self.gpus, *self.nets, *self.switches[:1])
@@ -209,7 +210,7 @@ class Search:
             near[n, : len(close)] = close
             by = [(-table(net, gpu).bw, len(table(net, gpu).links)) for gpu in self.gpus]
             nearest[n] = [key == min(by) for key in by]
-        return kernel.Routes(
+        return links.Routes(
             gpus=len(self.gpus),
             nets=len(nets),
             switches=min(1, len(self.switches)),
