@@ -16,6 +16,7 @@ from fabrictwin.cli.plan import app
 from fabrictwin.cluster.build import build
 from fabrictwin.cluster.spec import Spec, load_spec, read_spec
 from fabrictwin.errors import ConfigError
+from fabrictwin.program.collectives import all_gather, reduce_scatter
 from fabrictwin.run.configuration import spec_yaml
 from fabrictwin.run.execute import predict
 from fabrictwin.run.plan import plan, plan_data, plan_text, with_layout
@@ -27,6 +28,7 @@ from fabrictwin.workload.memory import holding_of, memory
 from fabrictwin.workload.pipeline import order_of
 from fabrictwin.workload.plan import Search, divisors
 from fabrictwin.workload.prices import Prices
+from fabrictwin.workload.through_nccl import library_of
 from fabrictwin.workload.training import build_program, check
 
 DENSE = {
@@ -83,8 +85,10 @@ def both(of: Spec) -> tuple[int, int]:
     blueprint = build(of.cluster, spec=of)
     twin = make_twin(of, blueprint)
     job, nodes = check(of, blueprint, twin.fabric)
-    trace = play(build_program(job, name="test", fold=True), nodes, twin.session("analytic"))
-    return Closed(job, Prices(twin.fabric, nodes)).estimate().step_ps, trace.end_ps
+    library = library_of(of, blueprint, twin.fabric, nodes)
+    program = build_program(job, name="test", fold=True, library=library)
+    trace = play(program, nodes, twin.session("analytic"))
+    return Closed(job, Prices(twin.fabric, nodes, library)).estimate().step_ps, trace.end_ps
 
 
 CASES: list[dict[str, Any]] = [
@@ -118,6 +122,35 @@ CASES: list[dict[str, Any]] = [
 def test_the_closed_form_is_the_graph_within_a_percent(training):
     closed, graph = both(spec(**training))
     assert closed == pytest.approx(graph, rel=0.01)
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("training", [{"parallel": {"tp": 4, "pp": 2}}, {"model": SPARSE, "parallel": {"ep": 8}}])
+def test_the_closed_form_takes_nccls_choices_where_the_spec_asks_for_them(training):
+    plain = spec(hosts=2, **training)
+    data = {**plain.to_dict(), "nccl": {}}
+    closed, graph = both(read_spec(data))
+    assert closed == pytest.approx(graph, rel=0.01)
+    by_hand = both(plain)[0]
+    assert closed != by_hand
+    forced, forced_graph = both(read_spec({**data, "nccl": {"NCCL_PROTO": "LL"}}))
+    assert forced > closed
+    assert forced == pytest.approx(forced_graph, rel=0.01)
+
+
+def test_a_rings_reduce_scatter_takes_what_its_all_gather_does():
+    """What prices of one stand for the other by."""
+    of = spec(hosts=2)
+    twin = make_twin(of, build(of.cluster, spec=of))
+    session, nodes = twin.session("analytic"), twin.fabric.gpu_node
+    host = twin.fabric.node_host[nodes].astype(np.int64)
+    for groups in (np.arange(16).reshape(2, 8), np.arange(16).reshape(8, 2).T.copy(), np.arange(16)[None]):
+        made = [
+            make(groups, 1 << 24, channels=1, host_of_rank=host, element_bytes=2, step_cost_ps=1000, name="x")
+            for make in (all_gather, reduce_scatter)
+        ]
+        gathered, scattered = session.durations(made, nodes)
+        assert gathered == scattered > 0
 
 
 def random_section(rng: random.Random) -> dict[str, Any]:

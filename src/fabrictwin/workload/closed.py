@@ -20,7 +20,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.program import collectives
 from fabrictwin.program.builder import Block, ProgramBuilder
 from fabrictwin.program.program import NONE
 from fabrictwin.workload.chain import Chain, _Open
@@ -132,7 +131,7 @@ class _Finish(Finish):
     """The end of the step on the stages that can be last: a middle one does as the second does, and sooner."""
 
     @cached_property
-    def _stages(self) -> list[int]:
+    def stages(self) -> list[int]:
         pp = self.layout.pp
         alike = len(set(cast(Closed, self.low).offsets)) == 1
         return sorted({0, min(1, pp - 1), pp - 1}) if alike else list(range(pp))
@@ -140,7 +139,7 @@ class _Finish(Finish):
     def gather_first(self) -> None:
         pp, counts = self.layout.pp, self.job.stage_layers
         alike = all(count == counts[1] for count in counts[1:-1]) if pp > 2 else True
-        gathered = self._stages if alike else list(range(pp))
+        gathered = self.stages if alike else list(range(pp))
         self._gather_first(gathered)
         for s in range(pp):
             for chunk in range(self.job.chunks):
@@ -160,9 +159,9 @@ class _Finish(Finish):
                 self.low.gates[s, chunk] = gates
 
     def lay(self) -> None:
-        reduced = {s: [(bucket, self._reduce(s, bucket)) for bucket in self._buckets(s)] for s in self._stages}
+        reduced = {s: [(bucket, self._reduce(s, bucket)) for bucket in self._buckets(s)] for s in self.stages}
         tied = self._tie(reduced)
-        for s in self._stages:
+        for s in self.stages:
             self._step(s, reduced[s], tied)
 
 
@@ -311,7 +310,7 @@ class Closed(Lowering):
             for way, to in enumerate(((s + 1) % pp, (s - 1) % pp)):
                 pairs = np.stack([self.layout.grid[s].reshape(-1), self.layout.grid[to].reshape(-1)], axis=1)
                 sends[s, way] = self.prices.of(
-                    "pp", ("send",), pairs, size, 1, lambda some, n: (collectives.send(some, n),)
+                    "pp", ("send",), pairs, size, 1, lambda some, n: (self.groups.send(some, n, "send"),)
                 )
             if sliced:
                 talk = Talk("slices", "all_gather", size * self.layout.tp)
@@ -383,11 +382,20 @@ class Closed(Lowering):
         return begin, end, shift
 
     def bound_ps(self) -> float:
-        """Less than the step takes: its passes, without the end of the step and what overlaps with that."""
+        """Less than the step takes: its passes and the optimizer behind them.
+
+        Left out are parameters gathered at the start, and gradients that the optimizer waits for.
+        """
         self._time_passes()
+        self._time_last()
         sends, slices = self._sends()
         _, end, shift = self._played(np.zeros(self.took.shape[1:]), sends, slices)
-        return float(end.max()) + shift
+        finish = _Finish(self)
+        apart = self.training.overlap.optimizer  # bucket by bucket, beside the passes
+        return shift + max(
+            float(end[:, s].max()) + (0 if apart else finish.optimizer_ps(*self.job.split_parameters(s)))
+            for s in finish.stages
+        )
 
     def estimate(self) -> Estimate:
         """The step's time and where it goes."""

@@ -29,6 +29,7 @@ from fabrictwin.workload.layout import Layout, split_layers
 from fabrictwin.workload.memory import holding_of, memory
 from fabrictwin.workload.prices import Prices
 from fabrictwin.workload.spec import Training
+from fabrictwin.workload.through_nccl import library_of
 
 Kind = Literal["removed", "faster", "setting"]
 
@@ -65,7 +66,7 @@ def gains(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Gain, ...]:
     if spec.faults:
         return ()
     job, nodes = check(spec, blueprint, fabric)
-    prices = Prices(fabric, nodes)
+    prices = Prices(fabric, nodes, library_of(spec, blueprint, fabric, nodes))
     estimate = Closed(job, prices).estimate()
     base = estimate.step_ps
     changes = [*_cheaper(job, prices, fabric, nodes), *_settings(spec, job, prices)]

@@ -66,7 +66,7 @@ class Job:
             t.attention,
             cp=layout.cp,
             ep=layout.ep,
-            ep_hosts=self._ep_hosts,
+            ep_hosts=self.ep_hosts,
             expert_tp=layout.expert_tp,
             sequence_parallel=t.sequence_parallel,
             context=t.parallel.context,
@@ -86,7 +86,8 @@ class Job:
         )
 
     @cached_property
-    def _ep_hosts(self) -> int:
+    def ep_hosts(self) -> int:
+        """That an expert-parallel group lies on."""
         layout = self.layout
         if layout.ep == 1:
             return 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,14 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.workload.checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.closed import Closed, Estimate
-from fabrictwin.workload.floor import floor_ps
+from fabrictwin.workload.floor import Floors
 from fabrictwin.workload.job import Job, check
 from fabrictwin.workload.layout import Layout, split_layers
 from fabrictwin.workload.memory import Memory, Recompute, fullest, holding_of, memory
 from fabrictwin.workload.models import Model
 from fabrictwin.workload.prices import Prices
 from fabrictwin.workload.spec import Parallel, Training, Workload
+from fabrictwin.workload.through_nccl import library_of
 
 LARGEST_MICRO_BATCH = 8
 HEADROOM = 0.05  # of a GPU's memory, for what `memory` leaves out: fragmentation, workspaces
@@ -97,11 +99,13 @@ class Search:
         self.base, rank_node = self._neutral(spec, blueprint, fabric)
         self.gpus = self.base.layout.ranks
         self.global_batch = self._batch()
-        self.prices = Prices(fabric, rank_node)
+        self.prices = Prices(fabric, rank_node, library_of(spec, blueprint, fabric, rank_node))
         self.per_host = int(np.bincount(self.base.host_of_rank).max())
         self.rules = _Rules(spec)
         self._kinds: dict[tuple[bool, bool, bool], Training] = {}
         self._divided: tuple[Any, Parallel] = None, Parallel()
+        self._ruled: tuple[Any, dict[tuple[object, ...], int | None]] = None, {}
+        self.room = (1 - headroom) * catalog.gpu(self.base.gpu).memory.value
 
     def _neutral(self, spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.NDArray[np.int32]]:
         """The job on all its GPUs with nothing divided but the batch."""
@@ -197,16 +201,37 @@ class Search:
 
     # --- what becomes of it
 
+    def _width(self, section: dict[str, Any], training: Training) -> int | None:
+        """Data-parallel ranks of a unit; None where the spec's rules forbid the section.
+
+        What the rules look at is the same for many micro-batches, so that they are asked once for all of them.
+        """
+        par = training.parallel
+        tokens = training.micro_batch_size * training.sequence // par.cp
+        key = (section["sequence_parallel"], tokens % par.tp == 0, training.recompute)
+        if self._ruled[0] is not section["parallel"]:
+            self._ruled = section["parallel"], {}
+        known = self._ruled[1]
+        if key not in known:
+            assert par.dp is not None
+            try:
+                check_layout(training, self.model, self.rules)
+                known[key] = check_switches(training, self.model, par.dp, self.rules)
+            except ConfigError:
+                known[key] = None
+        return known[key]
+
     def _job(self, section: dict[str, Any]) -> Job | None:
         """The job of a section; None where the spec's rules forbid it."""
         try:
             training = self._training(section)
-            par = training.parallel
-            check_layout(training, self.model, self.rules)
-            assert par.dp is not None
-            width = check_switches(training, self.model, par.dp, self.rules)
-        except (ConfigError, ValidationError):
+        except ValidationError:
             return None
+        width = self._width(section, training)
+        if width is None:
+            return None
+        par = training.parallel
+        assert par.dp is not None
         counts = split_layers(
             self.model.layers, par.pp * par.vp, ends_as_layers=par.ends_as_layers, given=par.layers
         )
@@ -234,18 +259,20 @@ class Search:
     def _held(self, section: dict[str, Any]) -> _Held | None:
         """The section's layout with the least recomputation that fits; None where the rules forbid it."""
         tried = [r for r in _RECOMPUTE if r != "selective" or self.given.attention == "materialised"]
-        job = self._job({**section, "recompute": tried[0]})
+        first = {**section, "recompute": tried[0]}
+        job = self._job(first)
         if job is None:
             return None
-        room = (1 - self.headroom) * catalog.gpu(job.gpu).memory.value
         holding = holding_of(job)
         # without recomputation; with all of it, which tells whether more has to be tried at all; what lies between
+        if fullest(holding, tried[0])[1] <= self.room:
+            return _Held(first, job)
         least = None
-        for recompute in (tried[0], tried[-1], *tried[1:-1]):
+        for recompute in (tried[-1], *tried[1:-1]):
             one = {**section, "recompute": recompute}
             if recompute in _WITH_CONDITIONS and self._job(one) is None:
                 continue
-            fits = fullest(holding, recompute)[1] <= room
+            fits = fullest(holding, recompute)[1] <= self.room
             if fits:
                 least = one
             if fits != (recompute == tried[-1]):
@@ -255,37 +282,42 @@ class Search:
         return _Held(least, self._job(least))
 
     def _bounded(self, stage: Callable[[str], None]) -> tuple[list[_Bounded], int, int]:
-        """(layouts that fit, those of the least floor first; how many there were; how many are too large)."""
+        """(layouts that fit, with their floors; how many there were; how many are too large)."""
         fitting, considered, too_large = [], 0, 0
+        floors = Floors(in_switch=self.prices.library is not None)
         for section in self._sections():
             found = self._held(section)
             if found is None:
                 continue
             if found.section is not None and found.job is not None:
-                fitting.append(_Bounded(floor_ps(found.job), found.section, found.job))
+                fitting.append(_Bounded(floors.of(found.job), found.section, found.job))
             else:
                 too_large += 1
             considered += 1
             if considered % 100 == 0:
                 stage(f"{considered:,} layouts, {len(fitting):,} of them fit")
-        return sorted(fitting, key=lambda found: (found.ps, repr(found.section))), considered, too_large
+        return fitting, considered, too_large
 
     def run(self, stage: Callable[[str], None], *, keep: int) -> Found:
         """The fastest `keep` layouts that fit, in order.
 
-        All get a floor of their time, from compute alone. In the order of that they get a closer bound, with what
-        their passes exchange, and where that leaves them a chance their time, until no floor that is left is below
-        the time of the last that is kept: the others cannot be faster.
+        All get a floor of their time, from compute alone. Whichever seems fastest is looked at next: first it gets
+        a closer bound, with what its passes exchange, and, if it still seems fastest then, its time. When none
+        that is left seems faster than the last that is kept, none can be.
         """
         fitting, considered, too_large = self._bounded(stage)
+        queue: list[tuple[float, str, _Bounded, Closed | None]]
+        queue = [(bounded.ps, repr(bounded.section), bounded, None) for bounded in fitting]
+        heapify(queue)
         candidates: list[Candidate] = []
-        for bounded in fitting:
-            if len(candidates) >= keep and bounded.ps >= candidates[keep - 1].estimate.step_ps:
+        while queue:
+            seems, name, bounded, closed = heappop(queue)
+            if len(candidates) >= keep and seems >= candidates[keep - 1].estimate.step_ps:
                 break
             try:
-                closed = Closed(bounded.job, self.prices)
-                worst = candidates[keep - 1].estimate.step_ps if len(candidates) >= keep else None
-                if worst is not None and closed.bound_ps() >= worst:
+                if closed is None:
+                    closed = Closed(bounded.job, self.prices)
+                    heappush(queue, (max(seems, closed.bound_ps()), name, bounded, closed))
                     continue
                 estimate = closed.estimate()
             except ConfigError:

@@ -18,10 +18,11 @@ from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import NONE, Communication
 from fabrictwin.simulate.analytic import AnalyticSession
-from fabrictwin.workload.groups import CATEGORIES, Groups, exchange
+from fabrictwin.workload.groups import CATEGORIES, Groups
 from fabrictwin.workload.job import Job
 from fabrictwin.workload.layout import Cells
 from fabrictwin.workload.script import Kind, Talk
+from fabrictwin.workload.through_nccl import Library
 
 I64 = npt.NDArray[np.int64]
 Make = Callable[[I64, int], tuple[Communication, ...]]
@@ -45,7 +46,8 @@ class Passed:
 class Prices:
     """What communications take by themselves, on one fabric; remembered over layouts."""
 
-    def __init__(self, fabric: Fabric, rank_node: npt.NDArray[np.int32]) -> None:
+    def __init__(self, fabric: Fabric, rank_node: npt.NDArray[np.int32], library: Library | None = None) -> None:
+        self.library = library  # NCCL's own choices, where they are asked for
         self._session = AnalyticSession(fabric)
         self._rank_node = rank_node
         self._host = fabric.node_host[rank_node].astype(np.int64)
@@ -147,7 +149,7 @@ class Priced(Groups):
     """Communications as durations."""
 
     def __init__(self, job: Job, cells: Cells, builder: Moments, prices: Prices) -> None:
-        super().__init__(job, cells, cast(ProgramBuilder, builder))
+        super().__init__(job, cells, cast(ProgramBuilder, builder), prices.library)
         self.prices = prices
 
     def positions(self, group: str) -> list[tuple[I64, list[int]]]:
@@ -168,6 +170,8 @@ class Priced(Groups):
         def make(some: I64, size: int) -> tuple[Communication, ...]:
             return (super(Priced, self).ring(kind, some, size, name, element_bytes),)
 
+        if kind == "reduce_scatter" and self.library is None:
+            kind = "all_gather"  # backwards: the same bytes over the same edges in as many steps
         what = (kind, element_bytes)
         return self.prices.of(category, what, groups, size_bytes, element_bytes * groups.shape[1], make)
 
@@ -201,7 +205,6 @@ class Priced(Groups):
             return self._ring(CATEGORIES[talk.group], talk.kind, groups, talk.size_bytes, "", element)
 
         def make(some: I64, size: int) -> tuple[Communication, ...]:
-            cost = self.step_cost("all_to_all", some, size // n)
-            return (exchange(some, size // n, step_cost_ps=cost, name="exchange"),)
+            return (super(Priced, self).exchange(some, size // n, "exchange"),)
 
         return self.prices.of("ep", ("all_to_all",), groups, talk.size_bytes, 2 * n, make)

@@ -60,12 +60,16 @@ def key_of(job: Job) -> tuple[object, ...]:
     )
 
 
+_NUMBERS: dict[tuple[object, ...], int] = {}
+
+
 class Cached(Segments):
     """Segments whose scripts are shared by layouts of one shape."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self.key = key_of(job)
+        # a number in place of what is long to hash, again and again
+        self.key = (_NUMBERS.setdefault(key_of(job), len(_NUMBERS)),)
         self._kinds: dict[tuple[object, ...], Segment] = {}
         self._chunks: dict[tuple[int, int], list[Segment]] = {}
 

@@ -15,10 +15,13 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.cluster.faults import HostCause
+from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.faults import HostCause, host_causes
+from fabrictwin.cluster.spec import Spec
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.communicator import Communicator, initialise
 from fabrictwin.nccl.lower import Lowering
+from fabrictwin.nccl.section import section_settings
 from fabrictwin.nccl.settings import Settings
 from fabrictwin.nccl.tasks import COLLECTIVE, Kind, Task
 from fabrictwin.nccl.tuner import Call, Tuner, tuner
@@ -35,6 +38,14 @@ class Hosts:
 
     fabric: Fabric
     host_causes: dict[int, tuple[HostCause, ...]]
+
+
+def library_of(spec: Spec, blueprint: Blueprint, fabric: Fabric, rank_node: I32) -> Library | None:
+    """NCCL as the spec's `nccl:` says; None where it says nothing. Raises ConfigError with file and line."""
+    settings = section_settings(spec)
+    if settings is None:
+        return None
+    return Library(Hosts(fabric, host_causes(blueprint, spec)), rank_node, settings)
 
 
 @dataclass(frozen=True)

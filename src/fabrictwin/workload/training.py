@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import Blueprint
-from fabrictwin.cluster.faults import host_causes
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import Fabric
-from fabrictwin.nccl.section import section_settings
 from fabrictwin.workload.job import Job, check
 from fabrictwin.workload.memory import holding_of, memory
 from fabrictwin.workload.spec import workload_schema
 from fabrictwin.workload.step import build_program
-from fabrictwin.workload.through_nccl import Hosts, Library
+from fabrictwin.workload.through_nccl import library_of
 from fabrictwin.workload.work import Lowered, Work
 
 __all__ = ["Job", "build_program", "check", "lower", "workload_schema"]
@@ -27,11 +25,7 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     if not held.fits and spec.run.check_memory == "error":
         raise spec.error("workload.training.parallel", f"got a layout that needs {held.line}")
     try:
-        library = None
-        settings = section_settings(spec)
-        if settings is not None:
-            hosts = Hosts(fabric, host_causes(blueprint, spec))
-            library = Library(hosts, rank_node, settings)
+        library = library_of(spec, blueprint, fabric, rank_node)
         program = build_program(job, name=spec.name, fold=spec.run.fold, library=library)
     except ConfigError as error:
         raise spec.error(error.key or "workload.training", error.message) from None
@@ -58,8 +52,7 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
         f"{batches} of {training.micro_batch_size} × {training.sequence:,} tokens, "
         f"{training.precision}"
     )
-    notes = [f"NCCL {settings.release}"] if settings is not None else []
-    notes += [str(note) for note in settings.notes] if settings is not None else []
+    notes = [f"NCCL {library.settings.release}", *map(str, library.settings.notes)] if library is not None else []
     notes.append("FLOPs count attention in full, not halved for the causal mask")
     if job.vocab != model.vocab:
         notes.append(f"vocabulary padded from {model.vocab:,} to {job.vocab:,}")
