@@ -18,8 +18,8 @@ from fabrictwin.run.summary import summary, summary_json
 from fabrictwin.run.terminal import block
 from fabrictwin.validation.data import find_data, read_data
 from fabrictwin.workload.families import read_model
+from fabrictwin.workload.holding import Holding
 from fabrictwin.workload.memory import (
-    Holding,
     end_parameters,
     gathered_bytes,
     in_flight,

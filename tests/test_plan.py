@@ -24,7 +24,8 @@ from fabrictwin.run.twins import make_twin
 from fabrictwin.simulate.play import play
 from fabrictwin.workload.closed import Closed
 from fabrictwin.workload.floor import floor_ps
-from fabrictwin.workload.memory import holding_of, memory
+from fabrictwin.workload.holding import holding_of
+from fabrictwin.workload.memory import memory
 from fabrictwin.workload.pipeline import order_of
 from fabrictwin.workload.plan import Search, divisors
 from fabrictwin.workload.prices import Prices

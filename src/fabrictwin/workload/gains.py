@@ -24,9 +24,10 @@ from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.workload.checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.closed import Closed
+from fabrictwin.workload.holding import holding_of
 from fabrictwin.workload.job import Job, check
 from fabrictwin.workload.layout import Layout, split_layers
-from fabrictwin.workload.memory import holding_of, memory
+from fabrictwin.workload.memory import memory
 from fabrictwin.workload.prices import Prices
 from fabrictwin.workload.spec import Training
 from fabrictwin.workload.through_nccl import library_of

@@ -25,9 +25,10 @@ from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.workload.checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.closed import Closed, Estimate
 from fabrictwin.workload.floor import Floors
+from fabrictwin.workload.holding import Recompute, holding_of
 from fabrictwin.workload.job import Job, check
 from fabrictwin.workload.layout import Layout, split_layers
-from fabrictwin.workload.memory import Memory, Recompute, fullest, holding_of, memory
+from fabrictwin.workload.memory import Memory, fullest, memory
 from fabrictwin.workload.models import Model
 from fabrictwin.workload.prices import Prices
 from fabrictwin.workload.spec import Parallel, Training, Workload

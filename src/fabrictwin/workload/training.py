@@ -7,8 +7,9 @@ from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.spec import Spec
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.workload.holding import holding_of
 from fabrictwin.workload.job import Job, check
-from fabrictwin.workload.memory import holding_of, memory
+from fabrictwin.workload.memory import memory
 from fabrictwin.workload.spec import workload_schema
 from fabrictwin.workload.step import build_program
 from fabrictwin.workload.through_nccl import library_of
