@@ -24,9 +24,9 @@ from typing import Any
 
 from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.textfile import read_text
+from fabrictwin.workload.config_keys import Config
 from fabrictwin.workload.models import Experts, Latent, Mamba, Model
 
-_LARGEST = 10**9
 _LLAMA = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _MIXTRAL = (*_LLAMA, "num_local_experts", "num_experts_per_tok")
 _QWEN_MOE = (*_LLAMA, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
@@ -60,65 +60,7 @@ NEEDS = {
 }
 
 
-class _Config:
-    """The keys of a config.json, read with checks."""
-
-    def __init__(self, data: Mapping[str, Any], where: str | None) -> None:
-        self.data, self.where = data, where
-
-    def error(self, key: str, message: str) -> ConfigError:
-        return ConfigError(message, file=self.where, key=key)
-
-    def count(self, key: str, default: int | None = None) -> int:
-        value = self.data.get(key)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
-            raise self.error(key, f"got {value!r}, expected a whole number from 1 upwards")
-        return value
-
-    def optional(self, key: str) -> int:
-        """0 where the key is absent, null or 0."""
-        return self.count(key) if self.data.get(key) else 0
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.data.get(key, default)
-        if not isinstance(value, bool):
-            raise self.error(key, f"got {value!r}, expected true or false")
-        return value
-
-    def one_of(self, key: str, *known: str) -> None:
-        value = self.data.get(key, known[0])
-        if value not in known:
-            raise self.error(key, f"got {value!r}, expected {' or '.join(known)}")
-
-    def without(self, *keys: str) -> None:
-        for key in keys:
-            if self.data.get(key):
-                raise self.error(key, f"got {self.data[key]!r}, expected a model without it: it is not counted")
-
-    def head_size(self, hidden_key: str, heads_key: str) -> int:
-        if self.data.get("head_dim") is not None:
-            return self.count("head_dim")
-        hidden, heads = self.count(hidden_key), self.count(heads_key)
-        if hidden % heads:
-            raise self.error(
-                heads_key,
-                f"got {hidden_key} {hidden} and {heads_key} {heads}, expected one that divides the other",
-            )
-        return hidden // heads
-
-    def kv_heads(self, heads: int) -> int:
-        found = self.count("num_key_value_heads", heads)
-        if heads % found:
-            raise self.error(
-                "num_key_value_heads",
-                f"got {found} key-value heads, expected a divisor of the {heads} attention heads",
-            )
-        return found
-
-
-def _llama_like(config: _Config, name: str, family: str) -> Model:
+def _llama_like(config: Config, name: str, family: str) -> Model:
     qwen, sparse = family.startswith("qwen"), NEEDS[family] is not _LLAMA
     if not (qwen and config.data.get("use_sliding_window") is False):
         config.without("sliding_window")
@@ -150,7 +92,7 @@ def _llama_like(config: _Config, name: str, family: str) -> Model:
     )
 
 
-def _experts(config: _Config, family: str) -> Experts | None:
+def _experts(config: Config, family: str) -> Experts | None:
     if family in ("mixtral", "gpt_oss"):
         count_key, width_key = "num_local_experts", "intermediate_size"
     elif family in ("qwen2_moe", "qwen3_moe"):
@@ -184,7 +126,7 @@ def _experts(config: _Config, family: str) -> Experts | None:
     return Experts(count, top_k, width, shared_ffn=shared, shared_gate=shared > 0, every=every)
 
 
-def _deepseek(config: _Config, name: str, family: str) -> Model:
+def _deepseek(config: Config, name: str, family: str) -> Model:
     config.without("attention_bias")
     config.one_of("hidden_act", "silu")
     heads = config.count("num_attention_heads")
@@ -212,7 +154,7 @@ def _deepseek(config: _Config, name: str, family: str) -> Model:
     )
 
 
-def _gpt_oss(config: _Config, name: str, family: str) -> Model:
+def _gpt_oss(config: Config, name: str, family: str) -> Model:
     """gpt-oss-120b and 20b (OpenAI 2025): `layer_types` alternate, attention and experts have biases."""
     config.one_of("hidden_act", "silu")
     types = config.data.get("layer_types")
@@ -241,7 +183,7 @@ def _gpt_oss(config: _Config, name: str, family: str) -> Model:
     )
 
 
-def _nemotron(config: _Config, name: str, family: str) -> Model:
+def _nemotron(config: Config, name: str, family: str) -> Model:
     config.one_of("hidden_act", "relu2")
     config.without("attention_bias", "mlp_bias", "sliding_window")
     heads = config.count("num_attention_heads")
@@ -262,7 +204,7 @@ def _nemotron(config: _Config, name: str, family: str) -> Model:
     )
 
 
-def _nemotron_h(config: _Config, name: str, family: str) -> Model:
+def _nemotron_h(config: Config, name: str, family: str) -> Model:
     """Nemotron-H (arXiv 2504.03624) and Nemotron 3, whose experts may work on a latent of a token."""
     config.without("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias")
     layers, pattern = config.count("num_hidden_layers"), config.data["hybrid_override_pattern"]
@@ -305,7 +247,7 @@ def _nemotron_h(config: _Config, name: str, family: str) -> Model:
     )
 
 
-def _neox(config: _Config, name: str, family: str) -> Model:
+def _neox(config: Config, name: str, family: str) -> Model:
     config.one_of("hidden_act", "gelu", "gelu_fast", "gelu_new")
     heads = config.count("num_attention_heads")
     return Model(
@@ -327,7 +269,7 @@ def _neox(config: _Config, name: str, family: str) -> Model:
     )
 
 
-def _gpt2(config: _Config, name: str, family: str) -> Model:
+def _gpt2(config: Config, name: str, family: str) -> Model:
     config.one_of("activation_function", "gelu_new", "gelu")
     hidden, heads = config.count("n_embd"), config.count("n_head")
     return Model(
@@ -349,7 +291,7 @@ def _gpt2(config: _Config, name: str, family: str) -> Model:
     )
 
 
-_Reader = Callable[[_Config, str, str], Model]
+_Reader = Callable[[Config, str, str], Model]
 _READERS: dict[str, _Reader] = {
     "deepseek_v3": _deepseek,
     "gpt_oss": _gpt_oss,
@@ -397,7 +339,7 @@ def read_model(data: object, *, name: str, where: str | None = None) -> Model:
     lacks = _lacks(data, family)
     if lacks:
         raise ConfigError(f"as a {family} model it lacks {', '.join(lacks)}", file=where)
-    return _READERS.get(family, _llama_like)(_Config(data, where), name, family)
+    return _READERS.get(family, _llama_like)(Config(data, where), name, family)
 
 
 def load_model(path: Path) -> Model:

@@ -95,8 +95,8 @@ class HostSide(Section):
     step: Duration = 0
     # the device waits for it in a layer with experts, forward: beside that, for each expert that a rank holds
     # (calibrated on Megatron-Bridge, docs/validation.md)
-    routing: Duration = 1_260_000_000
-    expert: Duration = 112_000_000
+    routing: Duration = 1_130_000_000
+    expert: Duration = 120_000_000
     # with overlap.experts, what it does for each expert of a layer: a third forward, the rest backward
     interleaved: Duration = 960_000_000
 
