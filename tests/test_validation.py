@@ -16,7 +16,7 @@ from fabrictwin.cli.validate import app
 from fabrictwin.errors import ConfigError
 from fabrictwin.validation.cases import Case, cases, not_modelled, training_section
 from fabrictwin.validation.data import TABLE, TEXTS, Row, find_data, read_data
-from fabrictwin.validation.judge import Outcome, groups, judge, leave_one_out, pairs
+from fabrictwin.validation.judge import Outcome, groups, judge, pairs
 from fabrictwin.validation.text import as_data, as_text
 
 DATA = read_data(find_data())
@@ -120,16 +120,6 @@ def test_groups_have_medians_and_deciles():
     assert found["hardware", "b"].median_signed == pytest.approx(-0.3)
     assert found["all", "all rows"].worst == pytest.approx(-0.3)
     assert found["all", "all rows"].rows == 11
-
-
-def test_calibration_uses_only_the_other_hardware():
-    # b and c are predicted twice too fast, a is right: a's own rows must not enter its factor
-    made = [outcome("a", 100.0, 100.0), outcome("b", 100.0, 200.0), outcome("c", 100.0, 200.0)]
-    left = {item.hardware: item for item in leave_one_out(made)}
-    assert left["a"].factor == pytest.approx(0.5)
-    assert (left["a"].before, left["a"].after) == (pytest.approx(0), pytest.approx(0.5))
-    assert left["b"].factor == pytest.approx(0.75)
-    assert left["b"].after == pytest.approx(0.5)
 
 
 def test_pairs_differ_in_gpus_alone():

@@ -26,7 +26,18 @@ def validate() -> None:
 @app.command()
 def training(
     fidelity: Fidelity = typer.Option(Fidelity.analytic, help="How closely to simulate."),
-    match: str = typer.Option("", metavar="TEXT", help="Only rows whose set, row or model contains this."),
+    match: str = typer.Option(
+        "", metavar="TEXT", help="Only rows whose set, row, model or hardware contains this."
+    ),
+    leave_out: str = typer.Option(
+        "",
+        "--leave-out",
+        metavar="HARDWARE",
+        help="Fit to all other hardware first (all: each in turn); takes minutes.",
+    ),
+    refit: bool = typer.Option(
+        False, "--fit", help="Only fit the constants again, and print them; takes minutes."
+    ),
     every: bool = typer.Option(False, "--rows", help="Print every row, not only the worst."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON: every row, group and assumption."),
     out: Path | None = typer.Option(None, metavar="FILE", help="Write the JSON to a file as well."),
@@ -39,26 +50,41 @@ def training(
     from fabrictwin.textfile import write_text
     from fabrictwin.validation.cases import cases
     from fabrictwin.validation.data import find_data, read_data
-    from fabrictwin.validation.judge import judge
+    from fabrictwin.validation.judge import Answers
     from fabrictwin.validation.text import as_json as to_json
     from fabrictwin.validation.text import as_text
+    from fabrictwin.validation.training_fit import Fitter
+    from fabrictwin.validation.training_fit_text import fit_json, fit_text, left_out_json, left_out_text
 
     measurements = read_data(find_data(data))
-    found = [
-        case
-        for case in cases(measurements)
-        if match.lower() in f"{case.row.set}: {case.row.row} {case.row.model}".lower()
-    ]
-    if not found:
-        raise ConfigError(f"got {match!r}, expected part of a set's, row's or model's name", key="--match")
+    found = cases(measurements)
     with Progress() as progress:
-        outcomes = judge(found, fidelity=fidelity.value, stage=progress.stage, jobs=jobs)
+        answers = Answers(fidelity.value, stage=progress.stage, jobs=jobs)
+        if refit or leave_out:
+            if match:
+                raise ConfigError("calibration looks at all rows, expected no --match beside it", key="--match")
+            if refit and leave_out:
+                raise ConfigError("expected one of --fit and --leave-out", key="--fit")
+            fitter = Fitter(measurements, found, answers, progress.stage)
+            if refit:
+                constants = fitter.fit_all()
+                whole, text = fit_json(constants), fit_text(constants)
+            else:
+                left = fitter.leave_out(leave_out)
+                rows = fitter.rows_of(left) if every or len(left) == 1 else []
+                whole, text = left_out_json(left, fidelity.value), left_out_text(left, rows)
+        else:
+            found = [case for case in found if match.lower() in case.named.lower()]
+            if not found:
+                raise ConfigError(
+                    f"got {match!r}, expected part of a set's, row's, model's or hardware's name", key="--match"
+                )
+            outcomes = answers.of(found)
+            whole = to_json(measurements, outcomes, fidelity.value)
+            text = as_text(measurements, outcomes, fidelity.value, every=every)
     if out is not None:
-        write_text(out, to_json(measurements, outcomes, fidelity.value))
-    if as_json:
-        typer.echo(to_json(measurements, outcomes, fidelity.value), nl=False)
-    else:
-        typer.echo(as_text(measurements, outcomes, fidelity.value, every=every), nl=False)
+        write_text(out, whole)
+    typer.echo(whole if as_json else text, nl=False)
 
 
 @app.command()

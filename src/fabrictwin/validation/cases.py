@@ -34,6 +34,11 @@ class Case:
     calibrates: bool = False  # a constant was fitted to it, so that what the twin says of it is no prediction
 
     @property
+    def named(self) -> str:
+        """All that a row is found by."""
+        return f"{self.row.set}: {self.row.row} {self.row.model} {self.hardware}"
+
+    @property
     def parallelism(self) -> str:
         """`TP PP CP`, `FSDP`, or `DP` alone."""
         row = self.row
@@ -52,7 +57,7 @@ def _case(row: Row, data: Measurements) -> Case:
     recipes = [recipe for recipe in found.recipes if recipe.of(row)]
     assumptions = (*hardware.assumptions, *found.assumptions, *(recipe.why for recipe in recipes if recipe.why))
     case = Case(row, None, assumptions, hardware=hardware.family, framework=found.framework)
-    case = replace(case, calibrates=row.row in found.calibrated_from)
+    case = replace(case, calibrates=any(row.row in one.rows for one in found.calibrated_from))
     if found.unknown:
         return replace(case, unknown=found.unknown)
     training = training_section(row, found, data.texts.models[row.model])
@@ -146,17 +151,17 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
         if recipe.of(row):
             if "overlap" in recipe.settings and section.get("overlap") is True:
                 section["overlap"] = all_overlap(section)
-            section = _with(section, recipe.settings)
+            section = joined(section, recipe.settings)
     return section
 
 
-def _with(section: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+def joined(section: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     """Nested sections are joined, all else is replaced."""
-    joined = dict(section)
+    whole = dict(section)
     for key, value in more.items():
-        old = joined.get(key)
-        joined[key] = _with(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return joined
+        old = whole.get(key)
+        whole[key] = joined(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return whole
 
 
 def _split(layers: int, stages: int) -> dict[str, Any]:

@@ -90,6 +90,13 @@ class Recipe(Section):
         return alike and (not self.rows or row.row.startswith(self.rows))
 
 
+class Calibrated(Section):
+    """Constants of `workload.training` that were fitted together, and to which rows: those are no predictions."""
+
+    constants: Annotated[tuple[str, ...], Field(min_length=1)]
+    rows: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
 class Set(Section):
     """One publication. `settings` is what ran, `assumptions` what of it the source leaves unsaid."""
 
@@ -100,7 +107,7 @@ class Set(Section):
     vp: int | None = None
     kernels: str = ""  # whose attention, where it is not the catalog's
     settings: dict[str, Any] = {}
-    calibrated_from: tuple[str, ...] = ()  # rows that a constant was fitted to: no predictions
+    calibrated_from: tuple[Calibrated, ...] = ()
     eager: tuple[str, ...] = ()  # rows whose kernels a compiler did not fuse
     selective: dict[str, Any] = {}  # settings beside `settings` where the row recomputes selectively
     recipes: tuple[Recipe, ...] = ()  # in order: what comes later adds to what came before

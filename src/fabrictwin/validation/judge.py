@@ -1,9 +1,7 @@
-"""What the twin says of every published row, how far it is off, and what a calibration would make of it.
+"""What the twin says of every published row, and how far it is off.
 
 Rows that a constant was fitted to (`calibrated_from` in training.yaml) are told apart and count in no error.
-Beside the errors stands one more calibration, to see how far a single number gets: for each hardware, a factor on
-throughput, the median of published over predicted on *all other* hardware. The error that is left on the hardware
-that was left out is what somebody would see who calibrates on what they have.
+What is left where a hardware's rows calibrate nothing is `training_fit`'s.
 """
 
 from __future__ import annotations
@@ -73,38 +71,47 @@ def _figures(spec: Spec) -> dict[str, float] | str:
     return {key: found[key] for key in QUANTITIES}
 
 
+class Answers:
+    """What the twin says of specs, each asked once."""
+
+    def __init__(self, fidelity: str, *, stage: Callable[[str], None] = lambda _: None, jobs: int = 1) -> None:
+        self.fidelity, self.stage, self.jobs = fidelity, stage, jobs
+        self._known: dict[str, dict[str, float] | str] = {}
+
+    def of(self, found: Iterable[Case]) -> list[Outcome]:
+        """An outcome for every case. Rows of one spec (a layout measured with several releases) are run once."""
+        keyed = [(case, *self._keyed(case)) for case in found]
+        missing = {key: spec for _, key, spec in keyed if spec is not None and key not in self._known}
+        if self.jobs > 1 and len(missing) > 1:
+            with ProcessPoolExecutor(self.jobs) as pool:
+                answers = pool.map(_figures, missing.values())
+                for i, (key, answer) in enumerate(zip(missing, answers, strict=True)):
+                    self.stage(f"{i + 1} of {len(missing)} layouts")
+                    self._known[key] = answer
+        else:
+            for i, (key, spec) in enumerate(missing.items()):
+                self.stage(f"{i + 1} of {len(missing)} layouts: {spec.name}")
+                self._known[key] = _figures(spec)
+        return [self._outcome(case, key) for case, key, _ in keyed]
+
+    def _keyed(self, case: Case) -> tuple[str, Spec | None]:
+        if case.spec is None:
+            return "", None
+        spec = execute.with_overrides(case.spec, fidelity=self.fidelity)
+        return spec.model_copy(update={"name": ""}).model_dump_json(by_alias=True), spec
+
+    def _outcome(self, case: Case, key: str) -> Outcome:
+        if case.spec is None:
+            return Outcome(case)
+        answer = self._known[key]
+        if isinstance(answer, str):
+            return Outcome(case, refused=answer)
+        return Outcome(case, answer[case.row.quantity], answer["step_time_s"])
+
+
 def judge(found: Iterable[Case], *, fidelity: str, stage: Callable[[str], None], jobs: int = 1) -> list[Outcome]:
-    """An outcome for every case. Rows of one spec (a layout measured with several releases) are run once."""
-    found = list(found)
-    specs: dict[str, Spec] = {}
-    for case in found:
-        if case.spec is not None:
-            spec = execute.with_overrides(case.spec, fidelity=fidelity)
-            specs.setdefault(_key(spec), spec)
-    answers: dict[str, dict[str, float] | str] = {}
-    if jobs > 1:
-        with ProcessPoolExecutor(jobs) as pool:
-            for i, (key, answer) in enumerate(zip(specs, pool.map(_figures, specs.values()), strict=True)):
-                stage(f"{i + 1} of {len(specs)} layouts")
-                answers[key] = answer
-    else:
-        for i, (key, spec) in enumerate(specs.items()):
-            stage(f"{i + 1} of {len(specs)} layouts: {spec.name}")
-            answers[key] = _figures(spec)
-    return [_outcome(case, fidelity, answers) for case in found]
-
-
-def _key(spec: Spec) -> str:
-    return spec.model_copy(update={"name": ""}).model_dump_json(by_alias=True)
-
-
-def _outcome(case: Case, fidelity: str, answers: dict[str, dict[str, float] | str]) -> Outcome:
-    if case.spec is None:
-        return Outcome(case)
-    answer = answers[_key(execute.with_overrides(case.spec, fidelity=fidelity))]
-    if isinstance(answer, str):
-        return Outcome(case, refused=answer)
-    return Outcome(case, answer[case.row.quantity], answer["step_time_s"])
+    """An outcome for every case."""
+    return Answers(fidelity, stage=stage, jobs=jobs).of(found)
 
 
 # --- groups ------------------------------------------------------------------------------------------------
@@ -144,32 +151,6 @@ def groups(outcomes: Iterable[Outcome]) -> list[Group]:
 
 def _name(outcome: Outcome, by: str) -> str:
     return str(getattr(outcome.case.row if by == "precision" else outcome.case, by))
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """One hardware predicted with a factor from the rows of all others."""
-
-    hardware: str
-    factor: float
-    fitted_rows: int
-    before: float  # median absolute error
-    after: float
-    rows: int
-
-
-def leave_one_out(outcomes: Iterable[Outcome]) -> list[LeftOut]:
-    """For each hardware a factor from the others; nothing where there are no others."""
-    done = [(o.case.hardware, o.error) for o in outcomes if o.counts and o.error is not None]
-    result = []
-    for name in dict.fromkeys(hardware for hardware, _ in done):
-        others = [1 / (1 + e) for hardware, e in done if hardware != name]
-        mine = [e for hardware, e in done if hardware == name]
-        if others:
-            factor = median(others)
-            after = median(abs((1 + e) * factor - 1) for e in mine)
-            result.append(LeftOut(name, factor, len(others), median(map(abs, mine)), after, len(mine)))
-    return result
 
 
 @dataclass(frozen=True)

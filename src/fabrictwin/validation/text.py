@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from fabrictwin.validation.data import Measurements
-from fabrictwin.validation.judge import QUANTITIES, Group, Outcome, groups, leave_one_out, pairs
+from fabrictwin.validation.judge import QUANTITIES, Group, Outcome, groups, pairs
 
 WORST = 8
 
@@ -29,17 +29,6 @@ def as_data(data: Measurements, outcomes: list[Outcome], fidelity: str) -> dict[
                 "worst_error_percent": _percent(g.worst),
             }
             for g in groups(outcomes)
-        ],
-        "leave_one_hardware_out": [
-            {
-                "hardware": left.hardware,
-                "factor": _round(left.factor),
-                "fitted_rows": left.fitted_rows,
-                "rows": left.rows,
-                "median_absolute_error_percent": _percent(left.before),
-                "median_absolute_error_calibrated_percent": _percent(left.after),
-            }
-            for left in leave_one_out(outcomes)
         ],
         "scaling": [
             {
@@ -100,18 +89,9 @@ def as_text(data: Measurements, outcomes: list[Outcome], fidelity: str, *, every
     ]
     if done:
         lines += ["", *_groups(groups(outcomes))]
-        lines += ["", "  worst rows", *(f"    {_line(o)}" for o in done[:WORST])]
+        lines += ["", "  worst rows", *(f"    {outcome_line(o)}" for o in done[:WORST])]
     if fitted:
-        lines += ["", "  calibrated from", *(f"    {_line(o)}" for o in fitted)]
-    left = leave_one_out(outcomes)
-    if left:
-        lines += ["", "  calibrated with one factor from all other hardware (shown only, used nowhere)"]
-        width = max(len(item.hardware) for item in left)
-        lines += [
-            f"    {item.hardware:<{width}}  factor {item.factor:.3f} from {item.fitted_rows} rows: "
-            f"median error {item.before:.1%}, then {item.after:.1%}"
-            for item in left
-        ]
+        lines += ["", "  calibrated from", *(f"    {outcome_line(o)}" for o in fitted)]
     scaled = pairs(outcomes)
     if scaled:
         right = sum(pair.agrees for pair in scaled)
@@ -120,10 +100,10 @@ def as_text(data: Measurements, outcomes: list[Outcome], fidelity: str, *, every
             f"    {pair.fewer.case.row.set}: {pair.fewer.case.row.row} to {pair.more.case.row.row}: "
             f"published × {pair.published:.3f}, predicted × {pair.predicted:.3f}"
             for pair in scaled
-            if not pair.agrees
+            if every or not pair.agrees
         ]
     if every:
-        lines += ["", "  every row", *(f"    {_line(o)}" for o in outcomes if o.error is not None)]
+        lines += ["", "  every row", *(f"    {outcome_line(o)}" for o in outcomes if o.error is not None)]
     lines += _left_out(outcomes)
     lines += ["", "  assumptions, by publication"]
     for name, found in data.texts.sets.items():
@@ -146,7 +126,8 @@ def _groups(found: list[Group]) -> list[str]:
     return lines
 
 
-def _line(outcome: Outcome) -> str:
+def outcome_line(outcome: Outcome) -> str:
+    """One row with its error."""
     row = outcome.case.row
     assert outcome.error is not None
     assert outcome.predicted is not None
