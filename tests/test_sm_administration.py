@@ -7,8 +7,7 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sm_fabrics import two_tiers
-from test_sm_manager import Site
+from sm_fabrics import Site, two_tiers
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.options import Options

@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sm_fabrics import two_tiers
-from test_sm_manager import Site
+from sm_fabrics import Site, two_tiers
 
 from fabrictwin.cli import OK, WRONG, main
 from fabrictwin.errors import ConfigError
