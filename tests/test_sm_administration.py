@@ -172,7 +172,8 @@ def test_no_query_breaks_the_manager(data, mask, attribute, draw):
     kind = draw.draw(st.integers(0, 4))
     mad = SaMad(method=method, attribute=attribute, component_mask=mask, data=data, rmpp_type=kind, tid=mask >> 3)
     for answer in asker.send(mad):
-        answer.encode()
+        assert SaMad.decode(answer.encode()) == answer
+        assert (answer.tid, answer.attribute, answer.method) == (mad.tid, attribute, method | 0x80)
 
 
 @cache
