@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from clusters import blueprint
+from test_flow import operations
 
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.fabric.fabric import NETWORK, NONE
@@ -19,6 +20,7 @@ from fabrictwin.simulate.flow import FlowSession
 from fabrictwin.simulate.packet import PacketSession
 from fabrictwin.simulate.packet_options import PacketOptions
 from fabrictwin.simulate.play import play
+from fabrictwin.simulate.session import LinkChange
 
 TREES = (
     {"kind": "fat-tree", "tiers": 2, "leaf_down": 8, "spines": 3},
@@ -84,3 +86,45 @@ def test_spread_flows_take_what_sprayed_packets_take_and_hashed_ones_collide():
     packets = play(program, nodes, PacketSession(fabric, routes, options)).end_ps
     assert hashed > 1.5 * even
     assert packets == pytest.approx(even, rel=0.1)
+
+
+@pytest.mark.parametrize("after_ps", [0, 40_000_000])
+def test_a_switch_spreads_around_its_own_dead_links_and_back(after_ps):
+    """Eight senders of a leaf over three spines, one of whose links is down for a while."""
+    fabric = network({"kind": "fat-tree", "tiers": 2, "leaf_down": 8, "spines": 3})
+    routes, nodes = route(fabric), fabric.gpu_node.astype(np.int32)
+    leaf = fabric.port_node[fabric.port_peer[fabric.nic_port]]
+    here, there = np.flatnonzero(leaf == leaf[0])[:8], np.flatnonzero(leaf != leaf[0])[:8]
+    pairs = np.stack([here, there], axis=1)
+    mine = np.flatnonzero((fabric.port_node == leaf[0]) & (fabric.port_peer != NONE))
+    far = fabric.port_node[fabric.port_peer[mine]]
+    up = mine[fabric.node_tier[far] > fabric.node_tier[leaf[0]]].tolist()
+    dead, *others = up
+    sends = [collectives.send(pairs, 8 << 20)]
+
+    def took(session, down: bool) -> int:
+        session.post(operations([0], [[]]), sends, nodes)
+        session.advance(after_ps)
+        if down:
+            session.change(LinkChange(dead, 0))
+        session.advance()
+        return int(session.ended_ps()[-1])
+
+    whole, cut, packets = (
+        FlowSession(fabric, routes, spread=True),
+        FlowSession(fabric, routes, spread=True),
+        PacketSession(fabric, routes, PacketOptions(balance="adaptive", lossless=True)),
+    )
+    alone, without = took(whole, False), took(cut, True)
+    assert without > 1.05 * alone
+    if not after_ps:  # later, what is on the wire is lost, and sent again after a timeout
+        assert took(packets, True) == pytest.approx(without, rel=0.1)
+    carried, before = cut.counters().tx_bytes, whole.counters().tx_bytes
+    assert carried[dead] < before[dead] if after_ps else carried[dead] == 0
+    assert carried[others].tolist() == pytest.approx([carried[others].mean()] * len(others), rel=0.2)
+    assert carried[up].sum() == pytest.approx(before[up].sum(), rel=1e-6)
+    cut.change(LinkChange(dead, None))
+    cut.post(operations([0], [[]]), sends, nodes)
+    now = cut.now_ps
+    cut.advance()
+    assert int(cut.ended_ps()[-1]) - now == alone

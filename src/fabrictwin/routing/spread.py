@@ -1,13 +1,15 @@
 """Paths of traffic that switches spread packet by packet: every equal-cost port takes the same part.
 
 Adaptive routing and spraying on a regular network, seen over many packets: at each switch a pair's bytes divide
-evenly over the ports on shortest paths (`routing.groups`). Which port a packet takes, how queues steer that, and
-packets out of order are left to the packet engine.
+evenly over the ports on shortest paths (`routing.groups`) whose own link is up. A switch knows of its own links
+alone: what is down behind them it does not avoid. Which port a packet takes, how queues steer that, and packets
+out of order are left to the packet engine.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NONE
@@ -15,8 +17,12 @@ from fabrictwin.fabric.paths import Between
 from fabrictwin.routing.tables import Routes
 
 
-def spread(routes: Routes, source: I32, destination: I32) -> Between:
-    """From adapters `source[i]` to `destination[i]`. Raises ConfigError where one cannot be reached."""
+def spread(routes: Routes, source: I32, destination: I32, up: npt.NDArray[np.bool_] | None = None) -> Between:
+    """From adapters `source[i]` to `destination[i]`; `up` [ports] says which links carry something, None all.
+
+    Where all of a switch's ports are down its packets wait at them. Raises ConfigError where an adapter cannot be
+    reached.
+    """
     fabric, groups, switches = routes.fabric, routes.groups, routes.switches
     for adapters in (source, destination):
         loose = np.flatnonzero(fabric.nic_port[adapters] == NONE)
@@ -57,6 +63,10 @@ def spread(routes: Routes, source: I32, destination: I32) -> Between:
         place = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
         chosen = groups.group_ports[np.minimum(start[of] + place, max(len(groups.group_ports) - 1, 0))]
         port = np.where(at_edge[of], final[of], chosen).astype(np.int64)
+        if up is not None:
+            live = np.bincount(of, weights=up[port], minlength=len(pair)).astype(np.int64)
+            kept = up[port] | (live[of] == 0)
+            of, port, count = of[kept], port[kept], np.where(live > 0, live, count)
         pair, share, so_far = pair[of], (share / count)[of], so_far[of]
     hop = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
     of_pair, ports, shares, before = (np.concatenate([part[i] for part in parts]) for i in range(4))

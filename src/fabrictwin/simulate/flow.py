@@ -39,11 +39,11 @@ from fabrictwin.trace.trace import Counters
 _KEY_SEED = 0x5EED
 
 
-def _spread_over(routes: Walker) -> SpreadOver:
-    """How switches spread packets. Raises ConfigError where they have no forwarding tables."""
+def _spread_over(routes: Walker, up: npt.NDArray[np.bool_] | None = None) -> SpreadOver:
+    """How switches spread packets over links that are `up`. Raises ConfigError where they have no tables."""
     if not isinstance(routes, Routes):
         raise ConfigError("got traffic that is spread, expected a network of switches", key="run.packet.balance")
-    return partial(spread_paths, routes)
+    return partial(spread_paths, routes, up=up)
 
 
 class FlowSession:
@@ -52,7 +52,7 @@ class FlowSession:
     fidelity = "flow"
 
     def __init__(self, fabric: Fabric, routes: Walker, *, spread: bool = False) -> None:
-        """`spread`: switches spread packets over all equal-cost ports, dead ones included."""
+        """`spread`: switches spread packets over all equal-cost ports whose link is up."""
         from fabrictwin.kernel import fluid
 
         self._fluid = fluid
@@ -201,12 +201,16 @@ class FlowSession:
             raise ConfigError(f"got port {change.port}, expected one of the fabric's {self.fabric.ports}")
         if change.rate_bps is not None and change.rate_bps < 0:
             raise ConfigError(f"got a rate of {change.rate_bps} b/s, expected one that is not negative")
-        fabric, state = self.fabric, self._state
+        fabric = self.fabric
         built = int(fabric.port_payload_bps[change.port])
         if change.rate_bps is not None:
             share = built / max(int(fabric.port_rate_bps[change.port]), 1)
             built = round(change.rate_bps * share)
-        self._capacity[change.port] = built / (8 * PS_PER_S)
+        before, self._capacity[change.port] = self._capacity[change.port], built / (8 * PS_PER_S)
+        if self.finder.spread is not None and (before > 0) != (built > 0):
+            up = self._capacity[: fabric.ports] > 0
+            self._rebind(PathFinder(fabric, self.finder.routes, _spread_over(self.finder.routes, up)))
+        state = self._state
         state.flows.capacity[:] = self._constraints.capacities(self._capacity)
         self._fluid.forget(state)
 
@@ -221,9 +225,13 @@ class FlowSession:
         lft = routes.lft.copy()
         leads = (change.port != NO_PORT) & (change.lid < lft.shape[1])
         lft[change.row[leads], change.lid[leads]] = change.port[leads]
+        self._rebind(PathFinder(self.fabric, replace(routes, lft=lft), self.finder.spread))
+
+    def _rebind(self, finder: PathFinder) -> None:
+        """All flows over the ways that are found now."""
         self._carried = self.counters().tx_bytes
         self._settled = self._state.flows.drained + self._fluid.progress(self._state)
-        self.finder = PathFinder(self.fabric, replace(routes, lft=lft), self.finder.spread)
+        self.finder = finder
         parts: list[dict[str, npt.NDArray[Any]]] = []
         for i, (communications, rank_node) in enumerate(self._posted):
             bound, _ = bind(communications, rank_node, self.fabric, self.finder, self._queue_pairs)
