@@ -117,7 +117,7 @@ def test_a_constant_without_rows_has_no_effect(fitter):
 
 
 def test_hardware_that_calibrates_nothing_keeps_the_constants(fitter):
-    (left,) = fitter.leave_out("A100")
+    (left,) = fitter.leave_out("a100")
     assert left.constants == ()
     assert left.declared == left.refitted
 

@@ -106,7 +106,10 @@ def as_text(data: Measurements, outcomes: list[Outcome], fidelity: str, *, every
         lines += ["", "  every row", *(f"    {outcome_line(o)}" for o in outcomes if o.error is not None)]
     lines += _left_out(outcomes)
     lines += ["", "  assumptions, by publication"]
+    shown = {o.case.row.set for o in outcomes}
     for name, found in data.texts.sets.items():
+        if name not in shown:
+            continue
         lines.append(f"    {name}: {found.source}")
         lines += [f"      - {assumption}" for assumption in found.assumptions]
     return "\n".join(lines) + "\n"

@@ -217,12 +217,14 @@ class Fitter:
     def leave_out(self, hardware: str) -> list[LeftOut]:
         """A hardware's rows by what was calibrated on all others; with `all` each hardware in turn."""
         families = self.families()
-        if hardware not in (*families, EVERY):
-            hint = did_you_mean(hardware, families)
+        known = {name.lower(): name for name in (*families, EVERY)}
+        if hardware.lower() not in known:
+            hint = did_you_mean(hardware, known.values())
             raise ConfigError(
                 f"got {hardware!r}, expected one of {', '.join(families)}, or {EVERY}{hint}", key="--leave-out"
             )
-        return [self._leave_out(each) for each in (families if hardware == EVERY else [hardware])]
+        asked = known[hardware.lower()]
+        return [self._leave_out(each) for each in (families if asked == EVERY else [asked])]
 
     def _leave_out(self, hardware: str) -> LeftOut:
         families_of = {(case.row.set, case.row.row): case.hardware for case in self.cases}

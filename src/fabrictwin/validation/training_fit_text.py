@@ -48,11 +48,13 @@ def left_out_text(found: list[LeftOut], outcomes: list[Outcome]) -> str:
             f"  {left.hardware:<{width}}  {left.rows:4d}  {declared:>11}  {again:>22}  "
             f"{left.scaled:>14.1%} (x {left.factor:.3f})"
         )
-    constants = [(left, each) for left in found for each in left.constants]
-    if constants:
+    if any(left.constants for left in found):
         lines += ["", "  fitted again, and to which rows"]
-    for left, each in constants:
-        lines += [f"    without {left.hardware}", *(f"      {line}" for line in fitted_lines(each))]
+    for left in found:
+        if left.constants:
+            lines.append(f"    without {left.hardware}")
+        for each in left.constants:
+            lines += [f"      {line}" for line in fitted_lines(each)]
     if outcomes:
         lines += ["", "  every row, by the constants fitted again"]
         lines += [f"    {outcome_line(o)}" for o in outcomes if o.error is not None]
