@@ -15,6 +15,7 @@ from fabrictwin.program import collectives, patterns
 from fabrictwin.program import execute as execute_module
 from fabrictwin.program.execute import execute
 from fabrictwin.program.program import NONE, Communication
+from fabrictwin.program.sends import Sends, sends_of
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 24, 64]
 DTYPES = [np.uint8, np.int32, np.float16, np.float32, np.int64]
@@ -184,7 +185,7 @@ def test_sends_sum_to_edges_and_any_order_gives_the_same(
         edges = patterns.edges(table)
         assert (edges.source != edges.target).all()
         for c in range(len(table)):
-            sends = patterns.sends(table, c)
+            sends = sends_of(table, c)
             carried: Counter[tuple[int, int]] = Counter()
             for source, target, size in zip(sends.source, sends.target, sends.length_bytes, strict=True):
                 carried[int(source), int(target)] += int(size)
@@ -208,14 +209,14 @@ def test_the_executor_notices_a_missing_dependency(monkeypatch: pytest.MonkeyPat
     data = values(6, 30, np.int32)
     communication = collectives.all_reduce(np.arange(6), 120, element_bytes=4)
     expected = np.tile(data.sum(axis=0), (6, 1))
-    honest = patterns.sends
+    honest = sends_of
 
-    def forgetful(channels: object, c: int) -> patterns.Sends:
+    def forgetful(channels: object, c: int) -> Sends:
         sends = honest(channels, c)
         start = np.minimum(sends.after_start, len(sends.after) - 1)  # the last send waits for nothing
         return dataclasses.replace(sends, after_start=start, after=sends.after[:-1])
 
-    monkeypatch.setattr(execute_module.patterns, "sends", forgetful)
+    monkeypatch.setattr(execute_module, "sends_of", forgetful)
     assert any((execute([communication], data, seed=seed) != expected).any() for seed in range(40))
 
 
@@ -242,7 +243,7 @@ def test_an_indivisible_ring_moves_the_same_bytes_in_total() -> None:
 
 def played(communication: Communication, c: int, latency: int) -> int:
     """Time to play one channel at a byte per tick on every edge, each edge serving its sends in order."""
-    sends = patterns.sends(communication.channels, c)
+    sends = sends_of(communication.channels, c)
     arrived = np.zeros(len(sends), np.int64)
     free: defaultdict[tuple[int, int], int] = defaultdict(int)
     for i in range(len(sends)):

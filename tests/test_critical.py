@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fabrictwin.kernel.critical import best_runs
 from fabrictwin.program import collectives, patterns
 from fabrictwin.program.program import Communication
+from fabrictwin.program.sends import sends_of
 from fabrictwin.simulate.critical import beyond_drain
 
 
@@ -27,7 +28,7 @@ def test_the_best_run_is_the_best_of_all(gains, longest):
 
 def played(communication: Communication, latency: dict, byte_ps: dict) -> int:
     """Time to play channel 0, each edge with a latency and a rate of its own, serving its sends in order."""
-    sends = patterns.sends(communication.channels, 0)
+    sends = sends_of(communication.channels, 0)
     arrived = np.zeros(len(sends), np.int64)
     free: defaultdict[tuple[int, int], int] = defaultdict(int)
     for i in range(len(sends)):

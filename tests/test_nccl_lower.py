@@ -15,6 +15,7 @@ from fabrictwin.nccl.tasks import KINDS, Task
 from fabrictwin.program import patterns
 from fabrictwin.program.execute import execute
 from fabrictwin.program.numbers import from_bfloat16, to_bfloat16
+from fabrictwin.program.sends import scratch, sends_of
 
 A, P = Algorithm, Protocol
 
@@ -148,9 +149,9 @@ def test_sends_add_up_to_edges(kind: str, algorithm: Algorithm, shape: tuple[int
     channels = lower(comm, Task(kind, elements * 4), Choice(algorithm)).channels
     edges = patterns.edges(channels)
     for c in range(len(channels)):
-        sends = patterns.sends(channels, c)
+        sends = sends_of(channels, c)
         mine = edges.channel == c
-        place = lambda row, seat, rank: np.where(seat == 0, rank, patterns.scratch(row))  # noqa: E731
+        place = lambda row, seat, rank: np.where(seat == 0, rank, scratch(row))  # noqa: E731
         source = place(edges.source_row, edges.source_seat, edges.source)[mine]
         target = place(edges.target_row, edges.target_seat, edges.target)[mine]
         want: dict[tuple[int, int], int] = {}

@@ -1,6 +1,6 @@
 """A functional executor: real numpy data moved through the single sends of communications.
 
-It knows nothing of collectives: it reads, moves, adds and writes what `patterns.sends` says. A payload is
+It knows nothing of collectives: it reads, moves, adds and writes what `program.sends` says. A payload is
 read when its send starts and written when it arrives; between, any other send whose predecessors have
 arrived may go. The seed draws which starts or arrives next, so that a dependency that is missing shows as a
 wrong result for some seed. Time is not modelled.
@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from fabrictwin.errors import InvariantError
 from fabrictwin.program import numbers, patterns
-from fabrictwin.program.patterns import Sends
 from fabrictwin.program.program import Communication, Pattern, Seat
+from fabrictwin.program.sends import Sends, sends_of
 
 T = TypeVar("T", bound=np.generic)
 EXCHANGES = ("all_to_all", "send_recv")
@@ -72,7 +72,7 @@ def _divide(communication: Communication, buffers: npt.NDArray[Any], number: str
 
 def merge(communication: Communication) -> Sends:
     """The sends of all channels in one table."""
-    parts = [patterns.sends(communication.channels, c) for c in range(len(communication.channels))]
+    parts = [sends_of(communication.channels, c) for c in range(len(communication.channels))]
     first = np.cumsum([0] + [len(part) for part in parts])[:-1]
     first_after = np.cumsum([0] + [len(part.after) for part in parts])[:-1]
 

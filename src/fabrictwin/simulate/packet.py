@@ -1,6 +1,6 @@
 """The packet engine behind the session interface: a communication becomes messages on queue pairs.
 
-Every send of a pattern (`program.patterns.sends`) is a message that starts when those before it are in memory; a
+Every send of a pattern (`program.sends`) is a message that starts when those before it are in memory; a
 channel has queue pairs of its own between each two ranks, and so has each communicator (the ranks that take part
 with each other), as in NCCL. Inside a host a message is split over
 the parallel NVLink paths in proportion to their links. Flags that travel with data (LL, LL128) are bytes on the
@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
-from fabrictwin.program import patterns
 from fabrictwin.program.program import Communication, Operations, OpKind
+from fabrictwin.program.sends import Sends, sends_of
 from fabrictwin.routing.tables import Routes
 from fabrictwin.simulate.packet_network import PacketNetwork
 from fabrictwin.simulate.packet_options import PacketOptions
@@ -79,7 +79,7 @@ class PacketSession:
 
         machine = self.network.machine
         base_op, base_task = len(self._begin), machine.tasks
-        expanded: dict[int, list[patterns.Sends]] = {}
+        expanded: dict[int, list[Sends]] = {}
         size = self.size_of(operations, communications, rank_node, expanded)
         check_size(size, self.options, "this program")
         used = dict.fromkeys(operations.communication[operations.communication != NONE].tolist())
@@ -116,7 +116,7 @@ class PacketSession:
         operations: Operations,
         communications: Sequence[Communication],
         rank_node: I32,
-        expanded: dict[int, list[patterns.Sends]] | None = None,
+        expanded: dict[int, list[Sends]] | None = None,
     ) -> PacketSize:
         """What posting would take; what is used is expanded on the way."""
         from fabrictwin.kernel.packet import state as s
@@ -136,7 +136,7 @@ class PacketSession:
             communication = communications[at]
             channels, guided = communication.channels, guides(communication)
             through = max((guide.pieces for guide, _ in guided.values()), default=1)
-            expanded[at] = [patterns.sends(channels, c) for c in range(len(channels))]
+            expanded[at] = [sends_of(channels, c) for c in range(len(channels))]
             for c, sends in enumerate(expanded[at]):
                 source, target = rank_node[sends.source], rank_node[sends.target]
                 packets = np.maximum(-(-sends.length_bytes // fabric.mtu_bytes), 1)
@@ -181,7 +181,7 @@ class PacketSession:
         return self._communicators.setdefault(members.tobytes(), len(self._communicators))
 
     def _keys(
-        self, communication: Communication, channels: list[patterns.Sends], rank_node: I32, guided: Guided
+        self, communication: Communication, channels: list[Sends], rank_node: I32, guided: Guided
     ) -> Iterator[Key]:
         """The ways that a communication's sends take, in the order in which they ask for them."""
         level = self._level(communication)
@@ -196,7 +196,7 @@ class PacketSession:
         self,
         tasks: _Tasks,
         communication: Communication,
-        channels: list[patterns.Sends],
+        channels: list[Sends],
         guided: Guided,
         rank_node: I32,
         begin: int,
