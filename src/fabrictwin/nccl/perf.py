@@ -254,7 +254,8 @@ def ranks_of(twin: Any, *, gpus_per_process: int, hosts: int | None, processes: 
     if processes is not None:
         if processes < 1 or processes % len(taken) or processes // len(taken) > each_host:
             raise ConfigError(
-                f"got {processes}, expected a multiple of {len(taken)} hosts up to {len(taken) * each_host}",
+                f"got {processes}, expected as many for each of {len(taken)} hosts, at most {each_host} there "
+                f"({gpus_per_process} of {fewest} GPUs each)",
                 key="--np",
             )
         each_host = processes // len(taken)

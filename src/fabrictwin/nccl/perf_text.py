@@ -80,7 +80,7 @@ def devices(run: Run, options: Options) -> Iterator[dict[str, Any]]:
             "device_hex": f"[0000:{bus:02x}:00]",
             "device_info": catalog.gpu(
                 fabric.templates[fabric.host_template[fabric.node_host[node]]].gpu_type
-            ).name,
+            ).title,
         }
 
 
