@@ -11,6 +11,7 @@ from functools import cached_property
 from fabrictwin.nccl.graph import Algorithm, Pattern
 from fabrictwin.nccl.paths import PathTable, Policy
 from fabrictwin.nccl.relax import Relaxation
+from fabrictwin.nccl.remembered import remembered
 from fabrictwin.nccl.rules import Rules
 from fabrictwin.nccl.search import Channels, Search
 from fabrictwin.nccl.system import System
@@ -34,13 +35,24 @@ class HostView:
         self, system: System, rules: Rules, policy: Policy, wanted: Wanted, *, link_gbps: float = 0.0
     ) -> None:
         self.link_gbps = link_gbps  # of one NVLink; 0 where GPUs have none
-        self.system, self.rules, self.wanted = system, rules, wanted
+        self.system, self.rules, self.wanted, self.policy = system, rules, wanted, policy
         self.table = PathTable(system, rules, policy)
         self.search = Search(self.table, inter=wanted.inter)
 
     def _compute(self, pattern: Pattern, least: int, most: int, *, collnet: bool = False) -> Channels:
         cross_nic = self.wanted.cross_nic
-        return Relaxation(self.search, pattern, least=least, most=most, cross_nic=cross_nic, collnet=collnet).run()
+        question = f"{self._question} {int(pattern)} {least} {most} {cross_nic} {collnet}"
+
+        def search() -> Channels:
+            asked = Relaxation(self.search, pattern, least=least, most=most, cross_nic=cross_nic, collnet=collnet)
+            return asked.run()
+
+        return remembered(question, search)
+
+    @cached_property
+    def _question(self) -> str:
+        """What a search depends on beside its own arguments."""
+        return f"{self.system!r} {self.rules.release} {self.policy!r} {self.wanted.inter}"
 
     @cached_property
     def channels(self) -> dict[Algorithm, Channels]:
