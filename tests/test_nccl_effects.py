@@ -11,6 +11,7 @@ from clusters import blueprint
 
 import fabrictwin.nccl
 from fabrictwin import catalog
+from fabrictwin.cluster.packet import Packet
 from fabrictwin.errors import SimulatedError
 from fabrictwin.nccl.communicator import Communicator, initialise
 from fabrictwin.nccl.graph import Algorithm
@@ -184,6 +185,16 @@ def test_ib_gid_index() -> None:
         return initialise(twin(technology="ethernet"), 16, settings=settings, strict=False).failure is None
 
     assert [comes_up(index) for index in ("0", "1", "2", "3")] == [False, False, False, True]
+
+
+def test_roce_v1_cannot_be_marked() -> None:
+    """It has no IP header, so what slows senders down by marks (DCQCN) is off."""
+
+    def control(index: str, technology: str = "ethernet") -> str:
+        section = Packet(control="dcqcn") if technology == "ethernet" else None
+        return packet_options(section, technology, read_settings({"NCCL_IB_GID_INDEX": index})).control
+
+    assert [control(index) for index in ("0", "1", "2", "3", "-1")] == ["none", "dcqcn", "none", "dcqcn", "dcqcn"]
 
 
 def paths(communicator: Communicator) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fabrictwin.units import format_size
-from fabrictwin.validation.collectives import REGIMES, Answer, Outcome, summary, worst
+from fabrictwin.validation.collectives import FITTED, REGIMES, Answer, Outcome, summary, worst
 
 
 def as_data(outcomes: list[Outcome], fidelity: str, left_out: str) -> dict[str, Any]:
@@ -63,7 +63,8 @@ def as_text(outcomes: list[Outcome], fidelity: str, left_out: str, *, every: boo
     """Errors by regime and series, the worst series, where algorithms change; every size where asked."""
     lines = [f"collectives, published and on the twin ({fidelity})"]
     if left_out:
-        lines.append(f"  nothing fitted to {left_out}: one set of figures was fitted to all other hardware")
+        how = "one set of figures was fitted to all other hardware" if FITTED[left_out] else "it never was"
+        lines.append(f"  nothing fitted to {left_out}: {how}")
     lines += ["  error: the twin's time over the published one, less one", "", "  median over series"]
     for regime, (count, error) in summary(outcomes).items():
         named = ", ".join(f"{o.name} {o.median_absolute(regime):.0%}" for o in worst(outcomes, regime)[:3])
