@@ -220,7 +220,8 @@ def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
     assert hops(4, 4) > limit
     most = max(dp for dp in range(1, 4) if hops(8, dp) <= limit)
     path.write_text(text.replace("MANY", "8") + f"  packet: {{packet_limit: {limit}}}\n")
-    with pytest.raises(ConfigError, match=rf"micro_batches: 3 \(of 8\) or dp: {most} \(of 4\) fits") as caught:
+    fits = rf"micro_batches: 3 \(of 8\) or parallel\.dp: {most} \(of 4\) fits"
+    with pytest.raises(ConfigError, match=fits) as caught:
         predict(load_spec(path))
     assert caught.value.line == 15
     assert "packet-hops, the limit is" in str(caught.value)

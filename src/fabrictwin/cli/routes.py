@@ -233,9 +233,9 @@ def _lines(verdict: Judgement, remark: str) -> list[str]:
         ),
         (
             "reach",
-            f"all of {verdict.pairs} pairs"
+            f"all of {verdict.pairs:,} pairs"
             if not verdict.unreached
-            else f"{verdict.unreached} of {verdict.pairs} pairs are not reached: {verdict.first_unreached}",
+            else f"{verdict.unreached:,} of {verdict.pairs:,} pairs are not reached: {verdict.first_unreached}",
         ),
         ("hops", f"{verdict.mean_hops:.2f} on average; pairs of adapters: {hops}; {verdict.detours} not shortest"),
         ("deadlock", f"between adapters: {_deadlock(verdict.deadlock_adapters)}"),

@@ -17,7 +17,10 @@ TRIES = 12  # each lowers the job anew
 
 
 def cut_that_fits(spec: Spec, blueprint: Blueprint, fabric: Fabric, session: PacketSession) -> str:
-    """`micro_batches: 4 (of 64) or dp: 2 (of 32) fits`, the largest of each that does; empty if none does."""
+    """`in workload.training micro_batches: 4 (of 64) or parallel.dp: 2 (of 32) fits`; empty if nothing does.
+
+    The numbers are the largest that fit, each alone.
+    """
     job, _ = check(spec, blueprint, fabric)
 
     def fits(micro_batches: int, dp: int) -> bool:
@@ -34,10 +37,10 @@ def cut_that_fits(spec: Spec, blueprint: Blueprint, fabric: Fabric, session: Pac
     if fewer := _largest(lambda k: fits(k * step, dp), m // step - 1):
         found.append(f"micro_batches: {fewer * step} (of {m})")
     if fewer := _largest(lambda k: fits(m, k), dp - 1):
-        found.append(f"dp: {fewer} (of {dp})")
+        found.append(f"parallel.dp: {fewer} (of {dp})")
     if not found and fits(step, 1):
-        found.append(f"micro_batches: {step} with dp: 1")
-    return " or ".join(found) + " fits" if found else ""
+        found.append(f"micro_batches: {step} with parallel.dp: 1")
+    return f"in workload.training {' or '.join(found)} fits" if found else ""
 
 
 def _changed(spec: Spec, micro_batches: int, dp: int) -> Spec:

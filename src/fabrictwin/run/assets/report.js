@@ -75,7 +75,7 @@
 
   function plot(canvas, rowsNow) {
     const self = { canvas, hits: null };
-    const gutter = () => Math.min(150, Math.max(70, canvas.clientWidth * 0.14));
+    const gutter = () => Math.min(150, Math.max(104, canvas.clientWidth * 0.14));
     const x = (t, left, width) => left + (t - view.from) / (view.to - view.from) * width;
 
     self.draw = () => {
