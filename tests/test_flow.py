@@ -16,7 +16,8 @@ from fabrictwin.fabric.fabric import LinkKind
 from fabrictwin.program import collectives, patterns
 from fabrictwin.program.program import NONE, Actor, Label, Operations, OpKind, Program
 from fabrictwin.simulate.analytic import AnalyticSession
-from fabrictwin.simulate.binding import QueuePairs, bind
+from fabrictwin.simulate.binding import bind
+from fabrictwin.simulate.edge_ways import QueuePairs
 from fabrictwin.simulate.flow import FlowSession
 from fabrictwin.simulate.play import play
 from fabrictwin.simulate.session import LinkChange

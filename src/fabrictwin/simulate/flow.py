@@ -24,7 +24,8 @@ from fabrictwin.program.program import Communication, Operations, Seat
 from fabrictwin.routing.filling import NO_PORT
 from fabrictwin.routing.spread import spread as spread_paths
 from fabrictwin.routing.tables import Routes
-from fabrictwin.simulate.binding import PS_PER_S, Bound, QueuePairs, bind, capacities
+from fabrictwin.simulate.binding import PS_PER_S, Bound, bind, capacities
+from fabrictwin.simulate.edge_ways import QueuePairs
 from fabrictwin.simulate.flow_tables import (
     empty_columns,
     flow_columns,

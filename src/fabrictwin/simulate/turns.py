@@ -32,6 +32,7 @@ F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 _PIECES = 64  # of a channel that are played, at most
+_EVEN = 1e-9
 _STEPS = 64  # of a ring: by then channels side by side have come apart
 _BURSTS = 1 << 17  # on links that are played, about
 _EDGES = 1 << 13  # of one communication that are played, at most
@@ -202,7 +203,7 @@ class Alone:
     def wire(self, need: F64) -> F64:
         """[E] bytes on one of the slowest links for a byte of data."""
         widest = np.zeros(len(self.byte_ps))
-        np.maximum.at(widest, self.edge, np.where(need > 1 - 1e-9, self.share, 0.0))
+        np.maximum.at(widest, self.edge, np.where(need > 1 - _EVEN, self.share, 0.0))
         return self.weight * widest
 
 
@@ -265,24 +266,28 @@ def _before(channels: Channels, edges: patterns.Edges, rows: I64) -> tuple[I64, 
 
 
 def loops(channels: Channels, edges: patterns.Edges, alone: Alone, fabric: Fabric) -> Loops | None:
-    """Rings of one communication that take the same way around; None where every one has its own."""
+    """Rings of one communication that share what is slowest on their way around; None where none do."""
     count = len(channels)
     ring = np.flatnonzero(patterns.among(channels.pattern, patterns.RINGS) & (patterns.rounds(channels) > 0))
     if len(ring) < 2:
         return None
-    # channels over the same edges have the same sum of their edges' marks
+    if not _moves(alone.byte_ps):
+        return None
+    need = alone.need(fabric)
+    wire = alone.wire(need)
+    slowest, width, gain = (np.zeros(count) for _ in range(3))
+    np.maximum.at(slowest, edges.channel, alone.byte_ps)
+    busiest = alone.byte_ps >= slowest[edges.channel]
+    np.maximum.at(width, edges.channel, np.where(busiest, wire, 0.0))
+    # channels whose slowest edges have the same slowest links have the same sum of those links' marks
+    use = np.flatnonzero(busiest[alone.edge] & (need > 1 - _EVEN))
     mark = np.zeros(count, np.uint64)
-    ends = edges.source.astype(np.uint64) << np.uint64(32) | edges.target.astype(np.uint64)
-    np.add.at(mark, edges.channel, _mixed(ends))
+    np.add.at(mark, edges.channel[alone.edge[use]], _mixed(alone.port[use].astype(np.uint64)))
     _, way, side = np.unique(mark[ring], return_inverse=True, return_counts=True)
     together = side[way.reshape(-1)]
     ring, together = ring[together > 1], together[together > 1]
-    if not len(ring) or not _moves(alone.byte_ps):
+    if not len(ring):
         return None
-    wire = alone.wire(alone.need(fabric))
-    slowest, width, gain = (np.zeros(count) for _ in range(3))
-    np.maximum.at(slowest, edges.channel, alone.byte_ps)
-    np.maximum.at(width, edges.channel, np.where(alone.byte_ps >= slowest[edges.channel], wire, 0.0))
     # what a step gains beside the slowest edge: nothing where a shard waits for that anyway
     piece = channels.payload_bytes / np.maximum(np.diff(channels.rank_start), 1)
     hidden = piece[edges.channel] * (slowest[edges.channel] - alone.byte_ps)
