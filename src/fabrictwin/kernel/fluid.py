@@ -17,6 +17,7 @@ import numpy as np
 
 from fabrictwin.kernel.jit import entry, hot_entry, outlined
 from fabrictwin.kernel.queues import Drains, Queue, enter, leave, pop, push, reschedule
+from fabrictwin.kernel.reference import by_reference
 from fabrictwin.kernel.sharing import Flows, Memo, Scratch, gather, solve
 
 NONE = -1
@@ -27,6 +28,7 @@ COMPUTE = 0  # as program.OpKind
 OK = 0
 
 
+@by_reference
 class Operations(NamedTuple):
     """The graph of what runs; n operations."""
 
@@ -42,6 +44,7 @@ class Operations(NamedTuple):
     end_ps: np.ndarray  # int64 [n], -1 before; modified
 
 
+@by_reference
 class Instances(NamedTuple):
     """Flows at work: a pool with a free list, and per flow a list in order of start."""
 
@@ -57,6 +60,7 @@ class Instances(NamedTuple):
     free: np.ndarray  # int32 [1] first free
 
 
+@by_reference
 class State(NamedTuple):
     operations: Operations
     flows: Flows

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fabrictwin.kernel.jit import outlined
+from fabrictwin.kernel.reference import by_reference
 
 
+@by_reference
 class Queue(NamedTuple):
     """A 4-ary heap by (time, sequence) of compute ends and deliveries."""
 
@@ -18,6 +20,7 @@ class Queue(NamedTuple):
     size: np.ndarray  # int64 [2]: length, next sequence number
 
 
+@by_reference
 class Drains(NamedTuple):
     """An indexed 4-ary heap of the flows at work by the time at which they drain, ties in order of their start."""
 

@@ -37,20 +37,26 @@ class Table(types.Type):
         self.named = named
         self.members = members
         for field, member in zip(named._fields, members, strict=True):
-            if not isinstance(member, types.Array) or member.layout != "C":
+            if not isinstance(member, Table) and getattr(member, "layout", "") != "C":
                 raise TypeError(f"{named.__qualname__}.{field}: expected an array in C order, got {member}")
         super().__init__(name=f"{named.__module__}.{named.__qualname__}({', '.join(map(str, members))})")
 
     def start(self, at):
-        """The word of the table at which a member begins: its address, then its shape."""
-        return sum(1 + member.ndim for member in self.members[:at])
+        """The word of the table at which a member begins: an array's address and shape, or a table's address."""
+        return sum(1 if isinstance(member, Table) else 1 + member.ndim for member in self.members[:at])
 
 
 def by_reference(named):
-    """Class decorator of a NamedTuple of arrays: compiled functions get the address of its `table`."""
+    """Class decorator of a NamedTuple of arrays or of such tuples: compiled functions get its table's address."""
 
     def table(self):
-        return np.array([word for array in self for word in (array.ctypes.data, *array.shape)], np.int64)
+        words = []
+        for member in self:
+            if isinstance(member, np.ndarray):
+                words += [member.ctypes.data, *member.shape]
+            else:
+                words.append(member.table.ctypes.data)
+        return np.array(words, np.int64)
 
     words = cached_property(table)
     kept = type(
@@ -95,14 +101,16 @@ class _Fields(AttributeTemplate):
 
 
 @lower_getattr_generic(Table)
-def _array(context, builder, table, words, field):
-    """A view of one member."""
+def _member(context, builder, table, words, field):
+    """A view of one member, or the address of a member that is a table itself."""
     at = table.named._fields.index(field)
     member = table.members[at]
 
     def load(word):
         return builder.load(builder.gep(words, [ir.Constant(_WORD, table.start(at) + word)]))
 
+    if isinstance(member, Table):
+        return builder.inttoptr(load(0), _WORD.as_pointer())
     shape = [load(1 + axis) for axis in range(member.ndim)]
     strides = [context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(member.dtype)))]
     for length in reversed(shape[1:]):

@@ -21,11 +21,13 @@ import numpy as np
 
 from fabrictwin.kernel.jit import entry, outlined
 from fabrictwin.kernel.queues import share_pop, share_push
+from fabrictwin.kernel.reference import by_reference
 
 NONE = -1
 _GRAIN = 2.0**40  # proportions that differ by less are the same
 
 
+@by_reference
 class Flows(NamedTuple):
     """Flow definitions; F flows, M members, C constraints, H meetings."""
 
@@ -52,6 +54,7 @@ class Flows(NamedTuple):
     drained: np.ndarray  # int64 [F] instances that drained; modified
 
 
+@by_reference
 class Memo(NamedTuple):
     """Solved rates by active set: open addressing, values in one pool."""
 
@@ -63,6 +66,7 @@ class Memo(NamedTuple):
     used: np.ndarray  # int64 [3]: pool, slots, sets that were solved
 
 
+@by_reference
 class Scratch(NamedTuple):
     """Work space of the solver."""
 
