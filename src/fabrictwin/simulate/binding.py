@@ -182,6 +182,8 @@ def _on_the_way(
         channels, rows = communication.channels, slice(int(columns.row[i]), int(columns.row[i + 1]))
         if communication.connections is None:
             edge_ps[rows] += communication.step_cost_ps
+        # what software spends on a step is not the same on all channels: those side by side come apart at once
+        by_software = communication.step_cost_ps > 0 or bool(how.cost_ps[rows].any())
         once: I64 | int = communication.base_ps
         if communication.chunk_cost_ps:
             flow_bytes = columns.flow_bytes[first : first + len(channels)]
@@ -193,7 +195,7 @@ def _on_the_way(
             edge_ps[rows],
             edge_rate[rows],
             meeting(channels, mine, by_itself, fabric),
-            loops(channels, mine, by_itself, fabric),
+            None if by_software else loops(channels, mine, by_itself, fabric),
         )
         criticals.append(critical)
         beyond.append(critical.beyond(channels).after(once))

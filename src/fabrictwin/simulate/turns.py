@@ -11,8 +11,10 @@ Every edge is one of the parallel ways that it has, over those of its links that
 some are played, and the others follow at the busiest link's pace; where that is too many bursts, they are longer.
 Of trees and chains of more than some thousand edges (16 channels over 256 ranks) each channel is taken by itself.
 
-Left out: full buffers and what they hold up. Where two children send to a parent over InfiniBand, whose switches
-share an input's buffer, packets for others wait behind theirs: that is congestion, which only packets show.
+Left out: rings on whose steps software spends time (`simulate.binding`): that is not the same on all channels, so
+they come apart at once, and measured series say so too. Full buffers and what they hold up: where two children
+send to a parent over InfiniBand, whose switches share an input's buffer, packets for others wait behind theirs.
+That is congestion, which only packets show.
 """
 
 from __future__ import annotations
