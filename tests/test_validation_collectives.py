@@ -112,6 +112,8 @@ def test_every_fitted_section_is_declared_with_its_series() -> None:
 def test_hardware_to_leave_out_is_known() -> None:
     with pytest.raises(ConfigError, match="did you mean 'H100'"):
         fit_without(DATA, "H10O")
+    with pytest.raises(ConfigError, match="got 'a10', .*did you mean 'A100'"):
+        fit_without(DATA, "a10")
 
 
 def test_nvls_pays_from_five_gpus_on_as_published() -> None:

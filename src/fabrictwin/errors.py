@@ -69,12 +69,13 @@ class InvariantError(FabrictwinError):
 def did_you_mean(got: str, known: Iterable[str]) -> str:
     """`, did you mean 'x'?` for the nearest known name, or an empty string.
 
-    What was begun comes first (`h100`: h100-sxm), then what was misspelt, then what holds it (`gpu0`:
-    host-0/gpu0).
+    Capital letters count as small ones. What was begun comes first (`h100`: h100-sxm), then what was misspelt,
+    then what holds it (`gpu0`: host-0/gpu0).
     """
-    names = list(known)
+    names = {name.lower(): name for name in known}
+    got = got.lower()
     begun = [name for name in names if len(got) > 1 and name.startswith(got)]
     misspelt = difflib.get_close_matches(got, names, n=1, cutoff=0.75)
     held = [name for name in names if len(got) > 2 and got in name]
     near = (*begun, *misspelt, *held, *difflib.get_close_matches(got, names, n=1, cutoff=0.5))
-    return f", did you mean {near[0]!r}?" if near else ""
+    return f", did you mean {names[near[0]]!r}?" if near else ""

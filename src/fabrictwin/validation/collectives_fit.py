@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from fabrictwin.errors import ConfigError, did_you_mean
 from fabrictwin.nccl.costs import Calibration, Costs, calibration
 from fabrictwin.nccl.measure import measure
 from fabrictwin.nccl.transport import Transports
 from fabrictwin.units import PS_PER_US
 from fabrictwin.validation.collectives import FITTED, Asks, Published, asks_of
+from fabrictwin.validation.data import left_out
 
 Figure = tuple[str, int | None]  # a field, and which protocol's (LL, LL128, Simple)
 
@@ -226,11 +226,7 @@ def fit_without(
 
     Raises ConfigError for hardware that no series is of.
     """
-    if hardware not in FITTED:
-        raise ConfigError(
-            f"got {hardware!r}, expected one of {', '.join(FITTED)}{did_you_mean(hardware, FITTED)}",
-            key="--leave-out",
-        )
+    hardware = left_out(hardware, FITTED)
     whole = now = calibration()
     out = FITTED[hardware]
     for part in ("inside", "between"):

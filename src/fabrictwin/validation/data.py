@@ -7,6 +7,7 @@ what it leaves unsaid, and the models' sizes. They stand in `validation/` of the
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -145,6 +146,15 @@ def find_data(given: Path | None = None, table: str = TABLE) -> Path:
         "(validation/ of the repository)",
         key="--data",
     )
+
+
+def left_out(got: str, known: Iterable[str]) -> str:
+    """The hardware of these that `--leave-out` names, in any case of letters. Raises ConfigError."""
+    names = {name.lower(): name for name in known}
+    if got.lower() not in names:
+        hint = did_you_mean(got, names.values())
+        raise ConfigError(f"got {got!r}, expected one of {', '.join(names.values())}{hint}", key="--leave-out")
+    return names[got.lower()]
 
 
 def read_data(folder: Path) -> Measurements:

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from fabrictwin.cluster.spec import Spec
-from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.errors import ConfigError
 from fabrictwin.validation.cases import Case, joined
-from fabrictwin.validation.data import Calibrated, Measurements
+from fabrictwin.validation.data import Calibrated, Measurements, left_out
 from fabrictwin.validation.judge import Answers, Outcome
 from fabrictwin.workload.spec import Training
 
@@ -217,13 +217,7 @@ class Fitter:
     def leave_out(self, hardware: str) -> list[LeftOut]:
         """A hardware's rows by what was calibrated on all others; with `all` each hardware in turn."""
         families = self.families()
-        known = {name.lower(): name for name in (*families, EVERY)}
-        if hardware.lower() not in known:
-            hint = did_you_mean(hardware, known.values())
-            raise ConfigError(
-                f"got {hardware!r}, expected one of {', '.join(families)}, or {EVERY}{hint}", key="--leave-out"
-            )
-        asked = known[hardware.lower()]
+        asked = left_out(hardware, (*families, EVERY))
         return [self._leave_out(each) for each in (families if asked == EVERY else [asked])]
 
     def _leave_out(self, hardware: str) -> LeftOut:
