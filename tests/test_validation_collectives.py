@@ -112,7 +112,7 @@ def test_every_fitted_section_is_declared_with_its_series() -> None:
 def test_hardware_to_leave_out_is_known() -> None:
     with pytest.raises(ConfigError, match="did you mean 'H100'"):
         fit_without(DATA, "H10O")
-    with pytest.raises(ConfigError, match="got 'a10', .*did you mean 'A100'"):
+    with pytest.raises(ConfigError, match=r"got 'a10', .*did you mean 'A100'"):
         fit_without(DATA, "a10")
 
 

@@ -72,7 +72,7 @@ def gains(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Gain, ...]:
     base = estimate.step_ps
     changes = [*_cheaper(job, prices, fabric, nodes), *_settings(spec, job, prices)]
     if job.layout.pp > 1:
-        changes.append(("no_bubble", "no waiting between stages", "removed", min(estimate.balanced_ps, base)))
+        changes.append(("no_bubble", "no bubble on the busiest stage", "removed", min(estimate.balanced_ps, base)))
     found = [Gain(key, name, kind, step, base - step) for key, name, kind, step in changes]
     return tuple(sorted(found, key=lambda gain: (-gain.gained_ps, gain.key)))
 
