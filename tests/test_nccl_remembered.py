@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,3 +86,15 @@ def test_without_the_jit_the_code_runs(
     assert [remembered("one", search) for _ in range(2)] == [found[0]] * 2
     assert len(asked) == 2
     assert not folder.exists()
+
+
+def test_the_name_follows_all_code_that_searches():
+    """What a searching file imports of NCCL or of the kernels of channels searches too."""
+    found = module.sources()
+    imported = {
+        name
+        for source in found
+        for name in re.findall(r"from fabrictwin\.(nccl\.\w+|kernel\.channel\w*) import", source.read_text())
+    }
+    assert {"kernel.channel_links", "kernel.channel_order", "nccl.search"} <= imported
+    assert imported <= {f"{source.parent.name}.{source.stem}" for source in found}

@@ -23,11 +23,16 @@ _HERE = Path(__file__).parent
 _SOURCES = ("graph", "host", "paths", "relax", "remembered", "rules", "search", "system")
 
 
+def sources() -> list[Path]:
+    """The code that searches."""
+    return [*(_HERE / f"{name}.py" for name in _SOURCES), *sorted((_HERE.parent / "kernel").glob("channel*.py"))]
+
+
 @cache
 def _code() -> str:
     """Digest of what searches."""
     digest = hashlib.sha256()
-    for source in (*(_HERE / f"{name}.py" for name in _SOURCES), _HERE.parent / "kernel" / "channels.py"):
+    for source in sources():
         digest.update(source.read_bytes())
     return digest.hexdigest()
 
