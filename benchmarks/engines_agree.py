@@ -19,16 +19,16 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 
-from clusters import blueprint  # noqa: E402
+from support.clusters import blueprint  # noqa: E402
 from test_flow import times  # noqa: E402
 
+from fabrictwin.base.units import parse_size  # noqa: E402
+from fabrictwin.engines.analytic.analytic_engine import AnalyticSession  # noqa: E402
+from fabrictwin.engines.flow.flow_engine import FlowSession  # noqa: E402
+from fabrictwin.engines.packet.packet_engine import PacketSession  # noqa: E402
 from fabrictwin.program import collectives  # noqa: E402
 from fabrictwin.program.program import Communication  # noqa: E402
-from fabrictwin.simulate.analytic import AnalyticSession  # noqa: E402
-from fabrictwin.simulate.flow import FlowSession  # noqa: E402
-from fabrictwin.simulate.packet import PacketSession  # noqa: E402
 from fabrictwin.twin import Twin  # noqa: E402
-from fabrictwin.units import parse_size  # noqa: E402
 
 WITHIN = 0.05
 SWITCH = {"infiniband": "qm9700", "ethernet": "spectrum-4"}

@@ -21,12 +21,12 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
 
-import htsim_cases  # noqa: E402
 from packet_bare import bare  # noqa: E402
-from packet_wiring import GBPS, US, done_us, fat_tree, infiniband, machine, roce, set_dcqcn  # noqa: E402
+from support import htsim_cases  # noqa: E402
+from support.packet_wiring import GBPS, US, done_us, fat_tree, infiniband, machine, roce, set_dcqcn  # noqa: E402
 
-from fabrictwin.kernel.packet import state as s  # noqa: E402
-from fabrictwin.kernel.packet.state import nbytes  # noqa: E402
+from fabrictwin.kernel.packet.state import state as s  # noqa: E402
+from fabrictwin.kernel.packet.state.state import nbytes  # noqa: E402
 
 SIZE = 2_000_000
 ARITY = {128: 8, 1024: 16, 8192: 32}
@@ -115,7 +115,7 @@ _COMPILE = """
 import sys, time
 begun = time.process_time()
 sys.path.insert(0, sys.argv[1])
-from packet_wiring import machine, roce, star  # noqa: E402
+from support.packet_wiring import machine, roce, star  # noqa: E402
 m = machine(star(2), roce(), [(0, 1, 100_000)])
 m.run()
 print(f"{time.process_time() - begun:.1f}")

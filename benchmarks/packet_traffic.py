@@ -22,9 +22,9 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 
-import htsim_cases as cases  # noqa: E402
+from support import htsim_cases as cases  # noqa: E402
 
-from fabrictwin.routing.registry import hash_seeds  # noqa: E402
+from fabrictwin.routing.engines.registry import hash_seeds  # noqa: E402
 
 Row = tuple[str, str, str]  # what, here, reference
 

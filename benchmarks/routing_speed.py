@@ -3,11 +3,11 @@
     python benchmarks/routing_speed.py [--hosts 648] [--hosts 11664] [--selene FILE] [--engine auto] [--opensm]
 
 Fat-trees of radix 36 with 18 hosts a leaf at full bisection, as in OpenSM's own timings: 648 hosts on two tiers;
-1,944, 5,832 and 11,664 on three, in 6, 18 and 36 pods. Times are CPU seconds of one thread for the tables (switch
-graph and LIDs, which OpenSM has by then, are told apart), after one run on a small fabric that loads the compiled
-code; every case is a process of its own, so that its peak memory is its own. Tables are judged by `routing.judge`:
-worst congestion over shift permutations and its mean over paths, all-to-all over an adapter's own link, random
-permutations.
+1,944, 5,832 and 11,664 on three, in 6, 18 and 36 pods. Times are CPU seconds of one thread for the tables
+(switch graph and LIDs, which OpenSM has by then, are told apart), after one run on a small fabric that loads the
+compiled code; every case is a process of its own, so that its peak memory is its own. Tables are judged by
+`routing.check.judge`: worst congestion over shift permutations and its mean over paths, all-to-all over an
+adapter's own link, random permutations.
 
 `--opensm` needs opensm, ibsim-utils, infiniband-diags and libumad2sim0, and runs OpenSM against ibsim over the
 same fabric: the CPU time of its thread between its log lines "building routing with" and "tables configured",
@@ -27,20 +27,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import real_opensm
+from support import real_opensm
 
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint
-from fabrictwin.cluster.build import build
+from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.export import to_ibnetdiscover
-from fabrictwin.cluster.spec import read_spec
-from fabrictwin.errors import ConfigError
+from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.fabric.fabric import Fabric
-from fabrictwin.routing.dump import bind, read_dump
-from fabrictwin.routing.filling import Tables
-from fabrictwin.routing.judge import judge
-from fabrictwin.routing.registry import compute
-from fabrictwin.routing.switches import Lids, Switches, assign_lids, switch_graph
+from fabrictwin.routing.check.dump import bind, read_dump
+from fabrictwin.routing.check.judge import judge
+from fabrictwin.routing.engines.filling import Tables
+from fabrictwin.routing.engines.registry import compute
+from fabrictwin.routing.graph.switches import Lids, Switches, assign_lids, switch_graph
 
 SHAPES = {648: {"tiers": 2}, **{hosts: {"tiers": 3, "pods": hosts // 324} for hosts in (1944, 5832, 11664)}}
 ENGINES = ("minhop", "updn", "ftree", "auto", "dmodk", "dfsssp")

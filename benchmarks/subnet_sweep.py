@@ -17,16 +17,16 @@ from pathlib import Path
 import numpy as np
 
 from fabrictwin.cluster.blueprint import Blueprint, Cables, HostSite, SwitchSite
-from fabrictwin.cluster.importing import import_ibnetdiscover
-from fabrictwin.cluster.sections import Topology
-from fabrictwin.cluster.topologies import wire
+from fabrictwin.cluster.generators.topologies import wire
+from fabrictwin.cluster.importers.bindings import import_ibnetdiscover
+from fabrictwin.cluster.spec.cluster_section import Topology
 from fabrictwin.fabric.compile import compile_fabric
-from fabrictwin.subnet.agents.network import Network
-from fabrictwin.subnet.agents.state import SubnetState
-from fabrictwin.subnet.endpoint import Endpoint
-from fabrictwin.subnet.hosting import HostedManager, first_adapter
-from fabrictwin.subnet.manager.config import Settings
-from fabrictwin.subnet.wire.speeds import Speed, rate_of
+from fabrictwin.subnet.agents.agent_state import SubnetState
+from fabrictwin.subnet.agents.mad_routing import Network
+from fabrictwin.subnet.manager.settings.manager_settings import Settings
+from fabrictwin.subnet.operation.manager_host import HostedManager, first_adapter
+from fabrictwin.subnet.serve.endpoint import Endpoint
+from fabrictwin.subnet.wire.link_encodings import Speed, rate_of
 
 HOSTS = (648, 1_944, 5_832, 11_664)
 RADIX = 36

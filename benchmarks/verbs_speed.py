@@ -17,13 +17,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from clusters import boxes
-from verbs_ends import End, connect
+from support.clusters import boxes
+from support.verbs_ends import End, connect
 
-from fabrictwin.simulate.messages import Opcode
-from fabrictwin.simulate.packet_messages import PacketMessages
-from fabrictwin.verbs import place
-from fabrictwin.verbs.enums import IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND
+from fabrictwin.engines.base.messages import Opcode
+from fabrictwin.engines.packet.packet_messages import PacketMessages
+from fabrictwin.verbs import current_host as place
+from fabrictwin.verbs.pyverbs.enums import IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND
 
 GIB = 1 << 30
 

@@ -3,8 +3,8 @@
 import runpy
 import sys
 
-from fabrictwin.cluster.build import build
-from fabrictwin.cluster.spec import load_cluster
+from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.spec.spec import load_cluster
 from fabrictwin.twin import Twin
 from fabrictwin.verbs import install
 

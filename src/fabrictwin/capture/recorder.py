@@ -17,19 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fabrictwin.capture import frames, transport
+from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.capture import frames
+from fabrictwin.capture import transport_headers as transport
 from fabrictwin.capture.frames import Ends
-from fabrictwin.capture.transport import Op
-from fabrictwin.capture.writing import LINK_ERF, LINK_ETHERNET, CaptureWriter
-from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.capture.pcapng import LINK_ERF, LINK_ETHERNET, CaptureWriter
+from fabrictwin.capture.transport_headers import Op
+from fabrictwin.engines.base.messages import Event, EventKind, FlowOptions, GidType, Opcode, Service
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.tables import adapter_ipv4
-from fabrictwin.simulate.messages import Event, EventKind, FlowOptions, GidType, Opcode, Service
 
 if TYPE_CHECKING:
-    from fabrictwin.simulate.packet_flows import Flow
-    from fabrictwin.simulate.packet_messages import PacketMessages
-    from fabrictwin.simulate.packet_network import PacketNetwork
+    from fabrictwin.engines.packet.message_flows import Flow
+    from fabrictwin.engines.packet.packet_messages import PacketMessages
+    from fabrictwin.engines.packet.packet_network import PacketNetwork
 
 SUBNET_PREFIX = bytes.fromhex("fe80000000000000")
 FIRST_QPN = 0x48
@@ -204,7 +205,7 @@ class Recorder:
         self._add(q, connection, flow.options, flow.number)
 
     def _add(self, q: int, connection: Any, options: FlowOptions, flow: int) -> None:
-        from fabrictwin.kernel.packet import state as s
+        from fabrictwin.kernel.packet.state import state as s
 
         source, target = connection.src, connection.dst
         # the entropy that switches hash has the UDP port in it: PacketNetwork.remote
@@ -267,8 +268,8 @@ class Recorder:
     # ------------------------------------------------------------------ packets
 
     def _drain(self, rows: Any) -> None:
-        from fabrictwin.kernel.packet import state as s
         from fabrictwin.kernel.packet import tap
+        from fabrictwin.kernel.packet.state import state as s
 
         for row in rows.tolist():
             port, kind = row[tap.PORT], row[tap.KIND]
@@ -317,8 +318,8 @@ class Recorder:
         return start, found
 
     def _data(self, stream: _Stream, row: list[int]) -> bytes:
-        from fabrictwin.kernel.packet import state as s
         from fabrictwin.kernel.packet import tap
+        from fabrictwin.kernel.packet.state import state as s
 
         start, message = self._message_of(stream, row)
         marks, size = row[tap.MARKS], row[tap.PAYLOAD]
@@ -365,8 +366,8 @@ class Recorder:
 
     def _answer(self, stream: _Stream, row: list[int]) -> bytes:
         """An acknowledgement, a NAK or a congestion notification, on the way back."""
-        from fabrictwin.kernel.packet import state as s
         from fabrictwin.kernel.packet import tap
+        from fabrictwin.kernel.packet.state import state as s
 
         kind, psn = row[tap.KIND], row[tap.PSN]
         partition = stream.options.partition

@@ -39,12 +39,12 @@ from fabrictwin.catalog.answers import (
     verbs_device,
 )
 from fabrictwin.catalog.devices import FabricPreset, Nic, PortMode, Switch, VerbsDevice
+from fabrictwin.catalog.entry_kinds import KINDS, figures
 from fabrictwin.catalog.figures import Entry, Figure, Source
 from fabrictwin.catalog.gpus import Gpu
+from fabrictwin.catalog.host_links import CpuLink, LinkType, Nvlink, Pcie
 from fabrictwin.catalog.hosts import Chip, Host, HostEdge
-from fabrictwin.catalog.kinds import KINDS, figures
-from fabrictwin.catalog.links import CpuLink, LinkType, Nvlink, Pcie
-from fabrictwin.catalog.speeds import Ethernet, Headers, Infiniband, Medium
+from fabrictwin.catalog.link_speeds import Ethernet, Headers, Infiniband, Medium
 
 __all__ = [
     "KINDS",

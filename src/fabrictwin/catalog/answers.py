@@ -15,16 +15,16 @@ from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
+from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.textfile import read_text
+from fabrictwin.base.yamlfile import Lines, config_error, read_yaml
 from fabrictwin.catalog.devices import FabricPreset, Nic, PortMode, Switch, VerbsDevice
+from fabrictwin.catalog.entry_kinds import KINDS, figures
 from fabrictwin.catalog.figures import Entry, Source
 from fabrictwin.catalog.gpus import Gpu
+from fabrictwin.catalog.host_links import CpuLink, LinkType, Nvlink, Pcie
 from fabrictwin.catalog.hosts import Chip, Host
-from fabrictwin.catalog.kinds import KINDS, figures
-from fabrictwin.catalog.links import CpuLink, LinkType, Nvlink, Pcie
-from fabrictwin.catalog.speeds import Ethernet, Headers, Infiniband, Medium
-from fabrictwin.errors import ConfigError, did_you_mean
-from fabrictwin.textfile import read_text
-from fabrictwin.yamlfile import Lines, config_error, read_yaml
+from fabrictwin.catalog.link_speeds import Ethernet, Headers, Infiniband, Medium
 
 E = TypeVar("E", bound=Entry)
 

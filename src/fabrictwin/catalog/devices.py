@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fabrictwin.base.units import Duration, Rate, Size
 from fabrictwin.catalog.figures import Entry, Figure, Model
 from fabrictwin.catalog.quantities import Count, Identifier, MessageRate
-from fabrictwin.units import Duration, Rate, Size
 
 
 class Nic(Entry):

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from fabrictwin.base.units import Duration, Flops, Rate, Size
 from fabrictwin.catalog.figures import Entry, Figure, Model
 from fabrictwin.catalog.quantities import Capability, Count, Ratio, Watts
-from fabrictwin.units import Duration, Flops, Rate, Size
 
 
 class GemmTable(Model):

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from fabrictwin.base.errors import did_you_mean
+from fabrictwin.base.units import Duration, Rate
 from fabrictwin.catalog.figures import Entry, Figure, Model
 from fabrictwin.catalog.quantities import Count
-from fabrictwin.errors import did_you_mean
-from fabrictwin.units import Duration, Rate
 
 
 class Processor(Model):

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, PlainValidator
 
-from fabrictwin.errors import did_you_mean
-from fabrictwin.units import Raw, parse_rate
+from fabrictwin.base.errors import did_you_mean
+from fabrictwin.base.units import Raw, parse_rate
 
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(.*?)\s*\Z")
 _NOUNS = (

@@ -11,39 +11,38 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, cast
 
 import typer
 from typer.core import TyperGroup
 
 import fabrictwin
-from fabrictwin.errors import FabrictwinError, InvariantError, SimulatedError
+from fabrictwin.base.errors import FabrictwinError, InvariantError, SimulatedError
 
-# A command is a module of this package with a Typer `app`; adding one is one line here.
+# A command is a module with a Typer `app`, in the folder named here; adding one is one line here.
 COMMANDS = {
-    "run": "Predict what a job gets on a cluster.",
-    "plan": "Search for the fastest layout of a job that fits.",
-    "validate": "Hold predictions against published measurements.",
-    "topology": "Show, import or export a cluster.",
-    "compare": "Which fabric for this job: InfiniBand, RoCE or plain Ethernet.",
-    "claims": "Common statements about these technologies, tested.",
-    "jitter": "What unevenness costs a job, by size and by source.",
-    "cost": "The bill of materials, and what a cluster and its job cost.",
-    "nccl-tests": "all_reduce_perf and its kin: nccl-tests on a cluster.",
-    "traffic": "Play a traffic pattern over a cluster.",
-    "perftest": "Bandwidth and latency of RDMA between two hosts, as perftest measures.",
-    "pcap": "Read a capture of RDMA traffic.",
-    "ibv_devinfo": "RDMA devices of a host, as ibv_devinfo prints them.",
-    "ibstat": "Adapters of a host and their ports, as ibstat prints them.",
-    "ibdev2netdev": "Network interfaces of a host's RDMA devices.",
-    "show_gids": "GIDs of a host's RDMA devices, RoCE v1 and v2.",
-    "cma_roce_mode": "Show or set which RoCE a device's connections take.",
-    "routes": "Judge forwarding tables, compare two, print them.",
-    "sm": "Bring a subnet up with the twin's own manager.",
-    "up": "Serve a fabric's management to the real InfiniBand tools.",
-    "catalog": "Hardware figures and their sources.",
-    "schema": "Print the JSON schema of a spec file, for editors.",
+    "run": ("predict", "Predict what a job gets on a cluster."),
+    "plan": ("predict", "Search for the fastest layout of a job that fits."),
+    "validate": ("predict", "Hold predictions against published measurements."),
+    "topology": ("fabric", "Show, import or export a cluster."),
+    "compare": ("predict", "Which fabric for this job: InfiniBand, RoCE or plain Ethernet."),
+    "claims": ("predict", "Common statements about these technologies, tested."),
+    "jitter": ("predict", "What unevenness costs a job, by size and by source."),
+    "cost": ("predict", "The bill of materials, and what a cluster and its job cost."),
+    "nccl-tests": ("tools", "all_reduce_perf and its kin: nccl-tests on a cluster."),
+    "traffic": ("tools", "Play a traffic pattern over a cluster."),
+    "perftest": ("tools", "Bandwidth and latency of RDMA between two hosts, as perftest measures."),
+    "pcap": ("tools", "Read a capture of RDMA traffic."),
+    "ibv_devinfo": ("tools", "RDMA devices of a host, as ibv_devinfo prints them."),
+    "ibstat": ("tools", "Adapters of a host and their ports, as ibstat prints them."),
+    "ibdev2netdev": ("tools", "Network interfaces of a host's RDMA devices."),
+    "show_gids": ("tools", "GIDs of a host's RDMA devices, RoCE v1 and v2."),
+    "cma_roce_mode": ("tools", "Show or set which RoCE a device's connections take."),
+    "routes": ("fabric", "Judge forwarding tables, compare two, print them."),
+    "sm": ("fabric", "Bring a subnet up with the twin's own manager."),
+    "up": ("fabric", "Serve a fabric's management to the real InfiniBand tools."),
+    "catalog": ("fabric", "Hardware figures and their sources."),
+    "schema": ("fabric", "Print the JSON schema of a spec file, for editors."),
 }
 
 OK, FAILED, WRONG = 0, 1, 2
@@ -54,7 +53,7 @@ _UsageError: type[Exception] = cast(Any, typer.BadParameter.__mro__[2])
 
 
 def _module(command: str) -> str:
-    return f"{__name__}.{command.replace('-', '_')}"
+    return f"{__name__}.{COMMANDS[command][0]}.{command.replace('-', '_')}"
 
 
 class LazyGroup(TyperGroup):
@@ -62,9 +61,8 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        present = [name for name in COMMANDS if find_spec(_module(name)) is not None]
         # suggestions for a misspelt name read the keys; get_command fills in the values
-        self.commands = cast(Any, dict.fromkeys(present))
+        self.commands = cast(Any, dict.fromkeys(COMMANDS))
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
@@ -86,7 +84,7 @@ class LazyGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name]) for name in self.commands])
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.commands])
 
 
 app = typer.Typer(

@@ -10,11 +10,11 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from fabrictwin.base.errors import did_you_mean
 from fabrictwin.cluster.blueprint import Blueprint
-from fabrictwin.cluster.fault_models import LinkFault, Noise, NoiseFault, SwitchFault
 from fabrictwin.cluster.faults import Jacks, find_faults
-from fabrictwin.cluster.spec import Spec
-from fabrictwin.errors import did_you_mean
+from fabrictwin.cluster.spec.fault_section import LinkFault, Noise, NoiseFault, SwitchFault
+from fabrictwin.cluster.spec.spec import Spec
 
 MOST_CHANGES = 1_000_000
 FOREVER = 2**62

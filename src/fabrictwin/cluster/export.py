@@ -11,11 +11,11 @@ import json
 from collections.abc import Iterator
 
 from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.units import exact_size, format_rate
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.guids import node_guids
-from fabrictwin.cluster.sections import Cable, format_cable
-from fabrictwin.errors import ConfigError
-from fabrictwin.units import exact_size, format_rate
+from fabrictwin.cluster.spec.cluster_section import Cable, format_cable
 
 
 def to_yaml(blueprint: Blueprint) -> str:

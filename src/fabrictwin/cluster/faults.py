@@ -7,12 +7,12 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 
 from fabrictwin import catalog
+from fabrictwin.base.errors import did_you_mean
 from fabrictwin.cluster.blueprint import Blueprint
-from fabrictwin.cluster.fault_models import GpuFault, HostFault, LinkFault, NoiseFault, SwitchFault
 from fabrictwin.cluster.names import split_jack
 from fabrictwin.cluster.reach import first_adapter
-from fabrictwin.cluster.spec import Spec
-from fabrictwin.errors import did_you_mean
+from fabrictwin.cluster.spec.fault_section import GpuFault, HostFault, LinkFault, NoiseFault, SwitchFault
+from fabrictwin.cluster.spec.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint, Int
-from fabrictwin.errors import ConfigError
 
 
 def node_count(blueprint: Blueprint) -> int:

@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint, Technology
 from fabrictwin.cluster.guids import node_guids
-from fabrictwin.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, LinkKind, NodeKind
-from fabrictwin.fabric.template import PS_PER_S, HostTemplate, host_template, with_access_control
+from fabrictwin.fabric.host_template import PS_PER_S, HostTemplate, host_template, with_access_control
 
 MAX_SWITCH_PORTS = 254  # port numbers are a byte; 255 means "none" in a forwarding table
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from fabrictwin.cluster.blueprint import Technology
-    from fabrictwin.fabric.template import HostTemplate
+    from fabrictwin.fabric.host_template import HostTemplate
 
 NONE = -1
 

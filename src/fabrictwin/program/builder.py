@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.errors import ConfigError, InvariantError
+from fabrictwin.base.errors import ConfigError, InvariantError
 from fabrictwin.program.program import (
     I32,
     I64,

@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.errors import ConfigError
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.program.patterns import share, share_start
 from fabrictwin.program.program import I32, I64, NONE, Channels, Communication, Pattern
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.errors import ConfigError, did_you_mean
+from fabrictwin.base.errors import ConfigError, did_you_mean
 
 Array = npt.NDArray[Any]
 Reduction = Callable[[Array, Array], Array]

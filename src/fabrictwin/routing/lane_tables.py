@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fabrictwin.fabric.fabric import I32, NONE
-from fabrictwin.routing.switches import U8
+from fabrictwin.routing.graph.switches import U8
 
 SERVICE_LEVELS = 16
 

@@ -15,12 +15,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.errors import ConfigError
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
-from fabrictwin.routing.filling import NO_LANES
-from fabrictwin.routing.groups import Groups, equal_cost
-from fabrictwin.routing.lane_tables import LaneTables
-from fabrictwin.routing.switches import (
+from fabrictwin.routing.engines.filling import NO_LANES
+from fabrictwin.routing.graph.equal_cost_groups import Groups, equal_cost
+from fabrictwin.routing.graph.switches import (
     LAST_UNICAST_LID,
     U8,
     Lids,
@@ -29,6 +28,7 @@ from fabrictwin.routing.switches import (
     build_switches,
     switch_graph,
 )
+from fabrictwin.routing.lane_tables import LaneTables
 
 __all__ = [
     "HASHES",
@@ -107,7 +107,7 @@ class Routes:
         queue pair 0). Returns (ports, start): path i transmits on `ports[start[i]:start[i + 1]]`, the adapter's
         own port first. Raises ConfigError where an adapter cannot be reached.
         """
-        from fabrictwin.kernel import graph
+        from fabrictwin.kernel.routing import switch_graph as graph
 
         fabric = self.fabric
         source, destination = np.asarray(source, np.int32), np.asarray(destination, np.int32)

@@ -13,35 +13,36 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError, InvariantError
+from fabrictwin.base.units import PS_PER_S, format_rate, format_size
 from fabrictwin.capture.recorder import CaptureRequest, Recorder
 from fabrictwin.cluster.blueprint import Blueprint
-from fabrictwin.cluster.build import build
+from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
 from fabrictwin.cluster.faults import find_faults
-from fabrictwin.cluster.sections import GeneratedCluster
-from fabrictwin.cluster.spec import Compare, Spec
-from fabrictwin.errors import ConfigError, InvariantError
+from fabrictwin.cluster.spec.cluster_section import GeneratedCluster
+from fabrictwin.cluster.spec.spec import Compare, Spec
+from fabrictwin.engines.base.engine import Session
+from fabrictwin.engines.base.play import play
+from fabrictwin.engines.packet.host_costs import works_in_hosts
+from fabrictwin.engines.packet.packet_options import options_of
+from fabrictwin.engines.packet.run_estimate import TooLargeError
 from fabrictwin.fabric.fabric import NONE, Fabric
-from fabrictwin.nccl.queue_pairs import packet_options
-from fabrictwin.nccl.section import section_settings
+from fabrictwin.nccl.lowering.queue_pair_options import packet_options
+from fabrictwin.nccl.settings.spec_section import section_settings
 from fabrictwin.program.program import OpKind, Program
-from fabrictwin.run.configuration import resolved
-from fabrictwin.run.management import Management, adapter_pairs, manage
-from fabrictwin.run.result import Reference, RunResult
+from fabrictwin.report.management_record import Management
+from fabrictwin.report.resolved_config import resolved
+from fabrictwin.report.result import Reference, RunResult
+from fabrictwin.run.management import adapter_pairs, manage
 from fabrictwin.run.twins import make_twin
-from fabrictwin.simulate.packet_host import works_in_hosts
-from fabrictwin.simulate.packet_options import options_of
-from fabrictwin.simulate.packet_size import TooLargeError
-from fabrictwin.simulate.play import play
-from fabrictwin.simulate.session import Session
-from fabrictwin.twin.managed import ManagedRun
+from fabrictwin.twin.managed_session import ManagedRun
 from fabrictwin.twin.twin import Twin
-from fabrictwin.units import PS_PER_S, format_rate, format_size
-from fabrictwin.workload.disturb import add_noise, begin_late
-from fabrictwin.workload.gains import gains
-from fabrictwin.workload.memory import Memory
-from fabrictwin.workload.spec import workload_schema
-from fabrictwin.workload.work import Lowered, Work
+from fabrictwin.workload.job.workload_section import workload_schema
+from fabrictwin.workload.memory.gpu_memory import Memory
+from fabrictwin.workload.search.gains import gains
+from fabrictwin.workload.step.disturbed_program import add_noise, begin_late
+from fabrictwin.workload.step.step_work import Lowered, Work
 
 SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")
 
@@ -57,7 +58,7 @@ def _silent(_stage: str) -> None:
 
 def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     """The spec's workload on the hosts that its placement gives it. Raises ConfigError."""
-    from fabrictwin.workload.training import lower
+    from fabrictwin.workload.step.training_step import lower
 
     try:
         return lower(spec, blueprint, fabric)
@@ -162,7 +163,7 @@ def open_session(prepared: Prepared) -> Session:
 
 
 def _recorder(session: Session, capture: CaptureRequest | None) -> Recorder | None:
-    from fabrictwin.simulate.packet import PacketSession
+    from fabrictwin.engines.packet.packet_engine import PacketSession
 
     if capture is None:
         return None
@@ -180,8 +181,8 @@ def _unused(spec: Spec) -> tuple[str, ...]:
 
 def _with_a_cut(prepared: Prepared, session: Session, error: TooLargeError) -> ConfigError:
     """The refusal of a run that is too large, with a cut of the job that fits."""
-    from fabrictwin.run.cut import cut_that_fits
-    from fabrictwin.simulate.packet import PacketSession
+    from fabrictwin.engines.packet.packet_engine import PacketSession
+    from fabrictwin.run.packet_cut import cut_that_fits
 
     spec, twin = prepared.spec, prepared.twin
     assert isinstance(session, PacketSession)
@@ -378,6 +379,6 @@ def plan(prepared: Prepared) -> str:
 
 def spec_schema() -> dict[str, Any]:
     """The JSON schema of a spec file, the workload's section included."""
-    from fabrictwin.cluster.spec import json_schema
+    from fabrictwin.cluster.spec.spec import json_schema
 
     return json_schema({"workload": workload_schema()})

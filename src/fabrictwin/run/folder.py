@@ -19,15 +19,15 @@ from importlib import metadata
 from pathlib import Path
 
 import fabrictwin
-from fabrictwin.errors import ConfigError
-from fabrictwin.run.configuration import config_yaml
-from fabrictwin.run.intervals import intervals
-from fabrictwin.run.lanes import actors_within, slices
-from fabrictwin.run.perfetto import perfetto_trace
-from fabrictwin.run.report import report_html
-from fabrictwin.run.result import RunResult
-from fabrictwin.run.summary import summary_json
-from fabrictwin.run.tables import flows_csv, links_csv
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.report.csv_tables import flows_csv, links_csv
+from fabrictwin.report.report import report_html
+from fabrictwin.report.resolved_config import config_yaml
+from fabrictwin.report.result import RunResult
+from fabrictwin.report.summary import summary_json
+from fabrictwin.report.timeline.intervals import intervals
+from fabrictwin.report.timeline.perfetto import perfetto_trace
+from fabrictwin.report.timeline.timeline_tracks import actors_within, slices
 
 # beyond this a browser labours; actors that would go over it are left out of the timeline
 TIMELINE_SLICES = 1_000_000

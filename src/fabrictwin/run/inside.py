@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fabrictwin.cluster.spec import load_spec
-from fabrictwin.errors import FabrictwinError
+from fabrictwin.base.errors import FabrictwinError
+from fabrictwin.base.units import format_size, format_time
+from fabrictwin.cluster.spec.spec import load_spec
+from fabrictwin.engines.base.engine import LinkChange
+from fabrictwin.engines.base.play import play
+from fabrictwin.engines.packet.packet_engine import PacketSession
+from fabrictwin.engines.packet.port_counters import port_counters
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.run.execute import open_session, prepare
-from fabrictwin.simulate.packet import PacketSession
-from fabrictwin.simulate.packet_counters import port_counters
-from fabrictwin.simulate.play import play
-from fabrictwin.simulate.session import LinkChange
-from fabrictwin.subnet.agents.network import Network
+from fabrictwin.subnet.agents.agent_state import SubnetState
+from fabrictwin.subnet.agents.mad_routing import Network
 from fabrictwin.subnet.agents.pma import SessionCounters
-from fabrictwin.subnet.agents.state import SubnetState
-from fabrictwin.subnet.endpoint import Endpoint
 from fabrictwin.subnet.manager.manager import SubnetManager
-from fabrictwin.subnet.readback import routes_of
+from fabrictwin.subnet.operation.tables_in_force import routes_of
+from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.subnet.wire.smp import PortState
 from fabrictwin.trace.trace import Trace
-from fabrictwin.units import format_size, format_time
 
 
 class Inside:

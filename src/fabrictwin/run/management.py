@@ -1,47 +1,22 @@
-"""What a spec asks of routing and of subnet managers, and what these did in a run."""
+"""Managers at work on a run's subnets, as its spec asks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.disturbances import FOREVER, Disturbances
-from fabrictwin.cluster.spec import Spec
-from fabrictwin.errors import ConfigError
+from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.fabric.fabric import I32
-from fabrictwin.fabric.paths import PathFinder
+from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Program, Seat
 from fabrictwin.run.twins import engine_of, routing_key
-from fabrictwin.subnet.manager.config import Settings
-from fabrictwin.subnet.manager.qos import OPTIONS, qos_settings
-from fabrictwin.subnet.manager.reports import SweepReport
-from fabrictwin.subnet.manager.transport import MadTiming
-from fabrictwin.subnet.telling import incident_data, path_data
-from fabrictwin.twin.managed import ManagedRun, Outage
+from fabrictwin.subnet.manager.mad_transport import MadTiming
+from fabrictwin.subnet.manager.settings.manager_settings import Settings
+from fabrictwin.subnet.manager.settings.qos import OPTIONS, qos_settings
+from fabrictwin.twin.managed_session import ManagedRun
 from fabrictwin.twin.twin import Twin
-
-
-@dataclass(frozen=True)
-class Management:
-    """What the managers did: their first sweeps, and what happened while the job ran."""
-
-    sweeps: tuple[SweepReport, ...]
-    outages: tuple[Outage, ...]
-    end_ps: int  # the managers' time when the job ended
-    pairs: frozenset[tuple[str, str]] = frozenset()  # (departing, arriving) adapters of the job's messages
-
-    def data(self) -> dict[str, Any]:
-        """As in summary.json; times after the job's start."""
-        return {
-            "engine": ", ".join(dict.fromkeys(sweep.engine for sweep in self.sweeps)),
-            "subnets": len(self.sweeps),
-            "first_sweep_ps": max(sweep.ended_ps - sweep.started_ps for sweep in self.sweeps),
-            "findings": [str(f) for sweep in self.sweeps for f in sweep.findings],
-            "events": [_event(outage, self.end_ps, self.pairs) for outage in self.outages],
-        }
 
 
 def adapter_pairs(program: Program, rank_node: I32, twin: Twin) -> frozenset[tuple[str, str]]:
@@ -60,21 +35,6 @@ def adapter_pairs(program: Program, rank_node: I32, twin: Twin) -> frozenset[tup
     ends = PathFinder(fabric, twin.routes).adapters_between(source[apart], target[apart])
     names = [[fabric.node_name(int(fabric.nic_node[nic])) for nic in end] for end in ends]
     return frozenset(zip(*names, strict=True))
-
-
-def _event(one: Outage, end_ps: int, pairs: frozenset[tuple[str, str]]) -> dict[str, Any]:
-    sweeps = [sweep for sweep in one.incident.sweeps if sweep.ended_ps <= end_ps]
-    return {
-        **incident_data(one, sweeps),
-        "job_paths": [
-            {"source": source, **path_data(path)}
-            for path in one.paths
-            for source in path.sources
-            if (source, path.destination) in pairs
-        ],
-        "packets_lost": one.lost,
-        "packets_retransmitted": one.retransmitted,
-    }
 
 
 def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None:

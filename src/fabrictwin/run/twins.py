@@ -6,14 +6,14 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from fabrictwin.base.errors import did_you_mean
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import find_faults, host_causes
 from fabrictwin.cluster.names import split_jack
-from fabrictwin.cluster.sections import GeneratedCluster
-from fabrictwin.cluster.spec import Spec
-from fabrictwin.errors import did_you_mean
+from fabrictwin.cluster.spec.cluster_section import GeneratedCluster
+from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.fabric.fabric import Fabric
-from fabrictwin.routing.options import DATA_VLS, Options, parse_guid
+from fabrictwin.routing.engines.routing_options import DATA_VLS, Options, parse_guid
 from fabrictwin.routing.tables import DEFAULT_HASH
 from fabrictwin.twin.twin import Twin
 

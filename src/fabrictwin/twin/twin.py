@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError, InvariantError, did_you_mean
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
 from fabrictwin.cluster.disturbances import CableChange
 from fabrictwin.cluster.faults import ACCESS_CONTROL, HostCause
-from fabrictwin.errors import ConfigError, InvariantError, did_you_mean
+from fabrictwin.engines.base.engine import LinkChange, Session, TimedChange
+from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.compile import compile_fabric, with_access_control_on
 from fabrictwin.fabric.fabric import Fabric, LinkKind, NodeKind
-from fabrictwin.fabric.paths import PathFinder
-from fabrictwin.routing.options import Options
-from fabrictwin.routing.registry import route
+from fabrictwin.fabric.memory_paths import PathFinder
+from fabrictwin.routing.engines.registry import route
+from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.tables import DEFAULT_HASH, Routes
-from fabrictwin.simulate.packet_options import PacketOptions
-from fabrictwin.simulate.session import LinkChange, Session, TimedChange
 
 if TYPE_CHECKING:
-    from fabrictwin.subnet.managed import ManagedFabric
-    from fabrictwin.subnet.manager.config import Settings
-    from fabrictwin.subnet.manager.transport import MadTiming
+    from fabrictwin.subnet.manager.mad_transport import MadTiming
+    from fabrictwin.subnet.manager.settings.manager_settings import Settings
+    from fabrictwin.subnet.operation.managed_fabric import ManagedFabric
 
 Fidelity = Literal["packet", "flow", "analytic"]
 
@@ -104,13 +104,13 @@ class Twin:
         `host` names the node that the first manager runs on. Raises ConfigError on Ethernet, or where no adapter
         has a cable.
         """
-        from fabrictwin.subnet import managed
-        from fabrictwin.subnet.agents.network import Network
-        from fabrictwin.subnet.agents.state import SubnetState
-        from fabrictwin.subnet.endpoint import Endpoint
-        from fabrictwin.subnet.hosting import HostedManager
-        from fabrictwin.subnet.readback import routes_of
-        from fabrictwin.subnet.rehearsal import manager_nodes
+        from fabrictwin.subnet.agents.agent_state import SubnetState
+        from fabrictwin.subnet.agents.mad_routing import Network
+        from fabrictwin.subnet.operation import managed_fabric as managed
+        from fabrictwin.subnet.operation.manager_host import HostedManager
+        from fabrictwin.subnet.operation.rehearsal import manager_nodes
+        from fabrictwin.subnet.operation.tables_in_force import routes_of
+        from fabrictwin.subnet.serve.endpoint import Endpoint
 
         endpoint = Endpoint(Network(SubnetState(self.fabric)))
         managers = [
@@ -219,17 +219,17 @@ class Twin:
         """
         session: Session
         if fidelity == "analytic":
-            from fabrictwin.simulate.analytic import AnalyticSession
+            from fabrictwin.engines.analytic.analytic_engine import AnalyticSession
 
             session = AnalyticSession(self.fabric)
         elif fidelity == "flow":
-            from fabrictwin.simulate.flow import FlowSession
+            from fabrictwin.engines.flow.flow_engine import FlowSession
 
             session = FlowSession(self.fabric, self.routes, spread=self.spread)
         elif fidelity != "packet":
             raise ConfigError(f"got fidelity {fidelity!r}, expected packet, flow or analytic")
         else:
-            from fabrictwin.simulate.packet import PacketSession
+            from fabrictwin.engines.packet.packet_engine import PacketSession
 
             session = PacketSession(self.fabric, self.routes, packet)
         for port, rate_bps in sorted(self.link_rate_bps.items()):

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from fabrictwin.nccl.costs import Calibration, Costs, calibration
-from fabrictwin.nccl.measure import measure
-from fabrictwin.nccl.transport import Transports
-from fabrictwin.units import PS_PER_US
-from fabrictwin.validation.collectives import FITTED, Asks, Published, asks_of
-from fabrictwin.validation.data import left_out
+from fabrictwin.base.units import PS_PER_US
+from fabrictwin.nccl.lowering.task_times import measure
+from fabrictwin.nccl.lowering.transport import Transports
+from fabrictwin.nccl.tuning.step_costs import Calibration, Costs, calibration
+from fabrictwin.validation.collective_series import FITTED, Asks, Published, asks_of
+from fabrictwin.validation.published_data import left_out
 
 Figure = tuple[str, int | None]  # a field, and which protocol's (LL, LL128, Simple)
 

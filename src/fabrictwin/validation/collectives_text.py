@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fabrictwin.units import format_size
-from fabrictwin.validation.collectives import FITTED, REGIMES, Answer, Outcome, summary, worst
+from fabrictwin.base.units import format_size
+from fabrictwin.validation.collective_series import FITTED, REGIMES, Answer, Outcome, summary, worst
 
 
 def as_data(outcomes: list[Outcome], fidelity: str, left_out: str) -> dict[str, Any]:

@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from fabrictwin.cluster.spec import Spec
-from fabrictwin.errors import ConfigError
-from fabrictwin.validation.cases import Case, joined
-from fabrictwin.validation.data import Calibrated, Measurements, left_out
-from fabrictwin.validation.judge import Answers, Outcome
-from fabrictwin.workload.spec import Training
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.validation.published_data import Calibrated, Measurements, left_out
+from fabrictwin.validation.training_cases import Case, joined
+from fabrictwin.validation.training_judge import Answers, Outcome
+from fabrictwin.workload.job.workload_section import Training
 
 F64 = npt.NDArray[np.float64]
 Values = Mapping[str, Mapping[str, float]]  # by set: what its constants are, where they are not as declared

@@ -6,10 +6,10 @@ import json
 import math
 from typing import Any
 
-from fabrictwin.units import format_time
-from fabrictwin.validation.judge import Outcome
-from fabrictwin.validation.text import outcome_line
+from fabrictwin.base.units import format_time
 from fabrictwin.validation.training_fit import Fitted, LeftOut, is_share
+from fabrictwin.validation.training_judge import Outcome
+from fabrictwin.validation.training_text import outcome_line
 
 
 def _value(name: str, value: float) -> str:

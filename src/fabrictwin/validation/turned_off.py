@@ -14,19 +14,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fabrictwin.cluster.build import build
-from fabrictwin.cluster.spec import read_spec
-from fabrictwin.nccl.communicator import initialise
-from fabrictwin.nccl.measure import measure
-from fabrictwin.nccl.settings import read_settings
-from fabrictwin.nccl.tasks import COLLECTIVE, Kind, Task
-from fabrictwin.nccl.tuner import Call, tuner
-from fabrictwin.nccl.version import DEFAULT
-from fabrictwin.run.tables import bus_factor
+from fabrictwin.base.units import Size, format_size
+from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.spec.spec import read_spec
+from fabrictwin.nccl.communicator.communicator import initialise
+from fabrictwin.nccl.lowering.task_times import measure
+from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task
+from fabrictwin.nccl.settings.settings import read_settings
+from fabrictwin.nccl.settings.version import DEFAULT
+from fabrictwin.nccl.tuning.tuner import Call, tuner
+from fabrictwin.report.csv_tables import bus_factor
 from fabrictwin.run.twins import make_twin
 from fabrictwin.twin.twin import Fidelity
-from fabrictwin.units import Size, format_size
-from fabrictwin.validation.data import Section, read_texts
+from fabrictwin.validation.published_data import Section, read_texts
 
 FILE = "turned_off.yaml"
 Positive = Annotated[float, Field(gt=0)]

@@ -13,12 +13,12 @@ import errno
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.errors import ConfigError
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NodeKind
-from fabrictwin.verbs.base import failure
-from fabrictwin.verbs.device import Context
-from fabrictwin.verbs.engine.adapter import Adapter
-from fabrictwin.verbs.engine.placing import Staging, staging
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.payload_placement import Staging, staging
+from fabrictwin.verbs.pyverbs.base import failure
+from fabrictwin.verbs.pyverbs.device import Context
 
 NO_PEER_MEMORY = "no-gpudirect-module"
 

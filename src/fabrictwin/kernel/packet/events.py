@@ -11,10 +11,9 @@ moves the tail of what is chaotic.
 
 from __future__ import annotations
 
-from fabrictwin.kernel.jit import helper
-from fabrictwin.kernel.packet.memory import place, prefetch
-from fabrictwin.kernel.packet.route import look_up
-from fabrictwin.kernel.packet.state import (
+from fabrictwin.kernel.jit.decorators import helper
+from fabrictwin.kernel.packet.state.array_access import place, prefetch
+from fabrictwin.kernel.packet.state.state import (
     DATA,
     ENDPOINT,
     GROW_HEAP,
@@ -25,6 +24,7 @@ from fabrictwin.kernel.packet.state import (
     NONE,
     OVERFLOW,
 )
+from fabrictwin.kernel.packet.switch.route import look_up
 
 # An event in 63 bits: what, at which port, and a value (a packet, a queue pair, lane and credit blocks).
 TX_DONE = 0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fabrictwin.kernel.jit import helper, hot_entry, outlined
-from fabrictwin.kernel.packet.buffer import blocks, drop, forward, refresh_pause, release, return_credits
+from fabrictwin.kernel.jit.decorators import helper, hot_entry, outlined
 from fabrictwin.kernel.packet.congestion import on_timer
 from fabrictwin.kernel.packet.events import (
     CONTROL,
@@ -29,14 +28,9 @@ from fabrictwin.kernel.packet.events import (
     pop_lane,
     push_heap,
 )
-from fabrictwin.kernel.packet.inbox import take_inbox
-from fabrictwin.kernel.packet.memory import place
-from fabrictwin.kernel.packet.notes import lose_message, on_sent, on_tell
-from fabrictwin.kernel.packet.packets import draw, free_packet, kick
-from fabrictwin.kernel.packet.receive import on_data, on_memory, on_reply, on_timeout
-from fabrictwin.kernel.packet.route import route
-from fabrictwin.kernel.packet.send import make_ready
-from fabrictwin.kernel.packet.state import (
+from fabrictwin.kernel.packet.state.array_access import place
+from fabrictwin.kernel.packet.state.packets import draw, free_packet, kick
+from fabrictwin.kernel.packet.state.state import (
     ARRIVED,
     CREDIT,
     CUT_THROUGH,
@@ -64,9 +58,15 @@ from fabrictwin.kernel.packet.state import (
     UNROUTABLE,
     WAITING,
 )
+from fabrictwin.kernel.packet.switch.buffer import blocks, drop, forward, refresh_pause, release, return_credits
+from fabrictwin.kernel.packet.switch.route import route
+from fabrictwin.kernel.packet.switch.transmit import dequeue, first_packet, transmit
 from fabrictwin.kernel.packet.tap import IN, record
-from fabrictwin.kernel.packet.tasks import begin_task, start
-from fabrictwin.kernel.packet.transmit import dequeue, first_packet, transmit
+from fabrictwin.kernel.packet.transport.dependencies import begin_task, start
+from fabrictwin.kernel.packet.transport.message_commands import take_inbox
+from fabrictwin.kernel.packet.transport.message_events import lose_message, on_sent, on_tell
+from fabrictwin.kernel.packet.transport.receive import on_data, on_memory, on_reply, on_timeout
+from fabrictwin.kernel.packet.transport.send import make_ready
 
 
 @outlined

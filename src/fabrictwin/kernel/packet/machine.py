@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from fabrictwin.kernel.packet import build as b
-from fabrictwin.kernel.packet import state as s
-from fabrictwin.kernel.packet.build import Config, Wiring
-from fabrictwin.kernel.packet.checks import Blocked, find_deadlock
 from fabrictwin.kernel.packet.congestion import DCQCN, NSCC
 from fabrictwin.kernel.packet.congestion.dcqcn import ALPHA_ONE
+from fabrictwin.kernel.packet.invariants import Blocked, find_deadlock
 from fabrictwin.kernel.packet.loop import begin, kick_all, ready_all, run
-from fabrictwin.kernel.packet.state import State, records
+from fabrictwin.kernel.packet.state import build as b
+from fabrictwin.kernel.packet.state import state as s
+from fabrictwin.kernel.packet.state.build import Config, Wiring
+from fabrictwin.kernel.packet.state.state import State, records
 
 _GREW = (s.GROW_PACKETS, s.GROW_HEAP, s.GROW_LANES, s.TAP_FULL)
 

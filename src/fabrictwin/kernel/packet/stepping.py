@@ -15,7 +15,7 @@ import numpy as np
 from numba import config, types
 from numba.extending import intrinsic
 
-from fabrictwin.kernel.jit import entry
+from fabrictwin.kernel.jit.decorators import entry
 from fabrictwin.kernel.packet.loop import run
 
 # columns of what a stepper is asked

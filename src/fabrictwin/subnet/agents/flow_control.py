@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.wire.fields import Field
+from fabrictwin.subnet.wire.link_encodings import lane_rate_bps
 from fabrictwin.subnet.wire.notice import Trap
 from fabrictwin.subnet.wire.smp import PortInfo
-from fabrictwin.subnet.wire.speeds import lane_rate_bps
 
 if TYPE_CHECKING:
-    from fabrictwin.subnet.agents.state import SubnetState
+    from fabrictwin.subnet.agents.agent_state import SubnetState
 
 UPDATE_SYMBOLS = 65_536
 WATCHDOG_SYMBOLS = 400_000

@@ -6,10 +6,10 @@ protection is lifted, so that a new manager may read the key.
 
 from __future__ import annotations
 
-from fabrictwin.subnet.agents.state import SubnetState
+from fabrictwin.base.units import PS_PER_S
+from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.wire.fields import Field
 from fabrictwin.subnet.wire.smp import PortInfo
-from fabrictwin.units import PS_PER_S
 
 KEY = Field(PortInfo, "m_key")
 PROTECT = Field(PortInfo, "m_key_protect_bits")

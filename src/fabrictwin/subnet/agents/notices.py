@@ -18,7 +18,7 @@ from fabrictwin.subnet.wire.notice import (
 from fabrictwin.subnet.wire.smp import PortInfo
 
 if TYPE_CHECKING:
-    from fabrictwin.subnet.agents.state import SubnetState
+    from fabrictwin.subnet.agents.agent_state import SubnetState
 
 FIRST_TID = 0x7A70_0000_0000_0000
 _CAPABILITIES = Field(PortInfo, "capability_mask")

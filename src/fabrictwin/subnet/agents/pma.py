@@ -17,8 +17,8 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.fabric.fabric import I64, NONE
-from fabrictwin.subnet.agents.state import COUNTERS, SubnetState
-from fabrictwin.subnet.wire import perf
+from fabrictwin.subnet.agents.agent_state import COUNTERS, SubnetState
+from fabrictwin.subnet.wire import pm as perf
 from fabrictwin.subnet.wire.fields import Attribute, Field, MadError
 from fabrictwin.subnet.wire.header import PERF_DATA, START, Method, Status
 from fabrictwin.subnet.wire.notice import Trap

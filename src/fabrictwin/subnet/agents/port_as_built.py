@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from fabrictwin.subnet.wire import speeds
+from fabrictwin.subnet.wire import link_encodings as speeds
 from fabrictwin.subnet.wire.smp import Capability, Capability2, PhysState, PortInfo, PortState
 
 GID_PREFIX = 0xFE80_0000_0000_0000

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.node_as_built import LINEAR_CAP
-from fabrictwin.subnet.agents.state import SubnetState
 from fabrictwin.subnet.wire.header import Status
 from fabrictwin.subnet.wire.smp import PhysState, PortInfo, PortState
 

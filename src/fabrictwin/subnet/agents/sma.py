@@ -11,11 +11,11 @@ from collections.abc import Callable
 import numpy as np
 
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.subnet.agents.agent_state import FULL_PKEY, SubnetState
 from fabrictwin.subnet.agents.keys import KEY, PROTECT, Keys
 from fabrictwin.subnet.agents.node_as_built import LINEAR_CAP, PKEYS, SWITCH_PORT_PKEYS
 from fabrictwin.subnet.agents.port_settings import set_identity, set_link, set_state
-from fabrictwin.subnet.agents.state import FULL_PKEY, SubnetState
-from fabrictwin.subnet.wire import speeds
+from fabrictwin.subnet.wire import link_encodings as speeds
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import DIRECTION, SMP_DATA, START, MadClass, Method, Status
 from fabrictwin.subnet.wire.notice import Notice, Trap
@@ -304,7 +304,7 @@ class SubnetAgent:
 
     def set_is_sm(self, m: int, is_sm: bool, now_ps: int) -> None:
         """A subnet manager opens or closes the port: its capability shows, and the agent tells the manager."""
-        from fabrictwin.subnet.agents.state import CAPABILITIES
+        from fabrictwin.subnet.agents.agent_state import CAPABILITIES
         from fabrictwin.subnet.wire.smp import Capability
 
         at = 64 * self.state.end_slot(m)

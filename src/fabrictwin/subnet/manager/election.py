@@ -7,11 +7,11 @@ masters meet when two parts of a subnet are joined; the lower yields.
 
 from __future__ import annotations
 
-from fabrictwin.subnet.agents.network import Frame
-from fabrictwin.subnet.manager.config import Settings
-from fabrictwin.subnet.manager.discovery import Node, Subnet
-from fabrictwin.subnet.manager.tables import port_guid
-from fabrictwin.subnet.manager.transport import HERE, Transport, get, put
+from fabrictwin.subnet.agents.mad_routing import Frame
+from fabrictwin.subnet.manager.mad_transport import HERE, Transport, get, put
+from fabrictwin.subnet.manager.settings.manager_settings import Settings
+from fabrictwin.subnet.manager.sweep.discovery import Node, Subnet
+from fabrictwin.subnet.manager.sweep.table_computation import port_guid
 from fabrictwin.subnet.wire.header import DIRECTION, SMP_DATA, MadClass, Method
 from fabrictwin.subnet.wire.smp import AttributeId, Capability, NodeInfo, SmInfo, SmState
 

@@ -12,19 +12,19 @@ as a whole where keeping entries would break it.
 from __future__ import annotations
 
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.routing.filling import Tables
-from fabrictwin.subnet.agents.network import Frame, trap_mad
-from fabrictwin.subnet.manager import multicast
-from fabrictwin.subnet.manager.administration import Administration
-from fabrictwin.subnet.manager.complaints import COMPLAINTS, Complaints
-from fabrictwin.subnet.manager.config import FULL, Settings
-from fabrictwin.subnet.manager.discovery import Discovery, Port, Subnet
+from fabrictwin.routing.engines.filling import Tables
+from fabrictwin.subnet.agents.mad_routing import Frame, trap_mad
+from fabrictwin.subnet.manager.administration import multicast_trees as multicast
+from fabrictwin.subnet.manager.administration.administration import Administration
 from fabrictwin.subnet.manager.election import Election
-from fabrictwin.subnet.manager.lids import Wish, assign
-from fabrictwin.subnet.manager.light import LightSweep, Looked
-from fabrictwin.subnet.manager.programming import Programmer
-from fabrictwin.subnet.manager.reports import Memory, Rerouting, RoutePlan, SweepReport
-from fabrictwin.subnet.manager.tables import (
+from fabrictwin.subnet.manager.mad_transport import Transport
+from fabrictwin.subnet.manager.port_complaints import COMPLAINTS, Complaints
+from fabrictwin.subnet.manager.settings.manager_settings import FULL, Settings
+from fabrictwin.subnet.manager.sweep.discovery import Discovery, Port, Subnet
+from fabrictwin.subnet.manager.sweep.lids import Wish, assign
+from fabrictwin.subnet.manager.sweep.light_sweep import LightSweep, Looked
+from fabrictwin.subnet.manager.sweep.programming import Programmer
+from fabrictwin.subnet.manager.sweep.table_computation import (
     Graph,
     broken_paths,
     carry_over,
@@ -33,7 +33,7 @@ from fabrictwin.subnet.manager.tables import (
     mend,
     port_guid,
 )
-from fabrictwin.subnet.manager.transport import Transport
+from fabrictwin.subnet.manager.sweep_report import Memory, Rerouting, RoutePlan, SweepReport
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import SMP_DATA, MadClass, Method, check_mad
 from fabrictwin.subnet.wire.notice import Notice, PortDetails, Trap

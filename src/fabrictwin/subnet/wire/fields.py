@@ -20,7 +20,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any, ClassVar, Self, cast
 
-from fabrictwin.errors import FabrictwinError
+from fabrictwin.base.errors import FabrictwinError
 
 
 class MadError(FabrictwinError):

@@ -7,7 +7,7 @@ pair's `gap_q` (pace) and `window`. Another one is a file with these functions a
 
 from __future__ import annotations
 
-from fabrictwin.kernel.jit import helper
+from fabrictwin.kernel.jit.decorators import helper
 from fabrictwin.kernel.packet.congestion import dcqcn, nscc
 
 NO_CONTROL = 0

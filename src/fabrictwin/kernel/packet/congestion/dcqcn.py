@@ -10,9 +10,9 @@ since its last tick, and cuts are at least `decrease_ps` apart. Rates are intege
 
 from __future__ import annotations
 
-from fabrictwin.kernel.jit import helper, outlined
+from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.events import CONTROL, pack, push_heap
-from fabrictwin.kernel.packet.state import RATE_BITS
+from fabrictwin.kernel.packet.state.state import RATE_BITS
 
 ALPHA_ONE = 1 << 30
 ALPHA_TIMER = 0

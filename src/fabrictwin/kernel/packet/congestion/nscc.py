@@ -20,7 +20,7 @@ Integers throughout: bytes, picoseconds, fixed-point factors.
 
 from __future__ import annotations
 
-from fabrictwin.kernel.jit import helper, outlined
+from fabrictwin.kernel.jit.decorators import helper, outlined
 
 AVERAGE_Q = 819  # of 2**16: a sample's weight in the delay's moving average, 0.0125
 

@@ -1,0 +1,296 @@
+"""Read YAML that people wrote, and say where something in it is wrong.
+
+Data comes back with the line of every key, so that an error is one line: `file:line key: got X, expected Y,
+did you mean Z`. YAML 1.1's traps are defused: only `true` and `false` are booleans (`on`, `no` stay
+words), `1:30` stays text, `1e9` is a number, a key given twice is an error, aliases cannot blow up memory.
+Tags, merge keys (`<<`) and several documents in a file are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, get_args
+
+import yaml
+
+from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.textfile import name_of, read_text
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+MAX_ALIASED = 100_000  # values that aliases stand for, all together
+MAX_DEPTH = 60
+
+Path_ = tuple[str | int, ...]
+Lines = dict[Path_, int]
+
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+
+
+class _Loader(_SafeLoader):  # type: ignore[misc]
+    """The YAML 1.2 core words for booleans, numbers and null; everything else is text."""
+
+    yaml_implicit_resolvers: Any = {}  # noqa: RUF012 (PyYAML's own name, read on the class)
+
+
+for _name, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
+):
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern})\Z"), list(_first))
+
+
+def read_yaml_file(path: str | Path, stdin: TextIO | None = None) -> tuple[Any, Lines]:
+    """Plain data and the line of every key path, counted from 1. Raises ConfigError."""
+    return read_yaml(read_text(path, stdin), name_of(path, stdin))
+
+
+def read_yaml(text: str, file: str | Path) -> tuple[Any, Lines]:
+    """Plain data and the line of every key path, counted from 1. Raises ConfigError."""
+    _limit_nesting(text, file)
+    try:
+        # the constructor already reads the first bytes and can find a character that YAML forbids
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+        finally:
+            loader.dispose()
+        reader = _Reader(file)
+        data = None if node is None else reader.build(node, (), 0)
+    except yaml.MarkedYAMLError as error:
+        line = None if error.problem_mark is None else error.problem_mark.line + 1
+        raise ConfigError(f"not YAML: {error.problem}", file=file, line=line) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not YAML: {str(error).splitlines()[0]}", file=file) from None
+    except (RecursionError, UnicodeEncodeError):
+        raise ConfigError("not YAML that can be read: nested too deeply or not text", file=file) from None
+    return data, reader.lines
+
+
+def _limit_nesting(text: str, file: str | Path) -> None:
+    """The C parser recurses without a limit of its own: refuse what would exhaust its stack."""
+    depth = 0
+    for line, row in enumerate(text.splitlines(), start=1):
+        # counts brackets inside strings as well: no file for people comes near the limit
+        opened = row.count("[") + row.count("{")
+        depth = max(0, depth - row.count("]") - row.count("}")) + opened
+        dashes = 0
+        for token in row.split(" "):
+            if token in ("-", "?"):
+                dashes += 1
+            elif token:
+                break
+        if depth > 20 * MAX_DEPTH or dashes > MAX_DEPTH:
+            raise ConfigError(f"nested deeper than {MAX_DEPTH} levels", file=file, line=line)
+
+
+class _Reader:
+    def __init__(self, file: str | Path) -> None:
+        self.file = file
+        self.lines: Lines = {}
+        self.seen: set[int] = set()
+        self.aliased = 0
+
+    def build(self, node: yaml.Node, path: Path_, depth: int) -> Any:
+        line = node.start_mark.line + 1
+        self.lines.setdefault(path, line)
+        self.aliased += id(node) in self.seen
+        self.seen.add(id(node))
+        if self.aliased > MAX_ALIASED or depth > MAX_DEPTH:
+            what = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else "too many values by alias"
+            raise ConfigError(what, file=self.file, line=line, key=dotted(path[:4]))
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(child, (*path, i), depth + 1) for i, child in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, depth)
+        return self._scalar(node, path, line)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path_, depth: int) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, child in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.value == "<<":
+                raise ConfigError("expected a plain key", file=self.file, line=line, key=dotted(path))
+            key = str(key_node.value)
+            here = (*path, key)
+            if key in result:
+                raise ConfigError(
+                    f"key given twice, first on line {self.lines[here]}",
+                    file=self.file,
+                    line=line,
+                    key=dotted(here),
+                )
+            self.lines[here] = line
+            result[key] = self.build(child, here, depth + 1)
+        return result
+
+    def _scalar(self, node: yaml.Node, path: Path_, line: int) -> Any:
+        kind = node.tag.removeprefix(_TAG)
+        text = str(node.value)
+        try:
+            if kind == "str":
+                return text
+            if kind == "bool":
+                return text.lower() == "true"
+            if kind == "null":
+                return None
+            if kind == "int":
+                return int(text.replace("_", ""), 16 if "x" in text else 10)
+            if kind == "float":
+                return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
+        except ValueError:  # an explicit tag on something else (!!int x), or more digits than int() takes
+            pass
+        raise ConfigError(f"got {_short(text)}, expected plain text or a number", file=self.file, line=line,
+                          key=dotted(path))  # fmt: skip
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """`('hosts', 0, 'type')` as people write it: `hosts[0].type`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def undotted(key: str) -> Path_:
+    """`'hosts[0].type'` to `('hosts', 0, 'type')`."""
+    parts: list[str | int] = []
+    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", key):
+        parts.append(name if name else int(index))
+    return tuple(parts)
+
+
+def line_of(lines: Mapping[Path_, int], path: Path_) -> int | None:
+    """The line of a key path, or of the nearest thing that holds it.
+
+    An index may be left out in the file: one thing may stand where a list of such may.
+    """
+    found: Path_ = ()
+    for part in path:
+        if (*found, part) in lines:
+            found = (*found, part)
+        elif not isinstance(part, int):
+            break
+    return lines.get(found)
+
+
+def config_error(
+    error: ValidationError,
+    model: type[BaseModel],
+    *,
+    data: Any,
+    file: str | Path | None = None,
+    lines: Mapping[Path_, int] | None = None,
+    path: Path_ = (),
+) -> ConfigError:
+    """The first thing that pydantic found wrong in `data` (which stood at `path`), as one line."""
+    details = error.errors(include_url=False)
+    # a misspelt key shows up as an unknown one and a missing one: the unknown one says more
+    detail = min(details, key=lambda d: d["type"] != "extra_forbidden")
+    loc: Path_ = detail["loc"]
+    where = (*path, *_key_path(data, loc, keep_last=detail["type"] == "missing"))
+    message = _message(detail, model, loc)
+    return ConfigError(message, file=file, line=line_of(lines or {}, where), key=dotted(where) or None)
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "keys with values",
+    "model_type": "keys with values",
+    "model_attributes_type": "keys with values",
+    "greater_than_equal": "a number of at least {ge}",
+    "greater_than": "a number above {gt}",
+    "less_than_equal": "a number of at most {le}",
+    "less_than": "a number below {lt}",
+    "string_too_short": "text of at least {min_length} characters",
+    "too_short": "at least {min_length}",
+    "too_long": "at most {max_length}",
+}
+
+
+def _message(detail: Mapping[str, Any], model: type[BaseModel], loc: Path_) -> str:
+    kind = detail["type"]
+    context = detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = _keys_beside(model, loc)
+        hint = did_you_mean(str(loc[-1]), known)
+        return f"got an unknown key, expected one of {', '.join(known)}{hint}"
+    if kind == "missing":
+        return "missing, expected a value"
+    if kind == "value_error":
+        return str(detail["msg"]).removeprefix("Value error, ")
+    got = _short(detail["input"])
+    if kind == "literal_error":
+        expected = str(context["expected"])
+        known = re.findall(r"'([^']*)'", expected)
+        hint = did_you_mean(detail["input"], known) if isinstance(detail["input"], str) else ""
+        return f"got {got}, expected {expected}{hint}"
+    if kind in _EXPECTED:
+        return f"got {got}, expected {_EXPECTED[kind].format(**context)}"
+    text = str(detail["msg"])
+    return f"got {got}, {text[0].lower()}{text[1:]}"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, dict):
+        return "keys with values"
+    if isinstance(value, list | tuple):
+        return "a list" if len(value) else "an empty list"
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _key_path(data: Any, loc: Path_, *, keep_last: bool) -> Path_:
+    """`loc` without what pydantic adds to it (the names of union members, of validators)."""
+    found: list[str | int] = []
+    current = data
+    for i, part in enumerate(loc):
+        in_list = isinstance(current, list | tuple) and isinstance(part, int) and part < len(current)
+        if in_list or (isinstance(current, Mapping) and part in current):
+            current = current[part]
+            found.append(part)
+        elif keep_last and i == len(loc) - 1:
+            found.append(part)
+    return tuple(found)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    from pydantic import BaseModel
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]
+
+
+def _keys_beside(model: type[BaseModel], loc: Path_) -> list[str]:
+    """The keys that were allowed where an unknown one stood."""
+    candidates = [model]
+    for part in loc[:-1]:
+        inside = [
+            inner
+            for candidate in candidates
+            for name, info in candidate.model_fields.items()
+            if part == (info.alias or name)
+            for inner in _models_in(info.annotation)
+        ]
+        named = [candidate for candidate in candidates if candidate.__name__ == part]
+        candidates = inside or named or candidates
+    keys = [info.alias or name for c in candidates for name, info in c.model_fields.items()]
+    return list(dict.fromkeys(keys))

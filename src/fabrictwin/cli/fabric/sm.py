@@ -1,0 +1,148 @@
+"""`fabrictwin sm`: bring a subnet up with the twin's own manager, break it, see what that does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from fabrictwin.subnet.manager.settings.manager_settings import Settings
+
+app = typer.Typer(help="Bring a subnet up with the twin's own manager.")
+
+
+@app.command()
+def sm(
+    cluster: Path | None = typer.Argument(
+        None, metavar="SPEC", help="A spec file, or a file that holds only a cluster."
+    ),
+    host: str = typer.Option("", metavar="NODE", help="Where the manager runs; otherwise the first adapter."),
+    engine: str = typer.Option("auto", metavar="NAME", help="The routing engine."),
+    roots: Path | None = typer.Option(None, metavar="FILE", help="GUIDs of root switches, one a line."),
+    weights: Path | None = typer.Option(
+        None, metavar="FILE", help="What links count: GUID PORT WEIGHT, one a line."
+    ),
+    lmc: int = typer.Option(0, min=0, max=7, metavar="N", help="Each adapter has 2^LMC LIDs."),
+    priority: int = typer.Option(0, min=0, max=15, metavar="N", help="Rank among managers."),
+    qos: bool = typer.Option(True, help="Program SL to VL maps and VL arbitration."),
+    qos_options: Path | None = typer.Option(
+        None, metavar="FILE", help="qos_max_vls, qos_sl2vl, qos_vlarb_high ..., as opensm.conf has them."
+    ),
+    guid2lid: Path | None = typer.Option(None, metavar="FILE", help="Keep LIDs in this file."),
+    partitions: Path | None = typer.Option(
+        None, metavar="FILE", help="Partitions, as OpenSM's partitions.conf has them."
+    ),
+    do: list[str] = typer.Option(
+        [],
+        metavar="EVENT",
+        help="Then let this happen: 'cut leaf-0/5', 'off spine-1', 'on spine-1'. Repeat for more.",
+    ),
+    mad_time: str = typer.Option("20 us", metavar="TIME", help="What an agent needs for a datagram."),
+    hop_time: str = typer.Option("300 ns", metavar="TIME", help="What a datagram needs for a hop."),
+    window: int = typer.Option(4, min=1, max=4096, metavar="N", help="Datagrams in flight."),
+    connect: str | None = typer.Option(
+        None, metavar="NAME", help="Manage the fabric of another simulator (IBSIM_SOCKNAME) instead of a cluster."
+    ),
+    json_: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Bring a subnet up over management datagrams and report what was found; exit code 1 where nothing came up."""
+    import json
+
+    from fabrictwin.base.errors import ConfigError
+    from fabrictwin.subnet.manager.mad_transport import MadTiming
+    from fabrictwin.subnet.operation.rehearsal import Rehearsal, open_endpoint, partitioned
+    from fabrictwin.subnet.operation.sweep_text import as_json, event_lines, sweep_lines
+
+    settings = settings_of(
+        engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos=qos, qos_options=qos_options
+    )
+    if connect is not None:
+        if cluster is not None or do or guid2lid is not None or partitions is not None:
+            raise ConfigError(
+                "got a cluster, events, guid2lid or partitions with --connect, expected it alone", key="--connect"
+            )
+        _manage_elsewhere(connect, host, settings)
+        return
+    if cluster is None:
+        raise ConfigError("got no cluster, expected a file or --connect", key="SPEC")
+    timing = MadTiming(agent_ps=_time(mad_time, "--mad-time"), hop_ps=_time(hop_time, "--hop-time"), window=window)
+    endpoint = open_endpoint(cluster)
+    settings = partitioned(settings, partitions, endpoint, host)
+    rehearsal = Rehearsal(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
+    for line in do:
+        rehearsal.target(line)  # what is mistyped is said before minutes of sweeps
+    first = rehearsal.start()
+    if not json_:
+        for one, report in zip(rehearsal.managers, first, strict=True):
+            typer.echo("\n".join(sweep_lines(report, len(one.manager.lid), one.transport.statistics)))
+    events = []
+    for line in do:
+        events.append(rehearsal.do(line))
+        if not json_:
+            typer.echo("\n".join(event_lines(events[-1])))
+    if json_:
+        typer.echo(json.dumps(as_json(rehearsal, first, events), indent=2))
+    if any(report.state.name == "NOT_ACTIVE" for report in first):
+        raise typer.Exit(1)
+
+
+def _time(text: str, key: str) -> int:
+    from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.units import parse_time
+
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise ConfigError(str(error), key=key) from None
+
+
+def settings_of(
+    engine: str,
+    *,
+    roots: Path | None,
+    weights: Path | None,
+    lmc: int,
+    priority: int = 0,
+    qos: bool = True,
+    qos_options: Path | None = None,
+) -> Settings:
+    """The manager's settings from what was typed. Raises ConfigError."""
+    from fabrictwin.base.errors import ConfigError, did_you_mean
+    from fabrictwin.routing.engines.registry import ENGINES
+    from fabrictwin.routing.engines.routing_options import Options, read_roots, read_weights
+    from fabrictwin.subnet.manager.settings.manager_settings import Settings
+    from fabrictwin.subnet.manager.settings.qos import read_qos
+
+    if engine not in ENGINES:
+        hint = did_you_mean(engine, ENGINES)
+        raise ConfigError(f"got {engine!r}, expected one of {', '.join(ENGINES)}{hint}", key="--engine")
+    options = Options(
+        roots=() if roots is None else read_roots(roots),
+        weights={} if weights is None else read_weights(weights),
+        lmc=lmc,
+    )
+    if qos_options is not None and not qos:
+        raise ConfigError("got options of a quality of service that is left alone", key="--qos-options")
+    quality = {} if qos_options is None else read_qos(qos_options)
+    return Settings(engine=engine, routing=options, priority=priority, qos=qos, **quality)
+
+
+def _manage_elsewhere(name: str, host: str, settings: Settings) -> None:
+    """One sweep of another simulator's fabric."""
+    from fabrictwin.subnet.manager.manager import SubnetManager
+    from fabrictwin.subnet.operation.sweep_text import sweep_lines
+    from fabrictwin.subnet.serve.umad_client import UmadTransport
+
+    transport = UmadTransport(name, host=host)
+    try:
+        transport.become_manager()
+        manager = SubnetManager(transport, settings)
+        transport.on_frame = manager.receive
+        report = manager.sweep()
+        typer.echo("\n".join(sweep_lines(report, len(manager.lid), transport.statistics)))
+    finally:
+        transport.close()
+    if report.state.name != "MASTER":
+        raise typer.Exit(1)

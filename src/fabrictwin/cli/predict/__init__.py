@@ -1,0 +1,1 @@
+"""Commands that predict: a run, and studies of many runs."""

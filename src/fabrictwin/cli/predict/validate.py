@@ -1,0 +1,180 @@
+"""`fabrictwin validate`: predictions beside published measurements."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from fabrictwin.cli.arguments import Group
+
+app = typer.Typer(cls=Group, help="Predictions beside published measurements.", no_args_is_help=True)
+
+
+class Fidelity(StrEnum):
+    flow = "flow"
+    analytic = "analytic"
+
+
+@app.callback()
+def validate() -> None:
+    """Predictions beside published measurements."""
+
+
+@app.command()
+def training(
+    fidelity: Fidelity = typer.Option(Fidelity.analytic, help="How closely to simulate."),
+    match: str = typer.Option(
+        "", metavar="TEXT", help="Only rows whose set, row, model or hardware contains this."
+    ),
+    leave_out: str = typer.Option(
+        "",
+        "--leave-out",
+        metavar="HARDWARE",
+        help="Fit to all other hardware first (all: each in turn); takes minutes.",
+    ),
+    refit: bool = typer.Option(
+        False, "--fit", help="Only fit the constants again, and print them; takes minutes."
+    ),
+    every: bool = typer.Option(False, "--rows", help="Print every row, not only the worst."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON: every row, group and assumption."),
+    out: Path | None = typer.Option(None, metavar="FILE", help="Write the JSON to a file as well."),
+    data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
+    jobs: int = typer.Option(1, min=1, max=64, metavar="N", help="Layouts to predict at once."),
+) -> None:
+    """Every published training step with what the twin says of it, and the errors by group."""
+    from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.progress import Progress
+    from fabrictwin.base.textfile import write_text
+    from fabrictwin.validation.published_data import find_data, read_data
+    from fabrictwin.validation.training_cases import cases
+    from fabrictwin.validation.training_fit import Fitter
+    from fabrictwin.validation.training_fit_text import fit_json, fit_text, left_out_json, left_out_text
+    from fabrictwin.validation.training_judge import Answers
+    from fabrictwin.validation.training_text import as_json as to_json
+    from fabrictwin.validation.training_text import as_text
+
+    measurements = read_data(find_data(data))
+    found = cases(measurements)
+    with Progress() as progress:
+        answers = Answers(fidelity.value, stage=progress.stage, jobs=jobs)
+        if refit or leave_out:
+            if match:
+                raise ConfigError("calibration looks at all rows, expected no --match beside it", key="--match")
+            if refit and leave_out:
+                raise ConfigError("expected one of --fit and --leave-out", key="--fit")
+            fitter = Fitter(measurements, found, answers, progress.stage)
+            if refit:
+                constants = fitter.fit_all()
+                whole, text = fit_json(constants), fit_text(constants)
+            else:
+                left = fitter.leave_out(leave_out)
+                rows = fitter.rows_of(left) if every or len(left) == 1 else []
+                whole, text = left_out_json(left, fidelity.value), left_out_text(left, rows)
+        else:
+            found = [case for case in found if match.lower() in case.named.lower()]
+            if not found:
+                raise ConfigError(
+                    f"got {match!r}, expected part of a set's, row's, model's or hardware's name", key="--match"
+                )
+            outcomes = answers.of(found)
+            whole = to_json(measurements, outcomes, fidelity.value)
+            text = as_text(measurements, outcomes, fidelity.value, every=every)
+    if out is not None:
+        write_text(out, whole)
+    typer.echo(whole if as_json else text, nl=False)
+
+
+@app.command()
+def jitter(
+    samples: int = typer.Option(
+        1500, min=20, max=100_000, metavar="N", help="Steps of a replica to walk for each row."
+    ),
+    match: str = typer.Option("", metavar="TEXT", help="Only rows whose hardware or name contains this."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
+) -> None:
+    """Published spreads of step times beside the twin's, noise set at one scale; stragglers by cause."""
+    import json
+
+    from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.progress import Progress
+    from fabrictwin.study.jitter import published_jitter as published
+    from fabrictwin.study.jitter import stragglers
+    from fabrictwin.validation.published_data import find_data, read_data
+
+    measurements = read_data(find_data(data))
+    statistics = stragglers.read_statistics(measurements.folder)
+    with Progress() as progress:
+        found = published.beside(measurements, progress.stage, samples=samples, match=match)
+        causes = [] if match else stragglers.causes(statistics, progress.stage)
+    if not found:
+        raise ConfigError(f"got {match!r}, expected part of a row's hardware or name", key="--match")
+    if as_json:
+        whole = {
+            "schema": 2,
+            "steps": published.as_data(found),
+            "stragglers": stragglers.as_data(statistics, causes),
+        }
+        typer.echo(json.dumps(whole, indent=2))
+    else:
+        typer.echo(published.as_text(found), nl=False)
+        if causes:
+            typer.echo("\n" + stragglers.as_text(statistics, causes), nl=False)
+
+
+@app.command()
+def collectives(
+    fidelity: Fidelity = typer.Option(Fidelity.analytic, help="How closely to simulate."),
+    match: str = typer.Option("", metavar="TEXT", help="Only series whose name or hardware contains this."),
+    leave_out: str = typer.Option(
+        "", "--leave-out", metavar="HARDWARE", help="Fit to all other hardware first; takes minutes."
+    ),
+    refit: bool = typer.Option(False, "--fit", help="Only fit the costs again, and print them; takes minutes."),
+    off: bool = typer.Option(False, "--turned-off", help="What turning things off costs instead."),
+    every: bool = typer.Option(False, "--rows", help="Print every size of every series."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON: every row and assumption."),
+    data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
+) -> None:
+    """Every measured series of nccl-tests with the twin's time beside it, and the errors by regime."""
+    from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.progress import Progress
+    from fabrictwin.validation.collective_series import TABLE, judge, read_published
+    from fabrictwin.validation.collectives_fit import as_text as costs_text
+    from fabrictwin.validation.collectives_fit import fit, fit_without
+    from fabrictwin.validation.collectives_text import as_json as to_json
+    from fabrictwin.validation.collectives_text import as_text
+    from fabrictwin.validation.published_data import find_data
+
+    if off:
+        _turned_off(find_data(data, TABLE), fidelity.value, match, as_json)
+        return
+    published = read_published(find_data(data, TABLE))
+    names = [n for n, s in published.series.items() if match.lower() in f"{n} {s.hardware}".lower()]
+    if not names:
+        raise ConfigError(f"got {match!r}, expected part of a series' or hardware's name", key="--match")
+    with Progress() as progress:
+        if refit:
+            typer.echo(costs_text(fit(published, stage=progress.stage)), nl=False)
+            return
+        fitted = fit_without(published, leave_out, stage=progress.stage) if leave_out else None
+        outcomes = judge(published, names=names, fidelity=fidelity.value, fitted=fitted, stage=progress.stage)
+    if as_json:
+        typer.echo(to_json(outcomes, fidelity.value, leave_out), nl=False)
+    else:
+        typer.echo(as_text(outcomes, fidelity.value, leave_out, every=every), nl=False)
+
+
+def _turned_off(data: Path, fidelity: Literal["flow", "analytic"], match: str, as_json: bool) -> None:
+    from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.progress import Progress
+    from fabrictwin.validation import turned_off
+
+    tests = [t for t in turned_off.read_tests(data) if match.lower() in f"{t.what} {t.machine}".lower()]
+    if not tests:
+        raise ConfigError(f"got {match!r}, expected part of what is turned off or of a machine", key="--match")
+    with Progress() as progress:
+        found = turned_off.answers(tests, fidelity=fidelity, stage=progress.stage)
+    typer.echo((turned_off.as_json if as_json else turned_off.as_text)(found, fidelity), nl=False)

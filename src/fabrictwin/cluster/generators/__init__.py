@@ -1,0 +1,1 @@
+"""Blueprints of clusters that a spec describes: regular topologies, or every cable by itself."""

@@ -1,0 +1,1 @@
+"""Real fabrics and hosts, read from what tools print of them."""

@@ -1,0 +1,93 @@
+"""The `run.packet` section of a spec: how the packet engine models a network.
+
+A key that is left out takes the engine's default (`engines.packet.packet_options`). A key that means nothing
+beside the others is an error here; one that means nothing on the cluster's technology is an error where the
+engine is set up.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fabrictwin.base.units import Duration, Size
+from fabrictwin.cluster.spec.cluster_section import Model
+
+Balance = Literal["routed", "adaptive", "spray"]
+Control = Literal["none", "dcqcn", "nscc"]
+DcqcnName = Literal["sigcomm15", "hpcc", "hpcc-paper", "hpcc-config"]
+Yes = Annotated[bool, Field(strict=True)]
+
+
+def _whole(least: int, most: int) -> object:
+    return Field(strict=True, ge=least, le=most)
+
+
+_ENTRIES = r"^[0-7]:\d{1,3}(,[0-7]:\d{1,3}){0,63}$"
+
+
+class Packet(Model):
+    """Balancing, congestion control, transport, switches and limits of the packet engine."""
+
+    balance: Balance | None = None
+    control: Control | None = None
+    dcqcn: DcqcnName | None = None
+    lossless: Yes | None = None  # Ethernet
+    retransmission: Literal["go-back-n", "selective"] | None = None
+    timeout: Annotated[int, _whole(0, 31)] | None = None  # 4.096 us * 2^timeout; 0 is never
+    retry_count: Annotated[int, _whole(0, 7)] | None = None
+    rnr_retry: Annotated[int, _whole(0, 7)] | None = None
+    rnr_timer: Duration | None = None
+    ack_every: Annotated[int, _whole(1, 256)] | None = None
+    window: Size | None = None
+    window_packets: Annotated[int, _whole(2, 65536)] | None = None
+    virtual_lanes: Literal[1, 2, 4, 8] | None = None
+    service_level: Annotated[int, _whole(0, 15)] | None = None  # of all connections
+    service_levels: dict[str, Annotated[int, _whole(0, 15)]] | None = None  # by a communication's name
+    sl_to_vl: Annotated[list[Annotated[int, _whole(0, 7)]], Field(min_length=16, max_length=16)] | None = None
+    vl_high: Annotated[str, Field(pattern=_ENTRIES)] | None = None  # InfiniBand: lane:weight, as OpenSM writes it
+    vl_low: Annotated[str, Field(pattern=_ENTRIES)] | None = None
+    vl_high_limit: Annotated[int, _whole(0, 255)] | None = None
+    strict_priorities: list[Annotated[int, _whole(0, 7)]] | None = None  # Ethernet
+    ets_weights: list[Annotated[int, _whole(1, 1000)]] | None = None  # Ethernet
+    store_and_forward: Yes | None = None
+    buffer: Size | None = None  # Ethernet, of every switch
+    buffer_alpha: Annotated[float, Field(ge=1 / 256, le=64)] | None = None  # Ethernet
+    credit_buffer: Size | None = None  # InfiniBand, of a lane at every input
+    credit_batch: Size | None = None
+    head_of_queue_lifetime: Duration | None = None  # InfiniBand
+    gpudirect: Yes | None = None
+    staging_chunk: Size | None = None
+    staging_time: Duration | None = None
+    memory_limit: Size | None = None
+    packet_limit: Annotated[int, _whole(1, 10**15)] | None = None
+    message_limit: Annotated[int, _whole(1, 10**9)] | None = None
+
+    @model_validator(mode="after")
+    def _together(self) -> Packet:
+        if self.dcqcn is not None and self.control != "dcqcn":
+            raise ValueError("got dcqcn, which means nothing without control: dcqcn")
+        several = self.balance in ("adaptive", "spray")
+        if self.retransmission == "go-back-n" and (several or self.control == "nscc"):
+            why = f"balance: {self.balance}" if several else "control: nscc"
+            raise ValueError(f"got retransmission: go-back-n with {why}, which reorders and needs selective")
+        if self.control == "nscc":
+            for key, what in (
+                ("lossless", "trims packets instead of pausing"),
+                ("window", "sets the window"),
+                ("ack_every", "acknowledges every packet"),
+            ):
+                if getattr(self, key) not in (None, False):
+                    raise ValueError(f"got {key} with control: nscc, which {what}")
+        if self.vl_high_limit is not None and self.vl_high is None:
+            raise ValueError("got vl_high_limit, which means nothing without vl_high")
+        if self.gpudirect is not False:
+            for key in ("staging_chunk", "staging_time"):
+                if getattr(self, key) is not None:
+                    raise ValueError(f"got {key}, which means nothing without gpudirect: false")
+        if self.staging_chunk == 0:
+            raise ValueError("got staging_chunk 0 B, expected some bytes, such as 512 KiB")
+        if self.window_packets is not None and self.window_packets & (self.window_packets - 1):
+            raise ValueError(f"got window_packets {self.window_packets}, expected a power of two")
+        return self

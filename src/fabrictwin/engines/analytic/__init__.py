@@ -1,0 +1,1 @@
+"""The analytic engine: closed forms of latency and bandwidth."""

@@ -1,0 +1,1 @@
+"""One interface for all engines: programs and single messages in, completions out."""

@@ -1,0 +1,269 @@
+"""Communications bound to a fabric: which resources each channel uses, and what it takes beside its bytes.
+
+Resources are the fabric's ports (bytes), the adapters' message engines (messages), then for every node its memory
+(bytes), its cores and the thread that serves a rank's sockets (time). A channel moves all of its edges at one
+rate; per byte of its busiest edge it uses `coefficient` of each resource that it crosses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.engines.channels.channel_contention import Alone, loops, meeting
+from fabrictwin.engines.channels.connection_paths import Uses, memory_and_cores
+from fabrictwin.engines.channels.edge_paths import QueuePairs, find_ways, join
+from fabrictwin.engines.channels.pipeline_latency import (
+    Beyond,
+    Critical,
+    at_once,
+    edge_rates,
+    loaded_rates,
+    packet_tail_ps,
+    pieces,
+)
+from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
+from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
+from fabrictwin.program import patterns
+from fabrictwin.program.program import Channels, Communication, Connections
+
+F64 = npt.NDArray[np.float64]
+
+PS_PER_S = 10**12
+
+
+@dataclass(frozen=True)
+class Bound:
+    """C channels of several communications, one after the other."""
+
+    communication: I32  # [C]
+    size_bytes: I64  # [C] of the busiest edge
+    fill_ps: I64  # [C] what follows the drain: see `critical.Beyond`
+    serial_ps: I64  # [C]
+    piece_bytes: I64  # [C]
+    path_ps: I64  # [C]
+    limit: F64  # [C] bytes a picosecond that queue pairs let through; inf inside a host
+    use_start: I64  # [C + 1]
+    use_resource: I32
+    use_coefficient: F64
+    port_start: I64  # [C + 1]
+    port: I32  # ports that carry the channel's bytes
+    port_bytes: I64  # per execution, exact
+    step_ps: I64  # [C] mean latency of an edge, software's cost of a step included
+    critical: tuple[Critical, ...]  # of each communication
+
+
+def capacities(fabric: Fabric) -> F64:
+    """[ports + adapters + 3 nodes] bytes, messages, memory's bytes, cores and threads, a picosecond."""
+    ports = fabric.port_payload_bps / (8 * PS_PER_S)
+    with np.errstate(divide="ignore"):
+        messages = np.where(fabric.nic_message_ps > 0, 1.0 / np.maximum(fabric.nic_message_ps, 1), np.inf)
+    return np.concatenate([ports, messages, *memory_and_cores(fabric)])
+
+
+def message_bytes(channels: Channels) -> I64:
+    """[C] bytes of one message on the wire: a chunk, or a ring's shard where that is smaller."""
+    ranks = np.maximum(np.diff(channels.rank_start), 1)
+    ring = patterns.among(channels.pattern, patterns.RINGS)
+    step = np.where(ring, -(-channels.payload_bytes // ranks), channels.payload_bytes)
+    message: I64 = np.maximum(np.minimum(step, patterns.chunk_sizes(channels)), 1)
+    return message
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """E edges of all communications, in C channels, one after the other."""
+
+    first: I64  # [communications + 1] channels of each
+    row: I64  # [communications + 1] edges of each
+    channel: I64  # [E]
+    size: I64  # [E] bytes of data
+    flow_bytes: I64  # [C] of the busiest edge
+    ratio: F64  # [E] of an edge's bytes to those of its channel's busiest
+    on_wire: F64  # [E] bytes on the wire for a byte of data
+    drag: F64  # [E] what of a wire's time a byte takes, beside its own
+    message: I64  # [C] bytes of one message
+
+    @classmethod
+    def of(cls, communications: Sequence[Communication], edges: Sequence[patterns.Edges]) -> _Columns:
+        counts = np.array([len(c.channels) for c in communications], np.int64)
+        first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        row = np.concatenate([[0], np.cumsum([len(e) for e in edges])]).astype(np.int64)
+        channel = join([e.channel + first[i] for i, e in enumerate(edges)], np.int64)
+        size = join([e.size_bytes for e in edges], np.int64)
+        flow_bytes = np.zeros(int(first[-1]), np.int64)
+        np.maximum.at(flow_bytes, channel, size)
+        of = np.repeat(np.arange(len(counts)), counts)[channel]
+        return cls(
+            first=first,
+            row=row,
+            channel=channel,
+            size=size,
+            flow_bytes=flow_bytes,
+            ratio=size / np.maximum(flow_bytes[channel], 1),
+            on_wire=np.array([c.wire_bytes / c.data_bytes for c in communications], np.float64)[of],
+            drag=np.array([1.0 / c.rate_share for c in communications], np.float64)[of],
+            message=join([message_bytes(c.channels) for c in communications], np.int64),
+        )
+
+    @property
+    def channels(self) -> int:
+        return len(self.flow_bytes)
+
+
+def bind(
+    communications: Sequence[Communication],
+    rank_node: I32,
+    fabric: Fabric,
+    finder: PathFinder,
+    queue_pairs: QueuePairs | None = None,
+    *,
+    edges: Sequence[patterns.Edges] | None = None,
+    counted: bool = True,
+) -> tuple[Bound, EndToEnd]:
+    """Every channel of every communication over the fabric. Raises ConfigError where there is no path.
+
+    Edges that carry nothing use nothing, though they have their latency. `edges` are the communications' where the
+    caller has them; what ports count is left out unless `counted`.
+    """
+    if edges is None:
+        edges = [patterns.edges(c.channels) for c in communications]
+    pairs = queue_pairs or QueuePairs(len(fabric.nic_node))
+    found, beside, how = find_ways(communications, edges, rank_node, fabric, finder, pairs)
+    columns = _Columns.of(communications, edges)
+    channel, channels = columns.channel, columns.channels
+    edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, found, how, fabric)
+    total = np.bincount(channel, weights=edge_ps, minlength=channels)
+    use_start, use_resource, use_coefficient = _uses(columns, found, beside, fabric)
+    port_start, port, port_bytes = np.zeros(channels + 1, np.int64), found.port[:0], columns.size[:0]
+    if counted:
+        port_start, port, port_bytes = _counts(columns, found)
+    bound = Bound(
+        communication=np.repeat(np.arange(len(communications), dtype=np.int32), np.diff(columns.first)),
+        size_bytes=columns.flow_bytes,
+        fill_ps=join([b.fill_ps for b in beyond], np.int64),
+        serial_ps=join([b.serial_ps for b in beyond], np.int64),
+        piece_bytes=join([b.piece_bytes for b in beyond], np.int64),
+        path_ps=join([b.path_ps for b in beyond], np.int64),
+        limit=_limits(columns, found, how, fabric),
+        use_start=use_start,
+        use_resource=use_resource,
+        use_coefficient=use_coefficient,
+        port_start=port_start,
+        port=port,
+        port_bytes=port_bytes,
+        step_ps=np.rint(total / np.maximum(np.bincount(channel, minlength=channels), 1)).astype(np.int64),
+        critical=criticals,
+    )
+    return bound, found
+
+
+def _on_the_way(
+    communications: Sequence[Communication],
+    edges: Sequence[patterns.Edges],
+    columns: _Columns,
+    found: EndToEnd,
+    how: Connections,
+    fabric: Fabric,
+) -> tuple[I64, tuple[Critical, ...], list[Beyond]]:
+    """([E] latency, software's cost of a step included; critical paths, and what they mean, of communications)."""
+    each = list(zip(communications, edges, columns.first[:-1].tolist(), strict=True))
+    alone, weight = edge_rates(found, fabric, len(columns.size)), columns.on_wire * columns.drag
+    piece = join([pieces(c.channels)[e.channel] for c, e, _ in each], np.int64)
+    wired = np.rint(piece * columns.on_wire).astype(np.int64)
+    edge_ps = found.latency_ps + how.cost_ps + packet_tail_ps(found, fabric, wired, alone)
+    together = join([at_once(c.channels, e) + 2 * first for c, e, first in each], np.int64)
+    edge_rate = loaded_rates(found, fabric, together) / weight
+    criticals, beyond = [], []
+    for i, (communication, mine, first) in enumerate(each):
+        channels, rows = communication.channels, slice(int(columns.row[i]), int(columns.row[i + 1]))
+        if communication.connections is None:
+            edge_ps[rows] += communication.step_cost_ps
+        # what software spends on a step is not the same on all channels: those side by side come apart at once
+        by_software = communication.step_cost_ps > 0 or bool(how.cost_ps[rows].any())
+        once: I64 | int = communication.base_ps
+        if communication.chunk_cost_ps:
+            flow_bytes = columns.flow_bytes[first : first + len(channels)]
+            once = once + -(-flow_bytes // patterns.chunk_sizes(channels)) * communication.chunk_cost_ps
+        by_itself = Alone.of(found, rows, edge_ps[rows], alone[rows], weight[rows])
+        critical = Critical.of(
+            channels,
+            mine,
+            edge_ps[rows],
+            edge_rate[rows],
+            meeting(channels, mine, by_itself, fabric),
+            None if by_software else loops(channels, mine, by_itself, fabric),
+        )
+        criticals.append(critical)
+        beyond.append(critical.beyond(channels).after(once))
+    return edge_ps, tuple(criticals), beyond
+
+
+def _uses(columns: _Columns, found: EndToEnd, beside: Uses, fabric: Fabric) -> tuple[I64, I32, F64]:
+    """Ports by their share of each edge, the message engine at either end of a network edge, memory and cores."""
+    channel, ratio, on_wire = columns.channel, columns.ratio, columns.on_wire
+    leaves = np.flatnonzero(found.source_nic != NONE)
+    enters = np.flatnonzero(found.destination_nic != NONE)
+    use_channel = np.concatenate([channel[found.edge], channel[leaves], channel[enters], channel[beside.edge]])
+    resource = np.concatenate(
+        [
+            found.port,
+            fabric.ports + found.source_nic[leaves],
+            fabric.ports + found.destination_nic[enters],
+            beside.resource,
+        ]
+    )
+    per_message = ratio / columns.message[channel]
+    coefficient = np.concatenate(
+        [
+            (ratio * on_wire * columns.drag)[found.edge] * found.share,
+            per_message[leaves],
+            per_message[enters],
+            (ratio * on_wire)[beside.edge] * beside.amount,
+        ]
+    )
+    used = coefficient > 0
+    return _sum_by(use_channel[used], resource[used], coefficient[used], columns.channels)
+
+
+def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric) -> F64:
+    """[C] bytes a picosecond that queue pairs and their ends let through.
+
+    A queue pair's messages are a period apart, so n of them take n - 1 periods.
+    """
+    channel, size = columns.channel, columns.size
+    limit = np.full(columns.channels, np.inf)
+    far = np.flatnonzero(found.source_nic != NONE)
+    if len(far):
+        # each of several has every message, or in turns its share of them
+        each = columns.message[channel[far]] * np.where(how.turns, how.paths, 1)[far]
+        least_ps = (-(-size[far] // each) - 1) * fabric.nic_qp_message_ps[found.source_nic[far]]
+        with np.errstate(divide="ignore"):
+            queue_pair = np.where(least_ps > 0, columns.flow_bytes[channel[far]] / least_ps, np.inf)
+        np.minimum.at(limit, channel[far], queue_pair)
+    bounded = np.flatnonzero(np.isfinite(how.limit) & (size > 0))
+    np.minimum.at(limit, channel[bounded], how.limit[bounded] / (columns.ratio * columns.on_wire)[bounded])
+    return limit
+
+
+def _counts(columns: _Columns, found: EndToEnd) -> tuple[I64, I32, I64]:
+    """A CSR over channels of ports and the bytes that they carry, without a remainder."""
+    wired = np.rint(columns.size * columns.on_wire).astype(np.int64)
+    upper = np.rint((found.before + found.share) * wired[found.edge]).astype(np.int64)
+    carried = upper - np.rint(found.before * wired[found.edge]).astype(np.int64)
+    return _sum_by(columns.channel[found.edge], found.port, carried, columns.channels)
+
+
+def _sum_by(row: I64, column: I32, value: np.ndarray, rows: int) -> tuple[I64, I32, np.ndarray]:
+    """A CSR over `rows` of the sums of `value` by (row, column), columns ascending."""
+    if not len(row):
+        return np.zeros(rows + 1, np.int64), np.zeros(0, np.int32), value
+    order = np.argsort(row.astype(np.int64) * (int(column.max()) + 1) + column, kind="stable")
+    row, column, value = row[order], column[order], value[order]
+    new = np.concatenate([[True], (row[1:] != row[:-1]) | (column[1:] != column[:-1])])
+    at = np.flatnonzero(new)
+    start = np.searchsorted(row[at], np.arange(rows + 1)).astype(np.int64)
+    return start, column[at].astype(np.int32), np.add.reduceat(value, at)

@@ -1,0 +1,1 @@
+"""The flow engine: messages as fluid flows with max-min fair rates."""

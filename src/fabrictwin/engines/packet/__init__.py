@@ -1,0 +1,1 @@
+"""The packet engine: every message as packets on queue pairs."""

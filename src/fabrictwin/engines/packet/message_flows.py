@@ -1,0 +1,280 @@
+"""Flows of single messages on the packet engine: which queue pairs of the kernel carry them, and what delays them.
+
+A flow is a queue pair of the kernel for each pair of memories that its messages go between, and one more for the
+responses that it carries. Before a message's first byte lie the doorbell, with which a work request that is posted
+alone comes to the adapter, processing, and the read of payload that does not come with it; one of several requests
+is read from memory first. A response takes the read alone. The sender's completion is written over PCIe. What a
+memory takes at the end of a way is `host_memory`'s.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.engines.base import host_memory
+from fabrictwin.engines.base.messages import FlowOptions, GidType, Opcode, Service
+from fabrictwin.engines.packet.packet_network import PacketNetwork
+from fabrictwin.engines.packet.packet_options import LOCAL_ACK_TIMEOUT_PS
+from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
+from fabrictwin.routing.tables import udp_source_port
+
+MTUS = (256, 512, 1024, 2048, 4096)
+_SHORTEST_FRAME = 84  # of Ethernet, with preamble and gap
+
+# bytes of extended headers on a message's first and last packet
+_FIRST: dict[Opcode, tuple[str, ...]] = {
+    Opcode.WRITE: ("RETH",),
+    Opcode.WRITE_IMMEDIATE: ("RETH",),
+    Opcode.READ_REQUEST: ("RETH",),
+}
+_FIRST |= {Opcode.COMPARE_SWAP: ("AtomicETH",), Opcode.FETCH_ADD: ("AtomicETH",), Opcode.READ_RESPONSE: ("AETH",)}
+_FIRST |= {Opcode.ATOMIC_RESPONSE: ("AETH", "AtomicAckETH")}
+_LAST: dict[Opcode, tuple[str, ...]] = {
+    Opcode.SEND_IMMEDIATE: ("ImmDt",),
+    Opcode.WRITE_IMMEDIATE: ("ImmDt",),
+    Opcode.SEND_INVALIDATE: ("IETH",),
+}
+AETH_BYTES = 4
+
+
+@dataclass(slots=True)
+class Way:
+    """One pair of memories of a flow."""
+
+    q: int
+    fetch_ps: int  # from the post to the first packet's start in memory: payload is read
+    inline_ps: int  # ... payload came with the doorbell, or there is none
+    request_ps: int  # more where the work request is read too, as one above `room_bytes` is
+    room_bytes: int
+    store_ps: int  # more for each 64 bytes of the work request after the first
+    answer_ps: int  # ... of a response
+    connection: Any
+    responses: int = NONE  # queue pair of its responses, once there are some
+
+
+@dataclass(slots=True)
+class Flow:
+    """One direction of a connection."""
+
+    number: int
+    source: int
+    target: int
+    options: FlowOptions
+    memories: tuple[int, int]
+    extras: list[tuple[int, int, int]]  # by opcode: bytes on the first packet, on the last, traits
+    mtu: int
+    shortest: int  # a packet with fewer bytes beside its headers is padded
+    base: int  # of message numbers
+    connection: dict[str, Any]  # of every way
+    count: int = 0
+    pool: int = NONE
+    way: Any = None  # the flow's own
+    current: Any = None  # that the last message took
+    ways: dict[tuple[int, int], Way] = field(default_factory=dict)
+    requests: dict[int, int] = field(default_factory=dict)  # queue pair of each request not yet answered
+    waiting: deque[tuple[Way, tuple[int, ...]]] = field(default_factory=deque)
+
+
+def is_ipv4(gid: bytes) -> bool:
+    """Whether a GID is an IPv4 address mapped into IPv6's."""
+    return gid[:12] == bytes(10) + b"\xff\xff"
+
+
+def header_bytes(fabric: Fabric, options: FlowOptions, plain: int) -> int:
+    """Bytes around each packet's payload; `plain` is what they are without a GRH, over IPv4 on Ethernet."""
+    fields, framing = catalog.headers("infiniband"), catalog.headers("ethernet")
+    ethernet, kind = fabric.technology == "ethernet", options.gid_type
+    if kind is not None and ethernet == (kind == GidType.INFINIBAND):
+        raise ConfigError(f"got GID type {kind.name} on {fabric.technology}", key="gid_type")
+    header, grh = plain, fields.bytes_of("GRH")
+    if not ethernet:
+        header += grh if options.global_route else 0
+    elif kind == GidType.ROCE_V1:
+        header += grh - framing.bytes_of("IPv4", "UDP")
+    elif options.source_gid is not None and not is_ipv4(options.source_gid):
+        header += grh - framing.bytes_of("IPv4")  # IPv6's header is as long
+    if options.service == Service.UNRELIABLE_DATAGRAM:
+        header += fields.bytes_of("DETH")
+    return header
+
+
+def extras() -> list[tuple[int, int, int]]:
+    """By opcode: bytes of extended headers on the first packet and on the last, and what the kernel is to do."""
+    from fabrictwin.kernel.packet.state import state as s
+
+    fields, table = catalog.headers("infiniband"), []
+    for opcode in Opcode:
+        traits = s.TELL_ARRIVED | s.TELL_ENDED
+        if opcode in (Opcode.READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD):
+            traits |= s.AT_ADAPTER | s.QUIET
+        elif opcode in (Opcode.READ_RESPONSE, Opcode.ATOMIC_RESPONSE):
+            traits = s.TELL_ARRIVED  # nobody acknowledges it
+        table.append((fields.bytes_of(*_FIRST.get(opcode, ())), fields.bytes_of(*_LAST.get(opcode, ())), traits))
+    return table
+
+
+class PacketFlows:
+    """Opens flows on a network. Queue pairs of flows that are closed serve again once nothing is left of them."""
+
+    def __init__(self, network: PacketNetwork) -> None:
+        self.network, self.fabric = network, network.fabric
+        self.closed: list[int] = []
+        self.on_connect: Callable[[int, Any, Flow], None] | None = None  # a capture wants to know
+        self._extras = extras()
+
+    def open(
+        self,
+        number: int,
+        base: int,
+        ends: tuple[int, int],
+        memories: tuple[int | None, int | None],
+        given: FlowOptions,
+    ) -> Flow:
+        """A flow between two adapters. Raises ConfigError."""
+        fabric = self.fabric
+        for adapter in ends:
+            if not 0 <= adapter < len(fabric.nic_node):
+                raise ConfigError(f"got adapter {adapter}, expected one of the fabric's {len(fabric.nic_node)}")
+        mtu = fabric.mtu_bytes if given.mtu_bytes is None else given.mtu_bytes
+        if mtu not in MTUS or mtu > fabric.mtu_bytes:
+            known = ", ".join(str(m) for m in MTUS if m <= fabric.mtu_bytes)
+            raise ConfigError(f"got a path MTU of {mtu} bytes, expected one of {known}", key="mtu_bytes")
+        header = header_bytes(fabric, given, self.network.header_bytes)
+        ethernet = fabric.technology == "ethernet"
+        ack = header + AETH_BYTES
+        timed = given.timeout > 0 and given.service == Service.RELIABLE_CONNECTION
+        both = tuple(self._nearest(a) if m is None else m for a, m in zip(ends, memories, strict=True))
+        flow = Flow(
+            number=number,
+            source=ends[0],
+            target=ends[1],
+            options=given,
+            memories=(both[0], both[1]),
+            extras=self._extras,
+            mtu=mtu,
+            shortest=_SHORTEST_FRAME - header if ethernet else 0,
+            base=base,
+            connection={
+                "service": int(given.service),
+                "noted": True,
+                "mtu_bytes": mtu,
+                "header_bytes": header,
+                "first_header_bytes": 0,
+                "ack_bytes": max(ack, _SHORTEST_FRAME) if ethernet else ack,
+                "rto_ps": LOCAL_ACK_TIMEOUT_PS << given.timeout if timed else 0,
+                "retry_limit": given.retry_count,
+                "rnr_limit": given.rnr_retry,
+                "rnr_ps": given.rnr_timer_ps,
+            },
+        )
+        flow.way = flow.current = self.add_way(flow, flow.memories)
+        return flow
+
+    def _nearest(self, adapter: int) -> int:
+        """The host memory nearest to an adapter."""
+        fabric, nic = self.fabric, int(self.fabric.nic_node[adapter])
+        host = int(fabric.node_host[nic])
+        nodes = range(int(fabric.host_node_start[host]), int(fabric.host_node_start[host + 1]))
+        cpus = [n for n in nodes if fabric.node_kind[n] == NodeKind.CPU]
+        if not cpus:
+            raise ConfigError(f"{fabric.node_name(nic)} has no memory: its host has no processor", key="cluster")
+        return min(cpus, key=lambda n: (len(self.network.inside(n, nic)[0][1]), n))
+
+    def _check_memory(self, memory: int, nic: int) -> None:
+        fabric = self.fabric
+        if not 0 <= memory < fabric.nodes or fabric.node_kind[memory] not in (NodeKind.CPU, NodeKind.GPU):
+            raise ConfigError(f"got node {memory} as memory, expected a processor or a GPU", key="memory")
+        if fabric.node_kind[memory] == NodeKind.GPU and not self.network.options.gpudirect:
+            # as registering it fails on hardware: software that stages posts from host memory
+            name = fabric.node_name(memory)
+            raise ConfigError(f"got memory of {name} without GPUDirect, expected host memory", key="memory")
+        if fabric.node_host[memory] != fabric.node_host[nic]:
+            names = fabric.node_name(memory), fabric.node_name(nic)
+            raise ConfigError(f"got memory {names[0]}, expected one of the host of {names[1]}", key="memory")
+
+    def add_way(self, flow: Flow, memories: tuple[int, int]) -> Way:
+        """Queue pair between two memories by the flow's adapters."""
+        from fabrictwin.kernel.packet.state import state as s
+
+        fabric, network, options = self.fabric, self.network, flow.options
+        nics = int(fabric.nic_node[flow.source]), int(fabric.nic_node[flow.target])
+        for memory, nic in zip(memories, nics, strict=True):
+            self._check_memory(memory, nic)
+        prefix = network.inside(memories[0], nics[0])[0][1]
+        suffix = network.inside(nics[1], memories[1])[0][1]
+        if flow.source == flow.target:
+            base = network.loopback(flow.source, prefix=prefix, suffix=suffix)
+        else:
+            udp = options.udp_source_port
+            if udp is None and options.source_qpn and options.target_qpn:
+                qpns = np.array([[options.source_qpn], [options.target_qpn]], np.uint32)
+                udp = int(udp_source_port(*qpns)[0])
+            base = network.remote(
+                flow.source, flow.target, prefix=prefix, suffix=suffix, sl=options.service_level, udp_port=udp
+            )
+        asks = self._walk_ps(prefix)
+        back = network.inside(nics[0], memories[0])[0][1]
+        late = self._walk_ps(back)
+        if fabric.node_kind[memories[0]] == NodeKind.CPU:
+            late += int(fabric.node_latency_ps[memories[0]])
+        if options.service != Service.RELIABLE_CONNECTION:
+            late += asks  # sent is what has left the adapter
+        reads = asks + host_memory.read_ps(fabric, flow.source)
+        connection = replace(base, mode=s.CHANNEL, late_ps=late, **flow.connection)
+        nic_type = catalog.nic(fabric.type_names[int(fabric.node_type[nics[0]])])
+        begins = nic_type.doorbell.value + nic_type.processing.value
+        near = self._walk_ps(network.inside(self._nearest(flow.source), nics[0])[0][1])
+        way = Way(
+            q=self._connect(flow, connection),
+            fetch_ps=begins + reads,
+            inline_ps=max(begins - asks, 0),
+            request_ps=2 * near + host_memory.read_ps(fabric, flow.source),
+            room_bytes=nic_type.doorbell_room.value,
+            store_ps=nic_type.store.value,
+            # the request that it answers was told late by what a write takes at its end
+            answer_ps=max(reads - host_memory.late_ps(fabric, flow.source), 0),
+            connection=connection,
+        )
+        flow.ways[memories] = way
+        return way
+
+    def add_responses(self, flow: Flow, way: Way) -> int:
+        """The queue pair that carries a way's responses."""
+        from fabrictwin.kernel.packet.state import state as s
+
+        way.responses = self._connect(flow, replace(way.connection, service=s.RESPONSES, message_ps=0))
+        return way.responses
+
+    def _walk_ps(self, ports: tuple[int, ...]) -> int:
+        """How long a first bit takes over ports inside a host."""
+        fabric = self.fabric
+        passed = fabric.port_node[list(ports[1:])]
+        return int(fabric.port_latency_ps[list(ports)].sum() + fabric.node_latency_ps[passed].sum())
+
+    def _connect(self, flow: Flow, connection: Any) -> int:
+        from fabrictwin.kernel.packet.state.build import rate_to_q
+
+        machine, q = self.network.machine, NONE
+        if self.closed and int(machine.state.clock[0].free) == len(machine.state.packet):
+            # no packet is anywhere, so none of theirs
+            spent = [c for c in self.closed if machine.state.qp[c].live == 0 and machine.state.qp[c].closed]
+            if spent:
+                q = spent[0]
+                self.closed.remove(q)
+                machine.reuse_queue_pair(q, connection)
+        if q == NONE:
+            q = self.network.connect([connection])
+        record = machine.state.qp[q]
+        record.pool = flow.pool
+        if self.on_connect is not None:
+            self.on_connect(q, connection, flow)
+        if flow.options.rate_bps:
+            record.gap_q = int(rate_to_q(flow.options.rate_bps))
+        return q

@@ -1,0 +1,197 @@
+"""The packet kernel as single messages drive it: rows in, news out.
+
+Software's requests are rows that the next run reads; a run stops at the next instant that software is to know of.
+Both go through buffers that are shared with the kernel, so that many small messages cost little.
+
+A receiver that is never ready is asked again and again for ever (InfiniBand Architecture, volume 1, 9.7.5.2.8,
+with an RNR retry count of 7). A run without an end looks, now and then, whether anything but that is going on: if
+not, nothing will happen until software does something.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from fabrictwin.engines.base.engine import FOREVER
+from fabrictwin.engines.packet.packet_network import PacketNetwork
+from fabrictwin.fabric.fabric import NONE
+
+_ROOM = 1024  # messages at once, to begin with
+_TOLD_ROOM = 4096
+_MOST_ROWS = 2048  # that one run may read: each schedules an event
+_PATIENCE_PS = 100_000_000  # without news, before looking at what goes on; twice as long each time
+
+
+class MessageKernel:
+    """The kernel of one network, its inbox and what it told."""
+
+    def __init__(self, network: PacketNetwork) -> None:
+        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.stepping import stepper
+
+        self.network = network
+        self.now = 0  # where time was let pass to without an event
+        self._machine = machine = network.machine
+        self._faults = network.faults
+        self._stepper = stepper
+        self._stepped: Any = None
+        self._steps: Any = None
+        self._until: Any = None
+        self._stalled, self._told_status = s.STALLED, s.TOLD
+        self._only_retries = False  # as far as the last look saw, and nothing was asked for since
+        machine.state = machine.state._replace(
+            inbox=np.zeros((_ROOM, s.INBOX_COLUMNS), np.int64), told=np.zeros((_TOLD_ROOM, 3), np.int64)
+        )
+        machine.add_messages(_ROOM)
+        self._row = struct.Struct(f"{s.INBOX_COLUMNS}q")
+        self._view_inbox()
+        clock = machine.state.clock
+        # views of single fields, as plain memory: numpy's scalars cost more
+        self.rows, self._told, self._open, self._free, self.time, self._grow, self._stall_seen = (
+            memoryview(clock[name])
+            for name in ("inbox", "told", "open", "tasks_free", "now", "grow", "stall_seen")
+        )
+        self._news = memoryview(machine.state.told).cast("B").cast("q")
+
+    # ------------------------------------------------------------------ rows
+
+    def _view_inbox(self) -> None:
+        self.inbox = self._machine.state.inbox
+        self._bytes = memoryview(self.inbox).cast("B")
+        self._room = len(self.inbox)
+
+    def ask(self, *row: int) -> None:
+        """A request that the next run reads."""
+        n = self.rows[0]
+        if n == self._room:
+            longer = np.zeros((2 * n, self.inbox.shape[1]), np.int64)
+            longer[:n] = self.inbox
+            self._machine.state = self._machine.state._replace(inbox=longer)
+            self._view_inbox()
+        self._row.pack_into(self._bytes, n * self._row.size, *row)
+        self.rows[0] = n + 1
+
+    def add_receives(self, pool: int, count: int) -> None:
+        """So many more receives are in a pool."""
+        self._machine.state.pool[pool] += count
+        self._only_retries = False
+
+    def set_pool(self, q: int, pool: int) -> None:
+        """The pool that a queue pair's messages take receives from."""
+        self._machine.state.qp[q].pool = pool
+        self._only_retries = False
+
+    # ------------------------------------------------------------------ time
+
+    @property
+    def now_ps(self) -> int:
+        now, time = self.now, self.time[0]
+        return now if now > time else time
+
+    @property
+    def idle(self) -> bool:
+        """Nothing was asked for that is not done and told."""
+        return not (self._open[0] or self.rows[0] or self._told[0])
+
+    def advance(self, until_ps: int) -> list[tuple[int, int, int]]:
+        """What is told at the next instant, (time, message, kind) each; none: `until_ps`, or nothing to come.
+
+        Raises SimulatedError for a deadlock or an unreachable adapter.
+        """
+        told = self._told
+        if not told[0]:
+            rows, endless, time, machine = self.rows[0], until_ps >= FOREVER, self.time, self._machine
+            if rows:
+                self._only_retries = False
+            elif endless and (self._only_retries or not self._open[0]):
+                return []
+            if time[0] < self.now:
+                time[0] = self.now
+            if self._free[0] < rows or rows > _MOST_ROWS or self._faults:
+                self._make_room(rows)
+                self._run_on(until_ps)
+            else:
+                # straight to the kernel; what it stops at beside news is dealt with by `_run_on`
+                if machine.state is not self._stepped:
+                    self._stepped = machine.state
+                    self._steps, self._until = self._stepper(machine.state)
+                self._until[1] = time[0] + _PATIENCE_PS if endless else until_ps
+                status = next(self._steps)
+                if status > self._stalled and status != self._told_status:
+                    self._grow[0] = status
+                elif status == self._stalled:
+                    self._stall_seen[0] = 0
+                if not told[0] and not (endless and not self._open[0]):
+                    self._run_on(until_ps)
+        n = told[0]
+        told[0] = 0
+        news = self._news
+        if n == 1:  # nearly always
+            return [(news[0], news[1], news[2])]
+        return [(news[i], news[i + 1], news[i + 2]) for i in range(0, 3 * n, 3)]
+
+    def _make_room(self, rows: int) -> None:
+        machine = self._machine
+        if rows and self._free[0] < rows:
+            machine.add_messages(max(rows, machine.tasks))
+        if rows > _MOST_ROWS:
+            machine.room_for_events(rows)
+
+    def _run_on(self, until_ps: int) -> None:
+        """To what is told next, or to `until_ps`; links change on the way as they are due to."""
+        network, told = self.network, self._told
+        looks, patience = self.time[0], _PATIENCE_PS
+        while True:
+            due = network.next_fault_ps
+            stop = until_ps if due is None or due > until_ps else due
+            if stop >= FOREVER:
+                looks += patience
+                patience *= 2
+                if network.advance(looks, drain=False) or told[0]:
+                    return
+                if self.retries_only():
+                    self._only_retries = True
+                    return
+                continue
+            if network.advance(stop, drain=False) and not told[0]:
+                if until_ps >= FOREVER:
+                    return
+                network.advance(stop, drain=True)  # timers that nobody waits for
+            if told[0]:
+                return
+            self.time[0] = max(self.time[0], stop)
+            if stop == due:
+                network.apply_fault()
+                continue
+            self.now = max(self.now, stop)
+            return
+
+    def retries_only(self) -> bool:
+        """Whether all that is open waits for receives that are not posted, or behind what does, for ever."""
+        from fabrictwin.kernel.packet import events as e
+        from fabrictwin.kernel.packet.state import state as s
+
+        state = self._machine.state
+        kinds = state.heap.what[: int(state.clock[0].heap)] >> e.KIND_SHIFT
+        if np.isin(kinds, (e.TASK, e.TELL, e.SENT)).any():
+            return False  # software will hear of something
+        qps = state.qp[: self._machine.queue_pairs]
+        busy = qps[qps.live > 0]
+        if int(busy.live.sum()) != self._open[0]:
+            return False
+        if not (
+            (busy.service == s.RC) & (busy.rnr_limit >= 7) & (busy.pool != NONE) & (busy.accepting != NONE)
+        ).all() or np.any(busy.failed | busy.closed | busy.refused):
+            return False
+        first = busy.accepting
+        traits = state.note.traits[first]
+        waits = np.where(
+            traits & s.TAKES_FIRST != 0,
+            busy.expected == state.task.psn_start[first],
+            (traits & s.TAKES_LAST != 0) & (busy.expected == state.task.psn_end[first] - 1),
+        )
+        before_is_done = (busy.head == first) & (busy.receiving == first)
+        return bool((waits & before_is_done & (state.pool[busy.pool] <= 0)).all())

@@ -1,0 +1,146 @@
+"""How the packet engine models a network: one frozen record, every field with its default and where it is from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.units import PS_PER_US
+from fabrictwin.engines.packet.congestion_parameters import CONTROLS, dcqcn_parameters
+
+if TYPE_CHECKING:
+    from fabrictwin.cluster.spec.packet_section import Packet
+
+BALANCES = ("routed", "adaptive", "spray")
+RETRANSMISSIONS = ("go-back-n", "selective")
+LOCAL_ACK_TIMEOUT_PS = 4_096_000  # InfiniBand Architecture 9.7.6.1.3: 4.096 us * 2**timeout
+
+
+@dataclass(frozen=True)
+class PacketOptions:
+    """Raises ConfigError where a value is not one of those listed."""
+
+    balance: str = "routed"  # LFT or ECMP as routed; adaptive: least queue a packet; spray: a random path a packet
+    control: str = "none"
+    dcqcn: str = "sigcomm15"
+    lossless: bool = True  # Ethernet: priority flow control
+    retransmission: str = "go-back-n"  # adaptive and spray need and get "selective"
+    timeout: int = 14  # 67 ms; NCCL sets 20
+    retry_count: int = 7
+    rnr_retry: int = 7
+    rnr_timer_ps: int = 640_000_000  # code 12 of the standard, which NCCL asks for
+    ack_every: int = 4  # packets an acknowledgement; NSCC: every one
+    window_bytes: int = 0  # 0: as much as buffers and control let through; reordering: the bitmap's reach
+    window_packets: int = 1024  # reach of selective repeat
+    lanes: int = 1
+    service_level: int | None = None  # of all connections; None: the route's
+    service_levels: tuple[tuple[str, int], ...] = ()  # of communications of a name
+    sl_to_vl: tuple[int, ...] = ()  # the lane of each of 16 service levels; empty: the same number, modulo lanes
+    vl_high: tuple[tuple[int, int], ...] = ()  # InfiniBand's arbitration tables: (lane, weight in 64 bytes)
+    vl_low: tuple[tuple[int, int], ...] = ()  # both empty: lanes take equal turns
+    vl_high_limit: int = 0  # 4,096 bytes; 0: one packet, 255: no limit
+    strict_priorities: tuple[int, ...] = ()  # Ethernet: before all others, the highest first
+    ets_weights: tuple[int, ...] = ()  # Ethernet: shares of the others, one a priority; empty: equal
+    store_and_forward: bool = False  # network switches; otherwise they cut through
+    buffer_alpha_256: int = 32  # dynamic threshold: 1/8 as in the HPCC authors' model of a switch
+    buffer_bytes: int = 0  # of every Ethernet switch; 0: the catalog's
+    credit_bytes: int = (
+        0  # a lane's buffer at every InfiniBand input; 0: the switch's share, a round trip at least
+    )
+    credit_batch_bytes: int = 16 << 10
+    hoq_ps: int = 0  # head-of-queue lifetime; OpenSM sets 1.07 s, far beyond what is simulated
+    gpudirect: bool = True
+    staging_chunk_bytes: int = 512 << 10  # without GPUDirect: NCCL's buffer of 4 MiB in 8 steps
+    staging_ps: int = 2 * PS_PER_US  # the proxy's time a chunk and copy; an estimate
+    host_work: bool = False  # memory, cores and threads of hosts take their time too: what staged bytes need
+    seed: int = 1
+    memory_limit_bytes: int = 4 << 30
+    packet_limit: int = 2_000_000_000  # packet-hops of one post: some minutes
+    message_limit: int = 5_000_000  # of one post: each takes some microseconds to set up, and 300 bytes
+
+    def __post_init__(self) -> None:
+        for name, known in (("balance", BALANCES), ("control", CONTROLS), ("retransmission", RETRANSMISSIONS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(
+                    f"got {value!r}, expected one of {', '.join(known)}{did_you_mean(value, known)}", key=name
+                )
+        dcqcn_parameters(self.dcqcn)
+        if self.lanes not in (1, 2, 4, 8):
+            raise ConfigError(f"got {self.lanes}, expected 1, 2, 4 or 8", key="lanes")
+        if self.window_packets & (self.window_packets - 1) or not 2 <= self.window_packets <= 1 << 16:
+            raise ConfigError(f"got {self.window_packets}, expected a power of two", key="window_packets")
+        self._check_lanes()
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and value < 0:
+                raise ConfigError(f"got {value}, expected a number that is not negative", key=field.name)
+
+    def _check_lanes(self) -> None:
+        if self.sl_to_vl and (len(self.sl_to_vl) != 16 or not all(0 <= vl < self.lanes for vl in self.sl_to_vl)):
+            raise ConfigError(f"got {list(self.sl_to_vl)}, expected 16 lanes below {self.lanes}", key="sl_to_vl")
+        for level in [self.service_level or 0, *(level for _, level in self.service_levels)]:
+            if not 0 <= level <= 15:
+                raise ConfigError(f"got service level {level}, expected 0 to 15", key="service_level")
+        if any(not 0 <= vl < self.lanes for vl in self.strict_priorities):
+            raise ConfigError(
+                f"got {list(self.strict_priorities)}, expected priorities below {self.lanes}",
+                key="strict_priorities",
+            )
+        if self.ets_weights and (len(self.ets_weights) != self.lanes or min(self.ets_weights) < 1):
+            raise ConfigError(
+                f"got {list(self.ets_weights)}, expected {self.lanes} weights of at least 1", key="ets_weights"
+            )
+        if self.vl_high_limit > 255:
+            raise ConfigError(f"got {self.vl_high_limit}, expected 0 to 255", key="vl_high_limit")
+
+    @property
+    def selective(self) -> bool:
+        return self.retransmission == "selective" or self.balance != "routed" or self.control == "nscc"
+
+    @property
+    def timeout_ps(self) -> int:
+        """0 turns the timer off, as in the standard."""
+        return LOCAL_ACK_TIMEOUT_PS << self.timeout if self.timeout else 0
+
+
+# keys of `run.packet` whose field has another name here
+_FIELD = {
+    "rnr_timer": "rnr_timer_ps",
+    "window": "window_bytes",
+    "virtual_lanes": "lanes",
+    "buffer": "buffer_bytes",
+    "credit_buffer": "credit_bytes",
+    "credit_batch": "credit_batch_bytes",
+    "head_of_queue_lifetime": "hoq_ps",
+    "staging_chunk": "staging_chunk_bytes",
+    "staging_time": "staging_ps",
+    "memory_limit": "memory_limit_bytes",
+}
+_ETHERNET = ("control", "dcqcn", "lossless", "buffer", "buffer_alpha", "strict_priorities", "ets_weights")
+_INFINIBAND = ("credit_buffer", "head_of_queue_lifetime", "sl_to_vl", "vl_high", "vl_low", "vl_high_limit")
+
+
+def options_of(section: Packet | None, technology: str, seed: int) -> PacketOptions:
+    """The engine's options as `run.packet` has them. Raises ConfigError for a key that the technology has not."""
+    more: dict[str, Any] = {}
+    for key in () if section is None else type(section).model_fields:
+        value = getattr(section, key)
+        if value is None:
+            continue
+        foreign = _ETHERNET if technology == "infiniband" else _INFINIBAND
+        if key in foreign and value != "none":
+            other = "Ethernet" if technology == "infiniband" else "InfiniBand"
+            here = "InfiniBand" if technology == "infiniband" else "Ethernet"
+            raise ConfigError(f"got {key} on {here}, expected it only on {other}", key=f"run.packet.{key}")
+        if key == "buffer_alpha":
+            more["buffer_alpha_256"] = round(256 * value)
+        elif key in ("vl_high", "vl_low"):
+            pairs = (entry.split(":") for entry in value.split(","))
+            more[key] = tuple((int(vl), int(weight)) for vl, weight in pairs)
+        elif key == "service_levels":
+            more[key] = tuple(sorted(value.items()))
+        else:
+            more[_FIELD.get(key, key)] = tuple(value) if isinstance(value, list) else value
+    return PacketOptions(seed=seed, **more)

@@ -1,0 +1,107 @@
+"""What operators read, under the names they know, and queue depths over time.
+
+Port counters as `perfquery` prints them (InfiniBand Architecture 16.1.3; data in words of four octets without the
+VCRC, wait in ticks, here picoseconds) and as Ethernet adapters and switches expose them; adapter counters as Linux
+lists them under `hw_counters` for mlx5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fabrictwin import catalog
+from fabrictwin.fabric.fabric import I32, I64, NONE
+
+if TYPE_CHECKING:
+    from fabrictwin.engines.packet.packet_network import PacketNetwork
+
+
+def port_counters(network: PacketNetwork) -> dict[str, I64]:
+    """Counters by name, each of shape [ports]."""
+    from fabrictwin.kernel.packet import events
+    from fabrictwin.kernel.packet import invariants as checks
+
+    state, n = network.machine.state, network.fabric.ports
+    what = checks.pending(state)
+    flying = what[(what >> events.KIND_SHIFT) == events.ARRIVE]
+    at = (flying >> events.PORT_SHIFT) & events.PORT_MASK
+    wire = state.packet.wire[flying & events.VALUE_MASK]
+    peer = network.fabric.port_peer
+    plugged = peer != NONE
+    from_peer = np.maximum(peer, 0)
+    packets = np.where(plugged, state.port.tx_packets[from_peer], 0) - np.bincount(at, minlength=n)[:n]
+    octets = np.where(plugged, state.port.tx_bytes[from_peer], 0)
+    octets = octets - np.bincount(at, weights=wire, minlength=n)[:n].astype(np.int64)
+    lanes = 1 << int(state.settings[0].vl_bits)
+    sent = state.port.tx_packets[:n]
+    uncounted = catalog.headers("infiniband").bytes_of("VCRC") * (network.fabric.technology == "infiniband")
+    counters: dict[str, I64] = {
+        "PortXmitData": (state.port.tx_bytes[:n] - uncounted * sent) // 4,
+        "PortRcvData": (octets - uncounted * packets) // 4,
+        "PortXmitPkts": sent.copy(),
+        "PortRcvPkts": packets - state.count.errors[:n],
+        "PortXmitWait": np.asarray(network.counters().wait_ps),
+        "PortXmitDiscards": state.count.discards[:n].copy(),
+        "PortRcvErrors": state.count.errors[:n].copy(),
+        "LocalLinkIntegrityErrors": state.count.replays[:n].copy(),
+        "QueuePeakBytes": state.outlet.peak[: n * lanes].reshape(n, lanes).max(axis=1),
+    }
+    if network.fabric.technology == "ethernet":
+        counters |= {
+            "tx_pause": state.count.pause_tx[:n].copy(),
+            "rx_pause": state.count.pause_rx[:n].copy(),
+            "rx_pause_duration_ps": state.hold.pause_ps[: n * lanes].reshape(n, lanes).sum(axis=1),
+            "ecn_marked": state.count.ecn_marks[:n].copy(),
+            "trimmed": state.count.trims[:n].copy(),
+        }
+    return counters
+
+
+def adapter_counters(network: PacketNetwork) -> dict[str, I64]:
+    """Counters by name, each of shape [adapters]; the requester's are the sender's adapter's."""
+    qp = network.machine.state.qp[: network.machine.queue_pairs]
+    remote = qp[qp.src != NONE]
+    n = len(network.fabric.nic_node)
+
+    def count(name: str, side: str) -> I64:
+        total: I64 = np.bincount(remote[side], weights=remote[name], minlength=n).astype(np.int64)
+        return total
+
+    return {
+        "out_of_sequence": count("out_of_sequence", "dst"),
+        "duplicate_request": count("duplicates", "dst"),
+        "np_cnp_sent": count("cnps_sent", "dst"),
+        "rp_cnp_handled": count("cnps_handled", "src"),
+        "packet_seq_err": count("naks", "src"),
+        "rnr_nak_retry_err": count("rnr_naks", "src"),
+        "local_ack_timeout_err": count("timeouts", "src"),
+        "retransmitted_packets": count("retransmitted", "src"),
+    }
+
+
+@dataclass(frozen=True)
+class QueueDepths:
+    """Bytes that waited at ports (the packet on the wire included): [samples] and [samples, ports]."""
+
+    time_ps: I64
+    port: I32
+    queued_bytes: I64
+
+
+def watch(network: PacketNetwork, ports: I32, *, period_ps: int, until_ps: int) -> QueueDepths:
+    """Run to `until_ps` or to the end and note queue depths every `period_ps`; changes no result."""
+    from fabrictwin.kernel.packet.state.state import OUT_OF_REACH
+
+    machine = network.machine
+    times, rows = [], []
+    at = machine.now
+    while at < until_ps and machine.state.clock[0].open > 0:
+        at = min(at + period_ps, until_ps)
+        network.run(at)
+        times.append(at)
+        # a port that is down has that much added
+        rows.append(machine.state.queued[ports] % OUT_OF_REACH)
+    return QueueDepths(np.array(times, np.int64), ports, np.array(rows, np.int64).reshape(len(times), len(ports)))

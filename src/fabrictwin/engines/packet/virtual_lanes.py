@@ -1,0 +1,90 @@
+"""Virtual lanes and priorities of a packet run: how many, which service level takes which, how they take turns.
+
+InfiniBand: what a subnet manager programmed into each port (`Routes.lane_tables`), else `run.packet`'s maps and
+arbitration, alike on every port. Ethernet: strict priorities, then weights. Only the lanes are modelled that the
+service levels in use lead to; levels that nobody was known to use share them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.fabric.fabric import NETWORK, Fabric
+from fabrictwin.routing.lane_tables import SERVICE_LEVELS, Entries, LaneTables
+from fabrictwin.routing.tables import Routes
+
+MOST_LANES = 8  # that the kernel models
+
+
+def _levels(routes: Routes, options: PacketOptions) -> list[int]:
+    """Service levels that traffic has."""
+    chosen = {options.service_level or 0, *(level for _, level in options.service_levels)}
+    return sorted(chosen | {int(level) for level in np.unique(routes.lane)})
+
+
+def lanes_needed(routes: Routes, options: PacketOptions) -> int:
+    """As asked for, what a routing engine needs that breaks cycles by service levels, and what tables lead to."""
+    most = routes.lanes
+    if routes.lane_tables is not None:
+        most = max(most, 1 + max(routes.lane_tables.lanes_of(_levels(routes, options)), default=0))
+        if most > MOST_LANES:
+            message = f"got SL to VL maps that lead to lane {most - 1}, expected lanes below {MOST_LANES}"
+            raise ConfigError(message, key="virtual_lanes")
+    return max(options.lanes, 1 << (most - 1).bit_length())
+
+
+def lane_tables(
+    fabric: Fabric, routes: Routes, options: PacketOptions, *, lanes: int, strict: int, frame_bytes: int
+) -> dict[str, Any]:
+    """What of the kernel's `Config` says how service levels become lanes, and lanes take turns."""
+    from fabrictwin.kernel.packet.state.build import Arbitration
+
+    if routes.lane_tables is not None and fabric.technology == "infiniband":
+        return _programmed(routes.lane_tables, _levels(routes, options), options, lanes)
+    more: dict[str, Any] = {"strict": strict | sum(1 << vl for vl in set(options.strict_priorities))}
+    if options.sl_to_vl:
+        network = np.isin(fabric.port_kind, NETWORK)
+        more["sl2vl"] = (tuple(sl % lanes for sl in range(SERVICE_LEVELS)), options.sl_to_vl)
+        more["port_sl2vl"] = network.astype(np.int16)
+    if options.vl_high or options.vl_low:
+        more["arbitrations"] = (Arbitration(options.vl_high, options.vl_low, options.vl_high_limit),)
+    if options.ets_weights:
+        # the lightest sends a packet a turn
+        least = min(options.ets_weights)
+        turns = [w * frame_bytes // least for w in options.ets_weights]
+        more["weights"] = (*turns, *([fabric.mtu_bytes] * (lanes - len(turns))))
+    return more
+
+
+def _programmed(tables: LaneTables, levels: list[int], options: PacketOptions, lanes: int) -> dict[str, Any]:
+    """The maps and the arbitration of each port; a lane that no level in use leads to may be in no table."""
+    from fabrictwin.kernel.packet.state.build import Arbitration
+
+    if options.sl_to_vl or options.vl_high or options.vl_low:
+        raise ConfigError(
+            "got sl_to_vl or VL arbitration beside a subnet manager, which programs them; expected one of the two",
+            key="run.packet",
+        )
+    follow = np.arange(SERVICE_LEVELS)[None] % lanes
+    more: dict[str, Any] = {
+        "sl2vl": tuple(tuple(int(vl) for vl in row) for row in np.vstack([follow, tables.sl_to_vl % lanes])),
+        "port_sl2vl": (tables.sl_to_vl_row + 1).astype(np.int16),
+        "sl2vl_by_input": tables.by_input,
+    }
+    if tables.arbitrations:
+        used = tables.lanes_of(levels)
+        idle = tuple((vl, 1) for vl in range(lanes) if vl not in used)
+
+        def modelled(entries: Entries) -> Entries:
+            return tuple((vl, weight) for vl, weight in entries if vl < lanes and weight > 0)
+
+        more["arbitrations"] = tuple(
+            Arbitration(modelled(one.high), modelled(one.low) + idle, one.high_limit)
+            for one in tables.arbitrations
+        )
+        more["port_arbitration"] = tables.arbitration_row
+    return more

@@ -1,0 +1,1 @@
+"""Compiled: fluid flows, their shares, and channels that meet on links."""

@@ -1,0 +1,98 @@
+"""How kernels are compiled: one place for every compiler option, and for the cache.
+
+Numba's on-disk cache does not notice when a helper in *another* file changes (numba issue 9483), so the cache
+lives in a folder named by a digest of all kernel sources and the numba version. Importing this module sets it,
+and every kernel imports this module first.
+
+`FABRICTWIN_CACHE` names another place for the cache; where none is writable, a temporary folder serves.
+With `NUMBA_DISABLE_JIT=1` the decorators leave the functions as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+import numba
+from numba import config, types
+
+from fabrictwin.kernel.jit.embedding import PartCompiler
+
+_KERNEL = Path(__file__).parents[1]
+
+
+def _digest() -> str:
+    """Digest of every kernel source and of what compiles it."""
+    digest = hashlib.sha256(f"{numba.__version__} {config.OPT} {config.BOUNDSCHECK}".encode())
+    for source in sorted(_KERNEL.rglob("*.py")):
+        digest.update(str(source.relative_to(_KERNEL)).encode())
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> Path:
+    named = os.environ.get("FABRICTWIN_CACHE")
+    base = (
+        Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fabrictwin"
+    )
+    folder = base / "kernels" / _digest()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(folder)
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / f"fabrictwin-{os.getuid()}" / folder.name
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+config.CACHE_DIR = str(_cache_folder())
+
+
+def _wide(argument):
+    """What stands for an argument of any width, or for a constant: numba would compile each of them anew."""
+    if isinstance(argument, types.Literal):
+        argument = types.unliteral(argument)
+    if isinstance(argument, types.Integer) and argument.bitwidth < types.intp.bitwidth:
+        return types.intp
+    return argument
+
+
+def _for_all_widths(dispatcher):
+    """Compile a function once for integers of all widths, and not anew for every constant that it is called with.
+
+    LLVM sees the constants where it inlines. Arguments come out as what the only signature asks for.
+    """
+    resolve = getattr(dispatcher, "get_call_template", None)
+    if resolve is not None:  # otherwise the JIT is off
+
+        def get_call_template(arguments, keywords):
+            return resolve(tuple(map(_wide, arguments)), {name: _wide(a) for name, a in keywords.items()})
+
+        dispatcher.get_call_template = get_call_template
+    return dispatcher
+
+
+def _called(**options):
+    """A decorator of functions that only compiled code calls."""
+    compiled = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=PartCompiler, **options)
+    return lambda function: _for_all_widths(compiled(function))
+
+
+# An entry point: called from Python, cached on disk, releases the GIL.
+entry = numba.njit(cache=True, nogil=True)
+
+# A helper that LLVM inlines into its caller. No reference counting (`_nrt`, semi-private in numba): a helper
+# allocates nothing, and counting references on every array it is handed costs a factor of ten.
+helper = _called(forceinline=True, _nrt=False)
+
+# A function that only other compiled code calls, without a say in how it is inlined.
+inner = _called()
+
+# A helper that stays a call of its own: rare paths, and code too long to inline.
+outlined = _called(_nrt=False)
+
+# An entry point whose whole call tree allocates nothing.
+hot_entry = numba.njit(cache=True, nogil=True, _nrt=False)

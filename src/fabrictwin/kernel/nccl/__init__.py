@@ -1,0 +1,1 @@
+"""Compiled: the search for channels inside a host."""

@@ -1,0 +1,1 @@
+"""The arrays that the packet simulation keeps, and how it reaches them."""

@@ -1,0 +1,422 @@
+"""From plain arrays to the kernel's state: sizes, thresholds, credits, event lanes.
+
+`Wiring` says what is connected to what, `Config` how it behaves. Nothing here knows of fabrics or specs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fabrictwin.kernel.packet.state import state as s
+from fabrictwin.kernel.packet.state.state import State, records
+from fabrictwin.kernel.packet.switch.arbitration import ENTRIES, HIGH, LIMIT_UNIT, LOW, UNLIMITED
+
+MOST_LANES = 16  # a scan of more costs more than the heap does
+LOOK_AHEAD_PORTS = 20_000  # some 400 bytes each; fewer are in a cache near enough
+PS_PER_S = 10**12
+
+
+def _empty(dtype: Any) -> Any:
+    return np.zeros(0, dtype)
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """P ports, N nodes, E endpoints. A port transmits to `port_peer` and receives from it; NONE is -1."""
+
+    port_node: Any  # [P]
+    port_peer: Any  # [P]
+    port_bps: Any  # [P] what serialization goes by; 0 where nothing is plugged in
+    port_latency_ps: Any  # [P]
+    port_flags: Any  # [P] CREDIT, PFC, INTERNAL, STORE, REPLAY
+    node_flags: Any  # [N] ENDPOINT, INPUT_QUEUED, SHARED, CUT_THROUGH
+    node_latency_ps: Any  # [N]
+    node_buffer_bytes: Any  # [N] of a shared buffer, 0 elsewhere
+    node_row: Any  # [N] row of the tables, NONE elsewhere
+    node_port_start: Any  # [N + 1]
+    endpoint_port: Any  # [E]
+    arrive_ps: Any = field(default_factory=lambda: _empty(np.int64))  # [P] default: latency of wire and peer node
+    credit_bytes: Any = field(default_factory=lambda: _empty(np.int64))  # [P] a lane's buffer at each input
+    endpoint_lid: Any = field(default_factory=lambda: _empty(np.int32))
+    lft: Any = field(default_factory=lambda: np.zeros((1, 1), np.uint8))
+    group_of: Any = field(default_factory=lambda: np.full((1, 1), s.NONE, np.int32))
+    group_start: Any = field(default_factory=lambda: np.zeros(2, np.int32))
+    group_ports: Any = field(default_factory=lambda: np.zeros(1, np.int32))
+    edge_column: Any = field(default_factory=lambda: _empty(np.int32))  # [rows] column of each edge switch
+    seeds: Any = field(default_factory=lambda: _empty(np.int64))  # [rows]
+
+
+@dataclass(frozen=True)
+class Arbitration:
+    """A port's two tables of (lane, weight in 64 bytes), and Limit of High-Priority."""
+
+    high: tuple[tuple[int, int], ...] = ()
+    low: tuple[tuple[int, int], ...] = ()
+    high_limit: int = 0  # 4,096 bytes each; 0: one packet, 255: no limit
+
+
+@dataclass(frozen=True)
+class Config:
+    """How links and switches behave. Units are in the names; masks have a bit for each lane."""
+
+    lanes: int = 1  # virtual lanes or priorities, a power of two
+    mtu_bytes: int = 4096
+    header_bytes: int = 82
+    ack_bytes: int = 86
+    balance: int = s.ECMP
+    lossless: int = 0xFF
+    strict: int = 0
+    weights: tuple[int, ...] = ()  # bytes a turn, one a lane
+    sl2vl: tuple[tuple[int, ...], ...] = ()  # rows of 16; the first row serves all ports unless `port_sl2vl`
+    port_sl2vl: Any = ()  # [P] row of each port
+    sl2vl_by_input: Any = ()  # [P] whether that row is for the node's first port, followed by its others'
+    arbitrations: tuple[Arbitration, ...] = ()  # InfiniBand
+    port_arbitration: Any = ()  # [P] which of them, NONE: strict and weighted lanes as above; empty: the first
+    # InfiniBand
+    credit_batch_bytes: int = 0  # freed room that is told together; 0: a packet's at once
+    credit_update_bytes: int = 8  # a flow control packet on the wire
+    hoq_ps: int = 0
+    # Ethernet
+    alpha_q: int = 32  # of 256: the dynamic threshold's alpha
+    reserve_bytes: int = 4096
+    resume_bytes: int = 3072
+    pause_wire_bytes: int = 84
+    ecn_kmin_bytes: int = 0  # at `ecn_bps`, in proportion elsewhere
+    ecn_kmax_bytes: int = 0
+    ecn_bps: int = 100 * 10**9
+    ecn_pmax_q: int = 0
+    queue_limit_bytes: int = 0
+    trim_wire_bytes: int = 0
+    trim_lane: int = 0
+    cnp_wire_bytes: int = 0
+    cnp_ps: int = 0
+    window_packets: int = 512  # selective repeat: how far it sees, a power of two
+    seed: int = 1
+
+
+def serialize_ps(size: Any, ps_q: Any) -> Any:
+    """How long so many bytes take, rounded to the nearest picosecond as the kernel does."""
+    return (np.asarray(size, np.int64) * ps_q + s.RATE_HALF) >> s.RATE_BITS
+
+
+def rate_to_q(bps: Any) -> Any:
+    """Picoseconds a byte in fixed point; 0 for no rate."""
+    bps = np.asarray(bps, np.int64)
+    unit = 8 * PS_PER_S << s.RATE_BITS
+    return np.where(bps > 0, (unit + (bps >> 1)) // np.maximum(bps, 1), 0)
+
+
+def headroom_bytes(wiring: Wiring, config: Config) -> Any:
+    """[P] what can still arrive after XOFF: the frame in the pause frame's way, both flights, the one begun.
+
+    IEEE 802.1Q annex O counts the same terms.
+    """
+    q = np.maximum(rate_to_q(wiring.port_bps), 1)
+    full = config.mtu_bytes + config.header_bytes + 64
+    peer = np.maximum(wiring.port_peer, 0)
+    flight = wiring.port_latency_ps + wiring.port_latency_ps[peer] + wiring.node_latency_ps[wiring.port_node[peer]]
+    flight = flight + wiring.node_latency_ps[wiring.port_node]
+    return (flight << s.RATE_BITS) // q + 3 * full + 2 * config.pause_wire_bytes
+
+
+def _lanes(state: State, delays: dict[str, Any]) -> State:
+    """Event lanes for the most common delays, shorter ones first."""
+    port = state.port
+    everything = np.concatenate(list(delays.values()))
+    values, counts = np.unique(everything[everything >= 0], return_counts=True)
+    if len(values) > MOST_LANES:
+        values = np.sort(values[np.argsort(-counts, kind="stable")[:MOST_LANES]])
+    for name, delay in delays.items():
+        place = np.searchsorted(values, delay)
+        known = (place < len(values)) & (values[np.minimum(place, len(values) - 1)] == delay)
+        port[name] = np.where(known & (delay >= 0), place, s.NONE)
+    lane = records(len(values), s.lane_dtype)
+    size = 1
+    while size < 4 * len(port) + 64:
+        size *= 2
+    for i, value in enumerate(values):
+        lane[i].delay = value
+        lane[i].first = i * size
+        lane[i].mask = size - 1
+    state.clock[0].lanes = len(values)
+    return state._replace(
+        lane=lane,
+        lane_time=np.full(max(len(values), 1), s.NEVER, np.int64),
+        event=records(size * max(len(values), 1), s.event_dtype),
+    )
+
+
+def set_lanes(state: State, config: Config) -> State:
+    """Give every port its event lanes; those of ports without a link stay unused."""
+    port = state.port
+    internal = (port.traits & s.INTERNAL) != 0
+    port.full_bytes[:] = np.where(internal, config.mtu_bytes, config.mtu_bytes + config.header_bytes)
+    port.ack_bytes[:] = np.where(internal, -1, config.ack_bytes)
+    plugged = port.peer != s.NONE
+    full = serialize_ps(port.full_bytes, port.ps_q)
+    ack = serialize_ps(port.ack_bytes, port.ps_q)
+    stored = (port.traits & s.STORE) != 0
+    credit = (port.traits & s.CREDIT) != 0
+    return _lanes(
+        state,
+        {
+            "lane_tx_full": np.where(plugged, full, -1),
+            "lane_tx_ack": np.where(plugged & ~internal, ack, -1),
+            "lane_arrive_full": np.where(plugged, port.arrive_ps + stored * full, -1),
+            "lane_arrive_ack": np.where(plugged & ~internal, port.arrive_ps + stored * ack, -1),
+            "lane_credit": np.where(plugged & credit, port.credit_ps, -1),
+        },
+    )
+
+
+def build(wiring: Wiring, config: Config) -> State:
+    """The state at time 0: everything empty, every credit there. Raises ValueError where a buffer is too small."""
+    ports = len(wiring.port_node)
+    v = config.lanes
+    bits = v.bit_length() - 1
+    if v != 1 << bits or not 1 <= v <= 8:
+        raise ValueError(f"got {v} lanes, expected 1, 2, 4 or 8")
+    clock, settings = records(1, s.clock_dtype), records(1, s.settings_dtype)
+    clock[0].random = (config.seed * 0x9E3779B1 & s.M32) or 1
+    clock[0].unroutable = clock[0].tasks_head = s.NONE
+    one = settings[0]
+    one.vl_bits, one.mtu, one.balance = bits, config.mtu_bytes, config.balance
+    one.bitmap_mask = config.window_packets - 1
+    one.pause_wire, one.pmax_q, one.hoq_ps = config.pause_wire_bytes, config.ecn_pmax_q, config.hoq_ps
+    one.trim_wire, one.trim_vl = config.trim_wire_bytes, config.trim_lane
+    one.cnp_wire = config.cnp_wire_bytes or config.ack_bytes
+    one.cnp_ps = config.cnp_ps
+    one.look_ahead = ports >= LOOK_AHEAD_PORTS
+
+    port = records(ports, s.port_dtype)
+    port.peer, port.node = wiring.port_peer, wiring.port_node
+    port.ps_q = rate_to_q(wiring.port_bps)
+    peer = np.maximum(wiring.port_peer, 0)
+    peer_node = wiring.port_node[peer]
+    forwards = wiring.node_latency_ps[peer_node]
+    port.arrive_ps = wiring.arrive_ps if len(wiring.arrive_ps) else wiring.port_latency_ps + forwards
+    port.credit_ps = wiring.port_latency_ps + serialize_ps(config.credit_update_bytes, port.ps_q)
+    port.traits = wiring.port_flags
+    cut = (wiring.node_flags[peer_node] & s.CUT_THROUGH) != 0
+    port.traits |= np.where(cut, 0, s.STORE).astype(np.int32)
+    port.rx_traits = np.where(wiring.port_peer >= 0, port.traits[peer], 0)
+    port.control_head = port.control_tail = s.NONE
+    port.tx_slot = s.NONE
+    port.wait_since = s.NONE
+    port.strict = config.strict
+    input_queued = (wiring.node_flags[wiring.port_node] & s.INPUT_QUEUED) != 0
+    width = np.where(input_queued, np.diff(wiring.node_port_start)[wiring.port_node], 1)
+    port.queue_width = width
+    queues = np.where(width > 1, width * v, 0)
+    port.queue_start = np.concatenate([[0], np.cumsum(queues)])[:-1]
+    port.sl2vl = np.array(config.port_sl2vl, np.int16) if len(config.port_sl2vl) else 0
+    if len(config.sl2vl_by_input):
+        port.traits |= np.where(config.sl2vl_by_input, s.BY_INPUT, 0).astype(np.int16)
+    arbiter, arbitration, high_limit = _arbitration(config, port, v)
+
+    queue = records(int(queues.sum()), s.queue_dtype)
+    queue.head = queue.tail = queue.next = s.NONE
+    outlet, inlet = records(ports * v, s.outlet_dtype), records(ports * v, s.inlet_dtype)
+    for name in ("head", "tail", "ready_head", "ready_tail"):
+        outlet[name] = s.NONE
+    weights = config.weights or (config.mtu_bytes,) * v
+    hold = records(ports * v, s.hold_dtype)
+    hold.quantum = np.tile(np.array(weights, np.int32), ports)
+    ethernet = (port.traits & (s.CREDIT | s.INTERNAL)) == 0
+    if config.ecn_kmax_bytes:
+        for name, at in (("kmin", config.ecn_kmin_bytes), ("kmax", config.ecn_kmax_bytes)):
+            scaled = np.minimum(at * wiring.port_bps // config.ecn_bps, 2**31 - 1)
+            outlet[name] = np.repeat(np.where(ethernet, scaled, 0), v)
+    on_switch = (wiring.node_flags[wiring.port_node] & s.ENDPOINT) == 0
+    outlet.limit = np.repeat(np.where(on_switch & ethernet, config.queue_limit_bytes, 0), v)
+
+    _set_credits(wiring, config, port, outlet, inlet, v)
+    node = _nodes(wiring, config, inlet, v)
+    node.queue_start = port.queue_start[np.minimum(node.port_start, ports - 1)]
+
+    ends = len(wiring.endpoint_port)
+    endpoint = records(ends, s.endpoint_dtype)
+    if ends:
+        endpoint.port = wiring.endpoint_port
+        endpoint.node = wiring.port_node[wiring.endpoint_port]
+        endpoint.lid = wiring.endpoint_lid if len(wiring.endpoint_lid) else 0
+        down = wiring.port_peer[wiring.endpoint_port]
+        row = np.where(down >= 0, wiring.node_row[wiring.port_node[np.maximum(down, 0)]], s.NONE)
+        endpoint.edge_row, endpoint.edge_port = row, down
+        column = wiring.edge_column
+        endpoint.edge = np.where(row >= 0, column[np.maximum(row, 0)], s.NONE) if len(column) else s.NONE
+
+    rows = config.sl2vl or (tuple(i % v for i in range(16)),)
+    state = State(
+        clock=clock,
+        settings=settings,
+        port=port,
+        count=records(ports, s.count_dtype),
+        outlet=outlet,
+        inlet=inlet,
+        hold=hold,
+        queued=np.zeros(ports, np.int64),
+        queue=queue,
+        node=node,
+        packet=records(0, s.packet_dtype),
+        endpoint=endpoint,
+        qp=records(0, s.qp_dtype),
+        task=records(0, s.task_dtype),
+        successor=np.zeros(1, np.int32),
+        log=np.zeros(1, np.int32),
+        hop=np.zeros(1, np.int32),
+        received=np.zeros(1, np.uint8),
+        sacked=np.zeros(1, np.uint8),
+        lane=records(0, s.lane_dtype),
+        lane_time=np.zeros(1, np.int64),
+        event=records(0, s.event_dtype),
+        heap=records(2 * s.HEAP_MARGIN, s.heap_dtype),
+        kick=np.zeros(4 * ports + 64, np.int32),
+        lft=wiring.lft,
+        group_of=wiring.group_of,
+        group_start=wiring.group_start,
+        group_ports=wiring.group_ports,
+        sl2vl=np.array(rows, np.int16),
+        arbiter=arbiter,
+        arbitration=arbitration,
+        high_limit=high_limit,
+        dcqcn=records(0, s.dcqcn_dtype),
+        dcqcn_settings=records(1, s.dcqcn_settings_dtype),
+        nscc=records(0, s.nscc_dtype),
+        nscc_settings=records(1, s.nscc_settings_dtype),
+        note=records(0, s.note_dtype),
+        pool=np.zeros(1, np.int64),
+        inbox=np.zeros((1, s.INBOX_COLUMNS), np.int64),
+        told=np.zeros((1, 3), np.int64),
+        tap=np.zeros((1, s.TAP_COLUMNS), np.int64),
+    )
+    state = add_packets(state, max(1024, 4 * ports), fresh=True)
+    return set_lanes(state, config)
+
+
+def _arbitration(config: Config, port: Any, v: int) -> tuple[Any, Any, Any]:
+    """(arbiter, arbitration, high_limit) of the state; marks the ports that have tables.
+
+    Raises ValueError where a table has an entry too many or a lane is in neither: it would wait for ever.
+    """
+    tables = config.arbitrations if v > 1 else ()
+    entries = np.zeros((max(len(tables), 1), 2, ENTRIES, 2), np.int16)
+    limit = np.zeros(max(len(tables), 1), np.int64)
+    for row, table in enumerate(tables):
+        for which, given in ((HIGH, table.high), (LOW, table.low)):
+            if len(given) > ENTRIES:
+                raise ValueError(f"got {len(given)} entries of VL arbitration, expected at most {ENTRIES}")
+            for i, (lane, weight) in enumerate(given):
+                if not 0 <= lane < v or not 0 <= weight <= 255:
+                    raise ValueError(
+                        f"got {lane}:{weight} in VL arbitration, expected a lane below {v} and a weight up to 255"
+                    )
+                entries[row, which, i] = lane, weight
+        served = {lane for lane, weight in (*table.high, *table.low) if weight > 0}
+        if len(served) < v:
+            missing = min(set(range(v)) - served)
+            raise ValueError(f"got VL arbitration without lane {missing}, which would never be served")
+        limit[row] = s.NEVER if table.high_limit == UNLIMITED else max(table.high_limit * LIMIT_UNIT, 1)
+    flat = entries.reshape(-1, 2)
+    if not tables:
+        return records(1, s.arbiter_dtype), flat, limit
+    of = np.array(config.port_arbitration, np.int32) if len(config.port_arbitration) else np.zeros(len(port), int)
+    of = np.where((port.traits & s.CREDIT != 0) & (port.traits & s.INTERNAL == 0), of, s.NONE)
+    arbiter = records(len(port), s.arbiter_dtype)
+    arbiter.row, arbiter.pick = np.maximum(of, 0), s.NONE
+    arbiter.budget = limit[np.maximum(of, 0)]
+    arbiter.high_at = arbiter.low_at = ENTRIES - 1  # the first turn is the first entry's
+    port.traits |= np.where(of >= 0, s.ARBITRATED, 0).astype(np.int16)
+    return arbiter, flat, limit
+
+
+def _set_credits(wiring: Wiring, config: Config, port: Any, outlet: Any, inlet: Any, v: int) -> None:
+    """Input buffers of credit links, and the credits that their peers start with."""
+    credit = (port.traits & s.CREDIT) != 0
+    if not credit.any():
+        return
+    size = np.where(credit, wiring.credit_bytes >> s.BLOCK_BITS, 0)
+    packet = (config.mtu_bytes + config.header_bytes + 64 + 63) >> s.BLOCK_BITS
+    batch = np.minimum(config.credit_batch_bytes >> s.BLOCK_BITS, size // 4)
+    small = credit & (port.peer != s.NONE) & (size - batch < packet)
+    if small.any():
+        at = int(np.flatnonzero(small)[0])
+        raise ValueError(
+            f"port {at}: got a buffer of {int(wiring.credit_bytes[at])} bytes a lane, "
+            f"expected at least a packet ({packet << s.BLOCK_BITS} bytes) beside unreturned credits"
+        )
+    inlet.capacity = np.repeat(size, v)
+    inlet.batch = np.repeat(np.maximum(batch, 1), v)
+    peer = np.maximum(port.peer, 0)
+    outlet.credit = np.repeat(np.where(credit & (port.peer != s.NONE), size[peer], 0), v)
+
+
+def _nodes(wiring: Wiring, config: Config, inlet: Any, v: int) -> Any:
+    """Node records; shared buffers lose reserve and headroom first."""
+    nodes, ports = len(wiring.node_flags), len(wiring.port_node)
+    node = records(nodes, s.node_dtype)
+    node.port_start = wiring.node_port_start[:-1]
+    node.ports = np.diff(wiring.node_port_start)
+    node.row = wiring.node_row
+    node.traits = wiring.node_flags
+    seeded = (wiring.node_row >= 0) & (len(wiring.seeds) > 0)
+    if len(wiring.seeds):
+        node.seed = np.where(seeded, wiring.seeds[np.maximum(wiring.node_row, 0)], 0)
+    lossless = np.array([(config.lossless >> i) & 1 for i in range(v)])
+    headroom = headroom_bytes(wiring, config)
+    ethernet = ((wiring.port_flags & (s.CREDIT | s.INTERNAL)) == 0) & (wiring.port_peer != s.NONE)
+    inlet.lossless = np.tile(lossless, ports) * np.repeat(ethernet, v)
+    inlet.headroom_limit = np.where(inlet.lossless > 0, np.repeat(headroom, v), 0)
+    shared = (wiring.node_flags & s.SHARED) != 0
+    if shared.any():
+        slot_node = np.repeat(wiring.port_node, v)
+        taken = np.bincount(slot_node, weights=inlet.headroom_limit, minlength=nodes).astype(np.int64)
+        slots = np.bincount(slot_node, weights=np.repeat(ethernet, v), minlength=nodes).astype(np.int64)
+        left = wiring.node_buffer_bytes - taken - config.reserve_bytes * slots
+        small = np.flatnonzero(shared & (left <= 0))
+        if len(small):
+            n = int(small[0])
+            raise ValueError(
+                f"node {n}: got a buffer of {int(wiring.node_buffer_bytes[n])} bytes, expected more than "
+                f"the {int(taken[n])} of headroom and {int(config.reserve_bytes * slots[n])} of reserve"
+            )
+        node.shared_limit = np.where(shared, left, 0)
+        node.reserve = config.reserve_bytes
+        node.alpha_q = config.alpha_q
+        node.resume = config.resume_bytes
+    return node
+
+
+def add_packets(state: State, count: int, *, fresh: bool = False) -> State:
+    """A larger pool of packets."""
+    old = 0 if fresh else len(state.packet)
+    packet = records(old + count, s.packet_dtype)
+    if old:
+        packet[:old] = state.packet
+    packet.next[old:] = np.arange(old + 1, old + count + 1)
+    packet.next[-1] = s.NONE if fresh else state.clock[0].free_head
+    state.clock[0].free_head = old
+    state.clock[0].free += count
+    return state._replace(packet=packet)
+
+
+def grow_heap(state: State) -> State:
+    """A heap of twice the size."""
+    heap = records(2 * len(state.heap), s.heap_dtype)
+    heap[: len(state.heap)] = state.heap
+    return state._replace(heap=heap)
+
+
+def grow_lanes(state: State) -> State:
+    """Twice the room in every lane; the order of events stays."""
+    lane, event = state.lane.copy().view(np.recarray), records(2 * len(state.event), s.event_dtype)
+    for i in range(len(lane)):
+        head, tail, mask = int(lane[i].head), int(lane[i].tail), int(lane[i].mask)
+        at = int(lane[i].first) + (np.arange(head, tail) & mask)
+        lane[i].first = 2 * int(lane[i].first)
+        lane[i].mask = 2 * mask + 1
+        event[int(lane[i].first) + (np.arange(head, tail) & (2 * mask + 1))] = state.event[at]
+    return state._replace(lane=lane, event=event)

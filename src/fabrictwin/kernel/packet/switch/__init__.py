@@ -1,0 +1,1 @@
+"""A port and its switch: route, queue, arbitrate, transmit."""

@@ -1,0 +1,1 @@
+"""Queue pairs: what they send, receive and answer, and the messages on them."""

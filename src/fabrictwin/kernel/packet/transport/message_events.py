@@ -1,0 +1,216 @@
+"""The life of single messages, as the verbs post them: from software's request to what it is told.
+
+A message is a task with a note. Its task is used again once nobody needs it: not the sender (acknowledged, or of
+an unreliable service, sent), not the receiver (in memory, or lost), not what is still to be told. Tasks of one
+queue pair form one chain, in the order in which they began; `head` and `sending` are the sender's places in it,
+`accepting` and `receiving` the receiver's: the first message that has not wholly come to the adapter, and the
+first that has not come to memory.
+"""
+
+from __future__ import annotations
+
+from fabrictwin.kernel.jit.decorators import outlined
+from fabrictwin.kernel.packet.events import TELL, pack, push_heap
+from fabrictwin.kernel.packet.state.state import (
+    ENDED,
+    IN_MEMORY,
+    MESSAGE_LOST,
+    NONE,
+    RC,
+    TELL_ARRIVED,
+    TELL_ENDED,
+    TOLD,
+    UC,
+    UD,
+)
+
+TOLD_MARGIN = 8
+ALREADY = -1  # qp.refused: the message was taken before it was refused
+
+
+@outlined
+def release_task(state, t):
+    """One who needed the task needs it no more."""
+    note = state.note[t]
+    note.holds -= 1
+    if note.holds == 0:
+        task = state.task[t]
+        qp = state.qp[task.qp]
+        qp.live -= 1
+        if qp.tail == t:
+            qp.tail = NONE
+        clock = state.clock[0]
+        clock.open -= 1
+        task.next = clock.tasks_head
+        clock.tasks_head = t
+        clock.tasks_free += 1
+
+
+@outlined
+def tell_now(state, t, kind):
+    """Software reads of it after this event."""
+    clock = state.clock[0]
+    n = clock.told
+    state.told[n, 0] = clock.now
+    state.told[n, 1] = state.note[t].message
+    state.told[n, 2] = kind
+    clock.told = n + 1
+    if n + TOLD_MARGIN >= len(state.told):
+        clock.grow = TOLD
+
+
+@outlined
+def tell(state, t, kind, time):
+    """Software is to know at `time`."""
+    state.note[t].holds += 1
+    push_heap(state, time, pack(TELL, kind, t))
+
+
+@outlined
+def on_tell(state, t, kind):
+    """That time has come. False: nobody wants to know any more."""
+    task = state.task[t]
+    qp = state.qp[task.qp]
+    wanted = not qp.closed
+    if qp.refused and kind == IN_MEMORY and task.psn_start >= qp.refused_psn:
+        wanted = False
+    if wanted:
+        tell_now(state, t, kind)
+    release_task(state, t)
+    return wanted
+
+
+@outlined
+def pass_received(state, qp, now):
+    """The receiver is done with the messages that are in memory, at the adapter for good, or lost."""
+    late = 0
+    if qp.dst != NONE:
+        late = state.endpoint[qp.dst].deliver_ps
+    t = int(qp.receiving)
+    while t != NONE:
+        task = state.task[t]
+        note = state.note[t]
+        if task.psn_end > qp.in_memory and not note.lost and not note.accepted:
+            break
+        after = int(task.next)
+        if not note.lost:
+            task.received_ps = now + late
+            if note.traits & TELL_ARRIVED:
+                tell(state, t, IN_MEMORY, now + late)
+            if note.end_ps != NONE:
+                tell(state, t, ENDED, max(note.end_ps, now + late))
+        if qp.accepting == t:
+            qp.accepting = after
+        qp.receiving = after
+        release_task(state, t)
+        t = after
+
+
+@outlined
+def lose_message(state, p):
+    """A data packet was dropped: of an unreliable service, its message is lost with it."""
+    packet = state.packet[p]
+    qp = state.qp[packet.qp]
+    if qp.service != UC and qp.service != UD:
+        return
+    t = int(qp.receiving)
+    while t != NONE:
+        if state.task[t].psn_end > packet.psn:
+            break
+        t = int(state.task[t].next)
+    if t != NONE:
+        if packet.psn >= state.task[t].psn_start and not state.note[t].lost:
+            mark_lost(state, qp, t)
+
+
+@outlined
+def mark_lost(state, qp, t):
+    """A message of an unreliable service will not arrive."""
+    state.note[t].lost = 1
+    tell(state, t, MESSAGE_LOST, state.clock[0].now)
+    pass_received(state, qp, state.clock[0].now)
+
+
+@outlined
+def silence(state, qp):
+    """The queue pair does nothing more; what it still has is forgotten."""
+    qp.failed = 1
+    t = int(qp.head)
+    while t != NONE:
+        after = int(state.task[t].next)
+        release_task(state, t)
+        t = after
+    qp.head = NONE
+    qp.sending = NONE
+    qp.accepting = NONE
+    qp.tail = NONE
+    # what was taken still comes to memory
+    t = int(qp.receiving)
+    qp.receiving = NONE
+    last = NONE
+    while t != NONE:
+        after = int(state.task[t].next)
+        if state.task[t].psn_end > qp.expected or state.note[t].lost:
+            release_task(state, t)
+        else:
+            state.task[t].next = NONE
+            if last == NONE:
+                qp.receiving = t
+            else:
+                state.task[last].next = t
+            last = t
+        t = after
+    qp.retransmit = 0
+
+
+@outlined
+def complete_messages(state, qp, now):
+    """The sender is done with messages whose every packet is acknowledged, or needs no acknowledgement."""
+    late = qp.late_ps
+    if qp.src != NONE:
+        late += state.endpoint[qp.src].deliver_ps
+    limit = qp.una
+    if qp.refused:
+        limit = min(limit, qp.refused_psn)
+    t = int(qp.head)
+    while t != NONE:
+        if state.task[t].psn_end > limit:
+            break
+        after = int(state.task[t].next)
+        qp.head = after
+        if qp.sending == t:
+            qp.sending = after
+        state.task[t].done_ps = now + late
+        note = state.note[t]
+        if note.traits & TELL_ENDED:
+            if qp.service != RC or note.accepted:
+                tell(state, t, ENDED, now + late)
+            elif state.task[t].received_ps != NONE:
+                tell(state, t, ENDED, max(now + late, state.task[t].received_ps))
+            else:
+                # adapters acknowledge what is not in memory yet; software is told in order
+                note.end_ps = now + late
+        release_task(state, t)
+        t = after
+    if qp.refused == ALREADY and qp.una >= qp.refused_psn:
+        silence(state, qp)
+
+
+@outlined
+def fail_messages(state, qp, now, kind):
+    """The oldest message is told of, the others end with it."""
+    if qp.head != NONE:
+        late = qp.late_ps
+        if qp.src != NONE:
+            late += state.endpoint[qp.src].deliver_ps
+        tell(state, qp.head, kind, now + late)
+    silence(state, qp)
+
+
+@outlined
+def on_sent(state, q, now):
+    """The oldest message of an unreliable queue pair is on the wire."""
+    qp = state.qp[q]
+    if qp.head != NONE:
+        qp.una = state.task[qp.head].psn_end
+        complete_messages(state, qp, now)

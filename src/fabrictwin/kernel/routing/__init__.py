@@ -1,0 +1,1 @@
+"""Compiled: switch graphs, forwarding tables, and what they do."""

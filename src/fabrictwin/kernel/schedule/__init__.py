@@ -1,0 +1,1 @@
+"""Compiled: graphs of operations and pipelines, walked without an engine."""

@@ -1,0 +1,1 @@
+"""Communicators: ranks on hosts, channels, rings and trees across hosts."""

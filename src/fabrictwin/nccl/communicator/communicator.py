@@ -1,0 +1,260 @@
+"""What NCCL knows of a communicator once it is initialised: its graphs, channels and how ranks connect.
+
+The border between parts of this room: detection and search (`detect`, `search`, `connect`) make it, the tuner
+reads it, lowering follows it, the log prints it. Rates are GB/s (1e9 bytes) as NCCL prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cluster.faults import HostCause
+from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.nccl.communicator import channel_count as counts
+from fabrictwin.nccl.communicator.connect import connect_trees, copied, nvls_trees, ring_order
+from fabrictwin.nccl.communicator.rank_placement import hosts_of, networks_of, rank_nodes, views_of
+from fabrictwin.nccl.search.host_channels import cpu_of, cut_to, members_of, spread_graphs
+from fabrictwin.nccl.search.host_graphs import HostView
+from fabrictwin.nccl.settings.release_rules import Rules
+from fabrictwin.nccl.settings.settings import Settings, read_settings
+from fabrictwin.nccl.settings.version import DEFAULT
+from fabrictwin.nccl.settings.version import version as parse_version
+from fabrictwin.nccl.topology.graph_types import I32, Algorithm, Graph, PathType, Pattern, Protocol
+from fabrictwin.nccl.topology.net_devices import Failure, failure
+from fabrictwin.nccl.topology.topology_paths import Path
+
+
+@dataclass(frozen=True)
+class Rings:
+    """[channels, ranks] ranks in ring order from rank 0 on; each sends to the next."""
+
+    order: I32
+
+
+@dataclass(frozen=True)
+class Trees:
+    """One tree a channel: [channels, ranks] the parent, and [channels, ranks, 3] the children; -1 is none.
+
+    The first child of a rank is the next of its host's chain, where it has one.
+    """
+
+    up: I32
+    down: I32
+
+
+@dataclass(frozen=True)
+class NvlsTrees:
+    """Two trees between hosts for each head of NVLink SHARP: [2, ranks] parents, [2, ranks, 2] children.
+
+    Channel c of NVLS tree takes tree c % 2. Ranks that are no head have neither parents nor children.
+    """
+
+    heads: I32  # [nodes, heads]
+    up: I32
+    down: I32
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """Ranks that communicate, as NCCL sees them after `ncclCommInitRank`."""
+
+    twin: Any  # twin.Twin, whose fabric and routes it runs on
+    version: str  # of NCCL, such as "2.21.5"
+    settings: Settings
+    rank_node: I32  # [ranks] fabric node of each rank's GPU
+    node_of_rank: I32  # [ranks] which of the communicator's hosts
+    local_rank: I32  # [ranks]
+    nodes: int  # hosts (or NVLink domains that span hosts)
+    compute_capability: int  # lowest, such as 90
+    cpu: str  # "intel", "amd", "arm", of the first host; "mixed" where hosts differ
+    graphs: dict[Algorithm, Graph]  # those that can run; others are absent
+    rings: Rings
+    trees: Trees
+    channels: int  # collective channels
+    nvls_channels: int
+    p2p_channels: int
+    p2p_channels_per_peer: int
+    nvls_trees: NvlsTrees | None  # absent on one host and without NVLS
+    views: tuple[HostView, ...]  # kinds of hosts: their systems and paths
+    view_of_node: I32  # [nodes] into views
+    host_of_node: I32  # [nodes] host of the fabric
+    first_adapter: I32  # [nodes] the adapter (index into fabric.nic_node) that a node's systems count from
+    device_of_rank: I32  # [ranks] the GPU's device number in its host's system
+    network: str  # "IB" or "Socket"
+    causes: dict[int, tuple[HostCause, ...]]  # what is wrong with hosts of the fabric, by host
+    failure: Failure | None  # why it would not come up; None where it does
+
+    @property
+    def ranks(self) -> int:
+        return len(self.rank_node)
+
+    @property
+    def ranks_per_node(self) -> int:
+        return int(np.bincount(self.node_of_rank).max())
+
+    @cached_property
+    def members(self) -> list[list[int]]:
+        """[nodes] the ranks of each host, in order."""
+        order = np.argsort(self.node_of_rank, kind="stable")
+        ends = np.cumsum(np.bincount(self.node_of_rank, minlength=self.nodes))
+        return [part.tolist() for part in np.split(order, ends[:-1])]
+
+    def view(self, rank: int) -> HostView:
+        """The host of a rank."""
+        return self.views[int(self.view_of_node[self.node_of_rank[rank]])]
+
+    def path(self, a: int, b: int) -> Path:
+        """Between two ranks, as NCCL classes it; of type NET where they are on different hosts."""
+        if self.node_of_rank[a] != self.node_of_rank[b]:
+            return Path(PathType.NET, 0.0, ())
+        return self.view(a).table(int(self.device_of_rank[a]), int(self.device_of_rank[b]))
+
+    def direct(self, a: int, b: int) -> bool:
+        """Whether two ranks reach each other's memory over NVLink or PCIe (transport P2P)."""
+        if self.node_of_rank[a] != self.node_of_rank[b]:
+            return False
+        return self.view(a).table.direct(int(self.device_of_rank[a]), int(self.device_of_rank[b]))
+
+    def adapters(self, rank: int) -> list[int]:
+        """The adapters (indices into fabric.nic_node) that a rank's sends use, in order of channels."""
+        preferred = self.view(rank).table.preferred_nets(int(self.device_of_rank[rank]))
+        return [self._adapter(rank, net) for net in preferred]
+
+    def net_path(self, rank: int, adapter: int) -> Path:
+        """From a rank's GPU to an adapter of its host."""
+        return self.view(rank).table(int(self.device_of_rank[rank]), self._net(rank, adapter))
+
+    def gpudirect(self, rank: int, adapter: int, *, send: bool) -> bool:
+        """Whether an adapter moves a rank's data straight from or to its GPU (GPUDirect RDMA)."""
+        device, net = int(self.device_of_rank[rank]), self._net(rank, adapter)
+        return self.view(rank).table.gpudirect(device, net, read=send)
+
+    def proxy(self, rank: int, adapter: int) -> int:
+        """The rank whose GPU and proxy thread a send to an adapter goes through: itself, or another's with PXN."""
+        view, node = self.view(rank), int(self.node_of_rank[rank])
+        own = int(self.device_of_rank[rank])
+        relay = view.table.relay(own, self._net(rank, adapter))
+        if relay == own:
+            return rank
+        mine = np.flatnonzero((self.node_of_rank == node) & (self.device_of_rank == relay))
+        return int(mine[0])
+
+    def _first_adapter(self, rank: int) -> int:
+        return int(self.first_adapter[self.node_of_rank[rank]])
+
+    def _adapter(self, rank: int, net: int) -> int:
+        return self._first_adapter(rank) + self.view(rank).system.devices[net].index
+
+    def _net(self, rank: int, adapter: int) -> int:
+        view, index = self.view(rank), adapter - self._first_adapter(rank)
+        for net in view.table.nets:
+            if view.system.devices[net].index == index:
+                return net
+        raise ConfigError(f"adapter {adapter} is none that rank {rank} sees")
+
+
+def initialise(
+    twin: Any,
+    ranks: int | Sequence[int] | I32 | None = None,
+    *,
+    settings: Settings | None = None,
+    version: str = DEFAULT,
+    strict: bool = True,
+) -> Communicator:
+    """What `ncclCommInitRank` comes to for ranks on a twin.
+
+    `ranks` is how many GPUs, the fabric's GPU nodes in order of ranks, or None for all. Raises ConfigError, and
+    SimulatedError where it would not come up; unless `strict`, its `failure` says so instead.
+    """
+    fabric: Fabric = twin.fabric
+    rank_node = rank_nodes(fabric, ranks)
+    release = parse_version(version)
+    rules = Rules((release.major, release.minor))
+    if settings is None:
+        settings = read_settings({}, release=release)
+    apart = not settings.mnnvl_enable or not rules.since(20)
+    host_of_node, node_of_rank, local_rank = hosts_of(fabric, rank_node, apart=apart)
+    nodes = len(host_of_node)
+    causes = {host: twin.host_causes[host] for host in host_of_node.tolist() if host in twin.host_causes}
+    networks = networks_of(fabric, host_of_node, causes, settings)
+    failed = failure(fabric, networks, causes, settings)
+    if failed is not None and strict:
+        raise failed.error(fabric.host_names[failed.host])
+    views, view_of_node, device_of_rank, first_adapter = views_of(
+        twin, rank_node, node_of_rank, host_of_node, networks, rules=rules, settings=settings
+    )
+    used = [views[v] for v in sorted(set(view_of_node.tolist()))]
+    capability = min(view.system.capability for view in used)
+    members = members_of(node_of_rank, device_of_rank, view_of_node, views)
+    graphs = spread_graphs(views, view_of_node, members, first_adapter)
+    ring, tree = graphs[Algorithm.RING], graphs[Algorithm.TREE]
+    searched = min(ring.channels, tree.channels)
+    ring, tree = cut_to(ring, searched), cut_to(tree, searched)
+    graphs |= {Algorithm.RING: ring, Algorithm.TREE: tree}
+    crossing = np.array([view.channels[Algorithm.RING].cross_nic for view in views], np.int32)[view_of_node]
+    if not rules.since(23):
+        # earlier releases knew one way of crossing only, and before 2.19 none that swapped rings
+        crossing = np.full(nodes, 2 if ring.cross_nic and rules.since(19) else 0, np.int32)
+    patterns = [views[v].channels[Algorithm.TREE].pattern for v in view_of_node]
+    order = ring_order(ring.intra, crossing)
+    up, down = connect_trees(tree.intra, patterns, len(rank_node))
+    limits = counts.limits_of(settings, rules)
+    number = counts.collective_channels(
+        graphs, rules, limits, ranks=len(rank_node), nodes=nodes, capability=capability
+    )
+    nvls = 0
+    between_heads = None
+    if Algorithm.NVLS in graphs:
+        nvls = counts.nvls_channels(rules, limits, nodes=nodes, capability=capability)
+        if nodes > 1:
+            heads = graphs[Algorithm.NVLS].intra[:, :, 0]
+            between_heads = NvlsTrees(heads, *nvls_trees(heads, len(rank_node)))
+    p2p, per_peer = counts.p2p_channels(used, rules, limits, collective=number, ranks=len(rank_node), nodes=nodes)
+    return Communicator(
+        twin=twin,
+        version=version,
+        settings=settings,
+        rank_node=rank_node,
+        node_of_rank=node_of_rank,
+        local_rank=local_rank,
+        nodes=nodes,
+        compute_capability=capability,
+        cpu=cpu_of([view.system for view in used]),
+        graphs=graphs,
+        rings=Rings(copied(order, number)),
+        trees=Trees(copied(up, number), copied(down, number)),
+        channels=number,
+        nvls_channels=nvls,
+        p2p_channels=p2p,
+        p2p_channels_per_peer=per_peer,
+        nvls_trees=between_heads,
+        views=tuple(views),
+        view_of_node=view_of_node,
+        host_of_node=host_of_node,
+        first_adapter=first_adapter,
+        device_of_rank=device_of_rank,
+        network=next(iter(networks.values())).name,
+        causes=causes,
+        failure=failed,
+    )
+
+
+__all__ = [
+    "I32",
+    "Algorithm",
+    "Communicator",
+    "Graph",
+    "NvlsTrees",
+    "PathType",
+    "Pattern",
+    "Protocol",
+    "Rings",
+    "Trees",
+    "initialise",
+]

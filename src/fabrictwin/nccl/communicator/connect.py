@@ -1,0 +1,95 @@
+"""From channels inside hosts to rings and trees across them.
+
+Ring c leaves a host at the last GPU of its channel c and enters the next at the first. Where hosts leave by
+another adapter than they enter by, every second host exchanges its channels in pairs, so that rails are not
+crossed. A tree is a chain inside every host and a binary tree over hosts between the heads of the chains; twice
+the channels carry two complementary ones.
+
+Source: NCCL 2.30.7 and 2.18.3, src/graph/connect.cc.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fabrictwin.base.errors import InvariantError
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.nccl.communicator.trees import NodeTree, double_binary_tree
+from fabrictwin.nccl.topology.graph_types import I32, Pattern
+
+_CHILDREN = 3
+
+
+def ring_order(intra: I32, cross_nic: I32) -> I32:
+    """[channels, ranks] ranks of each ring, from rank 0 on, of a ring graph's channels; `cross_nic` by host."""
+    nodes, channels, _ = intra.shape
+    which = np.broadcast_to(np.arange(channels), (nodes, channels)).copy()
+    if channels % 2 == 0:
+        swapped = (cross_nic == 2) & (np.arange(nodes) % 2 == 1)
+        which[swapped] ^= 1
+    ordered = np.take_along_axis(intra, which[:, :, None], axis=1)
+    rings = []
+    for channel in range(channels):
+        ring = ordered[:, channel].reshape(-1)
+        ring = ring[ring != NONE]
+        rings.append(np.roll(ring, -int(np.flatnonzero(ring == 0)[0])))
+    return np.array(rings, np.int32)
+
+
+def connect_trees(intra: I32, patterns: list[Pattern], ranks: int) -> tuple[I32, I32]:
+    """(up [2 channels, ranks], down [2 channels, ranks, 3]) of a tree graph's channels.
+
+    `patterns` is what each host's tree looks like inside.
+    """
+    nodes, channels, _ = intra.shape
+    up = np.full((2 * channels, ranks), NONE, np.int32)
+    down = np.full((2 * channels, ranks, _CHILDREN), NONE, np.int32)
+    split = np.array([p == Pattern.SPLIT_TREE for p in patterns])
+    simple = np.array([p == Pattern.TREE for p in patterns])
+    trees = double_binary_tree(nodes)
+    for channel in range(channels):
+        chain = intra[:, channel]
+        near, far = chain[:, :-1], chain[:, 1:]
+        real = (near != NONE) & (far != NONE)
+        for half in (channel, channel + channels):
+            up[half, far[real]] = near[real]
+            down[half, near[real], 0] = far[real]
+        parent = chain[:, 0]
+        second = chain[:, 1] if chain.shape[1] > 1 else parent
+        second = np.where(second == NONE, parent, second)
+        children = np.stack([np.where(simple, parent, second), np.where(split, second, parent)])
+        for half, tree in ((channel, trees[0]), (channel + channels, trees[1])):
+            _over_hosts(up[half], down[half], parent, children, tree)
+    return up, down
+
+
+def _over_hosts(up: I32, down: I32, parent: I32, children: I32, tree: NodeTree) -> None:
+    """Join hosts along one tree; `children` are the GPUs of each host to which its two children connect."""
+    has = tree.up != NONE
+    above = tree.up[has]
+    up[parent[has]] = children[tree.side[has], above]
+    for side in (0, 1):
+        child = tree.down[:, side]
+        here = np.flatnonzero(child != NONE)
+        at, below = children[side, here], parent[child[here]]
+        free = (down[at] != NONE).sum(axis=1)
+        if (free >= _CHILDREN).any():
+            raise InvariantError("a tree has more children than a rank can have")
+        down[at, free] = below
+
+
+def nvls_trees(heads: I32, ranks: int) -> tuple[I32, I32]:
+    """(up [2, ranks], down [2, ranks, 2]) between hosts, of the heads [nodes, heads] of NVLink SHARP."""
+    up = np.full((2, ranks), NONE, np.int32)
+    down = np.full((2, ranks, 2), NONE, np.int32)
+    for half, tree in enumerate(double_binary_tree(len(heads))):
+        for head in heads.T:
+            up[half, head] = np.where(tree.up == NONE, NONE, head[tree.up])
+            down[half, head] = np.where(tree.down == NONE, NONE, head[tree.down])
+    return up, down
+
+
+def copied(rows: I32, count: int) -> I32:
+    """The first `count` channels, going round where there are fewer."""
+    taken: I32 = rows[np.arange(count) % len(rows)]
+    return taken

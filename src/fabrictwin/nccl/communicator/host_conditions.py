@@ -1,0 +1,89 @@
+"""What the hosts of a communicator allow its connections: the network, the adapters, GPUDirect RDMA.
+
+Detection has found most of it (`nccl.topology.net_devices`). Causes may be added to what the cluster's faults
+say: without RDMA devices in a container, or where memory cannot be locked, sockets carry the data; without the
+peer memory module, adapters do not reach GPU memory and bytes are staged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+
+from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.nccl.communicator.communicator import Communicator
+from fabrictwin.nccl.topology.net_devices import SOCKET
+
+NO_PEER_MEMORY = "no-gpudirect-module"
+LOCKED_MEMORY = "locked-memory"
+NO_DEVICES = "no-rdma-devices"
+
+
+class Network(IntEnum):
+    IB = 0
+    SOCKET = 1
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One thing that is wrong on some hosts; all where `hosts` is empty."""
+
+    kind: str
+    hosts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Of one communicator's hosts."""
+
+    communicator: Communicator
+    causes: tuple[Cause, ...] = field(default=())
+
+    @classmethod
+    def of(cls, communicator: Communicator, causes: tuple[Cause, ...] = ()) -> Conditions:
+        fabric: Fabric = communicator.twin.fabric
+        known = tuple(
+            Cause(cause.kind, frozenset((fabric.host_names[host],)))
+            for host, found in communicator.causes.items()
+            for cause in found
+        )
+        return cls(communicator, (*causes, *known))
+
+    @property
+    def fabric(self) -> Fabric:
+        fabric: Fabric = self.communicator.twin.fabric
+        return fabric
+
+    def has(self, kind: str, host: int) -> bool:
+        """Whether something is wrong on a host of the fabric."""
+        name = self.fabric.host_names[host]
+        return any(c.kind == kind and (not c.hosts or name in c.hosts) for c in self.causes)
+
+    def gpudirect(self, rank: int) -> bool:
+        """Whether adapters of a rank's host can reach GPU memory at all."""
+        return not self.has(NO_PEER_MEMORY, int(self.fabric.node_host[self.communicator.rank_node[rank]]))
+
+    @cached_property
+    def network(self) -> Network:
+        """What all ranks end up with."""
+        hosts = self.communicator.host_of_node.tolist()
+        broken = any(self.has(kind, h) for kind in (NO_DEVICES, LOCKED_MEMORY) for h in hosts)
+        return Network.SOCKET if broken or self.communicator.network == SOCKET else Network.IB
+
+    @cached_property
+    def _taken(self) -> dict[int, tuple[int, ...]]:
+        return {}
+
+    def adapters(self, host: int) -> tuple[int, ...]:
+        """The adapters of a host that connections may use; sockets use the interfaces of all that have a cable."""
+        if host not in self._taken:
+            fabric, communicator = self.fabric, self.communicator
+            first = int(np.searchsorted(fabric.nic_node, fabric.host_node_start[host]))
+            node = int(np.flatnonzero(communicator.host_of_node == host)[0])
+            view = communicator.views[int(communicator.view_of_node[node])]
+            mine = [first + view.system.devices[net].index for net in view.table.nets]
+            self._taken[host] = tuple(n for n in mine if fabric.nic_port[n] != NONE)
+        return self._taken[host]

@@ -1,0 +1,1 @@
+"""Collectives and sends as communications: channels, transports, chunks, costs."""

@@ -1,0 +1,301 @@
+"""Tasks lowered to communications: which channels, over which connections, at which cost.
+
+    task + choice + communicator  ->  patterns on channels (program.patterns)
+                                      connections of every edge (nccl.transport)
+                                      costs of steps (nccl.costs)
+
+Rings and trees are the communicator's. A broadcast follows a ring from its root, a reduce ends there. Sends are
+point-to-point: an all-to-all posts all of them at once. What reduces in switches is in `nccl.lowering.in_switch`.
+
+Left out: groups of several tasks in one launch, user buffer registration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from typing import Protocol as Structural
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.engines.channels.channel_resources import message_bytes
+from fabrictwin.fabric.fabric import I64, NONE
+from fabrictwin.nccl.communicator.communicator import Communicator
+from fabrictwin.nccl.lowering import in_switch
+from fabrictwin.nccl.lowering.chunks import chunk_bytes, send_parts
+from fabrictwin.nccl.lowering.connector import Connector
+from fabrictwin.nccl.lowering.queue_pair_options import service_level
+from fabrictwin.nccl.lowering.tasks import POINT_TO_POINT, Task
+from fabrictwin.nccl.lowering.transport import Transports
+from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
+from fabrictwin.nccl.tuning.step_costs import WIRE, Costs, calibration, picoseconds
+from fabrictwin.program import patterns
+from fabrictwin.program.builder import ProgramBuilder
+from fabrictwin.program.program import Channels, Communication, Pattern, Program
+
+GB = 1e9
+PS_PER_S = 10**12
+
+NAMES = {
+    "all_reduce": "all-reduce",
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "send_recv": "send and receive",
+}
+_RINGS = {
+    "all_reduce": Pattern.RING_ALL_REDUCE,
+    "all_gather": Pattern.RING_ALL_GATHER,
+    "reduce_scatter": Pattern.RING_REDUCE_SCATTER,
+}
+_PATS = {"all_gather": Pattern.PAT_ALL_GATHER, "reduce_scatter": Pattern.PAT_REDUCE_SCATTER}
+IN_SWITCH = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN)
+
+
+class Choice(Structural):
+    """What of a tuner's choice matters here."""
+
+    @property
+    def algorithm(self) -> Algorithm: ...
+
+    @property
+    def protocol(self) -> Protocol: ...
+
+    @property
+    def channels(self) -> int: ...
+
+
+class Lowering:
+    """Lowers tasks of one communicator; connections are remembered from one to the next."""
+
+    def __init__(
+        self, communicator: Communicator, *, transports: Transports | None = None, costs: Costs | None = None
+    ) -> None:
+        self.communicator = communicator
+        self.transports = transports or Transports(communicator)
+        self.connector = Connector(self.transports)
+        self.costs = costs or calibration().of(communicator)
+        self.level = None
+        if not self.transports.sockets:
+            self.level = service_level(communicator.settings, communicator.twin.fabric.technology)
+
+    def __call__(self, task: Task, choice: Choice | None = None) -> Communication:
+        """One communication. `choice` is not asked for sends. Raises ConfigError."""
+        task.check(self.communicator.ranks)
+        if task.kind in POINT_TO_POINT:
+            return self._sends(task)
+        if choice is None:
+            raise ConfigError(
+                f"got no algorithm for {NAMES.get(task.kind, task.kind)}, expected the tuner's choice"
+            )
+        return self._collective(task, choice.algorithm, choice.protocol, choice.channels)
+
+    # ------------------------------------------------------------------ collectives
+
+    def _collective(self, task: Task, algorithm: Algorithm, protocol: Protocol, count: int) -> Communication:
+        communicator = self.communicator
+        graph = communicator.graphs.get(algorithm)
+        heads = 1
+        if algorithm in IN_SWITCH:
+            if protocol != Protocol.SIMPLE:
+                raise ConfigError(f"got {algorithm.name} with {protocol.name}, expected Simple", key="NCCL_PROTO")
+            made = in_switch.channels(communicator, self.transports, task, algorithm, count)
+            heads = made.heads
+        elif algorithm == Algorithm.TREE:
+            made = self._tree(task, count)
+        elif algorithm == Algorithm.PAT:
+            made = self._pat(task, count)
+        else:
+            made = self._ring(task, count)
+        if graph is None and algorithm != Algorithm.RING:
+            raise ConfigError(f"got {algorithm.name}, which this communicator has no graph for", key="NCCL_ALGO")
+        chunk = chunk_bytes(communicator, task, algorithm, protocol, count, heads)
+        unit = task.element_bytes
+        channels = replace(made.channels, chunk_bytes=np.maximum(chunk * made.lanes // unit, 1) * unit)
+        edges = patterns.edges(channels)
+        costs = self.costs
+        rate = costs.inside.channel_gbps[protocol] * GB / PS_PER_S * made.lanes.max(initial=1)
+        wire, data = WIRE[protocol]
+        return self._communication(
+            task,
+            channels,
+            algorithm=f"{algorithm.name.lower()} {protocol.name.lower()}",
+            base_ps=picoseconds(costs.base_us(algorithm, protocol, nodes=communicator.nodes)),
+            chunk_cost_ps=picoseconds(costs.inside.nvls_chunk) if algorithm in IN_SWITCH[:2] else 0,
+            wire_bytes=wire,
+            data_bytes=data,
+            rate_share=costs.share(algorithm, protocol),
+            connections=self.connector.connect(
+                edges,
+                costs,
+                algorithm,
+                protocol,
+                graph=graph,
+                graph_channel=made.graph_channel,
+                channel_rate=rate * wire / data if algorithm not in IN_SWITCH else np.inf,
+                messages=message_bytes(channels),
+            ),
+        )
+
+    def chunk(self, task: Task, choice: Choice, whole: Communication) -> int:
+        """The chunk of another size of `whole`'s way."""
+        heads = lanes = 1
+        if choice.algorithm in IN_SWITCH:
+            heads = in_switch.heads_of(self.communicator, choice.algorithm).shape[1]
+            lanes = in_switch.lanes(choice.algorithm, choice.channels)
+        chunk = chunk_bytes(self.communicator, task, choice.algorithm, choice.protocol, choice.channels, heads)
+        unit = whole.channels.element_bytes
+        return max(chunk * lanes // unit, 1) * unit
+
+    def _communication(self, task: Task, channels: Channels, **rest: Any) -> Communication:
+        return Communication(
+            name=NAMES.get(task.kind, task.kind),
+            kind=task.kind,
+            size_bytes=task.size_bytes,
+            groups=1,
+            channels=channels,
+            root=task.root,
+            service_level=self.level,
+            **rest,
+        )
+
+    def _ring(self, task: Task, count: int) -> in_switch.Made:
+        orders = self.communicator.rings.order
+        index = np.arange(count) % len(orders)
+        ranks = orders[index]
+        n = ranks.shape[1]
+        parent = np.full_like(ranks, NONE)
+        if task.kind in _RINGS:
+            pattern = _RINGS[task.kind]
+        else:
+            # from the root around, or around to the root
+            at = np.argmax(ranks == task.root, axis=1)
+            reduces = task.kind == "reduce"
+            turn = (np.arange(n)[None, :] + at[:, None] + reduces) % n
+            ranks = np.take_along_axis(ranks, turn, axis=1)
+            pattern = Pattern.TREE_REDUCE if reduces else Pattern.CHAIN_BROADCAST
+            if reduces:
+                parent[:, :-1] = np.arange(1, n)
+        return in_switch.made(task, pattern, ranks, parent, graph_channel=index)
+
+    def _tree(self, task: Task, count: int) -> in_switch.Made:
+        if task.kind != "all_reduce":
+            raise ConfigError(
+                f"got Tree for {NAMES.get(task.kind, task.kind)}, expected an all-reduce", key="NCCL_ALGO"
+            )
+        up = self.communicator.trees.up
+        index = np.arange(count) % len(up)
+        parent = up[index]
+        ranks = np.broadcast_to(np.arange(parent.shape[1], dtype=np.int32), parent.shape)
+        return in_switch.made(task, Pattern.TREE_ALL_REDUCE, ranks, parent, graph_channel=index)
+
+    def _pat(self, task: Task, count: int) -> in_switch.Made:
+        if self.communicator.ranks_per_node > 1 or task.kind not in _PATS:
+            raise ConfigError(
+                f"got PAT for {NAMES.get(task.kind, task.kind)} with {self.communicator.ranks_per_node} ranks on "
+                "a host, expected an all-gather or reduce-scatter with one",
+                key="NCCL_ALGO",
+            )
+        n = self.communicator.ranks
+        ranks = np.tile(np.arange(n, dtype=np.int32), (count, 1))
+        return in_switch.made(
+            task, _PATS[task.kind], ranks, np.full_like(ranks, NONE), graph_channel=np.arange(count)
+        )
+
+    # ------------------------------------------------------------------ sends
+
+    def _sends(self, task: Task) -> Communication:
+        n = self.communicator.ranks
+        if task.kind == "send_recv":
+            block = task.size_bytes
+            pairs = (
+                np.stack([np.arange(n), (np.arange(n) + 1) % n], axis=1) if n > 1 else np.zeros((0, 2), np.int64)
+            )
+        else:
+            block = task.size_bytes // n
+            others = np.delete(np.arange(n), task.root)
+            root = np.full(n - 1, task.root)
+            pairs = np.stack([root, others] if task.kind == "scatter" else [others, root], axis=1)
+        parts, protocol, chunk = send_parts(self.communicator, block)
+        if task.kind == "all_to_all":
+            shifts = max(n - 1, 1)
+            channels = Channels(
+                pattern=np.full(shifts, Pattern.SHIFT, np.int8),
+                rank_start=(np.arange(shifts + 1) * n).astype(np.int32),
+                ranks=np.tile(np.arange(n, dtype=np.int32), shifts),
+                parent=np.full(shifts * n, NONE, np.int32),
+                shift=np.arange(1, shifts + 1, dtype=np.int32),
+                payload_bytes=np.full(shifts, block, np.int64),
+                offset_bytes=np.zeros(shifts, np.int64),
+                chunk_bytes=np.full(shifts, chunk, np.int64),
+                element_bytes=task.element_bytes,
+            )
+        else:
+            count = len(pairs)
+            at = pairs.min(axis=1) * 0 if task.kind == "send_recv" else _other(pairs, task.root) * block
+            channels = Channels(
+                pattern=np.full(count, Pattern.MESSAGE, np.int8),
+                rank_start=(np.arange(count + 1) * 2).astype(np.int32),
+                ranks=pairs.reshape(-1).astype(np.int32),
+                parent=np.full(2 * count, NONE, np.int32),
+                shift=np.zeros(count, np.int32),
+                payload_bytes=np.full(count, block, np.int64),
+                offset_bytes=at.astype(np.int64),
+                chunk_bytes=np.full(count, chunk, np.int64),
+                element_bytes=task.element_bytes,
+            )
+        costs = self.costs
+        wire, data = WIRE[protocol]
+        # blocks of one rank share its channels
+        peers = 1 if task.kind == "send_recv" else n - 1
+        lanes = min(parts, max(1, self.communicator.p2p_channels // max(peers, 1)))
+        rate = costs.inside.channel_gbps[protocol] * GB / PS_PER_S * lanes
+        net = costs.between.send_hop
+        edges = patterns.edges(channels)
+        return self._communication(
+            task,
+            channels,
+            algorithm=f"sends {protocol.name.lower()}",
+            base_ps=picoseconds(
+                costs.inside.launch
+                + costs.inside.send
+                + (costs.between.base if self.communicator.nodes > 1 else 0)
+            ),
+            wire_bytes=wire,
+            data_bytes=data,
+            rate_share=costs.inside.ring_share[protocol],
+            connections=self.connector.connect(
+                edges,
+                costs,
+                Algorithm.RING,
+                protocol,
+                channel_rate=rate * wire / data,
+                messages=message_bytes(channels),
+                hop_us={"nvlink": costs.inside.send_hop, "pcie": costs.inside.pcie_hop[protocol], "net": net},
+            ),
+        )
+
+
+def _other(pairs: npt.NDArray[np.int64], root: int) -> I64:
+    found: I64 = np.where(pairs[:, 0] == root, pairs[:, 1], pairs[:, 0])
+    return found
+
+
+def lower(
+    communicator: Communicator, task: Task, choice: Choice | None = None, *, costs: Costs | None = None
+) -> Communication:
+    """One task as a communication. Raises ConfigError."""
+    return Lowering(communicator, costs=costs)(task, choice)
+
+
+def program(communications: list[Communication], ranks: int, *, name: str = "nccl") -> Program:
+    """Communications one after the other, each once all ranks are done with the one before."""
+    builder = ProgramBuilder(name, ranks)
+    actor = builder.actor("ranks", np.arange(ranks))
+    last: list[int] = []
+    for communication in communications:
+        number = builder.communication(communication, [actor])
+        last = [builder.communicate(number, builder.label(communication.name, "other"), after=last)]
+    return builder.build()

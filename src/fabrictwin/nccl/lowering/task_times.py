@@ -1,0 +1,98 @@
+"""How long tasks take on the twin, one after the other, each by itself.
+
+`flow` and `packet` play them through a session. `analytic` uses closed forms, and looks up the ways of a
+lowering once for all sizes of it: between sizes only bytes, chunks and their cost change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fabrictwin.engines.base.play import play
+from fabrictwin.engines.packet.host_costs import works_in_hosts
+from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.fabric.fabric import I64
+from fabrictwin.nccl.communicator.communicator import Communicator
+from fabrictwin.nccl.lowering.lower import Choice, Lowering, program
+from fabrictwin.nccl.lowering.tasks import Task
+from fabrictwin.nccl.lowering.transport import Transports
+from fabrictwin.nccl.tuning.step_costs import Costs
+from fabrictwin.program.program import Communication
+from fabrictwin.trace.trace import Counters
+from fabrictwin.twin.twin import Fidelity
+
+Asked = tuple[Task, Choice | None]
+
+
+def measure(
+    communicator: Communicator,
+    asked: Sequence[Asked],
+    *,
+    fidelity: Fidelity = "flow",
+    costs: Costs | None = None,
+    transports: Transports | None = None,
+    packet: PacketOptions | None = None,
+) -> I64:
+    """[tasks] what each takes, in ps. Raises ConfigError."""
+    lowering = Lowering(communicator, transports=transports, costs=costs)
+    if fidelity == "analytic":
+        return _closed(communicator, lowering, asked)
+    lowered = [lowering(task, choice) for task, choice in asked]
+    times, _ = _played(communicator, lowered, fidelity, packet)
+    return times
+
+
+def traffic(
+    communicator: Communicator,
+    task: Task,
+    choice: Choice | None = None,
+    *,
+    fidelity: Fidelity = "flow",
+    transports: Transports | None = None,
+    packet: PacketOptions | None = None,
+) -> tuple[int, Counters]:
+    """One task: how long it took, in ps, and what ports counted."""
+    lowered = Lowering(communicator, transports=transports)(task, choice)
+    times, counters = _played(communicator, [lowered], fidelity, packet)
+    return int(times[0]), counters
+
+
+def _played(
+    communicator: Communicator, lowered: list[Communication], fidelity: Fidelity, packet: PacketOptions | None
+) -> tuple[I64, Counters]:
+    if fidelity == "packet":
+        packet = packet or PacketOptions()
+        packet = replace(packet, host_work=works_in_hosts(lowered, communicator.twin.fabric))
+    session = communicator.twin.session(fidelity, packet)
+    trace = play(program(lowered, communicator.ranks), communicator.rank_node, session)
+    return trace.end_op_ps - trace.start_ps, trace.counters
+
+
+def _closed(communicator: Communicator, lowering: Lowering, asked: Sequence[Asked]) -> I64:
+    """Sizes of one way together: the largest is bound to the fabric, the others are it with fewer bytes."""
+    from fabrictwin.engines.analytic.analytic_engine import AnalyticSession
+
+    session = communicator.twin.session("analytic")
+    assert isinstance(session, AnalyticSession)
+    result = np.zeros(len(asked), np.int64)
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for i, (task, choice) in enumerate(asked):
+        way = () if choice is None else (choice.algorithm, choice.protocol, choice.channels)
+        alike.setdefault((task.kind, task.root, task.element_bytes, way), []).append(i)
+    for members in alike.values():
+        if asked[members[0]][1] is None:
+            # sends pick their protocol and parts by size
+            result[members] = session.durations([lowering(*asked[i]) for i in members], communicator.rank_node)
+            continue
+        largest = max(members, key=lambda i: asked[i][0].size_bytes)
+        whole = lowering(*asked[largest])
+        terms = session.terms(whole, communicator.rank_node)
+        size = asked[largest][0].size_bytes
+        for i in members:
+            task, choice = asked[i]
+            assert choice is not None
+            result[i] = terms.duration(task.size_bytes / size, lowering.chunk(task, choice, whole))
+    return result

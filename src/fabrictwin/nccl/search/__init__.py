@@ -1,0 +1,1 @@
+"""Graphs that NCCL finds on hosts: its search, in its order, remembered."""

@@ -1,0 +1,80 @@
+"""Channels that were searched before, kept in the cache folder beside compiled kernels.
+
+A search depends on the host, the release and settings alone, and on the code that searches: the name of a file is
+the digest of all of these. What cannot be read is searched again; where nothing can be written, nothing is kept.
+Without the JIT (`NUMBA_DISABLE_JIT`) the cache is left alone, so that what runs is the code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+from fabrictwin.nccl.search.graph_search import Channels
+from fabrictwin.nccl.topology.graph_types import PathType, Pattern
+
+_ROOM = Path(__file__).parents[1]
+_SOURCES = (
+    "topology/graph_types",
+    "search/host_graphs",
+    "topology/topology_paths",
+    "search/search_order",
+    "search/search_cache",
+    "settings/release_rules",
+    "search/graph_search",
+    "topology/system",
+)
+
+
+def sources() -> list[Path]:
+    """The code that searches."""
+    kernels = sorted((_ROOM.parent / "kernel" / "nccl").glob("channel*.py"))
+    return [*(_ROOM / f"{name}.py" for name in _SOURCES), *kernels]
+
+
+@cache
+def _code() -> str:
+    """Digest of what searches."""
+    digest = hashlib.sha256()
+    for source in sources():
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _folder() -> Path:
+    named = os.environ.get("FABRICTWIN_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fabrictwin"
+    return (Path(named) if named else base) / "channels"
+
+
+def remembered(question: str, search: Callable[[], Channels]) -> Channels:
+    """The answer to a question that says everything it depends on but the code."""
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return search()
+    name = hashlib.sha256(f"{_code()} {question}".encode()).hexdigest()[:32]
+    path = _folder() / f"{name}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return _read(path.read_text(encoding="utf-8"))
+    found = search()
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps(asdict(found)), encoding="utf-8")
+        new.replace(path)
+    return found
+
+
+def _read(text: str) -> Channels:
+    """Raises ValueError, KeyError or TypeError for what is no such file."""
+    data = json.loads(text)
+    data["pattern"] = Pattern(data["pattern"])
+    data["type_intra"], data["type_inter"] = PathType(data["type_intra"]), PathType(data["type_inter"])
+    data["intra"] = tuple(tuple(map(int, row)) for row in data["intra"])
+    data["inter"] = tuple((int(one), int(other)) for one, other in data["inter"])
+    return Channels(**data)

@@ -1,0 +1,1 @@
+"""What NCCL detects on a host: devices, links, paths, networks."""

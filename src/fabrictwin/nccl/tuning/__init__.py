@@ -1,0 +1,1 @@
+"""What NCCL expects algorithms and protocols to take, and which it chooses."""

@@ -1,0 +1,167 @@
+"""What NCCL's steps cost beside the wire, by machine and network: latencies that were fitted, and declared.
+
+NCCL's own constants serve its choice and are those of NVIDIA's machines; absolute times differ from fabric to
+fabric. `data/costs.yaml` holds for each generation of GPUs and kind of network what a step costs, what share of a
+wire's rate a protocol gets, and what launching takes; `docs/validation-collectives.md` says which rows each figure
+was fitted to. Where nothing was fitted, NCCL's constants stand, less what the twin's wires take by themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from fabrictwin import catalog
+from fabrictwin.base.units import PS_PER_US
+from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.nccl.communicator.communicator import Communicator
+from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
+
+Three = tuple[float, float, float]  # LL, LL128, Simple
+
+# flags that travel with data: LL sends 8 bytes for 4, LL128 128 for 120
+WIRE = {Protocol.LL: (8, 4), Protocol.LL128: (128, 120), Protocol.SIMPLE: (1, 1)}
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Inside a host, or a rack that is one NVLink domain. Times in µs."""
+
+    launch: float  # a kernel, from the call to its first byte, on all ranks
+    ring: Three  # base of a protocol: what is added once
+    tree: Three
+    ring_hop: Three
+    tree_hop: Three
+    pcie_hop: Three  # over PCIe or through host memory
+    ring_share: Three  # of the NVLinks' kernel rate
+    tree_share: Three
+    channel_gbps: Three  # GB/s of data that one channel's block moves at most
+    nvls: float  # base
+    nvls_chunk: float  # a chunk of a channel, beside its bytes
+    nvls_share: float
+    send: float  # base of sends
+    send_hop: float
+
+
+@dataclass(frozen=True)
+class Between:
+    """Between hosts. Times in µs."""
+
+    ring_hop: Three
+    tree_hop: Three
+    nvls_tree_hop: float
+    collnet: float  # base of in-network reduction
+    collnet_hop: float
+    send_hop: float
+    base: float  # once, where several hosts take part: meeting, the proxies' start
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one communicator."""
+
+    inside: Inside
+    between: Between
+
+    def base_us(self, algorithm: Algorithm, protocol: Protocol, *, nodes: int) -> float:
+        """What an operation takes once."""
+        own = {
+            Algorithm.TREE: self.inside.tree[protocol],
+            Algorithm.RING: self.inside.ring[protocol],
+            Algorithm.PAT: self.inside.ring[protocol],
+            Algorithm.NVLS: self.inside.nvls,
+            Algorithm.NVLS_TREE: self.inside.nvls,
+            Algorithm.COLLNET_DIRECT: self.between.collnet,
+            Algorithm.COLLNET_CHAIN: self.between.collnet,
+        }[algorithm]
+        return self.inside.launch + own + (self.between.base if nodes > 1 else 0.0)
+
+    def share(self, algorithm: Algorithm, protocol: Protocol) -> float:
+        """Of the wires' rate."""
+        if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
+            return self.inside.nvls_share
+        return (self.inside.tree_share if algorithm == Algorithm.TREE else self.inside.ring_share)[protocol]
+
+    def hop_us(self, algorithm: Algorithm, protocol: Protocol, way: str) -> float:
+        """A step over "nvlink", "pcie" or "net"."""
+        tree = algorithm in (Algorithm.TREE, Algorithm.COLLNET_CHAIN)
+        if way == "net":
+            if algorithm == Algorithm.NVLS_TREE:
+                return self.between.nvls_tree_hop
+            return (self.between.tree_hop if tree else self.between.ring_hop)[protocol]
+        if way == "pcie":
+            return self.inside.pcie_hop[protocol]
+        return (self.inside.tree_hop if tree else self.inside.ring_hop)[protocol]
+
+    def altered(self, figures: dict[str, Any]) -> Costs:
+        """Single figures replaced, by name: what a calibration tries."""
+        inside: dict[str, Any] = {}
+        between: dict[str, Any] = {}
+        for name, value in figures.items():
+            (inside if hasattr(self.inside, name) else between)[name] = value
+        return Costs(replace(self.inside, **inside), replace(self.between, **between))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All fitted figures, by generation of GPUs and kind of network."""
+
+    inside: dict[str, Inside]
+    between: dict[str, Between]
+
+    def of(self, communicator: Communicator) -> Costs:
+        """What holds for a communicator."""
+        machine = machine_of(communicator)
+        pair = f"{network_of(communicator)}-{machine}"
+        return Costs(self.inside[machine], self.between.get(pair, self.between["default"]))
+
+
+def machine_of(communicator: Communicator) -> str:
+    """The generation of its GPUs."""
+    capability = communicator.compute_capability
+    if capability >= 100:
+        return "blackwell"
+    return "hopper" if capability >= 90 else "ampere"
+
+
+def network_of(communicator: Communicator) -> str:
+    """The kind of its network: infiniband, roce or srd."""
+    fabric = communicator.twin.fabric
+    if fabric.technology == "infiniband":
+        return "infiniband"
+    return "srd" if sprays(fabric) else "roce"
+
+
+def sprays(fabric: Fabric) -> bool:
+    """Whether its adapters spread the packets of a connection over paths (SRD)."""
+    kinds = {name for template in fabric.templates for name in template.nic_types if name}
+    return any(catalog.nic(name).transport == "srd" for name in kinds)
+
+
+def _section(kind: type[Any], data: dict[str, Any], base: Any) -> Any:
+    values = {key: tuple(value) if isinstance(value, list) else float(value) for key, value in data.items()}
+    return kind(**values) if base is None else replace(base, **values)
+
+
+@cache
+def calibration() -> Calibration:
+    """What `data/costs.yaml` says."""
+    text = files("fabrictwin.nccl").joinpath("data/costs.yaml").read_text(encoding="utf-8")
+    data = yaml.load(text, Loader=yaml.CSafeLoader)
+    found: dict[str, dict[str, Any]] = {}
+    for part, kind in (("inside", Inside), ("between", Between)):
+        base = _section(kind, data[part].pop("default"), None)
+        found[part] = {"default": base}
+        fitted = data[part]
+        for name, entry in fitted.items():
+            found[part][name] = _section(kind, entry, base)
+    return Calibration(found["inside"], found["between"])
+
+
+def picoseconds(us: float) -> int:
+    """Microseconds, rounded."""
+    return round(us * PS_PER_US)

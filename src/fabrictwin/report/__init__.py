@@ -1,0 +1,1 @@
+"""What a run yields, and every view of it: figures, tables, timelines, pages."""

@@ -1,0 +1,124 @@
+"""What broke while the job ran and what the subnet manager made of it: for the terminal, for the report."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from fabrictwin.base.units import format_time
+from fabrictwin.subnet.operation.managed_fabric import Entry
+from fabrictwin.subnet.operation.sweep_text import entry_text
+
+MOST_ENTRIES = 5
+
+
+def _when(time_ps: int | None) -> str:
+    return "0 s" if time_ps == 0 else format_time(time_ps or 0)
+
+
+def _course(event: dict[str, Any]) -> str:
+    """When the manager heard of it, and when it was done."""
+    noticed, settled = event["noticed_ps"], event["settled_ps"]
+    if noticed is None:
+        return "nobody had noticed when the job ended"
+    if settled is None:
+        return f"noticed at {_when(noticed)}, not settled when the job ended"
+    return f"noticed at {_when(noticed)}, settled at {_when(settled)}"
+
+
+def _packets(event: dict[str, Any]) -> str:
+    if event["packets_lost"] is None:
+        return "packets not modelled at this fidelity"
+    return f"{event['packets_lost']:,} packets lost, {event['packets_retransmitted']:,} sent again"
+
+
+def _broken(event: dict[str, Any]) -> str:
+    if not event["broken_paths"]:
+        return "no path broken"
+    outage = "not mended" if event["outage_ps"] is None else f"outage {format_time(event['outage_ps'])}"
+    return f"{event['broken_paths']:,} paths broken, {outage}"
+
+
+def _pairs(event: dict[str, Any]) -> str:
+    """How many pairs of adapters go another way, and how many of those are the job's."""
+    adapters = [path for path in event["paths"] if path["adapter"]]
+    pairs = sum(len(path["sources"]) for path in adapters)
+    broken = sum(len(path["sources"]) for path in adapters if path["broken"])
+    job = event["job_paths"]
+    text = f"paths of {pairs:,} pairs of adapters changed, {broken:,} were broken"
+    return f"{text}; {len(job):,} of them the job's" if job else f"{text}; none of them the job's"
+
+
+def _job_path(path: dict[str, Any]) -> str:
+    before, after = (" > ".join(path[key]) or "nowhere" for key in ("before", "after"))
+    state = ""
+    if path["broken"]:
+        state = ", not mended" if path["outage_ps"] is None else f", broken for {_when(path['outage_ps'])}"
+    return f"{path['source']} to {path['destination']}: {before} -> {after}{state}"
+
+
+def outage_lines(managed: dict[str, Any]) -> list[str]:
+    """Lines of the terminal's block."""
+    lines = [
+        f"  subnet manager: tables by {managed['engine']}; its first sweep took {_when(managed['first_sweep_ps'])}"
+    ]
+    lines += [f"    found {finding}" for finding in managed["findings"]]
+    for event in managed["events"]:
+        lines += [
+            f"    {event['what']} at {_when(event['at_ps'])}: {_course(event)}",
+            f"      {_broken(event)}; {_packets(event)}",
+            f"      {_pairs(event)}",
+        ]
+        lines += [f"        {_job_path(path)}" for path in event["job_paths"][:MOST_ENTRIES]]
+        if len(event["job_paths"]) > MOST_ENTRIES:
+            lines.append(f"        and {len(event['job_paths']) - MOST_ENTRIES:,} more")
+        lines.append(f"      {event['table_entries_changed']:,} table entries changed")
+        lines += [f"        {entry_text(Entry(**entry))}" for entry in event["entries"][:MOST_ENTRIES]]
+        if event["table_entries_changed"] > MOST_ENTRIES:
+            lines.append(f"        and {event['table_entries_changed'] - MOST_ENTRIES:,} more")
+        lines += [f"      found {finding}" for finding in event["findings"]]
+    return lines
+
+
+def _cell(time_ps: int | None) -> str:
+    return f'<td class="n">{"–" if time_ps is None else escape(_when(time_ps))}</td>'
+
+
+def outage_section(managed: dict[str, Any] | None) -> str:
+    """The report's section; empty where no manager was at work or nothing broke."""
+    if managed is None or not managed["events"]:
+        return ""
+    rows = "".join(
+        f'<tr><td class="name">{escape(event["what"])}</td>'
+        + "".join(_cell(event[key]) for key in ("at_ps", "noticed_ps", "settled_ps"))
+        + f'<td class="n">{event["broken_paths"]:,}</td>'
+        f'<td class="n">{escape("none" if event["outage_ps"] is None else format_time(event["outage_ps"]))}</td>'
+        + "".join(
+            f'<td class="n">{"not modelled" if event[key] is None else format(event[key], ",")}</td>'
+            for key in ("packets_lost", "packets_retransmitted")
+        )
+        + f'<td class="n">{event["table_entries_changed"]:,}</td></tr>'
+        for event in managed["events"]
+    )
+    paths = "".join(
+        f"<li>{escape(event['what'])}: {escape(entry_text(Entry(**entry)))}</li>"
+        for event in managed["events"]
+        for entry in event["entries"][: 4 * MOST_ENTRIES]
+    )
+    job = "".join(
+        f"<li>{escape(event['what'])}: {escape(_job_path(path))}</li>"
+        for event in managed["events"]
+        for path in event["job_paths"][: 4 * MOST_ENTRIES]
+    )
+    pairs = "".join(f"<li>{escape(event['what'])}: {escape(_pairs(event))}</li>" for event in managed["events"])
+    heads = ("at", "Noticed", "Settled", "Broken paths", "Outage", "Lost", "Sent again", "Table entries")
+    return (
+        "<section>\n<h2>What broke</h2>\n"
+        '<p class="soft small">Times after the start of the job. A path is a pair of a switch with adapters and a '
+        "destination; its outage ends with the last table entry that mends it. Packets count until the next event."
+        '</p>\n<div class="scroll"><table><thead><tr><th>What</th>'
+        + "".join(f'<th class="n">{head}</th>' for head in heads)
+        + f"</tr></thead><tbody>{rows}</tbody></table></div>\n"
+        f"<ul>{pairs}</ul>\n<details><summary>The job's paths that changed</summary><ul>{job}</ul></details>\n"
+        f"<details><summary>Table entries that changed</summary><ul>{paths}</ul></details>\n</section>"
+    )

@@ -1,0 +1,73 @@
+"""A spec as a file that runs again: config.resolved.yaml with every default spelled out, `plan`'s best layout."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fabrictwin.cluster.spec.spec import Spec, move_paths
+from fabrictwin.report.result import RunResult
+from fabrictwin.workload.job.workload_section import Workload
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes words that our reader takes for numbers and PyYAML does not, such as 1e9."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    try:
+        float(value)
+        style = "'"
+    except ValueError:
+        style = None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def spec_yaml(data: dict[str, Any]) -> str:
+    """A spec's plain data as the text of a file."""
+    text: Any = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return str(text)
+
+
+def config_yaml(result: RunResult) -> str:
+    """config.resolved.yaml of a run."""
+    return spec_yaml(result.resolved)
+
+
+def resolved(spec: Spec, ranks: int) -> dict[str, Any]:
+    """The spec as plain data with every default spelled out, and what was derived: the model's keys, dp."""
+    workload = spec.validate_section("workload", Workload)
+    section = workload.model_dump(mode="json", exclude_none=True)
+    training = section["training"]
+    parallel = training["parallel"]
+    parallel["dp"] = ranks // (parallel["tp"] * parallel["pp"] * parallel["cp"])
+    model = workload.training.model
+    if isinstance(model, str):
+        # spelled out, the model no longer depends on where its file lies
+        keys = json.loads((spec.folder / model).read_text(encoding="utf-8"))
+        training["model"] = {**keys, "_name": workload.training.read_model(spec.folder).name}
+    data = spec.to_dict()
+    # found again from wherever the resolved spec lies
+    move_paths(data["cluster"], lambda file: str((spec.folder / file).resolve()))
+    return {**data, "workload": section}
+
+
+def moved(spec: Spec, folder: Path) -> dict[str, Any]:
+    """The spec as plain data for a file in that folder: paths lead from there to where they lead now."""
+
+    def place(file: str) -> str:
+        return file if folder.resolve() == spec.folder.resolve() else os.path.relpath(spec.folder / file, folder)
+
+    data = spec.to_dict()
+    move_paths(data["cluster"], place)
+    training = data.get("workload", {}).get("training", {})
+    if isinstance(training.get("model"), str):
+        data["workload"] = {"training": {**training, "model": place(training["model"])}}
+    return data

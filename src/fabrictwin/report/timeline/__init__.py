@@ -1,0 +1,1 @@
+"""Who did what when: intervals, tracks, and timelines for pages and Perfetto."""

@@ -1,0 +1,186 @@
+"""Write a timeline that ui.perfetto.dev opens.
+
+The format is Perfetto's protobuf trace: a sequence of `TracePacket`, with one process per actor, one track per
+lane, names interned once. Field numbers are those of Perfetto's `protos/perfetto/trace/trace_packet.proto`,
+`track_event/track_event.proto`, `track_event/track_descriptor.proto` and `interned_data.proto`. Protobuf itself
+needs two things here, varints and length-prefixed fields, so there is a writer of a few lines and no dependency.
+
+Perfetto counts nanoseconds; times are rounded down, so a slice may be drawn up to 1 ns off.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.base.units import PS_PER_NS
+from fabrictwin.program.program import NONE, Program
+from fabrictwin.report.timeline.timeline_tracks import Slices
+
+# TracePacket
+PACKET = 1  # of Trace
+TIMESTAMP = 8
+SEQUENCE_ID = 10
+TRACK_EVENT = 11
+INTERNED_DATA = 12
+SEQUENCE_FLAGS = 13
+TRACK_DESCRIPTOR = 60
+STATE_CLEARED = 1
+NEEDS_STATE = 2
+# TrackDescriptor
+UUID = 1
+TRACK_NAME = 2
+PROCESS = 3
+PARENT_UUID = 5
+PROCESS_PID = 1
+PROCESS_NAME = 6
+# TrackEvent
+CATEGORY_IID = 3
+DEBUG_ANNOTATION = 4
+EVENT_TYPE = 9
+NAME_IID = 10
+EVENT_TRACK = 11
+SLICE_BEGIN = 1
+SLICE_END = 2
+# InternedData, and the entries in it
+CATEGORIES = 1
+EVENT_NAMES = 2
+ANNOTATION_NAMES = 3
+ENTRY_IID = 1
+ENTRY_NAME = 2
+# DebugAnnotation
+ANNOTATION_NAME_IID = 1
+ANNOTATION_INT = 4
+ANNOTATION_STRING_IID = 17
+ANNOTATION_STRINGS = 29  # InternedData.debug_annotation_string_values
+
+_SEQUENCE = 1
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+
+def varint(value: int) -> bytes:
+    """Seven bits a byte, least significant first, the top bit set on all but the last."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    """A varint field."""
+    return varint(field << 3) + varint(value)
+
+
+def block(field: int, content: bytes | str) -> bytes:
+    """A length-prefixed field: a string or a message."""
+    data = content.encode() if isinstance(content, str) else content
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def _entries(field: int, names: list[str]) -> bytes:
+    return b"".join(
+        block(field, number(ENTRY_IID, i + 1) + block(ENTRY_NAME, name)) for i, name in enumerate(names)
+    )
+
+
+def perfetto_trace(program: Program, found: Slices) -> bytes:
+    """The whole file. Track 0 of Perfetto is reserved, so actor `a` is uuid `a + 1` and tracks follow."""
+    out = bytearray()
+    sequence = number(SEQUENCE_ID, _SEQUENCE)
+    labels = [label.name for label in program.labels]
+    categories = sorted({label.category for label in program.labels})
+    interned = (
+        _entries(CATEGORIES, categories)
+        + _entries(EVENT_NAMES, labels)
+        + _entries(ANNOTATION_NAMES, ["micro_batch", "communication"])
+        + _entries(ANNOTATION_STRINGS, [communication.name for communication in program.communications])
+    )
+    out += block(
+        PACKET,
+        sequence + number(SEQUENCE_FLAGS, STATE_CLEARED | NEEDS_STATE) + block(INTERNED_DATA, interned),
+    )
+
+    for actor in sorted({track.actor for track in found.tracks}):
+        name = program.actors[actor].name
+        process = number(PROCESS_PID, actor + 1) + block(PROCESS_NAME, name)
+        descriptor = number(UUID, actor + 1) + block(TRACK_NAME, name) + block(PROCESS, process)
+        out += block(PACKET, sequence + block(TRACK_DESCRIPTOR, descriptor))
+    first = len(program.actors) + 1
+    for i, track in enumerate(found.tracks):
+        descriptor = number(UUID, first + i) + block(TRACK_NAME, track.name) + number(PARENT_UUID, track.actor + 1)
+        out += block(PACKET, sequence + block(TRACK_DESCRIPTOR, descriptor))
+
+    return bytes(out) + _events(program, found, first)
+
+
+def _events(program: Program, found: Slices, first_track: int) -> bytes:
+    """Begin and end packets of all slices. Packets that differ only in time share their bytes after it."""
+    flags = number(SEQUENCE_ID, _SEQUENCE) + number(SEQUENCE_FLAGS, NEEDS_STATE)
+    categories = sorted({label.category for label in program.labels})
+    rests = [
+        flags + block(TRACK_EVENT, number(EVENT_TYPE, SLICE_END) + number(EVENT_TRACK, first_track + i))
+        for i in range(len(found.tracks))
+    ]
+    columns = (found.track, found.label, found.micro_batch, found.communication)
+    which, one = _groups(columns)
+    for track, label, micro_batch, communication in zip(*(c[one].tolist() for c in columns), strict=True):
+        event = (
+            number(EVENT_TYPE, SLICE_BEGIN)
+            + number(EVENT_TRACK, first_track + track)
+            + number(CATEGORY_IID, categories.index(program.labels[label].category) + 1)
+            + number(NAME_IID, label + 1)
+        )
+        if micro_batch != NONE:
+            note = number(ANNOTATION_NAME_IID, 1) + number(ANNOTATION_INT, micro_batch)
+            event += block(DEBUG_ANNOTATION, note)
+        if communication != NONE:
+            note = number(ANNOTATION_NAME_IID, 2) + number(ANNOTATION_STRING_IID, communication + 1)
+            event += block(DEBUG_ANNOTATION, note)
+        rests.append(flags + block(TRACK_EVENT, event))
+
+    time = np.stack([found.start_ps, found.end_ps], axis=1).ravel() // PS_PER_NS
+    rest = np.stack([len(found.tracks) + which, found.track], axis=1).ravel()
+    return _stamped(time, rest, rests)
+
+
+def _groups(columns: tuple[I32, ...]) -> tuple[I64, I64]:
+    """For rows that are equal in every column: the group of each row, and one row of each group."""
+    order = np.lexsort(columns)
+    new = np.ones(len(order), bool)
+    new[1:] = np.any([c[order[1:]] != c[order[:-1]] for c in columns], axis=0)
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(new) - 1
+    return group, order[new]
+
+
+def _stamped(time_ns: I64, rest: I64, rests: list[bytes]) -> bytes:
+    """One packet per row: its time, then `rests[rest]`."""
+    length = np.array([len(r) for r in rests], np.int64)
+    if not len(rest):
+        return b""
+    # fields of an event packet: a time of at most 10 bytes and under a dozen small numbers
+    assert int(length.max()) + 11 < 128, "the length of a packet takes one byte"
+    table = np.frombuffer(b"".join(rests), np.uint8)
+    table_start = np.cumsum(length) - length
+    digits = np.ones(len(time_ns), np.int64)
+    for k in range(1, 9):
+        digits += time_ns >> (7 * k) > 0
+
+    packet = 3 + digits + length[rest]  # key, length, key of the time, the time, the rest
+    at = np.cumsum(packet) - packet
+    out = np.empty(int(packet.sum()), np.uint8)
+    out[at] = PACKET << 3 | 2
+    out[at + 1] = packet - 2
+    out[at + 2] = TIMESTAMP << 3
+    for k in range(int(digits.max())):
+        has = digits > k
+        more = np.where(digits[has] > k + 1, 0x80, 0)
+        out[at[has] + 3 + k] = time_ns[has] >> (7 * k) & 0x7F | more
+    size = length[rest]
+    nth = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+    out[np.repeat(at + 3 + digits, size) + nth] = table[np.repeat(table_start[rest], size) + nth]
+    return out.tobytes()

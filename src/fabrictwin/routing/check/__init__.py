@@ -1,0 +1,1 @@
+"""Tables judged, compared, read and written."""

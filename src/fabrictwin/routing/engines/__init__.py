@@ -1,0 +1,1 @@
+"""Routing engines, one a file, behind a registry."""

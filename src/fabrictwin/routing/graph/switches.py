@@ -1,0 +1,313 @@
+"""The switch graph that routing engines work on, and LIDs: arrays, whether compiled from a cluster or discovered.
+
+S switches are *rows*. An *edge* is a directed link from one switch to another; edges are a CSR over rows, in
+order of port. *Endpoints* (adapters and SHARP aggregation nodes) hang on ports of switches. A switch with
+endpoints is an edge switch and has a *column*.
+
+Several subnets may lie side by side in one graph: rows of different planes are never joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, U64, Fabric, NodeKind
+
+LAST_UNICAST_LID = 0xBFFF  # InfiniBand Architecture 4.1.1: unicast LIDs are 0x0001 to 0xBFFF
+MAX_LMC = 7  # three bits in PortInfo
+
+U8 = npt.NDArray[np.uint8]
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Switches:
+    """The switch graph of all planes. S switches are rows, E directed links edges, X endpoints."""
+
+    row_name: Sequence[str]  # [S] for messages
+    row_guid: U64  # [S]
+    adjacent_start: I32  # [S + 1]
+    adjacent_row: I32  # [E] the switch that the link leads to
+    adjacent_number: I32  # [E] port number at this end
+    adjacent_back: I32  # [E] the same cable's edge in the other direction
+    endpoint_row: I32  # [X] the switch that it hangs on; NONE where it is cabled to another endpoint
+    endpoint_number: I32  # [X] that switch's port number; 0 where there is none
+    endpoint_adapter: Bool  # [X] False for aggregation nodes: reached like adapters, but no load is counted
+
+    # where these came from in a Fabric; of a discovered graph rows and edges count themselves
+    row_node: I32  # [S]
+    node_row: I32  # [N] NONE elsewhere
+    adjacent_port: I32  # [E]
+    endpoint_node: I32  # [X] in order of node
+    endpoint_port: I32  # [X] the endpoint's own port
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_guid)
+
+    @cached_property
+    def edge_row(self) -> I32:
+        """[D] rows of the switches that have endpoints."""
+        return np.unique(self.endpoint_row[self.endpoint_row != NONE]).astype(np.int32)
+
+    @cached_property
+    def edge_column(self) -> I32:
+        """[S] place of a row in `edge_row`, NONE where the switch has no endpoint."""
+        column = np.full(self.rows, NONE, np.int32)
+        column[self.edge_row] = np.arange(len(self.edge_row), dtype=np.int32)
+        return column
+
+    @cached_property
+    def adjacent_from(self) -> I32:
+        """[E] the switch that the link starts at."""
+        return np.repeat(np.arange(self.rows, dtype=np.int32), np.diff(self.adjacent_start))
+
+    @cached_property
+    def port_edge(self) -> I32:
+        """[S, 256] the edge behind each port number, NONE where no switch is."""
+        table = np.full((self.rows, 256), NONE, np.int32)
+        table[self.adjacent_from, self.adjacent_number] = np.arange(len(self.adjacent_row), dtype=np.int32)
+        return table
+
+    @cached_property
+    def row_adapters(self) -> I32:
+        """[S] how many adapters hang on each switch."""
+        hung = (self.endpoint_row != NONE) & self.endpoint_adapter
+        return np.bincount(self.endpoint_row[hung], minlength=self.rows).astype(np.int32)
+
+    def edge_name(self, edge: int) -> str:
+        """`leaf-2/17 > spine-0/3`: the directed link."""
+        back = int(self.adjacent_back[edge])
+        here, there = int(self.adjacent_row[back]), int(self.adjacent_row[edge])
+        return (
+            f"{self.row_name[here]}/{self.adjacent_number[edge]} > "
+            f"{self.row_name[there]}/{self.adjacent_number[back]}"
+        )
+
+
+def build_switches(
+    *,
+    name: Sequence[str],
+    guid: npt.ArrayLike,
+    cable_row: npt.ArrayLike,
+    cable_number: npt.ArrayLike,
+    cable_peer_row: npt.ArrayLike,
+    cable_peer_number: npt.ArrayLike,
+    endpoint_row: npt.ArrayLike,
+    endpoint_number: npt.ArrayLike,
+    endpoint_adapter: npt.ArrayLike | None = None,
+) -> Switches:
+    """A switch graph from plain columns, as a subnet manager has them after discovery.
+
+    Every cable between two switches stands once, its ends in either order; a cable from a switch to itself is
+    left out. Endpoints stand in the order in which their LIDs are wanted. Rows, edges and endpoints count
+    themselves in the columns that otherwise point into a Fabric.
+    """
+    a_row, b_row = np.asarray(cable_row, np.int64), np.asarray(cable_peer_row, np.int64)
+    a_number, b_number = np.asarray(cable_number, np.int64), np.asarray(cable_peer_number, np.int64)
+    other = a_row != b_row
+    row = np.concatenate([a_row[other], b_row[other]])
+    number = np.concatenate([a_number[other], b_number[other]])
+    peer = np.concatenate([b_row[other], a_row[other]])
+    count = int(other.sum())
+    hung = np.asarray(endpoint_row, np.int32)
+    return _assemble(
+        name=name,
+        guid=np.asarray(guid, np.uint64),
+        row=row,
+        number=number,
+        peer=peer,
+        back=np.concatenate([np.arange(count) + count, np.arange(count)]),
+        port=np.arange(2 * count),
+        row_node=np.arange(len(name), dtype=np.int32),
+        node_row=np.arange(len(name), dtype=np.int32),
+        endpoint_row=hung,
+        endpoint_number=np.asarray(endpoint_number, np.int32),
+        endpoint_adapter=(
+            np.ones(len(hung), bool) if endpoint_adapter is None else np.asarray(endpoint_adapter, bool)
+        ),
+        endpoint_node=np.arange(len(hung), dtype=np.int32),
+        endpoint_port=np.arange(len(hung), dtype=np.int32),
+    )
+
+
+def _assemble(
+    *,
+    name: Sequence[str],
+    guid: U64,
+    row: I64,
+    number: I64,
+    peer: I64,
+    back: I64,
+    port: I64,
+    row_node: I32,
+    node_row: I32,
+    endpoint_row: I32,
+    endpoint_number: I32,
+    endpoint_adapter: Bool,
+    endpoint_node: I32,
+    endpoint_port: I32,
+) -> Switches:
+    order = np.lexsort((number, row))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return Switches(
+        row_name=name,
+        row_guid=guid,
+        adjacent_start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(guid)))]).astype(np.int32),
+        adjacent_row=peer[order].astype(np.int32),
+        adjacent_number=number[order].astype(np.int32),
+        adjacent_back=place[back[order]].astype(np.int32),
+        endpoint_row=endpoint_row,
+        endpoint_number=endpoint_number,
+        endpoint_adapter=endpoint_adapter,
+        row_node=row_node,
+        node_row=node_row,
+        adjacent_port=port[order].astype(np.int32),
+        endpoint_node=endpoint_node,
+        endpoint_port=endpoint_port,
+    )
+
+
+class _Names(Sequence[str]):
+    """Names of nodes, made up when they are asked for: a fabric of thousands of switches is seldom named whole."""
+
+    def __init__(self, fabric: Fabric, nodes: I32) -> None:
+        self._fabric, self._nodes = fabric, nodes
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        return self._fabric.node_name(int(self._nodes[index]))
+
+
+def switch_graph(fabric: Fabric) -> Switches:
+    """The network's switches of a fabric."""
+    row_node = fabric.switch_nodes
+    node_row = np.full(fabric.nodes, NONE, np.int32)
+    node_row[row_node] = np.arange(len(row_node), dtype=np.int32)
+    plugged = np.flatnonzero((fabric.port_peer != NONE) & np.isin(fabric.port_kind, NETWORK))
+    peer_port = fabric.port_peer[plugged]
+    row, peer_row = node_row[fabric.port_node[plugged]], node_row[fabric.port_node[peer_port]]
+    between = (row != NONE) & (peer_row != NONE) & (row != peer_row)
+    trunk = plugged[between]
+    at_end = np.isin(fabric.node_kind[fabric.port_node[plugged]], (NodeKind.NIC, NodeKind.AGGREGATION))
+    endpoint_port = plugged[at_end]
+    endpoint_node, endpoint_row = fabric.port_node[endpoint_port], peer_row[at_end]
+    number = fabric.port_number[peer_port[at_end]]
+    return _assemble(
+        name=_Names(fabric, row_node),
+        guid=fabric.node_guid[row_node],
+        row=row[between].astype(np.int64),
+        number=fabric.port_number[trunk].astype(np.int64),
+        peer=peer_row[between].astype(np.int64),
+        back=np.searchsorted(trunk, fabric.port_peer[trunk]),
+        port=trunk,
+        row_node=row_node,
+        node_row=node_row,
+        endpoint_row=endpoint_row.astype(np.int32),
+        endpoint_number=np.where(endpoint_row == NONE, 0, number).astype(np.int32),
+        endpoint_adapter=fabric.node_kind[endpoint_node] == NodeKind.NIC,
+        endpoint_node=endpoint_node,
+        endpoint_port=endpoint_port.astype(np.int32),
+    )
+
+
+@dataclass(frozen=True)
+class Lids:
+    """Base LIDs. An endpoint owns `1 << lmc` LIDs from its base upwards, a switch one. 0 where there is none."""
+
+    row: I32  # [S]
+    endpoint: I32  # [X]
+    lmc: int = 0
+
+    def __post_init__(self) -> None:
+        # subnet managers keep LIDs in lists
+        object.__setattr__(self, "row", np.asarray(self.row, np.int32))
+        object.__setattr__(self, "endpoint", np.asarray(self.endpoint, np.int32))
+
+    @property
+    def top(self) -> int:
+        """The highest LID in use."""
+        last = int(self.endpoint.max(initial=0))
+        return max(int(self.row.max(initial=0)), last + (1 << self.lmc) - 1 if last else 0)
+
+
+def assign_lids(fabric: Fabric, *, lmc: int = 0) -> I32:
+    """[N] base LIDs plane by plane: those that came with the fabric are kept, the rest take the lowest free ones.
+
+    With an LMC a NIC or aggregation node takes `1 << lmc` LIDs from a multiple of that, and one that came with
+    another base is moved. Raises ConfigError above 49,151 LIDs in a subnet, and where two nodes came with the
+    same one.
+    """
+    if not 0 <= lmc <= MAX_LMC:
+        raise ConfigError(f"got {lmc}, expected 0 to {MAX_LMC}", key="lmc")
+    lid = np.zeros(fabric.nodes, np.int32)
+    network = fabric.node_plane != NONE
+    for plane in np.unique(fabric.node_plane[network]):
+        members = np.flatnonzero(fabric.node_plane == plane)
+        span = np.where(fabric.node_kind[members] == NodeKind.SWITCH, 1, 1 << lmc)
+        total = int(span.sum())
+        if total > LAST_UNICAST_LID:
+            each = f" with {1 << lmc} LIDs an adapter" if lmc else ""
+            raise ConfigError(
+                f"got {len(members)} switches and adapters in one InfiniBand subnet{each}, "
+                f"expected at most {LAST_UNICAST_LID} (its unicast LIDs)",
+                key="cluster",
+            )
+        high = members[fabric.node_lid[members] > LAST_UNICAST_LID]
+        if len(high):
+            raise ConfigError(
+                f"got LID {fabric.node_lid[high[0]]} for {fabric.node_name(int(high[0]))}, "
+                f"expected a unicast LID, at most {LAST_UNICAST_LID}",
+                key="cluster",
+            )
+        known = np.where(fabric.node_lid[members] % span == 0, fabric.node_lid[members], 0)
+        given = np.sort(known[known > 0])
+        again = given[1:][given[1:] == given[:-1]]
+        if len(again):
+            a, b = (fabric.node_name(int(node)) for node in members[known == again[0]][:2])
+            raise ConfigError(f"got LID {again[0]} for both {a} and {b}, expected one each", key="cluster")
+        lid[members] = _fill_lids(known.astype(np.int64), span)
+    return lid
+
+
+def _fill_lids(known: I64, span: I64) -> I64:
+    """Base LIDs for those that have none, lowest first. `known` and `span` [members]."""
+    lid = known.copy()
+    if (span == 1).all():
+        free = np.ones(LAST_UNICAST_LID + 1, bool)
+        free[0] = False
+        free[known] = False
+        missing = np.flatnonzero(known == 0)
+        lid[missing] = np.flatnonzero(free)[: len(missing)]
+        return lid
+    taken = np.zeros(LAST_UNICAST_LID + 1, bool)
+    taken[0] = True
+    # switches first: one that has a LID in the middle of a range keeps it, and the range moves
+    kept = np.flatnonzero(known > 0)
+    for i in kept[np.argsort(span[kept], kind="stable")]:
+        if taken[known[i] : known[i] + span[i]].any():
+            lid[i] = 0
+        else:
+            taken[known[i] : known[i] + span[i]] = True
+    wide = int(span.max())
+    for size, at in ((wide, 0), (1, 0)):
+        for i in np.flatnonzero((lid == 0) & (span == size)):
+            while at + size <= len(taken) and taken[at : at + size].any():
+                at += size
+            if at + size > len(taken):
+                raise ConfigError(
+                    f"got LIDs scattered so that no range of {size} is left, expected LIDs assigned anew",
+                    key="lmc",
+                )
+            lid[i] = at
+            taken[at : at + size] = True
+    return lid

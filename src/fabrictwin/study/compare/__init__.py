@@ -1,0 +1,1 @@
+"""Fabrics side by side for one job."""

@@ -1,0 +1,205 @@
+"""Fabrics side by side: the same hosts and job on each, with what control and loss cost measured packet by packet.
+
+For each fabric one clean step at the spec's fidelity; factors of `packet` over `flow` from a cut
+(`study.compare.packet_measurements`); steps sampled under the spec's jitter with those factors on what crosses
+the network; the bill and what a token costs. A fabric differs from another in its mechanisms and catalog figures
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.units import PS_PER_S
+from fabrictwin.catalog import FabricPreset
+from fabrictwin.catalog.price_book import PriceBook
+from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.report.link_usage import busiest, utilisation
+from fabrictwin.report.result import RunResult
+from fabrictwin.report.summary import summary
+from fabrictwin.study.compare.busbw import SIZES, bus_bandwidths
+from fabrictwin.study.compare.fabrics import preset, with_fabric
+from fabrictwin.study.compare.packet_measurements import Factors, measure, small_message_ps
+from fabrictwin.study.compare.without_rdma import over_sockets
+from fabrictwin.study.cost.bill_of_materials import bill_of_materials
+from fabrictwin.study.cost.cluster_cost import Cost, cost
+from fabrictwin.study.jitter.interference import measured as measured_sources
+from fabrictwin.study.jitter.jitter_sources import ASSUMED, Jitter, Network
+from fabrictwin.study.jitter.jitter_study import Sampler, Steps
+
+STEPS = 1000
+BUDGET = 100_000_000  # operations walked for each fabric's distribution
+
+
+@dataclass(frozen=True)
+class OnFabric:
+    """One fabric's answer."""
+
+    name: str
+    preset: FabricPreset
+    cluster_line: str
+    clean_ps: int
+    steps: Steps
+    mfu: float | None
+    tokens_per_s: float | None
+    exposed: dict[str, float]  # share of the step, by part of the breakdown
+    busiest_link: str
+    busiest_use: float
+    factors: Factors | None  # None: the packet engine does not model this transport
+    busbw_gbps: dict[int, float]  # of an all-reduce over all GPUs, GB/s by bytes
+    latency_ps: int
+    cost: Cost
+
+    @property
+    def per_million_tokens(self) -> float | None:
+        return self.cost.per_million_tokens
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All fabrics, in the order asked for."""
+
+    name: str
+    layout_line: str
+    gpus: int
+    fidelity: str
+    seed: int
+    assumed_jitter: bool
+    fabrics: tuple[OnFabric, ...]
+
+    @property
+    def best(self) -> OnFabric:
+        """The one with the shortest median step."""
+        return min(self.fabrics, key=lambda f: (f.steps.p50, f.name))
+
+    @property
+    def cheapest(self) -> OnFabric:
+        """The one whose token costs least."""
+        return min(self.fabrics, key=lambda f: (f.per_million_tokens or np.inf, f.name))
+
+
+def compare(
+    spec: Spec,
+    fabrics: Sequence[str],
+    *,
+    book: PriceBook,
+    own: Mapping[str, FabricPreset] | None = None,
+    seeds: Sequence[int] = (1, 2),
+    years: float = 4.0,
+    stage: Callable[[str], None] = lambda _stage: None,
+) -> Comparison:
+    """The spec's hosts and job on each fabric.
+
+    `seeds` are of the cuts; none leaves factors out. Raises ConfigError.
+    """
+    if len(set(fabrics)) != len(fabrics):
+        raise ConfigError("got a fabric twice, expected each once", key="--fabrics")
+    if not fabrics:
+        raise ConfigError("got no fabric, expected at least one", key="--fabrics")
+    chosen = [preset(name, own or {}) for name in fabrics]
+    specs = [with_fabric(spec, one) for one in chosen]
+    found = []
+    layout = ""
+    gpus = 0
+    jitter = ASSUMED if spec.jitter is None else spec.validate_section("jitter", Jitter)
+    for name, one, there in zip(fabrics, chosen, specs, strict=True):
+
+        def said(what: str, name: str = name) -> None:
+            stage(f"{name}: {what}")
+
+        sampler = Sampler(there, said, over_sockets if one.transport == "tcp" else None)
+        layout, gpus = sampler.clean.layout_line, sampler.clean.program.ranks
+        factors = _factors(sampler, one, seeds, said)
+        steps = _steps(sampler, jitter, factors, seed=spec.run.seed, stage=said)
+        found.append(_answer(name, one, sampler, steps, factors, book=book, years=years, stage=said))
+    return Comparison(
+        name=spec.name,
+        layout_line=layout,
+        gpus=gpus,
+        fidelity=spec.run.fidelity,
+        seed=spec.run.seed,
+        assumed_jitter=spec.jitter is None,
+        fabrics=tuple(found),
+    )
+
+
+def _factors(
+    sampler: Sampler, fabric: FabricPreset, seeds: Sequence[int], stage: Callable[[str], None]
+) -> Factors | None:
+    if not seeds or fabric.transport != "rdma":
+        return None
+    groups = getattr(sampler.spec.cluster, "hosts", ())
+    if max(group.count for group in groups) < 2:
+        return None
+    return measure(sampler.spec, sampler.job, stage, seeds=tuple(seeds))
+
+
+def _steps(
+    sampler: Sampler, jitter: Jitter, factors: Factors | None, *, seed: int, stage: Callable[[str], None]
+) -> Steps:
+    """Sampled under the jitter, its network part replaced by what was measured."""
+    jitter = measured_sources(sampler.spec, sampler.job, jitter, stage)
+    if factors is not None:
+        measured = Network(
+            factors=factors.applied("ring"), exchange=factors.applied("exchange"), source=f"packet: {factors.cut}"
+        )
+        jitter = replace_network(jitter, measured)
+    unit = sampler.unit
+    samples = max(64, min(STEPS, BUDGET // len(unit.base)))
+    stage(f"walking {samples:,} steps")
+    drawn = unit.sample(jitter, samples, seed)
+    return Steps.of(sampler.steps(jitter, drawn, unit.units, STEPS, seed, sampler.link_ps(jitter, stage)))
+
+
+def replace_network(jitter: Jitter, network: Network | None) -> Jitter:
+    """The jitter with other figures for the network."""
+    return jitter.model_copy(update={"network": network})
+
+
+def _answer(
+    name: str,
+    fabric: FabricPreset,
+    sampler: Sampler,
+    steps: Steps,
+    factors: Factors | None,
+    *,
+    book: PriceBook,
+    years: float,
+    stage: Callable[[str], None],
+) -> OnFabric:
+    clean: RunResult = sampler.clean
+    data = summary(clean)
+    twin = sampler.twin
+    port = busiest(clean.fabric, clean.trace, 1)
+    used = utilisation(clean.fabric, clean.trace)
+    work = clean.work
+    tokens = None if work is None else work.tokens * PS_PER_S / steps.p50
+    bill = bill_of_materials(twin.blueprint, book)
+    stage("all-reduce by size")
+    factor = None if factors is None else float(np.median(factors.applied("ring")))
+    return OnFabric(
+        name=name,
+        preset=fabric,
+        cluster_line=clean.cluster_line,
+        clean_ps=clean.trace.end_ps,
+        steps=steps,
+        mfu=None if data["mfu"] is None else data["mfu"] * clean.trace.end_ps / steps.p50,
+        tokens_per_s=tokens,
+        exposed={
+            part["name"]: part["time_ps"] / clean.trace.end_ps
+            for part in data["breakdown"]
+            if part["key"].startswith("exposed_") and part["time_ps"]
+        },
+        busiest_link=clean.fabric.link_name(int(port[0])) if len(port) else "none",
+        busiest_use=float(used[port[0]]) if len(port) else 0.0,
+        factors=factors,
+        busbw_gbps=bus_bandwidths(
+            twin, clean.rank_node, SIZES, factor=factor or 1.0, sockets=fabric.transport == "tcp"
+        ),
+        latency_ps=small_message_ps(twin),
+        cost=cost(bill, book, years=years, tokens_per_s=tokens),
+    )

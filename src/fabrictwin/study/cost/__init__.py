@@ -1,0 +1,1 @@
+"""What a cluster costs, and what a job on it does."""

@@ -1,0 +1,32 @@
+"""The cost of a spec's cluster and, where it has a job, of what that job trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fabrictwin.base.units import PS_PER_S
+from fabrictwin.catalog.price_book import PriceBook
+from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.run.execute import predict
+from fabrictwin.study.cost.bill_of_materials import bill_of_materials
+from fabrictwin.study.cost.cluster_cost import Cost, cost
+
+
+def tokens_per_s(spec: Spec, stage: Callable[[str], None]) -> float | None:
+    """What the spec's job trains a second, as its fidelity predicts it; None without a job."""
+    if not spec.workload:
+        return None
+    result = predict(spec, stage)
+    if result.work is None or not result.trace.end_ps:
+        return None
+    return result.work.tokens * PS_PER_S / result.trace.end_ps
+
+
+def priced(
+    spec: Spec, book: PriceBook, *, years: float = 4.0, stage: Callable[[str], None] = lambda _stage: None
+) -> Cost:
+    """The bill of the whole cluster, whether the job uses all of it or not. Raises ConfigError."""
+    stage("building the cluster")
+    bill = bill_of_materials(build(spec.cluster, spec=spec), book)
+    return cost(bill, book, years=years, tokens_per_s=tokens_per_s(spec, stage))

@@ -1,0 +1,1 @@
+"""What unevenness costs a job."""

@@ -1,0 +1,92 @@
+"""Sources of jitter that are measured where a study begins: a second job's congestion, and bit errors.
+
+On a cut of the cluster (`study.compare.phase_cut`) the job's phases are played as they are and disturbed, with
+the same queue pairs on the same routes: with another job's traffic on the hosts between its own, or over links
+that spoil bits. The ratio of the two times is a factor; seeds place ranks anew. `flow` shares links evenly and
+knows no more of a second job; bits are packets' matter alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.engines.base.engine import Session, TimedChange
+from fabrictwin.engines.base.play import play
+from fabrictwin.engines.packet.packet_options import options_of
+from fabrictwin.fabric.fabric import NETWORK, NONE
+from fabrictwin.program.program import Program
+from fabrictwin.study.compare.phase_cut import PHASES, Cut, Load, Phase, beside, cut_of, program_of
+from fabrictwin.study.jitter.jitter_sources import Jitter
+from fabrictwin.workload.job.job import Job
+
+
+def measured(spec: Spec, job: Job, jitter: Jitter, stage: Callable[[str], None]) -> Jitter:
+    """The section with factors where it asks for what has to be measured. Raises ConfigError."""
+    update: dict[str, object] = {}
+    second, errors = jitter.second_job, jitter.bit_errors
+    if second is not None and not second.factors:
+        found: dict[Phase, list[float]] = {phase: [] for phase in PHASES}
+        for seed in second.seeds:
+            cut = cut_of(spec, seed=seed)
+            for phase in PHASES:
+                stage(f"playing a {phase} beside a second job, {second.fidelity}, seed {seed}")
+                factor = _beside_another(cut, spec, job, phase, second.traffic, second.fidelity, seed)
+                found[phase].append(factor)
+        update["second_job"] = second.model_copy(
+            update={"factors": tuple(found["ring"]), "exchange": tuple(found["exchange"])}
+        )
+    if errors is not None and not errors.factors:
+        spoilt: dict[Phase, list[float]] = {phase: [] for phase in PHASES}
+        for seed in errors.seeds:
+            cut = cut_of(spec, seed=seed)
+            for phase in PHASES:
+                stage(f"playing a {phase} over links that spoil bits, seed {seed}")
+                spoilt[phase].append(_over_bad_links(cut, spec, job, phase, errors.rate, seed))
+        update["bit_errors"] = errors.model_copy(
+            update={"factors": tuple(spoilt["ring"]), "exchange": tuple(spoilt["exchange"])}
+        )
+    return jitter.model_copy(update=update) if update else jitter
+
+
+def _session(cut: Cut, spec: Spec, fidelity: Literal["packet", "flow"], seed: int) -> Session:
+    if fidelity == "flow":
+        return cut.twin.session("flow")
+    return cut.twin.session("packet", cut.options(options_of(spec.run.packet, cut.twin.fabric.technology, seed)))
+
+
+def _ends_ps(
+    cut: Cut, session: Session, program: Program, operations: int, changes: Sequence[TimedChange] = ()
+) -> int:
+    try:
+        trace = play(program, cut.nodes, session, changes)
+    except SimulatedError as error:
+        raise ConfigError(f"a cut at {session.fidelity}: {error}", key="jitter") from None
+    return int(trace.end_op_ps[:operations].max())
+
+
+def _beside_another(
+    cut: Cut, spec: Spec, job: Job, phase: Phase, other: Phase, fidelity: Literal["packet", "flow"], seed: int
+) -> float:
+    load = Load.of(job, cut.ranks // 2)
+    took = []
+    for alone in (False, True):
+        program, operations = beside(phase, other, cut.host, load, alone=alone)
+        took.append(_ends_ps(cut, _session(cut, spec, fidelity, seed), program, operations))
+    return max(1.0, took[0] / took[1])
+
+
+def _over_bad_links(cut: Cut, spec: Spec, job: Job, phase: Phase, rate: float, seed: int) -> float:
+    program = program_of(phase, cut.host, Load.of(job, cut.ranks))
+    operations = len(program.operations)
+    fabric = cut.twin.fabric
+    network = np.flatnonzero(np.isin(fabric.port_kind, NETWORK) & (fabric.port_peer != NONE))
+    bad = [TimedChange(0, int(port), None, rate) for port in network]
+    took = [
+        _ends_ps(cut, _session(cut, spec, "packet", seed), program, operations, changes) for changes in (bad, [])
+    ]
+    return max(1.0, took[0] / took[1])

@@ -1,0 +1,1 @@
+"""Subnet administration: queries, groups, subscriptions."""

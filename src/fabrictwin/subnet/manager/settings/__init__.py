@@ -1,0 +1,1 @@
+"""What operators set of a manager."""

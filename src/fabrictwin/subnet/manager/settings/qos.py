@@ -1,0 +1,98 @@
+"""Quality of service in OpenSM's words: its `qos_` options, as a file of them (opensm.conf) or one by one.
+
+Options for single kinds of ports (`qos_ca_`, `qos_sw0_`, `qos_swe_`, `qos_rtr_`) are left out: they must be unset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.textfile import read_text
+from fabrictwin.subnet.manager.settings.manager_settings import DROP_VL
+
+_CODES = {1: 1, 2: 2, 4: 3, 8: 4, 15: 5}  # OperationalVLs by the number of lanes
+_UNSET = ("(null)", "-1", "0")
+_KINDS = ("qos_ca_", "qos_sw0_", "qos_swe_", "qos_rtr_")
+_ENTRIES = 64
+
+
+def _number(text: str, *, most: int, least: int = 0) -> int:
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+        raise ValueError(f"got {text!r}, expected {least} to {most}")
+    return int(text)
+
+
+def _max_vls(text: str) -> dict[str, Any]:
+    lanes = _number(text, least=1, most=15)
+    if lanes not in _CODES:
+        raise ValueError(f"got {lanes}, expected one of {', '.join(map(str, _CODES))}")
+    return {"max_vls": _CODES[lanes]}
+
+
+def _high_limit(text: str) -> dict[str, Any]:
+    return {"vl_high_limit": _number(text, most=255)}
+
+
+def _arbitration(text: str) -> tuple[tuple[int, int], ...]:
+    entries = []
+    for entry in text.split(","):
+        vl, colon, weight = entry.strip().partition(":")
+        if not colon:
+            raise ValueError(f"got {entry.strip()!r}, expected VL:WEIGHT")
+        entries.append((_number(vl, most=14), _number(weight, most=255)))
+    if len(entries) > _ENTRIES:
+        raise ValueError(f"got {len(entries)} entries, expected at most {_ENTRIES}")
+    return tuple(entries)
+
+
+def _sl2vl(text: str) -> dict[str, Any]:
+    lanes = tuple(_number(vl.strip(), most=DROP_VL) for vl in text.split(","))
+    if len(lanes) != 16:
+        raise ValueError(f"got {len(lanes)} lanes, expected 16, one for each service level")
+    return {"sl_to_vl": lanes}
+
+
+OPTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "qos_max_vls": _max_vls,
+    "qos_high_limit": _high_limit,
+    "qos_vlarb_high": lambda text: {"vl_high": _arbitration(text)},
+    "qos_vlarb_low": lambda text: {"vl_low": _arbitration(text)},
+    "qos_sl2vl": _sl2vl,
+}
+
+
+def qos_settings(given: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of `Settings` from options by name. Raises ConfigError with the option as its key."""
+    fields: dict[str, Any] = {}
+    for key, text in given.items():
+        try:
+            fields |= OPTIONS[key](text)
+        except ValueError as error:
+            raise ConfigError(str(error), key=key) from None
+    return fields
+
+
+def read_qos(path: Path) -> dict[str, Any]:
+    """Fields of `Settings` from a file with an option and its value a line, as opensm.conf has them.
+
+    Raises ConfigError with file and line.
+    """
+    fields: dict[str, Any] = {}
+    for number, line in enumerate(read_text(path, errors="replace").splitlines(), 1):
+        key, _, value = line.partition("#")[0].strip().partition(" ")
+        value = value.strip()
+        if not key:
+            continue
+        if key.startswith(_KINDS) and value in _UNSET:
+            continue
+        if key not in OPTIONS:
+            hint = did_you_mean(key, OPTIONS)
+            raise ConfigError(f"got {key}, expected one of {', '.join(OPTIONS)}{hint}", file=path, line=number)
+        try:
+            fields |= OPTIONS[key](value)
+        except ValueError as error:
+            raise ConfigError(str(error), file=path, line=number, key=key) from None
+    return fields

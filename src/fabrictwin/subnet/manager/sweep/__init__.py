@@ -1,0 +1,1 @@
+"""Sweeps: what is found, named and programmed."""

@@ -1,0 +1,74 @@
+"""What a manager says of a sweep, what it means to program, and what outlives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.routing.engines.filling import Tables
+from fabrictwin.routing.graph.switches import U8
+from fabrictwin.subnet.manager.sweep.discovery import Finding
+from fabrictwin.subnet.manager.sweep.table_computation import Broken, Graph
+from fabrictwin.subnet.wire.smp import SmState
+
+
+@dataclass(frozen=True)
+class Rerouting:
+    """What a change of the fabric did to the tables."""
+
+    broken_paths: int  # (switch with adapters, LID) whose packets went nowhere
+    entries: int  # table entries that changed
+    switches: int  # that hold them
+    lids: tuple[int, ...]  # destinations that were cut off from somebody
+    repaired_ps: int  # when the last of their entries was answered; NONE where nothing was broken
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """One sweep."""
+
+    kind: str  # heavy or light
+    state: SmState
+    started_ps: int
+    ended_ps: int
+    nodes: int
+    switches: int
+    endpoints: int
+    engine: str
+    remark: str
+    findings: tuple[Finding, ...]
+    arrived: tuple[str, ...]  # names of ports that came since the last sweep
+    gone: tuple[str, ...]
+    rerouting: Rerouting | None
+
+
+@dataclass(frozen=True)
+class RoutePlan:
+    """Tables to be programmed, and what they are instead of."""
+
+    graph: Graph
+    tables: Tables
+    old: U8  # [S, LIDs] as the switches hold them, 255 for what is unknown
+    broken: Broken | None  # None at the first sweep
+    fresh: frozenset[int]  # switches about which nothing is known, by GUID
+
+    def report(self, broken: Broken, done: npt.NDArray[np.int64]) -> Rerouting:
+        """What changed; `done` is when each LID's last entry was answered."""
+        differs = self.old[:, : self.tables.lft.shape[1]] != self.tables.lft
+        return Rerouting(
+            broken_paths=broken.paths,
+            entries=int(differs.sum()),
+            switches=int(differs.any(axis=1).sum()),
+            lids=tuple(int(lid) for lid in broken.lids),
+            repaired_ps=int(done[broken.lids].max()) if len(broken.lids) else NONE,
+        )
+
+
+@dataclass
+class Memory:
+    """What outlives a manager: the LIDs by port GUID."""
+
+    lid: dict[int, int] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""The endpoint for real tools: datagrams over sockets, a console."""

@@ -1,0 +1,157 @@
+"""A fabric that stands: its endpoint served, with or without a manager of its own, until somebody ends it.
+
+Real programs run by the wall clock, and so does this; what a datagram takes is then the machine's time, and
+outages are not measured.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.subnet.agents.mad_routing import Frame
+from fabrictwin.subnet.manager.settings.manager_settings import Settings
+from fabrictwin.subnet.manager.sweep.lids import read_guid2lid
+from fabrictwin.subnet.manager.sweep_report import Memory, SweepReport
+from fabrictwin.subnet.operation.manager_host import HostedManager
+from fabrictwin.subnet.operation.rehearsal import manager_nodes, remember
+from fabrictwin.subnet.operation.sweep_text import sweep_lines
+from fabrictwin.subnet.serve.console import obey
+from fabrictwin.subnet.serve.endpoint import Endpoint, node_id, pack_frame
+from fabrictwin.subnet.serve.sockets import Server, wall_ps
+
+CLIENT_TIMEOUT_S = 1.0
+SWEEP_S = 10.0  # a light sweep so often, for what no trap tells of
+
+
+class Standing:
+    """The endpoint, its sockets and perhaps a manager, together."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        name: str = "sim",
+        udp_port: int | None = None,
+        manage: bool = True,
+        host: str = "",
+        settings: Settings | None = None,
+        guid2lid: Path | None = None,
+        console: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.endpoint = endpoint
+        self.say = say
+        self.guid2lid = guid2lid
+        self.console = console
+        self.managers: list[HostedManager] = []
+        if manage:
+            kept = {} if guid2lid is None else read_guid2lid(guid2lid)
+            for m in manager_nodes(endpoint, host):
+                one = HostedManager(endpoint, m, settings=settings, memory=Memory(dict(kept)), now_ps=wall_ps())
+                one.transport.ask_client = self._ask_client
+                # clients cannot take part in RMPP: an answer that is not confirmed is not repeated
+                one.manager.administration.rmpp_retries = 0
+                self.managers.append(one)
+        self.server = Server(endpoint, name=name, udp_port=udp_port)
+        self.server.idle = self._idle
+        self.commands: dict[str, Callable[[], str]] = {}  # of the console, beside those that change the fabric
+        self.first: Callable[[], str] | None = None  # what is to be done and told once the fabric is up
+        self._typed = b""
+        self._said = [0] * len(self.managers)
+        self._next_sweep = 0.0
+        self._stopped = False
+
+    def run(self) -> None:
+        """Serve until SIGINT or SIGTERM, or the end of the console's input."""
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        if self.console:
+            self.server.watch(sys.stdin, self._read_lines)
+        try:
+            self.serve(lambda: self._stopped)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def serve(self, until: Callable[[], bool]) -> None:
+        """Serve until `until` says so, then close."""
+        state = self.endpoint.state
+        try:
+            self._idle()
+            where = f"IBSIM_SOCKNAME={self.server.name}"
+            if self.server.udp_port is not None:
+                where = f"IBSIM_SERVER_NAME={self.server.host} IBSIM_SERVER_PORT={self.server.udp_port}"
+            first = next((m for m, switch in enumerate(state.is_switch) if not switch), 0)
+            if self.first is not None:
+                self.say(self.first())
+            self.say(f"up: {len(state.guid):,} nodes; for example")
+            self.say(
+                f"  {where} SIM_HOST={node_id(self.endpoint.network, first)} LD_PRELOAD=libumad2sim.so ibstat"
+            )
+            self.server.run(until)
+        finally:
+            self.server.close()
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopped = True
+
+    def _idle(self) -> None:
+        if time.monotonic() >= self._next_sweep:
+            self._next_sweep = time.monotonic() + SWEEP_S
+            for one in self.managers:
+                one.manager.wants_sweep = True
+        for number, one in enumerate(self.managers):
+            self.server.send_all(one.step(wall_ps()))
+            fresh = one.reports[self._said[number] :]
+            self._said[number] = len(one.reports)
+            for report in fresh:
+                self._tell(one, report)
+            if fresh and self.guid2lid is not None:
+                remember(self.guid2lid, self.managers)
+
+    def _tell(self, one: HostedManager, report: SweepReport) -> None:
+        if report.kind == "heavy":
+            lines = sweep_lines(report, len(one.manager.lid), one.transport.statistics)
+            self.say("\n".join([*lines[:2], *lines[3:]]))
+        elif report.rerouting is not None and report.rerouting.entries:
+            gone = f"; gone: {', '.join(report.gone)}" if report.gone else ""
+            self.say(f"rerouted: {report.rerouting.entries:,} table entries changed{gone}")
+
+    def _read_lines(self) -> None:
+        """What was typed, without Python's buffer: a line in it would wait for the next one."""
+        data = os.read(sys.stdin.fileno(), 4096)
+        if not data:
+            self._stopped = True
+            return
+        *lines, self._typed = (self._typed + data).split(b"\n")
+        for line in lines:
+            text = line.decode(errors="replace")
+            try:
+                known = self.commands.get(text.strip())
+                answer = known() if known else obey(self.endpoint.state, text, wall_ps())
+            except ConfigError as error:
+                answer = f"error: {error}"
+            if answer:
+                self.say(answer)
+
+    def _ask_client(self, slot: int, frame: Frame) -> Frame | None:
+        """Ask a manager that is a client, and serve everybody until it answers or the time is up."""
+        endpoint = self.endpoint
+        number = next(
+            (i for i, c in enumerate(endpoint.clients) if c is not None and c.slot == slot and c.is_sm), None
+        )
+        if number is None:
+            return None
+        tid = frame.mad[8:16]
+        endpoint.awaited[tid] = None
+        self.server.send_all([(number, pack_frame(frame))])
+        until = time.monotonic() + CLIENT_TIMEOUT_S
+        while endpoint.awaited[tid] is None and time.monotonic() < until and not self._stopped:
+            self.server.step(0.05)
+        return endpoint.awaited.pop(tid)

@@ -1,0 +1,1 @@
+"""Tools that operators know, on the twin."""

@@ -1,0 +1,1 @@
+"""nccl-tests: its sizes, checks and table."""

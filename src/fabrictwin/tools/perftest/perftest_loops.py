@@ -1,0 +1,347 @@
+"""The tools' loops, on single messages: post, complete, answer.
+
+Bandwidth: each queue pair keeps `tx_depth` work requests outstanding until all iterations are posted; time counts
+from the first post to the last completion. Latency of WRITE and SEND: both hosts take turns, an iteration is half
+a round; of READ and atomics: from the post to the answer. A processor takes its time to find a completion and to
+post; in bandwidth tests it does so while the adapter works, and is not counted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.base.errors import SimulatedError
+from fabrictwin.engines.base.messages import EventKind, FlowOptions, GidType, Opcode
+from fabrictwin.engines.packet.packet_messages import PacketMessages
+from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.tools.perftest.perftest_hosts import End, find_end, software
+from fabrictwin.tools.perftest.perftest_options import ATOMICS, CONNECTIONS, RX_DEPTH, PerftestOptions, Verb
+from fabrictwin.twin.twin import Twin
+
+FIRST_QPN = 0x88
+_OPCODES = {Verb.WRITE: Opcode.WRITE, Verb.SEND: Opcode.SEND, Verb.READ: Opcode.READ_REQUEST}
+_PERCENTILES = (0.99, 0.999)
+_STARTS = 4096  # runs of messages that a peak is looked for in, at most
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """A row of a bandwidth test; of both directions together with -b."""
+
+    size: int
+    iterations: int
+    peak_bps: float
+    average_bps: float
+    messages_per_s: float
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A row of a latency test, in picoseconds."""
+
+    size: int
+    iterations: int
+    least: float
+    most: float
+    typical: float
+    average: float
+    deviation: float
+    p99: float
+    p999: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished test."""
+
+    options: PerftestOptions
+    ends: tuple[End, End]
+    mtu: int
+    technology: str
+    rows: list[Bandwidth] | list[Latency]
+
+
+class _Pair:
+    """Queue pairs of two hosts that are connected with each other."""
+
+    def __init__(self, session: PacketMessages, ends: tuple[End, End], number: int, base: FlowOptions) -> None:
+        from dataclasses import replace
+
+        self.there, self.back = (
+            session.open(
+                a.adapter,
+                b.adapter,
+                source_memory=a.memory,
+                target_memory=b.memory,
+                options=replace(
+                    base,
+                    source_qpn=FIRST_QPN + number + side,
+                    target_qpn=FIRST_QPN + number + 1 - side,
+                    source_gid=a.gid,
+                    target_gid=b.gid,
+                ),
+            )
+            for side, (a, b) in enumerate((ends, ends[::-1]))
+        )
+
+
+def play(twin: Twin, options: PerftestOptions, packet: PacketOptions | None = None) -> Run:
+    """Run a test. Raises ConfigError, SimulatedError."""
+    ends = (find_end(twin, options.source, options, "--from"), find_end(twin, options.target, options, "--to"))
+    mtu = options.mtu or twin.fabric.mtu_bytes
+    make: type[_Loop] = _PingPong if options.latency else _Stream
+    if options.latency and options.verb in (Verb.READ, Verb.ATOMIC):
+        make = _Ask
+    session = PacketMessages(twin.as_it_runs, twin.routes, packet)
+    recorder = None
+    if options.pcap is not None:
+        from fabrictwin.capture.recorder import CaptureRequest
+
+        recorder = CaptureRequest(options.pcap, options.pcap_at, options.snaplen).start(session.network)
+        recorder.attach(session)
+    try:
+        pairs = [
+            _Pair(session, ends, 2 * i, _flow_options(options, mtu, twin.fabric))
+            for i in range(options.queue_pairs)
+        ]
+        rows = [make(session, pairs, options, size=size, ends=ends).row() for size in options.sizes(mtu)]
+    finally:
+        if recorder is not None:
+            recorder.close()
+    return Run(options, ends, mtu, twin.fabric.technology, rows)  # type: ignore[arg-type]
+
+
+def _flow_options(options: PerftestOptions, mtu: int, fabric: Fabric) -> FlowOptions:
+    kind = None
+    if fabric.technology == "ethernet" and options.gid_index is not None:
+        kind = GidType.ROCE_V1 if options.gid_index % 2 == 0 else GidType.ROCE_V2
+    return FlowOptions(
+        service=CONNECTIONS[options.connection],
+        mtu_bytes=mtu,
+        gid_type=kind,
+        global_route=fabric.technology == "infiniband" and options.gid_index is not None,
+    )
+
+
+class _Loop(ABC):
+    """What all loops share: posting, and answering for the other host."""
+
+    def __init__(
+        self,
+        session: PacketMessages,
+        pairs: list[_Pair],
+        options: PerftestOptions,
+        *,
+        size: int,
+        ends: tuple[End, End],
+    ) -> None:
+        self.ends = ends
+        self.session, self.pairs, self.options, self.size = session, pairs, options, size
+        self.rounds = options.rounds(size)
+        self.opcode = ATOMICS[options.atomic] if options.verb == Verb.ATOMIC else _OPCODES[options.verb]
+        self.answer = {Verb.READ: Opcode.READ_RESPONSE, Verb.ATOMIC: Opcode.ATOMIC_RESPONSE}.get(options.verb)
+        self.inline = size <= options.inline_bytes and self.answer is None
+        self.takes = options.verb == Verb.SEND
+        if self.takes:
+            for pair in pairs:
+                for flow in (pair.there, pair.back):
+                    session.receives(flow, flow)
+
+    @abstractmethod
+    def row(self) -> Bandwidth | Latency:
+        """Play it."""
+
+    def post(self, flow: int) -> int:
+        return self.session.send(
+            flow,
+            self.size,
+            self.opcode,
+            takes_receive=self.takes,
+            inline=self.inline,
+            remote_address=0x7F0000000000,
+            remote_key=0x1000,
+            operands=(1, 0),
+        )
+
+    def think(self, time_ps: int) -> None:
+        """A processor is busy for so long."""
+        until = self.session.now_ps + time_ps
+        while self.session.advance(until):
+            pass
+
+    def fail(self, kind: EventKind) -> SimulatedError:
+        status = "IBV_WC_RETRY_EXC_ERR" if kind == EventKind.FAILED else "IBV_WC_RNR_RETRY_EXC_ERR"
+        return SimulatedError(status, self.options.test, f"a message of {self.size} bytes was never taken")
+
+
+class _Stream(_Loop):
+    """Bandwidth."""
+
+    def row(self) -> Bandwidth:
+        session, options = self.session, self.options
+        flows = [pair.there for pair in self.pairs]
+        back = {pair.there: pair.back for pair in self.pairs}
+        if options.bidirectional:
+            flows += [pair.back for pair in self.pairs]
+            back |= {pair.back: pair.there for pair in self.pairs}
+        if self.takes:
+            for flow in flows:
+                session.add_receives(flow, RX_DEPTH)
+        began = session.now_ps
+        posted: dict[int, list[int]] = {flow: [] for flow in flows}
+        completed: dict[int, list[int]] = {flow: [] for flow in flows}
+        of_answer: dict[int, int] = {}
+        flow_of: dict[int, int] = {}
+        for _ in range(options.depth):
+            for flow in flows:  # queue pairs take turns, as the tool posts
+                if len(posted[flow]) < self.rounds:
+                    flow_of[self.post(flow)] = flow
+                    posted[flow].append(session.now_ps)
+        done, wanted = 0, self.rounds * len(flows)
+        while done < wanted:
+            events = session.advance()
+            if not events:
+                raise SimulatedError("stalled", options.test, f"{wanted - done} of {wanted} never completed")
+            for time, message, kind in events:
+                if kind in (EventKind.FAILED, EventKind.NOT_READY_FAILED):
+                    raise self.fail(kind)
+                if kind == EventKind.ARRIVED and self.answer is not None and message in flow_of:
+                    of_answer[session.send(back[flow_of[message]], self.size, self.answer, answers=message)] = (
+                        message
+                    )
+                    continue
+                if self.answer is not None:
+                    if kind != EventKind.ARRIVED or message not in of_answer:
+                        continue
+                    message = of_answer.pop(message)
+                elif kind == EventKind.ARRIVED:
+                    if self.takes:
+                        session.add_receives(flow_of_message(message), 1)
+                    continue
+                elif kind != EventKind.ENDED:
+                    continue
+                flow = flow_of.pop(message)
+                completed[flow].append(time)
+                done += 1
+                if len(posted[flow]) < self.rounds:
+                    flow_of[self.post(flow)] = flow
+                    posted[flow].append(time)
+        while session.advance():  # what is still on its way to memory
+            pass
+        if self.takes:
+            for flow in flows:
+                session.add_receives(flow, -RX_DEPTH)
+        last = max(times[-1] for times in completed.values())
+        bits = 8 * self.size
+        average = wanted * bits / (last - began) * 1e12
+        posts, ends = (np.sort(np.concatenate(list(times.values()))) for times in (posted, completed))
+        peak = _peak(posts, ends) * bits
+        return Bandwidth(self.size, self.rounds, max(peak, average), average, wanted / (last - began) * 1e12)
+
+
+def flow_of_message(message: int) -> int:
+    """The flow that a message was sent on."""
+    from fabrictwin.engines.packet.packet_messages import FLOW_BITS
+
+    return message >> FLOW_BITS
+
+
+def _peak(posted: npt.NDArray[np.int64], completed: npt.NDArray[np.int64]) -> float:
+    """Messages a second: the most of any run of consecutive ones, from the first's post to the last's end."""
+    best = 0.0
+    count = np.arange(1, len(posted) + 1)
+    for first in range(0, len(posted), -(-len(posted) // _STARTS)):
+        took = completed[first:] - posted[first]
+        best = max(best, float((count[: len(took)] / took).max()))
+    return best * 1e12
+
+
+class _PingPong(_Loop):
+    """Latency of WRITE and SEND: half of the time between two posts of the same host."""
+
+    def row(self) -> Latency:
+        session, pair = self.session, self.pairs[0]
+        if self.takes:
+            for flow in (pair.there, pair.back):
+                session.add_receives(flow, self.rounds + 1)
+        posts = []
+        works = [software(session.fabric, end.adapter) for end in self.ends]
+        for turn in range(2 * self.rounds + 1):
+            if turn % 2 == 0:
+                posts.append(session.now_ps)
+            if turn == 2 * self.rounds:
+                break
+            self.think(works[turn % 2].post_ps)
+            message = self.post(pair.back if turn % 2 else pair.there)
+            arrived = False
+            while not arrived:
+                events = session.advance()
+                if not events:
+                    raise SimulatedError("stalled", self.options.test, "a message never arrived")
+                for _, number, kind in events:
+                    if kind in (EventKind.FAILED, EventKind.NOT_READY_FAILED):
+                        raise self.fail(kind)
+                    arrived |= number == message and kind == EventKind.ARRIVED
+            self.think(works[1 - turn % 2].poll_ps)
+        while session.advance():
+            pass
+        if self.takes:
+            for flow in (pair.there, pair.back):
+                session.add_receives(flow, -1)
+        return _latency(self.size, np.diff(posts) / 2)
+
+
+class _Ask(_Loop):
+    """Latency of READ and atomics: from the post to the answer in memory."""
+
+    def row(self) -> Latency:
+        session, pair = self.session, self.pairs[0]
+        assert self.answer is not None
+        times = []
+        work = software(session.fabric, self.ends[0].adapter)
+        for _ in range(self.rounds):
+            began = session.now_ps
+            self.think(work.post_ps)
+            message = self.post(pair.there)
+            response = NONE
+            while message != NONE or response != NONE:
+                events = session.advance()
+                if not events:
+                    raise SimulatedError("stalled", self.options.test, "a request was never answered")
+                for _, number, kind in events:
+                    if kind in (EventKind.FAILED, EventKind.NOT_READY_FAILED):
+                        raise self.fail(kind)
+                    if kind != EventKind.ARRIVED:
+                        continue
+                    if number == message:
+                        response = session.send(pair.back, self.size, self.answer, answers=message)
+                        message = NONE
+                    elif number == response:
+                        response = NONE
+            self.think(work.poll_ps)
+            times.append(session.now_ps - began)
+        while session.advance():
+            pass
+        return _latency(self.size, np.array(times, np.float64))
+
+
+def _latency(size: int, times: npt.NDArray[np.float64]) -> Latency:
+    ordered = np.sort(times)
+    n = len(ordered)
+    at = [ordered[min(int(np.ceil(n * share)) - 1, n - 1)] for share in _PERCENTILES]
+    return Latency(
+        size=size,
+        iterations=n,
+        least=float(ordered[0]),
+        most=float(ordered[-1]),
+        typical=float(ordered[n // 2]),
+        average=float(ordered.mean()),
+        deviation=float(ordered.std()),
+        p99=float(at[0]),
+        p999=float(at[1]),
+    )

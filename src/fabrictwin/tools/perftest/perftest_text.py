@@ -1,0 +1,125 @@
+"""A run as perftest prints it: its header, the two ends, a table; and as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fabrictwin.tools.perftest.perftest_hosts import End
+from fabrictwin.tools.perftest.perftest_loops import FIRST_QPN, Bandwidth, Run
+from fabrictwin.tools.perftest.perftest_options import TX_DEPTH, Verb
+
+RULE = "-" * 87
+_NAMES = {Verb.WRITE: "RDMA_Write", Verb.READ: "RDMA_Read", Verb.SEND: "Send", Verb.ATOMIC: "Atomic"}
+PS_PER_US = 10**6
+MIB, GIGABIT = 1 << 20, 10**9
+
+
+def _title(run: Run) -> str:
+    name = _NAMES[run.options.verb]
+    if run.options.verb == Verb.ATOMIC:
+        name += f" {run.options.atomic}"
+    both = " Bidirectional" if run.options.bidirectional else ""
+    return f"{name}{both} {'Latency' if run.options.latency else 'BW'} Test"
+
+
+def _gid(end: End) -> str:
+    assert end.gid is not None
+    return ":".join(f"{byte:02}" if end.gid[:12] == bytes(10) + b"\xff\xff" else f"{byte:02x}" for byte in end.gid)
+
+
+def _header(run: Run) -> list[str]:
+    options, ethernet = run.options, run.technology == "ethernet"
+    lines = [
+        RULE,
+        f"{'':20}{_title(run)}",
+        f" Dual-port       : OFF\t\tDevice         : {run.ends[0].device}",
+        f" Number of qps   : {options.queue_pairs}\t\tTransport type : IB",
+        f" Connection type : {options.connection}\t\tUsing SRQ      : OFF",
+        f" TX depth        : {1 if options.latency else options.tx_depth or TX_DEPTH}",
+        f" Mtu             : {run.mtu}[B]",
+        f" Link type       : {'Ethernet' if ethernet else 'IB'}",
+    ]
+    if ethernet or options.gid_index is not None:
+        lines.append(f" GID index       : {run.ends[0].gid_index}")
+    if options.verb in (Verb.READ, Verb.ATOMIC):
+        lines.append(f" Outstand reads  : {options.outstanding}")
+    else:
+        lines.append(f" Max inline data : {options.inline_bytes}[B]")
+    lines += [" rdma_cm QPs\t : OFF", " Data ex. method : Simulated", RULE]
+    for side, (word, end) in enumerate(zip((" local", " remote"), run.ends, strict=True)):
+        for i in range(options.queue_pairs):
+            lines.append(f"{word} address: LID {end.lid:#06x} QPN {FIRST_QPN + 2 * i + side:#06x} PSN 0x000000")
+            if end.gid is not None:
+                lines.append(f" GID: {_gid(end)}")
+    return [*lines, RULE]
+
+
+def text(run: Run) -> str:
+    """Header, table, rule."""
+    lines, options = _header(run), run.options
+    if options.latency:
+        lines.append(
+            " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]"
+            "   99% percentile[usec]   99.9% percentile[usec] "
+        )
+    else:
+        unit = "Gb/sec" if options.report_gbits else "MB/sec"
+        lines.append(f" #bytes     #iterations    BW peak[{unit}]    BW average[{unit}]   MsgRate[Mpps]")
+    for row in run.rows:
+        if isinstance(row, Bandwidth):
+            scale = GIGABIT if options.report_gbits else 8 * MIB
+            lines.append(
+                f" {row.size:<7}    {row.iterations:<10}     {row.peak_bps / scale:<7.2f}            "
+                f"{row.average_bps / scale:<7.2f} \t\t   {row.messages_per_s / 1e6:<7.6f}"
+            )
+        else:
+            us = [
+                v / PS_PER_US
+                for v in (row.least, row.most, row.typical, row.average, row.deviation, row.p99, row.p999)
+            ]
+            lines.append(
+                f" {row.size:<7} {row.iterations:<10}     {us[0]:<7.2f}        {us[1]:<7.2f}      {us[2]:<7.2f}  "
+                f"     {us[3]:<7.2f}     \t{us[4]:<7.2f}\t\t{us[5]:<7.2f} \t\t{us[6]:<7.2f}"
+            )
+    return "\n".join([*lines, RULE]) + "\n"
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """Parameters and rows; keys as perftest's own JSON has them."""
+    options = run.options
+    rows = []
+    for row in run.rows:
+        if isinstance(row, Bandwidth):
+            scale = GIGABIT if options.report_gbits else 8 * MIB
+            rows.append(
+                {
+                    "MsgSize": row.size,
+                    "n_iterations": row.iterations,
+                    "BW_peak": round(row.peak_bps / scale, 6),
+                    "BW_average": round(row.average_bps / scale, 6),
+                    "MsgRate": round(row.messages_per_s / 1e6, 6),
+                }
+            )
+        else:
+            names = ("t_min", "t_max", "t_typical", "t_avg", "t_stdev", "t_99", "t_99.9")
+            us = (row.least, row.most, row.typical, row.average, row.deviation, row.p99, row.p999)
+            rows.append(
+                {
+                    "MsgSize": row.size,
+                    "n_iterations": row.iterations,
+                    **{name: round(value / PS_PER_US, 6) for name, value in zip(names, us, strict=True)},
+                }
+            )
+    info = {
+        "test": options.test,
+        "from": f"{run.ends[0].host}/{run.ends[0].device}",
+        "to": f"{run.ends[1].host}/{run.ends[1].device}",
+        "Connection_type": options.connection,
+        "Number_of_qps": options.queue_pairs,
+        "Bidirectional": options.bidirectional,
+        "MTU": run.mtu,
+        "Link_type": "Ethernet" if run.technology == "ethernet" else "IB",
+        "Max_inline_data": options.inline_bytes,
+        "BW_unit": None if options.latency else "Gb/sec" if options.report_gbits else "MB/sec",
+    }
+    return {"test_info": info, "results": rows}

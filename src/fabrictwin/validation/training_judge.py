@@ -1,0 +1,207 @@
+"""What the twin says of every published row, and how far it is off.
+
+Rows that a constant was fitted to (`calibrated_from` in training.yaml) are told apart and count in no error.
+What is left where a hardware's rows calibrate nothing is `training_fit`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.report.summary import summary
+from fabrictwin.run import execute
+from fabrictwin.validation.training_cases import Case
+
+QUANTITIES = {
+    "step_time_s": "s",
+    "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "model_tflops_per_gpu": "model TFLOP/s/GPU",
+    "hardware_tflops_per_gpu": "hardware TFLOP/s/GPU",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row and what became of it: a prediction, or why there is none."""
+
+    case: Case
+    predicted: float | None = None
+    step_time_s: float | None = None
+    refused: str = ""  # the twin's own error about the row's layout
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over published throughput, less 1; of a step time the inverse. Above 0 is too fast."""
+        if self.predicted is None:
+            return None
+        row = self.case.row
+        slower = row.quantity == "step_time_s"
+        return (row.value / self.predicted if slower else self.predicted / row.value) - 1
+
+    @property
+    def status(self) -> str:
+        if self.predicted is not None:
+            return "calibrated from" if self.case.calibrates else "predicted"
+        if self.case.unknown:
+            return "settings not known"
+        return "not modelled yet" if self.case.missing else "refused"
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a prediction."""
+        return self.predicted is not None and not self.case.calibrates
+
+    @property
+    def why(self) -> str:
+        return self.case.unknown or ", ".join(self.case.missing) or self.refused
+
+
+def _figures(spec: Spec) -> dict[str, float] | str:
+    try:
+        found = summary(execute.predict(spec))
+    except ConfigError as error:
+        return str(error)
+    return {key: found[key] for key in QUANTITIES}
+
+
+class Answers:
+    """What the twin says of specs, each asked once."""
+
+    def __init__(self, fidelity: str, *, stage: Callable[[str], None] = lambda _: None, jobs: int = 1) -> None:
+        self.fidelity, self.stage, self.jobs = fidelity, stage, jobs
+        self._known: dict[str, dict[str, float] | str] = {}
+
+    def of(self, found: Iterable[Case]) -> list[Outcome]:
+        """An outcome for every case. Rows of one spec (a layout measured with several releases) are run once."""
+        keyed = [(case, *self._keyed(case)) for case in found]
+        missing = {key: spec for _, key, spec in keyed if spec is not None and key not in self._known}
+        if self.jobs > 1 and len(missing) > 1:
+            with ProcessPoolExecutor(self.jobs) as pool:
+                answers = pool.map(_figures, missing.values())
+                for i, (key, answer) in enumerate(zip(missing, answers, strict=True)):
+                    self.stage(f"{i + 1} of {len(missing)} layouts")
+                    self._known[key] = answer
+        else:
+            for i, (key, spec) in enumerate(missing.items()):
+                self.stage(f"{i + 1} of {len(missing)} layouts: {spec.name}")
+                self._known[key] = _figures(spec)
+        return [self._outcome(case, key) for case, key, _ in keyed]
+
+    def _keyed(self, case: Case) -> tuple[str, Spec | None]:
+        if case.spec is None:
+            return "", None
+        spec = execute.with_overrides(case.spec, fidelity=self.fidelity)
+        return spec.model_copy(update={"name": ""}).model_dump_json(by_alias=True), spec
+
+    def _outcome(self, case: Case, key: str) -> Outcome:
+        if case.spec is None:
+            return Outcome(case)
+        answer = self._known[key]
+        if isinstance(answer, str):
+            return Outcome(case, refused=answer)
+        return Outcome(case, answer[case.row.quantity], answer["step_time_s"])
+
+
+def judge(found: Iterable[Case], *, fidelity: str, stage: Callable[[str], None], jobs: int = 1) -> list[Outcome]:
+    """An outcome for every case."""
+    return Answers(fidelity, stage=stage, jobs=jobs).of(found)
+
+
+# --- groups ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Group:
+    """Errors of rows that have something in common; shares of 1."""
+
+    by: str  # hardware, framework, parallelism, all
+    name: str
+    rows: int
+    median_absolute: float
+    ninth_decile: float  # nine in ten rows are within
+    median_signed: float
+    worst: float
+
+
+def _group(by: str, name: str, errors: list[float]) -> Group:
+    absolute = sorted(abs(e) for e in errors)
+    ninth = absolute[max(0, -(-9 * len(absolute) // 10) - 1)]
+    return Group(by, name, len(errors), median(absolute), ninth, median(errors), max(errors, key=abs))
+
+
+def groups(outcomes: Iterable[Outcome]) -> list[Group]:
+    """All rows, then by hardware, framework, parallelism and precision."""
+    done = [(o, o.error) for o in outcomes if o.counts and o.error is not None]
+    if not done:
+        return []
+    result = [_group("all", "all rows", [e for _, e in done])]
+    for by in ("hardware", "framework", "parallelism", "precision"):
+        named = [(_name(o, by), e) for o, e in done]
+        for name in dict.fromkeys(name for name, _ in named):
+            result.append(_group(by, name, [e for other, e in named if other == name]))
+    return result
+
+
+def _name(outcome: Outcome, by: str) -> str:
+    return str(getattr(outcome.case.row if by == "precision" else outcome.case, by))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two rows that differ in GPUs (and in the batch that goes with them) alone."""
+
+    fewer: Outcome
+    more: Outcome
+    published: float  # throughput of a GPU among more, over that among fewer
+    predicted: float
+
+    @property
+    def agrees(self) -> bool:
+        return (self.published >= 1) == (self.predicted >= 1)
+
+
+def _per_gpu(outcome: Outcome, value: float) -> float:
+    """Throughput of a GPU, up to a factor that is the same for rows of one model."""
+    row = outcome.case.row
+    return row.global_batch / (value * row.gpus) if row.quantity == "step_time_s" else value
+
+
+def _settings(outcome: Outcome) -> str:
+    """What ran, but for how many replicas and sequences."""
+    spec = outcome.case.spec
+    training = dict((spec.workload or {}).get("training", {})) if spec else {}
+    training.pop("global_batch", None)
+    training["parallel"] = {k: v for k, v in training.get("parallel", {}).items() if k != "dp"}
+    return json.dumps(training, sort_keys=True)
+
+
+def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
+    """Every pair of predicted rows whose layout and settings are the same but for the number of GPUs."""
+    ignored = {"row", "gpus", "global_batch", "fsdp", "value", "memory_gib"}
+    alike: dict[tuple[Any, ...], list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.predicted is not None:
+            row = outcome.case.row
+            key = tuple(sorted((k, v) for k, v in row.model_dump().items() if k not in ignored and v is not None))
+            technique = row.row.split(" ", 1)[-1] if row.set == "torchtitan" else ""
+            alike.setdefault((key, technique, _settings(outcome)), []).append(outcome)
+    found = []
+    for members in alike.values():
+        members = sorted(members, key=lambda o: o.case.row.gpus)
+        for i, fewer in enumerate(members):
+            for more in members[i + 1 :]:
+                if fewer.case.row.gpus == more.case.row.gpus:
+                    continue
+                published = _per_gpu(more, more.case.row.value) / _per_gpu(fewer, fewer.case.row.value)
+                assert more.predicted is not None
+                assert fewer.predicted is not None
+                predicted = _per_gpu(more, more.predicted) / _per_gpu(fewer, fewer.predicted)
+                found.append(Pair(fewer, more, published, predicted))
+    return found

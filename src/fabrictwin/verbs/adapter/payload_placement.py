@@ -1,0 +1,115 @@
+"""Where the bytes of requests lie: beside the adapter, on a GPU that it reaches, or on one that it does not.
+
+A region on a GPU that the adapter reaches (GPUDirect RDMA) is read and written there. Where it is not reached, the
+bytes go through host memory: a copy before they are sent, one after they have come, each by software in pieces,
+before anything behind them on the same queue pair. Copies take the rate and latency of the way between GPU and
+processor, without contention, and the time that software needs for a piece.
+
+Real drivers refuse to register such memory, and programs copy for themselves; the twin does it for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.fabric.fabric import NodeKind
+from fabrictwin.fabric.memory_paths import PathFinder
+from fabrictwin.verbs.adapter.memory_regions import Region, Window
+from fabrictwin.verbs.adapter.work_requests import ANSWERED, TAKES_RECEIVE, WRITE_IMM, Response, Work
+
+if TYPE_CHECKING:
+    from fabrictwin.verbs.adapter.adapter import Adapter
+    from fabrictwin.verbs.adapter.queue_pair import QueuePair, Way
+    from fabrictwin.verbs.adapter.world import World
+
+PS_PER_S = 10**12
+
+
+@dataclass(frozen=True)
+class Staging:
+    """How bytes get between a GPU and host memory."""
+
+    latency_ps: int
+    rate_bps: int
+    piece_bytes: int
+    piece_ps: int
+
+    def copy_ps(self, size: int) -> int:
+        """How long so many bytes take."""
+        pieces = -(-size // self.piece_bytes)
+        return pieces * self.piece_ps + self.latency_ps + size * 8 * PS_PER_S // self.rate_bps if size else 0
+
+
+def staging(world: World, gpu: int) -> Staging:
+    """Copies between a GPU and the memory nearest to it."""
+    fabric = world.fabric
+    host = int(fabric.node_host[gpu])
+    nodes = np.arange(fabric.host_node_start[host], fabric.host_node_start[host + 1])
+    processors = nodes[fabric.node_kind[nodes] == NodeKind.CPU].astype(np.int32)
+    finder = PathFinder(fabric, world.routes)
+    pair, port, *_, latency = finder.inside(np.full(len(processors), gpu, np.int32), processors)
+    near = int(np.argmin(latency))
+    options: PacketOptions = getattr(world.session, "options", None) or PacketOptions()
+    return Staging(
+        int(latency[near]),
+        int(fabric.port_payload_bps[port[pair == near]].min()),
+        options.staging_chunk_bytes,
+        options.staging_ps,
+    )
+
+
+# ---------------------------------------------------------------------- which region
+
+
+def local_region(qp: QueuePair, work: Work) -> Region | None:
+    """The region that the bytes of a request are in."""
+    return qp.memory.local.get(work.segments[0][2]) if work.segments else None
+
+
+def remote_region(target: Adapter, work: Work) -> Region | None:
+    """The region that a request's bytes go to, as far as is known now."""
+    if work.opcode in TAKES_RECEIVE and work.opcode != WRITE_IMM:
+        if work.srqn:
+            queue = target.shared_receives.get(work.srqn)
+        else:
+            number = work.remote_qpn if work.vector is not None else work.qp.attributes.dest_qp_num
+            peer = target.queue_pairs.get(number)
+            queue = None if peer is None else peer.receives  # type: ignore[assignment]
+        if queue is None or not queue.queue or not queue.queue[0][1]:
+            return None
+        return region_of_key(target, queue.queue[0][1][0][2])
+    return region_of_key(target, work.rkey)
+
+
+def region_of_key(adapter: Adapter, key: int) -> Region | None:
+    """The region that a remote key opens."""
+    found = adapter.memory.remote.get(key)
+    return found.region if isinstance(found, Window) else found
+
+
+def node_of(region: Region | None) -> int | None:
+    """The fabric node that the adapter reads or writes, where that is a GPU."""
+    return None if region is None else region.node
+
+
+def copy_ps(region: Region | None, size: int) -> int:
+    """What copying bytes of a region to or from host memory takes; nothing where the adapter reaches it."""
+    return 0 if region is None or region.staging is None else region.staging.copy_ps(size)
+
+
+def after_arrival_ps(record: Work | Response, now_ps: int) -> int:
+    """How long after its arrival in host memory a message's bytes are where they belong, those before it first."""
+    if isinstance(record, Response):
+        work = record.work
+        holder: QueuePair | Way = work.qp
+        region = local_region(work.qp, work)
+    else:
+        work, holder = record, record.way
+        region = None if work.opcode in ANSWERED else remote_region(record.way.target, work)
+    copied = max(holder.copied_ps, now_ps) + copy_ps(region, work.length)
+    holder.copied_ps = copied
+    return copied - now_ps

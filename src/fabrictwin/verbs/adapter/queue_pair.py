@@ -1,0 +1,366 @@
+"""A queue pair: its state, its two queues, and the flows that carry what it sends.
+
+InfiniBand Architecture, volume 1, 10.3 (states) and 10.8 (work requests). In the error state a queue
+pair begins nothing more; what it has on the wire still arrives, and its answers do. With RESET that is lost.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.engines.base.messages import FlowOptions, GidType, Service
+from fabrictwin.verbs.abi.device_codes import ibv_event_type as event
+from fabrictwin.verbs.abi.queue_codes import ibv_qp_attr_mask as mask
+from fabrictwin.verbs.adapter import qp_transitions as t
+from fabrictwin.verbs.adapter import requester
+from fabrictwin.verbs.adapter.adapter import IB_GID, ROCE_V1, ROCE_V2
+from fabrictwin.verbs.adapter.completions import WC, WR_FLUSH_ERR, CompletionQueue
+from fabrictwin.verbs.adapter.qp_checks import (
+    MTU_BYTES,
+    PSN_MASK,
+    RNR_TIMER_PS,
+    STATIC_RATE_MBPS,
+    Attributes,
+    valid,
+)
+from fabrictwin.verbs.adapter.receive_queues import ReceiveQueue, SharedReceiveQueue
+from fabrictwin.verbs.adapter.work_requests import COMPLETION, AddressVector, Work
+
+if TYPE_CHECKING:
+    from fabrictwin.verbs.adapter.adapter import Adapter
+    from fabrictwin.verbs.adapter.memory_regions import Domain
+    from fabrictwin.verbs.adapter.world import World
+
+SQ_DRAINED, LAST_WQE = int(event.IBV_EVENT_SQ_DRAINED), int(event.IBV_EVENT_QP_LAST_WQE_REACHED)
+QP_FATAL = int(event.IBV_EVENT_QP_FATAL)
+
+_WC_RECV = 128  # ibv_wc_opcode.IBV_WC_RECV
+
+_GID_TYPES = {IB_GID: GidType.INFINIBAND, ROCE_V1: GidType.ROCE_V1, ROCE_V2: GidType.ROCE_V2}
+_SERVICE = {
+    t.UC: Service.UNRELIABLE_CONNECTION,
+    t.UD: Service.UNRELIABLE_DATAGRAM,
+    t.RAW: Service.UNRELIABLE_DATAGRAM,
+}
+_FLOW_ATTRIBUTES = int(
+    mask.IBV_QP_AV | mask.IBV_QP_TIMEOUT | mask.IBV_QP_RETRY_CNT | mask.IBV_QP_RNR_RETRY | mask.IBV_QP_RATE_LIMIT
+)
+
+
+class Way:
+    """A flow of a queue pair toward another; what is under way on it keeps its order."""
+
+    __slots__ = ("busy", "copied_ps", "flow", "pool", "target")
+
+    def __init__(self, flow: int, target: Adapter) -> None:
+        self.flow = flow
+        self.target = target
+        self.pool = 0  # that its messages take receives from
+        self.busy = 0  # messages under way
+        self.copied_ps = 0  # until when what has come is copied to where it belongs
+
+
+class QueuePair:
+    """A queue pair of any type. `sink` takes its asynchronous events."""
+
+    def __init__(
+        self,
+        world: World,
+        adapter: Adapter,
+        kind: int,
+        *,
+        domain: Domain | None,
+        sends: CompletionQueue | None,
+        receive_completions: CompletionQueue | None,
+        receives: ReceiveQueue | None,
+        max_send_wr: int,
+        max_send_sge: int,
+        max_inline: int,
+        signal_all: bool,
+        extended: object = None,
+        sink: Any = None,
+    ) -> None:
+        self.world = world
+        self.adapter = adapter
+        self.memory = adapter.memory
+        self.kind = kind
+        self.number = adapter.new_number()
+        self.domain = domain
+        self.sends = sends
+        self.receive_completions = receive_completions
+        self.receives = receives
+        self.shared = isinstance(receives, SharedReceiveQueue)
+        self.max_send_wr, self.max_send_sge, self.max_inline = max_send_wr, max_send_sge, max_inline
+        self.signal_all = signal_all
+        self.extended = extended
+        self.sink = sink
+        self.face: Any = None
+
+        self.attributes = Attributes()
+        self.state = t.RESET
+        self.reliable = kind in (t.RC, t.XRC_SEND, t.XRC_RECV)
+        self.allowed = requester.ALLOWED[kind]
+        self.pending: deque[Work] = deque()  # posted, not begun
+        self.outstanding: deque[Work] = deque()  # begun, not completed
+        self.occupied = 0  # slots of the send queue that software has not seen to complete
+        self.unreported = 0  # completed since the last completion that software gets
+        self.ways: dict[Any, Way] = {}
+        self.last_way: Way | None = None
+        self._clear_counts()
+        adapter.queue_pairs[self.number] = self
+
+    def _clear_counts(self) -> None:
+        self.reads = 0  # reads and atomics that wait for their answer
+        self.copied_ps = 0  # until when answers are copied to where they belong
+        self.inbound_reads = 0
+        self.next_psn = 0
+        self.expected_psn = 0
+        self.halted = False  # a request failed before it left: nothing more is begun
+        self.mtu = 256
+        self.max_reads = 0
+        self.first_arrival = True
+
+    # ------------------------------------------------------------------ states
+
+    def modify(self, attributes: Attributes, given: int) -> int:
+        """Change the state, or attributes in it. Returns an errno, 0 where it was done."""
+        target = int(attributes.qp_state) if given & t.STATE else self.state
+        if given & t.CURRENT and int(attributes.cur_qp_state) != self.state:
+            return errno.EINVAL
+        if not t.allowed(self.kind, self.state, target, given) or not valid(attributes, given, self.adapter):
+            return errno.EINVAL
+        mine = self.attributes
+        for bit, names in t.FIELDS.items():
+            if given & bit:
+                for name in names:
+                    setattr(mine, name, getattr(attributes, name))
+        before, self.state = self.state, target
+        if given & mask.IBV_QP_PATH_MTU:
+            self.mtu = MTU_BYTES[mine.path_mtu]
+        if given & mask.IBV_QP_RQ_PSN:
+            self.expected_psn = mine.rq_psn & PSN_MASK
+        if given & mask.IBV_QP_SQ_PSN:
+            self.next_psn = mine.sq_psn & PSN_MASK
+        if given & mask.IBV_QP_MAX_QP_RD_ATOMIC:
+            self.max_reads = mine.max_rd_atomic
+        if given & _FLOW_ATTRIBUTES and before != t.INIT:
+            self._reopen_idle()
+        if target == t.RESET:
+            self._reset()
+        elif target == t.ERR:
+            self.enter_error()
+        elif target == t.RTS:
+            self.halted = False
+            requester.progress(self)
+        elif target == t.SQD and before == t.RTS:
+            self.note_drained()
+        return 0
+
+    def note_drained(self) -> None:
+        """Say so when a send queue that is to drain has nothing under way any more."""
+        draining = bool(self.outstanding)
+        if self.attributes.sq_draining or not draining:
+            self.attributes.sq_draining = int(draining)
+            if not draining and self.attributes.en_sqd_async_notify:
+                self.raise_event(SQ_DRAINED)
+        else:
+            self.attributes.sq_draining = 1
+
+    def _reset(self) -> None:
+        self._close_ways()
+        self.world.deafen(self)
+        for work in (*self.outstanding, *self.pending):
+            work.live = False
+        self.outstanding.clear()
+        self.pending.clear()
+        self.occupied = self.unreported = 0
+        for queue in {self.sends, self.receive_completions}:
+            if queue is not None:
+                queue.forget(self.number)
+        if self.receives is not None and not self.shared:
+            self.receives.clear()
+            self.receives.posted = 0
+            self.receives.pool = self.world.new_pool()
+        self._clear_counts()
+        self.attributes = Attributes()
+
+    def enter_error(self) -> None:
+        """The error state: everything that is posted completes as flushed."""
+        self.state = t.ERR
+        self.world.deafen(self)
+        self.flush_sends()
+        if self.receives is None:
+            return
+        if self.shared:
+            self.raise_event(LAST_WQE)
+            return
+        self.flush_receives()
+        self.receives.pool = self.world.new_pool()
+
+    def flush_receives(self) -> None:
+        """Complete the receives that are posted as flushed."""
+        if self.receives is not None:
+            for wr_id, _, _ in self.receives.clear():
+                self.complete_receive(WC(wr_id, WR_FLUSH_ERR, _WC_RECV, 0, 0, self.number))
+
+    def flush_sends(self) -> None:
+        """Complete what is posted to the send queue as flushed."""
+        flushed = (*self.outstanding, *self.pending)
+        self.outstanding.clear()
+        self.pending.clear()
+        self.reads = 0
+        for work in flushed:
+            work.live = False
+            self.unreported += 1
+            self.complete_send(work, WR_FLUSH_ERR)
+
+    def destroy(self) -> None:
+        self._reset()
+        self.adapter.queue_pairs.pop(self.number, None)
+
+    # ------------------------------------------------------------------ completions and events
+
+    def release(self, slots: int) -> None:
+        """Software has seen completions of so many send slots."""
+        self.occupied -= slots
+
+    def complete_send(self, work: Work, status: int) -> None:
+        queue = self.sends
+        if queue is None:
+            return
+        completion = WC(work.wr_id, status, COMPLETION[work.opcode], 0, 0, self.number)
+        if not status and work.opcode in _TELLS_LENGTH:
+            completion.byte_len = work.length
+        completion.queue = self
+        completion.slots = self.unreported
+        self.unreported = 0
+        if not queue.push(completion):
+            self.overrun()
+
+    def complete_receive(self, completion: WC, solicited: bool = False) -> None:
+        receives = self.receives
+        queue = self.receive_completions
+        if queue is None:
+            return
+        completion.queue = receives
+        completion.slots = 1
+        if not queue.push(completion, solicited):
+            self.overrun()
+
+    def overrun(self) -> None:
+        if self.state != t.ERR:
+            self.state = t.ERR  # what is flushed now is lost with the queue
+            self.raise_event(QP_FATAL)
+            self.enter_error()
+
+    def raise_event(self, kind: int) -> None:
+        if self.sink is not None:
+            self.sink.raise_event(kind, self)
+
+    # ------------------------------------------------------------------ ways
+
+    def way(self, work: Work) -> Way | None:
+        """The flow that a request takes; None: no way leads there."""
+        key: Any = work.srqn
+        if work.vector is not None:
+            key = work.vector, work.remote_qpn
+        way = self.ways.get(key)
+        if way is None:
+            vector = self.attributes.ah_attr if work.vector is None else work.vector
+            number = self.attributes.dest_qp_num if work.vector is None else work.remote_qpn
+            way = self.open_way(vector, number, work.remote_qkey)
+            if way is not None:
+                self.ways[key] = way
+        return way
+
+    def answer_way(self) -> Way | None:
+        """The flow that answers take."""
+        way = self.ways.get(0)
+        if way is None:
+            way = self.open_way(self.attributes.ah_attr, self.attributes.dest_qp_num, 0)
+            if way is not None:
+                self.ways[0] = way
+        return way
+
+    def open_way(self, vector: AddressVector, number: int, queue_key: int) -> Way | None:
+        adapter, a = self.adapter, self.attributes
+        target = self.world.resolve(adapter, vector)
+        if target is None or not adapter.active or not target.active:
+            return None
+        peer = target.queue_pairs.get(number)
+        gid = adapter.gids[vector.sgid_index] if vector.is_global else None
+        rate = STATIC_RATE_MBPS.get(vector.static_rate, 0) * 1_000_000 or a.rate_limit * 1000 or None
+        options = FlowOptions(
+            service=_SERVICE.get(self.kind, Service.RELIABLE_CONNECTION),
+            mtu_bytes=adapter.mtu_bytes if self.kind in (t.UD, t.RAW) else self.mtu,
+            service_level=vector.sl or None,
+            traffic_class=vector.traffic_class,
+            udp_source_port=_udp_source_port(vector.flow_label),
+            timeout=a.timeout,
+            retry_count=a.retry_cnt,
+            rnr_retry=a.rnr_retry,
+            # the receiver says how long to wait
+            rnr_timer_ps=RNR_TIMER_PS[peer.attributes.min_rnr_timer if peer is not None else 0],
+            source_qpn=self.number,
+            target_qpn=number,
+            first_psn=self.next_psn,
+            rate_bps=rate,
+            partition=adapter.pkeys[a.pkey_index],
+            queue_key=queue_key,
+            source_gid=gid.raw if gid is not None else None,
+            target_gid=vector.dgid if gid is not None else None,
+            gid_type=_GID_TYPES[gid.kind] if gid is not None else None,
+            global_route=vector.is_global and not adapter.ethernet,
+            hop_limit=vector.hop_limit,
+        )
+        try:
+            flow = self.world.session.open(adapter.index, target.index, options=options)
+        except ConfigError:
+            return None
+        return Way(flow, target)
+
+    def _close_ways(self) -> None:
+        if not self.ways:
+            return
+        for way in self.ways.values():
+            self.world.session.close(way.flow)
+        self.world.forget(self)
+        self.ways.clear()
+        self.last_way = None
+
+    def _reopen_idle(self) -> None:
+        """Attributes of the flow have changed: open it anew, unless something is under way (then it is kept)."""
+        if self.ways and not self.outstanding and not any(way.busy for way in self.ways.values()):
+            self._close_ways()
+
+    # ------------------------------------------------------------------ words
+
+    def why_waiting(self) -> str:
+        """What the queue pair waits for, in words; empty where for nothing."""
+        if self.state not in (t.RTS, t.SQD):
+            return ""
+        if self.outstanding:
+            first = self.outstanding[0]
+            if first.silent or not first.message:
+                return "sent what nobody answers, and its timeout is never"
+            return "waits for the receiver, which has no receive posted"
+        if self.pending:
+            return (
+                "holds its send queue (it is to drain)" if self.state == t.SQD else "has sends that cannot begin"
+            )
+        if self.receives is not None and self.receives.queue and not self.shared:
+            return f"has {len(self.receives.queue)} receives posted, but nobody sends to it"
+        return ""
+
+
+_TELLS_LENGTH = frozenset((4, 5, 6))  # READ and atomics: the length that was placed here
+
+
+def _udp_source_port(flow_label: int) -> int | None:
+    """As `rdma_flow_label_to_udp_sport` folds a flow label; None: from the queue pair numbers."""
+    if not flow_label:
+        return None
+    return (flow_label & 0x3FFF) ^ ((flow_label & 0xFC000) >> 14) | 0xC000

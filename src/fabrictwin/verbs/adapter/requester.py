@@ -1,0 +1,448 @@
+"""The sending side of a queue pair: from posted work to its completion, in order.
+
+InfiniBand Architecture, volume 1, 9.9.2 (requester errors), 10.8.3.3 (ordering and the fence), 11.6.2 (statuses).
+A request is checked when it begins. One that fails then completes with its error after all before it, and nothing
+behind it begins.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from fabrictwin.engines.base.messages import EventKind, Opcode
+from fabrictwin.verbs.adapter import payload_placement as placing
+from fabrictwin.verbs.adapter import qp_transitions as t
+from fabrictwin.verbs.adapter import responder
+from fabrictwin.verbs.adapter.completions import (
+    LOC_LEN_ERR,
+    LOC_PROT_ERR,
+    LOC_QP_OP_ERR,
+    MW_BIND_ERR,
+    RETRY_EXC_ERR,
+    RNR_RETRY_EXC_ERR,
+)
+from fabrictwin.verbs.adapter.memory_regions import LOCAL_WRITE, gather, scatter
+from fabrictwin.verbs.adapter.qp_checks import PSN_MASK, timeout_ps
+from fabrictwin.verbs.adapter.work_requests import (
+    ANSWERED,
+    ATOMIC_WRITE,
+    BIND,
+    COMPARE_SWAP,
+    FENCE,
+    FETCH_ADD,
+    FLUSH,
+    INLINE,
+    LOCAL,
+    LOCAL_INV,
+    READ,
+    SEND,
+    SEND_IMM,
+    SEND_INV,
+    SIGNALED,
+    TAKES_RECEIVE,
+    WRITE,
+    WRITE_IMM,
+    Response,
+    Work,
+)
+
+if TYPE_CHECKING:
+    from fabrictwin.verbs.adapter.adapter import Adapter
+    from fabrictwin.verbs.adapter.queue_pair import QueuePair
+    from fabrictwin.verbs.adapter.world import World
+
+MAX_MESSAGE = 1 << 31
+
+_WIRE = {
+    WRITE: Opcode.WRITE,
+    WRITE_IMM: Opcode.WRITE_IMMEDIATE,
+    SEND: Opcode.SEND,
+    SEND_IMM: Opcode.SEND_IMMEDIATE,
+    SEND_INV: Opcode.SEND_INVALIDATE,
+    READ: Opcode.READ_REQUEST,
+    COMPARE_SWAP: Opcode.COMPARE_SWAP,
+    FETCH_ADD: Opcode.FETCH_ADD,
+    # the two memory-placement extensions travel as writes do
+    FLUSH: Opcode.WRITE,
+    ATOMIC_WRITE: Opcode.WRITE,
+}
+
+_RELIABLE = frozenset(_WIRE) | LOCAL
+ALLOWED = {
+    t.RC: _RELIABLE,
+    t.XRC_SEND: _RELIABLE,
+    t.UC: frozenset((WRITE, WRITE_IMM, SEND, SEND_IMM)) | LOCAL,
+    t.UD: frozenset((SEND, SEND_IMM)),
+    t.RAW: frozenset((SEND,)),
+    t.XRC_RECV: frozenset[int](),
+}
+_OPEN = frozenset((t.RTS, t.SQD, t.SQE, t.ERR))
+RECEIVING = frozenset((t.RTR, t.RTS, t.SQD, t.SQE))
+
+
+def check(qp: QueuePair, work: Work) -> int:
+    """What posting refuses at once: an errno, or 0."""
+    if qp.state not in _OPEN or work.opcode not in ALLOWED[qp.kind]:
+        return errno.EINVAL
+    if qp.occupied >= qp.max_send_wr:
+        return errno.ENOMEM
+    if work.data is not None and work.opcode != ATOMIC_WRITE:
+        return errno.ENOMEM if len(work.data) > qp.max_inline else 0
+    if work.vector is None and qp.kind == t.UD:
+        return errno.EINVAL
+    return errno.EINVAL if len(work.segments) > qp.max_send_sge else 0
+
+
+def post(qp: QueuePair, work: Work) -> int:
+    """Add a work request to the send queue. Returns an errno, 0 where it was taken."""
+    ready = qp.state == t.RTS
+    if ready and not work.flags & INLINE and (work.vector is not None or qp.kind != t.UD):
+        # the common case in short
+        if work.opcode not in qp.allowed or len(work.segments) > qp.max_send_sge:
+            return errno.EINVAL
+        if qp.occupied >= qp.max_send_wr:
+            return errno.ENOMEM
+    else:
+        refused = check(qp, work)
+        if refused:
+            return refused
+    qp.occupied += 1
+    if ready:
+        if qp.pending or qp.halted or _waits(qp, work):
+            qp.pending.append(work)
+        else:
+            _start(qp, work)
+        return 0
+    qp.pending.append(work)
+    if qp.state == t.ERR or qp.state == t.SQE:
+        qp.flush_sends()
+    return 0
+
+
+def progress(qp: QueuePair) -> None:
+    """Begin what may begin."""
+    pending = qp.pending
+    while pending and not qp.halted and qp.state == t.RTS and not _waits(qp, pending[0]):
+        _start(qp, pending.popleft())
+
+
+def _waits(qp: QueuePair, work: Work) -> bool:
+    """Whether a request may not begin yet, because of what is under way before it."""
+    opcode = work.opcode
+    if qp.reads and (work.flags & FENCE or (opcode in ANSWERED and qp.reads >= qp.max_reads)):
+        return True
+    if opcode in LOCAL:
+        return opcode == LOCAL_INV and bool(qp.outstanding)  # what came before may still use the key
+    last = qp.last_way
+    # two flows would not keep the order
+    return last is not None and last.busy > 0 and qp.kind != t.UD and qp.way(work) is not last
+
+
+def _start(qp: QueuePair, work: Work) -> None:
+    qp.outstanding.append(work)
+    if work.opcode in LOCAL:
+        _locally(qp, work)
+        return
+    status = _prepare(qp, work)
+    if status:
+        _fail_here(qp, work, status)
+    else:
+        _begin(qp, work)
+
+
+def _fail_here(qp: QueuePair, work: Work, status: int) -> None:
+    """A request failed before it left."""
+    work.status = status
+    work.done = True
+    qp.halted = True
+    if qp.outstanding[0] is work:
+        retire(qp)
+
+
+def _prepare(qp: QueuePair, work: Work) -> int:
+    """Check a request against local memory. Returns the status that it fails with, or 0."""
+    if work.length > MAX_MESSAGE:
+        return LOC_LEN_ERR
+    opcode = work.opcode
+    if opcode in ANSWERED:
+        if qp.max_reads == 0 or (opcode != READ and work.length != 8):
+            return LOC_QP_OP_ERR if qp.max_reads == 0 else LOC_LEN_ERR
+        access = LOCAL_WRITE
+    else:
+        access = 0
+        if qp.kind == t.UD and work.length > qp.adapter.mtu_bytes:
+            return LOC_LEN_ERR
+    if work.data is None:
+        memory = qp.memory
+        places = memory.local_segments(work.segments, qp.domain, access)
+        if places is None:
+            return LOC_PROT_ERR
+        work.places = places
+        work.epoch = memory.epoch
+    return 0
+
+
+def _begin(qp: QueuePair, work: Work) -> None:
+    """Hand a request to the wire."""
+    opcode = work.opcode
+    way = qp.ways.get(0) if work.vector is None and not work.srqn else None
+    if way is None:
+        way = qp.way(work)
+    qp.last_way = way
+    answered = opcode in ANSWERED
+    length = work.length
+    if qp.reliable:
+        mtu = qp.mtu
+        psn = work.psn = qp.next_psn
+        if length <= mtu:
+            qp.next_psn = psn + 1 & PSN_MASK
+        else:
+            work.packets = -(-length // mtu)
+            qp.next_psn = psn + work.packets & PSN_MASK
+        if answered:
+            qp.reads += 1
+    if way is None:
+        _unreachable(qp, work)
+        return
+    world = qp.world
+    counted = False
+    if opcode in TAKES_RECEIVE:
+        pool = _pool(qp, work, way.target)
+        work.counted = counted = pool != 0
+        if counted and pool != way.pool:
+            world.session.receives(way.flow, pool)
+            way.pool = pool
+    way.busy += 1
+    work.way = way
+    # a write that will be refused is refused by its first packet
+    warned = length > qp.mtu and opcode == WRITE and responder.refuses_write(way.target, work)
+    if world.captures or world.places_memory:
+        payload = None
+        local = None if answered or work.data is not None else placing.local_region(qp, work)
+        if world.captures and not answered and length:
+            payload = memoryview(gather(work.places) if work.data is None else work.data)
+        work.message = message = world.session.send(
+            way.flow,
+            length,
+            _WIRE[opcode],
+            takes_receive=counted,
+            tell_begin=warned,
+            tell_end=not answered,
+            inline=work.data is not None,
+            chained=work.chained,
+            remote_address=work.address,
+            remote_key=work.rkey,
+            immediate=_wire_order(work),
+            operands=(work.swap, work.compare) if opcode == COMPARE_SWAP else (work.compare, 0),
+            payload=payload,
+            memory=placing.node_of(local),
+            target_memory=None if answered else placing.node_of(placing.remote_region(way.target, work)),
+            later_ps=placing.copy_ps(local, length),
+        )
+    else:
+        work.message = message = world.session.send(
+            way.flow,
+            length,
+            _WIRE[opcode],
+            takes_receive=counted,
+            tell_begin=warned,
+            tell_end=not answered,  # its answer says as much
+            inline=work.data is not None,
+            chained=work.chained,
+        )
+    world.records[message] = work
+
+
+def _pool(qp: QueuePair, work: Work, target: Adapter) -> int:
+    """Where the receiver takes its buffer from; 0 where it will take none."""
+    number = work.remote_qpn if work.vector is not None else qp.attributes.dest_qp_num
+    peer = target.queue_pairs.get(number)
+    if peer is None or peer.state not in RECEIVING:
+        return 0
+    if not responder.same_partition(qp, peer) or (
+        qp.kind == t.UD and responder.queue_key(work) != peer.attributes.qkey
+    ):
+        return 0  # dropped at the adapter
+    if work.srqn:
+        shared = target.shared_receives.get(work.srqn)
+        return shared.pool if shared is not None else 0
+    return peer.receives.pool if peer.receives is not None else 0
+
+
+def _unreachable(qp: QueuePair, work: Work) -> None:
+    """No way leads there: datagrams are gone, a connection's request is never answered."""
+    if qp.reliable:
+        silent(qp.world, work)
+    else:
+        work.done = True
+        if qp.outstanding[0] is work:
+            retire(qp)
+
+
+def _locally(qp: QueuePair, work: Work) -> None:
+    """Binding and invalidating are done by the adapter alone."""
+    memory = qp.adapter.memory
+    if work.opcode == BIND:
+        window, region, key, address, length, access = work.info
+        done = window.domain is qp.domain and memory.bind(
+            window, region, key=key, address=address, length=length, access=access, queue_pair=qp.number
+        )
+        status = 0 if done else MW_BIND_ERR
+    else:
+        assert qp.domain is not None
+        status = 0 if memory.invalidate(work.immediate, qp.domain, qp.number) else LOC_QP_OP_ERR
+    if status:
+        _fail_here(qp, work, status)
+        return
+    work.done = True
+    if qp.outstanding[0] is work:
+        retire(qp, again=False)
+
+
+# ---------------------------------------------------------------------- what comes back
+
+
+def ended(world: World, work: Work) -> None:
+    """The wire says that a message has ended: acknowledged, refused, or of an unreliable service, sent."""
+    qp = work.qp
+    if not qp.reliable:
+        if work.arrived:
+            world.records.pop(work.message, None)
+        if work.live:
+            take_data(work)  # what is sent is sent: the program may use its buffer again
+            _leave(qp, work)
+            work.done = True
+            retire(qp)
+        return
+    if not work.arrived and not work.refusal and work.opcode not in ANSWERED:
+        # an acknowledgement can overtake the bytes on their way into memory; what they meet there decides
+        work.acknowledged = True
+        return
+    world.records.pop(work.message, None)
+    if not work.live or work.silent:
+        return
+    if work.refusal:
+        work.status = work.refusal
+    elif work.opcode in ANSWERED:
+        return
+    _leave(qp, work)
+    work.done = True
+    if qp.outstanding[0] is work:
+        retire(qp)
+
+
+def take_data(work: Work) -> bytes:
+    """The bytes of an unreliable message, read when it leaves (or is there, should that be earlier)."""
+    if work.data is None:
+        places, memory = work.places, work.qp.adapter.memory
+        if work.epoch != memory.epoch:
+            places = memory.local_segments(work.segments, work.qp.domain, 0) or ()
+        work.data = gather(places)
+    return work.data
+
+
+def lost(world: World, work: Work) -> None:
+    """An unreliable message is gone."""
+    work.arrived = True
+    if work.done or not work.live:
+        world.records.pop(work.message, None)
+
+
+def _leave(qp: QueuePair, work: Work) -> None:
+    if work.way is not None:
+        work.way.busy -= 1
+
+
+def failed(world: World, work: Work, kind: int) -> None:
+    """The wire gave up."""
+    world.records.pop(work.message, None)
+    qp = work.qp
+    if not work.live:
+        return
+    work.status = RNR_RETRY_EXC_ERR if kind == EventKind.NOT_READY_FAILED else RETRY_EXC_ERR
+    _leave(qp, work)
+    work.done = True
+    if qp.outstanding[0] is work:
+        retire(qp)
+
+
+def answered(world: World, response: Response) -> None:
+    """A READ's bytes or an atomic's former value are here."""
+    work = response.work
+    qp = work.qp
+    response.responder.inbound_reads -= 1
+    world.records.pop(work.message, None)
+    if not work.live:
+        return
+    qp.reads -= 1
+    memory = qp.adapter.memory
+    places = work.places
+    if work.epoch != memory.epoch:
+        checked = memory.local_segments(work.segments, qp.domain, LOCAL_WRITE)
+        if checked is None:
+            work.status = LOC_PROT_ERR
+        places = checked or ()
+    if not work.status and places:
+        data = response.data if response.data is not None else response.value.to_bytes(8, "little")
+        scatter(data, places)
+    _leave(qp, work)
+    work.done = True
+    if qp.outstanding[0] is work:
+        retire(qp)
+    else:
+        progress(qp)
+
+
+def unanswered(world: World, work: Work) -> None:
+    """The answer was lost on its way."""
+    if work.live:
+        silent(world, work)
+
+
+def silent(world: World, work: Work) -> None:
+    """Nobody answers: the requester tries as often as it may, then gives up.
+
+    Volume 1, 9.7.6.1.3: each try waits for the timeout; a timeout of 0 waits for ever.
+    """
+    qp = work.qp
+    work.silent = True
+    wait_ps = timeout_ps(qp.attributes.timeout)
+    if wait_ps:
+        world.after(wait_ps * (qp.attributes.retry_cnt + 1), lambda: failed(world, work, int(EventKind.FAILED)))
+
+
+def retire(qp: QueuePair, again: bool = True) -> None:
+    """Complete in order what is done, and go on."""
+    outstanding = qp.outstanding
+    while outstanding and outstanding[0].done:
+        work = outstanding.popleft()
+        qp.unreported += 1
+        if work.status:
+            _fail(qp, work)
+            return
+        if qp.signal_all or work.flags & SIGNALED:
+            qp.complete_send(work, 0)
+            if qp.state == t.ERR:
+                return  # its completion queue has overrun
+    if qp.state == t.SQD:
+        if not outstanding:
+            qp.note_drained()
+    elif qp.pending and again:
+        progress(qp)
+
+
+def _fail(qp: QueuePair, work: Work) -> None:
+    qp.complete_send(work, work.status)
+    if qp.reliable:
+        qp.enter_error()
+    else:
+        qp.state = t.SQE
+        qp.flush_sends()
+
+
+def _wire_order(work: Work) -> int:
+    """Immediate data as a number (it lies in memory big-endian), or the key that is to be invalidated."""
+    if work.opcode == SEND_INV:
+        return work.immediate
+    return int.from_bytes((work.immediate & 0xFFFFFFFF).to_bytes(4, "little"), "big")

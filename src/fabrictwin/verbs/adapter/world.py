@@ -1,0 +1,216 @@
+"""All adapters of one twin in this process, one clock, one message session under them.
+
+Simulated time stands still while a program computes. It moves when a program looks for a completion and there is
+none yet: then to the next instant at which something happens, no further. So what a program sees depends on its
+calls alone, never on the wall clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.engines.base.engine import FOREVER
+from fabrictwin.engines.base.messages import EventKind, MessageSession
+from fabrictwin.verbs.adapter import payload_placement as placing
+from fabrictwin.verbs.adapter import requester, responder, unreliable
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.work_requests import AddressVector, Response, Work
+
+if TYPE_CHECKING:
+    from fabrictwin.fabric.fabric import Fabric
+    from fabrictwin.routing.tables import Routes
+    from fabrictwin.twin import Twin
+    from fabrictwin.verbs.adapter.queue_pair import QueuePair
+
+Engine = Literal["packet", "flow", "analytic"]
+
+_BEGUN, _ARRIVED, _ENDED = int(EventKind.BEGUN), int(EventKind.ARRIVED), int(EventKind.ENDED)
+_LOST = int(EventKind.LOST)
+
+
+class World:
+    """Every adapter of a twin, and time."""
+
+    def __init__(self, twin: Twin, *, session: MessageSession) -> None:
+        self.twin = twin
+        self.fabric: Fabric = twin.fabric
+        self.session = session
+        self.records: dict[int, Work | Response] = {}  # messages that an event is due for
+        self.instant_ps = session.now_ps  # as the session has it: time moves in `step` alone
+        self.timers: list[tuple[int, int, Callable[[], None]]] = []
+        self.captures = False  # whether the session wants what only captures show
+        self.places_memory = False  # whether some region lies on a GPU
+        self._pools = 0
+        self._timed = 0
+
+    @cached_property
+    def routes(self) -> Routes:
+        return self.twin.routes
+
+    @cached_property
+    def adapters(self) -> list[Adapter]:
+        """[adapters] as the fabric numbers them."""
+        return [Adapter(self, index) for index in range(len(self.fabric.nic_node))]
+
+    @cached_property
+    def _by_lid(self) -> dict[tuple[int, int], Adapter]:
+        step = 1 << self.routes.lmc
+        return {(a.plane, a.lid + k): a for a in self.adapters if a.lid for k in range(step)}
+
+    @cached_property
+    def _by_gid(self) -> dict[bytes, Adapter]:
+        return {gid.raw: adapter for adapter in self.adapters for gid in adapter.gids}
+
+    @cached_property
+    def _by_host(self) -> dict[str, list[Adapter]]:
+        found: dict[str, list[Adapter]] = {name: [] for name in self.fabric.host_names}
+        for adapter in self.adapters:
+            found[adapter.host_name].append(adapter)
+        return found
+
+    def host(self, name: str) -> list[Adapter]:
+        """The adapters of a host. Raises ConfigError."""
+        found = self._by_host.get(name)
+        if found is None:
+            known = list(self._by_host)
+            raise ConfigError(
+                f"got host {name!r}, expected one such as {known[0]!r}{did_you_mean(name, known)}", key="host"
+            )
+        return found
+
+    def by_lid(self, plane: int, lid: int) -> Adapter | None:
+        return self._by_lid.get((plane, lid))
+
+    def by_gid(self, raw: bytes) -> Adapter | None:
+        return self._by_gid.get(raw)
+
+    def resolve(self, adapter: Adapter, vector: AddressVector) -> Adapter | None:
+        """The adapter that packets with an address vector reach; None: nobody has that address."""
+        if adapter.ethernet:
+            return self.by_gid(vector.dgid)
+        return self.by_lid(adapter.plane, vector.dlid)
+
+    def forget(self, qp: QueuePair) -> None:
+        """What a queue pair had on the wire is lost: its requests, and its answers to others'."""
+        for message, record in list(self.records.items()):
+            if type(record) is Response:
+                if record.responder is qp:
+                    del self.records[message]
+                    requester.unanswered(self, record.work)
+            elif type(record) is Work and record.qp is qp:
+                del self.records[message]
+
+    def deafen(self, qp: QueuePair) -> None:
+        """A queue pair receives no more: what waits for it to have a receive is dropped there, unanswered."""
+        for record in self.records.values():
+            if type(record) is Work and record.counted and not record.arrived and record.qp.reliable:
+                way = record.way
+                if responder.addressed(record) is qp and way.pool != self._endless_pool:
+                    self.session.receives(way.flow, self._endless_pool)
+                    way.pool = self._endless_pool
+
+    @cached_property
+    def _endless_pool(self) -> int:
+        pool = self.new_pool()
+        self.session.add_receives(pool, 1 << 40)
+        return pool
+
+    def new_pool(self) -> int:
+        self._pools += 1
+        return self._pools
+
+    # ------------------------------------------------------------------ time
+
+    @property
+    def now_ps(self) -> int:
+        return self.instant_ps
+
+    def after(self, delay_ps: int, action: Callable[[], None]) -> None:
+        """Do something at a later instant."""
+        self._timed += 1
+        heapq.heappush(self.timers, (self.instant_ps + delay_ps, self._timed, action))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing will happen any more unless a program posts something."""
+        return not self.timers and self.session.idle
+
+    def step(self, until_ps: int = FOREVER) -> bool:
+        """Go to the next instant at which something happens, at most to `until_ps`. False: nothing did."""
+        timers = self.timers
+        limit = min(timers[0][0], until_ps) if timers else until_ps
+        events = self.session.advance(limit)
+        self.instant_ps = events[0][0] if events else self.session.now_ps
+        if not events:
+            if not timers or timers[0][0] > until_ps:
+                return False
+            due = timers[0][0]
+            while timers and timers[0][0] <= due:
+                heapq.heappop(timers)[2]()
+            return True
+        records = self.records
+        for _, message, kind in events:
+            record = records.get(message)
+            if record is None:
+                continue
+            if kind == _ARRIVED:
+                late = self.places_memory and placing.after_arrival_ps(record, self.instant_ps)
+                if late:
+                    self.after(late, partial(self._arrived, message, record))
+                else:
+                    self._arrived(message, record)
+            elif type(record) is Work:
+                if kind == _ENDED:
+                    requester.ended(self, record)
+                elif kind == _BEGUN:
+                    responder.begin(self, record)
+                elif kind == _LOST:
+                    requester.lost(self, record)
+                else:
+                    requester.failed(self, record, int(kind))
+            elif kind != _ENDED:
+                del records[message]
+                requester.unanswered(self, record.work)  # type: ignore[union-attr]
+        return True
+
+    def _arrived(self, message: int, record: Work | Response) -> None:
+        if self.records.get(message) is not record:
+            return  # forgotten while it was copied
+        if type(record) is Work:
+            (responder if record.qp.reliable else unreliable).arrive(self, record)
+            if record.acknowledged:
+                requester.ended(self, record)
+        else:
+            del self.records[message]
+            requester.answered(self, record)  # type: ignore[arg-type]
+
+    def run_until(self, done: Callable[[], Any]) -> bool:
+        """Let time pass until `done()` is true. False: nothing is in flight, and it is not."""
+        while not done():
+            if not self.step():
+                return bool(done())
+        return True
+
+    def settle(self) -> None:
+        """Let time pass until nothing is in flight."""
+        while self.step():
+            pass
+
+    def advance(self, until_ps: int) -> None:
+        """Let time pass until an instant, whatever happens."""
+        while self.instant_ps < until_ps and self.step(until_ps):
+            pass
+
+    def why_idle(self) -> str:
+        """Why nothing will happen: what every queue pair waits for, in words."""
+        reasons = []
+        for adapter in self.adapters:
+            for qp in adapter.queue_pairs.values():
+                reason = qp.why_waiting()
+                if reason:
+                    reasons.append(f"{adapter.host_name}/{adapter.name} QP {qp.number:#x} {reason}")
+        return "nothing is in flight" + (f": {'; '.join(reasons[:8])}" if reasons else "")

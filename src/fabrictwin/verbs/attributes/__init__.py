@@ -1,0 +1,1 @@
+"""What devices and queue pairs are and can do, as attribute classes."""

@@ -1,0 +1,29 @@
+"""What the verbs of a process put on the wire, as a capture file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.capture.recorder import CaptureRequest, Recorder
+from fabrictwin.verbs import current_host as place
+from fabrictwin.verbs.adapter.world import World
+
+
+def capture(
+    path: str | Path, *, at: tuple[str, ...] = (), snaplen: int = 0, world: World | None = None
+) -> Recorder:
+    """Record every packet of adapters (`host-0`, `host-0/mlx5_0`; all where none is named) from now on.
+
+    Before queue pairs connect; close the recorder, or use it as a context, when done. Raises ConfigError where the
+    engine has no packets.
+    """
+    from fabrictwin.engines.packet.packet_messages import PacketMessages
+
+    world = place.world() if world is None else world
+    if not isinstance(world.session, PacketMessages):
+        raise ConfigError("got an engine without packets, expected the packet engine", key="pcap")
+    recorder = CaptureRequest(Path(path), at, snaplen).start(world.session.network)
+    recorder.attach(world.session)
+    world.captures = True
+    return recorder

@@ -1,0 +1,1 @@
+"""The interface, in modules named as pyverbs names them."""

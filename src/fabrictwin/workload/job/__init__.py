@@ -1,0 +1,1 @@
+"""A checked training job: its section, ranks, groups and communications."""

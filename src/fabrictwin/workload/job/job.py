@@ -1,0 +1,266 @@
+"""The job: a checked training step, on the ranks that it was placed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin import catalog
+from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.faults import find_faults
+from fabrictwin.cluster.host_placement import place
+from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric
+from fabrictwin.workload.job.rank_layout import Layout, split_layers
+from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_switches
+from fabrictwin.workload.job.workload_section import Training, Workload
+from fabrictwin.workload.layers.feedforward import peak_load
+from fabrictwin.workload.layers.transformer import Shape
+from fabrictwin.workload.model.model_sizes import Model
+
+I64 = npt.NDArray[np.int64]
+
+
+MOST_MICRO_BATCHES = 100_000
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that lowering needs, checked."""
+
+    training: Training
+    model: Model
+    layout: Layout
+    micro_batches: int
+    vocab: int  # padded
+    layer_counts: tuple[int, ...]  # [pp × vp] of each virtual stage
+    host_of_rank: I64
+    slowdown: npt.NDArray[np.float64]  # [ranks]
+    differs: npt.NDArray[np.bool_]  # [ranks] slow or late: not to be folded with the others
+    gpu: str
+    inside_bps: float  # of one GPU to the others of its host
+    outside_bps: float  # of one GPU's share of its host's adapters
+
+    @property
+    def chunks(self) -> int:
+        return self.training.parallel.vp
+
+    @property
+    def stage_layers(self) -> tuple[int, ...]:
+        """[pp] layers of each stage, all of its chunks together."""
+        pp = self.layout.pp
+        return tuple(sum(self.layer_counts[s::pp]) for s in range(pp))
+
+    @property
+    def shape(self) -> Shape:
+        t, layout = self.training, self.layout
+        return Shape(
+            self.model,
+            layout.tp,
+            t.micro_batch_size,
+            t.sequence,
+            self.vocab,
+            t.attention,
+            cp=layout.cp,
+            ep=layout.ep,
+            ep_hosts=self.ep_hosts,
+            expert_tp=layout.expert_tp,
+            sequence_parallel=t.sequence_parallel,
+            context=t.parallel.context,
+            overlap=t.overlap.tensor,
+            collective_sms=t.overlap.collective_sms,
+            tensor_sms=t.overlap.tensor_sms,
+            capacity_factor=t.routing.capacity_factor,
+            eager=t.kernels == "eager",
+            hide_experts=t.overlap.experts,
+            dispatcher=t.routing.dispatcher,
+            recompute_modules=t.recompute_modules,
+            captured=t.host.captured,
+            scan_share=t.scan_share,
+            routing_ps=0 if t.host.graphs else t.host.routing,
+            expert_ps=0 if t.host.graphs else t.host.expert,
+            interleaved_ps=0 if t.host.graphs else t.host.interleaved,
+        )
+
+    @cached_property
+    def ep_hosts(self) -> int:
+        """That an expert-parallel group lies on."""
+        layout = self.layout
+        if layout.ep == 1:
+            return 1
+        ranks = layout.grid[0][:1][:, layout.inside("ep")].reshape(-1, layout.ep)
+        return int(np.unique(self.host_of_rank[ranks[0]]).size)
+
+    @property
+    def gradient_bytes(self) -> int:
+        return 4 if self.training.gradient_precision == "fp32" else 2
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of a parameter as it is gathered: fp8 where products take it so."""
+        return 1 if self.training.precision == "fp8" else 2
+
+    @cached_property
+    def _first_layer(self) -> list[int]:
+        return [sum(self.layer_counts[:v]) for v in range(len(self.layer_counts))]
+
+    def layers_of(self, stage: int, chunk: int) -> range:
+        """The layers, counted from 0, that a chunk of a stage holds."""
+        v = chunk * self.layout.pp + stage
+        return range(self._first_layer[v], self._first_layer[v] + self.layer_counts[v])
+
+    def load(self, layer: int) -> float:
+        """Tokens of the busiest expert-parallel rank over the mean; 0 in a dense layer."""
+        found = self.model.experts
+        if found is None or not self.model.is_sparse(layer):
+            return 0.0
+        routing = self.training.routing
+        return peak_load(found.count, self.layout.ep, routing.imbalance, routing.seed, layer)
+
+    # --- parameters of one rank
+
+    def embedding_parameters(self) -> int:
+        """The vocabulary is divided over tensor-parallel ranks."""
+        return self.vocab * self.model.hidden // self.layout.tp
+
+    def first_parameters(self) -> int:
+        """What the first stage holds beside layers."""
+        return self.embedding_parameters() + self.model.positions * self.model.hidden
+
+    def last_parameters(self) -> int:
+        """What the last stage holds beside layers; of a tied model, a copy of the embedding."""
+        own = self.layout.pp > 1 or not self.model.tied
+        predictors = self.model.predictors * self.model.predictor_on_rank(self.layout.tp)
+        return self.model.norm_parameters + (self.embedding_parameters() if own else 0) + predictors
+
+    def last_experts(self) -> int:
+        """Parameters of routed experts among them."""
+        return self.model.predictors * self.experts_of_layer()
+
+    def experts_of_layer(self) -> int:
+        """Parameters of one layer's routed experts on one rank."""
+        if self.model.experts is None:
+            return 0
+        own = self.model.experts.count // self.layout.ep
+        return own * self.model.expert_parameters() // self.layout.expert_tp
+
+    def layer_parameters(self, layer: int) -> tuple[int, int]:
+        """(dense, of routed experts)."""
+        sparse = self.model.is_sparse(layer)
+        experts = self.experts_of_layer() if sparse else 0
+        return self.model.layer_on_rank(layer, self.layout.tp), experts
+
+    def split_parameters(self, stage: int) -> tuple[int, int]:
+        """(dense, of routed experts) on one rank of a stage."""
+        dense = experts = 0
+        for chunk in range(self.chunks):
+            for layer in self.layers_of(stage, chunk):
+                a, b = self.layer_parameters(layer)
+                dense, experts = dense + a, experts + b
+        dense += self.first_parameters() if stage == 0 else 0
+        if stage == self.layout.pp - 1:
+            dense, experts = dense + self.last_parameters(), experts + self.last_experts()
+        return dense, experts
+
+    def stage_parameters(self, stage: int) -> int:
+        """On one rank of a stage."""
+        return sum(self.split_parameters(stage))
+
+
+def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.NDArray[np.int32]]:
+    """The job and the node of each rank. Raises ConfigError for sizes that do not divide."""
+    training = spec.validate_section("workload", Workload).training
+    wrong = Wrong(spec)
+    model = wrong.read_model(training)
+    par = training.parallel
+    check_layout(training, model, wrong)
+
+    order = place(blueprint, spec)
+    gpus = [np.flatnonzero(fabric.node_host[fabric.gpu_node] == host) for host in order]
+    available = sum(len(g) for g in gpus)
+    per_replica = par.tp * par.pp * par.cp
+    axes = f"tp {par.tp} × pp {par.pp}" + (f" × cp {par.cp}" if par.cp > 1 else "")
+    if par.dp is None and (available < per_replica or available % per_replica):
+        raise wrong(
+            "parallel", f"got {axes} = {per_replica}, expected a divisor of the cluster's {available} GPUs"
+        )
+    dp = par.dp or available // per_replica
+    width = check_switches(training, model, dp, wrong)
+    layout = Layout(par.tp, dp, par.pp, par.cp, par.ep, par.expert_tp or par.tp, width, par.order)
+    if layout.ranks > available:
+        raise wrong(
+            "parallel",
+            f"got {axes} × dp {dp} = {layout.ranks} ranks, expected at most the cluster's {available} GPUs",
+        )
+    used = int(np.searchsorted(np.cumsum([len(g) for g in gpus]), layout.ranks)) + 1
+    order = place(blueprint, spec, hosts=used)
+    ranks = np.concatenate(gpus[:used])[: layout.ranks]
+    kinds = {blueprint.hosts[h].type for h in order}
+    gpu_types = {catalog.host(kind).gpu for kind in kinds}
+    if len(gpu_types) != 1:
+        raise spec.error(
+            "placement", f"got hosts with {' and '.join(sorted(gpu_types))}, expected one type of GPU"
+        )
+    gpu = gpu_types.pop()
+    if training.precision not in catalog.gpu(gpu).gemm:
+        known = ", ".join(sorted({"bf16", "fp16", "fp8", "fp4"} & set(catalog.gpu(gpu).gemm)))
+        raise wrong("precision", f"got {training.precision}, expected what {gpu} computes in: {known}")
+
+    size = training.micro_batch_size * dp
+    if training.global_batch is not None and training.global_batch % size:
+        raise wrong(
+            "global_batch",
+            f"got {training.global_batch}, expected a multiple of micro_batch_size × dp = {size}",
+        )
+    micro_batches = training.micro_batches or (training.global_batch or size) // size
+    if micro_batches > MOST_MICRO_BATCHES:
+        raise wrong(
+            "micro_batches" if training.micro_batches else "global_batch",
+            f"got {micro_batches:,} micro-batches, expected at most {MOST_MICRO_BATCHES:,}",
+        )
+    if par.vp > 1 and micro_batches % par.pp:
+        raise wrong(
+            "micro_batches" if training.micro_batches else "global_batch",
+            f"got {micro_batches} micro-batches, expected a multiple of pp {par.pp} for the interleaved schedule",
+        )
+    unit = training.pad_vocabulary * par.tp
+    slowdown = np.ones(layout.ranks)
+    nodes = fabric.gpu_node[ranks]
+    _, slow = find_faults(blueprint, spec)
+    differs = np.zeros(layout.ranks, np.bool_)
+    for fault in slow:
+        here = (fabric.node_host[nodes] == fault.host) & (fabric.gpu_local[ranks] == fault.gpu)
+        slowdown[here] = fault.slowdown
+        differs[here] = fault.slowdown != 1 or fault.late_ps > 0
+    counts = split_layers(model.layers, par.pp * par.vp, ends_as_layers=par.ends_as_layers, given=par.layers)
+    inside, outside = _rates(fabric, int(nodes[0]), len(gpus[0]))
+    job = Job(
+        training=training,
+        model=model,
+        layout=layout,
+        micro_batches=micro_batches,
+        vocab=-(-model.vocab // unit) * unit,
+        layer_counts=tuple(counts or ()),
+        host_of_rank=fabric.node_host[nodes].astype(np.int64),
+        slowdown=slowdown,
+        differs=differs,
+        gpu=gpu,
+        inside_bps=inside,
+        outside_bps=outside,
+    )
+    return job, nodes
+
+
+def _rates(fabric: Fabric, node: int, gpus: int) -> tuple[float, float]:
+    """(out of one GPU into its host, its share of the host's adapters), payload."""
+    own = np.flatnonzero(fabric.port_node == node)
+    inside = float(fabric.port_payload_bps[own].max())
+    fastest = own[fabric.port_kind[own] == fabric.port_kind[own[np.argmax(fabric.port_payload_bps[own])]]]
+    inside = max(inside, float(fabric.port_payload_bps[fastest].sum()))
+    adapters = fabric.nic_port[fabric.node_host[fabric.nic_node] == fabric.node_host[node]]
+    adapters = adapters[adapters != NONE]
+    network = adapters[np.isin(fabric.port_kind[adapters], NETWORK)]
+    return inside, float(fabric.port_payload_bps[network].sum()) / gpus

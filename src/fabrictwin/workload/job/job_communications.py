@@ -1,0 +1,231 @@
+"""Who talks to whom: the communications of a job, made once and posted many times.
+
+In a pass, ranks of one stage and one class of units talk within groups of positions; once a step, across units.
+Where classes divide a stage (unfolded, or one slow GPU), groups that touch the same actors are one communication.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.units import PS_PER_S, PS_PER_US
+from fabrictwin.program import collectives
+from fabrictwin.program.builder import ProgramBuilder
+from fabrictwin.program.program import Channels, Communication
+from fabrictwin.workload.job.job import Job
+from fabrictwin.workload.job.nccl_communications import Library
+from fabrictwin.workload.job.rank_layout import Cells
+from fabrictwin.workload.layers.pass_script import Kind, Talk
+
+I64 = npt.NDArray[np.int64]
+
+# Latencies of NCCL 2.30's rings (src/graph/tuning.cc), us, by protocol: once, a hop over NVLink, a hop over the
+# network; and the share of the wire's rate. Hops count the wire's own latency, which the twin counts by itself.
+LL128 = (14.0, 1.9, 4.0, 0.92)
+SIMPLE = (8.4, 3.4, 14.0, 1.0)
+WIRE_IN_HOST_US, WIRE_BETWEEN_HOSTS_US = 0.6, 1.9
+
+NAMES = {
+    ("tp", "all_reduce"): "tensor-parallel all-reduce",
+    ("tp", "all_gather"): "tensor-parallel all-gather",
+    ("tp", "reduce_scatter"): "tensor-parallel reduce-scatter",
+    ("cp", "all_gather"): "key-value exchange",
+    ("cp", "reduce_scatter"): "key-value gradients",
+    ("ep", "all_to_all"): "expert all-to-all",
+    ("expert_tp", "all_gather"): "expert all-gather",
+    ("expert_tp", "reduce_scatter"): "expert reduce-scatter",
+    ("slices", "all_gather"): "gather activations",
+    ("shard", "all_gather"): "parameter all-gather",
+    ("shard", "reduce_scatter"): "gradient reduce-scatter",
+}
+CATEGORIES = {"tp": "tp", "slices": "pp", "cp": "cp", "ep": "ep", "expert_tp": "ep", "shard": "dp"}
+_STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+
+
+def exchange(groups: npt.ArrayLike, block_bytes: int, *, step_cost_ps: int, name: str) -> Communication:
+    """An all-to-all whose blocks all travel at once, as a group of sends and receives does."""
+    shifts = collectives.all_to_all(groups, block_bytes, element_bytes=2, step_cost_ps=step_cost_ps, name=name)
+    parts = [shift.channels for shift in shifts]
+    columns = {
+        key: np.concatenate([getattr(part, key) for part in parts])
+        for key in ("pattern", "ranks", "parent", "shift", "payload_bytes", "offset_bytes", "chunk_bytes")
+    }
+    sizes = np.concatenate([np.diff(part.rank_start) for part in parts])
+    start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return replace(shifts[0], name=name, channels=Channels(rank_start=start, element_bytes=2, **columns))
+
+
+class Groups:
+    """Communications by what they carry, as numbers of the builder."""
+
+    def __init__(self, job: Job, cells: Cells, builder: ProgramBuilder, library: Library | None = None) -> None:
+        self.job, self.cells, self.builder = job, cells, builder
+        self.library = library  # NCCL's own choices, where they are asked for
+        self.made: dict[tuple[object, ...], list[tuple[int, list[int]]]] = {}
+        self._inside: dict[str, list[tuple[I64, list[int]]]] = {}
+        self._rough_ps: dict[tuple[str, str, int, int], float] = {}
+        self.sm_count = catalog.gpu(job.gpu).sm_count.value
+
+    def positions(self, group: str) -> list[tuple[I64, list[int]]]:
+        """([groups, n] positions, the classes of positions that they touch)."""
+        if group not in self._inside:
+            kind = "tp" if group == "slices" else group
+            self._inside[group] = self.cells.gathered(self.job.layout.inside(kind))
+        return self._inside[group]
+
+    def _hosts(self, groups: I64) -> tuple[bool, int]:
+        """(every group inside a host, most ranks of a group on one host)."""
+        hosts = np.sort(self.job.host_of_rank[groups], axis=1)
+        runs = np.ones(hosts.shape, np.int64)
+        for i in range(1, hosts.shape[1]):
+            runs[:, i] = np.where(hosts[:, i] == hosts[:, i - 1], runs[:, i - 1] + 1, 1)
+        return bool((hosts[:, :1] == hosts).all()), int(runs.max())
+
+    def step_cost(self, kind: str, groups: I64, size_bytes: int) -> int:
+        """What a rank spends on a step beside the wire, mean over a ring's hops: flags, polling, the proxy.
+
+        Of the protocols NCCL takes the one that its own model finds faster for these bytes.
+        """
+        n = groups.shape[1]
+        steps = {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.get(kind, 1)
+        hosts = self.job.host_of_rank[groups[0]]
+        alone = self._hosts(groups)[0]
+        between = 0 if alone else steps * max(len(np.unique(hosts)) - 1, 1) // max(n - 1, 1)
+        bps = self.job.inside_bps if alone else self.job.outside_bps
+        wire_us = size_bytes * steps / n * 8e6 / bps
+        best: tuple[float, float] | None = None
+        for once, near, far, share in (LL128, SIMPLE) if steps > 1 else (SIMPLE,):
+            latency = once + (steps - between) * near + between * far
+            if best is None or latency + wire_us / share < best[0]:
+                best = (latency + wire_us / share, latency)
+        assert best is not None
+        own: float = (steps - between) * WIRE_IN_HOST_US + between * WIRE_BETWEEN_HOSTS_US
+        cost: int = round((best[1] - own) / steps * PS_PER_US)
+        return cost
+
+    def channels(self, groups: I64) -> int:
+        """As many as a group has ranks on one host, so that each adapter serves one; one inside a host."""
+        alone, most = self._hosts(groups)
+        return 1 if alone else most
+
+    def ring(self, kind: Kind, groups: I64, size_bytes: int, name: str, element_bytes: int = 2) -> Communication:
+        if self.library is not None:
+            return self.library.collective(kind, groups, size_bytes, element_bytes=element_bytes, name=name)
+        make = {
+            "all_reduce": collectives.all_reduce,
+            "all_gather": collectives.all_gather,
+            "reduce_scatter": collectives.reduce_scatter,
+        }[kind]
+        return make(
+            groups,
+            size_bytes,
+            channels=self.channels(groups),
+            host_of_rank=self.job.host_of_rank,
+            element_bytes=element_bytes,
+            step_cost_ps=self.step_cost(kind, groups, size_bytes),
+            name=name,
+        )
+
+    def exchange(self, groups: I64, block_bytes: int, name: str) -> Communication:
+        """An all-to-all of blocks."""
+        if self.library is not None:
+            whole = block_bytes * groups.shape[1]
+            return self.library.collective("all_to_all", groups, whole, element_bytes=1, name=name)
+        cost = self.step_cost("all_to_all", groups, block_bytes)
+        return exchange(groups, block_bytes, step_cost_ps=cost, name=name)
+
+    def send(self, pairs: I64, size_bytes: int, name: str) -> Communication:
+        """A message from the first to the second of every pair."""
+        if self.library is not None:
+            return self.library.send(pairs, size_bytes, name=name)
+        cost = self.step_cost("send", pairs, size_bytes)
+        return collectives.send(pairs, size_bytes, step_cost_ps=cost, name=name)
+
+    def within(
+        self, talk: Talk, stage: int, units: I64, number: int, actors: list[int]
+    ) -> list[tuple[int, list[int]]]:
+        """A pass's communication on one class of units: (number, positions classes that take part) of each."""
+        key = (talk.group, talk.kind, talk.size_bytes, stage, number)
+        if key not in self.made:
+            made = []
+            name = f"{NAMES[talk.group, talk.kind]}, stage {stage}"
+            for positions, classes in self.positions(talk.group):
+                if positions.shape[1] == 1:
+                    continue
+                groups = self.job.layout.grid[stage][units][:, positions].reshape(-1, positions.shape[1])
+                if talk.kind == "all_to_all":
+                    block = talk.size_bytes // groups.shape[1]
+                    communication = self.exchange(groups, block, name)
+                else:
+                    element = 2 if talk.size_bytes % 2 == 0 else 1
+                    communication = self.ring(talk.kind, groups, talk.size_bytes, name, element)
+                made.append((self.builder.communication(communication, [actors[a] for a in classes]), classes))
+            self.made[key] = made
+        return self.made[key]
+
+    def across(self, group: str, stage: int) -> list[tuple[I64, list[int]]]:
+        """([groups, n] ranks of all units that hold the same, the classes of positions that they touch)."""
+        grid = self.job.layout.grid[stage]
+        found = []
+        for positions, classes in self.positions(group):
+            ranks = grid[:, positions].transpose(1, 0, 2).reshape(len(positions), -1)
+            found.append((ranks, classes))
+        return found
+
+    def gradients(self, groups: I64, size_bytes: int, name: str) -> tuple[Communication, ...]:
+        """The phases of a gradient all-reduce as the spec chooses it, to be chained. Raises ConfigError."""
+        chosen, element = self.job.training.gradients, self.job.gradient_bytes
+        if self.library is not None and not chosen.model_fields_set:
+            whole = self.library.collective("all_reduce", groups, size_bytes, element_bytes=element, name=name)
+            return (whole,)
+        hosts, cost = self.job.host_of_rank, self.step_cost("all_reduce", groups, size_bytes)
+        try:
+            if chosen.algorithm == "hierarchical":
+                return collectives.hierarchical_all_reduce(
+                    groups,
+                    size_bytes,
+                    host_of_rank=hosts,
+                    channels=chosen.channels or 1,  # every rank of a host has a rail of its own
+                    element_bytes=element,
+                    step_cost_ps=cost,
+                    name=name,
+                )
+            whole = collectives.all_reduce(
+                groups,
+                size_bytes,
+                algorithm=chosen.algorithm,
+                channels=chosen.channels or self.channels(groups) * (2 if chosen.algorithm == "tree" else 1),
+                host_of_rank=hosts,
+                element_bytes=element,
+                step_cost_ps=cost,
+                name=name,
+            )
+        except ConfigError as error:
+            raise error.within(key="workload.training.gradients") from None
+        return (whole,)
+
+    # --- how long, roughly: to know how much compute a communication slows by the multiprocessors that it takes
+
+    def roughly_ps(self, kind: Kind, groups: I64, size_bytes: int) -> float:
+        """Bytes over the rate of a GPU's way inside or outside of its host."""
+        n = groups.shape[1]
+        bps = self.job.inside_bps if self._hosts(groups)[0] else self.job.outside_bps
+        return float(_STEPS[kind] * size_bytes * (n - 1) / n * 8 * PS_PER_S / bps)
+
+    def roughly_within_ps(self, talk: Talk, stage: int) -> float:
+        key = talk.group, talk.kind, talk.size_bytes, stage
+        if key not in self._rough_ps:
+            positions = self.job.layout.inside(talk.group)
+            groups = self.job.layout.grid[stage][0][positions]
+            self._rough_ps[key] = self.roughly_ps(talk.kind, groups, talk.size_bytes)
+        return self._rough_ps[key]
+
+
+def slowed_ps(compute_ps: float, beside_ps: float, sms: int, sm_count: int) -> float:
+    """What compute takes longer where a communication beside it, for `beside_ps`, takes multiprocessors."""
+    return min(compute_ps, beside_ps) * sms / max(sm_count - sms, 1)

@@ -1,0 +1,226 @@
+"""The `workload` section of a spec."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.units import Duration, Flops, Rate, Size
+from fabrictwin.workload.model.huggingface_families import load_model, read_model
+from fabrictwin.workload.model.model_sizes import Model
+
+Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+Sms = Annotated[int, Field(strict=True, ge=0, le=1024)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Parallel(Section):
+    """How the model and the batch are divided over ranks. `dp` is what the GPUs leave where it is not given."""
+
+    tp: Count = 1
+    pp: Count = 1
+    cp: Count = 1  # context: sequences are divided over ranks
+    ep: Count = 1  # experts, laid over data, context (and, with expert_tp 1, tensor) parallel ranks
+    expert_tp: Count | None = None  # ranks that share an expert; tp where it is not given
+    vp: Count = 1  # chunks of layers (virtual stages) of each pipeline stage
+    context: Literal["ring", "all-gather"] = "ring"
+    schedule: Literal["1f1b", "gpipe", "zero-bubble"] = "1f1b"
+    order: Literal["tp-cp-dp-pp", "tp-cp-pp-dp"] = "tp-cp-dp-pp"  # of ranks, fastest first
+    ends_as_layers: bool = False  # embedding and output projection count as a layer each when layers are divided
+    layers: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None  # of each (virtual) stage, in order
+    dp: Count | None = None  # data; what the GPUs leave
+
+
+class Collective(Section):
+    """How a gradient all-reduce is carried out."""
+
+    algorithm: Literal["ring", "tree", "hierarchical"] = "ring"
+    channels: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None
+
+
+class Sharding(Section):
+    """Who holds what of parameters, gradients and optimizer state among data-parallel ranks.
+
+    `none` is DistributedDataParallel; zero-1 shards optimizer state, zero-2 gradients too, zero-3 and fsdp (the
+    same traffic; fsdp-1 is PyTorch's first, of flat parameters) parameters too. `ranks` shards within so many
+    data-parallel ranks and copies beyond (hybrid).
+    """
+
+    strategy: Literal["none", "zero-1", "zero-2", "zero-3", "fsdp", "fsdp-1"] = "none"
+    ranks: Count | None = None
+    prefetch: Annotated[int, Field(strict=True, ge=0, le=8)] = 1  # layers whose parameters are gathered ahead
+    reshard_after_forward: bool = True
+
+
+class Overlap(Section):
+    """What communicates while it computes."""
+
+    gradients: bool = False  # gradient reduction with backward of the last micro-batch, bucket by bucket
+    parameters: bool = False  # gathering of updated parameters with forward of the first micro-batch
+    bucket: Size = 100_000_000
+    tensor: Literal["none", "gradients", "full"] = "none"
+    pipeline: bool = True
+    optimizer: bool = False  # each bucket's optimizer step as soon as its gradient is reduced
+    experts: bool = False  # exchanges of experts beside another micro-batch's compute
+    collective_sms: Sms = 16  # NCCL: a channel takes one multiprocessor
+    send_sms: Sms = 2
+    tensor_sms: Sms = 0  # of tensor-parallel communication in pieces: copy engines
+
+
+class Routing(Section):
+    """How tokens go to experts. `imbalance` is the standard deviation of an expert's load over its mean."""
+
+    imbalance: Annotated[float, Field(ge=0, le=10)] = 0.0
+    seed: Seed = 0
+    capacity_factor: Annotated[float, Field(gt=0, le=100)] | None = None
+    dispatcher: Literal["all-to-all", "flex"] = "all-to-all"  # flex: DeepEP, HybridEP
+
+
+class HostSide(Section):
+    """What the host adds: launching kernels one by one, and work between steps."""
+
+    launch: Duration = 5_000_000
+    graphs: bool = False  # passes are captured in CUDA graphs
+    captured: tuple[
+        Literal["attention", "router", "mamba"], ...
+    ] = ()  # parts of a layer that are, where passes are not
+    step: Duration = 0
+    # the device waits for it in a layer with experts, forward: beside that, for each expert that a rank holds
+    # (calibrated on Megatron-Bridge, docs/validation.md)
+    routing: Duration = 1_130_000_000
+    expert: Duration = 120_000_000
+    # with overlap.experts, what it does for each expert of a layer: a third forward, the rest backward
+    interleaved: Duration = 960_000_000
+
+
+class WideLayers(Section):
+    """Layers that stay in 16 bits, at the start and the end of the model."""
+
+    first: Annotated[int, Field(strict=True, ge=0)] = 0
+    last: Annotated[int, Field(strict=True, ge=0)] = 0
+
+
+class Offload(Section):
+    """Optimizer state and its step on the host."""
+
+    optimizer: bool = False
+    memory_rate: Rate | None = None  # what a host's processors stream, shared by its GPUs
+
+
+Module = Literal["norms", "experts", "expert-activations", "latent-up"]
+
+
+class Training(Section):
+    """One training step of a transformer."""
+
+    model: str | dict[str, Any]
+    parallel: Parallel = Parallel()
+    micro_batch_size: Count = 1
+    micro_batches: Count | None = None
+    global_batch: Count | None = None
+    sequence: Count
+    precision: Literal["bf16", "fp16", "fp8", "fp4"] = "bf16"
+    scaling: Literal["delayed", "current", "block"] = "delayed"  # of fp8
+    gradient_precision: Literal["fp32", "same"] = "fp32"
+    recompute: Literal["none", "selective", "operations", "full"] = "none"
+    # beside that: norms, MLPs of experts or their activations, the up-projections of latent attention
+    recompute_modules: tuple[Module, ...] = ()
+    attention: Literal["flash", "materialised"] = "flash"
+    # of flash attention at 8,192 tokens, causal half counted, where the catalog's is not it: forward, backward
+    attention_throughput: Flops | None = None
+    attention_backward_throughput: Flops | None = None
+    # of the throughput that kernels reach by themselves, what they reach in the steps of this framework
+    compute_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    wide_layers: WideLayers = WideLayers()
+    # of what their products and bytes would take, what state-space kernels reach (calibrated, docs/validation.md)
+    scan_share: Annotated[float, Field(gt=0, le=1)] = 0.34
+    # of the memory's rate, what PyTorch's own kernels over mixed types or strides reach (calibrated)
+    eager_share: Annotated[float, Field(gt=0, le=1)] = 0.44
+    kernels: Literal["fused", "eager"] = (
+        "fused"  # norms, activations and rotary positions: one kernel, or PyTorch's
+    )
+    # modules that predict a token further each, behind the last layer (DeepSeek-V3)
+    prediction_layers: Annotated[int, Field(strict=True, ge=0, le=16)] = 0
+    pad_vocabulary: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] = 128
+    scatter_gather: bool = True
+    sequence_parallel: bool = False  # what is between tensor-parallel blocks is divided over tp ranks
+    gradients: Collective = Collective()
+    sharding: Sharding = Sharding()
+    overlap: Overlap = Overlap()
+    routing: Routing = Routing()
+    host: HostSide = HostSide()
+    offload: Offload = Offload()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_short(cls, data: Any) -> Any:
+        """`sharding: fsdp` for its strategy alone, `overlap: true` for all that the layout can overlap."""
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        if isinstance(data.get("sharding"), str):
+            data["sharding"] = {"strategy": data["sharding"]}
+        if isinstance(data.get("overlap"), bool):
+            data["overlap"] = all_overlap(data) if data["overlap"] else {"pipeline": False}
+        return data
+
+    @field_validator("model")
+    @classmethod
+    def _something(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
+        if not value:
+            raise ValueError("got nothing, expected the path of a config.json or its keys")
+        return value
+
+    @model_validator(mode="after")
+    def _one_batch(self) -> Training:
+        if (self.micro_batches is None) == (self.global_batch is None):
+            got = "neither" if self.micro_batches is None else "both"
+            raise ValueError(f"got {got} of micro_batches and global_batch, expected one")
+        return self
+
+    def read_model(self, folder: Path) -> Model:
+        """The model that `model` names (relative to `folder`) or spells out. Raises ConfigError."""
+        return replace(self._read(folder), predictors=self.prediction_layers)
+
+    def _read(self, folder: Path) -> Model:
+        if isinstance(self.model, str):
+            return load_model(folder / self.model)
+        try:
+            return read_model(self.model, name=str(self.model.get("_name", "model")))
+        except ConfigError as error:
+            key = "workload.training.model" + (f".{error.key}" if error.key else "")
+            raise ConfigError(error.message, key=key) from None
+
+
+def all_overlap(data: dict[str, Any]) -> dict[str, Any]:
+    """What training frameworks overlap where they are told to, as far as the layout has it."""
+    parallel, sharding = data.get("parallel"), data.get("sharding")
+    tp = parallel.get("tp", 1) if isinstance(parallel, dict) else 1
+    strategy = sharding.get("strategy", "none") if isinstance(sharding, dict) else "none"
+    found: dict[str, Any] = {}
+    if strategy in ("none", "zero-1"):
+        found["gradients"] = True
+    if strategy in ("zero-1", "zero-2"):
+        found["parameters"] = True
+    if tp != 1:
+        found["tensor"] = "full" if data.get("sequence_parallel") else "gradients"
+    return found
+
+
+class Workload(Section):
+    """What runs on the cluster."""
+
+    training: Training
+
+
+def workload_schema() -> dict[str, Any]:
+    """The JSON schema of the `workload` section."""
+    return Workload.model_json_schema()

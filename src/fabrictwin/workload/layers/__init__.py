@@ -1,0 +1,1 @@
+"""What layers compute: kernels by shape, and how long each takes."""

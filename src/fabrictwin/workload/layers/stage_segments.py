@@ -1,0 +1,175 @@
+"""What the stages hold: embedding, layers, output projection, each with its passes and its parameters.
+
+A segment is what sharded data parallelism gathers as one, and what gradient buckets are made of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from fabrictwin.workload.job.job import Job
+from fabrictwin.workload.layers.attention import AttentionBlock
+from fabrictwin.workload.layers.feedforward import MlpBlock
+from fabrictwin.workload.layers.number_formats import Precision
+from fabrictwin.workload.layers.pass_script import Script
+from fabrictwin.workload.layers.roofline import Cost, Roofline
+from fabrictwin.workload.layers.state_space import MambaBlock
+from fabrictwin.workload.layers.transformer import Ends
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Part of a chunk, in order of forward. Parameters are those of one rank, unsharded."""
+
+    dense: int
+    experts: int
+    forward: Script
+    backward: Script
+
+    @property
+    def parameters(self) -> int:
+        return self.dense + self.experts
+
+
+class Segments:
+    """The segments of a job."""
+
+    def __init__(self, job: Job, *, precision: Precision | None = None) -> None:
+        training = job.training
+        self.job = job
+        self.roof = Roofline(
+            job.gpu,
+            precision or training.precision,
+            scaling=training.scaling,
+            flash_flops_per_s=training.attention_throughput,
+            flash_backward_flops_per_s=training.attention_backward_throughput,
+            share=training.compute_share,
+            eager_share=training.eager_share,
+        )
+        self._attention = AttentionBlock(self.roof, job.shape)
+        self._mlp = MlpBlock(self.roof, job.shape)
+        self._ends = Ends(self.roof, job.shape)
+        self._layer = cache(self._make_layer)
+        self._wide: Segments | None = None
+
+    def is_wide(self, number: int) -> bool:
+        """Whether a layer, counted from 0, stays in 16 bits."""
+        wide = self.job.training.wide_layers
+        return number < wide.first or number >= self.job.model.layers - wide.last
+
+    def _in_16_bits(self) -> Segments:
+        if self._wide is None:
+            self._wide = Segments(self.job, precision="bf16")
+        return self._wide
+
+    def _make_layer(self, load: float, kind: str = "", wide: bool = False) -> tuple[Script, Script]:
+        """(forward, backward) of a layer whose busiest expert rank has so much load; 0 is dense.
+
+        `kind`: of a hybrid's layer, whose only block it says; `wide`: in 16 bits whatever the job's precision.
+        """
+        if wide:
+            return self._in_16_bits()._make_layer(load, kind)
+        forward, backward = Script(), Script()
+        recompute = self.job.training.recompute
+        if kind == "M":
+            block = MambaBlock(self.roof, self.job.shape)
+            if recompute == "full":
+                backward.extend(block.forward("recompute"))
+            forward.extend(block.forward())
+            backward.extend(block.backward())
+            return forward, backward
+        attends, thinks = kind in ("", "*"), kind in ("", "-", "E")
+        if attends:
+            forward.extend(self._attention.forward())
+        if thinks:
+            forward.extend(self._mlp.forward(load))
+        if recompute == "full" and attends:
+            backward.extend(self._attention.forward("recompute"))
+        if thinks and (recompute == "full" or (load and "experts" in self.job.training.recompute_modules)):
+            backward.extend(self._mlp.forward(load, "recompute"))
+        if recompute == "operations":
+            backward.extend(self._every_second_product())
+        if thinks:
+            backward.extend(self._mlp.backward(load))
+        if attends:
+            backward.extend(self._attention.backward(recompute_core=recompute == "selective"))
+        if load and self.job.shape.hide_experts:
+            self._pace(forward, 1 / 3)
+            self._pace(backward, 2 / 3)
+        return forward, backward
+
+    def _pace(self, script: Script, share: float) -> None:
+        """A pass takes no less than its share of what the host does for a layer's experts."""
+        experts, shape = self.job.model.experts, self.job.shape
+        assert experts is not None
+        host_ps = share * shape.interleaved_ps * (experts.count // shape.ep)
+        script.compute(Cost(max(0.0, host_ps - script.cost().ps)), script.last_part())
+
+    def _every_second_product(self) -> Script:
+        """What PyTorch's selective checkpointing runs again: every second product, and all that is no product."""
+        block, shape, script = self._mlp, self.job.shape, Script()
+        cost = block.norm()[0] * 2 + block.residual()[0] + self._attention.rotary()
+        cost += block.activation(shape.tokens * self.job.model.ffn)[0]
+        for linear in self.job.model.second_products():
+            cost += block.forward_of(linear, shape.tokens)
+        script.compute(cost, "recompute")
+        return script
+
+    def layer(self, number: int) -> Segment:
+        """A layer, counted from 0."""
+        dense, experts = self.job.layer_parameters(number)
+        letter = self.job.model.kind(number)
+        return Segment(dense, experts, *self._layer(self.job.load(number), letter, self.is_wide(number)))
+
+    def _of_predictor(self) -> list[tuple[Script, Script]]:
+        """The layers that a predictor adds (of a hybrid, attention and experts), in the last layer's precision."""
+        job, wide = self.job, self.is_wide(self.job.model.layers - 1)
+        if not job.model.pattern:
+            return [self._layer(job.load(job.model.layers - 1), "", wide)]
+        load = max(job.load(number) for number in range(job.model.layers))
+        return [self._layer(0.0, "*", wide), self._layer(load, "E" if load else "-", wide)]
+
+    @cached_property
+    def first(self) -> Segment:
+        return Segment(
+            self.job.first_parameters(), 0, self._ends.embedding_forward(), self._ends.embedding_backward()
+        )
+
+    @cached_property
+    def last(self) -> Segment:
+        forward, backward = self._ends.output_forward(), self._ends.output_backward()
+        for _ in range(self.job.model.predictors):
+            joined, apart = self._ends.join_forward(), self._ends.join_backward()
+            layers = self._of_predictor()
+            for script in (joined, *(pair[0] for pair in layers), self._ends.output_forward()):
+                forward.extend(script)
+            again = Script()
+            behind = [pair[1] for pair in reversed(layers)]
+            for script in (self._ends.output_backward(), *behind, apart, backward):
+                again.extend(script)
+            backward = again
+        return Segment(self.job.last_parameters(), self.job.last_experts(), forward, backward)
+
+    def of(self, stage: int, chunk: int) -> list[Segment]:
+        """A chunk of a stage, in order of forward."""
+        job = self.job
+        found = [self.layer(number) for number in job.layers_of(stage, chunk)]
+        if stage == 0 and chunk == 0:
+            found.insert(0, self.first)
+        if stage == job.layout.pp - 1 and chunk == job.chunks - 1:
+            found.append(self.last)
+        return found
+
+
+def buckets(segments: list[Segment], bytes_each: int, bucket_bytes: int) -> list[list[int]]:
+    """Neighbouring segments put together until they fill a bucket, in the order given; positions of each."""
+    found: list[list[int]] = []
+    filled = bucket_bytes
+    for i, segment in enumerate(segments):
+        if filled >= bucket_bytes:
+            found.append([])
+            filled = 0
+        found[-1].append(i)
+        filled += segment.parameters * bytes_each
+    return found

@@ -1,0 +1,319 @@
+"""What a transformer layer does, kernel by kernel, forward and backward, on one of its ranks.
+
+Kernels are those of Megatron-LM: column-parallel QKV and MLP-up products, row-parallel output and MLP-down
+products, fused bias-dropout-residual, fused scale-mask-softmax. Tensor parallel ends each block with an
+all-reduce; with sequence parallel (Korthikanti et al. 2022, section 4.2.2) it begins with an all-gather and ends
+with a reduce-scatter, norms and residuals work on 1/tp of the tokens, and backward gathers the input once more.
+
+Tensor-parallel communication overlaps in two ways. `gradients`: in backward the input is gathered beside the
+input-gradient product, and that gradient is reduced beside the weight-gradient product. `full`, as Transformer
+Engine does it: the product before a reduce-scatter or behind an all-gather is cut into tp pieces, and a piece
+computes while another travels; all but the first piece can hide, and smaller products are less efficient.
+
+Bytes are counted per element moved. Norms read and write; backward they read input and gradient and write one, and
+a layer norm reads both again in a second kernel for its own weights, as Apex does. Dropout keeps a one-byte mask.
+Backward, the gradient of a skip connection is added to its branch's, and a bias takes the sum of its output's
+gradient. Materialised attention copies its context into the order of tokens, and backward packs the gradients of
+Q, K and V. In fp8 (and fp4), norms write it directly where they can know its scale; the attention's context, what
+activations yield and the gradients that enter a product are cast by kernels of their own (Megatron-Core
+computes activations in 16 bits between two linear layers of Transformer Engine); gathered activations travel as
+fp8, and what the weight gradient reads of them is transposed, because fp8 products take operands in one order.
+
+Left out: the all-reduces of a few bytes a token inside the vocabulary-parallel cross-entropy, rotary tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fabrictwin.workload.layers.pass_script import Kind, Part, Script, Talk
+from fabrictwin.workload.layers.roofline import FLOAT_BYTES, Cost, Roofline
+from fabrictwin.workload.model.model_sizes import Linear, Model
+
+Attention = Literal["flash", "materialised"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One micro-batch on one rank, and how ranks share it."""
+
+    model: Model
+    tp: int
+    batch: int  # sequences in a micro-batch
+    sequence: int
+    vocab: int  # padded
+    attention: Attention
+    cp: int = 1
+    ep: int = 1
+    ep_hosts: int = 1  # that an expert-parallel group lies on
+    expert_tp: int = 1
+    sequence_parallel: bool = False
+    context: Literal["ring", "all-gather"] = "ring"
+    overlap: Literal["none", "gradients", "full"] = "none"  # of tensor-parallel communication
+    collective_sms: int = 0
+    tensor_sms: int = 0  # of communication in pieces
+    capacity_factor: float | None = None
+    eager: bool = False
+    hide_experts: bool = False  # exchanges of experts run beside another micro-batch's compute
+    dispatcher: Literal["all-to-all", "flex"] = "all-to-all"
+    recompute_modules: tuple[str, ...] = ()
+    scan_share: float = 1.0  # of what state-space kernels would reach, what they do
+    captured: tuple[str, ...] = ()  # parts of a layer that the host issues at once
+    routing_ps: int = 0  # of the host, forward in a layer with experts
+    expert_ps: int = 0  # and for each expert
+    interleaved_ps: int = 0  # of the host for each expert, where two micro-batches alternate
+
+    @property
+    def tokens(self) -> int:
+        """Of a micro-batch, on a context-parallel rank."""
+        return self.batch * self.sequence // self.cp
+
+    @property
+    def local(self) -> int:
+        """Tokens on a rank between tensor-parallel blocks."""
+        return self.tokens // self.tp if self.sequence_parallel else self.tokens
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes an element that memory-bound kernels move, (forward, backward)."""
+
+    rms_norm: tuple[int, int]
+    gate: tuple[int, int]  # SiLU of one, times the other: of each element of the product
+    rotary: int
+
+
+FUSED = Traffic((4, 6), (6, 10), 4)
+# PyTorch without a compiler, kernel by kernel. RMS norm: to 4 bytes, squared, averaged, scaled, back to 2, times
+# the weight; rotary positions as complex numbers of 4 bytes. What autograd adds backward likewise.
+EAGER = Traffic((36, 76), (10, 18), 20)
+
+
+class Sublayer:
+    """What attention and MLP blocks are made of."""
+
+    def __init__(self, roof: Roofline, shape: Shape) -> None:
+        self.roof, self.shape, self.model = roof, shape, shape.model
+        self.traffic = EAGER if shape.eager else FUSED
+
+    # --- memory-bound kernels, (forward, backward)
+
+    def residual(self) -> tuple[Cost, Cost]:
+        """Bias, dropout and residual sum after a block; backward, where its branch begins too."""
+        elements = self.shape.local * self.model.hidden
+        e = self.roof.element_bytes
+        joined = self.roof.stream(3 * e * elements)
+        if self.model.dropout:
+            return self.roof.stream((3 * e + 1) * elements), joined + self.roof.stream((2 * e + 1) * elements)
+        return joined, joined
+
+    def issued_once(self, part: str, cost: Cost) -> Cost:
+        """The kernels of a captured part cost the host nothing."""
+        return Cost(cost.ps, 0) if part in self.shape.captured else cost
+
+    def norm(self) -> tuple[Cost, Cost]:
+        elements = self.shape.local * self.model.hidden
+        if self.model.norm == "rms":
+            forward, backward = self.traffic.rms_norm
+            return self.roof.stream(forward * elements), self.roof.stream(backward * elements)
+        once = self.roof.element_bytes * elements
+        return self.roof.stream(2 * once), self.roof.stream(3 * once) + self.roof.stream(2 * once)
+
+    # --- products
+
+    def _sides(self, linear: Linear, tp: int) -> tuple[int, int]:
+        inner, out = linear.inner, linear.out
+        return (inner, out // tp) if linear.split == "column" else (inner // tp, out)
+
+    def forward_of(self, linear: Linear, tokens: int, *, copies: int = 1, tp: int | None = None) -> Cost:
+        inner, out = self._sides(linear, (tp or self.shape.tp) if linear.split != "whole" else 1)
+        return self.roof.linear(tokens, out, inner, copies=copies)
+
+    def backward_of(
+        self, linear: Linear, tokens: int, *, copies: int = 1, tp: int | None = None
+    ) -> tuple[Cost, Cost]:
+        """(gradient of the input, gradient of weight and bias)."""
+        inner, out = self._sides(linear, (tp or self.shape.tp) if linear.split != "whole" else 1)
+        weight = self.roof.linear(out, inner, tokens, copies=copies, accumulate=True, backward=True)
+        if linear.bias:
+            weight += self.roof.stream(self.roof.element_bytes * tokens * out)
+        return self.roof.linear(tokens, inner, out, copies=copies, backward=True), weight
+
+    # --- tensor-parallel communication
+
+    def tensor(self, kind: Kind, width: int, *, in_pieces: bool = False) -> Talk | None:
+        """Communication of activations of `width` a token; None where nothing is shared."""
+        shape = self.shape
+        if shape.tp == 1 or (kind != "all_reduce" and not shape.sequence_parallel):
+            return None
+        if kind == "all_reduce" and shape.sequence_parallel:
+            return None
+        element = self.roof.operand_bytes if kind == "all_gather" else self.roof.element_bytes
+        sms = shape.tensor_sms if in_pieces else shape.collective_sms
+        return Talk("tp", kind, round(shape.tokens * width * element), sms)
+
+    @property
+    def pieces(self) -> bool:
+        return self.shape.overlap == "full" and self.shape.sequence_parallel and self.shape.tp > 1
+
+    def enter(self, script: Script, linear: Linear, width: int, part: Part) -> None:
+        """Gather the input of a column-parallel product, and compute it."""
+        tokens, tp = self.shape.tokens, self.shape.tp
+        if self.pieces:
+            piece = self.forward_of(linear, tokens // tp)
+            script.beside(self.tensor("all_gather", width, in_pieces=True), piece * (tp - 1), part)
+            script.compute(piece, part)
+        else:
+            script.talk(self.tensor("all_gather", width))
+            script.compute(self.forward_of(linear, tokens), part)
+
+    def leave(self, script: Script, linear: Linear, part: Part) -> None:
+        """Compute a row-parallel product, and sum it over ranks."""
+        tokens, tp, hidden = self.shape.tokens, self.shape.tp, self.model.hidden
+        if self.pieces:
+            piece = self.forward_of(linear, tokens // tp)
+            script.compute(piece, part)
+            script.beside(self.tensor("reduce_scatter", hidden, in_pieces=True), piece * (tp - 1), part)
+        else:
+            script.compute(self.forward_of(linear, tokens), part)
+            script.talk(self.tensor("reduce_scatter", hidden))
+            script.talk(self.tensor("all_reduce", hidden))
+
+    def leave_backward(self, script: Script, linear: Linear) -> None:
+        """Backward of `leave`: gather the gradient, then gradients of input and weight."""
+        tokens, tp, hidden = self.shape.tokens, self.shape.tp, self.model.hidden
+        script.compute(self.roof.cast(self.shape.local * hidden), "backward")
+        inputs, weights = self.backward_of(linear, tokens)
+        if self.pieces:
+            piece, _ = self.backward_of(linear, tokens // tp)
+            script.beside(self.tensor("all_gather", hidden, in_pieces=True), piece * (tp - 1), "backward")
+            script.compute(piece, "backward")
+        else:
+            script.talk(self.tensor("all_gather", hidden))
+            script.compute(inputs, "backward")
+        if self.shape.sequence_parallel:
+            script.compute(self.roof.transpose(tokens * hidden), "backward")
+        script.compute(weights, "weight")
+
+    def enter_backward(self, script: Script, linear: Linear, width: int) -> None:
+        """Backward of `enter`: gather the input again, gradients of input and weight, sum the input's."""
+        inputs, weights = self.backward_of(linear, self.shape.tokens)
+        if self.shape.sequence_parallel:
+            weights = self.roof.transpose(self.shape.tokens * width) + weights
+        again = self.tensor("all_gather", width)
+        sums = self.tensor("reduce_scatter", width) or self.tensor("all_reduce", width)
+        if self.shape.overlap == "none":
+            script.talk(again)
+            script.compute(inputs, "backward")
+            script.compute(weights, "weight")
+            script.talk(sums)
+        else:
+            script.beside(again, inputs, "backward")
+            script.beside(sums, weights, "weight")
+
+    # --- a dense MLP
+
+    def mlp_forward(self, script: Script, width: int, part: Part) -> None:
+        up, down = self.model.mlp_linears(width)
+        elements = self.shape.tokens * width // self.shape.tp
+        self.enter(script, up, self.model.hidden, part)
+        script.compute(self.activation(elements)[0] + self.roof.cast(elements), part)
+        self.leave(script, down, part)
+
+    def mlp_backward(self, script: Script, width: int) -> None:
+        up, down = self.model.mlp_linears(width)
+        self.leave_backward(script, down)
+        elements = self.shape.tokens * width // self.shape.tp
+        script.compute(self.activation(elements)[1] + self.roof.cast(self.model.ups * elements), "backward")
+        self.enter_backward(script, up, self.model.hidden)
+
+    def activation(self, elements: int) -> tuple[Cost, Cost]:
+        if self.model.gated:
+            forward, backward = self.traffic.gate
+            return self.roof.stream(forward * elements), self.roof.stream(backward * elements)
+        e = self.roof.element_bytes
+        return self.roof.stream(2 * e * elements), self.roof.stream(3 * e * elements)
+
+
+class Ends(Sublayer):
+    """What only the first or the last stage does: embedding, output projection and loss."""
+
+    def embedding_forward(self) -> Script:
+        script = Script()
+        script.compute(
+            self.roof.stream(2 * self.roof.element_bytes * self.shape.tokens * self.model.hidden), "forward"
+        )
+        script.talk(
+            self.tensor("reduce_scatter", self.model.hidden) or self.tensor("all_reduce", self.model.hidden)
+        )
+        return script
+
+    def embedding_backward(self) -> Script:
+        script = Script()
+        script.talk(self.tensor("all_gather", self.model.hidden))
+        moved = (self.roof.element_bytes + 2 * FLOAT_BYTES) * self.shape.tokens * self.model.hidden
+        script.compute(self.roof.stream(moved), "backward")
+        return script
+
+    def _logits(self) -> tuple[Cost, Cost, Cost]:
+        """(forward, input's gradient, weight's gradient); in 16 bits even where layers are in fp8."""
+        tokens, vocab, hidden = self.shape.tokens, self.shape.vocab // self.shape.tp, self.model.hidden
+        return (
+            self.roof.gemm(tokens, vocab, hidden),
+            self.roof.gemm(tokens, hidden, vocab),
+            self.roof.gemm(vocab, hidden, tokens, accumulate=True),
+        )
+
+    def _gather(self) -> Talk | None:
+        """The head's input, gathered in 16 bits."""
+        talk = self.tensor("all_gather", self.model.hidden)
+        size = self.shape.tokens * self.model.hidden * self.roof.element_bytes
+        return talk and Talk(talk.group, talk.kind, size, talk.sms)
+
+    def output_forward(self) -> Script:
+        """Final norm, logits, cross-entropy in 4-byte floats: read twice (maximum, exponentials), written once."""
+        script = Script()
+        e, scores = self.roof.element_bytes, self.shape.tokens * self.shape.vocab // self.shape.tp
+        script.compute(self.norm()[0], "forward")
+        script.talk(self._gather())
+        script.compute(self._logits()[0] + self.roof.stream((e + 2 * FLOAT_BYTES) * scores), "forward")
+        return script
+
+    def join_forward(self) -> Script:
+        """A predictor's input: the next tokens' embedding and what the layers gave, normed, put side by side."""
+        script, e = self.embedding_forward(), self.roof.element_bytes
+        script.compute(self.norm()[0] * 2, "forward")
+        script.compute(self.roof.stream(4 * e * self.shape.local * self.model.hidden), "forward")
+        linear = self.model.join_linear()
+        self.enter(script, linear, linear.inner, "forward")
+        script.talk(self.tensor("reduce_scatter", self.model.hidden))
+        return script
+
+    def join_backward(self) -> Script:
+        script, e = Script(), self.roof.element_bytes
+        linear = self.model.join_linear()
+        script.talk(self.tensor("all_gather", self.model.hidden))
+        self.enter_backward(script, linear, linear.inner)
+        script.compute(self.roof.stream(4 * e * self.shape.local * self.model.hidden), "backward")
+        script.compute(self.norm()[1] * 2, "backward")
+        script.extend(self.embedding_backward())
+        return script
+
+    def output_backward(self) -> Script:
+        script = Script()
+        e, scores = self.roof.element_bytes, self.shape.tokens * self.shape.vocab // self.shape.tp
+        _, inputs, weights = self._logits()
+        hidden = self.model.hidden
+        sums = self.tensor("reduce_scatter", hidden) or self.tensor("all_reduce", hidden)
+        script.compute(self.roof.stream((e + FLOAT_BYTES) * scores), "backward")
+        if self.shape.overlap == "none":
+            script.talk(self._gather())
+            script.compute(inputs, "backward")
+            script.compute(weights, "weight")
+            script.talk(sums)
+        else:
+            script.beside(self._gather(), inputs, "backward")
+            script.beside(sums, weights, "weight")
+        script.compute(self.norm()[1], "backward")
+        return script

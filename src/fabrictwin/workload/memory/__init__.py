@@ -1,0 +1,1 @@
+"""What a training step holds in a GPU's memory."""

@@ -1,0 +1,355 @@
+"""What a training step holds in a GPU's memory, item by item, at its fullest.
+
+- **Weights, gradients, optimizer**: 2 bytes a weight, gradients as the job keeps them, 12 bytes for a master copy
+  and Adam's two moments; divided over replicas by ZeRO stage (Rajbhandari et al. 2020, "ZeRO", section 3: 1 the
+  optimizer, 2 gradients too, 3 weights too). Fully sharded in PyTorch (FSDP) keeps 16 bytes a weight, all divided:
+  weights and gradients in 4 bytes, two moments; and gathers two layers and both ends in 2 bytes to compute with.
+- **Activations** kept from forward to backward, per token and layer (Korthikanti et al. 2022, "Reducing Activation
+  Recomputation", equations 1 to 6, here from the model's own widths): what norms, products and dropout need.
+  Tensor parallelism divides what lies between its two communications, sequence parallelism the rest, context
+  parallelism all. Recomputation keeps less: `selective` drops attention scores, `full` keeps a layer's input,
+  `operations` keeps every second product and the attention output (PyTorch's selective checkpointing).
+- **Experts**: a rank's own, their states divided over the ranks that hold the same; of each token that comes, what
+  goes into its expert, what its products and activation need, and what comes out, times the busiest rank's load.
+- **In flight**: a stage of 1F1B holds as many micro-batches as there are stages after it, and one; interleaved it
+  holds (p - s - 1) 2 + (v - 1) p + 1 chunks of its v (Korthikanti et al., section 4.2.3); GPipe holds all.
+- **At work**: logits and loss, or one layer being recomputed, whichever is larger. A vocabulary-parallel loss
+  works in place on 4-byte logits beside the 2-byte ones; PyTorch's keeps logits in 2 and 4 bytes, and in 4 their
+  logarithm of softmax and its gradient.
+- **Collectives and context**: estimates. NCCL issue 964 measured 544 MiB for a communicator of two ranks and
+  688 MiB for one of more on A100; PyTorch issue 107667 gives about 300 MiB for a CUDA context, over 1000 before
+  CUDA 11.7.
+
+Left out: the allocator's fragmentation, workspaces of matrix products, data that is loaded ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from fabrictwin import catalog
+from fabrictwin.base.units import format_size
+from fabrictwin.workload.memory.memory_inputs import Holding, Recompute
+
+WEIGHT_BYTES = 2
+OPTIMIZER_BYTES = 12  # master copy and two moments, 4 bytes each
+FSDP_WEIGHT_BYTES, FSDP_OPTIMIZER_BYTES = 4, 8
+ACTIVATION_BYTES = 2
+LOGIT_BYTES_IN_PLACE = 2 + 4
+LOGIT_BYTES_PYTORCH = 2 + 4 + 4 + 4
+
+_MIB = 1 << 20
+COMMUNICATOR_OF_TWO_BYTES, COMMUNICATOR_BYTES = 544 * _MIB, 688 * _MIB
+CONTEXT_BYTES = 512 * _MIB
+
+
+@dataclass(frozen=True)
+class Item:
+    key: str
+    name: str
+    bytes: int
+    estimate: bool = False
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The fullest rank's memory at its fullest."""
+
+    stage: int
+    items: tuple[Item, ...]
+    capacity_bytes: int
+
+    @cached_property
+    def total_bytes(self) -> int:
+        return sum(item.bytes for item in self.items)
+
+    @property
+    def fits(self) -> bool:
+        return self.total_bytes <= self.capacity_bytes
+
+    @property
+    def over_bytes(self) -> int:
+        """How much too much it is; 0 where it fits."""
+        return max(0, self.total_bytes - self.capacity_bytes)
+
+    @property
+    def line(self) -> str:
+        """`61.2 GiB of 80 GiB` or by how much it does not fit."""
+        share = f"{format_size(self.total_bytes)} of {format_size(self.capacity_bytes)}"
+        text = f"{share} on a rank of stage {self.stage}"
+        return text if self.fits else f"{text}: does not fit, {format_size(self.over_bytes)} too much"
+
+
+# --- parameters --------------------------------------------------------------------------------------------
+
+
+def layer_parameters(holding: Holding, *, sparse: bool = False) -> int:
+    """Of one layer on one tensor-parallel rank, without routed experts."""
+    return holding.model.parameters_on_rank(sparse=sparse, tp=holding.tp)
+
+
+def expert_parameters(holding: Holding) -> int:
+    """Of the routed experts of one layer on one rank."""
+    found = holding.model.experts
+    return found.count // holding.ep * holding.model.expert_parameters() // holding.expert_tp if found else 0
+
+
+def end_parameters(holding: Holding, stage: int) -> int:
+    """Of embedding, positions, final norm and head on one rank of a stage."""
+    model, last = holding.model, holding.pp - 1
+    embedding = holding.vocab * model.hidden // holding.tp
+    count = 0
+    if stage == 0:
+        count += embedding + model.positions * model.hidden
+    if stage == last:
+        count += model.norm_parameters
+        if holding.pp > 1 or not model.tied:
+            count += embedding
+        count += model.predictors * model.predictor_on_rank(holding.tp)
+    return count
+
+
+# --- activations -------------------------------------------------------------------------------------------
+
+
+def layer_bytes(holding: Holding, recompute: Recompute, *, sparse: bool = False) -> float:
+    """What one layer keeps of one micro-batch on one rank."""
+    model, tp = holding.model, holding.tp
+    e, h = ACTIVATION_BYTES, model.hidden
+    inner = model.heads * model.value_size
+    whole_by = tp if holding.sequence_parallel else 1  # divides what tensor parallelism leaves whole
+    if recompute == "full":
+        return holding.tokens * e * h / whole_by
+    if model.pattern:
+        return holding.tokens * _hybrid_bytes(holding, sparse=sparse)
+    if recompute == "operations" and not sparse:
+        # products in order: Q, K, V, output, gate, up, down; the first, third, fifth and seventh are kept
+        kv = (model.qkv_width - inner) // 2
+        kept = inner + kv + model.ffn + (0 if model.gated else h) + inner
+        return holding.tokens * (
+            e * (h + (h if model.gated else 0)) / whole_by + (e * kept + 4 * model.heads) / tp
+        )
+    # norms' inputs and outputs, and two masks of a byte
+    again = holding.recompute_modules
+    whole = (2.0 if "norms" in again else 4.0) * e * h + (2 * h if model.dropout else 0)
+    divided = float(e * (inner + (0 if "latent-up" in again else model.qkv_width)))
+    if model.latent:  # low-rank queries and key-values before and behind their norms
+        whole += e * (2 * model.latent.query_rank + 2 * model.latent.kv_rank + model.latent.rope_size)
+    width = model.ffn
+    if sparse and model.experts:
+        found = model.experts
+        products = (3 if model.gated else 2) * found.ffn - (found.ffn if "expert-activations" in again else 0)
+        inside = h * holding.expert_tp + products + h
+        whole += 0 if "experts" in again else found.top_k * holding.load * e * inside
+        width = 0 if "experts" in again else found.shared_ffn
+    divided += e * (3 if model.gated else 2) * width
+    if holding.attention == "flash":
+        divided += 4 * model.heads  # the softmax's logarithm of sums
+    elif recompute == "none":
+        scores = model.heads * holding.sequence
+        divided += e * scores + ((e + 1) * scores if model.dropout else 0)
+    return holding.tokens * (whole / whole_by + divided / tp)
+
+
+def _hybrid_bytes(holding: Holding, *, sparse: bool) -> float:
+    """What a hybrid's layer keeps of a token; of those without experts, the mean."""
+    model, again = holding.model, holding.recompute_modules
+    e, h, tp = ACTIVATION_BYTES, model.hidden, holding.tp
+    whole = (1 if "norms" in again else 2) * e * h / (tp if holding.sequence_parallel else 1)
+    if sparse and model.experts:
+        found = model.experts
+        if "experts" in again:
+            return whole
+        copies = 1 if "expert-activations" in again else 2
+        inside = model.expert_hidden * (1 + holding.expert_tp) + copies * found.ffn
+        shared = e * 2 * found.shared_ffn / tp
+        return whole + found.top_k * holding.load * e * inside + shared
+    divided = {
+        "*": e * (model.qkv_width + model.heads * model.value_size) + 4 * model.heads,
+        "-": e * 2 * model.ffn,
+    }
+    if model.mamba:
+        # what the input projection gave, and what the output projection reads
+        divided["M"] = e * (model.mamba_linears()[0].out + model.mamba.inner)
+    kept = sum(count * divided[kind] for kind, count in model.kinds.items())
+    return whole + kept / max(1, sum(model.kinds.values())) / tp
+
+
+def in_flight(holding: Holding, stage: int) -> float:
+    """Micro-batches whose activations a stage holds at once, at most; parts of one where it has chunks."""
+    m, p = holding.micro_batches, holding.pp
+    if holding.schedule == "gpipe":
+        return m
+    if holding.schedule == "interleaved" and holding.vp > 1 and p > 1:
+        chunks = 2 * (p - stage - 1) + (holding.vp - 1) * p + 1
+        return min(chunks, m * holding.vp) / holding.vp
+    return min(p - stage, m)
+
+
+def logit_bytes(holding: Holding) -> int:
+    each = LOGIT_BYTES_PYTORCH if holding.fsdp else LOGIT_BYTES_IN_PLACE
+    return each * holding.tokens * holding.vocab // holding.tp
+
+
+# --- all of it ---------------------------------------------------------------------------------------------
+
+
+def states(parameters: int, holding: Holding, *, over: int | None = None) -> tuple[int, int, int]:
+    """(weights, gradients, optimizer) bytes on one rank; `over`: ranks that hold the same."""
+    n = over or holding.sharded_over
+    if holding.fsdp:
+        weight = FSDP_WEIGHT_BYTES * parameters // n
+        return weight, FSDP_WEIGHT_BYTES * parameters // n, FSDP_OPTIMIZER_BYTES * parameters // n
+    zero = holding.zero
+    weights = WEIGHT_BYTES * parameters // (n if zero >= 3 else 1)
+    gradients = holding.gradient_bytes * parameters // (n if zero >= 2 else 1)
+    return weights, gradients, OPTIMIZER_BYTES * parameters // (n if zero >= 1 else 1)
+
+
+def gathered_bytes(holding: Holding, stage: int) -> int:
+    """Whole weights, and gradients not yet divided, of what is being computed, where weights are sharded."""
+    if not (holding.fsdp or holding.zero >= 3):
+        return 0
+    sparse = holding.layers_of(stage)[1] > 0
+    layer = layer_parameters(holding, sparse=sparse) + (expert_parameters(holding) if sparse else 0)
+    ends = end_parameters(holding, stage)
+    return WEIGHT_BYTES * (2 * layer + ends) + 4 * layer + WEIGHT_BYTES * ends
+
+
+def communicators(holding: Holding, stage: int) -> list[int]:
+    """Sizes of the groups that a rank communicates in."""
+    sizes = [holding.tp, holding.cp, holding.dp * (holding.cp if holding.sharded_over > holding.dp else 1)]
+    sizes += [2] * (2 if 0 < stage < holding.pp - 1 else 1) if holding.pp > 1 else []
+    if holding.model.tied and holding.pp > 1 and stage in (0, holding.pp - 1):
+        sizes.append(2)
+    return [size for size in sizes if size > 1]
+
+
+class _Layer(NamedTuple):
+    """Of one layer on one rank: parameters, and bytes kept of a micro-batch, dense and with experts."""
+
+    dense: int
+    sparse: int
+    experts: int
+    dense_kept: float
+    sparse_kept: float
+    dense_again: float  # what recomputing one brings back
+    sparse_again: float
+
+    @classmethod
+    def of(cls, holding: Holding, recompute: Recompute) -> _Layer:
+        has_experts = holding.sparse_layers is not None
+        kept = [layer_bytes(holding, recompute), 0.0]
+        if has_experts:
+            kept[1] = layer_bytes(holding, recompute, sparse=True)
+        again = [0.0, 0.0]
+        if recompute != "none":
+            again[0] = layer_bytes(holding, "none") - kept[0]
+            again[1] = layer_bytes(holding, "none", sparse=True) - kept[1] if has_experts else 0.0
+        return cls(
+            layer_parameters(holding),
+            layer_parameters(holding, sparse=True) if has_experts else 0,
+            expert_parameters(holding),
+            *kept,
+            *again,
+        )
+
+
+class _Needs(NamedTuple):
+    """Bytes of one stage's rank."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    kept: int
+    logits: int
+    again: int  # one layer recomputed, where that is more than the logits
+    communicators: int
+
+    @property
+    def total(self) -> int:
+        return sum(self) - (self.logits if self.again else 0) + CONTEXT_BYTES
+
+
+def _needs(holding: Holding, stage: int, layer: _Layer) -> _Needs:
+    dense, sparse = holding.layers_of(stage)
+    last = stage == holding.pp - 1
+    parameters = dense * layer.dense + sparse * layer.sparse + end_parameters(holding, stage)
+    weights, gradients, optimizer = states(parameters, holding)
+    predictors = holding.model.predictors if last else 0
+    if sparse + predictors:
+        of_experts = states((sparse + predictors) * layer.experts, holding, over=holding.experts_over)
+        weights, gradients, optimizer = (
+            weights + of_experts[0],
+            gradients + of_experts[1],
+            optimizer + of_experts[2],
+        )
+    micro_batches = in_flight(holding, stage)
+    of_predictors = predictors * (layer.dense_kept if holding.model.experts is None else layer.sparse_kept)
+    kept = micro_batches * (dense * layer.dense_kept + sparse * layer.sparse_kept + of_predictors)
+    whole_by = holding.tp if holding.sequence_parallel else 1
+    ends = 0.0
+    if stage == 0 and holding.model.dropout:
+        ends += micro_batches * holding.tokens * holding.model.hidden / whole_by  # the embedding's mask
+    if last:
+        # the final norm's input and output
+        ends += 2 * ACTIVATION_BYTES * holding.tokens * holding.model.hidden / whole_by
+    again = layer.sparse_again if sparse else layer.dense_again if dense else 0.0
+    logits = logit_bytes(holding) if last else 0
+    groups = communicators(holding, stage)
+    return _Needs(
+        weights,
+        gradients,
+        optimizer,
+        gathered_bytes(holding, stage),
+        round(kept + ends),
+        logits,
+        round(again) if again > logits else 0,
+        sum(COMMUNICATOR_OF_TWO_BYTES if size == 2 else COMMUNICATOR_BYTES for size in groups),
+    )
+
+
+def stage_memory(holding: Holding, stage: int, capacity_bytes: int) -> Memory:
+    """A rank of one stage."""
+    needs = _needs(holding, stage, _Layer.of(holding, holding.recompute))
+    work = Item("logits", "logits and loss", needs.logits)
+    if needs.again:
+        work = Item("recomputed", "one layer recomputed", needs.again)
+    held = in_flight(holding, stage)
+    groups = len(communicators(holding, stage))
+    items = (
+        Item("weights", "weights", needs.weights),
+        Item("gradients", "gradients", needs.gradients),
+        Item("optimizer", "optimizer", needs.optimizer),
+        Item("gathered", "gathered weights and gradients", needs.gathered),
+        Item("activations", f"activations, {held:g} micro-batches", needs.kept),
+        work,
+        Item("nccl", f"NCCL, {groups} communicators", needs.communicators, estimate=True),
+        Item("context", "CUDA context", CONTEXT_BYTES, estimate=True),
+    )
+    return Memory(stage, tuple(item for item in items if item.bytes), capacity_bytes)
+
+
+def fullest(holding: Holding, recompute: Recompute) -> tuple[int, int]:
+    """(the stage whose ranks hold most, what they hold in bytes) with so much recomputation."""
+    # a later stage with no more layers than the second holds fewer micro-batches of as much
+    last = holding.pp - 1
+    dense, sparse = holding.layers_of(min(1, last))
+    stages = {0, min(1, last), last}
+    if holding.sparse_layers or max(holding.stage_layers) > dense:
+        for s in range(2, last):
+            own = holding.layers_of(s)
+            if own[0] > dense or own[1] > sparse:
+                stages.add(s)
+    layer = _Layer.of(holding, recompute)
+    found = [(_needs(holding, stage, layer).total, -stage) for stage in stages]
+    total, stage = max(found)
+    return -stage, total
+
+
+def memory(holding: Holding, gpu: str) -> Memory:
+    """The fullest stage on a GPU of the catalog."""
+    return stage_memory(holding, fullest(holding, holding.recompute)[0], catalog.gpu(gpu).memory.value)

@@ -1,0 +1,123 @@
+"""What decides how much memory a rank of a training step needs, as it follows from a checked job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Literal
+
+from fabrictwin.workload.job.job import Job
+from fabrictwin.workload.job.training_checks import IN_PASS
+from fabrictwin.workload.model.model_sizes import Model
+
+Recompute = Literal["none", "selective", "full", "operations"]
+Schedule = Literal["gpipe", "1f1b", "interleaved"]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What decides how much memory a rank needs."""
+
+    model: Model
+    vocab: int  # padded
+    stage_layers: tuple[int, ...]  # layers of each pipeline stage, all of its chunks together
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    vp: int = 1  # chunks of a stage
+    micro_batches: int = 1
+    micro_batch_size: int = 1
+    sequence: int = 2048
+    sequence_parallel: bool = False
+    recompute: Recompute = "none"
+    recompute_modules: tuple[str, ...] = ()
+    attention: Literal["flash", "materialised"] = "flash"
+    schedule: Schedule = "1f1b"
+    zero: Literal[0, 1, 2, 3] = 0
+    fsdp: bool = False
+    shards: int | None = None  # ranks that states are divided over; all replicas where it is not given
+    gradient_bytes: int = 4
+    sparse_layers: tuple[int, ...] | None = None  # of each stage, those with experts
+    ep: int = 1
+    expert_tp: int = 1
+    load: float = 1.0  # tokens of the busiest expert-parallel rank over the mean
+
+    def layers_of(self, stage: int) -> tuple[int, int]:
+        """(dense, with experts)."""
+        sparse = self.sparse_layers[stage] if self.sparse_layers else 0
+        return self.stage_layers[stage] - sparse, sparse
+
+    @property
+    def experts_over(self) -> int:
+        """Ranks that hold the same experts."""
+        return max(1, self.dp * self.cp * self.tp // (self.ep * self.expert_tp))
+
+    @cached_property
+    def pp(self) -> int:
+        return len(self.stage_layers)
+
+    @cached_property
+    def tokens(self) -> int:
+        """Of one micro-batch on one rank."""
+        return self.micro_batch_size * self.sequence // self.cp
+
+    @property
+    def sharded_over(self) -> int:
+        return self.shards or self.dp * self.cp
+
+
+_ZERO: dict[str, Literal[0, 1, 2, 3]] = {"none": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "fsdp": 0, "fsdp-1": 0}
+
+
+def holding_of(job: Job) -> Holding:
+    """What a checked job holds."""
+    training, layout = job.training, job.layout
+    strategy = training.sharding.strategy
+    return Holding(
+        model=job.model,
+        vocab=job.vocab,
+        stage_layers=job.stage_layers,
+        tp=layout.tp,
+        cp=layout.cp,
+        dp=layout.dp,
+        vp=job.chunks,
+        micro_batches=job.micro_batches,
+        micro_batch_size=training.micro_batch_size,
+        sequence=training.sequence,
+        sequence_parallel=training.sequence_parallel,
+        recompute=training.recompute,
+        recompute_modules=training.recompute_modules,
+        attention=training.attention,
+        schedule=_schedule(job),
+        zero=_ZERO[strategy],
+        fsdp=strategy in ("fsdp", "fsdp-1"),
+        shards=layout.width * layout.cp if strategy in IN_PASS else None,
+        gradient_bytes=job.gradient_bytes,
+        sparse_layers=_sparse_layers(job),
+        ep=layout.ep,
+        expert_tp=layout.expert_tp,
+        load=_load(job),
+    )
+
+
+def _sparse_layers(job: Job) -> tuple[int, ...] | None:
+    """Of each stage, its layers with experts."""
+    if job.model.experts is None:
+        return None
+    before, ends = job.model.sparse_before, list(accumulate(job.layer_counts, initial=0))
+    each = [before[b] - before[a] for a, b in pairwise(ends)]
+    return tuple(sum(each[s :: job.layout.pp]) for s in range(job.layout.pp))
+
+
+def _load(job: Job) -> float:
+    if job.model.experts is None or not job.training.routing.imbalance:
+        return 1.0
+    return max((job.load(layer) for layer in range(job.model.layers)), default=0.0) or 1.0
+
+
+def _schedule(job: Job) -> Schedule:
+    """Zero-bubble (ZB-H1) holds what 1F1B does."""
+    if job.training.parallel.schedule == "gpipe":
+        return "gpipe"
+    return "interleaved" if job.chunks > 1 else "1f1b"

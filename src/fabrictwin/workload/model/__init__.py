@@ -1,0 +1,1 @@
+"""Models by their sizes, read from Hugging Face configurations."""

@@ -1,0 +1,357 @@
+"""Models from a Hugging Face `config.json`: one reader a family, told apart by `model_type`, else by their keys.
+
+What each family holds is that of its published implementation:
+
+- llama, mistral: RMS norms, rotary positions, grouped-query attention, gated MLP, no biases.
+- qwen2: llama with biases on Q, K and V. qwen3: an RMS norm on each head's query and key instead.
+- mixtral; qwen2_moe (shared experts behind a gate); qwen3_moe: experts in place of the MLP.
+- deepseek_v3: multi-head latent attention, dense layers first, shared and routed experts with a routing bias.
+- gpt_oss: experts with biases, biases on attention, a sliding window in every second layer, a sink for each head.
+- nemotron: layer norms, rotary, squared ReLU without a gate, no biases.
+- nemotron_h: layers of one block each by `hybrid_override_pattern` (Mamba-2, attention without positions, squared
+  ReLU, experts of it), RMS norms.
+- gpt2: layer norms, learned positions, biases, MLP of 4 h, tied embeddings. gpt_neox: rotary, untied.
+
+A config that says something which is not counted here (another activation) is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.textfile import read_text
+from fabrictwin.workload.model.huggingface_keys import Config
+from fabrictwin.workload.model.model_sizes import Experts, Latent, Mamba, Model
+
+_LLAMA = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_MIXTRAL = (*_LLAMA, "num_local_experts", "num_experts_per_tok")
+_QWEN_MOE = (*_LLAMA, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
+_DEEPSEEK = (
+    *_LLAMA,
+    *("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+    *("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
+)
+_GPT_OSS = (*_MIXTRAL, "head_dim", "sliding_window")
+_HYBRID = (
+    *("hidden_size", "num_hidden_layers", "vocab_size", "hybrid_override_pattern"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "chunk_size"),
+)
+_GPT2 = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
+
+NEEDS = {
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": (*_LLAMA, "head_dim"),
+    "mixtral": _MIXTRAL,
+    "qwen2_moe": (*_QWEN_MOE, "shared_expert_intermediate_size"),
+    "qwen3_moe": (*_QWEN_MOE, "head_dim"),
+    "deepseek_v3": _DEEPSEEK,
+    "gpt_oss": _GPT_OSS,
+    "nemotron": _LLAMA,
+    "nemotron_h": _HYBRID,
+    "gpt_neox": _LLAMA,
+    "gpt2": _GPT2,
+}
+
+
+def _llama_like(config: Config, name: str, family: str) -> Model:
+    qwen, sparse = family.startswith("qwen"), NEEDS[family] is not _LLAMA
+    if not (qwen and config.data.get("use_sliding_window") is False):
+        config.without("sliding_window")
+    config.without("mlp_bias")
+    if family != "qwen2":
+        config.without("attention_bias")
+    config.one_of("hidden_act", "silu")
+    if not sparse:
+        for key in ("num_local_experts", "n_routed_experts", "num_experts"):
+            if config.data.get(key):
+                raise config.error(key, f"got {config.data[key]!r} experts, expected a dense model")
+    heads = config.count("num_attention_heads")
+    head_size = config.head_size("hidden_size", "num_attention_heads")
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=config.count("num_hidden_layers"),
+        heads=heads,
+        kv_heads=config.kv_heads(heads),
+        head_size=head_size,
+        ffn=config.count("intermediate_size"),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        qkv_bias=family in ("qwen2", "qwen2_moe"),
+        qk_norm=family in ("qwen3", "qwen3_moe"),
+        experts=_experts(config, family),
+    )
+
+
+def _experts(config: Config, family: str) -> Experts | None:
+    if family in ("mixtral", "gpt_oss"):
+        count_key, width_key = "num_local_experts", "intermediate_size"
+    elif family in ("qwen2_moe", "qwen3_moe"):
+        count_key, width_key = "num_experts", "moe_intermediate_size"
+        if config.data.get("mlp_only_layers"):
+            raise config.error("mlp_only_layers", "expected a model whose dense layers follow decoder_sparse_step")
+    elif family in ("deepseek_v3", "nemotron_h"):
+        count_key, width_key = "n_routed_experts", "moe_intermediate_size"
+    else:
+        return None
+    count, top_k = config.count(count_key), config.count("num_experts_per_tok")
+    if top_k > count:
+        raise config.error("num_experts_per_tok", f"got {top_k}, expected at most the {count} experts")
+    width = config.count(width_key)
+    if family == "deepseek_v3":
+        return Experts(
+            count,
+            top_k,
+            width,
+            shared_ffn=width * config.optional("n_shared_experts"),
+            routing_bias=config.data.get("topk_method", "noaux_tc") == "noaux_tc",
+            first_dense=config.optional("first_k_dense_replace"),
+            every=config.count("moe_layer_freq", 1),
+        )
+    if family == "nemotron_h":
+        shared = config.optional("moe_shared_expert_intermediate_size") * config.count("n_shared_experts", 1)
+        latent = config.optional("moe_latent_size")
+        return Experts(count, top_k, width, shared_ffn=shared, routing_bias=True, latent=latent)
+    shared = config.optional("shared_expert_intermediate_size") if family == "qwen2_moe" else 0
+    every = config.count("decoder_sparse_step", 1) if family.startswith("qwen") else 1
+    return Experts(count, top_k, width, shared_ffn=shared, shared_gate=shared > 0, every=every)
+
+
+def _deepseek(config: Config, name: str, family: str) -> Model:
+    config.without("attention_bias")
+    config.one_of("hidden_act", "silu")
+    heads = config.count("num_attention_heads")
+    latent = Latent(
+        query_rank=config.optional("q_lora_rank"),
+        kv_rank=config.count("kv_lora_rank"),
+        rope_size=config.count("qk_rope_head_dim"),
+        nope_size=config.count("qk_nope_head_dim"),
+        value_size=config.count("v_head_dim"),
+    )
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=config.count("num_hidden_layers"),
+        heads=heads,
+        kv_heads=heads,
+        head_size=latent.nope_size + latent.rope_size,
+        ffn=config.count("intermediate_size"),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        latent=latent,
+        experts=_experts(config, family),
+    )
+
+
+def _gpt_oss(config: Config, name: str, family: str) -> Model:
+    """gpt-oss-120b and 20b (OpenAI 2025): `layer_types` alternate, attention and experts have biases."""
+    config.one_of("hidden_act", "silu")
+    types = config.data.get("layer_types")
+    layers = config.count("num_hidden_layers")
+    if types is not None and types != (["sliding_attention", "full_attention"] * layers)[:layers]:
+        raise config.error("layer_types", "expected sliding_attention and full_attention in turn")
+    heads = config.count("num_attention_heads")
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=layers,
+        heads=heads,
+        kv_heads=config.kv_heads(heads),
+        head_size=config.count("head_dim"),
+        ffn=config.count("intermediate_size"),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        biases=True,
+        experts=_experts(config, family),
+        window=config.count("sliding_window"),
+        router_bias=True,
+        sinks=True,
+        clamped=True,
+    )
+
+
+def _nemotron(config: Config, name: str, family: str) -> Model:
+    config.one_of("hidden_act", "relu2")
+    config.without("attention_bias", "mlp_bias", "sliding_window")
+    heads = config.count("num_attention_heads")
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=config.count("num_hidden_layers"),
+        heads=heads,
+        kv_heads=config.kv_heads(heads),
+        head_size=config.head_size("hidden_size", "num_attention_heads"),
+        ffn=config.count("intermediate_size"),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        gated=False,
+        norm="layer",
+    )
+
+
+def _nemotron_h(config: Config, name: str, family: str) -> Model:
+    """Nemotron-H (arXiv 2504.03624) and Nemotron 3, whose experts may work on a latent of a token."""
+    config.without("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias")
+    layers, pattern = config.count("num_hidden_layers"), config.data["hybrid_override_pattern"]
+    key = "hybrid_override_pattern"
+    if not isinstance(pattern, str) or set(pattern) - set("M*-E") or not pattern:
+        raise config.error(key, f"got {pattern!r}, expected a letter for every layer: M, *, - or E")
+    if len(pattern) != layers:
+        raise config.error(key, f"got {len(pattern)} letters, expected one for each of the {layers} layers")
+    heads = config.count("num_attention_heads")
+    mamba = Mamba(
+        heads=config.count("mamba_num_heads"),
+        head_size=config.count("mamba_head_dim"),
+        state=config.count("ssm_state_size"),
+        groups=config.count("n_groups"),
+        kernel=config.count("conv_kernel"),
+        chunk=config.count("chunk_size"),
+    )
+    if mamba.heads % mamba.groups:
+        raise config.error("n_groups", f"got {mamba.groups}, expected a divisor of the {mamba.heads} heads")
+    for letter, needed in (("-", "intermediate_size"), ("E", "n_routed_experts")):
+        if letter in pattern and not config.data.get(needed):
+            raise config.error(needed, f"expected one: the pattern has layers {letter}")
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=layers,
+        heads=heads,
+        kv_heads=config.kv_heads(heads),
+        head_size=config.count("head_dim"),
+        ffn=config.count("intermediate_size", 1),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        gated=False,
+        experts=_experts(config, family) if "E" in pattern else None,
+        pattern=pattern,
+        mamba=mamba,
+        rotary=False,
+    )
+
+
+def _neox(config: Config, name: str, family: str) -> Model:
+    config.one_of("hidden_act", "gelu", "gelu_fast", "gelu_new")
+    heads = config.count("num_attention_heads")
+    return Model(
+        name=name,
+        family=family,
+        hidden=config.count("hidden_size"),
+        layers=config.count("num_hidden_layers"),
+        heads=heads,
+        kv_heads=heads,
+        head_size=config.head_size("hidden_size", "num_attention_heads"),
+        ffn=config.count("intermediate_size"),
+        vocab=config.count("vocab_size"),
+        positions=0,
+        tied=config.flag("tie_word_embeddings", False),
+        dropout=any(config.data.get(key, 0.0) for key in ("attention_dropout", "hidden_dropout")),
+        gated=False,
+        norm="layer",
+        biases=True,
+    )
+
+
+def _gpt2(config: Config, name: str, family: str) -> Model:
+    config.one_of("activation_function", "gelu_new", "gelu")
+    hidden, heads = config.count("n_embd"), config.count("n_head")
+    return Model(
+        name=name,
+        family=family,
+        hidden=hidden,
+        layers=config.count("n_layer"),
+        heads=heads,
+        kv_heads=heads,
+        head_size=config.head_size("n_embd", "n_head"),
+        ffn=config.count("n_inner", 4 * hidden),
+        vocab=config.count("vocab_size"),
+        positions=config.count("n_positions"),
+        tied=config.flag("tie_word_embeddings", True),
+        dropout=any(config.data.get(key, 0.1) for key in ("attn_pdrop", "resid_pdrop")),
+        gated=False,
+        norm="layer",
+        biases=True,
+    )
+
+
+_Reader = Callable[[Config, str, str], Model]
+_READERS: dict[str, _Reader] = {
+    "deepseek_v3": _deepseek,
+    "gpt_oss": _gpt_oss,
+    "nemotron": _nemotron,
+    "nemotron_h": _nemotron_h,
+    "gpt_neox": _neox,
+    "gpt2": _gpt2,
+}
+
+
+def _lacks(data: Mapping[str, Any], family: str) -> list[str]:
+    return [key for key in NEEDS[family] if data.get(key) is None]
+
+
+def _family(data: Mapping[str, Any], where: str | None) -> str:
+    """`model_type`, or the family whose keys are there; a family that asks for more keys comes first."""
+    named = data.get("model_type")
+    if named is not None:
+        if isinstance(named, str) and named in NEEDS:
+            return str(named)
+        wants = [key for key in _LLAMA if data.get(key) is None]
+        missing = f"; as a Llama model it lacks {', '.join(wants)}" if wants else ""
+        raise ConfigError(
+            f"got {named!r}, expected one of {', '.join(NEEDS)}{missing}{did_you_mean(str(named), NEEDS)}",
+            file=where,
+            key="model_type",
+        )
+    for family in ("deepseek_v3", "qwen2_moe", "qwen3_moe", "mixtral", "llama", "gpt2"):
+        if not _lacks(data, family):
+            return family
+    nearest, other = sorted(("llama", "gpt2"), key=lambda family: len(_lacks(data, family)))
+    dialect = {"llama": "Llama", "gpt2": "GPT-2"}
+    raise ConfigError(
+        f"expected a model's config.json; as a {dialect[nearest]} model it lacks "
+        f"{', '.join(_lacks(data, nearest))} (as a {dialect[other]} model, {', '.join(_lacks(data, other))})",
+        file=where,
+    )
+
+
+def read_model(data: object, *, name: str, where: str | None = None) -> Model:
+    """A model from the content of a `config.json`. Raises ConfigError naming the keys it lacks."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"got {type(data).__name__}, expected the keys of a model's config.json", file=where)
+    family = _family(data, where)
+    lacks = _lacks(data, family)
+    if lacks:
+        raise ConfigError(f"as a {family} model it lacks {', '.join(lacks)}", file=where)
+    return _READERS.get(family, _llama_like)(Config(data, where), name, family)
+
+
+def load_model(path: Path) -> Model:
+    """A model from a `config.json`. Raises ConfigError."""
+    text = read_text(path)
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"expected JSON: {error.msg}", file=path, line=error.lineno) from None
+    except RecursionError:
+        raise ConfigError("expected a model's config.json, got JSON nested too deep", file=path) from None
+    name = data.get("_name") if isinstance(data, dict) and isinstance(data.get("_name"), str) else None
+    return read_model(
+        data, name=name or (path.parent.name if path.name == "config.json" else path.stem), where=str(path)
+    )

@@ -1,0 +1,1 @@
+"""The search for a layout, and what changes would gain."""

@@ -1,0 +1,341 @@
+"""The search for a layout: every way to divide a job that its GPUs hold, by its time in closed form.
+
+Searched are tensor, pipeline, context and expert parallel sizes, virtual stages, the micro-batch, sequence
+parallelism and recomputation; the model, the global batch, precision, sharding and overlap stay as the spec has
+them. Of recomputation the least that fits is taken, because more only costs time. What a layout may not be is the
+spec's own rules (`checks`); tensor parallelism stays inside a host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.workload.job.job import Job, check
+from fabrictwin.workload.job.nccl_communications import library_of
+from fabrictwin.workload.job.rank_layout import Layout, split_layers
+from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_switches
+from fabrictwin.workload.job.workload_section import Parallel, Training, Workload
+from fabrictwin.workload.memory.gpu_memory import Memory, fullest, memory
+from fabrictwin.workload.memory.memory_inputs import Recompute, holding_of
+from fabrictwin.workload.model.model_sizes import Model
+from fabrictwin.workload.search.lower_bound import Floors
+from fabrictwin.workload.step.closed_form import Closed, Estimate
+from fabrictwin.workload.step.communication_times import Prices
+
+LARGEST_MICRO_BATCH = 8
+HEADROOM = 0.05  # of a GPU's memory, for what `memory` leaves out: fragmentation, workspaces
+LARGEST_CONTEXT = 16
+_RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "operations", "full")  # from what costs least time
+_WITH_CONDITIONS = ("operations",)  # the rules forbid it with some layouts
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout that fits: `section` is `workload.training` with it."""
+
+    section: dict[str, Any]
+    job: Job
+    memory: Memory
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class _Bounded:
+    """A layout that fits and takes at least so long (`floor`)."""
+
+    ps: float
+    section: dict[str, Any]
+    job: Job
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A layout that the rules allow; nothing where no recomputation makes it fit."""
+
+    section: dict[str, Any] | None
+    job: Job | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to: the fastest layouts that fit, and how many there were."""
+
+    candidates: tuple[Candidate, ...]
+    considered: int
+    too_large: int  # do not fit in a GPU's memory even with full recomputation
+
+
+class _Rules(Wrong):
+    """The spec's rules, asked thousands of times: errors without places."""
+
+    def __call__(self, where: str, message: str) -> ConfigError:
+        return ConfigError(message, key=where)
+
+
+def divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+class Search:
+    """Layouts of a spec's job on its cluster."""
+
+    def __init__(self, spec: Spec, blueprint: Blueprint, fabric: Fabric, *, headroom: float = HEADROOM) -> None:
+        self.headroom = headroom
+        self.spec = spec
+        self.given = spec.validate_section("workload", Workload).training
+        self.raw: dict[str, Any] = spec.to_dict()["workload"]["training"]
+        self.model: Model = Wrong(spec).read_model(self.given)
+        self.base, rank_node = self._neutral(spec, blueprint, fabric)
+        self.gpus = self.base.layout.ranks
+        self.global_batch = self._batch()
+        self.prices = Prices(fabric, rank_node, library_of(spec, blueprint, fabric, rank_node))
+        self.per_host = int(np.bincount(self.base.host_of_rank).max())
+        self.rules = _Rules(spec)
+        self._kinds: dict[tuple[bool, bool, bool], Training] = {}
+        self._divided: tuple[Any, Parallel] = None, Parallel()
+        self._ruled: tuple[Any, dict[tuple[object, ...], int | None]] = None, {}
+        self.room = (1 - headroom) * catalog.gpu(self.base.gpu).memory.value
+
+    def _neutral(self, spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.NDArray[np.int32]]:
+        """The job on all its GPUs with nothing divided but the batch."""
+        par = self.given.parallel
+        ranks: dict[str, int] = {} if par.dp is None else {"dp": par.tp * par.pp * par.cp * par.dp}
+        kept: dict[str, Any] = {
+            key: self.raw[key] for key in ("model", "sequence", "precision") if key in self.raw
+        }
+        section = {**kept, "parallel": ranks, "micro_batches": 1}
+        return check(spec.model_copy(update={"workload": {"training": section}}), blueprint, fabric)
+
+    def _batch(self) -> int:
+        given, par = self.given, self.given.parallel
+        if given.global_batch is not None:
+            return given.global_batch
+        per_replica = par.tp * par.pp * par.cp
+        if self.gpus % per_replica:
+            raise self.spec.error(
+                "workload.training.micro_batches",
+                f"got micro-batches of a layout that does not divide {self.gpus} GPUs, expected global_batch",
+            )
+        return (given.micro_batches or 1) * given.micro_batch_size * (self.gpus // per_replica)
+
+    # --- what there is to try
+
+    def _sizes(self) -> Iterator[tuple[int, int, int, int]]:
+        """(tp, cp, pp, dp)."""
+        model, sequence = self.model, self.given.sequence
+        for tp in divisors(min(self.per_host, self.gpus)):
+            if self.gpus % tp or model.heads % tp or model.kv_heads % tp:
+                continue
+            cp = 1
+            while cp <= LARGEST_CONTEXT and self.gpus % (tp * cp) == 0 and (cp == 1 or sequence % (2 * cp) == 0):
+                for pp in divisors(self.gpus // (tp * cp)):
+                    if pp <= model.layers + 2:
+                        yield tp, cp, pp, self.gpus // (tp * cp * pp)
+                cp *= 2
+
+    def _parallel(self) -> Iterator[dict[str, Any]]:
+        """`parallel` sections whose layers divide."""
+        par, layers = self.given.parallel, self.model.layers
+        kept = {key: getattr(par, key) for key in ("context", "schedule")}
+        experts = self.model.experts
+        for tp, cp, pp, dp in self._sizes():
+            chunks = [1] if pp == 1 or par.schedule != "1f1b" else range(1, layers // pp + 2)
+            ends = par.ends_as_layers
+            if split_layers(layers, pp, ends_as_layers=ends, given=None) is None:
+                ends = not ends
+            for vp in chunks:
+                if split_layers(layers, pp * vp, ends_as_layers=ends, given=None) is None:
+                    continue
+                for ep in divisors(experts.count) if experts else [1]:
+                    if ep > dp * cp * tp:
+                        break
+                    yield {
+                        **kept, "tp": tp, "cp": cp, "pp": pp, "dp": dp, "vp": vp, "ep": ep, "ends_as_layers": ends,
+                        **({"expert_tp": 1} if experts and (par.expert_tp == 1 or ep > 1) else {}),
+                    }  # fmt: skip
+
+    def _sections(self) -> Iterator[dict[str, Any]]:
+        """Training sections to try, but for recomputation."""
+        for parallel in self._parallel():
+            tp, dp = parallel["tp"], parallel["dp"]
+            if self.global_batch % dp:
+                continue
+            share = self.global_batch // dp
+            divided = [False] if tp == 1 else [True] if self.given.sequence_parallel else [True, False]
+            for sequence_parallel in divided:
+                micro_batch = 1
+                while micro_batch <= min(LARGEST_MICRO_BATCH, share):
+                    whole = share % micro_batch == 0
+                    if whole and (parallel["vp"] == 1 or share // micro_batch % parallel["pp"] == 0):
+                        yield self._section(parallel, micro_batch, sequence_parallel)
+                    micro_batch *= 2
+
+    def _section(self, parallel: dict[str, Any], micro_batch: int, sequence_parallel: bool) -> dict[str, Any]:
+        section = {key: value for key, value in self.raw.items() if key != "micro_batches"}
+        section |= {
+            "parallel": parallel,
+            "micro_batch_size": micro_batch,
+            "global_batch": self.global_batch,
+            "sequence_parallel": sequence_parallel,
+        }
+        overlap = section.get("overlap")
+        if isinstance(overlap, dict) and "tensor" in overlap:
+            tensor = overlap["tensor"]
+            if parallel["tp"] == 1:
+                tensor = "none"
+            elif tensor == "full" and not sequence_parallel:
+                tensor = "gradients"
+            section["overlap"] = {**overlap, "tensor": tensor}
+        return section
+
+    # --- what becomes of it
+
+    def _width(self, section: dict[str, Any], training: Training) -> int | None:
+        """Data-parallel ranks of a unit; None where the spec's rules forbid the section.
+
+        What the rules look at is the same for many micro-batches, so that they are asked once for all of them.
+        """
+        par = training.parallel
+        tokens = training.micro_batch_size * training.sequence // par.cp
+        key = (section["sequence_parallel"], tokens % par.tp == 0, training.recompute)
+        if self._ruled[0] is not section["parallel"]:
+            self._ruled = section["parallel"], {}
+        known = self._ruled[1]
+        if key not in known:
+            assert par.dp is not None
+            try:
+                check_layout(training, self.model, self.rules)
+                known[key] = check_switches(training, self.model, par.dp, self.rules)
+            except ConfigError:
+                known[key] = None
+        return known[key]
+
+    def _job(self, section: dict[str, Any]) -> Job | None:
+        """The job of a section; None where the spec's rules forbid it."""
+        try:
+            training = self._training(section)
+        except ValidationError:
+            return None
+        width = self._width(section, training)
+        if width is None:
+            return None
+        par = training.parallel
+        assert par.dp is not None
+        counts = split_layers(
+            self.model.layers, par.pp * par.vp, ends_as_layers=par.ends_as_layers, given=par.layers
+        )
+        unit = training.pad_vocabulary * par.tp
+        return replace(
+            self.base,
+            training=training,
+            layout=Layout(par.tp, par.dp, par.pp, par.cp, par.ep, par.expert_tp or par.tp, width, par.order),
+            micro_batches=self.global_batch // (training.micro_batch_size * par.dp),
+            vocab=-(-self.model.vocab // unit) * unit,
+            layer_counts=tuple(counts or ()),
+        )
+
+    def _training(self, section: dict[str, Any]) -> Training:
+        """The section, validated once for each way in which the rest of it depends on the layout."""
+        par = section["parallel"]
+        kind = (par["tp"] > 1, section["sequence_parallel"], par["ep"] > 1)
+        if kind not in self._kinds:
+            self._kinds[kind] = Training.model_validate(section)
+        if self._divided[0] is not par:
+            self._divided = par, Parallel.model_construct(**par)
+        changed = {key: section[key] for key in ("micro_batch_size", "recompute")}
+        return self._kinds[kind].model_copy(update={**changed, "parallel": self._divided[1]})
+
+    def _held(self, section: dict[str, Any]) -> _Held | None:
+        """The section's layout with the least recomputation that fits; None where the rules forbid it."""
+        tried = [r for r in _RECOMPUTE if r != "selective" or self.given.attention == "materialised"]
+        first = {**section, "recompute": tried[0]}
+        job = self._job(first)
+        if job is None:
+            return None
+        holding = holding_of(job)
+        # without recomputation; with all of it, which tells whether more has to be tried at all; what lies between
+        if fullest(holding, tried[0])[1] <= self.room:
+            return _Held(first, job)
+        least = None
+        for recompute in (tried[-1], *tried[1:-1]):
+            one = {**section, "recompute": recompute}
+            if recompute in _WITH_CONDITIONS and self._job(one) is None:
+                continue
+            fits = fullest(holding, recompute)[1] <= self.room
+            if fits:
+                least = one
+            if fits != (recompute == tried[-1]):
+                break
+        if least is None:
+            return _Held(None, None)
+        return _Held(least, self._job(least))
+
+    def _bounded(self, stage: Callable[[str], None]) -> tuple[list[_Bounded], int, int]:
+        """(layouts that fit, with their floors; how many there were; how many are too large)."""
+        fitting, considered, too_large = [], 0, 0
+        floors = Floors(in_switch=self.prices.library is not None)
+        for section in self._sections():
+            found = self._held(section)
+            if found is None:
+                continue
+            if found.section is not None and found.job is not None:
+                fitting.append(_Bounded(floors.of(found.job), found.section, found.job))
+            else:
+                too_large += 1
+            considered += 1
+            if considered % 100 == 0:
+                stage(f"{considered:,} layouts, {len(fitting):,} of them fit")
+        return fitting, considered, too_large
+
+    def run(self, stage: Callable[[str], None], *, keep: int) -> Found:
+        """The fastest `keep` layouts that fit, in order.
+
+        All get a floor of their time, from compute alone. Whichever seems fastest is looked at next: first it gets
+        a closer bound, with what its passes exchange, and, if it still seems fastest then, its time. When none
+        that is left seems faster than the last that is kept, none can be.
+        """
+        fitting, considered, too_large = self._bounded(stage)
+        queue: list[tuple[float, str, _Bounded, Closed | None]]
+        queue = [(bounded.ps, repr(bounded.section), bounded, None) for bounded in fitting]
+        heapify(queue)
+        candidates: list[Candidate] = []
+        while queue:
+            seems, name, bounded, closed = heappop(queue)
+            if len(candidates) >= keep and seems >= candidates[keep - 1].estimate.step_ps:
+                break
+            try:
+                if closed is None:
+                    closed = Closed(bounded.job, self.prices)
+                    heappush(queue, (max(seems, closed.bound_ps()), name, bounded, closed))
+                    continue
+                estimate = closed.estimate()
+            except ConfigError:
+                continue
+            held = memory(holding_of(bounded.job), bounded.job.gpu)
+            candidates.append(Candidate(bounded.section, bounded.job, held, estimate))
+            candidates.sort(key=lambda c: (c.estimate.step_ps, repr(c.section)))
+        return Found(tuple(candidates[:keep]), considered, too_large)
+
+
+def layout_line(job: Job) -> str:
+    """`TP 4 × PP 2 × VP 5 × DP 8` and what else of the layout is not as usual."""
+    par, layout = job.training.parallel, job.layout
+    sizes = (("TP", layout.tp), ("PP", layout.pp), ("VP", par.vp), ("CP", layout.cp), ("EP", layout.ep))
+    parts = [f"{name} {size}" for name, size in sizes if size > 1]
+    return " × ".join([*parts, f"DP {layout.dp}"]) + (" + SP" if job.training.sequence_parallel else "")
+
+
+def peak_flops(job: Job) -> float:
+    return float(catalog.gpu(job.gpu).peak_flops[job.training.precision].value)

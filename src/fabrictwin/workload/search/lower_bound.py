@@ -1,0 +1,155 @@
+"""Less than a step can take, from its layers alone: what a search over thousands of layouts begins with.
+
+A stage has all its micro-batches' passes to do. Before its first, the stages before it do their part of one
+forward, and after its last backward theirs of one backward (but in zero-bubble: weights' gradients come last).
+Of communication counts what no rate can beat: a layer's exchanges take at least their bytes over a GPU's way out,
+beside what the script computes meanwhile. Layers' costs are found once for every shape of micro-batch and rank, so
+that a layout costs a few sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.base.units import PS_PER_S
+from fabrictwin.workload.job.job import Job
+from fabrictwin.workload.layers.pass_script import Compute, Kind, Script, Start, Talk
+from fabrictwin.workload.layers.roofline import NOTHING
+from fabrictwin.workload.step.closed_form_cache import Cached, key_of
+
+F64 = npt.NDArray[np.float64]
+_STEPS: dict[Kind, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Of one layer, or of an end."""
+
+    forward: float
+    backward: float
+
+
+_KNOWN: dict[tuple[object, ...], tuple[_Passes, ...]] = {}
+_LOADS: dict[tuple[object, ...], float] = {}
+
+
+def _least_ps(script: Script, job: Job, launch_ps: int, steps: dict[Kind, int]) -> float:
+    """Less than a script takes, with communication at the rate of a GPU's ways out.
+
+    Where scripts follow on each other, what the host issues last and first is one stretch: of those ends only the
+    device's time is sure.
+    """
+    took = [item.cost.ps for item in script.items if isinstance(item, Compute)]
+    whole = script.cost().took_ps(launch_ps)
+    if len(took) == len(script.items):
+        return whole
+    now, pending, first = 0.0, NOTHING, True
+    streams: dict[str, float] = {}
+    until: dict[object, float] = {}
+    for item in script.items:
+        if isinstance(item, Compute):
+            pending = pending + item.cost
+            continue
+        now += pending.ps if first else pending.took_ps(launch_ps)
+        pending, first = NOTHING, False
+        if isinstance(item, Start):
+            streams[item.talk.group] = max(now, streams.get(item.talk.group, 0.0)) + _price_ps(
+                item.talk, job, steps
+            )
+            until[item.key] = streams[item.talk.group]
+        else:
+            now = max(now, until.get(item.key, 0.0))
+    return max(whole, now + pending.ps)
+
+
+def _price_ps(talk: Talk, job: Job, steps: dict[Kind, int]) -> float:
+    """Less than a communication takes."""
+    layout = job.layout
+    n = {"tp": layout.tp, "cp": layout.cp, "ep": layout.ep, "expert_tp": layout.expert_tp}.get(talk.group, 1)
+    bits = steps[talk.kind] * talk.size_bytes * (n - 1) / n * 8
+    return bits * PS_PER_S / (job.inside_bps + (job.outside_bps if talk.kind == "all_to_all" else 0.0))
+
+
+def _passes(job: Job, pair: tuple[Script, Script], launch_ps: int, steps: dict[Kind, int]) -> _Passes:
+    return _Passes(*(_least_ps(script, job, launch_ps, steps) for script in pair))
+
+
+def _least_load(job: Job) -> float:
+    """0 without experts."""
+    experts, routing = job.model.experts, job.training.routing
+    if experts is None:
+        return 0.0
+    if not routing.imbalance:
+        return 1.0
+    key = (experts.count, job.layout.ep, routing.imbalance, routing.seed, job.model.sparse_before)
+    if key not in _LOADS:
+        loads = [job.load(layer) for layer in range(job.model.layers)]
+        _LOADS[key] = min((load for load in loads if load), default=1.0)
+    return _LOADS[key]
+
+
+def _costs(job: Job, in_switch: bool) -> tuple[_Passes, ...]:
+    """Of (a dense layer, one whose experts have the least load of all layers', the first end, the last end)."""
+    host, load = job.training.host, _least_load(job)
+    key = (*key_of(job), job.inside_bps, job.outside_bps, load, in_switch)
+    if key not in _KNOWN:
+        segments = Cached(job)
+        launch = 0 if host.graphs else host.launch
+        kinds = [0.0] + ([load] if load else [])
+        pairs = [segments.scripts(load) for load in kinds]
+        ends = [(end.forward, end.backward) for end in (segments.first, segments.last)]
+        steps: dict[Kind, int] = {**_STEPS, "all_reduce": 1} if in_switch else _STEPS
+        found = [_passes(job, pair, launch, steps) for pair in (*pairs, *ends)]
+        _KNOWN[key] = tuple(found if job.model.experts else [found[0], found[0], *found[1:]])
+    return _KNOWN[key]
+
+
+@lru_cache(maxsize=1 << 14)
+def _layers(sparse_before: tuple[int, ...], counts: tuple[int, ...], pp: int) -> tuple[F64, F64]:
+    """([chunks, stages] dense layers, those with experts)."""
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    experts = np.diff(np.asarray(sparse_before)[ends]).astype(np.float64)
+    return (np.diff(ends) - experts).reshape(-1, pp), experts.reshape(-1, pp)
+
+
+class Floors:
+    """Of layouts of one job, told apart by what a layer's cost depends on."""
+
+    def __init__(self, *, in_switch: bool = False) -> None:
+        self.in_switch = in_switch  # switches may add up: bytes of an all-reduce then leave once
+        self._known: dict[tuple[object, ...], tuple[_Passes, ...]] = {}
+
+    def _passes(self, job: Job) -> tuple[_Passes, ...]:
+        layout, training = job.layout, job.training
+        key = (
+            *(layout.tp, layout.cp, layout.ep, layout.expert_tp, job.ep_hosts),
+            *(training.micro_batch_size, training.sequence_parallel, training.recompute),
+        )
+        if key not in self._known:
+            self._known[key] = _costs(job, self.in_switch)
+        return self._known[key]
+
+    def of(self, job: Job) -> float:
+        """No step of the job is faster."""
+        dense, sparse, first, last = self._passes(job)
+        pp, m = job.layout.pp, job.micro_batches
+        plain, experts = _layers(job.model.sparse_before, job.layer_counts, pp)
+        forward = plain * dense.forward + experts * sparse.forward
+        backward = plain * dense.backward + experts * sparse.backward
+        forward[0, 0] += first.forward
+        backward[0, 0] += first.backward
+        forward[-1, -1] += last.forward
+        backward[-1, -1] += last.backward
+        before = np.zeros(pp)
+        around = forward[0] if job.training.parallel.schedule == "zero-bubble" else forward[0] + backward[0]
+        np.cumsum(around[:-1], out=before[1:])
+        return float((m * (forward + backward).sum(axis=0) + before).max())
+
+
+def floor_ps(job: Job) -> float:
+    """No step of the job is faster."""
+    return Floors().of(job)

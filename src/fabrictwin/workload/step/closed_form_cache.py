@@ -1,0 +1,119 @@
+"""What a step in closed form remembers: scripts of layers, costs, parameters, shared by layouts of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, cast
+
+from fabrictwin.workload.job.job import Job
+from fabrictwin.workload.layers.pass_script import Script
+from fabrictwin.workload.layers.roofline import Cost
+from fabrictwin.workload.layers.stage_segments import Segment, Segments
+
+
+class Remembering(Job):
+    """A job that counts the parameters of a kind of layer once."""
+
+    @cached_property
+    def _of_kind(self) -> dict[object, tuple[int, int]]:
+        return {}
+
+    @cached_property
+    def _of_stage(self) -> dict[int, tuple[int, int]]:
+        return {}
+
+    def layer_parameters(self, layer: int) -> tuple[int, int]:
+        kind = self.model.kind(layer) or self.model.is_sparse(layer)
+        if kind not in self._of_kind:
+            self._of_kind[kind] = super().layer_parameters(layer)
+        return self._of_kind[kind]
+
+    def split_parameters(self, stage: int) -> tuple[int, int]:
+        if stage not in self._of_stage:
+            self._of_stage[stage] = super().split_parameters(stage)
+        return self._of_stage[stage]
+
+
+_SCRIPTS: dict[tuple[object, ...], tuple[Script, Script]] = {}
+
+
+class _Summed(Script):
+    """A script whose compute is added up once."""
+
+    @cached_property
+    def _sum(self) -> Cost:
+        return super().cost()
+
+    def cost(self) -> Cost:
+        return self._sum
+
+
+def key_of(job: Job) -> tuple[object, ...]:
+    """What the scripts of a job's layers depend on."""
+    training = job.training
+    return (
+        *(job.gpu, job.shape, training.precision, training.scaling, training.recompute),
+        *(training.attention_throughput, training.attention_backward_throughput, training.compute_share),
+        *(training.eager_share, training.wide_layers),
+        *(training.kernels, training.host),
+    )
+
+
+_NUMBERS: dict[tuple[object, ...], int] = {}
+
+
+class Cached(Segments):
+    """Segments whose scripts are shared by layouts of one shape."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        # a number in place of what is long to hash, again and again
+        self.key = (_NUMBERS.setdefault(key_of(job), len(_NUMBERS)),)
+        self._kinds: dict[tuple[object, ...], Segment] = {}
+        self._chunks: dict[tuple[int, int], list[Segment]] = {}
+
+    def scripts(self, load: float, kind: str = "", wide: bool = False) -> tuple[Script, Script]:
+        """(forward, backward) of a layer whose busiest expert rank has so much load; 0 is dense.
+
+        Of a hybrid without a kind, its cheapest layer.
+        """
+        if self.job.model.pattern and not kind:
+            kinds = "E" if load else self.job.model.kinds
+            found = [self.scripts(load, kind) for kind in kinds]
+            return min(found, key=lambda pair: pair[0].cost().ps + pair[1].cost().ps)
+        key = (*self.key, load, kind, wide)
+        if key not in _SCRIPTS:
+            made = self._make_layer(load, kind, wide)
+            _SCRIPTS[key] = cast(Any, tuple(_Summed(s.items, s.keys) for s in made))
+        return _SCRIPTS[key]
+
+    def layer(self, number: int) -> Segment:
+        model = self.job.model
+        load, letter, wide = self.job.load(number), model.kind(number), self.is_wide(number)
+        kind = (model.is_sparse(number), load, letter, wide)
+        if kind not in self._kinds:
+            scripts = self.scripts(load, letter, wide)
+            self._kinds[kind] = Segment(*self.job.layer_parameters(number), *scripts)
+        return self._kinds[kind]
+
+    @cached_property
+    def first(self) -> Segment:
+        return Segment(self.job.first_parameters(), 0, *self._ends_of("first", lambda: super(Cached, self).first))
+
+    @cached_property
+    def last(self) -> Segment:
+        scripts = self._ends_of("last", lambda: super(Cached, self).last)
+        return Segment(self.job.last_parameters(), self.job.last_experts(), *scripts)
+
+    def _ends_of(self, name: str, make: Callable[[], Segment]) -> tuple[Script, Script]:
+        key = (*self.key, name)
+        if key not in _SCRIPTS:
+            made = make()
+            _SCRIPTS[key] = cast(Any, tuple(_Summed(s.items, s.keys) for s in (made.forward, made.backward)))
+        return _SCRIPTS[key]
+
+    def of(self, stage: int, chunk: int) -> list[Segment]:
+        if (stage, chunk) not in self._chunks:
+            self._chunks[stage, chunk] = super().of(stage, chunk)
+        return self._chunks[stage, chunk]

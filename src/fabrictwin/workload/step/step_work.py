@@ -1,0 +1,35 @@
+"""What a step amounts to, as its workload counts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.program.program import Program
+from fabrictwin.workload.memory.gpu_memory import Memory
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one step does, over all GPUs."""
+
+    tokens: int
+    model_flops: float  # what the model needs
+    hardware_flops: float  # what the GPUs execute: recomputation included
+    parameters: int
+    peak_flops_per_gpu: float  # dense peak at `precision`
+    precision: str
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A workload as a program on the nodes that it was placed on."""
+
+    program: Program
+    rank_node: npt.NDArray[np.int32]  # [ranks] fabric node of each rank's memory
+    work: Work
+    layout_line: str
+    notes: tuple[str, ...] = ()  # what was assumed, one line each
+    memory: Memory | None = None  # of the fullest GPU

@@ -1,0 +1,162 @@
+"""The command line: what it answers, how errors read, which exit code they have."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fabrictwin
+from fabrictwin import cli
+from fabrictwin.base.errors import InvariantError, SimulatedError
+from fabrictwin.cli import main
+from fabrictwin.cluster.spec import spec
+
+SPEC = """
+schema: 1
+name: two boxes
+cluster:
+  hosts: {type: dgx-a100, count: 2}
+  network: {technology: infiniband, switch: qm8700, topology: {kind: single-switch}}
+"""
+
+
+def python(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **settings,  # type: ignore[call-overload]
+    )
+
+
+def test_help_lists_every_command_that_exists(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name, (folder, _) in cli.COMMANDS.items():
+        exists = (Path(cli.__file__).parent / folder / f"{name.replace('-', '_')}.py").exists()
+        assert (f"\n  {name} " in out) == exists
+
+
+def test_help_imports_no_command_and_nothing_heavy():
+    code = (
+        "import sys; from fabrictwin.cli import main; main(['--help']);"
+        "print([m for m in sys.modules if m.startswith('fabrictwin.cli.')"
+        " or m in ('numpy', 'numba', 'pydantic', 'yaml', 'rich')], file=sys.stderr)"
+    )
+    assert python("-c", code).stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["run", "catalog", "schema"])
+def test_help_of_a_command_needs_neither_numba_nor_numpy(command):
+    code = (
+        f"import sys; from fabrictwin.cli import main; main(['{command}', '--help']);"
+        "print([m for m in sys.modules if m in ('numpy', 'numba')], file=sys.stderr)"
+    )
+    done = python("-c", code)
+    assert done.stderr.strip() == "[]"
+    assert "install-completion" not in done.stdout
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fabrictwin {fabrictwin.__version__}\n"
+
+
+def test_it_runs_as_a_module():
+    done = python("-m", "fabrictwin", "--version")
+    assert (done.returncode, done.stdout) == (0, f"fabrictwin {fabrictwin.__version__}\n")
+
+
+def test_without_arguments_it_shows_its_help(capsys):
+    assert main([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rum", "x"], "No such command 'rum'. Did you mean 'run'? (see 'fabrictwin --help')"),
+        (["run", "--fidelty", "flow", "x"], "--fidelity"),
+        (["run", "--fidelity", "exact", "x"], "'exact' is not one of 'packet', 'flow', 'analytic'"),
+        (["run"], "Missing argument 'spec'"),
+        (["run", "/nowhere/spec.yaml"], "/nowhere/spec.yaml: no such file"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_exit_code_2(arguments, said, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert said.lower() in captured.err.lower()
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (
+            SimulatedError("IBV_WC_RETRY_EXC_ERR", "host-0/mlx5_0"),
+            1,
+            "error: host-0/mlx5_0: IBV_WC_RETRY_EXC_ERR\n",
+        ),
+        (InvariantError("lost a byte"), 1, "error: internal: lost a byte\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_exit_codes(raised, code, said, monkeypatch, capsys):
+    def fails(*_arguments: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(spec, "load_spec", fails)
+    assert main(["run", "spec.yaml"]) == code
+    assert capsys.readouterr().err == said
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    """`fabrictwin catalog list | head -1` must not end in a traceback."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "fabrictwin", "catalog", "list"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.stderr == b""
+
+
+def test_completion_knows_the_commands_and_options():
+    def complete(words: str, index: int) -> set[str]:
+        environment = os.environ | {
+            "_FABRICTWIN_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(index),
+        }
+        return set(python("-m", "fabrictwin", env=environment).stdout.split())
+
+    assert {"run", "catalog", "schema"} <= complete("fabrictwin ", 1)
+    assert complete("fabrictwin ca", 1) == {"catalog"}
+    assert complete("fabrictwin run --fi", 2) == {"--fidelity"}
+
+
+def test_a_seed_out_of_range_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(SPEC))
+    assert main(["run", "-", "--seed", "-1"]) == 2
+    assert capsys.readouterr().err == "error: --seed: got -1, expected a whole number from 0 to 2^63 - 1\n"
+
+
+def test_stdin_errors_name_stdin_and_the_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("schema: 1\nnaem: x\n"))
+    assert main(["run", "-"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: <stdin>:2 naem: ")
+    assert "did you mean 'name'" in err

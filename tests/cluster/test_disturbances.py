@@ -1,0 +1,236 @@
+"""Faults at a time, late GPUs and noise, as lines of a spec."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.disturbances import find_disturbances
+from fabrictwin.cluster.spec.spec import load_spec
+from fabrictwin.run.execute import predict, prepare, with_overrides
+from fabrictwin.workload.step.disturbed_program import greatest, sums, uniform
+
+MS = 10**9
+
+SPEC = """\
+schema: 1
+name: small
+cluster:
+  hosts: {type: pcie-box, count: 4}
+  network:
+    technology: infiniband
+    switch: qm8700
+    topology: {kind: single-switch}
+workload:
+  training:
+    model: tiny.json
+    parallel: {tp: 1, pp: PP}
+    micro_batches: 4
+    sequence: 512
+faults: [FAULTS]
+run: {fidelity: FIDELITY, fold: FOLD, packet: {timeout: 8}}
+"""
+TINY = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 1024,
+}
+
+
+@pytest.fixture
+def spec(tmp_path):
+    def write(*faults: str, fidelity="flow", fold="true", pp=2):
+        text = SPEC.replace("FAULTS", ", ".join(faults)).replace("FIDELITY", fidelity)
+        path = tmp_path / "spec.yaml"
+        path.write_text(text.replace("FOLD", fold).replace("PP", str(pp)))
+        (tmp_path / "tiny.json").write_text(json.dumps(TINY))
+        return load_spec(path)
+
+    return write
+
+
+def end(spec) -> int:
+    return predict(spec).trace.end_ps
+
+
+LINK = "link: host-1/mlx5_0"
+
+
+@pytest.mark.parametrize("fidelity", ["flow", "packet"])
+def test_a_link_that_is_down_for_a_while_costs_about_as_long(spec, fidelity):
+    plain = end(spec(fidelity=fidelity))
+    half = f"{{{LINK}, rate: 0 Gb/s, at: {plain // 2} ps, until: {plain // 2 + 2 * MS} ps}}"
+    slow = end(spec(half, fidelity=fidelity))
+    assert plain + 0.5 * MS < slow < plain + 3.3 * MS
+    assert slow == end(spec(half, fidelity=fidelity))
+    late = f"{{{LINK}, rate: 0 Gb/s, at: 10 s, until: 11 s}}"
+    assert end(spec(late, fidelity=fidelity)) == plain, "what happens after the end changes nothing"
+
+
+@pytest.mark.parametrize("fidelity", ["flow", "packet"])
+def test_a_link_that_is_slow_throughout_is_as_slow_as_one_that_was_from_the_start(spec, fidelity):
+    plain = end(spec(fidelity=fidelity))
+    timed = end(spec(f"{{{LINK}, rate: 10 Gb/s, at: 0 s}}", fidelity=fidelity))
+    assert timed == pytest.approx(end(spec(f"{{{LINK}, rate: 10 Gb/s}}", fidelity=fidelity)), rel=1e-6)
+    assert timed > 1.1 * plain
+
+
+@pytest.mark.parametrize("fidelity", ["flow", "packet"])
+def test_a_link_that_never_comes_back_says_so(spec, fidelity):
+    with pytest.raises(SimulatedError, match=r"link down|gave up after 7 retries"):
+        end(spec(f"{{{LINK}, rate: 0 Gb/s, at: 0 s}}", fidelity=fidelity))
+
+
+def test_bit_errors_are_repeated_packets(spec):
+    plain = predict(spec(fidelity="packet"))
+    bad = predict(spec(f"{{{LINK}, error_rate: 1e-6}}", fidelity="packet"))
+    assert bad.trace.end_ps > plain.trace.end_ps
+    over = predict(spec(f"{{{LINK}, error_rate: 1e-6, until: 1 us}}", fidelity="packet"))
+    assert over.trace.end_ps == plain.trace.end_ps, "errors end before anything is sent"
+
+
+def test_flapping_is_as_many_times_down_with_seeded_jitter(spec):
+    line = f"{{{LINK}, at: 1 ms, period: 1 ms, down: 100 us, count: 5, jitter: 300 us, seed: SEED}}"
+
+    def changes(text):
+        one = spec(text)
+        return find_disturbances(build(one.cluster, spec=one), one).changes
+
+    found = changes(line.replace("SEED", "3"))
+    assert [c.rate_bps for c in found] == [0, None] * 5
+    down, up = [c.time_ps for c in found[::2]], [c.time_ps for c in found[1::2]]
+    assert [b - a for a, b in zip(down, up, strict=True)] == [MS // 10] * 5
+    late = [t - (i + 1) * MS for i, t in enumerate(down)]
+    assert all(0 <= x <= 300_000_000 for x in late)
+    assert len(set(late)) == 5
+    assert found == changes(line.replace("SEED", "3"))
+    assert found != changes(line.replace("SEED", "4"))
+    until = changes(f"{{{LINK}, period: 1 ms, down: 400 us, until: 2200 us}}")
+    assert [c.time_ps for c in until] == [0, 4 * MS // 10, MS, 14 * MS // 10, 2 * MS, 22 * MS // 10]
+
+
+@pytest.mark.parametrize("fidelity", ["flow", "packet"])
+def test_a_flapping_link_costs_more_than_one_that_flaps_once(spec, fidelity):
+    once, often = (f"{{{LINK}, period: 500 us, down: 300 us, count: {n}}}" for n in (1, 60))
+    plain = end(spec(fidelity=fidelity))
+    assert plain <= end(spec(once, fidelity=fidelity)) < end(spec(often, fidelity=fidelity))
+
+
+@pytest.mark.parametrize("fidelity", ["analytic", "flow", "packet"])
+def test_a_late_gpu_holds_everybody_up_by_as_much(spec, fidelity):
+    plain = end(spec(fidelity=fidelity, pp=1))
+    for fold in ("true", "false"):
+        late = end(spec("{gpu: host-1/gpu1, late: 3 ms}", fidelity=fidelity, pp=1, fold=fold))
+        assert late == pytest.approx(plain + 3 * MS, rel=0.02)
+    assert end(spec("{gpu: host-1/gpu1, late: 0 s}", fidelity=fidelity, pp=1)) == plain
+
+
+def test_a_late_gpu_is_a_class_of_its_own(spec):
+    program = prepare(spec("{gpu: host-1/gpu1, late: 3 ms}")).program
+    waits = [i for i, op in enumerate(program.operations.label) if program.labels[op].name == "late start"]
+    assert len(waits) == 1
+    actor = program.actors[program.operations.actor[waits[0]]]
+    assert len(actor.ranks) == 1
+    assert len(program.actors) == len(prepare(spec()).program.actors) + 2
+
+
+NOISE = "{noise: {mean: 50 us, period: 500 us, distribution: KIND}}"
+
+
+@pytest.mark.parametrize("kind", ["fixed", "exponential"])
+def test_noise_adds_to_compute_and_is_drawn_from_its_seed(spec, kind):
+    line = NOISE.replace("KIND", kind)
+    plain = prepare(spec()).program.operations
+    one = prepare(spec(line)).program.operations
+    extra = one.duration_ps - plain.duration_ps
+    assert (extra >= 0).all()
+    assert (extra[plain.duration_ps == 0] == 0).all()
+    assert extra.sum() > 0.1 * plain.duration_ps.sum(), "the slowest of several ranks suffers more than one"
+    assert (one.duration_ps == prepare(spec(line)).program.operations.duration_ps).all()
+    other = prepare(with_overrides(spec(line), seed=7)).program.operations
+    assert (one.duration_ps != other.duration_ps).any()
+    assert end(spec(line)) > end(spec())
+
+
+def test_noise_of_one_rank_is_its_share_on_average(spec):
+    line = NOISE.replace("KIND", "exponential").replace("50 us", "200 us")
+    plain = prepare(spec(fold="false")).program.operations.duration_ps.sum()
+    noisy = prepare(spec(line, fold="false")).program.operations.duration_ps.sum()
+    assert noisy / plain == pytest.approx(1.4, rel=0.1)
+
+
+def test_noise_on_some_hosts_leaves_the_others_alone(spec):
+    line = "{noise: {mean: 200 us, period: 300 us}, hosts: [host-2]}"
+    quiet = prepare(spec(fold="false"))
+    noisy = prepare(spec(line, fold="false"))
+    changed = np.flatnonzero(noisy.program.operations.duration_ps != quiet.program.operations.duration_ps)
+    ranks = {int(r) for a in noisy.program.operations.actor[changed] for r in noisy.program.actors[a].ranks}
+    hosts = {int(noisy.twin.fabric.node_host[noisy.rank_node[r]]) for r in ranks}
+    assert hosts == {2}
+
+
+def test_folded_noise_bounds_the_unfolded_run(spec):
+    line = NOISE.replace("KIND", "exponential")
+    unfolded = [end(with_overrides(spec(line, fold="false"), seed=s)) for s in range(1, 6)]
+    folded = [end(with_overrides(spec(line), seed=s)) for s in range(1, 6)]
+    assert np.mean(unfolded) <= 1.02 * np.mean(folded)
+
+
+def test_draws_follow_their_distribution():
+    u = uniform(5, np.arange(200_000))
+    assert u.mean() == pytest.approx(0.5, abs=0.002)
+    assert u.min() > 0
+    assert u.max() < 1
+    # the greatest of n exponentials has the mean 1 + 1/2 + ... + 1/n
+    for n in (1, 4, 64):
+        expected = sum(1 / i for i in range(1, n + 1))
+        assert greatest(1.0, n, u, fixed=False).mean() == pytest.approx(expected, rel=0.01, abs=0.01)
+    assert greatest(0.25, 1, u, fixed=False).mean() == pytest.approx(0.25, abs=0.01)
+    assert greatest(10.0, 1, u, fixed=False).std() == pytest.approx(10**0.5, rel=0.01)
+    assert greatest(1000.0, 1, u, fixed=False).mean() == pytest.approx(1000, rel=0.002)
+    assert greatest(1000.0, 1, u, fixed=False).std() == pytest.approx(1000**0.5, rel=0.02)
+    assert greatest(2.25, 1, u, fixed=True).mean() == pytest.approx(2.25, abs=0.01)
+    assert greatest(0.25, 8, u, fixed=True).mean() == pytest.approx(1 - 0.75**8, abs=0.01)
+    assert sums(3)[-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "fidelity", "message"),
+    [
+        (
+            f"{{{LINK}, rate: 1 Gb/s, at: 1 ms}}",
+            "analytic",
+            r"spec.yaml:15 faults\[0\].link: .*at fidelity analytic",
+        ),
+        (f"{{{LINK}, error_rate: 1e-9}}", "flow", "got bit errors at fidelity flow, expected fidelity packet"),
+        (f"{{{LINK}}}", "flow", "nothing that is wrong with it"),
+        (f"{{{LINK}, rate: 1 Gb/s, until: 1 ms}}", "flow", "got until without at"),
+        (f"{{{LINK}, rate: 1 Gb/s, at: 2 ms, until: 1 ms}}", "flow", "got until that is not after at"),
+        (f"{{{LINK}, rate: 900 Gb/s, at: 2 ms}}", "flow", "got a rate above the 200 Gb/s"),
+        (f"{{{LINK}, period: 1 ms, down: 1 ms, count: 1}}", "flow", "less than its period"),
+        (f"{{{LINK}, period: 1 ms, down: 1 us}}", "flow", "either count or until"),
+        (f"{{{LINK}, at: 1 ms, rate: 0 Gb/s, jitter: 1 us}}", "flow", "got jitter without period"),
+        (f"{{{LINK}, rate: 1 Gb/s}}, {{{LINK}, rate: 0 Gb/s, at: 1 s}}", "flow", "breaks from the start"),
+        (
+            f"{{{LINK}, rate: 1 Gb/s, at: 1 s}}, {{{LINK}, rate: 0 Gb/s, at: 2 s}}",
+            "flow",
+            r"faults\[1\].link: .*overlap",
+        ),
+        ("{link: host-9/mlx5_0, rate: 1 Gb/s, at: 1 ms}", "flow", "neither a switch nor a host"),
+        ("{gpu: host-1/gpu1}", "flow", "expected slowdown or late"),
+        ("{noise: {mean: 2 ms, period: 1 ms}}", "flow", "below its period"),
+        ("{noise: {mean: 1 us, period: 1 ms}, hosts: [hots-*]}", "flow", "no host of the cluster matches"),
+        ("{noise: {mean: 1 us, period: 1 ms, distribution: fxed}}", "flow", "did you mean 'fixed'"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(spec, fault, fidelity, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        prepare(spec(fault, fidelity=fidelity))
+    assert caught.value.line == 15

@@ -1,0 +1,458 @@
+"""The spec file: what it says, where its errors point, and that nothing but ConfigError escapes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.yamlfile import MAX_DEPTH, dotted, read_yaml, undotted
+from fabrictwin.cli import main
+from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.spec.spec import Spec, json_schema, load_cluster, load_spec, read_spec
+
+SPEC = """\
+schema: 1
+name: small
+cluster:
+  hosts:
+    type: pcie-box
+    count: 8
+  network:
+    technology: infiniband
+    switch: qm8700
+    topology: {kind: fat-tree, tiers: 2, leaf_down: 4}
+    link_rate: 100 Gb/s
+    host_cable: 2 m
+    routing: {engine: dmodk, seed: 7}
+workload:
+  training:
+    tp: 2
+    layers: [a, b]
+placement:
+  order: scattered
+  seed: 3
+faults:
+  - {link: leaf-0/3, rate: 50 Gb/s}
+  - {gpu: host-3/gpu1, slowdown: 1.2}
+run: {fidelity: analytic, fold: false}
+"""
+
+EXPLICIT = """\
+technology: infiniband
+hosts:
+  - {name: a, type: pcie-box, guids: [0xa1], lids: [4]}
+  - {name: b, nics: [eth0, eth1]}
+switches:
+  - {name: s, type: qm8700, tier: 1}
+  - {name: t, ports: 4}
+cables:
+  - s/1 - a/mlx5_0 ; 200 Gb/s ; 5 m
+  - s/2 - b/eth1 ; 100 Gb/s
+  - t/4 - s/40 ; 200 Gb/s
+"""
+
+
+def write(folder: Path, text: str, name: str = "spec.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def load_and_build(path: Path) -> Blueprint:
+    spec = load_spec(path)
+    return build(spec.cluster, spec=spec)
+
+
+def problem(folder: Path, text: str) -> str:
+    """What loading and building says is wrong, without the folder."""
+    with pytest.raises(ConfigError) as caught:
+        load_and_build(write(folder, text))
+    said = str(caught.value)
+    assert "\n" not in said
+    return said.replace(f"{folder}/", "")
+
+
+# --- YAML
+
+
+def test_only_true_and_false_are_booleans() -> None:
+    data, _ = read_yaml("a: on\nb: no\nc: yes\nd: true\ne: False\nf: off\n", "f")
+    assert data == {"a": "on", "b": "no", "c": "yes", "d": True, "e": False, "f": "off"}
+
+
+def test_numbers_are_numbers_and_clock_times_are_text() -> None:
+    data, _ = read_yaml("a: 1:30\nb: 400e9\nc: 0x1F\nd: 010\ne: 1_000\nf: 2021-02-23\ng: .5\nh: 3:1\ni: -7\n", "f")
+    assert data == {
+        "a": "1:30",
+        "b": 400e9,
+        "c": 31,
+        "d": "010",
+        "e": 1000,
+        "f": "2021-02-23",
+        "g": 0.5,
+        "h": "3:1",
+        "i": -7,
+    }
+
+
+def test_every_key_has_its_line() -> None:
+    _, lines = read_yaml(SPEC, "f")
+    assert lines[("workload", "training", "layers", 1)] == 17
+    assert lines[("faults", 1, "gpu")] == 23
+    assert lines[("cluster", "network", "topology", "kind")] == 10
+    text = SPEC.splitlines()
+    for path, line in lines.items():
+        if path and isinstance(path[-1], str):
+            assert f"{path[-1]}:" in text[line - 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: 1\nb: {c: 1, c: 2}\n", "f:2 b.c: key given twice, first on line 2"),
+        ("a: [1\n", "f:2: not YAML"),
+        ("a: b: c\n", "f:1: not YAML"),
+        ("a: 1\n---\nb: 1\n", "f:2: not YAML"),
+        ("a: !!python/name:os.system x\n", "f:1 a: got 'x'"),
+        ("a: !!int x\n", "f:1 a: got 'x'"),
+        ("a:\n  <<: {b: 1}\n", "f:2 a: expected a plain key"),
+        ("? [1]\n: 2\n", "f:1: expected a plain key"),
+        ("a: \x00\n", "f: not YAML"),
+        ("a: &x [*x]\n", "deeper than"),
+        ("[" * 100_000, "deeper than"),
+        ("- " * 100_000, "deeper than"),
+        ("a: " + "9" * 5000, "f:1 a: got"),
+    ],
+)
+def test_what_is_not_plain_data_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(text, "f")
+    assert says in str(caught.value)
+
+
+def test_aliases_work_but_cannot_blow_up() -> None:
+    assert read_yaml("a: &x {b: 1}\nc: *x\n", "f")[0] == {"a": {"b": 1}, "c": {"b": 1}}
+    bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n"
+    bomb += "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9))
+    with pytest.raises(ConfigError, match="too many values by alias"):
+        read_yaml(bomb, "f")
+
+
+plain_text = st.text(st.characters(categories=["L", "N", "P", "S"], include_characters=" "), max_size=8)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | plain_text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(plain_text, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None)
+@given(data=st.dictionaries(plain_text.filter(lambda key: key != "<<"), plain, max_size=5))
+def test_json_is_read_as_it_stands(data: dict[str, Any]) -> None:
+    """JSON is YAML: what any other tool writes with every string quoted comes back the same."""
+    if "<<" not in str(data):
+        assert read_yaml(json.dumps(data, ensure_ascii=False), "f")[0] == data
+
+
+@settings(deadline=None, max_examples=300)
+@given(text=st.text(st.characters(), max_size=60) | st.text("[]{}&*!?:-, \n\tab01'\"|>#%@`", max_size=60))
+def test_only_config_errors_escape_from_yaml(text: str) -> None:
+    try:
+        _, lines = read_yaml(text, "f")
+    except ConfigError:
+        return
+    assert all(len(path) <= MAX_DEPTH for path in lines)
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_only_config_errors_escape_from_mutated_specs(data: st.DataObject, tmp_path_factory: Any) -> None:
+    text = SPEC
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(text)))
+        upto = data.draw(st.integers(at, min(len(text), at + 30)))
+        piece = data.draw(st.sampled_from(["", "-", ": ", "[", "}", "1", "x", "\n", "  ", "1e99", "null", "é"]))
+        text = text[:at] + piece + text[upto:]
+    path = write(tmp_path_factory.getbasetemp(), text, "fuzz.yaml")
+    try:
+        load_and_build(path)
+    except ConfigError as error:
+        said = str(error)
+    else:
+        return
+    assert said.startswith(str(path))
+
+
+@given(
+    path=st.lists(st.text("abc_1", min_size=1, max_size=4) | st.integers(0, 99), min_size=1, max_size=5).map(tuple)
+)
+def test_keys_are_written_and_read_alike(path: tuple[str | int, ...]) -> None:
+    assert undotted(dotted(path)) == path
+
+
+# --- the spec
+
+
+def test_a_spec_from_a_file_equals_the_same_from_python(tmp_path: Path) -> None:
+    spec = load_spec(write(tmp_path, SPEC))
+    assert spec == Spec.model_validate(yaml.safe_load(SPEC))
+    assert spec.path == tmp_path / "spec.yaml"
+    assert spec.cluster.routing.engine == "dmodk"
+    assert spec.run.fidelity == "analytic"
+    assert not spec.run.fold
+
+
+def test_a_spec_written_out_reads_back_equal(tmp_path: Path) -> None:
+    spec = load_spec(write(tmp_path, SPEC))
+    data = spec.to_dict()
+    assert data["cluster"]["network"]["link_rate"] == "100 Gb/s"
+    assert Spec.model_validate(data) == spec
+    assert load_spec(write(tmp_path, yaml.safe_dump(data), "again.yaml")) == spec
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("schema: 1\n", "", "spec.yaml:1 schema: missing"),
+        ("schema: 1", "schema: 2", "spec.yaml:1 schema: got 2, expected 1"),
+        ("name: small", "name: 5", "spec.yaml:2 name: got 5, expected text"),
+        ("workload:", "workloat:", "spec.yaml:14 workloat: got an unknown key"),
+        ("workload:", "workloat:", "did you mean 'workload'?"),
+        ("    count: 8", "    cuont: 8", "spec.yaml:6 cluster.hosts.cuont: got an unknown key"),
+        ("    count: 8", "    cuont: 8", "did you mean 'count'?"),
+        ("count: 8", "count: '8'", "spec.yaml:6 cluster.hosts.count: got '8', expected a whole number"),
+        ("count: 8", "count: true", "cluster.hosts.count: got True, expected a whole number"),
+        ("count: 8", "count: 0", "cluster.hosts.count: got 0, expected a number of at least 1"),
+        ("pcie-box", "pci-box", "spec.yaml:5 cluster.hosts[0].type: got 'pci-box'"),
+        ("qm8700", "qm9800", "did you mean 'qm9700'?"),
+        ("infiniband", "infinband", "spec.yaml:8 cluster.network.technology: got 'infinband'"),
+        ("infiniband", "infinband", "did you mean 'infiniband'?"),
+        (
+            "link_rate: 100 Gb/s",
+            "link_rate: 400",
+            "spec.yaml:11 cluster.network.link_rate: got 400 without a unit",
+        ),
+        ("link_rate: 100 Gb/s", "link_rate: 400 GB", "unknown unit 'GB'"),
+        ("link_rate: 100 Gb/s", "link_rate: 400 Gb/s", "at most 200 Gb/s: what a port of qm8700 can"),
+        ("link_rate: 100 Gb/s", "trunk_rate: 800 Gb/s", "network.trunk_rate: got 800 Gb/s"),
+        ("host_cable: 2 m", "host_cable: 2", "spec.yaml:12 cluster.network.host_cable: got 2 without a unit"),
+        ("host_cable: 2 m", "host_cable: 99 km", "expected at most"),
+        ("host_cable: 2 m", "mtu: 9000 B", "cluster.network.mtu: got '9000 B', expected '256 B'"),
+        ("kind: fat-tree", "kind: torus", "'single-switch', 'fat-tree' or 'rail-optimised'"),
+        ("tiers: 2", "tiers: 4", "topology.tiers: got 4, expected 2 or 3"),
+        ("tiers: 2", "tires: 2", "did you mean 'tiers'?"),
+        ("tiers: 2", "pods: 2", "got pods, which means nothing without tiers: 3"),
+        ("kind: fat-tree, tiers: 2, leaf_down: 4", "kind: single-switch, leaf_down: 4", "nothing with kind"),
+        ("leaf_down: 4", "leaf_down: 41", "spec.yaml:10 cluster.network.topology.leaf_down: got 41"),
+        ("leaf_down: 4", "radix: 100", "cluster.network.topology.radix: got 100, expected at most 80"),
+        ("leaf_down: 4", "oversubscription: 1:2", "got '1:2', expected ports down per port up"),
+        ("leaf_down: 4", "oversubscription: on", "got 'on', expected ports down per port up"),
+        ("leaf_down: 4", "leaf_down: 4, leaves: 1", "topology.leaves: got 1, expected at least 2"),
+        ("rate: 50 Gb/s", "rate: 50", "spec.yaml:22 faults[0].rate: got 50 without a unit"),
+        ("slowdown: 1.2", "slowdown: 0.5", "spec.yaml:23 faults[1].slowdown: got 0.5"),
+        ("slowdown: 1.2", "slow: 1.2", "faults[1].slow: got an unknown key, expected one of gpu, slowdown"),
+        ("order: scattered", "order: scatered", "did you mean 'scattered'?"),
+        ("order: scattered", "order: contiguous", "placement: got a seed, which means nothing"),
+        ("order: scattered", "hosts: [host-0]", "placement: got hosts together with order or seed"),
+        ("fold: false", "fold: no", "run.fold: got 'no', expected true or false"),
+        ("fidelity: analytic", "fidelity: exact", "spec.yaml:24 run.fidelity: got 'exact'"),
+        ("seed: 3", "seed: -3", "placement.seed: got -3, expected a number of at least 0"),
+        (
+            "    count: 8",
+            "    count: 8\n    prefix: a/b",
+            "cluster.hosts.prefix: got 'a/b', expected a name without",
+        ),
+        ("  network:", "  ibnetdiscovr: x\n  network:", "cluster.ibnetdiscovr: got an unknown key"),
+    ],
+)
+def test_mistakes_are_one_line_with_file_line_and_key(old: str, new: str, says: str, tmp_path: Path) -> None:
+    assert SPEC.count(old) >= 1
+    assert says in problem(tmp_path, SPEC.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "spec.yaml:1: expected the keys of a spec"),
+        ("- a\n", "spec.yaml:1: expected the keys of a spec"),
+        ("schema: 1\n", "spec.yaml:1 cluster: missing"),
+        ("schema: 1\ncluster: 3\n", "spec.yaml:2 cluster: got 3, expected keys with values"),
+        ("schema: 1\ncluster: other.yaml\n", "other.yaml: no such file"),
+        ("schema: 1\ncluster: {ibnetdiscover: no.txt}\n", "no.txt: no such file"),
+        ("schema: 1\ncluster: {ibnetdiscovr: no.txt}\n", "did you mean 'ibnetdiscover'?"),
+        ("schema: 1\ncluster: {hosts: [], network: {}}\n", "cluster.hosts: got an empty list"),
+    ],
+)
+def test_whole_files_that_make_no_sense(text: str, says: str, tmp_path: Path) -> None:
+    assert says in problem(tmp_path, text)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_spec(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_spec(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"schema: 1\nname: \xe9\n")
+    with pytest.raises(ConfigError, match=r"latin\.yaml:2: got bytes that are not UTF-8"):
+        load_spec(tmp_path / "latin.yaml")
+
+
+class Training(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    tp: Annotated[int, Field(ge=1)]
+    layers: list[str] = []
+
+
+def test_another_rooms_section_gets_the_same_errors(tmp_path: Path) -> None:
+    spec = load_spec(write(tmp_path, SPEC))
+    assert spec.validate_section("workload.training", Training).tp == 2
+    wrong = load_spec(write(tmp_path, SPEC.replace("tp: 2", "tpp: 2")))
+    with pytest.raises(ConfigError, match=r"spec.yaml:16 workload.training.tpp: .*did you mean 'tp'\?"):
+        wrong.validate_section("workload.training", Training)
+    with pytest.raises(ConfigError, match=r"spec.yaml:14 workload.inference.tp: missing"):
+        spec.validate_section("workload.inference", Training)
+    assert str(spec.error("workload.training.layers[1]", "odd")).endswith(
+        "spec.yaml:17 workload.training.layers[1]: odd"
+    )
+
+
+def test_locate_falls_back_to_what_holds_the_key(tmp_path: Path) -> None:
+    spec = load_spec(write(tmp_path, SPEC))
+    assert spec.locate("workload.training.tp") == (str(tmp_path / "spec.yaml"), 16)
+    assert spec.locate("workload.training.pp") == (str(tmp_path / "spec.yaml"), 15)
+    assert read_spec(yaml.safe_load(SPEC)).locate("workload.training.tp") == (None, None)
+
+
+# --- a cluster in a file of its own
+
+
+def test_a_cluster_may_live_in_another_file(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    write(tmp_path / "sub", EXPLICIT, "cluster.yaml")
+    spec = load_spec(write(tmp_path, "schema: 1\ncluster: sub/cluster.yaml\n"))
+    inline = read_spec({"schema": 1, "cluster": yaml.safe_load(EXPLICIT)})
+    assert spec == inline
+    assert build(spec.cluster, spec=spec) == build(inline.cluster, spec=inline)
+    assert spec.locate("cluster.switches[1].ports") == (str(tmp_path / "sub" / "cluster.yaml"), 7)
+    assert load_cluster(tmp_path / "sub" / "cluster.yaml").cluster == spec.cluster
+
+
+def test_errors_in_another_file_point_there(tmp_path: Path) -> None:
+    write(tmp_path, EXPLICIT.replace("ports: 4", "prots: 4"), "cluster.yaml")
+    path = write(tmp_path, "schema: 1\ncluster: cluster.yaml\n")
+    with pytest.raises(ConfigError, match=r"cluster.yaml:7 cluster.switches\[1\].prots: .*did you mean 'ports'\?"):
+        load_spec(path)
+
+
+def test_paths_in_another_file_are_relative_to_it(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    write(tmp_path / "sub", "ibnetdiscover: found.txt\n", "cluster.yaml")
+    write(tmp_path / "sub", "nonsense\n", "found.txt")
+    spec = load_spec(write(tmp_path, "schema: 1\ncluster: sub/cluster.yaml\n"))
+    with pytest.raises(ConfigError, match=r"sub/found.txt:1: got 'nonsense'"):
+        build(spec.cluster, spec=spec)
+
+
+# --- explicit clusters
+
+
+def test_an_explicit_cluster_is_built_as_written(tmp_path: Path) -> None:
+    spec = load_cluster(write(tmp_path, EXPLICIT))
+    built = build(spec.cluster, spec=spec)
+    assert [(h.name, h.type, h.nics, h.guids, h.lids) for h in built.hosts] == [
+        ("a", "pcie-box", ("mlx5_0",), (0xA1,), (4,)),
+        ("b", "", ("eth0", "eth1"), (), ()),
+    ]
+    assert [(s.name, s.ports, s.tier) for s in built.switches] == [("s", 40, 1), ("t", 4, -1)]
+    c = built.cables
+    assert c.a_node.tolist() == [0, 0, 1]
+    assert c.a_port.tolist() == [1, 2, 4]
+    assert c.b_node.tolist() == [2, 4, 0]
+    assert c.b_port.tolist() == [1, 1, 40]
+    assert c.rate_bps.tolist() == [200 * 10**9, 100 * 10**9, 200 * 10**9]
+    assert c.length_mm.tolist() == [5000, 3000, 20000]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("s/1 - a/mlx5_0", "s/1 - a/mlx5_1", "cables[0]: got 'a/mlx5_1', expected an adapter of a: mlx5_0"),
+        ("s/1 - a", "s/41 - a", "cables[0]: got 's/41', expected a port of s from 1 to 40"),
+        ("s/1 - a", "s/0 - a", "cables[0]: got 's/0'"),
+        ("s/2 -", "s/1 -", "cables[1]: got 's/1', which cables[0] is plugged into"),
+        ("s/2 - b", "s/2 - c", "cables[1]: got 'c', which is no host or switch"),
+        ("t/4 - s/40", "t/4 - t/3", "cables[2]: got a cable from t to itself"),
+        ("s/1 - a/mlx5_0", "s/1 a/mlx5_0", "cables[0]: got 's/1 a/mlx5_0"),
+        ("200 Gb/s ; 5 m", "200", "cables[0]: got '200' without a unit"),
+        ("200 Gb/s ; 5 m", "0 Gb/s", "cables[0]: got 's/1 - a/mlx5_0 ; 0 Gb/s' with a rate of nothing"),
+        (" ; 100 Gb/s", "", "cables[1]: got no rate"),
+        ("200 Gb/s ; 5 m", "200 Gb/s ; 90 km", "cables[0]: got a cable of 90000 m"),
+        ("{name: b", "{name: a", "hosts[1].name: got 'a' twice, first at hosts[0]"),
+        ("{name: t", "{name: b", "switches[1].name: got 'b' twice"),
+        ("nics: [eth0, eth1]", "nics: [eth0, eth0]", "hosts[1].nics: got an adapter twice"),
+        (", nics: [eth0, eth1]", "", "hosts[1]: got a host without adapters"),
+        ("guids: [0xa1]", "guids: [0xa1, 0xa2]", "hosts[0].guids: got 2, expected 1"),
+        ("guids: [0xa1]", "guids: [zz]", "hosts[0].guids[0]: got 'zz', expected a GUID"),
+        ("lids: [4]", "lids: [70000]", "hosts[0].lids[0]: got 70000, expected a number of at most 65535"),
+        ("type: pcie-box", "type: pcie-bx", "hosts[0].type: got 'pcie-bx'"),
+        ("{name: t, ports: 4}", "{name: t}", "switches[1].ports: missing"),
+        ("technology: infiniband", "technology: token-ring", "technology: got 'token-ring'"),
+        ("tier: 1", "guid: 0xa1", "switches[0]: got the GUID 0x00000000000000a1 twice"),
+    ],
+)
+def test_impossible_cablings_say_which_cable(old: str, new: str, says: str, tmp_path: Path) -> None:
+    assert EXPLICIT.count(old) >= 1
+    path = write(tmp_path, EXPLICIT.replace(old, new, 1))
+    with pytest.raises(ConfigError) as caught:
+        load_and_build(write(tmp_path, f"schema: 1\ncluster: {path.name}\n", "whole.yaml"))
+    said = str(caught.value)
+    assert f"cluster.{says}" in said
+    line = next(
+        n
+        for n, (a, b) in enumerate(zip(EXPLICIT.splitlines(), path.read_text().splitlines(), strict=True), 1)
+        if a != b
+    )
+    assert said.startswith(f"{path}:{line} ")
+
+
+def test_one_rate_may_hold_for_all_cables(tmp_path: Path) -> None:
+    text = EXPLICIT.replace(
+        "technology: infiniband", "technology: infiniband\nlink_rate: 100 Gb/s\ntrunk_cable: 7 m"
+    )
+    spec = load_cluster(write(tmp_path, text.replace(" ; 200 Gb/s", "").replace(" ; 100 Gb/s", "")))
+    built = build(spec.cluster, spec=spec)
+    assert set(built.cables.rate_bps.tolist()) == {100 * 10**9}
+    assert built.cables.length_mm.tolist() == [5000, 3000, 7000]
+
+
+# --- the published schema
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "schema" / "fabrictwin.schema.json"
+
+
+def test_the_published_schema_is_what_the_program_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """After a change: `fabrictwin schema > docs/schema/fabrictwin.schema.json`."""
+    assert main(["schema"]) == 0
+    assert capsys.readouterr().out == PUBLISHED.read_text(encoding="utf-8")
+
+
+def test_a_section_passed_in_takes_the_place_of_the_opaque_one() -> None:
+    section = {
+        "type": "object",
+        "properties": {"tp": {"$ref": "#/$defs/Tp"}},
+        "$defs": {"Tp": {"type": "integer"}},
+    }
+    schema = json_schema({"workload": section})
+    assert schema["properties"]["workload"]["properties"] == {"tp": {"$ref": "#/$defs/Tp"}}
+    assert schema["$defs"]["Tp"] == {"type": "integer"}
+    assert "$defs" not in schema["properties"]["workload"]
+    assert "Tp" not in json_schema()["$defs"]

@@ -1,0 +1,250 @@
+"""Random small fabrics and traffic: laws that always hold, whatever the configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.packet_wiring import US, Flow, digest, dumbbell, fat_tree, infiniband, machine, roce, set_dcqcn, star
+
+from fabrictwin.kernel.packet import invariants as checks
+from fabrictwin.kernel.packet.state import build
+from fabrictwin.kernel.packet.state import state as s
+
+SHAPES = ("star", "dumbbell", "tree")
+RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def cases(draw, kinds=("ethernet", "infiniband"), lossy=(False, True), largest=120_000):
+    """A fabric, a configuration, flows and queue pair options, as plain values."""
+    shape = draw(st.sampled_from(SHAPES))
+    hosts = {"star": 5, "dumbbell": 6, "tree": 16}[shape]
+    pair = st.tuples(st.integers(0, hosts - 1), st.integers(0, hosts - 1)).filter(lambda p: p[0] != p[1])
+    flows = draw(st.lists(st.tuples(pair, st.integers(0, largest)), min_size=1, max_size=12))
+    return {
+        "shape": shape,
+        "kind": draw(st.sampled_from(kinds)),
+        "lossy": draw(st.sampled_from(lossy)),
+        "cut": draw(st.booleans()),
+        "lanes": draw(st.sampled_from([1, 2])),
+        "balance": draw(st.sampled_from([s.ECMP, s.ADAPTIVE])),
+        "selective": draw(st.booleans()),
+        "control": draw(st.sampled_from([0, 1])),
+        "ack_every": draw(st.integers(1, 5)),
+        "window": draw(st.sampled_from([10_000, 60_000, s.NEVER])),
+        "errors": draw(st.sampled_from([0, 0, 10**8, 10**9])),
+        "seed": draw(st.integers(1, 1000)),
+        "batch": draw(st.sampled_from([0, 4096])),
+        "flows": [(a, b, size) for (a, b), size in flows],
+    }
+
+
+def run_case(case, *, check=True):
+    """Play a case to its very end."""
+    options = {
+        "kind": case["kind"],
+        "cut_through": case["cut"],
+        "latency_ps": 200_000,
+        "switch_latency_ps": 100_000,
+        "buffer_bytes": 200_000 if case["lossy"] else 4 << 20,
+        "credit_bytes": 16 << 10,
+    }
+    builders = {
+        "star": lambda: star(5, **options),
+        "dumbbell": lambda: dumbbell(3, 3, **options),
+        "tree": lambda: fat_tree(4, **options),
+    }
+    changes = {
+        "lanes": case["lanes"],
+        "balance": case["balance"],
+        "seed": case["seed"],
+        "window_packets": 256,
+        "credit_batch_bytes": case["batch"],
+        "ecn_kmin_bytes": 20_000,
+        "ecn_kmax_bytes": 80_000,
+        "ecn_bps": 400 * 10**9,
+        "ecn_pmax_q": 2**30,
+        "cnp_ps": 10 * US,
+    }
+    if case["kind"] == "ethernet":
+        config = roce(lossless=0 if case["lossy"] else 0xFF, **changes)
+    else:
+        config = infiniband(**changes)
+    selective = case["selective"] or case["balance"] == s.ADAPTIVE
+    m = machine(
+        builders[case["shape"]](),
+        config,
+        [],
+    )
+    flows: list[Flow] = case["flows"]
+    from support.packet_wiring import post
+
+    post(
+        m,
+        flows,
+        mode=s.SELECTIVE if selective else s.GO_BACK_N,
+        reorder=s.NEVER if case["balance"] == s.ADAPTIVE else 0,
+        control=case["control"],
+        ack_every=case["ack_every"],
+        window_bytes=case["window"],
+        rto_ps=200 * US,
+        retry_limit=1000,
+        sl=case["lanes"] - 1,
+    )
+    set_dcqcn(m)
+    extra = [(i % len(flows), 100 * i) for i in range(2 * len(flows))]
+    m.add_tasks([s.MESSAGE] * len(extra), [q for q, _ in extra], [size for _, size in extra], [0] * len(extra))
+    if case["errors"]:
+        for port in range(0, len(m.state.port), 3):
+            m.set_errors(port, case["errors"])
+    if check:
+        for stop in (1, 3, 10, 30, 100):
+            m.run(stop * US)
+            assert checks.violations(m.state) == []
+    m.run(drain=True)
+    return m
+
+
+@RELAXED
+@given(cases())
+def test_every_byte_arrives_and_every_law_holds(case):
+    m = run_case(case)
+    assert checks.violations(m.state) == []
+    clock = m.state.clock[0]
+    assert (m.state.task.status == s.DONE).all()
+    assert clock.payload_delivered == m.state.task.size_bytes.sum()
+    assert clock.free == len(m.state.packet)
+    assert clock.created == clock.delivered + clock.refused + clock.dropped
+    assert (m.state.inlet.held == 0).all()
+    assert (m.state.node.shared_used == 0).all()
+    assert (m.state.queued == 0).all()
+
+
+@RELAXED
+@given(cases())
+def test_messages_of_a_queue_pair_complete_in_order(case):
+    m = run_case(case, check=False)
+    for q in range(m.queue_pairs):
+        mine = m.state.task[m.state.task.qp == q]
+        order = np.argsort(mine.psn_start)
+        assert (np.diff(mine.received_ps[order]) >= 0).all()
+        assert (np.diff(mine.done_ps[order]) >= 0).all()
+        assert (mine.received_ps <= mine.done_ps).all()
+
+
+@RELAXED
+@given(cases(lossy=(False,)).filter(lambda c: not c["errors"]))
+def test_a_lossless_fabric_never_drops(case):
+    m = run_case(case, check=False)
+    assert m.state.clock[0].dropped == 0
+    assert m.state.clock[0].lost_control == 0
+    assert m.state.qp.retransmitted.sum() == 0
+
+
+@RELAXED
+@given(cases())
+def test_the_same_seed_gives_the_same_digest(case):
+    assert digest(run_case(case, check=False)) == digest(run_case(case, check=False))
+
+
+_SCRIPT = """
+import json, sys
+import os.path
+sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
+from fabrictwin.kernel.packet.state import build
+from test_packet_properties import digest, run_case
+build.LOOK_AHEAD_PORTS = 0  # nor does looking ahead change anything
+print(json.dumps([digest(run_case(case, check=False)) for case in json.load(sys.stdin)]))
+"""
+
+FEW = [
+    {
+        "shape": shape,
+        "kind": kind,
+        "lossy": lossy,
+        "cut": cut,
+        "lanes": 2,
+        "balance": balance,
+        "selective": selective,
+        "control": 1,
+        "ack_every": 2,
+        "window": s.NEVER,
+        "errors": errors,
+        "seed": 5,
+        "batch": 4096,
+        "flows": [(0, 1, 30_000), (2, 1, 30_000), (3, 4, 9_000), (4, 0, 1)],
+    }
+    for shape, kind, lossy, cut, balance, selective, errors in [
+        ("star", "ethernet", True, False, s.ECMP, False, 10**9),
+        ("dumbbell", "infiniband", False, True, s.ECMP, True, 0),
+        ("tree", "ethernet", False, False, s.ADAPTIVE, True, 0),
+        ("tree", "infiniband", False, True, s.ADAPTIVE, True, 10**8),
+    ]
+]
+
+
+def test_looking_ahead_changes_nothing(monkeypatch):
+    plain = [digest(run_case(case, check=False)) for case in FEW]
+    monkeypatch.setattr(build, "LOOK_AHEAD_PORTS", 0)
+    assert [digest(run_case(case, check=False)) for case in FEW] == plain
+
+
+@pytest.mark.second
+def test_compiled_and_interpreted_runs_are_equal():
+    here = str(Path(__file__).parent)
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _SCRIPT, here],
+        input=json.dumps(FEW),
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]
+
+
+@pytest.mark.second
+def test_no_access_is_out_of_bounds():
+    here = str(Path(__file__).parent)
+    found = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, here],
+        input=json.dumps(FEW),
+        env=os.environ | {"NUMBA_BOUNDSCHECK": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]
+
+
+@pytest.mark.slow  # compiles everything anew, for minutes
+def test_the_kernel_agrees_where_numba_no_longer_knows_its_private_switch(tmp_path):
+    """`_nrt` saves time and is semi-private: without it everything compiles, and gives the same."""
+    here = Path(__file__).parent
+    without = (
+        "import numba, sys\n"
+        "njit = numba.njit\n"
+        "taken = []\n"
+        "def public(*a, **k):\n"
+        "    taken.append(k.pop('_nrt', None))\n"
+        "    return njit(*a, **k)\n"
+        "numba.njit = public\n"
+    )
+    check = "\nassert False in taken, 'the switch is not used any more: this test is of no use'\n"
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", without + _SCRIPT + check, str(here)],
+        input=json.dumps(FEW),
+        env=os.environ | {"FABRICTWIN_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]

@@ -1,0 +1,183 @@
+"""NCCL tasks lowered: real data against numpy, single sends against edges, what cannot be refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from support.nccl_machines import communicator
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.nccl.lowering.lower import lower
+from fabrictwin.nccl.lowering.tasks import KINDS, Task
+from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
+from fabrictwin.program import patterns
+from fabrictwin.program.data_execution import execute
+from fabrictwin.program.numbers import from_bfloat16, to_bfloat16
+from fabrictwin.program.sends import scratch, sends_of
+
+A, P = Algorithm, Protocol
+
+
+@dataclass(frozen=True)
+class Choice:
+    algorithm: Algorithm
+    protocol: Protocol = Protocol.SIMPLE
+    channels: int = 4
+
+
+def expected(kind: str, data: np.ndarray, total: np.ndarray, root: int) -> np.ndarray:
+    """What every rank's buffer holds; parts that a rank gets nothing in stay as they were."""
+    n, elements = data.shape
+    shards = np.array_split(np.arange(elements), n)
+    result = data.copy()
+    block = elements // n
+    match kind:
+        case "all_reduce":
+            result[:] = total
+        case "reduce":
+            result[root] = total
+        case "broadcast":
+            result[:] = data[root]
+        case "all_gather":
+            result[:] = np.concatenate([data[r, shard] for r, shard in enumerate(shards)])
+        case "reduce_scatter":
+            for r, shard in enumerate(shards):
+                result[r, shard] = total[shard]
+        case "all_to_all":
+            result[:] = data.reshape(n, n, block).transpose(1, 0, 2).reshape(n, -1)
+        case "send_recv":
+            result[:] = np.roll(data, 1, axis=0)
+        case "gather":
+            result[root] = np.concatenate([data[r, shard] for r, shard in enumerate(shards)])
+        case "scatter":
+            for r, shard in enumerate(shards):
+                result[r, shard] = data[root, shard]
+    return result
+
+
+def known(kind: str, n: int, elements: int, root: int) -> np.ndarray:
+    """[n, elements] where the outcome is defined: a reduce or reduce-scatter leaves partial sums elsewhere."""
+    shards = np.array_split(np.arange(elements), n)
+    mask = np.ones((n, elements), bool)
+    if kind == "reduce_scatter":
+        mask[:] = False
+        for r, shard in enumerate(shards):
+            mask[r, shard] = True
+    if kind == "reduce":
+        mask[:] = False
+        mask[root] = True
+    return mask
+
+
+WAYS = [
+    *((kind, A.RING, (2, 4)) for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")),
+    *((kind, A.RING, (1, 8)) for kind in KINDS),
+    *((kind, A.RING, (3, 3)) for kind in KINDS),
+    ("all_reduce", A.TREE, (1, 8)),
+    ("all_reduce", A.TREE, (3, 4)),
+    *((kind, A.NVLS, (1, 8)) for kind in ("all_reduce", "all_gather", "reduce_scatter")),
+    ("all_reduce", A.NVLS, (3, 4)),
+    ("all_reduce", A.NVLS_TREE, (2, 4)),
+    ("all_reduce", A.NVLS_TREE, (5, 3)),
+    ("all_reduce", A.COLLNET_DIRECT, (2, 4)),
+    ("all_reduce", A.COLLNET_CHAIN, (3, 4)),
+    *((kind, A.PAT, (hosts, 1)) for kind in ("all_gather", "reduce_scatter") for hosts in (2, 5, 8)),
+]
+
+
+@pytest.mark.parametrize(("kind", "algorithm", "shape"), WAYS)
+@pytest.mark.parametrize("protocol", P)
+def test_real_data(kind: str, algorithm: Algorithm, shape: tuple[int, int], protocol: Protocol) -> None:
+    if protocol != P.SIMPLE and algorithm not in (A.RING, A.TREE):
+        return
+    comm = communicator(hosts=shape[0], gpus=shape[1])
+    n = comm.ranks
+    elements = n * 7 if kind in ("all_to_all", "gather", "scatter") else n * 7 + 3
+    data = np.random.default_rng(n).integers(0, 9, (n, elements)).astype(np.int32)
+    root = n // 2
+    communication = lower(comm, Task(kind, elements * 4, root=root), Choice(algorithm, protocol))
+    result = execute([communication], data, seed=7)
+    want, mask = expected(kind, data, data.sum(axis=0, dtype=np.int32), root), known(kind, n, elements, root)
+    np.testing.assert_array_equal(result[mask], want[mask])
+
+
+@pytest.mark.parametrize("operation", ["sum", "prod", "min", "max", "avg"])
+@pytest.mark.parametrize("number", ["float32", "float16", "bf16", "int32", "int8", "uint64"])
+@pytest.mark.parametrize(("kind", "algorithm"), [("all_reduce", A.RING), ("all_reduce", A.NVLS), ("reduce",
+A.RING),
+                                                 ("reduce_scatter", A.RING), ("all_reduce", A.TREE)])  # fmt: skip
+def test_operations_and_types(operation: str, number: str, kind: str, algorithm: Algorithm) -> None:
+    comm = communicator(gpus=4)
+    n, elements = 4, 22
+    whole = np.random.default_rng(3).integers(1, 4, (n, elements))
+    exact = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}[
+        operation
+    ].reduce(whole, axis=0)
+    if operation == "avg":
+        exact = exact / n if number in ("float32", "float16", "bf16") else exact // n
+    data = to_bfloat16(whole.astype(np.float32)) if number == "bf16" else whole.astype(number)
+    size = elements * data.itemsize
+    task = Task(kind, size, element_bytes=data.itemsize, root=1)
+    result = execute(
+        [lower(comm, task, Choice(algorithm))],
+        data,
+        seed=1,
+        operation=operation,
+        number="bf16" if number == "bf16" else "",
+    )
+    found = from_bfloat16(result) if number == "bf16" else result
+    # small whole numbers and quarters: exact in every type and order
+    want = expected(kind, found, exact.astype(found.dtype), 1)
+    mask = known(kind, n, elements, 1)
+    np.testing.assert_array_equal(found[mask], want[mask])
+
+
+def test_bfloat16_rounds_to_even() -> None:
+    values = np.array([1.0, 1.00390625, 1.01171875, -2.5, np.inf, np.nan, 3.3895314e38], np.float32)
+    rounded = from_bfloat16(to_bfloat16(values))
+    np.testing.assert_array_equal(rounded[:5], np.array([1.0, 1.0, 1.015625, -2.5, np.inf], np.float32))
+    assert np.isnan(rounded[5])
+    assert rounded[6] == np.float32(3.3895314e38)
+
+
+@pytest.mark.parametrize(("kind", "algorithm", "shape"), WAYS)
+def test_sends_add_up_to_edges(kind: str, algorithm: Algorithm, shape: tuple[int, int]) -> None:
+    comm = communicator(hosts=shape[0], gpus=shape[1])
+    elements = comm.ranks * 40
+    channels = lower(comm, Task(kind, elements * 4), Choice(algorithm)).channels
+    edges = patterns.edges(channels)
+    for c in range(len(channels)):
+        sends = sends_of(channels, c)
+        mine = edges.channel == c
+        place = lambda row, seat, rank: np.where(seat == 0, rank, scratch(row))  # noqa: E731
+        source = place(edges.source_row, edges.source_seat, edges.source)[mine]
+        target = place(edges.target_row, edges.target_seat, edges.target)[mine]
+        want: dict[tuple[int, int], int] = {}
+        for a, b, size in zip(source.tolist(), target.tolist(), edges.size_bytes[mine].tolist(), strict=True):
+            want[a, b] = want.get((a, b), 0) + size
+        got: dict[tuple[int, int], int] = {}
+        for a, b, size in zip(
+            sends.source.tolist(), sends.target.tolist(), sends.length_bytes.tolist(), strict=True
+        ):
+            got[a, b] = got.get((a, b), 0) + size
+        assert got == {pair: size for pair, size in want.items() if size}
+
+
+def test_what_cannot_be_says_so() -> None:
+    comm = communicator(gpus=4)
+    with pytest.raises(ConfigError, match="did you mean 'all_reduce'"):
+        Task("all_redcue", 8)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no part"):
+        Task("all_reduce", 6)
+    with pytest.raises(ConfigError, match="expected a rank from 0 to 3"):
+        lower(comm, Task("broadcast", 8, root=4), Choice(A.RING))
+    with pytest.raises(ConfigError, match="multiple of 4 blocks"):
+        lower(comm, Task("all_to_all", 8))
+    with pytest.raises(ConfigError, match="NVLS tree on one host"):
+        lower(comm, Task("all_reduce", 8), Choice(A.NVLS_TREE))
+    with pytest.raises(ConfigError, match="expected Simple"):
+        lower(comm, Task("all_reduce", 8), Choice(A.NVLS, P.LL))
+    with pytest.raises(ConfigError, match="with one"):
+        lower(comm, Task("all_gather", 64), Choice(A.PAT))

@@ -1,0 +1,134 @@
+"""Other machines than the usual: GPUs of another maker, racks, switches that reduce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.clusters import blueprint
+
+from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.nccl.communicator.communicator import Algorithm, PathType, initialise
+from fabrictwin.nccl.settings.settings import read_settings
+from fabrictwin.nccl.topology.detect import detect, system_of
+from fabrictwin.nccl.topology.host_views import dump_topology
+from fabrictwin.nccl.topology.system import Kind, LinkClass
+from fabrictwin.nccl.topology.topology_xml import to_xml
+from fabrictwin.twin import Twin
+
+SHARP = read_settings({"NCCL_COLLNET_ENABLE": "1"})
+
+
+def test_gpus_of_another_maker_are_data() -> None:
+    twin = Twin(blueprint(2, "mi300x-8", switch="qm9700"))
+    system = detect(twin.fabric, 0)
+    gpus = system.of(Kind.GPU)
+    assert not system.of(Kind.NVS)
+    for gpu in gpus:
+        links = [system.links[n] for n in system.out[gpu] if system.links[n].kind == LinkClass.NVL]
+        assert {link.to for link in links} == set(gpus) - {gpu}
+        assert all(link.bw == 48.0 for link in links)
+    one, two = initialise(twin, 8), initialise(twin)
+    assert one.compute_capability == 94
+    assert one.cpu == "amd"
+    assert all(one.path(a, b).type == PathType.NVL for a in range(8) for b in range(8) if a != b)
+    ring = one.graphs[Algorithm.RING]
+    # a directed ring takes one of a GPU's seven links each way, so seven rings at a link's speed are the most
+    assert 0 < ring.channels * ring.bw_intra <= 7 * 48.0
+    assert Algorithm.NVLS not in one.graphs
+    assert two.nodes == 2
+    assert (np.sort(two.rings.order, axis=1) == np.arange(16)).all()
+
+
+def test_a_rack_is_one_domain_of_several_machines() -> None:
+    twin = Twin(blueprint(1, "gb200-nvl72", switch="q3400", topology={"kind": "single-switch"}))
+    comm = initialise(twin)
+    assert comm.nodes == 1
+    view = comm.views[0]
+    assert view.system.parts == 18
+    assert all(comm.path(0, b).type == PathType.NVL for b in range(1, 72))
+    # an adapter is near the two GPUs of its superchip, out of reach from another machine
+    assert comm.net_path(0, comm.adapters(0)[0]).type == PathType.P2C
+    assert comm.net_path(0, comm.adapters(71)[0]).type == PathType.DIS
+    assert comm.graphs[Algorithm.NVLS].channels
+    assert (np.sort(comm.rings.order, axis=1) == np.arange(72)).all()
+
+
+def test_switches_that_reduce_where_they_are_asked_to() -> None:
+    twin = Twin(blueprint(2, "dgx-h100", switch="qm9700"))
+    assert Algorithm.COLLNET_CHAIN not in initialise(twin).graphs
+    comm = initialise(twin, settings=SHARP)
+    chain, direct = comm.graphs[Algorithm.COLLNET_CHAIN], comm.graphs[Algorithm.COLLNET_DIRECT]
+    assert chain.channels == comm.graphs[Algorithm.RING].channels
+    assert direct.channels <= 8
+    heads = direct.intra[0, :, 0]
+    assert len(set(heads.tolist())) == len(heads)
+    assert Algorithm.COLLNET_CHAIN not in initialise(twin, 8, settings=SHARP).graphs
+    few = read_settings({"NCCL_COLLNET_ENABLE": "1", "NCCL_COLLNET_NODE_THRESHOLD": "3"})
+    assert Algorithm.COLLNET_CHAIN not in initialise(twin, settings=few).graphs
+    ethernet = Twin(blueprint(2, "dgx-h100", switch="spectrum-4", technology="ethernet"))
+    assert not catalog.switch("spectrum-4").sharp
+    assert Algorithm.COLLNET_CHAIN not in initialise(ethernet, settings=SHARP).graphs
+
+
+def test_many_hosts_alike_are_searched_once() -> None:
+    twin = Twin(blueprint(128, "dgx-h100", switch="qm9700"))
+    comm = initialise(twin)
+    assert len(comm.views) == 1
+    assert (np.sort(comm.rings.order, axis=1) == np.arange(1024)).all()
+    up = comm.trees.up
+    assert ((up == -1).sum(axis=1) == 1).all()
+    # in two complementary trees no host is an inner one of both, but for the roots
+    first, second = (comm.trees.down[half] for half in (0, comm.channels // 2))
+    heads = comm.graphs[Algorithm.TREE].intra[:, 0, 0]
+    inner = [(down[heads] != -1).sum(axis=1) > 1 for down in (first, second)]
+    assert (inner[0] & inner[1]).sum() <= 2
+
+
+def test_a_rack_whose_machines_are_taken_apart() -> None:
+    twin = Twin(blueprint(1, "gb200-nvl72", switch="q3400", topology={"kind": "single-switch"}))
+    comm = initialise(twin, settings=read_settings({"NCCL_MNNVL_ENABLE": "0"}))
+    assert (comm.nodes, comm.ranks_per_node) == (18, 4)
+    assert comm.path(0, 3).type == PathType.NVL
+    assert comm.path(0, 4).type == PathType.NET
+    assert all(view.system.parts == 1 for view in comm.views)
+    assert (np.sort(comm.rings.order, axis=1) == np.arange(72)).all()
+
+
+def test_a_dumped_topology_reads_as_the_same_machine(tmp_path: Path) -> None:
+    twin = Twin(blueprint(2, "dgx-h100", switch="qm9700"))
+    path = tmp_path / "dump.xml"
+    comm = initialise(twin, settings=read_settings({"NCCL_TOPO_DUMP_FILE": str(path)}))
+    dump_topology(comm)
+    again = initialise(twin, settings=read_settings({"NCCL_TOPO_FILE": str(path)}))
+    np.testing.assert_array_equal(again.rings.order, comm.rings.order)
+    assert again.graphs[Algorithm.RING].bw_inter == comm.graphs[Algorithm.RING].bw_inter
+    nowhere = initialise(twin, settings=read_settings({"NCCL_TOPO_DUMP_FILE": str(tmp_path / "no" / "dump.xml")}))
+    with pytest.raises(ConfigError, match="NCCL_TOPO_DUMP_FILE: cannot be written"):
+        dump_topology(nowhere)
+
+
+def test_a_topology_file_stands_for_what_is_detected(tmp_path: Path) -> None:
+    twin = Twin(blueprint(2, "dgx-h100", switch="qm9700"))
+    system = detect(twin.fabric, 0)
+    slower = to_xml(system, link_gbps=20.6).replace("32.0 GT/s", "16.0 GT/s")
+    path = tmp_path / "topo.xml"
+    path.write_text(slower)
+    comm = initialise(twin, settings=read_settings({"NCCL_TOPO_FILE": str(path)}))
+    ring, before = comm.graphs[Algorithm.RING], initialise(twin).graphs[Algorithm.RING]
+    assert (ring.bw_inter, before.bw_inter) == (24.0, 48.0)
+    path.write_text(to_xml(detect(twin.fabric, 0, adapters=(0, 1)), link_gbps=20.6))
+    with pytest.raises(ConfigError, match=r"topo.xml NCCL_TOPO_FILE: got 8 GPUs and 2 adapters, expected 8 and 8"):
+        initialise(twin, settings=read_settings({"NCCL_TOPO_FILE": str(path)}))
+
+
+def test_every_host_of_the_catalog_is_detected_with_one_pci_link_a_gpu() -> None:
+    """Beside C2C too: searches take that link's rate for what is worth looking for."""
+    for name in catalog.names("host"):
+        nodes = catalog.host(name).nodes
+        system = system_of(name, (25.0,) * nodes.nic, (False,) * nodes.nic)
+        for gpu in system.of(Kind.GPU):
+            links = [system.links[number] for number in system.out[gpu]]
+            assert sum(link.kind == LinkClass.PCI for link in links) == 1, name

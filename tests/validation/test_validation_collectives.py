@@ -1,0 +1,146 @@
+"""The published series of collectives: all there, read with file and line, judged by regime."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cli.predict.validate import app
+from fabrictwin.nccl.tuning.step_costs import calibration
+from fabrictwin.validation.collective_series import (
+    FITTED,
+    TABLE,
+    Answer,
+    Outcome,
+    Point,
+    judge,
+    read_published,
+    summary,
+    worst,
+)
+from fabrictwin.validation.collectives_fit import FITS, Figure, descend, fit, fit_without, get
+from fabrictwin.validation.collectives_text import pairs
+from fabrictwin.validation.published_data import find_data
+
+DATA = read_published(find_data(None, TABLE))
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "column"),
+    [
+        ("a100-8-stas", "nccl_allreduce_a100_8gpu_stas.csv", "time_us"),
+        ("a100-16-aws", "nccl_allreduce_a100_16gpu_efa_aws.csv", "oop_time_us"),
+        ("h100-8-aws", "nccl_allreduce_h100_8gpu_awsbatch.csv", "oop_time_us"),
+        ("h100-16-aws", "nccl_allreduce_h100_16gpu_efa_aws.csv", "oop_time_us"),
+        ("gb200-1440-coreweave", "nccl_allreduce_gb200_1440gpu_coreweave.csv", "oop_time_us"),
+    ],
+)
+def test_series_hold_what_was_published(shared: Path, name: str, file: str, column: str) -> None:
+    with (shared / "validation" / file).open() as stream:
+        rows = list(csv.DictReader(line for line in stream if not line.startswith("#")))
+    mine = [p.time_us for p in DATA.points if p.series == name]
+    assert mine == [pytest.approx(float(r[column]), rel=1e-5) for r in rows]
+
+
+def test_every_series_has_rows_and_hardware_that_can_be_left_out() -> None:
+    assert {p.series for p in DATA.points} == set(DATA.series)
+    assert {s.hardware for s in DATA.series.values()} == set(FITTED)
+
+
+def test_medians_are_over_series_not_rows() -> None:
+    series = DATA.series["a100-8-stas"]
+
+    def outcome(name: str, *errors: float) -> Outcome:
+        points = [Point(series=name, gpus=8, size_bytes=1 << 30, time_us=100.0, settings="") for _ in errors]
+        return Outcome(
+            name, series, tuple(Answer(p, 100 * (1 + e), "") for p, e in zip(points, errors, strict=True))
+        )
+
+    found = [outcome("many", *[0.5] * 9), outcome("one", -0.1), outcome("other", 0.02)]
+    assert summary(found) == {"from 64 MiB": (3, pytest.approx(0.1))}
+    assert [o.name for o in worst(found, "from 64 MiB")] == ["many", "one", "other"]
+
+
+def test_descent_finds_figures_that_made_the_rows() -> None:
+    """Rows from known figures: the fit comes back to them from the default."""
+    figures: tuple[Figure, ...] = (("launch", None), ("ring_hop", 2), ("nvls_share", None))
+    start = calibration().inside["default"]
+    wanted = replace(start, launch=11.0, ring_hop=(0.0, 1.3, 4.2), nvls_share=0.7)
+
+    def rows(entry: object) -> np.ndarray:
+        launch, hop, rate = (get(entry, figure) for figure in figures)
+        ways = ((1, 1.0), (14, 1.0), (30, 10.0), (2, 100.0), (14, 1000.0))
+        return np.log([launch + hops * hop + size / rate for hops, size in ways])
+
+    def error(entry: object) -> float:
+        return float(np.abs(rows(entry) - rows(wanted)).mean())
+
+    found, left = descend(figures, start, error)
+    assert left < 0.02
+    for figure in figures:
+        assert get(found, figure) == pytest.approx(get(wanted, figure), rel=0.05)
+    again, _ = descend(figures, start, error)
+    assert again == found
+
+
+@pytest.mark.second
+def test_the_declared_costs_are_what_the_fit_gives() -> None:
+    """Two sections from their series; `validate collectives --fit` prints all."""
+    found, declared = fit(DATA, sections=["blackwell", "srd-ampere"]), calibration()
+    assert found.inside["blackwell"] == declared.inside["blackwell"]
+    assert found.between["srd-ampere"] == declared.between["srd-ampere"]
+
+
+def test_every_fitted_section_is_declared_with_its_series() -> None:
+    whole = calibration()
+    for one in FITS:
+        assert one.section in getattr(whole, one.part)
+        assert set(one.series) <= set(DATA.series)
+        assert {DATA.series[name].hardware for name in one.series} <= {
+            hardware for hardware, sections in FITTED.items() if one.section in sections
+        }
+
+
+def test_hardware_to_leave_out_is_known() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'H100'"):
+        fit_without(DATA, "H10O")
+    with pytest.raises(ConfigError, match=r"got 'a10', .*did you mean 'A100'"):
+        fit_without(DATA, "a10")
+
+
+def test_nvls_pays_from_five_gpus_on_as_published() -> None:
+    """NVIDIA/nccl issue 1455: rings and NVLS side by side on four to eight H100."""
+    (outcome,) = judge(DATA, names=["h100-nvls-1455"])
+    for pair in pairs(outcome):
+        assert pair.twin == pytest.approx(pair.published, rel=0.1)
+        assert (pair.twin > 1.05) == (pair.published > 1.05) == (pair.gpus >= 5)
+
+
+def test_the_targets_on_one_host() -> None:
+    """Not the whole table, which takes longer: hosts of eight are within the declared errors from 64 MiB up."""
+    found = judge(DATA, names=["a100-8-stas", "h100-8-aws", "h200-nvls-stas", "b200-8-stas"])
+    for outcome in found:
+        error = outcome.median_absolute("from 64 MiB")
+        assert error is not None
+        assert error < 0.07, outcome.name
+
+
+def test_the_command(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(app, ["collectives", "--match", "a100-8-stas", "--json"])
+    assert ran.exit_code == 0, ran.output
+    data = json.loads(ran.stdout)
+    assert [s["series"] for s in data["series"]] == ["a100-8-stas"]
+    assert len(data["series"][0]["rows"]) == 20
+    for file in (TABLE, "collectives.yaml"):
+        shutil.copy(DATA.folder / file, tmp_path / file)
+    (tmp_path / TABLE).write_text((tmp_path / TABLE).read_text() + "a100-8-sats,8,8,1.0,\n")
+    with pytest.raises(ConfigError, match="did you mean 'a100-8-stas'"):
+        read_published(tmp_path)

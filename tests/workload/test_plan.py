@@ -1,0 +1,369 @@
+"""The closed form of a step beside the graph that it stands for, and the search over layouts."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cli.predict.plan import app
+from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.spec.spec import Spec, load_spec, read_spec
+from fabrictwin.engines.base.play import play
+from fabrictwin.program.collectives import all_gather, reduce_scatter
+from fabrictwin.report.resolved_config import spec_yaml
+from fabrictwin.run.execute import predict
+from fabrictwin.run.layout_plan import plan, plan_data, plan_text, with_layout
+from fabrictwin.run.twins import make_twin
+from fabrictwin.workload.job.nccl_communications import library_of
+from fabrictwin.workload.memory.gpu_memory import memory
+from fabrictwin.workload.memory.memory_inputs import holding_of
+from fabrictwin.workload.search.layout_search import Search, divisors
+from fabrictwin.workload.search.lower_bound import floor_ps
+from fabrictwin.workload.step.closed_form import Closed
+from fabrictwin.workload.step.communication_times import Prices
+from fabrictwin.workload.step.pipeline_schedule import order_of
+from fabrictwin.workload.step.training_step import build_program, check
+
+DENSE = {
+    "_name": "dense",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+SPARSE = {
+    "_name": "sparse",
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+}
+
+
+def spec(hosts: int = 4, kind: str = "dgx-h100", run: dict | None = None, **training: Any) -> Spec:
+    section = {"model": DENSE, "global_batch": 128, "sequence": 4096, **training}
+    return read_spec(
+        {
+            "schema": 1,
+            "name": "test",
+            "cluster": {
+                "hosts": {"type": kind, "count": hosts},
+                "network": {
+                    "technology": "infiniband",
+                    "switch": "qm9700",
+                    "topology": {"kind": "rail-optimised"},
+                },
+            },
+            "workload": {"training": section},
+            "run": run or {"fidelity": "analytic"},
+        }
+    )
+
+
+def silent(_stage: str) -> None:
+    pass
+
+
+def both(of: Spec) -> tuple[int, int]:
+    """(closed form, graph on the analytic engine), in ps."""
+    blueprint = build(of.cluster, spec=of)
+    twin = make_twin(of, blueprint)
+    job, nodes = check(of, blueprint, twin.fabric)
+    library = library_of(of, blueprint, twin.fabric, nodes)
+    program = build_program(job, name="test", fold=True, library=library)
+    trace = play(program, nodes, twin.session("analytic"))
+    return Closed(job, Prices(twin.fabric, nodes, library)).estimate().step_ps, trace.end_ps
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"parallel": {"tp": 4}},
+    {"parallel": {"tp": 4, "pp": 2}, "recompute": "full"},
+    {"parallel": {"tp": 2, "pp": 4}, "scatter_gather": False},
+    {"parallel": {"tp": 2, "pp": 4, "schedule": "gpipe"}},
+    {"parallel": {"tp": 2, "pp": 4, "schedule": "zero-bubble"}},
+    {"parallel": {"tp": 2, "pp": 4, "vp": 2}, "overlap": {"pipeline": False}},
+    {"parallel": {"pp": 4, "layers": [9, 8, 8, 7]}},
+    {"parallel": {"tp": 8, "pp": 2, "cp": 2}, "sequence_parallel": True},
+    {"parallel": {"tp": 2, "cp": 4, "context": "all-gather"}, "sequence_parallel": True},
+    {"parallel": {"tp": 2, "pp": 2}, "sharding": "zero-1"},
+    {"parallel": {"tp": 2, "pp": 2}, "sharding": "zero-1", "overlap": True},
+    {"parallel": {"tp": 2, "pp": 2, "vp": 4}, "sharding": "zero-1", "overlap": True, "sequence_parallel": True},
+    {"parallel": {"tp": 2}, "sharding": "zero-2", "overlap": True},
+    {"sharding": "fsdp"},
+    {"sharding": {"strategy": "fsdp", "ranks": 8}, "parallel": {"cp": 2}},
+    {"sharding": {"strategy": "zero-3", "prefetch": 0, "reshard_after_forward": False}},
+    {"parallel": {"tp": 4}, "gradients": {"algorithm": "hierarchical"}},
+    {"parallel": {"tp": 4}, "gradients": {"algorithm": "tree"}},
+    {"precision": "fp8", "parallel": {"tp": 4, "pp": 2}},
+    {"model": SPARSE, "parallel": {"ep": 8}},
+    {"model": SPARSE, "parallel": {"ep": 16, "pp": 2, "vp": 3}, "sharding": "zero-1", "overlap": True},
+    {"model": SPARSE, "parallel": {"tp": 2, "ep": 8, "expert_tp": 1}, "sequence_parallel": True},
+]
+
+
+@pytest.mark.parametrize("training", CASES, ids=lambda c: json.dumps({k: v for k, v in c.items() if k != "model"}))
+def test_the_closed_form_is_the_graph_within_a_percent(training):
+    closed, graph = both(spec(**training))
+    assert closed == pytest.approx(graph, rel=0.01)
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("training", [{"parallel": {"tp": 4, "pp": 2}}, {"model": SPARSE, "parallel": {"ep": 8}}])
+def test_the_closed_form_takes_nccls_choices_where_the_spec_asks_for_them(training):
+    plain = spec(hosts=2, **training)
+    data = {**plain.to_dict(), "nccl": {}}
+    closed, graph = both(read_spec(data))
+    assert closed == pytest.approx(graph, rel=0.01)
+    by_hand = both(plain)[0]
+    assert closed != by_hand
+    forced, forced_graph = both(read_spec({**data, "nccl": {"NCCL_PROTO": "LL"}}))
+    assert forced > closed
+    assert forced == pytest.approx(forced_graph, rel=0.01)
+
+
+def test_a_rings_reduce_scatter_takes_what_its_all_gather_does():
+    """What prices of one stand for the other by."""
+    of = spec(hosts=2)
+    twin = make_twin(of, build(of.cluster, spec=of))
+    session, nodes = twin.session("analytic"), twin.fabric.gpu_node
+    host = twin.fabric.node_host[nodes].astype(np.int64)
+    for groups in (np.arange(16).reshape(2, 8), np.arange(16).reshape(8, 2).T.copy(), np.arange(16)[None]):
+        made = [
+            make(groups, 1 << 24, channels=1, host_of_rank=host, element_bytes=2, step_cost_ps=1000, name="x")
+            for make in (all_gather, reduce_scatter)
+        ]
+        gathered, scattered = session.durations(made, nodes)
+        assert gathered == scattered > 0
+
+
+def random_section(rng: random.Random) -> dict[str, Any]:
+    """A layout of 32 GPUs, with switches that it may have."""
+    sparse = rng.random() < 0.25
+    tp = rng.choice([1, 2, 4] if sparse else [1, 2, 4, 8])
+    pp = rng.choice([1, 2, 4])
+    cp = rng.choice([1, 1, 2])
+    dp = 32 // (tp * pp * cp)
+    if dp < 1:
+        return random_section(rng)
+    parallel: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "dp": dp}
+    if pp > 1:
+        parallel["vp"] = rng.choice([1, 2])
+    section: dict[str, Any] = {
+        "parallel": parallel,
+        "micro_batch_size": rng.choice([1, 2]),
+        "sequence_parallel": tp > 1 and (sparse or rng.random() < 0.5),
+        "recompute": rng.choice(["none", "full"]),
+        "sharding": rng.choice(["none", "zero-1"] if sparse or pp > 1 else ["none", "zero-1", "zero-2", "fsdp"]),
+        "overlap": rng.random() < 0.5,
+        "precision": rng.choice(["bf16", "fp8"]),
+    }
+    if sparse:
+        section["model"] = SPARSE
+        parallel["ep"], parallel["expert_tp"] = min(8, dp * cp * tp), 1
+    return section
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_closed_form_is_the_graph_on_random_layouts(seed):
+    closed, graph = both(spec(**random_section(random.Random(seed))))
+    assert closed == pytest.approx(graph, rel=0.02)
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("seed", range(100, 220))
+def test_the_closed_form_is_the_graph_on_many_random_layouts(seed):
+    closed, graph = both(spec(**random_section(random.Random(seed))))
+    assert closed == pytest.approx(graph, rel=0.02)
+
+
+@pytest.mark.parametrize("training", CASES, ids=lambda c: json.dumps({k: v for k, v in c.items() if k != "model"}))
+def test_no_step_is_faster_than_its_floor_nor_than_its_bound(training):
+    of = spec(**training)
+    blueprint = build(of.cluster, spec=of)
+    twin = make_twin(of, blueprint)
+    job, nodes = check(of, blueprint, twin.fabric)
+    prices = Prices(twin.fabric, nodes)
+    closed, bound = Closed(job, prices).estimate().step_ps, Closed(job, prices).bound_ps()
+    assert 0.3 * closed < floor_ps(job) <= bound * 1.0001
+    assert bound <= closed * 1.0001
+
+
+def test_parts_of_an_estimate_add_up():
+    of = spec(parallel={"tp": 2, "pp": 4}, sharding="zero-1")
+    blueprint = build(of.cluster, spec=of)
+    job, nodes = check(of, blueprint, make_twin(of, blueprint).fabric)
+    closed = Closed(job, Prices(make_twin(of, blueprint).fabric, nodes))
+    found = closed.estimate()
+    assert sum(found.shares.values()) == pytest.approx(1)
+    assert min(found.shares.values()) > 0
+    assert Closed(job, Prices(make_twin(of, blueprint).fabric, nodes)).bound_ps() < found.step_ps
+
+
+# --- the schedule by itself
+
+
+def bubble(schedule: str, p: int, v: int, m: int, times: tuple[float, float, float]) -> float:
+    """A step's length less a stage's work, played without communication."""
+    from fabrictwin.kernel.schedule.pipeline_times import play as play_stages
+
+    tasks = np.array([order_of(schedule, s, p, v, m) for s in range(p)], np.int32)
+    took = np.zeros((3, p, v))
+    for kind, time in enumerate(times):
+        took[kind] = time / v
+    begin, end = np.zeros((3, p, v, m)), np.zeros((3, p, v, m))
+    none = np.zeros((3, p, v))
+    columns = [np.ascontiguousarray(tasks[:, :, i]) for i in range(3)]
+    assert play_stages(*columns, took, np.zeros((p, 2)), np.zeros(p), False, np.zeros((p, v)), none, begin, end)
+    return float(end.max()) - m * sum(times)
+
+
+@given(st.sampled_from([2, 3, 4, 8]), st.integers(1, 5), st.integers(1, 9), st.integers(1, 9))
+@settings(max_examples=40, deadline=None)
+def test_bubbles_are_the_published_ones(p, groups, f, b):
+    m = p * groups
+    assert bubble("1f1b", p, 1, m, (f, b, 0)) == pytest.approx((p - 1) * (f + b))
+    assert bubble("gpipe", p, 1, m, (f, b, 0)) == pytest.approx((p - 1) * (f + b))
+    assert bubble("1f1b", p, 2, m, (f, b, 0)) == pytest.approx((p - 1) * (f + b) / 2)
+    # F = B = W: (p - 1) (F + B - W)
+    assert bubble("zero-bubble", p, 1, m, (f, f, f)) == pytest.approx((p - 1) * f)
+
+
+def test_a_schedule_that_waits_for_itself_is_found():
+    from fabrictwin.kernel.schedule.pipeline_times import play as play_stages
+
+    kind = np.array([[1, 0], [0, 1]], np.int32)  # the first stage goes backward first
+    nothing = np.zeros((2, 2), np.int32)
+    begin, end = np.zeros((3, 2, 1, 1)), np.zeros((3, 2, 1, 1))
+    ones = np.ones((3, 2, 1))
+    args = (kind, nothing, nothing, ones, np.zeros((2, 2)), np.zeros(2), False, np.zeros((2, 1)), 0 * ones)
+    assert not play_stages(*args, begin, end)
+
+
+# --- the search
+
+
+def search(of: Spec) -> Search:
+    blueprint = build(of.cluster, spec=of)
+    return Search(of, blueprint, make_twin(of, blueprint).fabric)
+
+
+SMALL = {"model": {**DENSE, "num_hidden_layers": 8}, "global_batch": 32}
+
+
+def test_the_search_finds_what_trying_everything_finds():
+    """The best by the analytic engine among all layouts that fit, by brute force over the same space."""
+    of = spec(hosts=1, **SMALL, sharding="zero-1")
+    found = search(of)
+    result = found.run(silent, keep=5)
+    everything = []
+    for section in found._sections():
+        fitting = found._held(section)
+        if fitting is not None and fitting.job is not None:
+            everything.append(Closed(fitting.job, found.prices).estimate().step_ps)
+    everything.sort()
+    assert [c.estimate.step_ps for c in result.candidates] == everything[:5]
+    assert len(everything) + result.too_large == result.considered > 50
+    simulated = [predict(with_layout(of, c)).trace.end_ps for c in result.candidates]
+    assert simulated == pytest.approx([c.estimate.step_ps for c in result.candidates], rel=0.01)
+
+
+def test_every_layout_keeps_the_batch_and_uses_all_gpus():
+    for candidate in search(spec(hosts=2, **SMALL)).run(silent, keep=40).candidates:
+        job, par = candidate.job, candidate.job.training.parallel
+        assert par.tp * par.pp * par.cp * par.dp == 16
+        assert job.micro_batches * job.training.micro_batch_size * par.dp == 32
+        assert candidate.memory.total_bytes <= 0.95 * candidate.memory.capacity_bytes
+
+
+def test_more_recomputation_only_where_less_does_not_fit():
+    of = spec(hosts=1, model=DENSE, global_batch=8, sequence=16384)
+    found = search(of)
+    candidates = found.run(silent, keep=1000).candidates
+    assert {c.section["recompute"] for c in candidates} == {"none", "operations", "full"}
+    for candidate in candidates:
+        if candidate.section["recompute"] != "none":
+            without = memory(holding_of(found._job({**candidate.section, "recompute": "none"})), candidate.job.gpu)
+            assert without.total_bytes > 0.95 * without.capacity_bytes
+
+
+def test_the_batch_is_the_specs_where_it_counts_micro_batches():
+    of = spec(hosts=1, model=DENSE, global_batch=None, micro_batches=6, parallel={"tp": 2, "pp": 2})
+    assert search(of).global_batch == 6 * 2
+    wrong = spec(hosts=1, model=DENSE, global_batch=None, micro_batches=6, parallel={"tp": 3})
+    with pytest.raises(ConfigError, match=r"micro_batches: .*does not divide 8 GPUs, expected global_batch"):
+        search(wrong)
+
+
+def test_overlap_of_tensor_communication_follows_the_layout():
+    of = spec(hosts=1, **SMALL, parallel={"tp": 2}, sequence_parallel=True, overlap={"tensor": "full"})
+    found = search(of).run(silent, keep=1000).candidates
+    assert {c.job.training.overlap.tensor for c in found if c.job.layout.tp == 1} == {"none"}
+    assert {c.job.training.overlap.tensor for c in found if c.job.layout.tp > 1} == {"full"}
+
+
+@pytest.mark.second
+def test_experts_are_laid_out_too():
+    of = spec(hosts=2, model={**SPARSE, "num_hidden_layers": 4}, global_batch=32, sharding="zero-1")
+    found = search(of).run(silent, keep=1000).candidates
+    assert {c.job.layout.ep for c in found} >= {2, 4, 8}
+
+
+def test_divisors():
+    assert divisors(12) == [1, 2, 3, 4, 6, 12]
+
+
+def test_a_plan_ranks_by_the_simulation_and_says_why():
+    of = spec(hosts=1, **SMALL, run={"fidelity": "flow"})
+    found = plan(of, top=4, fidelity="flow", stage=silent)
+    steps = [item.step_ps for item in found.ranked]
+    assert steps == sorted(steps)
+    assert len(steps) == 4
+    assert predict(with_layout(of, found.ranked[0].candidate)).trace.end_ps == steps[0]
+    data = plan_data(found)
+    assert all(row["why"] for row in data["layouts"])
+    text = plan_text(found)
+    assert "compute " in text
+    assert f"{data['layouts_considered']:,} layouts" in text
+
+
+def test_nothing_that_fits_is_said_clearly():
+    large = {**DENSE, "hidden_size": 16384, "intermediate_size": 53248, "num_attention_heads": 128}
+    with pytest.raises(ConfigError, match=r"none of .* layouts fits in a GPU's memory"):
+        plan(spec(hosts=1, model=large, global_batch=8), top=3, fidelity="analytic", stage=silent)
+
+
+def test_the_command_writes_a_spec_that_runs_from_another_folder(tmp_path):
+    (tmp_path / "best").mkdir()
+    path, best = tmp_path / "a.yaml", tmp_path / "best" / "best.yaml"
+    (tmp_path / "model.json").write_text(json.dumps(DENSE))
+    given = spec(hosts=1, **SMALL).to_dict()
+    given["name"] = "1e9"  # a word for us and for PyYAML, a number for our reader
+    given["workload"]["training"]["model"] = "model.json"
+    path.write_text(spec_yaml(given))
+    result = CliRunner().invoke(
+        app, [str(path), "--top", "2", "--fidelity", "analytic", "--json", "--write", str(best)]
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.output)["layouts"]
+    assert len(rows) == 2
+    written = load_spec(best)
+    assert written.name == "1e9"
+    assert predict(written).trace.end_ps == rows[0]["step_time_ps"]

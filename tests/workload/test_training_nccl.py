@@ -1,0 +1,126 @@
+"""A job through NCCL (`nccl:` of a spec): its own choice, connections right for every group, its errors."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from support.nccl_machines import twin_of
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cluster.spec.spec import Spec, read_spec
+from fabrictwin.nccl.communicator.communicator import initialise
+from fabrictwin.nccl.lowering.lower import Lowering
+from fabrictwin.nccl.lowering.tasks import Task
+from fabrictwin.nccl.settings.settings import Settings, read_settings
+from fabrictwin.nccl.settings.spec_section import section_settings, settings_here
+from fabrictwin.nccl.tuning.tuner import Call, tuner
+from fabrictwin.program import patterns
+from fabrictwin.program.program import Connections
+from fabrictwin.run import execute
+from fabrictwin.workload.job.nccl_communications import Hosts, Library
+
+MIB = 1 << 20
+
+
+def spec(**sections: Any) -> Spec:
+    """Llama-like, on two hosts of eight H100."""
+    model = {
+        "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+    }  # fmt: skip
+    training = {
+        "model": model, "parallel": {"tp": 2}, "micro_batch_size": 1, "global_batch": 16,
+        "sequence": 4096, "precision": "bf16",
+    }  # fmt: skip
+    network = {"technology": "infiniband", "switch": "qm9700", "topology": {"kind": "rail-optimised"}}
+    return read_spec(
+        {
+            "schema": 1,
+            "name": "through NCCL",
+            "cluster": {"hosts": {"type": "dgx-h100", "count": 2}, "network": network},
+            "workload": {"training": training},
+            "run": {"fidelity": "analytic"},
+            **sections,
+        }
+    )
+
+
+def step_ps(**nccl: Any) -> int:
+    return int(execute.predict(spec(nccl=nccl) if nccl else spec()).trace.end_op_ps.max())
+
+
+def algorithms(**nccl: Any) -> dict[str, str]:
+    program = execute.prepare(spec(nccl=nccl)).program
+    return {c.name: c.algorithm for c in program.communications}
+
+
+def test_the_tuner_chooses_by_size_and_variables_are_obeyed() -> None:
+    by_itself, ring = algorithms(version="2.27.7"), algorithms(version="2.27.7", NCCL_ALGO="Ring")
+    gradients = next(name for name in by_itself if "gradient all-reduce" in name)
+    assert by_itself[gradients] != ring[gradients]
+    assert ring[gradients].startswith("ring")
+    assert {a.partition(" ")[0] for a in by_itself.values()} <= {"ring", "tree", "nvls", "nvls_tree", "sends"}
+
+
+def test_a_job_feels_what_its_variables_do() -> None:
+    usual = step_ps(version="2.27.7")
+    assert step_ps() == pytest.approx(usual, rel=0.1)  # lowered by hand
+    assert step_ps(NCCL_IB_DISABLE=1) > 1.2 * usual
+    assert step_ps(NCCL_P2P_DISABLE=1) > 1.05 * usual
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_to_all"])
+def test_groups_that_lie_alike_are_each_what_nccl_makes_of_it(kind: Any) -> None:
+    """Four groups over two hosts, each on GPUs of its own: every one as if it had been initialised by itself."""
+    twin = twin_of("dgx-h100", 2)
+    nodes = twin.fabric.gpu_node.astype(np.int32)
+    groups = np.array([[0, 1, 8, 9], [2, 3, 10, 11], [8, 9, 0, 1], [4, 5, 12, 13]])
+    settings = read_settings({}, release="2.27.7")
+    library = Library(Hosts(twin.fabric, {}), nodes, settings)
+    task = Task(kind, 4 * MIB, 4)
+    whole = library.collective(kind, groups, task.size_bytes, element_bytes=4, name="test")
+    assert whole.groups == len(groups)
+    found = _rows(whole, nodes)
+    expected = []
+    for group in groups:
+        comm = initialise(twin, nodes[group], settings=settings, version="2.27.7")
+        choice = tuner(comm).choose(Call("AllReduce", task.size_bytes)) if kind == "all_reduce" else None
+        expected += _rows(Lowering(comm)(task, choice), comm.rank_node)
+    assert sorted(found) == sorted(expected)
+
+
+def _rows(communication: Any, nodes: np.ndarray) -> list[tuple[Any, ...]]:
+    """Every edge with its GPUs, bytes and connection."""
+    edges, how = patterns.edges(communication.channels), communication.connections
+    columns = [getattr(how, f.name).tolist() for f in fields(Connections)]
+    ends = nodes[edges.source].tolist(), nodes[edges.target].tolist()
+    seats = edges.source_seat.tolist(), edges.target_seat.tolist()
+    return list(zip(*ends, *seats, edges.size_bytes.tolist(), *columns, strict=True))
+
+
+def test_section_and_environment() -> None:
+    one = spec(nccl={"version": "2.21.5", "NCCL_ALGO": "Ring", "NCCL_IB_QPS_PER_CONNECTION": 4})
+    found = section_settings(one)
+    assert isinstance(found, Settings)
+    assert (str(found.release), found.ib_qps_per_connection) == ("2.21.5", 4)
+    here = settings_here(one, {"NCCL_IB_QPS_PER_CONNECTION": "2", "HOME": "/"}, release="2.27.7")
+    assert (str(here.release), here.ib_qps_per_connection, here.is_given("NCCL_ALGO")) == ("2.27.7", 2, True)
+    assert section_settings(spec()) is None
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"version": 2.27}, "nccl.version: got 2.27, expected text"),
+        ({"version": "3.1"}, "nccl.version: got 3.1"),
+        ({"NCCL_ALGOS": "Ring"}, "did you mean 'NCCL_ALGO'"),
+        ({"NCCL_ALGO": 1.5}, "nccl.NCCL_ALGO: got 1.5"),
+        ({"NCCL_ALGO": "Rings"}, "Ring"),
+    ],
+)
+def test_a_wrong_section_is_one_clear_line(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        section_settings(spec(nccl=section))
