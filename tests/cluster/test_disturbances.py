@@ -11,7 +11,7 @@ from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.disturbances import find_disturbances
 from fabrictwin.cluster.spec.spec import load_spec
-from fabrictwin.run.execute import predict, prepare, with_overrides
+from fabrictwin.runs.execute import predict, prepare, with_overrides
 from fabrictwin.workload.step.disturbed_program import greatest, sums, uniform
 
 MS = 10**9

@@ -304,7 +304,7 @@ def test_a_small_training_step_takes_what_the_flow_engine_says():
 
     from fabrictwin.cluster.spec.spec import read_spec
     from fabrictwin.engines.base.play import play
-    from fabrictwin.run.execute import prepare
+    from fabrictwin.runs.execute import prepare
 
     model = Path(__file__).parents[2] / "examples" / "models" / "llama-3-8b.json"
     network = {"technology": "infiniband", "switch": "qm9700", "topology": {"kind": "rail-optimised"}}

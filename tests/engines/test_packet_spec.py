@@ -23,7 +23,7 @@ from fabrictwin.engines.packet.congestion_parameters import CONTROLS, DCQCN
 from fabrictwin.engines.packet.packet_network import PacketNetwork
 from fabrictwin.engines.packet.packet_options import BALANCES, PacketOptions, options_of
 from fabrictwin.kernel.packet.state.state import nbytes
-from fabrictwin.run.execute import predict, prepare
+from fabrictwin.runs.execute import predict, prepare
 from fabrictwin.twin import Twin
 
 SPEC = """\

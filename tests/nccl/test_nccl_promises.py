@@ -18,7 +18,7 @@ from fabrictwin.base.errors import SimulatedError
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.nccl.settings.settings import read_settings
-from fabrictwin.run.twins import make_twin
+from fabrictwin.runs.twins import make_twin
 from fabrictwin.tools.nccl_tests import perf
 from fabrictwin.tools.nccl_tests.perf_run import play
 

@@ -16,10 +16,10 @@ from fabrictwin.cli import main
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.report.summary import summary
-from fabrictwin.run import execute
-from fabrictwin.run.execute import cluster_line, predict, prepare, with_overrides
-from fabrictwin.run.folder import FILES
-from fabrictwin.run.twins import make_twin
+from fabrictwin.runs import execute
+from fabrictwin.runs.execute import cluster_line, predict, prepare, with_overrides
+from fabrictwin.runs.folder import FILES
+from fabrictwin.runs.twins import make_twin
 
 SPEC = """\
 schema: 1

@@ -14,7 +14,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.cli import main
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.report.page import Axis, Series, lines, table
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 from fabrictwin.study.jitter.distributions import Amount, expm1, log, normal_above, tail_of_greatest
 from fabrictwin.study.jitter.jitter_sources import Jitter
 from fabrictwin.study.jitter.jitter_study import Sampler, slowest_of, study

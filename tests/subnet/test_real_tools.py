@@ -25,7 +25,7 @@ from fabrictwin.cluster.spec.spec import load_cluster, load_spec
 from fabrictwin.engines.packet.packet_network import PacketNetwork
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.engines.packet.port_counters import port_counters
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 from fabrictwin.subnet.agents.pma import SessionCounters
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.operation.tables_in_force import routes_of

@@ -12,8 +12,8 @@ from fabrictwin.cluster.spec.spec import Spec, read_spec
 from fabrictwin.report.report import report_html
 from fabrictwin.report.summary import summary
 from fabrictwin.report.terminal import block
-from fabrictwin.run.execute import predict
-from fabrictwin.run.twins import make_twin
+from fabrictwin.runs.execute import predict
+from fabrictwin.runs.twins import make_twin
 from fabrictwin.workload.job.job import check
 from fabrictwin.workload.search.gains import Gain, gains
 from fabrictwin.workload.step.closed_form import Closed

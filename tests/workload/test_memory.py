@@ -15,7 +15,7 @@ from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.report.report import report_html
 from fabrictwin.report.summary import summary, summary_json
 from fabrictwin.report.terminal import block
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 from fabrictwin.validation.published_data import find_data, read_data
 from fabrictwin.workload.memory.gpu_memory import (
     end_parameters,

@@ -7,7 +7,7 @@ from test_parallel_volumes import MIXTRAL
 from test_training import spec
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 
 MOE = {"model": MIXTRAL, "parallel": {"tp": 1, "pp": 2, "ep": 4}}
 

@@ -8,7 +8,7 @@ import pytest
 from test_parallel_volumes import DEEPSEEK, MIXTRAL
 from test_training import TINY, longest_path, lowered, spec
 
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 
 SHORT = {"bucket": "20 MB"}
 JOBS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from test_training import TINY, lowered, spec
 
 from fabrictwin.program import patterns
 from fabrictwin.program.data_execution import execute
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 from fabrictwin.workload.job.job_communications import exchange
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock, peak_load

@@ -19,9 +19,9 @@ from fabrictwin.cluster.spec.spec import Spec, load_spec, read_spec
 from fabrictwin.engines.base.play import play
 from fabrictwin.program.collectives import all_gather, reduce_scatter
 from fabrictwin.report.resolved_config import spec_yaml
-from fabrictwin.run.execute import predict
-from fabrictwin.run.layout_plan import plan, plan_data, plan_text, with_layout
-from fabrictwin.run.twins import make_twin
+from fabrictwin.runs.execute import predict
+from fabrictwin.runs.layout_plan import plan, plan_data, plan_text, with_layout
+from fabrictwin.runs.twins import make_twin
 from fabrictwin.workload.job.nccl_communications import library_of
 from fabrictwin.workload.memory.gpu_memory import memory
 from fabrictwin.workload.memory.memory_inputs import holding_of

@@ -14,7 +14,7 @@ from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, read_spec
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program import patterns
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 from fabrictwin.twin import Twin
 from fabrictwin.workload.job.rank_layout import Layout
 from fabrictwin.workload.layers.attention import AttentionBlock

@@ -19,7 +19,7 @@ from fabrictwin.nccl.settings.spec_section import section_settings, settings_her
 from fabrictwin.nccl.tuning.tuner import Call, tuner
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Connections
-from fabrictwin.run import execute
+from fabrictwin.runs import execute
 from fabrictwin.workload.job.nccl_communications import Hosts, Library
 
 MIB = 1 << 20

@@ -16,7 +16,7 @@ from typing import Any
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.report.summary import summary
-from fabrictwin.run import execute
+from fabrictwin.runs import execute
 from fabrictwin.validation.training_cases import Case
 
 QUANTITIES = {

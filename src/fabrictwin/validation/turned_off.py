@@ -24,7 +24,7 @@ from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.settings.version import DEFAULT
 from fabrictwin.nccl.tuning.tuner import Call, tuner
 from fabrictwin.report.csv_tables import bus_factor
-from fabrictwin.run.twins import make_twin
+from fabrictwin.runs.twins import make_twin
 from fabrictwin.twin.twin import Fidelity
 from fabrictwin.validation.published_data import Section, read_texts
 

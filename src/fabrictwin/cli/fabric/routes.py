@@ -156,7 +156,7 @@ class _Bench:
         from fabrictwin.cluster.spec.spec import load_cluster
         from fabrictwin.routing.engines.routing_options import Options, read_roots, read_weights
         from fabrictwin.routing.graph.switches import switch_graph
-        from fabrictwin.run.twins import make_twin
+        from fabrictwin.runs.twins import make_twin
 
         options = Options(
             roots=read_roots(roots) if roots else (),

@@ -12,6 +12,6 @@ app = typer.Typer()
 @app.command()
 def schema() -> None:
     """Print the JSON schema of a spec file, for editors."""
-    from fabrictwin.run.execute import spec_schema
+    from fabrictwin.runs.execute import spec_schema
 
     typer.echo(json.dumps(spec_schema(), indent=2))

@@ -99,7 +99,7 @@ def path(
     from fabrictwin.base.units import format_rate, format_time
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_cluster
-    from fabrictwin.run.twins import make_twin
+    from fabrictwin.runs.twins import make_twin
 
     read = load_cluster(spec, sys.stdin)
     hops, latency_ps = make_twin(read, build(read.cluster, spec=read)).path(source, destination)
@@ -125,7 +125,7 @@ def matrix(
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.nccl.topology.host_views import host_matrix
-    from fabrictwin.run.twins import make_twin
+    from fabrictwin.runs.twins import make_twin
 
     read = load_cluster(spec, sys.stdin)
     text, topology = host_matrix(make_twin(read, build(read.cluster, spec=read)).fabric, host)

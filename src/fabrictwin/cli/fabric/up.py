@@ -72,7 +72,7 @@ def up(
         raise ConfigError(message, key="--run")
     inside = None
     if run or (console and has_job(cluster)):
-        from fabrictwin.run.inside import Inside
+        from fabrictwin.runs.inside import Inside
 
         inside = Inside(cluster)
     endpoint = open_endpoint(cluster) if inside is None else inside.endpoint

@@ -54,7 +54,7 @@ def compare(
     from fabrictwin.base.textfile import make_folder, write_text
     from fabrictwin.catalog.price_book import price_book
     from fabrictwin.cluster.spec.spec import load_spec
-    from fabrictwin.run import execute
+    from fabrictwin.runs import execute
     from fabrictwin.study.compare import comparison as comparing
     from fabrictwin.study.compare.compare_page import page
     from fabrictwin.study.compare.compare_text import data, text

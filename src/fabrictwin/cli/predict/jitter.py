@@ -40,7 +40,7 @@ def jitter(
     from fabrictwin.catalog.price_book import price_book
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_spec
-    from fabrictwin.run import execute
+    from fabrictwin.runs import execute
     from fabrictwin.study.cost.bill_of_materials import bill_of_materials
     from fabrictwin.study.cost.cluster_cost import cost
     from fabrictwin.study.jitter.jitter_page import page

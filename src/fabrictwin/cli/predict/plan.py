@@ -32,7 +32,7 @@ def plan(
     """Search parallel sizes, micro-batches and recomputation for the fastest step that fits in memory."""
     from fabrictwin.base.progress import Progress
     from fabrictwin.cluster.spec.spec import load_spec
-    from fabrictwin.run import layout_plan as planning
+    from fabrictwin.runs import layout_plan as planning
 
     given = load_spec(spec, sys.stdin)
     with Progress() as progress:

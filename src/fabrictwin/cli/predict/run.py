@@ -50,8 +50,8 @@ def run(
     from fabrictwin.cluster.spec.spec import load_spec
     from fabrictwin.report.summary import summary_json
     from fabrictwin.report.terminal import block
-    from fabrictwin.run import execute
-    from fabrictwin.run.folder import Clock, check_target, default_folder, write_folder
+    from fabrictwin.runs import execute
+    from fabrictwin.runs.folder import Clock, check_target, default_folder, write_folder
 
     capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     started, clock = datetime.now(UTC), monotonic()

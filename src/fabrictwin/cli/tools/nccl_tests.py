@@ -68,7 +68,7 @@ def nccl_tests(
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.nccl.settings.spec_section import settings_here
-    from fabrictwin.run.twins import make_twin
+    from fabrictwin.runs.twins import make_twin
     from fabrictwin.tools.nccl_tests import perf
     from fabrictwin.tools.nccl_tests.perf_run import play
     from fabrictwin.tools.nccl_tests.perf_text import as_json, wrong_rows

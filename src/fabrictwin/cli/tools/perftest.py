@@ -47,7 +47,7 @@ def perftest(
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.engines.packet.packet_options import options_of
-    from fabrictwin.run.twins import make_twin
+    from fabrictwin.runs.twins import make_twin
     from fabrictwin.tools.perftest import perftest_text as text
     from fabrictwin.tools.perftest.perftest_loops import play
     from fabrictwin.tools.perftest.perftest_options import PerftestOptions

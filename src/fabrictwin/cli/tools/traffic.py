@@ -71,7 +71,7 @@ def traffic(
     from fabrictwin.cluster.spec.fault_section import LinkFault
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.engines.packet.packet_options import options_of
-    from fabrictwin.run.twins import make_twin
+    from fabrictwin.runs.twins import make_twin
     from fabrictwin.tools.traffic import play_traffic, read_traffic, table
 
     capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)

@@ -9,7 +9,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.units import PS_PER_MS, PS_PER_S, format_time
 from fabrictwin.fabric.fabric import NETWORK, NodeKind
-from fabrictwin.run.execute import Prepared, predict
+from fabrictwin.runs.execute import Prepared, predict
 from fabrictwin.study.claims.claim import Claim, Judgement, within
 from fabrictwin.study.claims.claim_settings import spec
 from fabrictwin.study.jitter.jitter_sources import Jitter

@@ -12,7 +12,7 @@ from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import ProgramBuilder
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 from fabrictwin.study.claims.claim import Claim, Judgement, within
 from fabrictwin.study.claims.claim_settings import spec, twin
 from fabrictwin.study.compare.packet_measurements import small_message_ps

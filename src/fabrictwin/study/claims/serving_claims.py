@@ -18,7 +18,7 @@ from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import Task
 from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.tuning.tuner import Call, tuner
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 from fabrictwin.study.claims.claim import Claim, Judgement
 from fabrictwin.study.claims.claim_settings import NETWORKS, spec, twin
 from fabrictwin.study.compare.without_rdma import WITHOUT_RDMA, over_sockets

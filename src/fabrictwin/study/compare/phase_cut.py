@@ -36,7 +36,7 @@ from fabrictwin.fabric.fabric import I32, I64, NONE, NodeKind
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Communication, Program
-from fabrictwin.run.twins import make_twin
+from fabrictwin.runs.twins import make_twin
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.job_communications import exchange

@@ -12,7 +12,7 @@ from fabrictwin.base.units import PS_PER_S
 from fabrictwin.base.yamlfile import read_yaml, undotted
 from fabrictwin.catalog import FabricPreset
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 from fabrictwin.study.compare.fabrics import preset, with_fabric
 from fabrictwin.study.compare.without_rdma import over_sockets
 

@@ -18,7 +18,7 @@ from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 from fabrictwin.nccl.tuning.step_costs import calibration
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Communication
-from fabrictwin.run.execute import Prepared
+from fabrictwin.runs.execute import Prepared
 
 WITHOUT_RDMA = {"NCCL_IB_DISABLE": "1"}
 

@@ -8,7 +8,7 @@ from fabrictwin.base.units import PS_PER_S
 from fabrictwin.catalog.price_book import PriceBook
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 from fabrictwin.study.cost.bill_of_materials import bill_of_materials
 from fabrictwin.study.cost.cluster_cost import Cost, cost
 

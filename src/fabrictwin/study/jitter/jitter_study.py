@@ -22,8 +22,8 @@ from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.fault_section import LinkFault
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.report.result import RunResult
-from fabrictwin.run.execute import Prepared, predict
-from fabrictwin.run.twins import make_twin
+from fabrictwin.runs.execute import Prepared, predict
+from fabrictwin.runs.twins import make_twin
 from fabrictwin.study.jitter.interference import measured
 from fabrictwin.study.jitter.jitter_sources import ASSUMED, SOURCES, Jitter, Link
 from fabrictwin.study.jitter.sampled_steps import Unit

@@ -30,7 +30,7 @@ from fabrictwin.base.textfile import read_text
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.program.program import OpKind
 from fabrictwin.report.result import RunResult
-from fabrictwin.run.execute import predict
+from fabrictwin.runs.execute import predict
 from fabrictwin.study.claims.claim_settings import SEVEN_B, spec
 from fabrictwin.study.jitter.distributions import normal_above
 from fabrictwin.study.jitter.jitter_sources import ASSUMED, Jitter

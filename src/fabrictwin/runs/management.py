@@ -11,7 +11,7 @@ from fabrictwin.fabric.fabric import I32
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Program, Seat
-from fabrictwin.run.twins import engine_of, routing_key
+from fabrictwin.runs.twins import engine_of, routing_key
 from fabrictwin.subnet.manager.mad_transport import MadTiming
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.settings.qos import OPTIONS, qos_settings

@@ -16,7 +16,7 @@ from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.packet_engine import PacketSession
 from fabrictwin.engines.packet.port_counters import port_counters
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.run.execute import open_session, prepare
+from fabrictwin.runs.execute import open_session, prepare
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Network
 from fabrictwin.subnet.agents.pma import SessionCounters

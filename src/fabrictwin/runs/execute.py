@@ -34,8 +34,8 @@ from fabrictwin.program.program import OpKind, Program
 from fabrictwin.report.management_record import Management
 from fabrictwin.report.resolved_config import resolved
 from fabrictwin.report.result import Reference, RunResult
-from fabrictwin.run.management import adapter_pairs, manage
-from fabrictwin.run.twins import make_twin
+from fabrictwin.runs.management import adapter_pairs, manage
+from fabrictwin.runs.twins import make_twin
 from fabrictwin.twin.managed_session import ManagedRun
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.job.workload_section import workload_schema
@@ -182,7 +182,7 @@ def _unused(spec: Spec) -> tuple[str, ...]:
 def _with_a_cut(prepared: Prepared, session: Session, error: TooLargeError) -> ConfigError:
     """The refusal of a run that is too large, with a cut of the job that fits."""
     from fabrictwin.engines.packet.packet_engine import PacketSession
-    from fabrictwin.run.packet_cut import cut_that_fits
+    from fabrictwin.runs.packet_cut import cut_that_fits
 
     spec, twin = prepared.spec, prepared.twin
     assert isinstance(session, PacketSession)

@@ -12,8 +12,8 @@ from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.report.report import report_html
 from fabrictwin.report.summary import summary
 from fabrictwin.report.terminal import block
-from fabrictwin.run.execute import predict, prepare
-from fabrictwin.run.twins import make_twin
+from fabrictwin.runs.execute import predict, prepare
+from fabrictwin.runs.twins import make_twin
 
 MS = 10**9
 SPEC = """\

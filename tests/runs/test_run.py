@@ -42,7 +42,7 @@ from fabrictwin.report.terminal import bar, block
 from fabrictwin.report.timeline.intervals import intervals
 from fabrictwin.report.timeline.perfetto import perfetto_trace, varint
 from fabrictwin.report.timeline.timeline_tracks import actors_within, slices
-from fabrictwin.run.folder import ENVIRONMENT, FILES, Clock, check_target, default_folder, write_folder
+from fabrictwin.runs.folder import ENVIRONMENT, FILES, Clock, check_target, default_folder, write_folder
 from fabrictwin.workload.step.step_work import Work
 
 CLOCK = Clock(datetime(2020, 1, 2, tzinfo=UTC), 1.5)
