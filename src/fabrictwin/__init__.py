@@ -1,3 +1,82 @@
-"""fabrictwin: a digital twin of the network that turns many GPUs into one computer."""
+"""fabrictwin: a digital twin of the network that turns many GPUs into one computer.
 
-__version__ = "0.1.0"
+    import fabrictwin as ft
+
+    spec = ft.load("examples/laptop.yaml")
+    result = ft.run(spec)
+    result.step_time, result.breakdown, result.links
+
+Every name here is imported when it is first asked for, so that `import fabrictwin` stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fabrictwin.base.version import __version__
+
+if TYPE_CHECKING:
+    from fabrictwin.api.compare import Comparison, compare
+    from fabrictwin.api.jitter import JitterStudy, jitter
+    from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
+    from fabrictwin.api.plan import Plan, plan
+    from fabrictwin.api.run import Result, run
+    from fabrictwin.api.specs import load
+    from fabrictwin.api.tables import Table
+    from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
+    from fabrictwin.cluster.spec.spec import Spec
+    from fabrictwin.twin.twin import Twin
+
+_HOME = {
+    "load": "api.specs",
+    "run": "api.run",
+    "plan": "api.plan",
+    "compare": "api.compare",
+    "jitter": "api.jitter",
+    "nccl_tests": "api.nccl_tests",
+    "Spec": "cluster.spec.spec",
+    "Result": "api.run",
+    "Plan": "api.plan",
+    "Comparison": "api.compare",
+    "JitterStudy": "api.jitter",
+    "NcclTest": "api.nccl_tests",
+    "Table": "api.tables",
+    "Twin": "twin.twin",
+    "ConfigError": "base.errors",
+    "FabrictwinError": "base.errors",
+    "SimulatedError": "base.errors",
+}
+
+__all__ = [
+    "Comparison",
+    "ConfigError",
+    "FabrictwinError",
+    "JitterStudy",
+    "NcclTest",
+    "Plan",
+    "Result",
+    "SimulatedError",
+    "Spec",
+    "Table",
+    "Twin",
+    "__version__",
+    "compare",
+    "jitter",
+    "load",
+    "nccl_tests",
+    "plan",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

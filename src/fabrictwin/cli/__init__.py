@@ -16,8 +16,8 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
-import fabrictwin
 from fabrictwin.base.errors import FabrictwinError, InvariantError, SimulatedError
+from fabrictwin.base.version import __version__
 
 # A command is a module with a Typer `app`, in the folder named here; adding one is one line here.
 COMMANDS = {
@@ -98,7 +98,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"fabrictwin {fabrictwin.__version__}")
+        typer.echo(f"fabrictwin {__version__}")
         raise typer.Exit
 
 

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-import fabrictwin
+from fabrictwin.base.version import __version__
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.report.csv_tables import flows_csv, links_csv
 from fabrictwin.report.report import report_html
@@ -64,7 +64,7 @@ class Clock:
 def environment_json(clock: Clock) -> str:
     """What the run ran on, and when."""
     facts = {
-        "fabrictwin": fabrictwin.__version__,
+        "fabrictwin": __version__,
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in PACKAGES},
         "platform": platform.platform(),

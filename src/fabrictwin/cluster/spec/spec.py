@@ -26,6 +26,7 @@ from fabrictwin.base.textfile import STDIN, name_of
 from fabrictwin.base.units import Duration
 from fabrictwin.base.yamlfile import Lines, Path_, config_error, line_of, read_yaml_file, undotted
 from fabrictwin.cluster.spec.cluster_section import Cluster, Count, Model, Seed
+from fabrictwin.cluster.spec.edits import set_key
 from fabrictwin.cluster.spec.fault_section import Fault, GpuFault, LinkFault, NoiseFault, SwitchFault, told_apart
 from fabrictwin.cluster.spec.packet_section import Packet
 from fabrictwin.cluster.spec.subnet_manager_section import SubnetManager
@@ -189,6 +190,21 @@ class Spec(Model):
             except (KeyError, IndexError, TypeError):
                 return {}
         return current
+
+    def with_(self, edits: Mapping[str, Any] | None = None, /, **keys: Any) -> Spec:
+        """Return the spec with other values at some keys, checked anew.
+
+        `edits` names keys with dots (`{"workload.training.parallel.tp": 4}`); keywords take `__` for a dot
+        (`cluster__hosts__count=8`, `run={"fidelity": "packet"}`). A mapping is laid over what stands there.
+        Published figures to compare with (`run.compare`) go where the job changes. Raises ConfigError.
+        """
+        asked = dict(edits or {}) | {key.replace("__", "."): value for key, value in keys.items()}
+        data = self.to_dict()
+        for key, value in asked.items():
+            set_key(data, key, value)
+        if any(key.partition(".")[0] not in ("run", "name") for key in asked):
+            data.get("run", {}).pop("compare", None)
+        return read_spec(data, Origin(self.folder, self.path))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with units, from which `Spec.model_validate` makes an equal spec."""

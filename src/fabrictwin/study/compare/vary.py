@@ -9,8 +9,9 @@ from typing import Any
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
-from fabrictwin.base.yamlfile import read_yaml, undotted
+from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.catalog import FabricPreset
+from fabrictwin.cluster.spec.edits import set_key
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec
 from fabrictwin.runs.execute import predict
 from fabrictwin.study.compare.fabrics import preset, with_fabric
@@ -57,32 +58,9 @@ def with_value(spec: Spec, key: str, value: str) -> Spec:
     if len(values) != len(keys):
         raise ConfigError(f"got {value!r}, expected {len(keys)} values, such as a:b", key="--vary")
     for one, its in zip(keys, values, strict=True):
-        _set(data, one.strip(), its.strip())
+        set_key(data, one.strip(), read_yaml(its.strip(), "--vary")[0], option="--vary")
     data["run"].pop("compare", None)
     return read_spec(data, Origin(spec.folder, spec.path))
-
-
-def _set(data: Any, key: str, value: str) -> None:
-    """Raises ConfigError."""
-    parsed, _ = read_yaml(value, "--vary")
-    path = undotted(key)
-    current: Any = data
-    for part in path[:-1]:
-        if isinstance(current, list) and not isinstance(part, int):
-            # one group of hosts is written without its number
-            if len(current) != 1:
-                raise ConfigError(f"got {key!r}, expected which of {len(current)}, such as hosts[0]", key="--vary")
-            current = current[0]
-        try:
-            current = current[int(part)] if isinstance(current, list) else current.setdefault(part, {})
-        except (IndexError, TypeError, AttributeError):
-            raise ConfigError(f"got {key!r}, expected a key of the spec", key="--vary") from None
-    last = path[-1]
-    if isinstance(current, list) and len(current) == 1 and not isinstance(last, int):
-        current = current[0]
-    if not isinstance(current, dict):
-        raise ConfigError(f"got {key!r}, expected a key of the spec", key="--vary")
-    current[last] = parsed
 
 
 def vary(

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import fabrictwin
 from fabrictwin import catalog
+from fabrictwin.base.version import __version__
 from fabrictwin.nccl.log.log import Processes
 from fabrictwin.nccl.settings.algorithm_selection import ALGORITHMS, PROTOCOLS
 from fabrictwin.nccl.settings.version import version
@@ -46,7 +46,7 @@ def opening(run: Run, *, source: str, fidelity: str, reduced: bool) -> str:
     lines = [
         f"# nccl-tests version {TESTS_VERSION} nccl-headers={code} nccl-library={code}",
         f"# Collective test starting: {options.test.program}",
-        f"# Simulated by fabrictwin {fabrictwin.__version__}: {source}, {run.ranks} GPUs on "
+        f"# Simulated by fabrictwin {__version__}: {source}, {run.ranks} GPUs on "
         f"{len(set(run.communicator.host_of_node.tolist()))} hosts, fidelity {fidelity}",
         f"# nThread {options.threads} nGpus {options.gpus} minBytes {options.min_bytes} "
         f"maxBytes {options.max_bytes} step: {step} warmup iters: {options.warmup} "

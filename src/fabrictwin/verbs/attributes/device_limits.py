@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-import fabrictwin
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.version import __version__
 from fabrictwin.subnet.wire.link_encodings import WIDTH_CODES, Speed, link_of
 from fabrictwin.verbs.abi.device_codes import (
     ibv_atomic_cap,
@@ -73,7 +73,7 @@ def _reads(adapter_type: str) -> int:
 
 def firmware() -> str:
     """The twin's version, in the form of a firmware's."""
-    return fabrictwin.__version__
+    return __version__
 
 
 def part_id(adapter: Adapter) -> int:

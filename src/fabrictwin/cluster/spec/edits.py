@@ -1,0 +1,56 @@
+"""Edits of a spec's plain data by keys such as `cluster.network.topology.oversubscription`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.yamlfile import Path_, undotted
+
+
+def set_key(data: Any, key: str, value: Any, *, option: str | None = None) -> None:
+    """Put `value` at a key of a spec's plain data, modified in place; a mapping is laid over what stands there.
+
+    One group of hosts may be written without its number. Raises ConfigError for a key that cannot be, at `option`
+    where one on a command line gave it.
+    """
+    path = undotted(key)
+    section = _section(data, path[:-1], key, option)
+    last = path[-1]
+    if isinstance(section, list) and isinstance(last, int) and 0 <= last < len(section):
+        section[last] = _laid_over(section[last], value)
+        return
+    section = _only(section, last, key, option)
+    if not isinstance(section, dict):
+        raise ConfigError(f"got {key!r}, expected a key of the spec", key=option)
+    section[last] = _laid_over(section.get(last), value)
+
+
+def _section(data: Any, path: Path_, key: str, option: str | None) -> Any:
+    current: Any = data
+    for part in path:
+        current = _only(current, part, key, option)
+        try:
+            current = current[int(part)] if isinstance(current, list) else current.setdefault(part, {})
+        except (IndexError, TypeError, AttributeError):
+            raise ConfigError(f"got {key!r}, expected a key of the spec", key=option) from None
+    return current
+
+
+def _only(section: Any, part: int | str, key: str, option: str | None) -> Any:
+    """The only group of a list that is asked for something by name."""
+    if not isinstance(section, list) or isinstance(part, int):
+        return section
+    if len(section) != 1:
+        raise ConfigError(f"got {key!r}, expected which of {len(section)}, such as hosts[0]", key=option)
+    return section[0]
+
+
+def _laid_over(before: Any, value: Any) -> Any:
+    if isinstance(before, dict) and isinstance(value, Mapping):
+        merged = dict(before)
+        for name, part in value.items():
+            merged[name] = _laid_over(merged.get(name), part)
+        return merged
+    return dict(value) if isinstance(value, Mapping) else value
