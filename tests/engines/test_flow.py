@@ -19,6 +19,7 @@ from fabrictwin.engines.channels.channel_resources import bind
 from fabrictwin.engines.channels.edge_paths import QueuePairs
 from fabrictwin.engines.flow.flow_engine import FlowSession
 from fabrictwin.fabric.fabric import LinkKind
+from fabrictwin.kernel import slices
 from fabrictwin.program import collectives, patterns
 from fabrictwin.program.program import NONE, Actor, Label, Operations, OpKind, Program
 
@@ -457,3 +458,19 @@ def test_operations_that_cannot_be_are_refused(wrong, message):
     for change in (LinkChange(-1, 5), LinkChange(10**6, 5), LinkChange(0, -5)):
         with pytest.raises(ConfigError):
             flow(twin).change(change)
+
+
+@pytest.mark.parametrize("budget", [1, 2, 7])
+def test_a_run_in_slices_ends_as_one_that_is_not_cut(monkeypatch, budget):
+    def ends(first_budget: int, largest: int) -> list[int]:
+        monkeypatch.setattr(slices, "FIRST_BUDGET", first_budget)
+        monkeypatch.setattr(slices, "LARGEST_BUDGET", largest)
+        twin = boxes(8, "infiniband", 4)
+        session = flow(twin)
+        sends = [collectives.send(np.array([[a, (a + 3) % 16]]), (a + 1) << 24) for a in range(16)]
+        session.post(operations(list(range(16)), [[a - 5] if a > 4 else [] for a in range(16)]), sends,
+                     twin.fabric.gpu_node)  # fmt: skip
+        session.advance()
+        return session.ended_ps().tolist()
+
+    assert ends(budget, budget) == ends(1 << 40, 1 << 40)

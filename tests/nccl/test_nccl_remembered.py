@@ -68,14 +68,15 @@ def test_a_damaged_file_is_searched_anew(content: str, folder: Path, found: list
     assert len(asked) == 2
 
 
-def test_nothing_is_kept_where_nothing_can_be(
+def test_what_cannot_be_kept_serves_this_process_alone(
     tmp_path: Path, found: list[Channels], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FABRICTWIN_CACHE", str(tmp_path / "file"))
     search, asked = counting(found[0])
-    assert [remembered("one", search) for _ in range(2)] == [found[0]] * 2
-    assert len(asked) == 2
+    assert [remembered("kept nowhere", search) for _ in range(2)] == [found[0]] * 2
+    assert len(asked) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 
 def test_without_the_jit_the_code_runs(

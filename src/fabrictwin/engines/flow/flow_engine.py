@@ -31,6 +31,7 @@ from fabrictwin.engines.flow.flow_tables import (
 )
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.memory_paths import PathFinder, SpreadOver, Walker
+from fabrictwin.kernel.slices import in_slices
 from fabrictwin.program.program import Communication, Operations, Seat
 from fabrictwin.routing.engines.filling import NO_PORT
 from fabrictwin.routing.path_spread import spread as spread_paths
@@ -158,7 +159,7 @@ class FlowSession:
         operations are left that can never start (their predecessors form a cycle).
         """
         state = self._state
-        self._fluid.run(state, until_ps)
+        in_slices(lambda budget: int(self._fluid.run(state, until_ps, budget)))
         done = int(state.clock[2])
         if until_ps >= FOREVER and done < len(state.operations.kind):
             stuck = np.flatnonzero(state.operations.end_ps < 0)

@@ -19,13 +19,12 @@ from fabrictwin.kernel.flow.heaps import Drains, Queue, enter, leave, pop, push,
 from fabrictwin.kernel.flow.max_min import Flows, Memo, Scratch, gather, solve
 from fabrictwin.kernel.jit.by_reference import by_reference
 from fabrictwin.kernel.jit.decorators import entry, hot_entry, outlined
+from fabrictwin.kernel.slices import OK, SLICED
 
 NONE = -1
 FOREVER = 2**62
 
 COMPUTE = 0  # as program.OpKind
-
-OK = 0
 
 
 @by_reference
@@ -231,10 +230,17 @@ def start_ready(state, first, last):
 
 
 @hot_entry
-def run(state, until_ps):
-    """Advance to `until_ps`, or until nothing is left to happen (then the clock stays at the last event)."""
+def run(state, until_ps, budget):
+    """Advance to `until_ps`, or until nothing is left to happen (then the clock stays at the last event).
+
+    Returns OK, or SLICED after `budget` instants with more to do: the next call goes on (`slices.in_slices`).
+    """
     queue, drains, clock = state.queue, state.drains, state.clock
+    instants = 0
     while True:
+        if instants >= budget:
+            return SLICED
+        instants += 1
         settle(state)
         now = queue.time_ps[0] if queue.size[0] > 0 else FOREVER
         if drains.size[0] > 0:

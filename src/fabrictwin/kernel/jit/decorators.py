@@ -4,20 +4,19 @@ Numba's on-disk cache does not notice when a helper in *another* file changes (n
 lives in a folder named by a digest of all kernel sources and the numba version. Importing this module sets it,
 and every kernel imports this module first.
 
-`FABRICTWIN_CACHE` names another place for the cache; where none is writable, a temporary folder serves.
+`cache_folder` says where the cache lies and who may write there.
 With `NUMBA_DISABLE_JIT=1` the decorators leave the functions as they are.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 
 import numba
 from numba import config, types
 
+from fabrictwin.kernel.jit.cache_folder import cache_folder
 from fabrictwin.kernel.jit.embedding import PartCompiler
 
 _KERNEL = Path(__file__).parents[1]
@@ -32,23 +31,8 @@ def _digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def _cache_folder() -> Path:
-    named = os.environ.get("FABRICTWIN_CACHE")
-    base = (
-        Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fabrictwin"
-    )
-    folder = base / "kernels" / _digest()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(folder)
-    except OSError:
-        folder = Path(tempfile.gettempdir()) / f"fabrictwin-{os.getuid()}" / folder.name
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-config.CACHE_DIR = str(_cache_folder())
+if not config.DISABLE_JIT:
+    config.CACHE_DIR = str(cache_folder(f"kernels/{_digest()}"))
 
 
 def _wide(argument):

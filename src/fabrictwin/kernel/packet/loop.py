@@ -51,6 +51,7 @@ from fabrictwin.kernel.packet.state.state import (
     RATE_HALF,
     REACHED,
     REPLAY,
+    SLICED,
     STALLED,
     STORE,
     TAPPED,
@@ -248,8 +249,11 @@ def ready_all(state):
 
 
 @hot_entry
-def run(state, until, stop_when_done):
-    """Run to `until` (inclusive), or until nothing is left. Returns one of the statuses of `state`."""
+def run(state, until, stop_when_done, budget):
+    """Run to `until` (inclusive), until nothing is left, or for `budget` events.
+
+    Returns one of the statuses of `state`; after SLICED the next call goes on as if there had been none.
+    """
     clock = state.clock[0]
     lanes = clock.lanes
     bits = state.settings[0].vl_bits
@@ -261,6 +265,9 @@ def run(state, until, stop_when_done):
         if clock.grow != 0:
             status = clock.grow
             clock.grow = 0
+            break
+        if events >= budget and clock.told == 0:  # an instant that software is told of is finished first
+            status = SLICED
             break
         time = NEVER
         lane = NONE

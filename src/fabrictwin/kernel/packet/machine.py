@@ -238,17 +238,27 @@ class Machine:
         while len(self.state.heap) < int(self.state.clock[0].heap) + self.tasks + 2 * s.HEAP_MARGIN:
             self.state = b.grow_heap(self.state)
 
-    def run(self, until: int = s.NEVER - 1, *, drain: bool = False) -> int:
+    def run(self, until: int = s.NEVER - 1, *, drain: bool = False, budget: int | None = None) -> int:
         """Run to `until`, or to the end (`drain`: to the last event). Returns IDLE, REACHED, FINISHED or STALLED.
+
+        With a `budget`, SLICED is returned once so many events have happened: the caller shows progress and calls
+        again, and nothing else is different. The compiled loop comes back every SLICE_EVENTS events in any case,
+        so that a signal (Ctrl-C) is raised here; `now` then says how far it went, and a further run goes on.
 
         STALLED: tasks are open and nothing will ever move again; `deadlock` says which lanes wait for each other,
         or is None where something else is missing (a failed queue pair, an adapter without receives).
         """
         status = s.REACHED
+        end = s.NEVER if budget is None else int(self.state.clock[0].events) + budget
         while True:
             if status in _GREW and self.state.clock[0].told:
                 return s.TOLD
-            status = int(run(self.state, until, not drain))
+            left = min(end - int(self.state.clock[0].events), s.SLICE_EVENTS)
+            if left <= 0:
+                return s.SLICED
+            status = int(run(self.state, until, not drain, left))
+            if status == s.SLICED:
+                continue
             if status == s.TOLD:
                 return status
             if status == s.TAP_FULL:

@@ -17,17 +17,19 @@ from numba.extending import intrinsic
 
 from fabrictwin.kernel.jit.decorators import entry
 from fabrictwin.kernel.packet.loop import run
+from fabrictwin.kernel.packet.state.state import SLICE_EVENTS
 
 # columns of what a stepper is asked
 ADDRESS = 0
 UNTIL = 1
+BUDGET = 2
 
 if config.DISABLE_JIT:
 
     def steps(state: Any, ask: Any) -> Iterator[int]:
         """Statuses of one run after the other."""
         while True:
-            yield run(state, int(ask[UNTIL]), True)
+            yield run(state, int(ask[UNTIL]), True, int(ask[BUDGET]))
 
     def address(state: Any) -> int:
         """Nothing is compiled."""
@@ -36,9 +38,9 @@ if config.DISABLE_JIT:
 else:
 
     @intrinsic
-    def _call(typingctx, address, state, until, stop_when_done):
+    def _call(typingctx, address, state, until, stop_when_done, budget):
         """Call the compiled loop by its address."""
-        arguments = (state, types.int64, types.boolean)
+        arguments = (state, types.int64, types.boolean, types.int64)
 
         def codegen(context, builder, signature, args):
             function = context.call_conv.get_function_type(types.int64, arguments)
@@ -46,24 +48,28 @@ else:
             _, result = context.call_conv.call_function(builder, pointer, types.int64, arguments, args[1:])
             return result
 
-        return types.int64(types.int64, state, types.int64, types.boolean), codegen
+        return types.int64(types.int64, *arguments), codegen
 
     @entry
     def steps(state, ask):
-        """Statuses of one run after the other, each to `ask[UNTIL]`."""
+        """Statuses of one run after the other, each to `ask[UNTIL]`, of at most `ask[BUDGET]` events."""
         while True:
-            yield _call(ask[ADDRESS], state, ask[UNTIL], True)
+            yield _call(ask[ADDRESS], state, ask[UNTIL], True, ask[BUDGET])
 
     def address(state: Any) -> int:
         """Where the loop for a state of this type lies; compiled where it is not yet."""
-        signature = (numba.typeof(state), types.int64, types.boolean)
+        signature = (numba.typeof(state), types.int64, types.boolean, types.int64)
         run.compile(signature)
         compiled = run.overloads[signature]
         return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
 
 
 def stepper(state: Any) -> tuple[Iterator[int], Any]:
-    """A generator of statuses over this state, and the array that it is asked by."""
-    ask = np.zeros(2, np.int64)
+    """A generator of statuses over this state, and the array that it is asked by.
+
+    Runs return SLICED after SLICE_EVENTS events, so that Python sees signals; the caller goes on where it was.
+    """
+    ask = np.zeros(3, np.int64)
+    ask[BUDGET] = SLICE_EVENTS
     ask[ADDRESS] = address(state)
     return steps(state, ask), ask

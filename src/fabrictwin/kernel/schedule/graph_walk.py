@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fabrictwin.kernel.jit.decorators import entry, helper
+from fabrictwin.kernel.slices import OK, SLICED
 
 NONE = -1
 TOGETHER = 8  # steps walked side by side: what an operation waits for is read once
@@ -79,8 +80,10 @@ def topological(after_start, after, order):
 
 
 @entry
-def replay(after_start, after, base, actor, table, value, relative, factor, late, first, seed, end):
+def replay(after_start, after, base, actor, table, value, relative, factor, late, first, seed, end, at, budget):
     """Fill `end` [steps] with when the last operation of each step ends, in picoseconds.
+
+    Begins at step `at[0]` and returns SLICED after `budget` operations with `at[0]` moved on, OK at the end.
 
     Operations stand behind all they wait for. `base` [n] durations; `actor` [n] whose factor applies, NONE for
     communications; `table` [n] the noise of each operation, NONE for none; `value` [tables, LEVELS, CELLS] what
@@ -91,7 +94,12 @@ def replay(after_start, after, base, actor, table, value, relative, factor, late
     finish = np.empty((n, TOGETHER), np.int64)
     latest = np.empty(TOGETHER, np.int64)
     start = np.empty(TOGETHER, np.int64)
-    for s0 in range(0, steps, TOGETHER):
+    walked = 0
+    for s0 in range(at[0], steps, TOGETHER):
+        if walked >= budget:
+            at[0] = s0
+            return SLICED
+        walked += n * TOGETHER
         here = min(TOGETHER, steps - s0)
         latest[:] = 0
         for i in range(n):
@@ -117,3 +125,4 @@ def replay(after_start, after, base, actor, table, value, relative, factor, late
                 latest[b] = max(latest[b], mine[b])
         for b in range(here):
             end[s0 + b] = latest[b]
+    return OK

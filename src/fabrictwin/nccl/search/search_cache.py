@@ -16,6 +16,7 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
+from fabrictwin.kernel.jit.cache_folder import cache_folder
 from fabrictwin.nccl.search.graph_search import Channels
 from fabrictwin.nccl.topology.graph_types import PathType, Pattern
 
@@ -47,23 +48,16 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def _folder() -> Path:
-    named = os.environ.get("FABRICTWIN_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fabrictwin"
-    return (Path(named) if named else base) / "channels"
-
-
 def remembered(question: str, search: Callable[[], Channels]) -> Channels:
     """The answer to a question that says everything it depends on but the code."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return search()
     name = hashlib.sha256(f"{_code()} {question}".encode()).hexdigest()[:32]
-    path = _folder() / f"{name}.json"
+    path = cache_folder("channels") / f"{name}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         return _read(path.read_text(encoding="utf-8"))
     found = search()
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(f".{os.getpid()}")
         new.write_text(json.dumps(asdict(found)), encoding="utf-8")
         new.replace(path)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.errors import InvariantError
+from fabrictwin.kernel.slices import in_slices
 from fabrictwin.program import patterns
 from fabrictwin.program.program import I32, I64, NONE, OpKind
 from fabrictwin.report.result import RunResult
@@ -190,10 +191,12 @@ class Unit:
         order, tables = self.order, self.tables(jitter)
         factor, late = self.actors(jitter, samples, seed)
         end = np.zeros(samples, np.int64)
-        replay(
+        walk = (
             *self.waits, self.base[order], self.actor[order], tables.table[order],
             tables.value, tables.relative, factor, late, self.first[order], np.uint64(_salted(seed, 4)), end,
+            np.zeros(1, np.int64),
         )  # fmt: skip
+        in_slices(lambda budget: int(replay(*walk, budget)))
         return end
 
 

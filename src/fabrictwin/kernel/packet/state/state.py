@@ -130,6 +130,9 @@ OVERFLOW = 7  # more was scheduled in one event than any margin allows
 UNROUTABLE = 8
 TAP_FULL = 10
 TOLD = 9  # software is to look at State.told before the next event
+SLICED = 11  # as many events as were asked for have happened
+
+SLICE_EVENTS = 1 << 20  # about 0.1 s: between slices Python sees signals
 
 CACHE_LINE = 64
 OUT_OF_REACH = 1 << 60  # added to `queued` of a port that is down, so that no scan chooses it
