@@ -20,7 +20,7 @@ import numpy as np
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 
 from support.clusters import blueprint  # noqa: E402
-from test_flow import times  # noqa: E402
+from support.programs import times  # noqa: E402
 
 from fabrictwin.base.units import parse_size  # noqa: E402
 from fabrictwin.engines.analytic.analytic_engine import AnalyticSession  # noqa: E402

@@ -18,7 +18,7 @@ import numpy as np
 from support.clusters import boxes, dgx
 from fabrictwin.program import collectives
 from fabrictwin.engines.flow.flow_engine import FlowSession
-from test_flow import operations
+from support.programs import operations
 
 digest = hashlib.sha256()
 for twin in (dgx(2), boxes(8, "infiniband", 4), boxes(8, "ethernet")):

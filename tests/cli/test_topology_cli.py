@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from test_ibnetdiscover import TEXT
+from support.ibnetdiscover_text import TEXT
 
 from fabrictwin.cli import main
 from fabrictwin.cluster.blueprint import Blueprint, Cables, SwitchSite

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
+from support.specs import SMALL, write_spec
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.cluster.build_blueprint import build
@@ -34,24 +33,13 @@ workload:
 faults: [FAULTS]
 run: {fidelity: FIDELITY, fold: FOLD, packet: {timeout: 8}}
 """
-TINY = {
-    "hidden_size": 512,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "vocab_size": 1024,
-}
 
 
 @pytest.fixture
 def spec(tmp_path):
     def write(*faults: str, fidelity="flow", fold="true", pp=2):
         text = SPEC.replace("FAULTS", ", ".join(faults)).replace("FIDELITY", fidelity)
-        path = tmp_path / "spec.yaml"
-        path.write_text(text.replace("FOLD", fold).replace("PP", str(pp)))
-        (tmp_path / "tiny.json").write_text(json.dumps(TINY))
-        return load_spec(path)
+        return load_spec(write_spec(tmp_path, text.replace("FOLD", fold).replace("PP", str(pp)), SMALL))
 
     return write
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.clusters import boxes, dgx
+from support.programs import operations, times
 
 from fabrictwin.base.errors import ConfigError, InvariantError, SimulatedError
 from fabrictwin.engines.analytic.analytic_engine import AnalyticSession
@@ -21,33 +22,9 @@ from fabrictwin.engines.flow.flow_engine import FlowSession
 from fabrictwin.fabric.fabric import LinkKind
 from fabrictwin.kernel import slices
 from fabrictwin.program import collectives, patterns
-from fabrictwin.program.program import NONE, Actor, Label, Operations, OpKind, Program
+from fabrictwin.program.program import NONE, Actor, Label, Program
 
 MIB = 1 << 20
-
-
-def operations(communication: list[int], after: list[list[int]], duration: list[int] | None = None) -> Operations:
-    """One operation an entry: a communication, or compute where it is NONE."""
-    n = len(communication)
-    return Operations(
-        kind=np.array([OpKind.COMPUTE if c == NONE else OpKind.COMMUNICATE for c in communication], np.int8),
-        actor=np.zeros(n, np.int32),
-        duration_ps=np.array(duration or [0] * n, np.int64),
-        communication=np.array(communication, np.int32),
-        label=np.zeros(n, np.int16),
-        micro_batch=np.full(n, NONE, np.int32),
-        after_start=np.concatenate([[0], np.cumsum([len(a) for a in after])]).astype(np.int32),
-        after=np.array([p for a in after for p in a], np.int32),
-    )
-
-
-def times(session, communications, rank_node) -> list[int]:
-    """Durations of communications that all start at once."""
-    first = session.post(
-        operations(list(range(len(communications))), [[] for _ in communications]), communications, rank_node
-    )
-    session.advance()
-    return [int(t) for t in session.ended_ps()[first:]]
 
 
 def flow(twin) -> FlowSession:

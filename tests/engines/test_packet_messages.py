@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.clusters import boxes, dgx
-from test_flow import operations
+from support.programs import operations
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.clusters import blueprint, boxes, dgx
-from test_flow import operations, times
+from support.programs import operations, times
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.engines.analytic.analytic_engine import AnalyticSession

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import get_args
@@ -11,6 +10,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from support.clusters import blueprint
+from support.specs import SMALL, write_spec
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.capture.flow_summary import summarise
@@ -44,14 +44,9 @@ workload:
 run:
   fidelity: {fidelity}
 """
-TINY = {
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "vocab_size": 1024,
-}
+
+
+TINY = {**SMALL, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
 
 
 @pytest.fixture
@@ -61,10 +56,7 @@ def run(tmp_path):
     def write(*lines: str, technology="infiniband", fidelity="packet", pp=2, before: str = "") -> Path:
         switch = "qm8700" if technology == "infiniband" else "spectrum-4"
         text = SPEC.format(technology=technology, switch=switch, fidelity=fidelity, pp=pp)
-        path = tmp_path / "spec.yaml"
-        path.write_text(before + text + "".join(f"  {line}\n" for line in lines))
-        (tmp_path / "tiny.json").write_text(json.dumps(TINY))
-        return path
+        return write_spec(tmp_path, before + text + "".join(f"  {line}\n" for line in lines), TINY)
 
     return write
 

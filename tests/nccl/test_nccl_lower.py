@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
-from support.nccl_machines import communicator
+from support.nccl_machines import Choice, communicator
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.nccl.lowering.lower import lower
@@ -18,13 +16,6 @@ from fabrictwin.program.numbers import from_bfloat16, to_bfloat16
 from fabrictwin.program.sends import scratch, sends_of
 
 A, P = Algorithm, Protocol
-
-
-@dataclass(frozen=True)
-class Choice:
-    algorithm: Algorithm
-    protocol: Protocol = Protocol.SIMPLE
-    channels: int = 4
 
 
 def expected(kind: str, data: np.ndarray, total: np.ndarray, root: int) -> np.ndarray:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.clusters import boxes
-from support.nccl_machines import communicator, twin_of
-from test_nccl_lower import Choice
+from support.nccl_machines import Choice, communicator, twin_of
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.play import play

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.nccl_machines import communicator, twin_of
-from test_nccl_lower import Choice
+from support.nccl_machines import Choice, communicator, twin_of
 
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.specs import TINY, tiny_job
 
 from fabrictwin.base.errors import ConfigError, InvariantError
 from fabrictwin.base.yamlfile import read_yaml_file
@@ -42,15 +43,6 @@ run:
   fidelity: analytic
   compare: {source: "somebody, table 1", hardware_tflops_per_gpu: 100, step_time: 10 ms}
 """
-
-TINY = {
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "vocab_size": 32000,
-}
 
 
 @pytest.fixture
@@ -232,9 +224,7 @@ def test_the_cluster_in_one_line(spec_file):
 
 def test_a_slow_link_is_reported_at_the_rate_it_runs_at():
     """A degraded link must stand out in the result: at its own rate, and named as a fault."""
-    from test_training import spec as job
-
-    of = job(2, parallel={"tp": 8, "pp": 1}, faults=[{"link": "leaf-0/1", "rate": "10 Gb/s"}])
+    of = tiny_job(2, parallel={"tp": 8, "pp": 1}, faults=[{"link": "leaf-0/1", "rate": "10 Gb/s"}])
     result = predict(of)
     port = result.fabric.find_node("leaf-0")
     port = int(result.fabric.node_port_start[port])

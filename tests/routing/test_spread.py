@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from support.clusters import blueprint
-from test_flow import operations
+from support.programs import operations
 
 from fabrictwin.engines.base.engine import LinkChange
 from fabrictwin.engines.base.play import play

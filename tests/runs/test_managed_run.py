@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from support.clusters import blueprint
-from test_flow import operations
+from support.programs import operations
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.engines.base.engine import LinkChange, TableChange

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.specs import SMALL, write_spec
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.cli import OK, main
@@ -35,14 +36,6 @@ workload:
 faults: [FAULTS]
 run: {fidelity: FIDELITY, MANAGER packet: {timeout: 6}}
 """
-TINY = {
-    "hidden_size": 512,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "vocab_size": 1024,
-}
 MANAGED = "subnet_manager: {},"
 CUT = "{link: leaf-0/6, rate: 0 Gb/s, at: 1 ms, until: 3 ms}"
 
@@ -56,10 +49,7 @@ def spec(tmp_path):
         text = text.replace("SWITCH", "qm8700" if technology == "infiniband" else "spectrum-4")
         if technology == "ethernet":
             text = text.replace("packet: {timeout: 6}", "")
-        path = tmp_path / "spec.yaml"
-        path.write_text(text)
-        (tmp_path / "tiny.json").write_text(json.dumps(TINY))
-        return load_spec(path)
+        return load_spec(write_spec(tmp_path, text, SMALL))
 
     return write
 

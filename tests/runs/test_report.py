@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.run_sample import Builder, fabric, pipeline
-from test_run import sample
+from support.run_sample import Builder, fabric, pipeline, sample
 
 from fabrictwin.fabric.fabric import NETWORK, NodeKind
 from fabrictwin.report import utilisation_matrix as matrix_module

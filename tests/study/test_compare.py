@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.clusters import blueprint
-from test_jitter import SPEC, spec
+from support.specs import SMALL_JOB as SPEC
+from support.specs import small_job as spec
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.specs import SMALL_JOB as SPEC
+from support.specs import small_job as spec
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cli import main
@@ -20,26 +22,6 @@ from fabrictwin.study.jitter.jitter_sources import Jitter
 from fabrictwin.study.jitter.jitter_study import Sampler, slowest_of, study
 from fabrictwin.study.jitter.sampled_steps import Unit
 from fabrictwin.workload.step.disturbed_program import uniform
-
-SPEC = """schema: 1
-name: small
-cluster:
-  hosts: {{type: dgx-h100, count: 4}}
-  network: {{technology: infiniband, switch: qm9700, topology: {{kind: rail-optimised}}}}
-workload:
-  training:
-    model: {{architectures: [LlamaForCausalLM], hidden_size: 1024, intermediate_size: 2816, num_hidden_layers: 4,
-      num_attention_heads: 8, num_key_value_heads: 8, vocab_size: 32000, max_position_embeddings: 2048}}
-    parallel: {{tp: 4, pp: 2}}
-    micro_batches: 4
-    sequence: 1024
-{more}"""
-
-
-def spec(tmp_path, more=""):
-    path = tmp_path / "s.yaml"
-    path.write_text(SPEC.format(more=more))
-    return load_spec(path)
 
 
 def test_logarithms_and_exponentials_are_those_of_the_library():

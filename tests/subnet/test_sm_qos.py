@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_packet_lanes import boxes
+from support.clusters import boxes
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.packet.packet_network import PacketNetwork

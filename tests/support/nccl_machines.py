@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -12,10 +12,19 @@ from support.clusters import blueprint
 from fabrictwin.nccl.communicator.communicator import Communicator, NvlsTrees, Rings, Trees, initialise
 from fabrictwin.nccl.communicator.connect import nvls_trees
 from fabrictwin.nccl.settings.settings import read_settings
-from fabrictwin.nccl.topology.graph_types import Algorithm
+from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 from fabrictwin.program import collectives
 from fabrictwin.program.program import NONE
 from fabrictwin.twin import Twin
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a task runs, chosen by a test and not by the tuner."""
+
+    algorithm: Algorithm
+    protocol: Protocol = Protocol.SIMPLE
+    channels: int = 4
 
 
 @cache

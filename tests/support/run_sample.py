@@ -5,6 +5,7 @@ Nothing here is simulated. Durations are given, and each operation starts when w
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,9 @@ from fabrictwin.program.program import (
     Pattern,
     Program,
 )
+from fabrictwin.report.result import Reference, RunResult
 from fabrictwin.trace.trace import Counters, Trace
+from fabrictwin.workload.step.step_work import Work
 
 LABELS = (
     Label("forward", "compute"),
@@ -299,3 +302,26 @@ def fabric(hosts: int = 4, leaves: int = 2, spines: int = 2, *, gpus: int = 2, t
         nic_deliver_ps=zero,
         nic_qp_message_ps=zero,
     )
+
+
+def sample(tx: np.ndarray | None = None, **changes: object) -> RunResult:
+    """The result of a run of the pipeline, with `tx` bytes on the ports and `changes` of its fields."""
+    made = pipeline(4, 8)
+    net = fabric()
+    if tx is None:
+        tx = np.random.default_rng(3).integers(1, 2_000_000, net.ports)
+    result = RunResult(
+        name="sample",
+        seed=7,
+        resolved={"schema": 1, "name": "sample", "run": {"fidelity": "flow", "seed": 7}},
+        cluster_line="4 × sample host (8 GPUs)",
+        layout_line="TP 2 × PP 4, 8 micro-batches",
+        fabric=net,
+        program=made.program(),
+        rank_node=net.gpu_node.copy(),
+        trace=made.trace(tx),
+        work=Work(32_768, 1e12, 1.3e12, 1_000_000, 312e12, "bf16"),
+        reference=Reference("a paper, table 1", {"hardware_tflops_per_gpu": 300.0}),
+        notes=("assumed nothing",),
+    )
+    return dataclasses.replace(result, **changes)  # type: ignore[arg-type]

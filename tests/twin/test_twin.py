@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from support.clusters import blueprint, boxes, dgx
+from support.programs import times
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.program import collectives
@@ -79,8 +80,6 @@ def test_a_link_degraded_before_a_session_counts_in_it():
             twin.degrade(cable, rate)
             assert port in twin.link_rate_bps
         session = twin.session("flow")
-        from test_flow import times
-
         took += times(session, [send], twin.fabric.gpu_node)
     assert took[1] == pytest.approx(10 * took[0], rel=0.01)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
+from support.specs import LLAMA_8B, spec_of
 
 from fabrictwin.cluster.build_blueprint import build
-from fabrictwin.cluster.spec.spec import Spec, read_spec
+from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.report.report import report_html
 from fabrictwin.report.summary import summary
 from fabrictwin.report.terminal import block
@@ -19,36 +19,11 @@ from fabrictwin.workload.search.gains import Gain, gains
 from fabrictwin.workload.step.closed_form import Closed
 from fabrictwin.workload.step.communication_times import Prices
 
-DENSE = {
-    "_name": "dense",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-}
+DENSE = {**LLAMA_8B, "num_hidden_layers": 16}
 SPARSE = {**DENSE, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 
 
-def spec(**training: Any) -> Spec:
-    section = {"model": DENSE, "micro_batches": 8, "sequence": 4096, **training}
-    return read_spec(
-        {
-            "schema": 1,
-            "name": "test",
-            "cluster": {
-                "hosts": {"type": "dgx-h100", "count": 2},
-                "network": {
-                    "technology": "infiniband",
-                    "switch": "qm9700",
-                    "topology": {"kind": "rail-optimised"},
-                },
-            },
-            "workload": {"training": section},
-            "run": {"fidelity": "analytic"},
-        }
-    )
+spec = spec_of(2, "dgx-h100", model=DENSE, micro_batches=8, sequence=4096)
 
 
 def found(of: Spec) -> dict[str, Gain]:

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.specs import spec_of
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.report.report import report_html
 from fabrictwin.report.summary import summary, summary_json
 from fabrictwin.report.terminal import block
@@ -32,6 +32,16 @@ from fabrictwin.workload.model.huggingface_families import read_model
 from fabrictwin.workload.step.pipeline_schedule import Pass, one_forward_one_backward
 
 DATA = read_data(find_data())
+spec = spec_of(
+    1,
+    "dgx-h100",
+    topology="single-switch",
+    model=DATA.texts.models["llama-3-8b"],
+    parallel={"tp": 8},
+    micro_batches=1,
+    sequence=2048,
+    recompute="full",
+)
 GPT = read_model({**DATA.texts.models["megatron-22b"]}, name="22B")
 LLAMA = read_model(DATA.texts.models["llama-3-8b"], name="8B")
 S, B, H, A = 2048, 4, GPT.hidden, GPT.heads
@@ -201,33 +211,6 @@ def test_only_sharded_weights_are_gathered():
 
 
 # --- in a run ----------------------------------------------------------------------------------------------
-
-
-def spec(**changes):
-    training = {
-        "model": DATA.texts.models["llama-3-8b"],
-        "parallel": {"tp": 8},
-        "micro_batches": 1,
-        "sequence": 2048,
-        "recompute": "full",
-    }
-    run = {"fidelity": "analytic", **changes.pop("run", {})}
-    return read_spec(
-        {
-            "schema": 1,
-            "name": "m",
-            "cluster": {
-                "hosts": {"type": "dgx-h100", "count": 1},
-                "network": {
-                    "technology": "infiniband",
-                    "switch": "qm9700",
-                    "topology": {"kind": "single-switch"},
-                },
-            },
-            "workload": {"training": {**training, **changes}},
-            "run": run,
-        }
-    )
 
 
 def test_a_run_says_what_it_holds():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from test_parallel_volumes import MIXTRAL
-from test_training import spec
+from support.specs import MIXTRAL
+from support.specs import tiny_job as spec
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.runs.execute import predict

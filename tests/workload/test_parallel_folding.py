@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_parallel_volumes import DEEPSEEK, MIXTRAL
-from test_training import TINY, longest_path, lowered, spec
+from support.programs import longest_path, lowered
+from support.specs import DEEPSEEK, MIXTRAL, TINY
+from support.specs import tiny_job as spec
 
 from fabrictwin.runs.execute import predict
 

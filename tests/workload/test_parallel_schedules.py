@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_training import longest_path, lowered, spec
+from support.programs import longest_path, lowered
+from support.specs import tiny_job as spec
 
 from fabrictwin.workload.step.pipeline_schedule import Pass, Task, order_of
 

@@ -6,7 +6,9 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from test_training import TINY, lowered, spec
+from support.programs import lowered
+from support.specs import DEEPSEEK, MIXTRAL, TINY
+from support.specs import tiny_job as spec
 
 from fabrictwin.program import patterns
 from fabrictwin.program.data_execution import execute
@@ -18,7 +20,6 @@ from fabrictwin.workload.layers.roofline import Cost, Roofline
 from fabrictwin.workload.layers.transformer import Shape
 from fabrictwin.workload.model.huggingface_families import read_model
 
-MIXTRAL = {**TINY, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 LAYERS, HIDDEN, SEQUENCE, MICRO = 8, 1024, 2048, 4
 
 
@@ -172,22 +173,6 @@ class Counting(Roofline):
     def _product(self, m, n, k, batch, precision, operand, out) -> Cost:
         self.flops += 2.0 * m * n * k * batch
         return super()._product(m, n, k, batch, precision, operand, out)
-
-
-DEEPSEEK = {
-    **TINY,
-    "model_type": "deepseek_v3",
-    "kv_lora_rank": 128,
-    "q_lora_rank": 256,
-    "qk_nope_head_dim": 64,
-    "qk_rope_head_dim": 32,
-    "v_head_dim": 64,
-    "n_routed_experts": 16,
-    "num_experts_per_tok": 4,
-    "moe_intermediate_size": 512,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 2,
-}
 
 
 @pytest.mark.parametrize(("keys", "sparse"), [(TINY, False), (MIXTRAL, True), (DEEPSEEK, True), (DEEPSEEK, False)])

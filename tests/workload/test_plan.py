@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.specs import LLAMA_8B as DENSE
+from support.specs import spec_of
 from typer.testing import CliRunner
 
 from fabrictwin.base.errors import ConfigError
@@ -32,15 +34,6 @@ from fabrictwin.workload.step.communication_times import Prices
 from fabrictwin.workload.step.pipeline_schedule import order_of
 from fabrictwin.workload.step.training_step import build_program, check
 
-DENSE = {
-    "_name": "dense",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-}
 SPARSE = {
     "_name": "sparse",
     "model_type": "qwen3_moe",
@@ -57,24 +50,7 @@ SPARSE = {
 }
 
 
-def spec(hosts: int = 4, kind: str = "dgx-h100", run: dict | None = None, **training: Any) -> Spec:
-    section = {"model": DENSE, "global_batch": 128, "sequence": 4096, **training}
-    return read_spec(
-        {
-            "schema": 1,
-            "name": "test",
-            "cluster": {
-                "hosts": {"type": kind, "count": hosts},
-                "network": {
-                    "technology": "infiniband",
-                    "switch": "qm9700",
-                    "topology": {"kind": "rail-optimised"},
-                },
-            },
-            "workload": {"training": section},
-            "run": run or {"fidelity": "analytic"},
-        }
-    )
+spec = spec_of(4, "dgx-h100", model=DENSE, global_batch=128, sequence=4096)
 
 
 def silent(_stage: str) -> None:

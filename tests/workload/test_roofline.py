@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from support.specs import LLAMA_8B
 
 from fabrictwin import catalog
 from fabrictwin.cluster.spec.spec import load_spec
@@ -26,14 +27,7 @@ from fabrictwin.workload.model.huggingface_families import read_model
 
 ROOT = Path(__file__).parents[2]
 
-DENSE = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 32000,
-}
+DENSE = {**LLAMA_8B, "num_hidden_layers": 4, "vocab_size": 32000}
 EXPERTS = {**DENSE, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 TOKENS, HIDDEN, FFN = 15872, 4096, 16384  # of Transformer Engine's GEMM profile
 

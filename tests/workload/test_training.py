@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
+from support.programs import longest_path, lowered
+from support.specs import TINY
+from support.specs import tiny_job as spec
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.build_blueprint import build
-from fabrictwin.cluster.spec.spec import Spec, read_spec
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program import patterns
 from fabrictwin.runs.execute import predict
@@ -23,59 +24,6 @@ from fabrictwin.workload.layers.transformer import Shape
 from fabrictwin.workload.model.huggingface_families import read_model
 from fabrictwin.workload.step.pipeline_schedule import Pass, one_forward_one_backward
 from fabrictwin.workload.step.training_step import build_program, check
-
-TINY = {
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "vocab_size": 32000,
-}
-
-
-def spec(
-    hosts: int = 2, *, faults: list | None = None, fold: bool = True, fidelity: str = "flow", **training: Any
-) -> Spec:
-    section = {"model": TINY, "parallel": {"tp": 2, "pp": 2}, "micro_batches": 4, "sequence": 2048, **training}
-    return read_spec(
-        {
-            "schema": 1,
-            "name": "test",
-            "cluster": {
-                "hosts": {"type": "dgx-a100", "count": hosts},
-                "network": {
-                    "technology": "infiniband",
-                    "switch": "qm8700",
-                    "topology": {"kind": "rail-optimised"},
-                },
-            },
-            "workload": {"training": section},
-            "faults": faults or [],
-            "run": {"fidelity": fidelity, "fold": fold},
-        }
-    )
-
-
-def lowered(of: Spec):
-    blueprint = build(of.cluster, spec=of)
-    job, _ = check(of, blueprint, Twin(blueprint).fabric)
-    return job, build_program(job, name="test", fold=of.run.fold)
-
-
-def longest_path(program, communication_ps: int = 0) -> int:
-    """The program's length where every communication takes the same time, by networkx."""
-    graph = nx.DiGraph()
-    ops = program.operations
-    for i in range(len(ops)):
-        graph.add_node(i)
-        for p in ops.after[ops.after_start[i] : ops.after_start[i + 1]]:
-            graph.add_edge(int(p), i)
-    end: dict[int, int] = {}
-    for i in nx.topological_sort(graph):
-        took = int(ops.duration_ps[i]) if ops.communication[i] == NONE else communication_ps
-        end[i] = max((end[p] for p in graph.predecessors(i)), default=0) + took
-    return max(end.values())
 
 
 def stage_work(program, actor: int) -> int:

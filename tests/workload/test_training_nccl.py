@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.nccl_machines import twin_of
+from support.specs import LLAMA_8B, spec_of
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.cluster.spec.spec import Spec, read_spec
+from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.lowering.lower import Lowering
 from fabrictwin.nccl.lowering.tasks import Task
@@ -25,27 +26,19 @@ from fabrictwin.workload.job.nccl_communications import Hosts, Library
 MIB = 1 << 20
 
 
+job = spec_of(  # on two hosts of eight H100
+    2,
+    "dgx-h100",
+    model={**LLAMA_8B, "num_hidden_layers": 4, "vocab_size": 32000},
+    parallel={"tp": 2},
+    global_batch=16,
+    sequence=4096,
+)
+
+
 def spec(**sections: Any) -> Spec:
-    """Llama-like, on two hosts of eight H100."""
-    model = {
-        "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 4096, "intermediate_size": 14336,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
-    }  # fmt: skip
-    training = {
-        "model": model, "parallel": {"tp": 2}, "micro_batch_size": 1, "global_batch": 16,
-        "sequence": 4096, "precision": "bf16",
-    }  # fmt: skip
-    network = {"technology": "infiniband", "switch": "qm9700", "topology": {"kind": "rail-optimised"}}
-    return read_spec(
-        {
-            "schema": 1,
-            "name": "through NCCL",
-            "cluster": {"hosts": {"type": "dgx-h100", "count": 2}, "network": network},
-            "workload": {"training": training},
-            "run": {"fidelity": "analytic"},
-            **sections,
-        }
-    )
+    """The job with `sections` beside its own."""
+    return job(sections=sections)
 
 
 def step_ps(**nccl: Any) -> int:
