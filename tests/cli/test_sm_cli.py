@@ -187,3 +187,18 @@ def test_the_console_tells_what_it_can_do_and_who_is_where():
     obey(state, "on spine-0", 0)
     obey(state, "silence spine-0", 0)
     assert state.silent == {state.find("spine-0")}
+
+
+def test_what_is_cut_off_is_told_from_what_the_manager_still_reaches(cluster, capsys):
+    """One spine: once it is off, the manager reaches its own leaf, where no path broke; all others did."""
+    cluster.write_text(
+        "hosts: {type: pcie-box, count: 40}\n"
+        "network: {technology: infiniband, switch: qm8700, topology: {kind: fat-tree}}\n"
+    )
+    assert main(["sm", str(cluster), "--do", "off spine-0"]) == 0
+    shown = capsys.readouterr().out
+    assert "no path between what the manager still reaches was broken; what follows was cut off" in shown
+    assert "800 were broken; 800 lead nowhere now" in shown
+    cluster.write_text(CLUSTER)
+    assert main(["sm", str(cluster), "--do", "cut leaf-0/5", "--do", "mend leaf-0/5"]) == 0
+    assert "no path was broken" in capsys.readouterr().out.partition("mend leaf-0/5:")[2]

@@ -33,6 +33,18 @@ def graph(built: Blueprint) -> nx.MultiGraph:
     return found
 
 
+@pytest.mark.parametrize(("racks", "leaves"), [(1, 4), (2, 8), (16, 36)])
+def test_a_racks_rails_are_its_trays(racks, leaves):
+    """18 trays of 4 adapters: 4 rails, and as many trays to a leaf as it has ports down."""
+    built = blueprint(racks, "gb200-nvl72", switch="qm9700", topology={"kind": "rail-optimised"})
+    assert tiers(built)[1] == leaves
+    check_jacks(built)
+    adapters = racks * 72
+    leaf = built.cables.a_node[:adapters].reshape(-1, 4)  # of the adapters of each tray
+    assert (leaf % 4 == np.arange(4)).all()  # rail k is leaf k of the tray's unit
+    assert (leaf // 4 == leaf[:, :1] // 4).all()
+
+
 def tiers(built: Blueprint) -> dict[int, int]:
     return dict(sorted(Counter(switch.tier for switch in built.switches).items()))
 

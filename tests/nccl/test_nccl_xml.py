@@ -233,8 +233,9 @@ def test_the_matrix_of_a_host(tmp_path: Path) -> None:
         "X",
         "NV18",
         "PIX",
-        "PHB",
+        "NODE",
         "SYS",
     )
+    assert "NODE  PCIe, and the link between host bridges" in shown.output
     assert "NIC7: mlx5_11" in shown.output
     assert parse_topology(out.read_bytes(), "host.xml").name == "system"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import struct
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -17,7 +20,9 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Frame, Network
 from fabrictwin.subnet.serve.endpoint import CLIENTS, Endpoint, Message, pack_frame
+from fabrictwin.subnet.serve.served_fabric import Standing
 from fabrictwin.subnet.serve.sockets import Server
+from fabrictwin.subnet.serve.umad_client import UmadTransport
 from fabrictwin.subnet.wire import rmpp, smp
 from fabrictwin.subnet.wire.header import DirectedSmp, LidSmp, Method, SaMad
 from fabrictwin.subnet.wire.smp import AttributeId, Capability
@@ -268,6 +273,92 @@ def test_bad_datagrams_leave_the_others_alone(name):
         assert twin.server.endpoint.counts.malformed_frames == 4
         assert twin.server.endpoint.counts.malformed_control == 4
         client.close()
+
+
+NOBODY = 65534
+AS_NOBODY = f"""\
+import os, socket, sys
+os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+def bound(name):
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sock.bind(b"\\0" + name.encode() + b"\\0")
+    return sock
+def path(name):
+    return b"\\0" + name.encode() + b"\\0"
+name = sys.argv[1]
+"""
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+
+
+def as_nobody(script: str, name: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", AS_NOBODY + script, name, *arguments], stdout=subprocess.PIPE, text=True
+    )
+
+
+@needs_root
+def test_another_user_is_neither_answered_nor_obeyed(name):
+    with Twin(name=name) as twin:
+        client = UnixClient(name, 100)
+        # a connection, an end to somebody else's, and a frame to a socket that is free
+        script = """\
+sock = bound(f"{name}:ctl666")
+sock.settimeout(1)
+for message in sys.argv[2:4]:
+    sock.sendto(bytes.fromhex(message), path(f"{name}:ctl"))
+sock.sendto(bytes.fromhex(sys.argv[4]), path(f"{name}:out5"))
+try:
+    print(len(sock.recv(288)))
+except TimeoutError:
+    print("nothing")
+"""
+        messages = (connect("host-0/mlx5_0", address=666), control(Message.DISCONNECT), node_info([1]))
+        child = as_nobody(script, name, *(message.hex() for message in messages))
+        assert child.communicate(timeout=60)[0] == "nothing\n"
+        assert twin.server.refused == {NOBODY: 3}
+        assert twin.server.endpoint.counts.connects == 1
+        assert twin.server.endpoint.counts.frames == 0
+        assert client.ask([1, 5]) == 0
+        client.close()
+
+
+@needs_root
+def test_a_simulator_of_another_user_is_not_believed(name):
+    script = """\
+sock = bound(f"{name}:ctl")
+print("up", flush=True)
+data, sender = sock.recvfrom(80)
+sock.sendto(data, sender)
+"""
+    child = as_nobody(script, name)
+    assert child.stdout.readline() == "up\n"
+    with pytest.raises(ConfigError, match=f"is of user {NOBODY}, expected 0"):
+        UmadTransport(name)
+    child.communicate(timeout=60)
+
+
+@needs_root
+def test_a_served_fabric_says_whom_it_refused_once(name):
+    said = []
+    served = Standing(Endpoint(Network(SubnetState(two_tiers()))), name=name, manage=False, say=said.append)
+    as_nobody("bound(f'{name}:a').sendto(bytes(80), path(f'{name}:ctl'))", name).communicate(timeout=60)
+    rounds = iter([False, False, True])
+    served.serve(lambda: next(rounds))
+    assert [line for line in said if "refused" in line] == [
+        f"refused: datagrams of user {NOBODY}; only user 0 is served"
+    ]
+
+
+def test_sockets_have_a_name_that_cannot_be_guessed_unless_they_are_given_one():
+    state = SubnetState(two_tiers())
+    said = []
+    served = [Standing(Endpoint(Network(state)), manage=False, say=said.append) for _ in range(2)]
+    names = [one.server.name for one in served]
+    assert names[0] != names[1]
+    for one in served:
+        one.serve(lambda: True)
+        assert re.fullmatch(r"fabrictwin-[0-9a-f]{16}", one.server.name)
+        assert f"  IBSIM_SOCKNAME={one.server.name} SIM_HOST=" in said[-1]
 
 
 def test_udp_clients_talk_too():

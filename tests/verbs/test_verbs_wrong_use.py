@@ -430,3 +430,35 @@ def test_a_queue_pair_comes_back_from_its_error(twin):
     other.receive()
     one.send(IBV_WR_SEND)
     assert one.statuses() == other.statuses() == [IBV_WC_SUCCESS]
+
+
+def test_what_is_closed_prints_so_and_cannot_be_used():
+    from fabrictwin.verbs.pyverbs.cq import CQ, CQEX, CompChannel
+    from fabrictwin.verbs.pyverbs.mr import MW
+    from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
+    from fabrictwin.verbs.pyverbs.srq import SRQ, SrqInitAttr
+    from fabrictwin.verbs.pyverbs.xrcd import XRCD, XRCDInitAttr
+
+    world(boxes(2))
+    end = End("host-0")
+    channel = CompChannel(end.ctx)
+    queues = [CQ(end.ctx, 10, None, channel), CQEX(end.ctx)]
+    shared, window, domain = SRQ(end.pd, SrqInitAttr()), MW(end.pd, 1), XRCD(end.ctx, XRCDInitAttr(3, 0, -1))
+    printed = {"CQ": queues[0], "CQEX": queues[1], "QP": end.qp, "MR": end.mr, "MW": window}
+    assert not any("closed" in str(one) for one in printed.values())
+    channel.close()  # its queue goes with it
+    assert str(queues[0]) == f"{'CQ':<22}: closed\n"
+    for one in (shared, window, domain, end.qp, end.cq, *queues, end.mr, end.pd, end.ctx):
+        one.close()
+    for name, one in printed.items():
+        assert str(one) == f"{name:<22}: closed\n"
+    for one in (shared, domain, end.pd, end.ctx, channel):
+        assert str(one)
+    uses = (
+        queues[0].poll, queues[1].start_poll, lambda: queues[0].cqe, lambda: channel.fd,
+        lambda: channel.get_cq_event(queues[0]), shared.query, lambda: domain.xrcd, lambda: end.pd.handle,
+        lambda: end.mr.lkey, lambda: window.rkey, lambda: end.qp.qp_state,
+    )  # fmt: skip
+    for use in uses:
+        with pytest.raises(PyverbsUserError, match="closed"):
+            use()

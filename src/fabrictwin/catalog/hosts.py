@@ -113,6 +113,7 @@ class Host(Entry):
     nodes: HostNodes
     nics: tuple[HostNic, ...]
     links: tuple[HostLinks, ...]
+    trays: int = Field(default=1, ge=1)  # into which adapters fall in order; each has its own rails
 
     @field_validator("nics", "links", mode="before")
     @classmethod
@@ -125,6 +126,8 @@ class Host(Entry):
             raise ValueError(f"got {len(self.nics)} nics, expected {self.nodes.nic} as nodes.nic says")
         if len({nic.hca for nic in self.nics}) != len(self.nics):
             raise ValueError("two nics have the same hca name")
+        if len(self.nics) % self.trays:
+            raise ValueError(f"got {self.trays} trays, expected a divisor of {len(self.nics)} nics")
         known = self.node_names
         for number, group in enumerate(self.links):
             for node in (*group.a, *group.b):

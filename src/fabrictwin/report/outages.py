@@ -34,7 +34,8 @@ def _packets(event: dict[str, Any]) -> str:
 
 def _broken(event: dict[str, Any]) -> str:
     if not event["broken_paths"]:
-        return "no path broken"
+        cut_off = any(path["broken"] for path in event["paths"])
+        return "no path broken that the manager still reaches" if cut_off else "no path broken"
     outage = "not mended" if event["outage_ps"] is None else f"outage {format_time(event['outage_ps'])}"
     return f"{event['broken_paths']:,} paths broken, {outage}"
 

@@ -24,7 +24,9 @@ def up(
         Manager.auto, help="Whether the twin's own manager runs; none leaves it to OpenSM."
     ),
     socket: str = typer.Option(
-        "sim", metavar="NAME", help="Name of the unix sockets (IBSIM_SOCKNAME of clients)."
+        "",
+        metavar="NAME",
+        help="Name of the unix sockets (IBSIM_SOCKNAME of clients); otherwise one that nobody can guess.",
     ),
     udp: int | None = typer.Option(
         None,

@@ -23,7 +23,7 @@ def generate(cluster: GeneratedCluster, folder: Path = Path()) -> Blueprint:
     """
     cluster = _read_machines(cluster, folder)
     network = cluster.network
-    nics = _adapters(cluster)
+    nics = _adapters(cluster, by_tray=network.topology.kind == "rail-optimised")
     nic_rate = _nic_rate(cluster, network.technology)
     ports, port_rate = _switch_mode(network, nic_rate)
     link_rate = min(nic_rate, port_rate) if network.link_rate is None else network.link_rate
@@ -90,15 +90,21 @@ def check_cable(length_mm: int, rate_bps: int, *, key: str) -> None:
         raise ConfigError(error.message, key=key) from None
 
 
-def _adapters(cluster: GeneratedCluster) -> Int:
-    """[H] how many adapters each host has."""
-    counts = []
+def _adapters(cluster: GeneratedCluster, *, by_tray: bool) -> Int:
+    """Return how many adapters each host has, or each tray of each host, in host order.
+
+    Rails are a tray's: those of a rack with 18 trays of 4 adapters are 4, not 72.
+    """
+    counts, times = [], []
     for index, group in enumerate(cluster.hosts):
         try:
-            counts.append(len(catalog.host(group.type).nics))
+            host = catalog.host(group.type)
         except ConfigError as error:
             raise ConfigError(error.message, key=f"hosts[{index}].type") from None
-    return np.repeat(counts, [group.count for group in cluster.hosts])
+        trays = host.trays if by_tray else 1
+        counts.append(len(host.nics) // trays)
+        times.append(group.count * trays)
+    return np.repeat(counts, times)
 
 
 def _hosts(cluster: GeneratedCluster) -> tuple[HostSite, ...]:

@@ -1,7 +1,9 @@
 """The matrix that `nvidia-smi topo -m` prints: how GPUs and adapters of a host are joined.
 
 It names physical connections, not what NCCL makes of them: NV# for so many NVLinks, and over PCIe PIX, PXB, PHB,
-NODE or SYS. Source: NVIDIA, nvidia-smi manual page (topo).
+NODE or SYS. Each of a processor's links is taken to be a root port behind a host bridge of its own, as those of 16
+lanes are on servers: what meets only in the processor reads NODE, and PHB does not come up. Source: NVIDIA,
+nvidia-smi manual page (topo).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from fabrictwin.nccl.topology.topology_paths import PathTable, Policy
 _LEGEND = (
     ("X", "Self"),
     ("SYS", "PCIe, and the link between processors"),
-    ("PHB", "PCIe through a host bridge (a processor)"),
+    ("NODE", "PCIe, and the link between host bridges of a processor"),
     ("PXB", "several PCIe switches, no host bridge"),
     ("PIX", "one PCIe switch at most"),
     ("C2C", "a superchip's link and PCIe behind it"),
@@ -59,6 +61,8 @@ def _cell(system: System, table: PathTable, a: int, b: int, link_gbps: float, li
         return "C2C"
     if {near.kind, far.kind} == {Kind.NET} and path.type == PathType.LOC:
         return "PIX"
+    if path.type == PathType.PHB:
+        return "NODE"
     return path.type.name
 
 

@@ -61,8 +61,12 @@ def event_lines(event: Incident) -> list[str]:
     if event.broken_paths:
         took = "not mended" if event.outage_ps == NONE else f"for {format_time(event.outage_ps)} at most"
         lines.append(f"  {event.broken_paths:,} paths (switch to LID) broken, {took}")
+    elif any(path.broken_ps != NONE for path in event.paths):
+        lines.append(
+            "  no path between what the manager still reaches was broken; what follows was cut off from it"
+        )
     else:
-        lines.append("  no path between what is left was broken")
+        lines.append("  no path was broken")
     lines.append(f"  {len(event.entries):,} table entries changed")
     lines += [f"    {entry_text(entry)}" for entry in event.entries[:MOST_NAMES]]
     if len(event.entries) > MOST_NAMES:

@@ -37,7 +37,7 @@ class Standing:
         self,
         endpoint: Endpoint,
         *,
-        name: str = "sim",
+        name: str = "",
         udp_port: int | None = None,
         manage: bool = True,
         host: str = "",
@@ -65,6 +65,7 @@ class Standing:
         self.first: Callable[[], str] | None = None  # what is to be done and told once the fabric is up
         self._typed = b""
         self._said = [0] * len(self.managers)
+        self._refused: set[int] = set()  # users that were named as refused
         self._next_sweep = 0.0
         self._stopped = False
 
@@ -94,6 +95,8 @@ class Standing:
             self.say(
                 f"  {where} SIM_HOST={node_id(self.endpoint.network, first)} LD_PRELOAD=libumad2sim.so ibstat"
             )
+            if self.server.udp_port is not None:
+                self.say("  over UDP every user of this machine can manage the fabric")
             self.server.run(until)
         finally:
             self.server.close()
@@ -106,6 +109,9 @@ class Standing:
             self._next_sweep = time.monotonic() + SWEEP_S
             for one in self.managers:
                 one.manager.wants_sweep = True
+        for uid in sorted(self.server.refused.keys() - self._refused):
+            self._refused.add(uid)
+            self.say(f"refused: datagrams of user {uid}; only user {os.getuid()} is served")
         for number, one in enumerate(self.managers):
             self.server.send_all(one.step(wall_ps()))
             fresh = one.reports[self._said[number] :]

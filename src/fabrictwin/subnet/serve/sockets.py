@@ -2,12 +2,16 @@
 
 Addresses in the abstract namespace end in a zero byte that is part of the name. A client that was killed says
 nothing; it is found out when a datagram to it is refused, or when its place is wanted.
+
+Only this process's own user is served on unix sockets: each datagram comes with its sender's credentials, and one of
+another user is dropped unread. UDP carries none, so it serves loopback alone, and whoever is on this machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import secrets
 import selectors
 import socket
 import struct
@@ -18,11 +22,13 @@ from typing import IO
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.subnet.serve.credentials import bind_abstract, is_own_user, receive_with_sender
 from fabrictwin.subnet.serve.endpoint import CLIENTS, CONTROL_BYTES, FRAME_BYTES, Endpoint, Message
 
 PS_PER_S = 10**12
 TRAP_POLL_S = 0.2
 QUEUE_FRAMES = 4096  # for a client that does not read; beyond it frames are lost, as on a wire
+READ_AT_ONCE = 64  # datagrams of one socket before the others' turn
 UDP_IDLE_S = 60.0  # a UDP client that was killed cannot be told from a quiet one until its place is wanted
 _GONE = (errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.EPIPE)
 
@@ -34,14 +40,22 @@ def wall_ps() -> int:
     return time.monotonic_ns() * 1000
 
 
+def unguessable_name() -> str:
+    """Return a name for sockets that nobody can have taken before."""
+    return f"fabrictwin-{secrets.token_hex(8)}"
+
+
 class Server:
-    """Sockets around an endpoint. `udp_port` serves UDP on `host` instead of abstract unix sockets."""
+    """Sockets around an endpoint: abstract unix sockets called `name`, by default one that cannot be guessed.
+
+    `udp_port` serves UDP on `host` instead.
+    """
 
     def __init__(
-        self, endpoint: Endpoint, *, name: str = "sim", udp_port: int | None = None, host: str = "127.0.0.1"
+        self, endpoint: Endpoint, *, name: str = "", udp_port: int | None = None, host: str = "127.0.0.1"
     ) -> None:
         self.endpoint = endpoint
-        self.name = name
+        self.name = name or unguessable_name()
         self.udp_port, self.host = udp_port, host
         self._selector = selectors.DefaultSelector()
         self._queues: list[deque[bytes]] = [deque() for _ in range(CLIENTS)]
@@ -52,20 +66,18 @@ class Server:
             self._data.append(self._open(i))
         self._next_poll = 0.0
         self.lost = 0
+        self.refused: dict[int, int] = {}  # datagrams of other users, by user
         self.idle: Callable[[], None] | None = None  # called now and then, between datagrams
 
     # -- sockets -------------------------------------------------------------------------------------------
 
     def _bind(self, what: str, offset: int) -> socket.socket:
-        family = socket.AF_UNIX if self.udp_port is None else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_DGRAM)
         try:
             if self.udp_port is None:
-                sock.bind(f"\0{self.name}:{what}\0".encode())
+                sock = bind_abstract(f"{self.name}:{what}")
             else:
-                sock.bind((self.host, self.udp_port + offset))
+                sock = _bind_udp(self.host, self.udp_port + offset)
         except OSError as error:
-            sock.close()
             where = f"@{self.name}:{what}" if self.udp_port is None else f"UDP port {self.udp_port + offset}"
             raise ConfigError(f"{where} cannot be had: {error.strerror}; is another endpoint up?") from None
         sock.setblocking(False)
@@ -125,13 +137,27 @@ class Server:
         handled = 0
         while True:
             try:
-                data, address = self._control.recvfrom(4 * CONTROL_BYTES)
+                data, address = self._receive(self._control, 4 * CONTROL_BYTES)
             except BlockingIOError:
                 return handled
             except OSError:
                 return handled  # the refusal of an earlier reply
             handled += 1
-            self._control_message(data, address)
+            if data is not None:
+                self._control_message(data, address)
+            if handled >= READ_AT_ONCE:
+                return handled
+
+    def _receive(self, sock: socket.socket, size: int) -> tuple[bytes | None, Address]:
+        """A datagram and where it came from; None in place of one of another user. Raises OSError as `recv` does."""
+        if self.udp_port is not None:
+            data, udp_address = sock.recvfrom(size)
+            return data, udp_address
+        data, address, uid = receive_with_sender(sock, size)
+        if is_own_user(uid):
+            return data, address
+        self.refused[uid] = self.refused.get(uid, 0) + 1
+        return None, address
 
     def _control_message(self, data: bytes, address: Address) -> None:
         endpoint, now = self.endpoint, wall_ps()
@@ -165,7 +191,7 @@ class Server:
         handled = 0
         while True:
             try:
-                data = self._data[number].recv(2 * FRAME_BYTES)
+                data, _ = self._receive(self._data[number], 2 * FRAME_BYTES)
             except BlockingIOError:
                 return handled
             except OSError as error:
@@ -173,9 +199,10 @@ class Server:
                     self._gone(number)
                 return handled
             handled += 1
-            self.send_all(self.endpoint.frame(number, data, wall_ps()))
-            if handled >= 64:
-                return handled  # the others' turn
+            if data is not None:
+                self.send_all(self.endpoint.frame(number, data, wall_ps()))
+            if handled >= READ_AT_ONCE:
+                return handled
 
     def send_all(self, frames: list[tuple[int, bytes]]) -> None:
         for number, data in frames:
@@ -223,3 +250,13 @@ class Server:
                             self._gone(number)
             elif now_ps - client.last_ps > UDP_IDLE_S * PS_PER_S:
                 self._gone(number)
+
+
+def _bind_udp(host: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock

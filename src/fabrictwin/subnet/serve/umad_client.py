@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.manager.mad_transport import Answer, Request, Statistics
+from fabrictwin.subnet.serve.credentials import bind_abstract, is_own_user, receive_with_sender
 from fabrictwin.subnet.serve.endpoint import (
     _CONNECT,
     _CONTROL,
@@ -62,8 +63,7 @@ class UmadTransport:
         self._data.connect(f"\0{name}:out{self.client}\0".encode())
 
     def _bind(self, what: str) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        sock.bind(f"\0{self.name}:{what}\0".encode())
+        sock = bind_abstract(f"{self.name}:{what}")
         sock.settimeout(5.0)
         return sock
 
@@ -71,13 +71,24 @@ class UmadTransport:
         number = getattr(self, "client", 0)
         self._control.send(_CONTROL.pack(MAGIC, number, kind, len(body), body.ljust(64, b"\0")))
         try:
-            reply = self._control.recv(4 * CONTROL_BYTES)
+            reply = self._receive_own(self._control, 4 * CONTROL_BYTES)
         except TimeoutError:
             return None
         if len(reply) != CONTROL_BYTES:
             return None
         magic, _, got, _, data = _CONTROL.unpack(reply)
         return data if magic == MAGIC and got == kind else None
+
+    def _receive_own(self, sock: socket.socket, size: int) -> bytes:
+        """A datagram of this process's own user; others are dropped. Raises TimeoutError, ConfigError."""
+        while True:
+            data, address, uid = receive_with_sender(sock, size)
+            if is_own_user(uid):
+                return data
+            if address == f"\0{self.name}:ctl\0".encode():
+                raise ConfigError(
+                    f"the simulator at @{self.name}:ctl is of user {uid}, expected {os.getuid()}", key="connect"
+                )
 
     def become_manager(self) -> None:
         """Set the port's capability IsSM, so that traps and queries come here."""
@@ -163,7 +174,7 @@ class UmadTransport:
     def _receive(self, timeout_s: float) -> tuple[int, Frame] | None:
         self._data.settimeout(timeout_s)
         try:
-            data = self._data.recv(2 * FRAME_BYTES)
+            data = self._receive_own(self._data, 2 * FRAME_BYTES)
         except TimeoutError:
             return None
         if len(data) != FRAME_BYTES:

@@ -34,6 +34,7 @@ _OPCODE = {
     0x80: "Receive",
     0x81: "Receive RDMA with immediate",
 }
+CLOSED = "closed"  # in place of what an object had
 WC_FLAGS = {1: "GRH", 2: "With immediate", 4: "IP checksum OK", 8: "With invalidate"}
 
 

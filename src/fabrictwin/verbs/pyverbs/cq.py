@@ -12,9 +12,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from fabrictwin.verbs.adapter.completions import ANY, SOLICITED, WC, Channel, CompletionQueue
-from fabrictwin.verbs.attributes.code_words import WC_FLAGS, flag_text, lines, opcode_text, status_text
+from fabrictwin.verbs.attributes.code_words import CLOSED, WC_FLAGS, flag_text, lines, opcode_text, status_text
 from fabrictwin.verbs.attributes.device_limits import COMPLETION_VECTORS, limits
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
+from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
 
 if TYPE_CHECKING:
     from fabrictwin.verbs.pyverbs.device import Context
@@ -51,8 +52,7 @@ class CompChannel(PyverbsCM):
 
     def get_cq_event(self, expected_cq: CQ | CQEX) -> None:
         """Wait for the next event, to be of `expected_cq`. Raises PyverbsRDMAError where none can come."""
-        channel = self.channel
-        assert channel is not None
+        channel = self._open
         events = channel.events
         if not events and not self._world.run_until(lambda: events):
             raise failure(f"Failed to get CQ event: {self._world.why_idle()}", errno.EAGAIN)
@@ -64,12 +64,18 @@ class CompChannel(PyverbsCM):
         expected_cq.num_events += 1
 
     @property
+    def _open(self) -> Channel:
+        if self.channel is None:
+            raise PyverbsUserError("The completion channel is closed")
+        return self.channel
+
+    @property
     def fd(self) -> int:
         """A descriptor that is readable while events wait. Waiting on it lets no simulated time pass."""
         if self._fd < 0:
-            assert self.channel is not None
-            self._fd = os.eventfd(len(self.channel.events), os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
-            self.channel.on_event = lambda: os.eventfd_write(self._fd, 1)
+            channel = self._open
+            self._fd = os.eventfd(len(channel.events), os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
+            channel.on_event = lambda: os.eventfd_write(self._fd, 1)
         return self._fd
 
     def close(self) -> None:
@@ -127,7 +133,8 @@ class _Queue(PyverbsCM):
 
     @property
     def cq(self) -> CompletionQueue:
-        assert self.queue is not None
+        if self.queue is None:
+            raise PyverbsUserError("The completion queue is closed")
         return self.queue
 
     @property
@@ -182,8 +189,7 @@ class CQ(_Queue):
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
         """Up to `num_entries` completions: (how many, the completions)."""
-        queue = self.queue
-        assert queue is not None
+        queue = self.cq
         if not queue.entries:
             if queue.overrun:
                 self._refuse_overrun()
@@ -204,7 +210,9 @@ class CQ(_Queue):
         self.cq.capacity = _capacity(cqe)
 
     def __str__(self) -> str:
-        return lines((("CQ", self.cq.number), ("CQEs", self.cqe)))
+        if self.queue is None:
+            return lines((("CQ", CLOSED),))
+        return lines((("CQ", self.queue.number), ("CQEs", self.cqe)))
 
 
 class CqInitAttrEx(PyverbsObject):
@@ -345,7 +353,9 @@ class CQEX(_Queue):
         return WcTmInfo()
 
     def __str__(self) -> str:
-        return lines((("CQEX", self.cq.number), ("CQEs", self.cqe)))
+        if self.queue is None:
+            return lines((("CQEX", CLOSED),))
+        return lines((("CQEX", self.queue.number), ("CQEs", self.cqe)))
 
 
 def cqe_status_to_str(status: int) -> str:

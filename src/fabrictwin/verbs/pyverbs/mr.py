@@ -29,7 +29,7 @@ from fabrictwin.verbs.adapter.memory_regions import (
     Region,
     Window,
 )
-from fabrictwin.verbs.attributes.code_words import lines
+from fabrictwin.verbs.attributes.code_words import CLOSED, lines
 from fabrictwin.verbs.pyverbs import mem_alloc
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
@@ -246,6 +246,8 @@ class MR(PyverbsCM):
             pd._adopt(self)
 
     def __str__(self) -> str:
+        if self.region is None:
+            return lines((("MR", CLOSED),))
         return lines((("lkey", self.lkey), ("rkey", self.rkey), ("length", self.length), ("buf", self.buf)))
 
 
@@ -339,6 +341,8 @@ class MW(PyverbsCM):
             self.window = None
 
     def __str__(self) -> str:
+        if self.window is None:
+            return lines((("MW", CLOSED),))
         return lines((("Rkey", self.rkey), ("Handle", self.handle), ("MW Type", mwtype2str(self.type))))
 
 

@@ -17,7 +17,7 @@ from fabrictwin.verbs.adapter.memory_regions import TYPE_1, TYPE_2, gather
 from fabrictwin.verbs.adapter.queue_pair import QueuePair
 from fabrictwin.verbs.adapter.receive_queues import ReceiveQueue
 from fabrictwin.verbs.adapter.work_requests import BIND, INLINE, Work
-from fabrictwin.verbs.attributes.code_words import lines
+from fabrictwin.verbs.attributes.code_words import CLOSED, lines
 from fabrictwin.verbs.attributes.device_limits import limits
 from fabrictwin.verbs.attributes.qp_attributes import ECE, QPAttr, QPCap, QPInitAttr, QPInitAttrEx, QPRateLimitAttr
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, failure, inc_rkey
@@ -324,7 +324,9 @@ class QP(PyverbsCM):
         mw._next_key = key
 
     def __str__(self) -> str:
-        engine = self.qp
+        engine = self.engine
+        if engine is None:
+            return lines((("QP", CLOSED),))
         return lines(
             (
                 ("QP type", qp_type_to_str(engine.kind)),

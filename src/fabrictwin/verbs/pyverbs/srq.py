@@ -12,7 +12,7 @@ from fabrictwin.verbs.attributes.device_limits import limits
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
 from fabrictwin.verbs.pyverbs.device import Context
 from fabrictwin.verbs.pyverbs.pd import PD
-from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsRDMAError
+from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 
 if TYPE_CHECKING:
     from fabrictwin.verbs.pyverbs.wr import RecvWR
@@ -128,7 +128,8 @@ class SRQ(PyverbsCM):
 
     @property
     def srq(self) -> SharedReceiveQueue:
-        assert self.queue is not None
+        if self.queue is None:
+            raise PyverbsUserError("The shared receive queue is closed")
         return self.queue
 
     def close(self) -> None:

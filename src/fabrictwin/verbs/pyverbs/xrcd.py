@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
+from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
 
 if TYPE_CHECKING:
     from fabrictwin.verbs.pyverbs.device import Context
@@ -59,7 +60,8 @@ class XRCD(PyverbsCM):
 
     @property
     def xrcd(self) -> ExtendedDomain:
-        assert self.domain is not None
+        if self.domain is None:
+            raise PyverbsUserError("The XRC domain is closed")
         return self.domain
 
     def close(self) -> None:
