@@ -43,7 +43,7 @@ from fabrictwin.report.terminal import bar, block
 from fabrictwin.report.timeline.intervals import intervals
 from fabrictwin.report.timeline.perfetto import perfetto_trace, varint
 from fabrictwin.report.timeline.timeline_tracks import actors_within, slices
-from fabrictwin.runs.folder import ENVIRONMENT, FILES, Clock, check_target, default_folder, write_folder
+from fabrictwin.runs.folder import ENVIRONMENT, FILES, Clock, check_target, default_folders, write_folder
 from fabrictwin.workload.step.step_work import Work
 
 CLOCK = Clock(datetime(2020, 1, 2, tzinfo=UTC), 1.5)
@@ -406,8 +406,8 @@ def test_nothing_is_left_when_writing_fails(tmp_path, monkeypatch):
 
 
 def test_the_default_folder_is_the_next_free_one(tmp_path):
-    assert default_folder("gpt 145.6B", tmp_path) == tmp_path / "gpt-145.6B"
+    assert next(default_folders("gpt 145.6B", tmp_path)) == tmp_path / "gpt-145.6B"
     (tmp_path / "gpt-145.6B").mkdir()
     (tmp_path / "gpt-145.6B-2").mkdir()
-    assert default_folder("gpt 145.6B", tmp_path) == tmp_path / "gpt-145.6B-3"
-    assert default_folder("../..", tmp_path) == tmp_path / "run"
+    assert next(default_folders("gpt 145.6B", tmp_path)) == tmp_path / "gpt-145.6B-3"
+    assert next(default_folders("../..", tmp_path)) == tmp_path / "run"
