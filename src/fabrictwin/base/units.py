@@ -15,11 +15,11 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PlainSerializer
 
 from fabrictwin.base.errors import did_you_mean
+from fabrictwin.kernel.codes import PS_PER_S as PS_PER_S
 
 PS_PER_NS = 1_000
 PS_PER_US = 1_000_000
 PS_PER_MS = 1_000_000_000
-PS_PER_S = 1_000_000_000_000
 
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}

@@ -21,7 +21,6 @@ from fabrictwin.capture.transport_headers import Op, op_name
 PSN_MASK = 0xFFFFFF
 HALF = 1 << 23
 REMEMBERED = 1 << 16  # PSNs of a flow that a gap or a retransmission may still be of
-PS_PER_S = 10**12
 CE = 3
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.kernel.codes import PS_PER_S
 
 LINK_ETHERNET, LINK_ERF = 1, 197
 SECTION, INTERFACE, PACKET = 0x0A0D0D0A, 1, 6
@@ -21,7 +22,6 @@ ERF_VARYING_LENGTH = 0x04
 ERF_BYTES = 16
 INBOUND, OUTBOUND = 1, 2
 PS_PER_NS = 1000
-PS_PER_S = 10**12
 _END, _COMMENT, _NAME, _RESOLUTION, _FLAGS, _APPLICATION = 0, 1, 2, 9, 2, 4
 
 

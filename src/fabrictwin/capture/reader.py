@@ -21,9 +21,9 @@ from fabrictwin.capture.pcapng import (
     LINK_ERF,
     OUTBOUND,
     PACKET,
-    PS_PER_S,
     SECTION,
 )
+from fabrictwin.kernel.codes import PS_PER_S
 
 _PCAP = {0xA1B2C3D4: 10**6, 0xA1B23C4D: 10**9}  # ticks a second, by magic number
 _SIMPLE_PACKET, _OLD_PACKET = 3, 2

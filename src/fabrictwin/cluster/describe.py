@@ -11,8 +11,8 @@ from fabrictwin import catalog
 from fabrictwin.base.units import format_length, format_rate, format_size
 from fabrictwin.cluster.blueprint import Blueprint, Int
 from fabrictwin.cluster.reach import first_adapter, islands, node_count
+from fabrictwin.kernel.codes import NONE
 
-NONE = -1
 _HOST, _AGGREGATION = 0, 99  # levels of adapters and aggregation nodes beside the switches' tiers
 
 

@@ -15,9 +15,10 @@ from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import Jacks, find_faults
 from fabrictwin.cluster.spec.fault_section import LinkFault, Noise, NoiseFault, SwitchFault
 from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.kernel.codes import NEVER
 
 MOST_CHANGES = 1_000_000
-FOREVER = 2**62
+FOREVER = NEVER
 _M64 = (1 << 64) - 1
 
 

@@ -18,8 +18,6 @@ from fabrictwin.cluster.names import natural_key
 from fabrictwin.cluster.reach import check_reachable, first_adapter, node_count
 from fabrictwin.cluster.spec.spec import Spec
 
-NONE = -1
-
 
 def place(blueprint: Blueprint, spec: Spec, *, hosts: int | None = None) -> Int:
     """Indices of the first `hosts` hosts (all where None) that the spec's placement names, in order.

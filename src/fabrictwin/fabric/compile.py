@@ -15,7 +15,8 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint, Technology
 from fabrictwin.cluster.guids import node_guids
 from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, LinkKind, NodeKind
-from fabrictwin.fabric.host_template import PS_PER_S, HostTemplate, host_template, with_access_control
+from fabrictwin.fabric.host_template import HostTemplate, host_template, with_access_control
+from fabrictwin.kernel.codes import PS_PER_S
 
 MAX_SWITCH_PORTS = 254  # port numbers are a byte; 255 means "none" in a forwarding table
 

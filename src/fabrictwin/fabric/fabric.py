@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.kernel.codes import NONE as NONE
+
 if TYPE_CHECKING:
     from fabrictwin.cluster.blueprint import Technology
     from fabrictwin.fabric.host_template import HostTemplate
 
-NONE = -1
 
 I8 = npt.NDArray[np.int8]
 I16 = npt.NDArray[np.int16]

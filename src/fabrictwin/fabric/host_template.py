@@ -27,8 +27,6 @@ _NODE_KIND = {
 _LINK_KIND = {"nvlink": LinkKind.NVLINK, "pcie": LinkKind.PCIE, "cpu": LinkKind.CPU}
 _PASSES_PCIE = (NodeKind.PCIE_SWITCH, NodeKind.CPU)
 
-PS_PER_S = 10**12
-
 
 @dataclass(frozen=True)
 class Paths:

@@ -18,17 +18,13 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-NONE = -1
+from fabrictwin.kernel.codes import NONE as NONE
+from fabrictwin.kernel.codes import OpKind as OpKind
 
 I8 = npt.NDArray[np.int8]
 I16 = npt.NDArray[np.int16]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
-
-
-class OpKind(IntEnum):
-    COMPUTE = 0
-    COMMUNICATE = 1
 
 
 class Pattern(IntEnum):

@@ -23,8 +23,7 @@ import numpy.typing as npt
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Int
 from fabrictwin.cluster.spec.cluster_section import Topology
-
-NONE = -1
+from fabrictwin.kernel.codes import NONE
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-NONE = -1
+from fabrictwin.kernel.codes import NONE
+
 _TYPICAL = 0.02  # the share of pairs of leaves that makes a distance a tier's
 
 

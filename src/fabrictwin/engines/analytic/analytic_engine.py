@@ -16,11 +16,12 @@ import numpy as np
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.engine import Change, TableChange
-from fabrictwin.engines.channels.channel_resources import PS_PER_S, Bound, bind
+from fabrictwin.engines.channels.channel_resources import Bound, bind
 from fabrictwin.engines.channels.pipeline_latency import Beyond, Critical
 from fabrictwin.engines.flow.flow_engine import FlowSession
 from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.program import patterns
 from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import Communication, Operations, OpKind

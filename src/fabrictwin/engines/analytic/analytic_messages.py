@@ -28,9 +28,9 @@ from fabrictwin.engines.base.messages import (
 )
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.fabric.memory_paths import PathFinder
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.routing.tables import Routes
 
-PS_PER_S = 10**12
 _ENDLESS_RETRY = 7  # of rnr_retry: for ever
 
 

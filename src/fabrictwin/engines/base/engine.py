@@ -11,10 +11,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.kernel.codes import NEVER
 from fabrictwin.program.program import Communication, Operations
 from fabrictwin.trace.trace import Counters
 
-FOREVER = 2**62
+FOREVER = NEVER
 
 
 @dataclass(frozen=True)

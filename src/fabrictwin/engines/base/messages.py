@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from fabrictwin.engines.base.engine import FOREVER
+from fabrictwin.kernel.codes import EventKind as EventKind
 
 
 class Service(IntEnum):
@@ -39,15 +40,6 @@ class Opcode(IntEnum):
 
 REQUESTS = (Opcode.READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD)
 RESPONSES = (Opcode.READ_RESPONSE, Opcode.ATOMIC_RESPONSE)
-
-
-class EventKind(IntEnum):
-    BEGUN = 0  # the first packet is at the receiving adapter, not yet taken (of messages that asked to be told)
-    ARRIVED = 1  # the last byte is in the receiver's memory; of a request, the adapter has it
-    ENDED = 2  # the sender knows: acknowledged, or of an unreliable service, sent
-    FAILED = 3  # retries are used up; the flow sends nothing more
-    NOT_READY_FAILED = 4  # the receiver had no receive posted as often as RNR retries allow
-    LOST = 5  # an unreliable message that did not arrive whole, or a datagram that found no receive
 
 
 class Event(NamedTuple):

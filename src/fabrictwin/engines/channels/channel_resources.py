@@ -27,12 +27,11 @@ from fabrictwin.engines.channels.pipeline_latency import (
 )
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Communication, Connections
 
 F64 = npt.NDArray[np.float64]
-
-PS_PER_S = 10**12
 
 
 @dataclass(frozen=True)

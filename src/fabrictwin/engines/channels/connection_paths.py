@@ -18,12 +18,11 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd, Entropy, PathFinder, ranges
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.program.patterns import Edges, among
 from fabrictwin.program.program import Connections, Seat
 
 F64 = np.ndarray
-
-PS_PER_S = 10**12
 
 
 def memory_and_cores(fabric: Fabric) -> tuple[F64, F64, F64]:

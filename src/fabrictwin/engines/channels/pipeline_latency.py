@@ -36,13 +36,13 @@ from fabrictwin.engines.channels.channel_contention import Loops, Meeting
 from fabrictwin.fabric.compile import packet_overhead
 from fabrictwin.fabric.fabric import I64, NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Pattern
 
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-PS_PER_S = 10**12
 _SINGLE = (Pattern.MESSAGE, Pattern.SHIFT)  # every edge for itself: a ring of one step
 
 

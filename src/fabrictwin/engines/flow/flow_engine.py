@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from fabrictwin.base.errors import ConfigError, InvariantError, SimulatedError
 from fabrictwin.engines.base.engine import FOREVER, Change, Completions, TableChange
-from fabrictwin.engines.channels.channel_resources import PS_PER_S, Bound, bind, capacities
+from fabrictwin.engines.channels.channel_resources import Bound, bind, capacities
 from fabrictwin.engines.channels.edge_paths import QueuePairs
 from fabrictwin.engines.flow.flow_tables import (
     empty_columns,
@@ -31,6 +31,7 @@ from fabrictwin.engines.flow.flow_tables import (
 )
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.memory_paths import PathFinder, SpreadOver, Walker
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.kernel.slices import in_slices
 from fabrictwin.program.program import Communication, Operations, Seat
 from fabrictwin.routing.engines.filling import NO_PORT

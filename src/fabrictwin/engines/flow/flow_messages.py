@@ -14,11 +14,12 @@ import heapq
 from collections.abc import Sequence
 from math import ceil
 
-from fabrictwin.engines.analytic.analytic_messages import PS_PER_S, AnalyticMessages, Message, Stream
+from fabrictwin.engines.analytic.analytic_messages import AnalyticMessages, Message, Stream
 from fabrictwin.engines.base.engine import FOREVER
 from fabrictwin.engines.base.message_path import Way
 from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, Event, EventKind
 from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.routing.tables import Routes
 
 _BEGIN = 2  # an entry of the heap: a message may leave

@@ -17,12 +17,12 @@ import numpy as np
 
 from fabrictwin.engines.channels.connection_paths import memory_and_cores
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.program.program import Communication
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.state.build import Wiring
 
-PS_PER_S = 10**12
 WORK_PS = 80  # of a processor's time count as one byte on the link that stands for it
 MEMORY, CORES, THREAD = range(3)
 

@@ -176,7 +176,7 @@ class MessageKernel:
 
         state = self._machine.state
         kinds = state.heap.what[: int(state.clock[0].heap)] >> e.KIND_SHIFT
-        if np.isin(kinds, (e.TASK, e.TELL, e.SENT)).any():
+        if np.isin(kinds, (e.QueueEvent.TASK, e.QueueEvent.TELL, e.QueueEvent.SENT)).any():
             return False  # software will hear of something
         qps = state.qp[: self._machine.queue_pairs]
         busy = qps[qps.live > 0]

@@ -20,13 +20,12 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.channels.channel_resources import message_bytes
 from fabrictwin.engines.packet.host_costs import CORES, MEMORY, THREAD, WORK_PS
 from fabrictwin.fabric.fabric import NONE, NodeKind
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.program import patterns
 from fabrictwin.program.program import HUBS, Communication, Pattern
 
 if TYPE_CHECKING:
     from fabrictwin.engines.packet.packet_network import PacketNetwork
-
-PS_PER_S = 10**12
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from fabrictwin.routing.tables import Routes
 from fabrictwin.trace.trace import Counters
 
 FLOW_BITS = 40  # a message's number: its flow above, a count below
-_KINDS = tuple(EventKind)
+_KIND_OF = {int(kind): kind for kind in EventKind}  # faster than EventKind(number)
 _new = tuple.__new__
 
 
@@ -306,9 +306,9 @@ class PacketMessages:
             if news:
                 if len(news) == 1:  # nearly always
                     time, message, kind = news[0]
-                    events = [_new(Event, (time, message, _KINDS[kind]))]
+                    events = [_new(Event, (time, message, _KIND_OF[kind]))]
                 else:
-                    events = [Event(time, message, _KINDS[kind]) for time, message, kind in news]
+                    events = [Event(time, message, _KIND_OF[kind]) for time, message, kind in news]
                 if self.on_events is not None:
                     self.on_events(events)
                 if self._blocked:

@@ -30,6 +30,7 @@ from fabrictwin.engines.packet.virtual_lanes import lane_tables, lanes_needed
 from fabrictwin.fabric.compile import packet_overhead
 from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.memory_paths import PathFinder
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.routing.tables import U32, Routes, udp_source_port
 from fabrictwin.trace.trace import Counters
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from fabrictwin.kernel.packet.state.build import Config, Wiring
 
 FIRST_QPN = 0x48
-PS_PER_S = 10**12
 _MIN_ETHERNET = 84  # shortest frame with preamble and gap
 
 

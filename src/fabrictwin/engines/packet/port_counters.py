@@ -26,7 +26,7 @@ def port_counters(network: PacketNetwork) -> dict[str, I64]:
 
     state, n = network.machine.state, network.fabric.ports
     what = checks.pending(state)
-    flying = what[(what >> events.KIND_SHIFT) == events.ARRIVE]
+    flying = what[(what >> events.KIND_SHIFT) == events.QueueEvent.ARRIVE]
     at = (flying >> events.PORT_SHIFT) & events.PORT_MASK
     wire = state.packet.wire[flying & events.VALUE_MASK]
     peer = network.fabric.port_peer

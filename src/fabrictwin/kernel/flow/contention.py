@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.flow.heaps import pop, push
 from fabrictwin.kernel.jit.decorators import hot_entry, outlined
-
-NONE = -1
 
 
 class Way(NamedTuple):

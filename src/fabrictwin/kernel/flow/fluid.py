@@ -15,16 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NEVER, NONE, OpKind
 from fabrictwin.kernel.flow.heaps import Drains, Queue, enter, leave, pop, push, reschedule
 from fabrictwin.kernel.flow.max_min import Flows, Memo, Scratch, gather, solve
 from fabrictwin.kernel.jit.by_reference import by_reference
 from fabrictwin.kernel.jit.decorators import entry, hot_entry, outlined
 from fabrictwin.kernel.slices import OK, SLICED
-
-NONE = -1
-FOREVER = 2**62
-
-COMPUTE = 0  # as program.OpKind
 
 
 @by_reference
@@ -90,7 +86,7 @@ def update(state, count):
                 instances.remaining[i] = max(0.0, instances.remaining[i] - instances.rate[i] * passed)
                 instances.since_ps[i] = now
                 instances.rate[i] = rate
-                drained = FOREVER
+                drained = NEVER
                 if rate > 0.0:
                     wait = np.ceil(instances.remaining[i] / rate)
                     if wait < 4e18:
@@ -157,7 +153,7 @@ def start(state, op):
     operations, flows, instances = state.operations, state.flows, state.instances
     now = state.clock[0]
     operations.start_ps[op] = now
-    if operations.kind[op] == COMPUTE or operations.flow_count[op] == 0:
+    if operations.kind[op] == OpKind.COMPUTE or operations.flow_count[op] == 0:
         push(state.queue, now + operations.duration_ps[op], op)
         return
     operations.open_flows[op] = operations.flow_count[op]
@@ -174,7 +170,7 @@ def start(state, op):
         instances.rate[i] = -1.0  # no rate yet: differs from any that the solver gives
         instances.since_ps[i] = now
         line_up(instances, i, flow)
-        enter(state.drains, i, FOREVER, state.drains.size[1])
+        enter(state.drains, i, NEVER, state.drains.size[1])
         state.drains.size[1] += 1
         flows.active[flow] += 1
         mark(state, flow)
@@ -242,10 +238,10 @@ def run(state, until_ps, budget):
             return SLICED
         instants += 1
         settle(state)
-        now = queue.time_ps[0] if queue.size[0] > 0 else FOREVER
+        now = queue.time_ps[0] if queue.size[0] > 0 else NEVER
         if drains.size[0] > 0:
             now = min(now, drains.time_ps[drains.order[0]])
-        if now >= FOREVER or now > until_ps:
+        if now >= NEVER or now > until_ps:
             break
         clock[0] = now
         while True:
@@ -262,7 +258,7 @@ def run(state, until_ps, budget):
                 drain(state)
             else:
                 break
-    if until_ps < FOREVER:
+    if until_ps < NEVER:
         clock[0] = max(clock[0], until_ps)
     return OK
 

@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.flow.heaps import share_pop, share_push
 from fabrictwin.kernel.jit.by_reference import by_reference
 from fabrictwin.kernel.jit.decorators import entry, outlined
 
-NONE = -1
 _GRAIN = 2.0**40  # proportions that differ by less are the same
 
 

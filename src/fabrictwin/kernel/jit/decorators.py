@@ -36,9 +36,11 @@ if not config.DISABLE_JIT:
 
 
 def _wide(argument):
-    """What stands for an argument of any width, or for a constant: numba would compile each of them anew."""
+    """Return one type for all widths, constants and codes: numba would compile each of them anew."""
     if isinstance(argument, types.Literal):
         argument = types.unliteral(argument)
+    if isinstance(argument, types.IntEnumMember):
+        return types.intp
     if isinstance(argument, types.Integer) and argument.bitwidth < types.intp.bitwidth:
         return types.intp
     return argument

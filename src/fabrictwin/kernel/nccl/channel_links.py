@@ -13,11 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE, PathType, Pattern
 from fabrictwin.kernel.jit.decorators import helper, outlined
-
-NONE = -1
-BALANCED_TREE, SPLIT_TREE, TREE, RING, NVLS, COLLNET_DIRECT = 1, 2, 3, 4, 5, 6  # patterns
-DIS = 11  # a path that is none
 
 
 class Routes(NamedTuple):
@@ -121,9 +118,9 @@ def book(r, q, w, a, b, share):
     at = a * (r.gpus + r.nets + r.switches) + b
     inside = _inside(r, a, b)
     allowed = q.type_intra if inside else q.type_inter
-    if r.kind[a, b] > allowed or r.kind[a, b] >= DIS:
+    if r.kind[a, b] > allowed or r.kind[a, b] >= PathType.DIS:
         return False
-    if q.pattern <= TREE and r.kind[b, a] > allowed:
+    if q.pattern <= Pattern.TREE and r.kind[b, a] > allowed:
         return False
     bw = (q.bw_intra if inside else q.bw_inter) * share
     if not _take(w.left, r.link, r.pcie, r.back, r.start[at], r.start[at + 1], bw, r.overhead[a, b]):
@@ -151,7 +148,7 @@ def share_net(r, w, net, bw):
 @helper
 def all_legs(r, q, w, gpu, booking):
     """Book or give back what a head takes: through the NVLink switch every GPU once, itself twice; else pairs."""
-    nvls = q.pattern == NVLS
+    nvls = q.pattern == Pattern.NVLS
     booked = 0
     while booked < 2 * r.gpus:
         other = booked % r.gpus

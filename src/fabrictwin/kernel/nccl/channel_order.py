@@ -5,8 +5,8 @@ Source: NCCL 2.30.7, 2.21.5 and 2.18.3, src/graph/search.cc.
 
 from __future__ import annotations
 
+from fabrictwin.kernel.codes import NONE, PathType, Pattern
 from fabrictwin.kernel.jit.decorators import helper
-from fabrictwin.kernel.nccl.channel_links import BALANCED_TREE, DIS, NONE, RING, SPLIT_TREE, TREE
 
 
 @helper
@@ -26,15 +26,15 @@ def following(r, q, w, channel, gpu, step, to_net):
     if r.switches:
         # through NVSwitches few partners are better than many: neighbours by number only
         first, second = ahead, NONE
-        if q.pattern == RING:
+        if q.pattern == Pattern.RING:
             first, second = behind, ahead
-        elif q.pattern == SPLIT_TREE or q.pattern == BALANCED_TREE:
+        elif q.pattern == Pattern.SPLIT_TREE or q.pattern == Pattern.BALANCED_TREE:
             first, second = ahead, behind
         found = 0
         for other in (first, second):
             if other in (NONE, gpu) or (found and w.next[channel, step, 0] == other):
                 continue
-            if not w.used[channel, other] and r.kind[gpu, other] < DIS:
+            if not w.used[channel, other] and r.kind[gpu, other] < PathType.DIS:
                 w.next[channel, step, found] = other
                 found += 1
         return found
@@ -77,7 +77,7 @@ def following(r, q, w, channel, gpu, step, to_net):
 @helper
 def paired(q):
     if q.pairs_rings:
-        return q.pattern == RING and q.cross_nic == 2
+        return q.pattern == Pattern.RING and q.cross_nic == 2
     return q.pairs and q.cross_nic != 0
 
 
@@ -85,7 +85,7 @@ def paired(q):
 def may_leave(r, q, w, channel, net, step):
     """Whether a channel may leave by an adapter, given the one that it entered by."""
     entered = w.inter[channel, 0]
-    if q.pattern == TREE and net != entered:
+    if q.pattern == Pattern.TREE and net != entered:
         return False
     in_pairs = paired(q)
     if in_pairs and channel % 2 == 1 and net != w.inter[channel - 1, 0]:
@@ -95,4 +95,4 @@ def may_leave(r, q, w, channel, net, step):
             return False
     elif q.cross_nic != 1 and r.card[net] != r.card[entered]:
         return False
-    return not (q.pattern == BALANCED_TREE and step != 0 and net != w.inter[channel, 1])
+    return not (q.pattern == Pattern.BALANCED_TREE and step != 0 and net != w.inter[channel, 1])

@@ -8,20 +8,9 @@ Source: NCCL 2.30.7, 2.21.5 and 2.18.3, src/graph/search.cc; what is searched wh
 
 from __future__ import annotations
 
+from fabrictwin.kernel.codes import NONE, PathType, Pattern
 from fabrictwin.kernel.jit.decorators import helper, hot_entry
-from fabrictwin.kernel.nccl.channel_links import (
-    BALANCED_TREE,
-    COLLNET_DIRECT,
-    DIS,
-    NONE,
-    NVLS,
-    RING,
-    SPLIT_TREE,
-    all_legs,
-    book,
-    share_net,
-    unbook,
-)
+from fabrictwin.kernel.nccl.channel_links import all_legs, book, share_net, unbook
 from fabrictwin.kernel.nccl.channel_order import following, may_leave, paired
 
 FOUND_BEST = -1  # steps left once nothing better can be found
@@ -42,7 +31,7 @@ SAME_HOPS = 1e-9
 def _keep_if_better(r, q, w, count):
     """Compare the channels that are complete with the best so far."""
     better = False
-    if q.pattern == NVLS:
+    if q.pattern == Pattern.NVLS:
         better = count > w.best[0] and count <= r.gpus
         better = better or count * q.bw_inter > w.best[0] * w.best[2]
     else:
@@ -91,10 +80,10 @@ def _start(r, q, w, f):
         w.number[1] -= 1
         return
     w.used[channel, gpu] = True
-    ring = q.pattern == RING
+    ring = q.pattern == Pattern.RING
     to_net, to_first = NONE, NONE
     if q.inter:
-        to_net = r.gpus - 1 if ring else (1 if q.pattern == SPLIT_TREE else 0)
+        to_net = r.gpus - 1 if ring else (1 if q.pattern == Pattern.SPLIT_TREE else 0)
     elif ring:
         to_first = r.gpus - 1
     _push(w, AT, channel, gpu, NONE, 0, to_net, to_first, f[ORDER])
@@ -105,7 +94,7 @@ def _next_inside(r, q, w, f):
     """Begin the next channel of a host that is by itself: as numbered or as before, then anywhere."""
     channel, turn = f[CHANNEL], f[NEXT]
     f[NEXT] += 1
-    if q.pattern == NVLS:
+    if q.pattern == Pattern.NVLS:
         if turn == 0:
             _push(w, START, channel, channel, NONE, 0, 0, 0, SEARCHED)
             return
@@ -129,7 +118,7 @@ def _next_from_net(r, q, w, f):
     """
     channel = f[CHANNEL]
     whole = int(q.bw_inter)  # adapters are counted in whole GB/s
-    heads = q.pattern == NVLS or (q.pattern == COLLNET_DIRECT and q.heads_once)
+    heads = q.pattern == Pattern.NVLS or (q.pattern == Pattern.COLLNET_DIRECT and q.heads_once)
     if f[HELD] != NONE and _next_gpu(r, q, w, f, heads):
         return
     if f[HELD] != NONE:
@@ -198,7 +187,7 @@ def _next_gpu(r, q, w, f, heads):
                 first = r.local[net]
             elif r.near[net, k - 1] != r.local[net] and r.near[net, k - 1] != NONE:
                 first = r.near[net, k - 1]
-                if r.kind[r.gpus + net, first] == DIS:
+                if r.kind[r.gpus + net, first] == PathType.DIS:
                     first = NONE
         elif k < r.gpus:
             other = (k + (channel if q.take_turns else 0)) % r.gpus
@@ -231,9 +220,9 @@ def _at(r, q, w, f):
             w.number[1] -= 1
     elif step == f[TO_NET]:
         _leave(r, q, w, f)
-    elif q.pattern == NVLS or q.pattern == COLLNET_DIRECT:
+    elif q.pattern == Pattern.NVLS or q.pattern == Pattern.COLLNET_DIRECT:
         if f[NEXT] == 0 and all_legs(r, q, w, gpu, True):
-            if q.pattern == COLLNET_DIRECT:
+            if q.pattern == Pattern.COLLNET_DIRECT:
                 k = 1
                 for other in range(r.gpus):
                     if other != gpu:
@@ -253,7 +242,7 @@ def _at(r, q, w, f):
 def _leave(r, q, w, f):
     """Leave by an adapter, then go on inside the host; the first two GPUs of a balanced tree share its traffic."""
     channel, gpu, step = f[CHANNEL], f[GPU], f[STEP]
-    balanced = q.pattern == BALANCED_TREE
+    balanced = q.pattern == Pattern.BALANCED_TREE
     share = 0.5 if balanced else 1.0
     if f[NEXT] == 0:
         f[KEPT] = w.inter[channel, 1]

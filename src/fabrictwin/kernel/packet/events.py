@@ -11,6 +11,8 @@ moves the tail of what is chaotic.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from fabrictwin.kernel.jit.decorators import helper
 from fabrictwin.kernel.packet.state.array_access import place, prefetch
 from fabrictwin.kernel.packet.state.state import (
@@ -26,21 +28,25 @@ from fabrictwin.kernel.packet.state.state import (
 )
 from fabrictwin.kernel.packet.switch.route import look_up
 
-# An event in 63 bits: what, at which port, and a value (a packet, a queue pair, lane and credit blocks).
-TX_DONE = 0
-ARRIVE = 1
-LATE_ARRIVE = 2  # cut-through into a faster link: the whole packet is in
-CREDITS = 3
-WAKE = 4  # value: queue pair
-TASK = 5  # value: task
-TELL = 6  # value: task; port field: what happened to it
-SENT = 7  # value: queue pair of an unreliable service whose oldest message is on the wire
-# From here on what only time brings; a fabric in which nothing else is left has stalled.
-PAUSE_END = 8
-PAUSE_REFRESH = 9
-RTO = 10
-CONTROL = 11  # a congestion control's timer; port field: which
-HOQ = 12
+
+class QueueEvent(IntEnum):
+    """Kinds of events in the queue. An event is 63 bits: its kind, a port, and a value."""
+
+    TX_DONE = 0
+    ARRIVE = 1  # value: packet, as of LATE_ARRIVE
+    LATE_ARRIVE = 2  # cut-through into a faster link: the whole packet is in
+    CREDITS = 3  # value: lane and blocks
+    WAKE = 4  # value: queue pair
+    TASK = 5  # value: task
+    TELL = 6  # value: task; port field: what happened to it
+    SENT = 7  # value: queue pair of an unreliable service whose oldest message is on the wire
+    # From here on what only time brings; a fabric in which nothing else is left has stalled.
+    PAUSE_END = 8
+    PAUSE_REFRESH = 9
+    RTO = 10
+    CONTROL = 11  # a congestion control's timer; port field: which
+    HOQ = 12
+
 
 KIND_SHIFT = 59
 PORT_SHIFT = 32
@@ -160,11 +166,11 @@ def fetch_named(state, soon):
     kind = soon >> KIND_SHIFT
     at = (soon >> PORT_SHIFT) & PORT_MASK
     bits = state.settings[0].vl_bits
-    if kind == ARRIVE:
+    if kind == QueueEvent.ARRIVE:
         prefetch(state.port, at, 0)
         prefetch(state.packet, soon & VALUE_MASK, 0)
         prefetch(state.inlet, at << bits, 0)
-    elif kind <= CREDITS:
+    elif kind <= QueueEvent.CREDITS:
         prefetch(state.port, at, 0)
         prefetch(state.port, at, 1)
         prefetch(state.outlet, at << bits, 0)
@@ -185,7 +191,7 @@ def fetch_behind(state, soon):
     at = (soon >> PORT_SHIFT) & PORT_MASK
     bits = state.settings[0].vl_bits
     port = state.port[place(at)]
-    if kind == TX_DONE:
+    if kind == QueueEvent.TX_DONE:
         slot = port.tx_slot
         if slot != NONE:
             prefetch(state.inlet, slot, 0)
@@ -197,7 +203,7 @@ def fetch_behind(state, soon):
             if q >= 0:
                 for line in range(QP_RECEIVER_LINES, QP_RECEIVER_LINES + QP_LINES):
                     prefetch(state.qp, q, line)
-    elif kind == ARRIVE:
+    elif kind == QueueEvent.ARRIVE:
         prefetch(state.node, port.node, 0)
         dst = state.packet[place(soon & VALUE_MASK)].dst
         if dst >= 0:
@@ -220,7 +226,7 @@ def fetch_last(state, soon):
     kind = soon >> KIND_SHIFT
     at = (soon >> PORT_SHIFT) & PORT_MASK
     port = state.port[place(at)]
-    if kind == TX_DONE:
+    if kind == QueueEvent.TX_DONE:
         if port.backlog:
             head = int(state.outlet[place(at << state.settings[0].vl_bits)].head)
             if port.queue_width > 1 and head >= 0:
@@ -229,7 +235,7 @@ def fetch_last(state, soon):
                 prefetch(state.packet, head, 0)
             else:
                 fetch_message(state, at)
-    elif kind == ARRIVE:
+    elif kind == QueueEvent.ARRIVE:
         node = state.node[place(port.node)]
         packet = state.packet[place(soon & VALUE_MASK)]
         if not node.traits & ENDPOINT:
@@ -263,7 +269,7 @@ def fetch_output(state, node, at, out, vl):
 @helper
 def fetch_way_out(state, soon):
     """The port that an arriving packet will be sent on, as queues stand now: rarely another by then."""
-    if soon >> KIND_SHIFT == ARRIVE:
+    if soon >> KIND_SHIFT == QueueEvent.ARRIVE:
         at = (soon >> PORT_SHIFT) & PORT_MASK
         node = state.node[place(state.port[place(at)].node)]
         packet = state.packet[place(soon & VALUE_MASK)]

@@ -66,7 +66,7 @@ def violations(state: State) -> list[str]:
     waiting = queued_packets(state)
     what = pending(state)
     kind = what >> e.KIND_SHIFT
-    flying = what[(kind == e.ARRIVE) | (kind == e.LATE_ARRIVE)] & e.VALUE_MASK
+    flying = what[(kind == e.QueueEvent.ARRIVE) | (kind == e.QueueEvent.LATE_ARRIVE)] & e.VALUE_MASK
     queued = [p for packets in waiting.values() for p in packets]
     seen = Counter([*queued, *flying.tolist()])
     twice = [p for p, n in seen.items() if n > 1]
@@ -92,12 +92,12 @@ def violations(state: State) -> list[str]:
     # credits: what the sender has + what returns + what flies + what the receiver holds or has not told
     credit_ports = np.flatnonzero((state.port.traits & s.CREDIT != 0) & (state.port.peer != s.NONE))
     returning: Counter[int] = Counter()
-    for w in what[kind == e.CREDITS].tolist():
+    for w in what[kind == e.QueueEvent.CREDITS].tolist():
         value = w & e.VALUE_MASK
         port = (w >> e.PORT_SHIFT) & e.PORT_MASK
         returning[(port << bits) + (value >> e.VL_SHIFT)] += value & ((1 << e.VL_SHIFT) - 1)
     flight: Counter[int] = Counter()
-    for w in what[kind == e.ARRIVE].tolist():
+    for w in what[kind == e.QueueEvent.ARRIVE].tolist():
         packet = state.packet[w & e.VALUE_MASK]
         port = (w >> e.PORT_SHIFT) & e.PORT_MASK
         flight[(port << bits) + int(packet.vl)] += (int(packet.wire) + 63) >> s.BLOCK_BITS

@@ -5,23 +5,12 @@ from __future__ import annotations
 from fabrictwin.kernel.jit.decorators import helper, hot_entry, outlined
 from fabrictwin.kernel.packet.congestion import on_timer
 from fabrictwin.kernel.packet.events import (
-    CONTROL,
-    CREDITS,
-    HOQ,
     KIND_SHIFT,
-    LATE_ARRIVE,
-    PAUSE_END,
-    PAUSE_REFRESH,
     PORT_MASK,
     PORT_SHIFT,
-    RTO,
-    SENT,
-    TASK,
-    TELL,
-    TX_DONE,
     VALUE_MASK,
     VL_SHIFT,
-    WAKE,
+    QueueEvent,
     fetch_output,
     pack,
     pop_heap,
@@ -86,7 +75,7 @@ def on_pause(state, at, p, now):
             hold.paused_since = now
         quanta_ps = (PAUSE_QUANTA * (LINE_QUANTUM_BITS // 8) * port.ps_q) >> RATE_BITS
         hold.paused_until = now + quanta_ps
-        push_heap(state, now + quanta_ps, pack(PAUSE_END, at, slot))
+        push_heap(state, now + quanta_ps, pack(QueueEvent.PAUSE_END, at, slot))
     elif port.paused & bit:
         resume(state, at, slot, vl, now)
     free_packet(state, p)
@@ -114,7 +103,7 @@ def on_head_of_queue(state, slot, now):
     due = outlet.last_tx + state.settings[0].hoq_ps
     if now < due:
         state.hold[slot].hoq_pending = 1
-        push_heap(state, due, pack(HOQ, 0, slot))
+        push_heap(state, due, pack(QueueEvent.HOQ, 0, slot))
         return
     head = first_packet(state, port, outlet)
     if head == NONE:
@@ -199,7 +188,7 @@ def wait_for_rest(state, at, p, now):
     if feeder.traits & INTERNAL:
         size = int(packet.payload)
     rest = (size * feeder.ps_q + RATE_HALF) >> RATE_BITS
-    push_heap(state, now + rest, pack(LATE_ARRIVE, at, p))
+    push_heap(state, now + rest, pack(QueueEvent.LATE_ARRIVE, at, p))
 
 
 @outlined
@@ -293,7 +282,7 @@ def run(state, until, stop_when_done, budget):
         if lane == lanes:
             what = state.heap[0].what
             kind = what >> KIND_SHIFT
-            if kind >= PAUSE_END and clock.stall_seen == 0:
+            if kind >= QueueEvent.PAUSE_END and clock.stall_seen == 0:
                 # nothing moves and only timers are left; a lane has nothing, or it would have come first
                 empty = True
                 for i in range(lanes):
@@ -312,46 +301,46 @@ def run(state, until, stop_when_done, budget):
         events += 1
         at = (what >> PORT_SHIFT) & PORT_MASK
         value = what & VALUE_MASK
-        if kind == TX_DONE:
+        if kind == QueueEvent.TX_DONE:
             port = state.port[place(at)]
             port.busy = 0
             state.queued[place(at)] -= port.tx_wire
             if port.tx_slot != NONE:
                 release(state, state.node[place(port.node)], port.tx_slot, port.tx_wire, now)
             kick(state, at)
-        elif kind <= LATE_ARRIVE:
+        elif kind <= QueueEvent.LATE_ARRIVE:
             clock.stall_seen = 0
-            arrive(state, at, value, now, kind == LATE_ARRIVE)
-        elif kind == CREDITS:
+            arrive(state, at, value, now, kind == QueueEvent.LATE_ARRIVE)
+        elif kind == QueueEvent.CREDITS:
             vl = value >> VL_SHIFT
             state.outlet[place((at << bits) + vl)].credit += value & ((1 << VL_SHIFT) - 1)
             port = state.port[place(at)]
             port.starved &= ~(1 << vl)
             if not port.busy and port.backlog:
                 kick(state, at)
-        elif kind == WAKE:
+        elif kind == QueueEvent.WAKE:
             state.qp[place(value)].waking = 0
             make_ready(state, value)
-        elif kind == TASK:
+        elif kind == QueueEvent.TASK:
             clock.stall_seen = 0
             begin_task(state, value, now)
-        elif kind == TELL:
+        elif kind == QueueEvent.TELL:
             clock.stall_seen = 0
             if on_tell(state, value, at):
                 until = min(until, now)
-        elif kind == SENT:
+        elif kind == QueueEvent.SENT:
             on_sent(state, value, now)
-        elif kind == RTO:
+        elif kind == QueueEvent.RTO:
             on_timeout(state, value, now)
-        elif kind == CONTROL:
+        elif kind == QueueEvent.CONTROL:
             on_timer(state, value, state.qp[place(value)], at, now)
-        elif kind == PAUSE_END:
+        elif kind == QueueEvent.PAUSE_END:
             vl = value - (at << bits)
             if (state.port[place(at)].paused >> vl) & 1 and now >= state.hold[place(value)].paused_until:
                 resume(state, at, value, vl, now)
-        elif kind == PAUSE_REFRESH:
+        elif kind == QueueEvent.PAUSE_REFRESH:
             refresh_pause(state, value, now)
-        elif kind == HOQ:
+        elif kind == QueueEvent.HOQ:
             on_head_of_queue(state, value, now)
         n = 0
         while n < clock.kicks:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, helper
-from fabrictwin.kernel.routing.table_filling import ASTRAY, DOWN, NONE, UPDOWN, scratch, toward
+from fabrictwin.kernel.routing.table_filling import ASTRAY, DOWN, UPDOWN, scratch, toward
 
 
 @helper

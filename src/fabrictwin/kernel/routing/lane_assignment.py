@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, helper, outlined
 
-NONE = -1
 WHITE, GREY, BLACK = 0, 1, 2
 LONGEST_PATH = 64
 

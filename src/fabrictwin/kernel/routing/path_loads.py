@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, inner
 
-NONE = -1
 LOST = -1  # depth of a switch whose packets end at a port that leads nowhere, or at the wrong endpoint
 LOOP = -2
 UNKNOWN = -3

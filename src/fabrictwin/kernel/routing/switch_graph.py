@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, inner
 
-NONE = -1
 UNREACHED = 255  # a distance no fabric has
 NO_PORT = 255  # LFT entry of a destination that cannot be reached
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, helper, inner
 
-NONE = -1
 FAR = 1 << 30  # hops to what cannot be reached
 
 SHORTEST = 0

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, helper
 from fabrictwin.kernel.slices import OK, SLICED
 
-NONE = -1
 TOGETHER = 8  # steps walked side by side: what an operation waits for is read once
 CELLS, LEVELS = 512, 3  # of a table of quantiles
 _GOLDEN = np.uint64(0xD1B54A32D192ED03)

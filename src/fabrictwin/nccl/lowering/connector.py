@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.nccl.lowering.transport import Route, Transport, Transports
 from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, Protocol
 from fabrictwin.nccl.tuning.step_costs import Costs, picoseconds
@@ -24,8 +25,6 @@ from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import HUBS, Connections, Seat
 
 Bool = npt.NDArray[np.bool_]
-
-PS_PER_S = 10**12
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.channels.channel_resources import message_bytes
 from fabrictwin.fabric.fabric import I64, NONE
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.lowering import in_switch
 from fabrictwin.nccl.lowering.chunks import chunk_bytes, send_parts
@@ -36,7 +37,6 @@ from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Channels, Communication, Pattern, Program
 
 GB = 1e9
-PS_PER_S = 10**12
 
 NAMES = {
     "all_reduce": "all-reduce",

@@ -11,24 +11,10 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.kernel.codes import PathType as PathType
+from fabrictwin.kernel.codes import Pattern as Pattern
+
 I32 = npt.NDArray[np.int32]
-
-
-class PathType(IntEnum):
-    """How far two devices are apart, nearest first, in NCCL's order."""
-
-    LOC = 0
-    NVL = 1
-    NVB = 2
-    C2C = 3
-    PIX = 4
-    PXB = 5
-    P2C = 6
-    PXN = 7
-    PHB = 8
-    SYS = 9
-    NET = 10
-    DIS = 11
 
 
 class Algorithm(IntEnum):
@@ -45,17 +31,6 @@ class Protocol(IntEnum):
     LL = 0
     LL128 = 1
     SIMPLE = 2
-
-
-class Pattern(IntEnum):
-    """What the search looks for inside a host."""
-
-    BALANCED_TREE = 1  # a chain; adapter traffic spread over its first two GPUs
-    SPLIT_TREE = 2  # a chain; in at its first GPU, out at its second
-    TREE = 3  # a chain; in and out at its first GPU
-    RING = 4
-    NVLS = 5
-    COLLNET_DIRECT = 6
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.fabric.fabric import I64, NONE
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.subnet.agents.agent_state import COUNTERS, SubnetState
 from fabrictwin.subnet.wire import pm as perf
 from fabrictwin.subnet.wire.fields import Attribute, Field, MadError
@@ -27,7 +28,6 @@ from fabrictwin.trace.trace import Counters
 
 RESPONSE_TIME = 16
 _LOCAL_ERRORS = Field(PortInfo, "local_phy_errors")
-_PS_PER_S = 10**12
 
 # bits of CounterSelect (16.1.3.5), of CounterSelect2, of the extended attribute's CounterSelect
 _SELECT = (
@@ -216,7 +216,7 @@ class SessionCounters:
         if counters.wait_ps is not None:
             waited = (counters.wait_ps - _or_zero(self._before.wait_ps))[ports]
             # a tick is the time of one 4-byte word
-            tick_ps = 32 * _PS_PER_S / np.maximum(state.fabric.port_rate_bps[ports], 1)
+            tick_ps = 32 * PS_PER_S / np.maximum(state.fabric.port_rate_bps[ports], 1)
             state.counters["xmit_wait"][slots] += np.rint(waited / tick_ps).astype(np.int64)
         if counters.drops is not None and exact is None:
             state.counters["xmit_discards"][slots] += (counters.drops - _or_zero(self._before.drops))[ports]

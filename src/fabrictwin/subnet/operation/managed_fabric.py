@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.kernel.codes import NEVER as NEVER
 from fabrictwin.subnet.agents.agent_state import NO_PORT, U8, SubnetState
 from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.manager.sweep_report import SweepReport
@@ -33,7 +34,6 @@ from fabrictwin.subnet.serve.console import obey
 from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.subnet.wire.smp import PortState
 
-NEVER = 2**62
 SWEEP_PS = 10 * 10**12  # as often as OpenSM sweeps
 MOST_ROUNDS = 64  # sweeps in a row: a fabric whose ports never come to rest is left as it is
 

@@ -28,7 +28,6 @@ from fabrictwin.subnet.serve.endpoint import (
 )
 from fabrictwin.subnet.wire.header import DIRECTED, PERMISSIVE_LID, RESPONSE, MadClass
 
-PS_PER_S = 10**12
 _ZERO = bytes(64)
 _TID_BITS = (1 << 32) - 1  # of the transaction id; the simulator writes the client's number above
 

@@ -18,6 +18,7 @@ import numpy as np
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.fabric.memory_paths import PathFinder
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.verbs.adapter.memory_regions import Region, Window
 from fabrictwin.verbs.adapter.work_requests import ANSWERED, TAKES_RECEIVE, WRITE_IMM, Response, Work
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from fabrictwin.verbs.adapter.adapter import Adapter
     from fabrictwin.verbs.adapter.queue_pair import QueuePair, Way
     from fabrictwin.verbs.adapter.world import World
-
-PS_PER_S = 10**12
 
 
 @dataclass(frozen=True)

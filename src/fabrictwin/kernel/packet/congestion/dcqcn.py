@@ -11,7 +11,7 @@ since its last tick, and cuts are at least `decrease_ps` apart. Rates are intege
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
-from fabrictwin.kernel.packet.events import CONTROL, pack, push_heap
+from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.state import RATE_BITS
 
 ALPHA_ONE = 1 << 30
@@ -63,8 +63,8 @@ def on_cnp(state, q, qp, now):
             d.alpha -= d.alpha >> settings.g_shift
         d.alpha_due = now + settings.alpha_ps
         d.increase_due = now + settings.increase_ps
-        push_heap(state, d.alpha_due, pack(CONTROL, ALPHA_TIMER, q))
-        push_heap(state, d.increase_due, pack(CONTROL, INCREASE_TIMER, q))
+        push_heap(state, d.alpha_due, pack(QueueEvent.CONTROL, ALPHA_TIMER, q))
+        push_heap(state, d.increase_due, pack(QueueEvent.CONTROL, INCREASE_TIMER, q))
     d.marked = 1
     if now - d.last_decrease >= settings.decrease_ps:
         d.target = d.rate
@@ -104,14 +104,14 @@ def on_timer(state, q, qp, which, now):
             d.alpha += ALPHA_ONE >> settings.g_shift
         d.marked = 0
         d.alpha_due = now + settings.alpha_ps
-        push_heap(state, d.alpha_due, pack(CONTROL, ALPHA_TIMER, q))
+        push_heap(state, d.alpha_due, pack(QueueEvent.CONTROL, ALPHA_TIMER, q))
     else:
         if now < d.increase_due:
-            push_heap(state, d.increase_due, pack(CONTROL, INCREASE_TIMER, q))
+            push_heap(state, d.increase_due, pack(QueueEvent.CONTROL, INCREASE_TIMER, q))
             return
         if now > d.increase_due:
             return
         d.time_stage += 1
         d.increase_due = now + settings.increase_ps
-        push_heap(state, d.increase_due, pack(CONTROL, INCREASE_TIMER, q))
+        push_heap(state, d.increase_due, pack(QueueEvent.CONTROL, INCREASE_TIMER, q))
         _increase(qp, d, settings)

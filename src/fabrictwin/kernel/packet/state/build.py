@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.kernel.packet.state import state as s
 from fabrictwin.kernel.packet.state.state import State, records
 from fabrictwin.kernel.packet.switch.arbitration import ENTRIES, HIGH, LIMIT_UNIT, LOW, UNLIMITED
 
 MOST_LANES = 16  # a scan of more costs more than the heap does
 LOOK_AHEAD_PORTS = 20_000  # some 400 bytes each; fewer are in a cache near enough
-PS_PER_S = 10**12
 
 
 def _empty(dtype: Any) -> Any:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NEVER as NEVER
+from fabrictwin.kernel.codes import NONE as NONE
 from fabrictwin.kernel.jit.by_reference import by_reference
 
-NONE = -1
-NEVER = 2**62
 M31 = 0x7FFFFFFF
 M32 = 0xFFFFFFFF
 RATE_BITS = 20  # fixed point of picoseconds a byte
@@ -88,14 +88,6 @@ AT_ADAPTER = 8  # ends at the receiving adapter: a request that memory never see
 QUIET = 16  # its answer acknowledges it
 TAKES_FIRST = 32  # takes a receive with its first packet ...
 TAKES_LAST = 64  # ... or with its last
-
-# What is told of a message.
-BEGUN = 0
-IN_MEMORY = 1
-ENDED = 2
-RETRIES_OUT = 3
-NOT_READY = 4
-MESSAGE_LOST = 5
 
 # What software asks for between runs: rows of State.inbox.
 POST = 0

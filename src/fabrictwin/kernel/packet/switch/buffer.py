@@ -14,14 +14,7 @@ Left out: sharing of headroom between ports, egress pools.
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
-from fabrictwin.kernel.packet.events import (
-    CREDITS,
-    PAUSE_REFRESH,
-    VL_SHIFT,
-    pack,
-    push,
-    push_heap,
-)
+from fabrictwin.kernel.packet.events import VL_SHIFT, QueueEvent, pack, push, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.packets import draw, free_packet, kick, take_packet
 from fabrictwin.kernel.packet.state.state import (
@@ -88,7 +81,7 @@ def set_xoff(state, slot, now):
     if inlet.refresh == 0:
         inlet.refresh = 1
         port = state.port[place(slot >> state.settings[0].vl_bits)]
-        push_heap(state, now + (pause_ps(port) >> 1), pack(PAUSE_REFRESH, 0, slot))
+        push_heap(state, now + (pause_ps(port) >> 1), pack(QueueEvent.PAUSE_REFRESH, 0, slot))
 
 
 @helper
@@ -98,7 +91,7 @@ def refresh_pause(state, slot, now):
     if inlet.xoff:
         send_pause(state, slot, 1)
         port = state.port[place(slot >> state.settings[0].vl_bits)]
-        push_heap(state, now + (pause_ps(port) >> 1), pack(PAUSE_REFRESH, 0, slot))
+        push_heap(state, now + (pause_ps(port) >> 1), pack(QueueEvent.PAUSE_REFRESH, 0, slot))
     else:
         inlet.refresh = 0
 
@@ -166,7 +159,7 @@ def return_credits(state, slot, wire, now):
             state,
             port.lane_credit,
             now + port.credit_ps,
-            pack(CREDITS, port.peer, (vl << VL_SHIFT) | waiting),
+            pack(QueueEvent.CREDITS, port.peer, (vl << VL_SHIFT) | waiting),
         )
         waiting = 0
     inlet.unreturned = waiting

@@ -10,7 +10,7 @@ Left out: a crossbar's limits on how many outputs one input feeds at a time.
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper
-from fabrictwin.kernel.packet.events import ARRIVE, HOQ, TX_DONE, pack, push, push_heap
+from fabrictwin.kernel.packet.events import QueueEvent, pack, push, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.packets import draw
 from fabrictwin.kernel.packet.state.state import (
@@ -67,7 +67,7 @@ def watch_head(state, slot, now):
     settings = state.settings[0]
     if settings.hoq_ps > 0 and state.hold[place(slot)].hoq_pending == 0:
         state.hold[place(slot)].hoq_pending = 1
-        push_heap(state, now + settings.hoq_ps, pack(HOQ, 0, slot))
+        push_heap(state, now + settings.hoq_ps, pack(QueueEvent.HOQ, 0, slot))
 
 
 @helper
@@ -174,8 +174,8 @@ def transmit(state, at, now):
     state.clock[0].hops += 1
     if port.traits & TAPPED:
         record(state, at, p, OUT, now)
-    push(state, tx_lane, now + serialize, pack(TX_DONE, at, 0))
+    push(state, tx_lane, now + serialize, pack(QueueEvent.TX_DONE, at, 0))
     delay = port.arrive_ps
     if port.traits & STORE:
         delay += serialize
-    push(state, arrive_lane, now + delay, pack(ARRIVE, port.peer, p))
+    push(state, arrive_lane, now + delay, pack(QueueEvent.ARRIVE, port.peer, p))

@@ -7,7 +7,7 @@ sender learns so (the second kind). Between an end on the wire and software ther
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
-from fabrictwin.kernel.packet.events import TASK, pack, push_heap
+from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.state import DELAY, DONE, FAILED, NONE, POSTED, RECEIVED, TURNSTILE, WAITING
 from fabrictwin.kernel.packet.transport.message_events import release_task
 from fabrictwin.kernel.packet.transport.send import make_ready
@@ -18,7 +18,7 @@ def start(state, t, time):
     """Nothing is left to wait for: begin after the task's own delay."""
     task = state.task[t]
     task.start_ps = time
-    push_heap(state, time + task.delay_ps, pack(TASK, 0, t))
+    push_heap(state, time + task.delay_ps, pack(QueueEvent.TASK, 0, t))
 
 
 @helper

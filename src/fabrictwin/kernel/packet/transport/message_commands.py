@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import outlined
-from fabrictwin.kernel.packet.events import TASK, pack, push_heap
+from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.state import MESSAGE, NONE, POST, QUIET, REFUSE, REFUSED, WAITING
 from fabrictwin.kernel.packet.transport.message_events import ALREADY, silence
 from fabrictwin.kernel.packet.transport.message_receive import progress
@@ -42,7 +42,7 @@ def _post(state, row, now):
     qp.live += 1
     clock.open += 1
     qp.begin_ps = max(now + task.delay_ps, qp.begin_ps)
-    push_heap(state, qp.begin_ps, pack(TASK, 0, t))
+    push_heap(state, qp.begin_ps, pack(QueueEvent.TASK, 0, t))
 
 
 @outlined

@@ -9,20 +9,10 @@ first that has not come to memory.
 
 from __future__ import annotations
 
+from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import outlined
-from fabrictwin.kernel.packet.events import TELL, pack, push_heap
-from fabrictwin.kernel.packet.state.state import (
-    ENDED,
-    IN_MEMORY,
-    MESSAGE_LOST,
-    NONE,
-    RC,
-    TELL_ARRIVED,
-    TELL_ENDED,
-    TOLD,
-    UC,
-    UD,
-)
+from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
+from fabrictwin.kernel.packet.state.state import NONE, RC, TELL_ARRIVED, TELL_ENDED, TOLD, UC, UD
 
 TOLD_MARGIN = 8
 ALREADY = -1  # qp.refused: the message was taken before it was refused
@@ -63,7 +53,7 @@ def tell_now(state, t, kind):
 def tell(state, t, kind, time):
     """Software is to know at `time`."""
     state.note[t].holds += 1
-    push_heap(state, time, pack(TELL, kind, t))
+    push_heap(state, time, pack(QueueEvent.TELL, kind, t))
 
 
 @outlined
@@ -72,7 +62,7 @@ def on_tell(state, t, kind):
     task = state.task[t]
     qp = state.qp[task.qp]
     wanted = not qp.closed
-    if qp.refused and kind == IN_MEMORY and task.psn_start >= qp.refused_psn:
+    if qp.refused and kind == EventKind.ARRIVED and task.psn_start >= qp.refused_psn:
         wanted = False
     if wanted:
         tell_now(state, t, kind)
@@ -96,9 +86,9 @@ def pass_received(state, qp, now):
         if not note.lost:
             task.received_ps = now + late
             if note.traits & TELL_ARRIVED:
-                tell(state, t, IN_MEMORY, now + late)
+                tell(state, t, EventKind.ARRIVED, now + late)
             if note.end_ps != NONE:
-                tell(state, t, ENDED, max(note.end_ps, now + late))
+                tell(state, t, EventKind.ENDED, max(note.end_ps, now + late))
         if qp.accepting == t:
             qp.accepting = after
         qp.receiving = after
@@ -127,7 +117,7 @@ def lose_message(state, p):
 def mark_lost(state, qp, t):
     """A message of an unreliable service will not arrive."""
     state.note[t].lost = 1
-    tell(state, t, MESSAGE_LOST, state.clock[0].now)
+    tell(state, t, EventKind.LOST, state.clock[0].now)
     pass_received(state, qp, state.clock[0].now)
 
 
@@ -184,9 +174,9 @@ def complete_messages(state, qp, now):
         note = state.note[t]
         if note.traits & TELL_ENDED:
             if qp.service != RC or note.accepted:
-                tell(state, t, ENDED, now + late)
+                tell(state, t, EventKind.ENDED, now + late)
             elif state.task[t].received_ps != NONE:
-                tell(state, t, ENDED, max(now + late, state.task[t].received_ps))
+                tell(state, t, EventKind.ENDED, max(now + late, state.task[t].received_ps))
             else:
                 # adapters acknowledge what is not in memory yet; software is told in order
                 note.end_ps = now + late

@@ -11,12 +11,12 @@ On one adapter (loopback) packets and answers never see the wire: the answer is 
 
 from __future__ import annotations
 
+from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import outlined
-from fabrictwin.kernel.packet.events import LATE_ARRIVE, pack, push_heap
+from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.state import (
     ACK,
     AT_ADAPTER,
-    BEGUN,
     FIRST,
     LAST,
     NAK,
@@ -138,9 +138,9 @@ def accept_message(state, q, qp, p, now):
     note = state.note[t]
     if packet.marks & FIRST and note.traits & TELL_BEGIN:
         note.traits &= ~TELL_BEGIN
-        tell_now(state, t, BEGUN)
+        tell_now(state, t, EventKind.BEGUN)
         state.clock[0].grow = TOLD
-        push_heap(state, now, pack(LATE_ARRIVE, packet.slot >> state.settings[0].vl_bits, p))
+        push_heap(state, now, pack(QueueEvent.LATE_ARRIVE, packet.slot >> state.settings[0].vl_bits, p))
         return HELD
     if qp.refused:
         qp.naks += 1

@@ -8,9 +8,10 @@ can tell). The requester completes messages in order. Timeout, retry count and R
 
 from __future__ import annotations
 
+from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.congestion import DCQCN, on_ack, on_cnp, on_loss
-from fabrictwin.kernel.packet.events import RTO, pack, push_heap
+from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.packets import free_packet
 from fabrictwin.kernel.packet.state.state import (
@@ -29,7 +30,6 @@ from fabrictwin.kernel.packet.state.state import (
     NONE,
     REQUEST,
     RESPONSES,
-    RETRIES_OUT,
     RNR,
     SELECTIVE,
     TRIM,
@@ -303,19 +303,19 @@ def on_timeout(state, q, now):
         return
     if now - qp.progress_ps < qp.rto_ps:
         qp.rto_pending = 1
-        push_heap(state, qp.progress_ps + qp.rto_ps, pack(RTO, 0, q))
+        push_heap(state, qp.progress_ps + qp.rto_ps, pack(QueueEvent.RTO, 0, q))
         return
     qp.timeouts += 1
     qp.retries += 1
     if qp.retries > qp.retry_limit:
-        give_up(state, qp, now, RETRIES_OUT)
+        give_up(state, qp, now, EventKind.FAILED)
         return
     if qp.noted and qp.service == RESPONSES:
         # the requester's timer: it asks again
         reply(state, q, qp, NAK, qp.expected, now, qp.expected, 0)
         qp.progress_ps = now
         qp.rto_pending = 1
-        push_heap(state, now + qp.rto_ps, pack(RTO, 0, q))
+        push_heap(state, now + qp.rto_ps, pack(QueueEvent.RTO, 0, q))
         return
     if qp.mode != SELECTIVE:
         rewind(qp, qp.una)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
+from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.congestion import on_loss
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.packets import take_packet
-from fabrictwin.kernel.packet.state.state import (
-    CNP,
-    ENDED,
-    LOST,
-    NONE,
-    NOT_READY,
-    REFUSED,
-    RNR,
-    SELECTIVE,
-)
+from fabrictwin.kernel.packet.state.state import CNP, LOST, NONE, REFUSED, RNR, SELECTIVE
 from fabrictwin.kernel.packet.switch.buffer import enqueue
 from fabrictwin.kernel.packet.transport.dependencies import fail_queue_pair, finish_task
 from fabrictwin.kernel.packet.transport.message_events import complete_messages, fail_messages
@@ -112,14 +104,14 @@ def on_nak(state, q, qp, kind, psn, now):
     if psn < qp.una:
         return
     if kind == REFUSED:
-        fail_messages(state, qp, now, ENDED)
+        fail_messages(state, qp, now, EventKind.ENDED)
         return
     rewind(qp, psn)
     if kind == RNR:
         if qp.rnr_limit < 7:
             qp.rnr_retries += 1
             if qp.rnr_retries > qp.rnr_limit:
-                give_up(state, qp, now, NOT_READY)
+                give_up(state, qp, now, EventKind.NOT_READY_FAILED)
         qp.next_send = now + qp.rnr_ps
     else:
         on_loss(state, q, qp, now)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.congestion import on_sent
-from fabrictwin.kernel.packet.events import RTO, SENT, WAKE, pack, push_heap
+from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.packets import entropy_of, kick, take_packet
 from fabrictwin.kernel.packet.state.state import (
@@ -72,7 +72,7 @@ def make_ready(state, q):
 def wake_at(state, q, time):
     """Look at the queue pair again then."""
     state.qp[place(q)].waking = 1
-    push_heap(state, time, pack(WAKE, 0, q))
+    push_heap(state, time, pack(QueueEvent.WAKE, 0, q))
 
 
 @helper
@@ -188,7 +188,7 @@ def next_of_queue_pairs(state, at, port, outlet, now):
             # nobody will acknowledge it
             qp.inflight = 0
             if flags & LAST:
-                push_heap(state, now + ((wire * port.ps_q) >> RATE_BITS), pack(SENT, 0, q))
+                push_heap(state, now + ((wire * port.ps_q) >> RATE_BITS), pack(QueueEvent.SENT, 0, q))
         packet.marks = flags
         state.clock[0].created += 1
         if qp.gap_q > 0:
@@ -200,7 +200,7 @@ def next_of_queue_pairs(state, at, port, outlet, now):
                 qp.progress_ps = now
             if qp.rto_pending == 0:
                 qp.rto_pending = 1
-                push_heap(state, now + qp.rto_ps, pack(RTO, 0, q))
+                push_heap(state, now + qp.rto_ps, pack(QueueEvent.RTO, 0, q))
         on_sent(state, q, qp, wire, now)
         # the next turn is another queue pair's
         if outlet.ready_tail != q:
