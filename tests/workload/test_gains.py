@@ -16,8 +16,8 @@ from fabrictwin.runs.execute import predict
 from fabrictwin.runs.twins import make_twin
 from fabrictwin.workload.job.job import check
 from fabrictwin.workload.search.gains import Gain, gains
-from fabrictwin.workload.step.closed_form import Closed
-from fabrictwin.workload.step.communication_times import Prices
+from fabrictwin.workload.step.closed_form import ClosedForm
+from fabrictwin.workload.step.communication_times import CommunicationTimes
 
 DENSE = {**LLAMA_8B, "num_hidden_layers": 16}
 SPARSE = {**DENSE, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
@@ -74,9 +74,9 @@ def test_without_waiting_a_step_takes_what_its_busiest_stage_does():
     blueprint = build(of.cluster, spec=of)
     twin = make_twin(of, blueprint)
     job, nodes = check(of, blueprint, twin.fabric)
-    closed = Closed(job, Prices(twin.fabric, nodes))
+    closed = ClosedForm(job, CommunicationTimes(twin.fabric, nodes))
     estimate = closed.estimate()
-    busiest = 4 * closed.took.sum(axis=(0, 2)).max()
+    busiest = 4 * closed.passes.took.sum(axis=(0, 2)).max()
     assert estimate.balanced_ps == pytest.approx(busiest + estimate.finish_ps, rel=1e-6)
     assert found(of)["no_bubble"].step_ps == estimate.balanced_ps
 

@@ -29,8 +29,8 @@ from fabrictwin.workload.memory.gpu_memory import memory
 from fabrictwin.workload.memory.memory_inputs import holding_of
 from fabrictwin.workload.search.layout_search import Search, divisors
 from fabrictwin.workload.search.lower_bound import floor_ps
-from fabrictwin.workload.step.closed_form import Closed
-from fabrictwin.workload.step.communication_times import Prices
+from fabrictwin.workload.step.closed_form import ClosedForm
+from fabrictwin.workload.step.communication_times import CommunicationTimes
 from fabrictwin.workload.step.pipeline_schedule import order_of
 from fabrictwin.workload.step.training_step import build_program, check
 
@@ -65,7 +65,7 @@ def both(of: Spec) -> tuple[int, int]:
     library = library_of(of, blueprint, twin.fabric, nodes)
     program = build_program(job, name="test", fold=True, library=library)
     trace = play(program, nodes, twin.session("analytic"))
-    return Closed(job, Prices(twin.fabric, nodes, library)).estimate().step_ps, trace.end_ps
+    return ClosedForm(job, CommunicationTimes(twin.fabric, nodes, library)).estimate().step_ps, trace.end_ps
 
 
 CASES: list[dict[str, Any]] = [
@@ -176,8 +176,8 @@ def test_no_step_is_faster_than_its_floor_nor_than_its_bound(training):
     blueprint = build(of.cluster, spec=of)
     twin = make_twin(of, blueprint)
     job, nodes = check(of, blueprint, twin.fabric)
-    prices = Prices(twin.fabric, nodes)
-    closed, bound = Closed(job, prices).estimate().step_ps, Closed(job, prices).bound_ps()
+    prices = CommunicationTimes(twin.fabric, nodes)
+    closed, bound = ClosedForm(job, prices).estimate().step_ps, ClosedForm(job, prices).bound_ps()
     assert 0.3 * closed < floor_ps(job) <= bound * 1.0001
     assert bound <= closed * 1.0001
 
@@ -186,11 +186,11 @@ def test_parts_of_an_estimate_add_up():
     of = spec(parallel={"tp": 2, "pp": 4}, sharding="zero-1")
     blueprint = build(of.cluster, spec=of)
     job, nodes = check(of, blueprint, make_twin(of, blueprint).fabric)
-    closed = Closed(job, Prices(make_twin(of, blueprint).fabric, nodes))
+    closed = ClosedForm(job, CommunicationTimes(make_twin(of, blueprint).fabric, nodes))
     found = closed.estimate()
     assert sum(found.shares.values()) == pytest.approx(1)
     assert min(found.shares.values()) > 0
-    assert Closed(job, Prices(make_twin(of, blueprint).fabric, nodes)).bound_ps() < found.step_ps
+    assert ClosedForm(job, CommunicationTimes(make_twin(of, blueprint).fabric, nodes)).bound_ps() < found.step_ps
 
 
 # --- the schedule by itself
@@ -253,7 +253,7 @@ def test_the_search_finds_what_trying_everything_finds():
     for section in found._sections():
         fitting = found._held(section)
         if fitting is not None and fitting.job is not None:
-            everything.append(Closed(fitting.job, found.prices).estimate().step_ps)
+            everything.append(ClosedForm(fitting.job, found.prices).estimate().step_ps)
     everything.sort()
     assert [c.estimate.step_ps for c in result.candidates] == everything[:5]
     assert len(everything) + result.too_large == result.considered > 50

@@ -193,7 +193,9 @@ def test_the_device_waits_forward_for_a_time_a_layer_and_one_an_expert(ep, own):
 
 
 def sent_bytes(block: MlpBlock) -> int:
-    return next(talk.size_bytes for talk in block.forward(1.0).talks() if talk.group == "ep")
+    return next(
+        collective.size_bytes for collective in block.forward(1.0).collectives() if collective.group == "ep"
+    )
 
 
 @pytest.mark.parametrize("ep", [2, 4, 8])

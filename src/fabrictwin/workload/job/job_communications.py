@@ -6,7 +6,9 @@ Where classes divide a stage (unfolded, or one slow GPU), groups that touch the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +17,18 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.program import collectives
-from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Channels, Communication
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.nccl_communications import Library
 from fabrictwin.workload.job.rank_layout import Cells
-from fabrictwin.workload.layers.pass_script import Kind, Talk
+from fabrictwin.workload.layers.pass_script import Collective, Kind
 
 I64 = npt.NDArray[np.int64]
+C = TypeVar("C")  # a communication, as the target takes it
+C_co = TypeVar("C_co", covariant=True)
+C_contra = TypeVar("C_contra", contravariant=True)
+Made = tuple[int, list[int]]  # a communication's number, the classes of positions that take part
+HostsKnown = dict[tuple[tuple[int, ...], bytes], tuple[bool, int]]
 
 # Latencies of NCCL 2.30's rings (src/graph/tuning.cc), us, by protocol: once, a hop over NVLink, a hop over the
 # network; and the share of the wire's rate. Hops count the wire's own latency, which the twin counts by itself.
@@ -60,41 +66,37 @@ def exchange(groups: npt.ArrayLike, block_bytes: int, *, step_cost_ps: int, name
     return replace(shifts[0], name=name, channels=Channels(rank_start=start, element_bytes=2, **columns))
 
 
-class Groups:
-    """Communications by what they carry, as numbers of the builder."""
+class CommunicationFactory:
+    """Makes the communications of a job: rings, exchanges, messages; NCCL's own choices where there is a library.
 
-    def __init__(self, job: Job, cells: Cells, builder: ProgramBuilder, library: Library | None = None) -> None:
-        self.job, self.cells, self.builder = job, cells, builder
-        self.library = library  # NCCL's own choices, where they are asked for
-        self.made: dict[tuple[object, ...], list[tuple[int, list[int]]]] = {}
-        self._inside: dict[str, list[tuple[I64, list[int]]]] = {}
-        self._rough_ps: dict[tuple[str, str, int, int], float] = {}
-        self.sm_count = catalog.gpu(job.gpu).sm_count.value
+    `hosts` keeps how groups lie on hosts, for jobs on the same ranks that share it.
+    """
 
-    def positions(self, group: str) -> list[tuple[I64, list[int]]]:
-        """([groups, n] positions, the classes of positions that they touch)."""
-        if group not in self._inside:
-            kind = "tp" if group == "slices" else group
-            self._inside[group] = self.cells.gathered(self.job.layout.inside(kind))
-        return self._inside[group]
+    def __init__(self, job: Job, library: Library | None = None, hosts: HostsKnown | None = None) -> None:
+        self.job, self.library = job, library
+        self._hosts_known: HostsKnown = {} if hosts is None else hosts
 
-    def _hosts(self, groups: I64) -> tuple[bool, int]:
-        """(every group inside a host, most ranks of a group on one host)."""
-        hosts = np.sort(self.job.host_of_rank[groups], axis=1)
-        runs = np.ones(hosts.shape, np.int64)
-        for i in range(1, hosts.shape[1]):
-            runs[:, i] = np.where(hosts[:, i] == hosts[:, i - 1], runs[:, i - 1] + 1, 1)
-        return bool((hosts[:, :1] == hosts).all()), int(runs.max())
+    def hosts(self, groups: I64) -> tuple[bool, int]:
+        """(true if every group lies inside a host, most ranks of a group on one host)."""
+        hosts = self.job.host_of_rank[groups]
+        key = hosts.shape, (hosts - hosts.min()).astype(np.int32).tobytes()
+        if key not in self._hosts_known:
+            hosts = np.sort(hosts, axis=1)
+            runs = np.ones(hosts.shape, np.int64)
+            for i in range(1, hosts.shape[1]):
+                runs[:, i] = np.where(hosts[:, i] == hosts[:, i - 1], runs[:, i - 1] + 1, 1)
+            self._hosts_known[key] = bool((hosts[:, :1] == hosts).all()), int(runs.max())
+        return self._hosts_known[key]
 
     def step_cost(self, kind: str, groups: I64, size_bytes: int) -> int:
-        """What a rank spends on a step beside the wire, mean over a ring's hops: flags, polling, the proxy.
+        """The ps a rank spends on a step beside the wire, mean over a ring's hops: flags, polling, the proxy.
 
         Of the protocols NCCL takes the one that its own model finds faster for these bytes.
         """
         n = groups.shape[1]
         steps = {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.get(kind, 1)
         hosts = self.job.host_of_rank[groups[0]]
-        alone = self._hosts(groups)[0]
+        alone = self.hosts(groups)[0]
         between = 0 if alone else steps * max(len(np.unique(hosts)) - 1, 1) // max(n - 1, 1)
         bps = self.job.inside_bps if alone else self.job.outside_bps
         wire_us = size_bytes * steps / n * 8e6 / bps
@@ -110,10 +112,18 @@ class Groups:
 
     def channels(self, groups: I64) -> int:
         """As many as a group has ranks on one host, so that each adapter serves one; one inside a host."""
-        alone, most = self._hosts(groups)
+        alone, most = self.hosts(groups)
         return 1 if alone else most
 
+    def collective(self, collective: Collective, groups: I64, name: str) -> Communication:
+        """A collective of a pass, of all `groups` at once."""
+        if collective.kind == "all_to_all":
+            return self.exchange(groups, collective.size_bytes // groups.shape[1], name)
+        element = 2 if collective.size_bytes % 2 == 0 else 1
+        return self.ring(collective.kind, groups, collective.size_bytes, name, element)
+
     def ring(self, kind: Kind, groups: I64, size_bytes: int, name: str, element_bytes: int = 2) -> Communication:
+        """A collective over a ring, or as NCCL chooses."""
         if self.library is not None:
             return self.library.collective(kind, groups, size_bytes, element_bytes=element_bytes, name=name)
         make = {
@@ -145,37 +155,6 @@ class Groups:
             return self.library.send(pairs, size_bytes, name=name)
         cost = self.step_cost("send", pairs, size_bytes)
         return collectives.send(pairs, size_bytes, step_cost_ps=cost, name=name)
-
-    def within(
-        self, talk: Talk, stage: int, units: I64, number: int, actors: list[int]
-    ) -> list[tuple[int, list[int]]]:
-        """A pass's communication on one class of units: (number, positions classes that take part) of each."""
-        key = (talk.group, talk.kind, talk.size_bytes, stage, number)
-        if key not in self.made:
-            made = []
-            name = f"{NAMES[talk.group, talk.kind]}, stage {stage}"
-            for positions, classes in self.positions(talk.group):
-                if positions.shape[1] == 1:
-                    continue
-                groups = self.job.layout.grid[stage][units][:, positions].reshape(-1, positions.shape[1])
-                if talk.kind == "all_to_all":
-                    block = talk.size_bytes // groups.shape[1]
-                    communication = self.exchange(groups, block, name)
-                else:
-                    element = 2 if talk.size_bytes % 2 == 0 else 1
-                    communication = self.ring(talk.kind, groups, talk.size_bytes, name, element)
-                made.append((self.builder.communication(communication, [actors[a] for a in classes]), classes))
-            self.made[key] = made
-        return self.made[key]
-
-    def across(self, group: str, stage: int) -> list[tuple[I64, list[int]]]:
-        """([groups, n] ranks of all units that hold the same, the classes of positions that they touch)."""
-        grid = self.job.layout.grid[stage]
-        found = []
-        for positions, classes in self.positions(group):
-            ranks = grid[:, positions].transpose(1, 0, 2).reshape(len(positions), -1)
-            found.append((ranks, classes))
-        return found
 
     def gradients(self, groups: I64, size_bytes: int, name: str) -> tuple[Communication, ...]:
         """The phases of a gradient all-reduce as the spec chooses it, to be chained. Raises ConfigError."""
@@ -209,20 +188,88 @@ class Groups:
             raise error.within(key="workload.training.gradients") from None
         return (whole,)
 
+
+class Target(Protocol[C_contra]):
+    """A builder of a program, or a clock: takes operations and numbers them."""
+
+    def label(self, name: str, category: str, /) -> int: ...
+
+    def communication(self, communication: C_contra, participants: Sequence[int], /) -> int: ...
+
+    def communicate(self, communication: int, label: int, /, *, after: Iterable[int] = ()) -> int: ...
+
+    def compute(self, actor: int, duration_ps: int, label: int, /, *, after: Iterable[int] = ()) -> int: ...
+
+
+class Factory(Protocol[C_co]):
+    """Makes communications for a target: as edges between ranks, or as times."""
+
+    def collective(self, collective: Collective, groups: I64, name: str) -> C_co: ...
+
+    def ring(self, kind: Kind, groups: I64, size_bytes: int, name: str, element_bytes: int = 2) -> C_co: ...
+
+    def send(self, pairs: I64, size_bytes: int, name: str) -> C_co: ...
+
+    def gradients(self, groups: I64, size_bytes: int, name: str) -> tuple[C_co, ...]: ...
+
+    def hosts(self, groups: I64) -> tuple[bool, int]: ...
+
+
+class Groups(Generic[C]):
+    """Communications by what they carry, as numbers of the target."""
+
+    def __init__(self, job: Job, cells: Cells, target: Target[C], factory: Factory[C]) -> None:
+        self.job, self.cells, self.target, self.factory = job, cells, target, factory
+        self.made: dict[tuple[object, ...], list[Made]] = {}
+        self._inside: dict[str, list[tuple[I64, list[int]]]] = {}
+        self._rough_ps: dict[tuple[str, str, int, int], float] = {}
+        self.sm_count = catalog.gpu(job.gpu).sm_count.value
+
+    def positions(self, group: str) -> list[tuple[I64, list[int]]]:
+        """([groups, n] positions, the classes of positions that they touch)."""
+        if group not in self._inside:
+            kind = "tp" if group == "slices" else group
+            self._inside[group] = self.cells.gathered(self.job.layout.inside(kind))
+        return self._inside[group]
+
+    def within(self, collective: Collective, stage: int, units: I64, number: int, actors: list[int]) -> list[Made]:
+        """A pass's communication on one class of units: (number, positions classes that take part) of each."""
+        key = (collective.group, collective.kind, collective.size_bytes, stage, number)
+        if key not in self.made:
+            made = []
+            name = f"{NAMES[collective.group, collective.kind]}, stage {stage}"
+            for positions, classes in self.positions(collective.group):
+                if positions.shape[1] == 1:
+                    continue
+                groups = self.job.layout.grid[stage][units][:, positions].reshape(-1, positions.shape[1])
+                communication = self.factory.collective(collective, groups, name)
+                made.append((self.target.communication(communication, [actors[a] for a in classes]), classes))
+            self.made[key] = made
+        return self.made[key]
+
+    def across(self, group: str, stage: int) -> list[tuple[I64, list[int]]]:
+        """([groups, n] ranks of all units that hold the same, the classes of positions that they touch)."""
+        grid = self.job.layout.grid[stage]
+        found = []
+        for positions, classes in self.positions(group):
+            ranks = grid[:, positions].transpose(1, 0, 2).reshape(len(positions), -1)
+            found.append((ranks, classes))
+        return found
+
     # --- how long, roughly: to know how much compute a communication slows by the multiprocessors that it takes
 
     def roughly_ps(self, kind: Kind, groups: I64, size_bytes: int) -> float:
         """Bytes over the rate of a GPU's way inside or outside of its host."""
         n = groups.shape[1]
-        bps = self.job.inside_bps if self._hosts(groups)[0] else self.job.outside_bps
+        bps = self.job.inside_bps if self.factory.hosts(groups)[0] else self.job.outside_bps
         return float(_STEPS[kind] * size_bytes * (n - 1) / n * 8 * PS_PER_S / bps)
 
-    def roughly_within_ps(self, talk: Talk, stage: int) -> float:
-        key = talk.group, talk.kind, talk.size_bytes, stage
+    def roughly_within_ps(self, collective: Collective, stage: int) -> float:
+        key = collective.group, collective.kind, collective.size_bytes, stage
         if key not in self._rough_ps:
-            positions = self.job.layout.inside(talk.group)
+            positions = self.job.layout.inside(collective.group)
             groups = self.job.layout.grid[stage][0][positions]
-            self._rough_ps[key] = self.roughly_ps(talk.kind, groups, talk.size_bytes)
+            self._rough_ps[key] = self.roughly_ps(collective.kind, groups, collective.size_bytes)
         return self._rough_ps[key]
 
 

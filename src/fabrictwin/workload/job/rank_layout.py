@@ -115,6 +115,8 @@ class Cells:
 
     def gathered(self, groups: I64) -> list[tuple[I64, list[int]]]:
         """Groups of positions, put together where they touch the same classes: (groups, classes) of each."""
+        if len(self.positions) == 1:
+            return [(groups, [0])]
         of_position = np.empty(sum(len(p) for p in self.positions), np.int64)
         for number, positions in enumerate(self.positions):
             of_position[positions] = number

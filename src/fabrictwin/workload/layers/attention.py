@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fabrictwin.workload.layers.pass_script import Part, Script, Talk
+from fabrictwin.workload.layers.pass_script import Collective, Part, Script
 from fabrictwin.workload.layers.roofline import NOTHING, Cost
 from fabrictwin.workload.layers.transformer import Sublayer
 from fabrictwin.workload.model.model_sizes import Linear
@@ -65,23 +65,23 @@ class AttentionBlock(Sublayer):
         ]
         return Cost(sum(cost.ps for cost in costs) / len(costs), 1)
 
-    def _exchange(self, kind: str) -> Talk | None:
+    def _exchange(self, kind: str) -> Collective | None:
         """Keys and values of all of a sequence's ranks, gathered or their gradients summed."""
         shape = self.shape
         if shape.cp == 1:
             return None
         size = shape.cp * shape.tokens * self.model.kv_width * self.roof.element_bytes // shape.tp
-        return Talk("cp", "all_gather" if kind == "gather" else "reduce_scatter", size, shape.collective_sms)
+        return Collective("cp", "all_gather" if kind == "gather" else "reduce_scatter", size, shape.collective_sms)
 
     def core_forward(self, script: Script, part: Part) -> None:
         forward, _ = self.core()
         cp = self.shape.cp
         if cp > 1 and self.shape.context == "ring":
             block = Cost(forward.ps / cp, 1)
-            script.beside(self._exchange("gather"), block * (cp - 1), part)
+            script.overlap(self._exchange("gather"), block * (cp - 1), part)
             script.compute(block, part)
         else:
-            script.talk(self._exchange("gather"))
+            script.communicate(self._exchange("gather"))
             script.compute(forward, part)
 
     def core_backward(self, script: Script) -> None:
@@ -96,9 +96,9 @@ class AttentionBlock(Sublayer):
             script.wait(keys)
             script.wait(sums)
         else:
-            script.talk(self._exchange("gather"))
+            script.communicate(self._exchange("gather"))
             script.compute(backward, "backward")
-            script.talk(self._exchange("sum"))
+            script.communicate(self._exchange("sum"))
 
     def rotary(self) -> Cost:
         model, shape = self.model, self.shape

@@ -27,7 +27,7 @@ from __future__ import annotations
 from functools import cache
 from math import comb
 
-from fabrictwin.workload.layers.pass_script import Kind, Part, Script, Talk
+from fabrictwin.workload.layers.pass_script import Collective, Kind, Part, Script
 from fabrictwin.workload.layers.roofline import FLOAT_BYTES, NOTHING, Cost
 from fabrictwin.workload.layers.transformer import Sublayer
 from fabrictwin.workload.model.model_sizes import Linear
@@ -80,7 +80,7 @@ class MlpBlock(Sublayer):
         missed = comb(others, experts.top_k) / comb(experts.count, experts.top_k)
         return round(copies * places * (1 - missed) / experts.top_k)
 
-    def _talk(self, group: str, kind: Kind, copies: int) -> Talk | None:
+    def _collective(self, group: str, kind: Kind, copies: int) -> Collective | None:
         shape = self.shape
         ranks = shape.ep if group == "ep" else shape.expert_tp
         if ranks == 1:
@@ -89,16 +89,16 @@ class MlpBlock(Sublayer):
         size = copies * self.model.expert_hidden * self.roof.element_bytes * (1 if group == "ep" else ranks)
         # whole elements for every peer
         unit = ranks * self.roof.element_bytes
-        return Talk(group, kind, -(-size // unit) * unit, shape.collective_sms)
+        return Collective(group, kind, -(-size // unit) * unit, shape.collective_sms)
 
     def _exchange(self, script: Script, copies: int, *, out: bool) -> int | None:
         """Tokens to their experts' ranks, or back. What runs beside another micro-batch has a key to wait for."""
-        there = self._talk("ep", "all_to_all", copies)
-        shared = self._talk("expert_tp", "all_gather" if out else "reduce_scatter", copies)
+        there = self._collective("ep", "all_to_all", copies)
+        shared = self._collective("expert_tp", "all_gather" if out else "reduce_scatter", copies)
         if self.shape.hide_experts and shared is None:
             return script.start(there)
-        for talk in (there, shared) if out else (shared, there):
-            script.talk(talk)
+        for collective in (there, shared) if out else (shared, there):
+            script.communicate(collective)
         return None
 
     def _move(self, tokens: float) -> Cost:

@@ -22,7 +22,7 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Talk:
+class Collective:
     """A communication. `size_bytes` is as nccl-tests counts: the full buffer; of an all-to-all, one rank's."""
 
     group: str
@@ -34,7 +34,7 @@ class Talk:
 @dataclass(frozen=True)
 class Start:
     key: int
-    talk: Talk
+    collective: Collective
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Script:
         if cost.kernels or cost.ps:
             self.items.append(Compute(cost, part))
 
-    def start(self, talk: Talk | None) -> int | None:
+    def start(self, collective: Collective | None) -> int | None:
         """Begin a communication; None is none."""
-        if talk is None or talk.size_bytes <= 0:
+        if collective is None or collective.size_bytes <= 0:
             return None
-        self.items.append(Start(self.keys, talk))
+        self.items.append(Start(self.keys, collective))
         self.keys += 1
         return self.keys - 1
 
@@ -68,13 +68,13 @@ class Script:
         if key is not None:
             self.items.append(Wait(key))
 
-    def talk(self, talk: Talk | None) -> None:
+    def communicate(self, collective: Collective | None) -> None:
         """Communicate while nothing else happens."""
-        self.wait(self.start(talk))
+        self.wait(self.start(collective))
 
-    def beside(self, talk: Talk | None, cost: Cost, part: Part) -> None:
+    def overlap(self, collective: Collective | None, cost: Cost, part: Part) -> None:
         """Communicate and compute; go on when both are done."""
-        key = self.start(talk)
+        key = self.start(collective)
         self.compute(cost, part)
         self.wait(key)
 
@@ -84,7 +84,7 @@ class Script:
         self.keys += other.keys
         for item in other.items:
             if isinstance(item, Start):
-                item = Start(item.key + shift, item.talk)
+                item = Start(item.key + shift, item.collective)
             elif isinstance(item, Wait):
                 item = Wait(item.key + shift)
             self.items.append(item)
@@ -102,8 +102,8 @@ class Script:
         """Of its last compute."""
         return next(item.part for item in reversed(self.items) if isinstance(item, Compute))
 
-    def talks(self) -> list[Talk]:
-        return [item.talk for item in self.items if isinstance(item, Start)]
+    def collectives(self) -> list[Collective]:
+        return [item.collective for item in self.items if isinstance(item, Start)]
 
     def apart(self, part: Part) -> tuple[Script, Script]:
         """(the script without compute of a part, that compute alone)."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fabrictwin.workload.layers.pass_script import Kind, Part, Script, Talk
+from fabrictwin.workload.layers.pass_script import Collective, Kind, Part, Script
 from fabrictwin.workload.layers.roofline import FLOAT_BYTES, Cost, Roofline
 from fabrictwin.workload.model.model_sizes import Linear, Model
 
@@ -142,7 +142,7 @@ class Sublayer:
 
     # --- tensor-parallel communication
 
-    def tensor(self, kind: Kind, width: int, *, in_pieces: bool = False) -> Talk | None:
+    def tensor(self, kind: Kind, width: int, *, in_pieces: bool = False) -> Collective | None:
         """Communication of activations of `width` a token; None where nothing is shared."""
         shape = self.shape
         if shape.tp == 1 or (kind != "all_reduce" and not shape.sequence_parallel):
@@ -151,7 +151,7 @@ class Sublayer:
             return None
         element = self.roof.operand_bytes if kind == "all_gather" else self.roof.element_bytes
         sms = shape.tensor_sms if in_pieces else shape.collective_sms
-        return Talk("tp", kind, round(shape.tokens * width * element), sms)
+        return Collective("tp", kind, round(shape.tokens * width * element), sms)
 
     @property
     def pieces(self) -> bool:
@@ -162,10 +162,10 @@ class Sublayer:
         tokens, tp = self.shape.tokens, self.shape.tp
         if self.pieces:
             piece = self.forward_of(linear, tokens // tp)
-            script.beside(self.tensor("all_gather", width, in_pieces=True), piece * (tp - 1), part)
+            script.overlap(self.tensor("all_gather", width, in_pieces=True), piece * (tp - 1), part)
             script.compute(piece, part)
         else:
-            script.talk(self.tensor("all_gather", width))
+            script.communicate(self.tensor("all_gather", width))
             script.compute(self.forward_of(linear, tokens), part)
 
     def leave(self, script: Script, linear: Linear, part: Part) -> None:
@@ -174,11 +174,11 @@ class Sublayer:
         if self.pieces:
             piece = self.forward_of(linear, tokens // tp)
             script.compute(piece, part)
-            script.beside(self.tensor("reduce_scatter", hidden, in_pieces=True), piece * (tp - 1), part)
+            script.overlap(self.tensor("reduce_scatter", hidden, in_pieces=True), piece * (tp - 1), part)
         else:
             script.compute(self.forward_of(linear, tokens), part)
-            script.talk(self.tensor("reduce_scatter", hidden))
-            script.talk(self.tensor("all_reduce", hidden))
+            script.communicate(self.tensor("reduce_scatter", hidden))
+            script.communicate(self.tensor("all_reduce", hidden))
 
     def leave_backward(self, script: Script, linear: Linear) -> None:
         """Backward of `leave`: gather the gradient, then gradients of input and weight."""
@@ -187,10 +187,10 @@ class Sublayer:
         inputs, weights = self.backward_of(linear, tokens)
         if self.pieces:
             piece, _ = self.backward_of(linear, tokens // tp)
-            script.beside(self.tensor("all_gather", hidden, in_pieces=True), piece * (tp - 1), "backward")
+            script.overlap(self.tensor("all_gather", hidden, in_pieces=True), piece * (tp - 1), "backward")
             script.compute(piece, "backward")
         else:
-            script.talk(self.tensor("all_gather", hidden))
+            script.communicate(self.tensor("all_gather", hidden))
             script.compute(inputs, "backward")
         if self.shape.sequence_parallel:
             script.compute(self.roof.transpose(tokens * hidden), "backward")
@@ -204,13 +204,13 @@ class Sublayer:
         again = self.tensor("all_gather", width)
         sums = self.tensor("reduce_scatter", width) or self.tensor("all_reduce", width)
         if self.shape.overlap == "none":
-            script.talk(again)
+            script.communicate(again)
             script.compute(inputs, "backward")
             script.compute(weights, "weight")
-            script.talk(sums)
+            script.communicate(sums)
         else:
-            script.beside(again, inputs, "backward")
-            script.beside(sums, weights, "weight")
+            script.overlap(again, inputs, "backward")
+            script.overlap(sums, weights, "weight")
 
     # --- a dense MLP
 
@@ -244,14 +244,14 @@ class Ends(Sublayer):
         script.compute(
             self.roof.stream(2 * self.roof.element_bytes * self.shape.tokens * self.model.hidden), "forward"
         )
-        script.talk(
+        script.communicate(
             self.tensor("reduce_scatter", self.model.hidden) or self.tensor("all_reduce", self.model.hidden)
         )
         return script
 
     def embedding_backward(self) -> Script:
         script = Script()
-        script.talk(self.tensor("all_gather", self.model.hidden))
+        script.communicate(self.tensor("all_gather", self.model.hidden))
         moved = (self.roof.element_bytes + 2 * FLOAT_BYTES) * self.shape.tokens * self.model.hidden
         script.compute(self.roof.stream(moved), "backward")
         return script
@@ -265,18 +265,18 @@ class Ends(Sublayer):
             self.roof.gemm(vocab, hidden, tokens, accumulate=True),
         )
 
-    def _gather(self) -> Talk | None:
+    def _gather(self) -> Collective | None:
         """The head's input, gathered in 16 bits."""
-        talk = self.tensor("all_gather", self.model.hidden)
+        collective = self.tensor("all_gather", self.model.hidden)
         size = self.shape.tokens * self.model.hidden * self.roof.element_bytes
-        return talk and Talk(talk.group, talk.kind, size, talk.sms)
+        return collective and Collective(collective.group, collective.kind, size, collective.sms)
 
     def output_forward(self) -> Script:
         """Final norm, logits, cross-entropy in 4-byte floats: read twice (maximum, exponentials), written once."""
         script = Script()
         e, scores = self.roof.element_bytes, self.shape.tokens * self.shape.vocab // self.shape.tp
         script.compute(self.norm()[0], "forward")
-        script.talk(self._gather())
+        script.communicate(self._gather())
         script.compute(self._logits()[0] + self.roof.stream((e + 2 * FLOAT_BYTES) * scores), "forward")
         return script
 
@@ -287,13 +287,13 @@ class Ends(Sublayer):
         script.compute(self.roof.stream(4 * e * self.shape.local * self.model.hidden), "forward")
         linear = self.model.join_linear()
         self.enter(script, linear, linear.inner, "forward")
-        script.talk(self.tensor("reduce_scatter", self.model.hidden))
+        script.communicate(self.tensor("reduce_scatter", self.model.hidden))
         return script
 
     def join_backward(self) -> Script:
         script, e = Script(), self.roof.element_bytes
         linear = self.model.join_linear()
-        script.talk(self.tensor("all_gather", self.model.hidden))
+        script.communicate(self.tensor("all_gather", self.model.hidden))
         self.enter_backward(script, linear, linear.inner)
         script.compute(self.roof.stream(4 * e * self.shape.local * self.model.hidden), "backward")
         script.compute(self.norm()[1] * 2, "backward")
@@ -308,12 +308,12 @@ class Ends(Sublayer):
         sums = self.tensor("reduce_scatter", hidden) or self.tensor("all_reduce", hidden)
         script.compute(self.roof.stream((e + FLOAT_BYTES) * scores), "backward")
         if self.shape.overlap == "none":
-            script.talk(self._gather())
+            script.communicate(self._gather())
             script.compute(inputs, "backward")
             script.compute(weights, "weight")
-            script.talk(sums)
+            script.communicate(sums)
         else:
-            script.beside(self._gather(), inputs, "backward")
-            script.beside(sums, weights, "weight")
+            script.overlap(self._gather(), inputs, "backward")
+            script.overlap(sums, weights, "weight")
         script.compute(self.norm()[1], "backward")
         return script

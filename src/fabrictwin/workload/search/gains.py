@@ -29,8 +29,8 @@ from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_s
 from fabrictwin.workload.job.workload_section import Training
 from fabrictwin.workload.memory.gpu_memory import memory
 from fabrictwin.workload.memory.memory_inputs import holding_of
-from fabrictwin.workload.step.closed_form import Closed
-from fabrictwin.workload.step.communication_times import Prices
+from fabrictwin.workload.step.closed_form import ClosedForm
+from fabrictwin.workload.step.communication_times import CommunicationTimes
 
 Kind = Literal["removed", "faster", "setting"]
 
@@ -67,8 +67,8 @@ def gains(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Gain, ...]:
     if spec.faults:
         return ()
     job, nodes = check(spec, blueprint, fabric)
-    prices = Prices(fabric, nodes, library_of(spec, blueprint, fabric, nodes))
-    estimate = Closed(job, prices).estimate()
+    prices = CommunicationTimes(fabric, nodes, library_of(spec, blueprint, fabric, nodes))
+    estimate = ClosedForm(job, prices).estimate()
     base = estimate.step_ps
     changes = [*_cheaper(job, prices, fabric, nodes), *_settings(spec, job, prices)]
     if job.layout.pp > 1:
@@ -80,7 +80,9 @@ def gains(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Gain, ...]:
 _Found = tuple[str, str, Kind, int]
 
 
-def _cheaper(job: Job, prices: Prices, fabric: Fabric, nodes: npt.NDArray[np.int32]) -> Iterator[_Found]:
+def _cheaper(
+    job: Job, prices: CommunicationTimes, fabric: Fabric, nodes: npt.NDArray[np.int32]
+) -> Iterator[_Found]:
     layout = job.layout
     there = {
         "tp": layout.tp > 1,
@@ -91,23 +93,23 @@ def _cheaper(job: Job, prices: Prices, fabric: Fabric, nodes: npt.NDArray[np.int
     }
     for category, name in REMOVED.items():
         if there[category]:
-            step = Closed(job, prices.scaled({category: 0.0})).estimate().step_ps
+            step = ClosedForm(job, prices.scaled({category: 0.0})).estimate().step_ps
             yield f"no_{category}", name, "removed", step
     several = len(np.unique(fabric.node_host[nodes])) > 1
     for place, name in (("inside", "inside hosts"), ("between", "between hosts")):
         if (place == "inside" and layout.ranks > 1) or (place == "between" and several):
-            step = Closed(job, prices.scaled({place: 0.5})).estimate().step_ps
+            step = ClosedForm(job, prices.scaled({place: 0.5})).estimate().step_ps
             yield f"faster_{place}", f"communication {name} in half the time", "faster", step
     faster = job.training.model_copy(update={"compute_share": job.training.compute_share * 1.1})
-    step = Closed(replace(job, training=faster), prices.apart()).estimate().step_ps
+    step = ClosedForm(replace(job, training=faster), prices.without_passes()).estimate().step_ps
     yield "faster_compute", "kernels 10% faster", "faster", step
 
 
-def _settings(spec: Spec, job: Job, prices: Prices) -> Iterator[_Found]:
+def _settings(spec: Spec, job: Job, prices: CommunicationTimes) -> Iterator[_Found]:
     for key, name, training in _changed(job):
         other = _job_of(spec, job, training)
         if other is not None:
-            yield key, name, "setting", Closed(other, prices.apart()).estimate().step_ps
+            yield key, name, "setting", ClosedForm(other, prices.without_passes()).estimate().step_ps
 
 
 def _job_of(spec: Spec, job: Job, training: Training) -> Job | None:

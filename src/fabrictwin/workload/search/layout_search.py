@@ -31,8 +31,8 @@ from fabrictwin.workload.memory.gpu_memory import Memory, fullest, memory
 from fabrictwin.workload.memory.memory_inputs import Recompute, holding_of
 from fabrictwin.workload.model.model_sizes import Model
 from fabrictwin.workload.search.lower_bound import Floors
-from fabrictwin.workload.step.closed_form import Closed, Estimate
-from fabrictwin.workload.step.communication_times import Prices
+from fabrictwin.workload.step.closed_form import ClosedForm, Estimate
+from fabrictwin.workload.step.communication_times import CommunicationTimes
 
 LARGEST_MICRO_BATCH = 8
 HEADROOM = 0.05  # of a GPU's memory, for what `memory` leaves out: fragmentation, workspaces
@@ -100,7 +100,7 @@ class Search:
         self.base, rank_node = self._neutral(spec, blueprint, fabric)
         self.gpus = self.base.layout.ranks
         self.global_batch = self._batch()
-        self.prices = Prices(fabric, rank_node, library_of(spec, blueprint, fabric, rank_node))
+        self.prices = CommunicationTimes(fabric, rank_node, library_of(spec, blueprint, fabric, rank_node))
         self.per_host = int(np.bincount(self.base.host_of_rank).max())
         self.rules = _Rules(spec)
         self._kinds: dict[tuple[bool, bool, bool], Training] = {}
@@ -307,7 +307,7 @@ class Search:
         that is left seems faster than the last that is kept, none can be.
         """
         fitting, considered, too_large = self._bounded(stage)
-        queue: list[tuple[float, str, _Bounded, Closed | None]]
+        queue: list[tuple[float, str, _Bounded, ClosedForm | None]]
         queue = [(bounded.ps, repr(bounded.section), bounded, None) for bounded in fitting]
         heapify(queue)
         candidates: list[Candidate] = []
@@ -317,7 +317,7 @@ class Search:
                 break
             try:
                 if closed is None:
-                    closed = Closed(bounded.job, self.prices)
+                    closed = ClosedForm(bounded.job, self.prices)
                     heappush(queue, (max(seems, closed.bound_ps()), name, bounded, closed))
                     continue
                 estimate = closed.estimate()

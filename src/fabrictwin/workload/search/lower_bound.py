@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.workload.job.job import Job
-from fabrictwin.workload.layers.pass_script import Compute, Kind, Script, Start, Talk
+from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
 from fabrictwin.workload.layers.roofline import NOTHING
-from fabrictwin.workload.step.closed_form_cache import Cached, key_of
+from fabrictwin.workload.step.closed_form_cache import CachedSegments, key_of
 
 F64 = npt.NDArray[np.float64]
 _STEPS: dict[Kind, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
@@ -57,21 +57,21 @@ def _least_ps(script: Script, job: Job, launch_ps: int, steps: dict[Kind, int]) 
         now += pending.ps if first else pending.took_ps(launch_ps)
         pending, first = NOTHING, False
         if isinstance(item, Start):
-            streams[item.talk.group] = max(now, streams.get(item.talk.group, 0.0)) + _price_ps(
-                item.talk, job, steps
+            streams[item.collective.group] = max(now, streams.get(item.collective.group, 0.0)) + _price_ps(
+                item.collective, job, steps
             )
-            until[item.key] = streams[item.talk.group]
+            until[item.key] = streams[item.collective.group]
         else:
             now = max(now, until.get(item.key, 0.0))
     return max(whole, now + pending.ps)
 
 
-def _price_ps(talk: Talk, job: Job, steps: dict[Kind, int]) -> float:
+def _price_ps(collective: Collective, job: Job, steps: dict[Kind, int]) -> float:
     """Less than a communication takes."""
     layout = job.layout
-    n = {"tp": layout.tp, "cp": layout.cp, "ep": layout.ep, "expert_tp": layout.expert_tp}.get(talk.group, 1)
-    bits = steps[talk.kind] * talk.size_bytes * (n - 1) / n * 8
-    return bits * PS_PER_S / (job.inside_bps + (job.outside_bps if talk.kind == "all_to_all" else 0.0))
+    n = {"tp": layout.tp, "cp": layout.cp, "ep": layout.ep, "expert_tp": layout.expert_tp}.get(collective.group, 1)
+    bits = steps[collective.kind] * collective.size_bytes * (n - 1) / n * 8
+    return bits * PS_PER_S / (job.inside_bps + (job.outside_bps if collective.kind == "all_to_all" else 0.0))
 
 
 def _passes(job: Job, pair: tuple[Script, Script], launch_ps: int, steps: dict[Kind, int]) -> _Passes:
@@ -97,7 +97,7 @@ def _costs(job: Job, in_switch: bool) -> tuple[_Passes, ...]:
     host, load = job.training.host, _least_load(job)
     key = (*key_of(job), job.inside_bps, job.outside_bps, load, in_switch)
     if key not in _KNOWN:
-        segments = Cached(job)
+        segments = CachedSegments(job)
         launch = 0 if host.graphs else host.launch
         kinds = [0.0] + ([load] if load else [])
         pairs = [segments.scripts(load) for load in kinds]

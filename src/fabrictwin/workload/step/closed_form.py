@@ -1,42 +1,41 @@
 """A training step in closed form: no graph of operations, for a search over thousands of layouts.
 
-The pieces are those of the lowering itself: the scripts of layers, the passes of chunks, the buckets of the end of
-the step. Only the clock differs: a communication is a duration (`prices`), a pass is added up once and not laid
-down for every micro-batch, and the schedule is played stage by stage.
+The lowering is that of the program: the passes of chunks, the buckets of the end of the step. Only the target
+differs: a communication is a duration, a pass is added up once and not laid down for every micro-batch, and the
+schedule is played stage by stage.
 
-Cheaper than the lowering by two more shortcuts. Of a chunk's equal layers a few are added up and the rest
-extrapolated. Of many micro-batches the first are played; then each group of as many as there are stages takes as
-long as the one before.
+Two extrapolations make it cheaper still. Of a chunk's equal layers a few are added up and the rest extrapolated.
+Of many micro-batches the first are played; then each group of as many as there are stages takes as long as the one
+before.
 
 Left out: slow GPUs and changed links (everything is as built), and folding: all replicas are alike.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.program.builder import Block, ProgramBuilder
 from fabrictwin.program.program import NONE
 from fabrictwin.workload.job.job import Job
-from fabrictwin.workload.job.job_communications import slowed_ps
+from fabrictwin.workload.job.job_communications import I64, Groups
 from fabrictwin.workload.job.rank_layout import Cells
-from fabrictwin.workload.job.training_checks import IN_PASS, SHARDED
-from fabrictwin.workload.layers.pass_script import Script, Talk
-from fabrictwin.workload.layers.roofline import NOTHING
-from fabrictwin.workload.layers.stage_segments import Segment, buckets
-from fabrictwin.workload.step.closed_form_cache import Cached, Remembering
-from fabrictwin.workload.step.communication_times import Moments, Passed, Priced, Prices
-from fabrictwin.workload.step.optimizer_step import Finish
+from fabrictwin.workload.layers.pass_script import Collective
+from fabrictwin.workload.layers.stage_segments import Segment
+from fabrictwin.workload.step.closed_form_cache import CachedJob, CachedSegments
+from fabrictwin.workload.step.communication_times import CommunicationTimes, TimedFactory
+from fabrictwin.workload.step.optimizer_step import OptimizerStep
+from fabrictwin.workload.step.pass_lowering import PassLowering
 from fabrictwin.workload.step.pipeline_schedule import Pass, Task, order_of
-from fabrictwin.workload.step.script_lowering import Chain, _Open
-from fabrictwin.workload.step.training_program import Laid, Lowering, Stage
+from fabrictwin.workload.step.step_clock import StepClock
+from fabrictwin.workload.step.step_context import Stage, StepContext, distinct_gates
+from fabrictwin.workload.step.timed_pass import PassTime, TimedPass
 
-I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 
 _GROUPS_PLAYED = 4  # of as many micro-batches as stages, before the rest is extrapolated
@@ -56,6 +55,7 @@ class Estimate:
 
     @property
     def shares(self) -> dict[str, float]:
+        """Each part as a share of the step."""
         return {
             "compute": self.compute_ps / self.step_ps,
             "communication in passes": self.exchange_ps / self.step_ps,
@@ -64,59 +64,30 @@ class Estimate:
         }
 
 
-class _Clock(Chain):
-    """A chain that counts time from the start of its block. `computed` is what its compute takes."""
+@dataclass(frozen=True)
+class PassTimes:
+    """Times of passes in ps, [3, stages, chunks] each."""
 
-    def __init__(self, *args: Any, gates: list[float], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.now = self.computed = 0.0
-        self._gates = gates
-        self._ends: dict[str, float] = {}
-        self._until: dict[object, float] = {}
+    took: F64
+    computed: F64  # of that compute
+    extra: F64  # by which the last micro-batch's takes longer
+    marks: dict[tuple[int, int], tuple[float, ...]]  # by stage and chunk, from the start of the last pass
 
-    def flush(self) -> None:
-        if self._label == NONE:
-            return
-        took = self._pending.took_ps(self._launch_ps) * self.slow
-        extra = 0.0
-        for other in self._open.values():
-            extra += slowed_ps(took, other.left_ps, other.sms, self._sm_count)
-            other.left_ps = max(0.0, other.left_ps - took)
-        self.now += took + extra
-        self.computed += took + extra
-        self._pending, self._label = NOTHING, NONE
 
-    def start(self, key: object, talk: Talk) -> None:
-        self.flush()
-        made = self.groups.within(talk, self.stage, self.units, self.number, self.actors)
-        if not made:
-            return
-        price = cast(Moments, self.builder).prices[made[0][0]]
-        end = max(self.now, self._ends.get(talk.group, 0.0)) + price
-        self._ends[talk.group] = self._until[key] = end
-        left = self.groups.roughly_within_ps(talk, self.stage) if talk.sms else 0.0
-        self._open[key] = _Open([], [], left, talk.sms)
+class _Messages(NamedTuple):
+    """Times of what goes between stages, in ps."""
 
-    def wait(self, key: object) -> None:
-        if key in self._open:
-            self.flush()
-            del self._open[key]
-            self.now = max(self.now, self._until[key])
+    sends: F64  # [stages, 2] forward and back
+    slices: F64  # [stages] gathering a message's slices
 
-    def mark(self) -> Any:
-        self.flush()
-        return self.now
 
-    def gate(self, first: int) -> None:
-        self.flush()
-        self.now = max(self.now, self._gates.pop(0))
+class _ChunkKind(NamedTuple):
+    """A chunk, as far as its passes depend on it beside the layout."""
 
-    def operations(self, key: object) -> Any:
-        return self._until.get(key, self.now)
-
-    def ends(self) -> Any:
-        self.flush()
-        return self.now
+    first: bool  # it holds the embedding
+    last: bool  # it holds the output projection
+    layers: int
+    loads: tuple[object, ...]  # of each layer, where layers differ: its load, its kind, its precision
 
 
 @cache
@@ -127,155 +98,81 @@ def _orders(schedule: Any, stages: int, chunks: int, micro_batches: int) -> tupl
     return kind, micro_batch, chunk
 
 
-class _Finish(Finish):
-    """The end of the step on the stages that can be last: a middle one does as the second does, and sooner."""
-
-    @cached_property
-    def stages(self) -> list[int]:
-        pp = self.layout.pp
-        alike = len(set(cast(Closed, self.low).offsets)) == 1
-        return sorted({0, min(1, pp - 1), pp - 1}) if alike else list(range(pp))
-
-    def gather_first(self) -> None:
-        pp, counts = self.layout.pp, self.job.stage_layers
-        alike = all(count == counts[1] for count in counts[1:-1]) if pp > 2 else True
-        gathered = self.stages if alike else list(range(pp))
-        self._gather_first(gathered)
-        for s in range(pp):
-            for chunk in range(self.job.chunks):
-                self.low.gates.setdefault((s, chunk), self.low.gates[min(1, pp - 1), chunk])
-
-    def _gather_first(self, stages: list[int]) -> None:
-        for s in stages:
-            for chunk in range(self.job.chunks):
-                segments = self.low.segments.of(s, chunk)
-                gates: list[I64] = [np.empty(0, np.int64)] * len(segments)
-                for bucket in buckets(segments, self.job.gradient_bytes, self.training.overlap.bucket):
-                    held = [segments[i] for i in bucket]
-                    ready = self._gather(s, sum(x.dense for x in held), sum(x.experts for x in held), after={})
-                    gate = np.array([max(ids, default=NONE) for ids in ready], np.int64)
-                    for i in bucket:
-                        gates[i] = gate
-                self.low.gates[s, chunk] = gates
-
-    def lay(self) -> None:
-        reduced = {s: [(bucket, self._reduce(s, bucket)) for bucket in self._buckets(s)] for s in self.stages}
-        tied = self._tie(reduced)
-        for s in self.stages:
-            self._step(s, reduced[s], tied)
-
-
-class Closed(Lowering):
+class ClosedForm:
     """The step of a job, added up."""
 
-    def __init__(self, job: Job, prices: Prices) -> None:
-        # what the lowering sets up, with clocks for builders, and the end of the step told of one micro-batch
-        self.micro_batches = job.micro_batches
-        same = {field.name: getattr(job, field.name) for field in fields(Job)}
-        self.job: Job = Remembering(**{**same, "micro_batches": 1})
+    def __init__(self, job: Job, times: CommunicationTimes) -> None:
+        self.micro_batches, self.times = job.micro_batches, times
+        # the end of the step sees the last micro-batch alone
+        self.job = CachedJob.of(job, micro_batches=1)
         self.layout, self.training = job.layout, job.training
-        self.cells = Cells((np.arange(job.layout.units),), (np.arange(job.layout.positions),))
-        self.moments = Moments()
-        self.builder = cast(ProgramBuilder, self.moments)
-        self.groups: Priced = Priced(self.job, self.cells, self.moments, prices)
-        self.segments: Cached = Cached(self.job)
-        self.sm_count = self.groups.sm_count
-        schedule = self.training.parallel.schedule
-        self.split = schedule == "zero-bubble"
-        self.final = Pass.WEIGHT if self.split else Pass.BACKWARD
-        strategy = self.training.sharding.strategy
-        several = self.layout.width * self.layout.cp > 1
-        self.sharded = strategy in SHARDED and several
-        self.reduced = strategy in IN_PASS and several
-        sliced = self.training.scatter_gather or job.shape.sequence_parallel
-        self.message_bytes = job.shape.tokens * job.model.hidden * 2 // (self.layout.tp if sliced else 1)
-        self.gates: dict[tuple[int, int], list[I64]] = {}
-        units = self.cells.units[0]
-        self.stages = [[Stage(s, units, 0, [0], [1.0]) for s in range(self.layout.pp)]]
-        self._gate_times: list[float] = []
-        self.kinds: list[Pass] = []
-        self._clock: _Clock | None = None
-        self.prices = prices
+        self.clock = StepClock()
+        units = np.arange(job.layout.units)
+        cells = Cells((units,), (np.arange(job.layout.positions),))
+        self.groups: Groups[float] = Groups(self.job, cells, self.clock, TimedFactory(self.job, times))
+        self.segments = CachedSegments(self.job)
+        self.stages = [Stage(s, units, 0, [0], [1.0]) for s in range(self.layout.pp)]
+        self.context = StepContext(self.job, self.groups, self.segments, stages=[self.stages])
+        self.lowering = PassLowering(self.context)
+        self.kinds = [Pass.FORWARD, Pass.BACKWARD, *([Pass.WEIGHT] if self.context.split else [])]
         inside = int(np.bincount(job.host_of_rank - job.host_of_rank.min()).max())
         # where in a host each stage begins: stages that begin alike lie alike
         self.offsets = [s * (self.layout.ranks // self.layout.pp) % inside for s in range(self.layout.pp)]
 
-    def _chain(self, stage: Stage, inlets: int, slow: float) -> Chain:
-        self._clock = _Clock(
-            self.builder,
-            self.groups,
-            stage=stage.number,
-            units=stage.units,
-            number=stage.cell,
-            actors=stage.actors,
-            factors=stage.factors,
-            inlets=inlets,
-            slow=slow,
-            gates=self._gate_times,
-        )
-        return self._clock
-
     # --- passes
 
-    def _scripts(self, segments: list[Segment], kind: Pass) -> list[Script]:
-        if kind == Pass.FORWARD:
-            return [segment.forward for segment in segments]
-        if not self.split:
-            return [segment.backward for segment in segments]
-        return [segment.backward.apart("weight")[kind == Pass.WEIGHT] for segment in segments]
-
     def _timed(
-        self, stage: Stage, kind: Pass, segments: list[Segment], *, mark: bool, gates: list[I64] | None = None
-    ) -> Passed:
-        found = self._written(
-            stage, kind, segments, self._scripts(segments, kind), 1.0, gates=gates or [], mark=mark
-        )
-        _, took, marks = cast(tuple[Block, float, list[float]], found)
-        assert self._clock is not None
-        return Passed(took, self._clock.computed, tuple(marks))
+        self,
+        stage: Stage,
+        kind: Pass,
+        segments: list[Segment],
+        *,
+        mark: bool = False,
+        gates: list[I64] | None = None,
+        opens: Sequence[float] = (),
+    ) -> PassTime:
+        """A pass; `opens` are the times from its start at which its gates open."""
+        target = TimedPass(self.clock, self.groups, stage, gates=opens)
+        marks = self.lowering.lower(target, kind, segments, gates=gates, mark=mark)
+        return PassTime(target.mark(), target.computed, tuple(marks))
 
-    def _sign(self, s: int, chunk: int) -> tuple[object, ...]:
-        """What a chunk's passes depend on beside the layout: its ends, its layers' kinds and loads."""
-        layers, model, wide = self.job.layers_of(s, chunk), self.job.model, self.job.training.wide_layers
+    def _chunk_kind(self, s: int, chunk: int) -> _ChunkKind:
+        layers, model, wide = self.job.layers_of(s, chunk), self.job.model, self.training.wide_layers
         loads: tuple[object, ...] = ()
         if model.experts or model.pattern or wide.first or wide.last:
             loads = tuple((self.job.load(n), model.kind(n), self.segments.is_wide(n)) for n in layers)
-        return (
-            s == 0 and chunk == 0,
-            s == self.layout.pp - 1 and chunk == self.job.chunks - 1,
-            len(layers),
-            loads,
-        )
+        first, last = s == 0 and chunk == 0, s == self.layout.pp - 1 and chunk == self.job.chunks - 1
+        return _ChunkKind(first, last, len(layers), loads)
 
     @cached_property
-    def _place(self) -> tuple[object, ...]:
-        """What passes of different layouts have in common."""
-        layout, training = self.layout, self.training
-        wide: tuple[object, ...] = (layout.width, layout.dp, layout.pp == 1) if self.reduced else ()
+    def _layout_key(self) -> tuple[object, ...]:
+        """A key that layouts share whose passes of equal chunks take equally long."""
+        layout, training, reduced = self.layout, self.training, self.context.reduced
+        wide: tuple[object, ...] = (layout.width, layout.dp, layout.pp == 1) if reduced else ()
         if layout.ep > 1:
             unit = layout.grid[0, 0]
-            wide = (*wide, *(self.prices.lie(unit[layout.inside(kind)]) for kind in ("ep", "expert_tp")))
+            places = (self.times.placement_key(unit[layout.inside(kind)]) for kind in ("ep", "expert_tp"))
+            wide = (*wide, *places)
         return (
             *self.segments.key,
             training.host,
             training.sharding,
             training.overlap.collective_sms,
-            training.overlap.bucket if self.reduced else 0,
+            training.overlap.bucket if reduced else 0,
             training.gradient_precision,
-            self.split,
+            self.context.split,
             *(layout.tp, layout.cp, layout.ep, layout.expert_tp),
             *wide,
         )
 
-    def _pass(self, stage: Stage, chunk: int, kind: Pass, *, mark: bool = False) -> Passed:
+    def _pass(self, stage: Stage, chunk: int, kind: Pass, *, mark: bool = False) -> PassTime:
         """A pass of a chunk; of its equal layers a few are timed and the rest extrapolated."""
-        sign = self._sign(stage.number, chunk)
-        first, last, count, loads = cast(tuple[bool, bool, int, tuple[object, ...]], sign)
-        place = (*self._place, first, last, kind, mark, self.offsets[stage.number])
-        known = self.prices.passes
+        first, last, count, loads = self._chunk_kind(stage.number, chunk)
+        place = (*self._layout_key, first, last, kind, mark, self.offsets[stage.number])
+        known, sharded = self.times.passes, self.context.sharded
         # where the reductions of a pass go by bucket, or layers differ, nothing is left out
-        few = 4 + self.training.sharding.prefetch if self.sharded else 2
-        if count <= few or len(set(loads)) > 1 or (self.reduced and not self.sharded):
+        few = 4 + self.training.sharding.prefetch if sharded else 2
+        if count <= few or len(set(loads)) > 1 or (self.context.reduced and not sharded):
             key = (*place, count, loads)
             if key not in known:
                 known[key] = self._timed(stage, kind, self.segments.of(stage.number, chunk), mark=mark)
@@ -286,188 +183,166 @@ class Closed(Lowering):
             if key not in known:
                 cut = [*segments[: first + some], *segments[first + count :]]
                 known[key] = self._timed(stage, kind, cut, mark=mark)
-        less, more = (known[*place, some, loads[:1]] for some in (few - 1, few))
-        times, each = count - few, more.took - less.took
-        return Passed(
-            more.took + times * each,
-            more.computed + times * (more.computed - less.computed),
-            _stretched(more.marks, times, each, int(first)) if mark else (),
-        )
+        fewer, more = (known[*place, some, loads[:1]] for some in (few - 1, few))
+        return more.with_layers(fewer, count - few, int(first))
+
+    @cached_property
+    def passes(self) -> PassTimes:
+        """The times of all passes."""
+        took, computed, extra = (np.zeros((3, self.layout.pp, self.job.chunks)) for _ in range(3))
+        marks: dict[tuple[int, int], tuple[float, ...]] = {}
+        gradients_beside = self.context.reduced or self.training.overlap.gradients
+        found: dict[tuple[object, ...], PassTime] = {}
+        for stage in self.stages:
+            s = stage.number
+            for chunk in range(self.job.chunks):
+                place = (self._chunk_kind(s, chunk), s in (0, self.layout.pp - 1), self.offsets[s])
+                segments = self.segments.of(s, chunk)
+                for kind in self.kinds:
+                    if (kind, place) not in found:
+                        slow = self.lowering.slow(kind, segments)
+                        found[kind, place] = self._pass(stage, chunk, kind).slowed(slow)
+                    took[int(kind), s, chunk] = found[kind, place].took
+                    computed[int(kind), s, chunk] = found[kind, place].computed
+                if gradients_beside:
+                    kind = self.context.final
+                    if place not in found:
+                        slow = self.lowering.slow(kind, segments)
+                        slow *= self.lowering.slow_reducing(stage, kind, segments)
+                        found[place] = self._pass(stage, chunk, kind, mark=True).slowed(slow)
+                    extra[int(kind), s, chunk] = found[place].took - took[int(kind), s, chunk]
+                    marks[s, chunk] = found[place].marks
+        return PassTimes(took, computed, extra, marks)
 
     # --- the schedule
 
-    def _sends(self) -> tuple[F64, F64]:
-        """([stages, 2] messages forward and back, [stages] gathering their slices)."""
-        pp, size = self.layout.pp, self.message_bytes
+    def _messages(self) -> _Messages:
+        pp, size = self.layout.pp, self.context.message_bytes
         sends, slices = np.zeros((pp, 2)), np.zeros(pp)
-        sliced = self.layout.tp > 1 and not self.job.shape.sequence_parallel and self.training.scatter_gather
         own = set(self.offsets) == {0}  # each stage has hosts of its own
-        for stage in self.stages[0] if pp > 1 else []:
+        for stage in self.stages if pp > 1 else []:
             s = stage.number
             if own and 1 < s < pp - 1:
                 sends[s], slices[s] = sends[1], slices[1]
                 continue
             for way, to in enumerate(((s + 1) % pp, (s - 1) % pp)):
                 pairs = np.stack([self.layout.grid[s].reshape(-1), self.layout.grid[to].reshape(-1)], axis=1)
-                sends[s, way] = self.prices.of(
-                    "pp", ("send",), pairs, size, 1, lambda some, n: (self.groups.send(some, n, "send"),)
-                )
-            if sliced:
-                talk = Talk("slices", "all_gather", size * self.layout.tp)
-                made = self.groups.within(talk, s, stage.units, 0, stage.actors)
-                slices[s] = self.moments.prices[made[0][0]]
-        return sends, slices
+                sends[s, way] = self.groups.factory.send(pairs, size, "send")
+            if self.context.sends_slices:
+                whole = Collective("slices", "all_gather", size * self.layout.tp)
+                made = self.groups.within(whole, s, stage.units, 0, stage.actors)
+                slices[s] = self.clock.durations[made[0][0]]
+        return _Messages(sends, slices)
 
-    def _play(self, m: int, took: F64, first: F64, last: F64, sends: F64, slices: F64) -> tuple[F64, F64]:
+    def _play(self, m: int, first: F64, messages: _Messages) -> tuple[F64, F64]:
+        """When passes of `m` micro-batches begin and end; `first` is what the first forwards take beyond usual."""
         from fabrictwin.kernel.schedule.pipeline_times import play
 
-        pp, chunks = self.layout.pp, self.job.chunks
+        pp, chunks, passes = self.layout.pp, self.job.chunks, self.passes
         orders = _orders(self.training.parallel.schedule, pp, chunks, m)
         begin, end = np.zeros((3, pp, chunks, m)), np.zeros((3, pp, chunks, m))
-        done = cast(Any, play)(*orders, took, sends, slices, self._blocking, first, last, begin, end)
+        done = cast(Any, play)(
+            *orders, passes.took, *messages, self.context.blocking, first, passes.extra, begin, end
+        )
         assert done, "a schedule waits for itself"
         return begin, end
 
-    def _time_passes(self) -> None:
-        """What passes take: [3, S, C] usually, of that compute, and the last micro-batch's more than usual."""
-        if self.kinds:
-            return  # for the bound
-        pp, chunks = self.layout.pp, self.job.chunks
-        self.took, self.computed, self.extra = (np.zeros((3, pp, chunks)) for _ in range(3))
-        self.kinds = [Pass.FORWARD, Pass.BACKWARD, *([Pass.WEIGHT] if self.split else [])]
-        found: dict[tuple[object, ...], Passed] = {}
-        for stage in self.stages[0]:
-            s = stage.number
-            for chunk in range(chunks):
-                place = (*self._sign(s, chunk), s in (0, pp - 1), self.offsets[s])
-                for kind in self.kinds:
-                    key = (kind, *place)
-                    if key not in found:
-                        slow = self._send_slows(self._scripts(self.segments.of(s, chunk), kind))
-                        found[key] = self._pass(stage, chunk, kind).slowed(slow)
-                    self.took[int(kind), s, chunk] = found[key].took
-                    self.computed[int(kind), s, chunk] = found[key].computed
-
-    def _time_last(self) -> dict[tuple[int, int], tuple[float, ...]]:
-        """Fill `extra`; when the gradients of each segment are there, from the start of a chunk's last pass."""
-        if not (self.reduced or self.training.overlap.gradients):
-            return {}
-        pp, kind = self.layout.pp, self.final
-        found: dict[tuple[object, ...], Passed] = {}
-        marks = {}
-        for stage in self.stages[0]:
-            s = stage.number
-            for chunk in range(self.job.chunks):
-                key = (*self._sign(s, chunk), s in (0, pp - 1), self.offsets[s])
-                if key not in found:
-                    segments = self.segments.of(s, chunk)
-                    scripts = self._scripts(segments, kind)
-                    slow = self._send_slows(scripts) * self._reduce_slows(stage, segments, scripts)
-                    found[key] = self._pass(stage, chunk, kind, mark=True).slowed(slow)
-                at = (int(kind), s, chunk)
-                self.extra[at] = found[key].took - self.took[at]
-                marks[s, chunk] = found[key].marks
-        return marks
-
-    def _played(self, first: F64, sends: F64, slices: F64) -> tuple[F64, F64, float]:
+    def _played(self, first: F64, messages: _Messages) -> tuple[F64, F64, float]:
         """When passes begin and end; of many micro-batches the first, and how much later the last are."""
         pp, m = self.layout.pp, self.micro_batches
         played = max(_LEAST_PLAYED, _GROUPS_PLAYED * pp) // pp * pp
         played = min(m, max(played, pp))
-        begin, end = self._play(played, self.took, first, self.extra, sends, slices)
+        begin, end = self._play(played, first, messages)
         shift = 0.0
         if m > played:
-            _, later = self._play(played + pp, self.took, first, self.extra, sends, slices)
+            _, later = self._play(played + pp, first, messages)
             shift = float((later.max() - end.max()) * (m - played) / pp)
         return begin, end, shift
+
+    # --- the step
+
+    @cached_property
+    def _last_stages(self) -> list[int]:
+        """Stages that can be last: a middle one does as the second does, and sooner."""
+        pp = self.layout.pp
+        return sorted({0, min(1, pp - 1), pp - 1}) if len(set(self.offsets)) == 1 else list(range(pp))
 
     def bound_ps(self) -> float:
         """Less than the step takes: its passes and the optimizer behind them.
 
         Left out are parameters gathered at the start, and gradients that the optimizer waits for.
         """
-        self._time_passes()
-        self._time_last()
-        sends, slices = self._sends()
-        _, end, shift = self._played(np.zeros(self.took.shape[1:]), sends, slices)
-        finish = _Finish(self)
+        _, end, shift = self._played(np.zeros((self.layout.pp, self.job.chunks)), self._messages())
+        optimizer = OptimizerStep(self.context, self._last_stages)
         apart = self.training.overlap.optimizer  # bucket by bucket, beside the passes
         return shift + max(
-            float(end[:, s].max()) + (0 if apart else finish.optimizer_ps(*self.job.split_parameters(s)))
-            for s in finish.stages
+            float(end[:, s].max()) + (0 if apart else optimizer.optimizer_ps(*self.job.split_parameters(s)))
+            for s in self._last_stages
         )
 
     def estimate(self) -> Estimate:
         """The step's time and where it goes."""
-        pp, chunks, m = self.layout.pp, self.job.chunks, self.micro_batches
-        finish = _Finish(self)
+        m, optimizer = self.micro_batches, OptimizerStep(self.context, self._last_stages)
         if self.training.overlap.parameters:
-            finish.gather_first()
-        self._time_passes()
-        marks = self._time_last()
-        sends, slices = self._sends()
-        first = np.zeros((pp, chunks))
-        if self.gates:
-            begin, _ = self._play(min(m, pp), self.took, first, self.extra, sends, slices)
-            for stage in self.stages[0]:
-                for chunk in range(chunks):
-                    s = stage.number
-                    usual = self.took[0, s, chunk]
-                    first[s, chunk] = self._gated(stage, chunk, begin[0, s, chunk, 0], usual) - usual
-        begin, end, shift = self._played(first, sends, slices)
+            self._gather_parameters(optimizer)
+        passes, messages = self.passes, self._messages()
+        first = self._first_forwards(messages)
+        begin, end, shift = self._played(first, messages)
         last = int(end[:, :, :, -1].max(axis=(0, 2)).argmax())
-        self._end(begin[..., -1] + shift, end[..., -1] + shift, self.kinds, marks)
-        finish.lay()
-        step = max(self.moments.ends)
-        passes = end.max() + shift
-        each = m * self.took.sum(axis=(0, 2)) + self.extra.sum(axis=(0, 2)) + first.sum(axis=1)
+        self._end_passes(begin[..., -1] + shift, end[..., -1] + shift)
+        optimizer.lower()
+        step = max(self.clock.ends)
+        each = m * passes.took.sum(axis=(0, 2)) + passes.extra.sum(axis=(0, 2)) + first.sum(axis=1)
         own = each[last]
-        compute = m * self.computed[:, last].sum()
+        compute = m * passes.computed[:, last].sum()
         total = round(step)
-        spent, exchanged, waited = round(compute), round(own - compute), round(passes - own)
+        spent, exchanged, waited = round(compute), round(own - compute), round(end.max() + shift - own)
         end_of_step = total - spent - exchanged - waited
         return Estimate(total, spent, exchanged, waited, end_of_step, round(each.max()) + end_of_step)
 
-    def _gated(self, stage: Stage, chunk: int, start: float, usual: float) -> float:
-        """The first micro-batch's forward, which waits for parameters on its way."""
-        gates = self.gates[stage.number, chunk]
-        apart = [g for i, g in enumerate(gates) if i == 0 or g is not gates[i - 1]]
-        self._gate_times = [
-            max((self.moments.ends[int(i)] for i in gate if i != NONE), default=0.0) - start for gate in apart
-        ]
-        if max(self._gate_times) <= 0:
-            return usual
-        found = self._timed(stage, Pass.FORWARD, self.segments.of(stage.number, chunk), mark=False, gates=gates)
-        self._gate_times = []
-        return max(usual, found.took)
+    def _gather_parameters(self, optimizer: OptimizerStep) -> None:
+        """Parameters gathered at the start; where middle stages are alike, those of the second stand for all."""
+        pp, counts, gates = self.layout.pp, self.job.stage_layers, self.context.gates
+        alike = all(count == counts[1] for count in counts[1:-1]) if pp > 2 else True
+        optimizer.gather_parameters(self._last_stages if alike else range(pp))
+        for s in range(pp):
+            for chunk in range(self.job.chunks):
+                gates.setdefault((s, chunk), gates[min(1, pp - 1), chunk])
 
-    def _end(
-        self, begin: F64, end: F64, kinds: list[Pass], marks: dict[tuple[int, int], tuple[float, ...]]
-    ) -> None:
-        """Tell the end of the step when the last micro-batch's passes are done: [3, S, C] moments."""
-        self.orders = []
-        for stage in self.stages[0]:
+    def _first_forwards(self, messages: _Messages) -> F64:
+        """[stages, chunks] ps that the first micro-batch's forward takes longer, for parameters on their way."""
+        pp, chunks = self.layout.pp, self.job.chunks
+        first = np.zeros((pp, chunks))
+        if not self.context.gates:
+            return first
+        begin, _ = self._play(min(self.micro_batches, pp), first, messages)
+        for stage in self.stages:
+            s = stage.number
+            for chunk in range(chunks):
+                usual, start = self.passes.took[0, s, chunk], begin[0, s, chunk, 0]
+                gates = self.context.gates[s, chunk]
+                opens = [
+                    max((self.clock.ends[int(i)] for i in gate if i != NONE), default=0.0) - start
+                    for gate in distinct_gates(gates)
+                ]
+                if max(opens) > 0:
+                    segments = self.segments.of(s, chunk)
+                    gated = self._timed(stage, Pass.FORWARD, segments, gates=gates, opens=opens)
+                    first[s, chunk] = max(usual, gated.took) - usual
+        return first
+
+    def _end_passes(self, begin: F64, end: F64) -> None:
+        """Put the begin and end of the last micro-batch's passes into the context: [3, stages, chunks] ps."""
+        orders, marks, at = self.context.orders, self.passes.marks, self.clock.at
+        for stage in self.stages:
             s = stage.number
             tasks = []
             for chunk in range(self.job.chunks):
-                for kind in kinds:
+                for kind in self.kinds:
                     moment = float(end[int(kind), s, chunk])
-                    stage.passes[kind, chunk] = Laid(
-                        [], np.zeros(1, np.int64), np.array([[self.moments.at(moment)]])
-                    )
+                    stage.ends[kind, chunk] = np.array([[at(moment)]])
                     tasks.append((moment, Task(kind, 0, chunk)))
                 if (s, chunk) in marks:
-                    start = float(begin[int(self.final), s, chunk])
-                    stage.ready[chunk] = [[[self.moments.at(start + mark)]] for mark in marks[s, chunk]]
-            self.orders.append([task for _, task in sorted(tasks, key=lambda pair: pair[0])])
-
-
-def _stretched(marks: tuple[float, ...], times: int, each: float, lead: int) -> tuple[float, ...]:
-    """Marks of a backward pass with `times` more layers put in among its equal ones.
-
-    The backward runs from the last segment to the first, so what lies before the new layers is later by them.
-    """
-    at = lead + 1  # segments below this one come after the new layers
-    upper = marks[at:]
-    new = tuple(upper[0] + each * (i + 1) for i in range(times))
-    return (*(mark + each * times for mark in marks[:at]), *new[::-1], *upper)
+                    start = float(begin[int(self.context.final), s, chunk])
+                    stage.ready[chunk] = [[[at(start + mark)]] for mark in marks[s, chunk]]
+            orders.append([task for _, task in sorted(tasks, key=lambda pair: pair[0])])

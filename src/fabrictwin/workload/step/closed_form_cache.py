@@ -1,8 +1,9 @@
-"""What a step in closed form remembers: scripts of layers, costs, parameters, shared by layouts of a search."""
+"""A cache for steps in closed form: scripts of layers, costs, parameters, shared by layouts of a search."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cached_property
 from typing import Any, cast
 
@@ -12,8 +13,14 @@ from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.layers.stage_segments import Segment, Segments
 
 
-class Remembering(Job):
+class CachedJob(Job):
     """A job that counts the parameters of a kind of layer once."""
+
+    @classmethod
+    def of(cls, job: Job, *, micro_batches: int) -> CachedJob:
+        """The same job with another number of micro-batches."""
+        same = {field.name: getattr(job, field.name) for field in fields(Job)}
+        return cls(**{**same, "micro_batches": micro_batches})
 
     @cached_property
     def _of_kind(self) -> dict[object, tuple[int, int]]:
@@ -50,7 +57,7 @@ class _Summed(Script):
 
 
 def key_of(job: Job) -> tuple[object, ...]:
-    """What the scripts of a job's layers depend on."""
+    """A key of all that the scripts of a job's layers depend on."""
     training = job.training
     return (
         *(job.gpu, job.shape, training.precision, training.scaling, training.recompute),
@@ -63,7 +70,7 @@ def key_of(job: Job) -> tuple[object, ...]:
 _NUMBERS: dict[tuple[object, ...], int] = {}
 
 
-class Cached(Segments):
+class CachedSegments(Segments):
     """Segments whose scripts are shared by layouts of one shape."""
 
     def __init__(self, job: Job) -> None:
@@ -99,11 +106,13 @@ class Cached(Segments):
 
     @cached_property
     def first(self) -> Segment:
-        return Segment(self.job.first_parameters(), 0, *self._ends_of("first", lambda: super(Cached, self).first))
+        return Segment(
+            self.job.first_parameters(), 0, *self._ends_of("first", lambda: super(CachedSegments, self).first)
+        )
 
     @cached_property
     def last(self) -> Segment:
-        scripts = self._ends_of("last", lambda: super(Cached, self).last)
+        scripts = self._ends_of("last", lambda: super(CachedSegments, self).last)
         return Segment(self.job.last_parameters(), self.job.last_experts(), *scripts)
 
     def _ends_of(self, name: str, make: Callable[[], Segment]) -> tuple[Script, Script]:
