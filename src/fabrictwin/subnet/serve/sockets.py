@@ -3,8 +3,8 @@
 Addresses in the abstract namespace end in a zero byte that is part of the name. A client that was killed says
 nothing; it is found out when a datagram to it is refused, or when its place is wanted.
 
-Only this process's own user is served on unix sockets: each datagram comes with its sender's credentials, and one of
-another user is dropped unread. UDP carries none, so it serves loopback alone, and whoever is on this machine.
+Only this process's own user is served on unix sockets: each datagram comes with its sender's credentials, and one
+of another user is dropped unread. UDP carries none, so it serves loopback alone, and whoever is on this machine.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Server:
                 return handled
 
     def _receive(self, sock: socket.socket, size: int) -> tuple[bytes | None, Address]:
-        """A datagram and where it came from; None in place of one of another user. Raises OSError as `recv` does."""
+        """Return a datagram, None for one of another user, and where it came from. Raises OSError as `recv`."""
         if self.udp_port is not None:
             data, udp_address = sock.recvfrom(size)
             return data, udp_address
