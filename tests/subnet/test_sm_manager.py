@@ -268,7 +268,7 @@ def read_table(site: Site, m: int) -> list[int]:
 
 @pytest.mark.parametrize("engine", ["minhop", "updn", "dfsssp"])
 def test_tables_of_several_blocks_lead_every_lid_to_its_owner(engine):
-    """More than 128 LIDs: the tables that switches answer with, walked link by link, the ends of blocks included."""
+    """More than 128 LIDs: the tables that switches answer with, walked link by link, blocks' ends too."""
     site = Site(two_tiers(leaves=9, spines=3, down=16), settings=Settings(engine=engine))
     state = site.state
     owner = {state.lid(state.end_slot(m)): m for m in range(len(state.guid))}
@@ -311,8 +311,8 @@ def test_a_trap_144_makes_the_manager_look_and_its_records_follow():
     assert not state.notices.pending
 
 
-# service levels to lanes as they are unless somebody says otherwise: the same number, folded back to the lanes there
-# are; level 15 is management's, whose lane 15 means "discard" in a table of data lanes
+# service levels to lanes as they are unless somebody says otherwise: the same number, folded back to the lanes
+# there are; level 15 is management's, whose lane 15 means "discard" in a table of data lanes
 IDENTITY = (0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7)
 
 
