@@ -251,3 +251,94 @@ def test_two_hosts_back_to_back_are_a_subnet_too():
     site = Site(compile_fabric(blueprint([], ["a", "b"], [("a", 1, "b", 1)])))
     assert site.hosted.reports[0].endpoints == 2
     assert site.all_arrive()
+
+
+def read_table(site: Site, m: int) -> list[int]:
+    """A switch's forwarding table, block by block as its agent answers a Get."""
+    network, state = site.endpoint.network, site.state
+    table: list[int] = []
+    asker, lid = state.end_slot(first_adapter(site.endpoint)), state.lid(state.base[m])
+    for block in range(state.lft.shape[1] // 64):
+        mad = LidSmp(method=Method.GET, attribute=AttributeId.LINEAR_FORWARDING, modifier=block)
+        outcome = network.send(asker, Frame(lid, 0, 0, 0, mad.encode()), site.now)
+        assert outcome.fate == Fate.ANSWERED
+        table += LidSmp.decode(outcome.frame.mad).data
+    return table
+
+
+@pytest.mark.parametrize("engine", ["minhop", "updn", "dfsssp"])
+def test_tables_of_several_blocks_lead_every_lid_to_its_owner(engine):
+    """More than 128 LIDs: the tables that switches answer with, walked link by link, blocks' ends too."""
+    site = Site(two_tiers(leaves=9, spines=3, down=16), settings=Settings(engine=engine))
+    state = site.state
+    owner = {state.lid(state.end_slot(m)): m for m in range(len(state.guid))}
+    assert len(owner) == 9 * 16 + 9 + 3
+    assert {63, 127} <= set(owner)
+    tables = {m: read_table(site, m) for m in state.row}
+    for lid, there in owner.items():
+        for at in state.row:
+            hops = 0
+            while at != there and state.is_switch[at]:
+                port = tables[at][lid]
+                assert 1 <= port <= state.ports[at], f"LID {lid} at {state.description[at]}"
+                at = state.node_of[state.link[state.base[at] + port]]
+                hops += 1
+                assert hops <= 5
+            assert at == there
+    for m, table in tables.items():  # and nothing else is routed; a switch's own LID leads to itself
+        assert {lid for lid, port in enumerate(table) if port != 255} == set(owner)
+        assert [lid for lid, port in enumerate(table) if port == 0] == [state.lid(state.base[m])]
+
+
+def test_a_trap_144_makes_the_manager_look_and_its_records_follow():
+    site = Site()
+    manager, state = site.hosted.manager, site.state
+    host = state.find("host-9/mlx5_0")
+    lid = state.lid(state.end_slot(host))
+    known = len(site.hosted.reports)
+    site.endpoint.network.sma.describe(host, b"renamed mlx5_0", site.now)
+    assert manager.by_lid(lid).node.name == "host-9 mlx5_0"
+    site.settle()
+    assert len(site.hosted.reports) == known + 1
+    assert manager.by_lid(lid).node.name == "renamed mlx5_0"
+    assert not state.notices.pending, "the manager has repressed it"
+    # another manager opens its port: the capability is in the trap itself
+    site.endpoint.network.sma.set_is_sm(host, True, site.now)
+    assert not manager.by_lid(lid).info.capability_mask & smp.Capability.IS_SM
+    site.settle()
+    assert manager.by_lid(lid).info.capability_mask & smp.Capability.IS_SM
+    assert len(site.hosted.reports) == known + 2
+    assert not state.notices.pending
+
+
+# service levels to lanes as they are unless somebody says otherwise: the same number, folded back to the lanes
+# there are; level 15 is management's, whose lane 15 means "discard" in a table of data lanes
+IDENTITY = (0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("code", "lanes"),
+    [(1, (0,) * 16), (2, (0, 1) * 8), (3, (0, 1, 2, 3) * 4), (4, IDENTITY), (5, IDENTITY)],
+)
+def test_the_default_map_of_service_levels_is_the_identity(code, lanes):
+    assert Settings().sl_to_vl == IDENTITY
+    assert smp.SlToVl.decode(Settings().sl_to_vl_bytes(code)).vls == lanes
+
+
+def test_every_agent_maps_service_levels_by_the_identity_before_and_after_the_manager():
+    site = Site(manage=False)
+    state, sma = site.state, site.endpoint.network.sma
+
+    def held() -> set[tuple[int, ...]]:
+        return {
+            smp.SlToVl.decode(sma._get_sl_to_vl(m, state.end_slot(m), into << 8 | out)[1]).vls
+            for m in range(len(state.guid))
+            for into in range(state.ports[m] + 1 if state.is_switch[m] else 1)
+            for out in range(1, state.ports[m] + 1)
+            if into != out
+        }
+
+    assert held() == {(*IDENTITY[:15], 15)}
+    site.manage(first_adapter(site.endpoint))
+    site.now = settle(site.managers, 0)
+    assert held() == {IDENTITY}

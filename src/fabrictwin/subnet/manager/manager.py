@@ -17,7 +17,7 @@ from fabrictwin.subnet.agents.mad_routing import Frame, trap_mad
 from fabrictwin.subnet.manager.administration import multicast_trees as multicast
 from fabrictwin.subnet.manager.administration.administration import Administration
 from fabrictwin.subnet.manager.election import Election
-from fabrictwin.subnet.manager.mad_transport import Transport
+from fabrictwin.subnet.manager.mad_transport import Transport, get
 from fabrictwin.subnet.manager.port_complaints import COMPLAINTS, Complaints
 from fabrictwin.subnet.manager.settings.manager_settings import FULL, Settings
 from fabrictwin.subnet.manager.sweep.discovery import Discovery, Port, Subnet
@@ -36,7 +36,7 @@ from fabrictwin.subnet.manager.sweep.table_computation import (
 from fabrictwin.subnet.manager.sweep_report import Memory, Rerouting, RoutePlan, SweepReport
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import SMP_DATA, MadClass, Method, check_mad
-from fabrictwin.subnet.wire.notice import Notice, PortDetails, Trap
+from fabrictwin.subnet.wire.notice import LocalChangesDetails, Notice, PortDetails, Trap
 from fabrictwin.subnet.wire.smp import (
     AttributeId,
     PortState,
@@ -65,6 +65,7 @@ class SubnetManager:
         self._by_lid: dict[int, Port] = {}
         self.wants_heavy = False  # whether the next sweep is to look at everything
         self._told: set[int] = set()  # switches whose traps came since the last sweep
+        self._renamed: set[int] = set()  # nodes whose traps said that their description changed
         self.complaints = Complaints(self.settings.babbling_traps)
         self.malformed = 0  # datagrams that were dropped because they were none
 
@@ -89,6 +90,7 @@ class SubnetManager:
         started = self.transport.now_ps
         self.wants_sweep = self.wants_heavy = False
         self._told.clear()
+        self._renamed.clear()
         self.election.activity += 1
         found = Discovery(self.transport).run()
         before = self.subnet
@@ -121,6 +123,7 @@ class SubnetManager:
         told = [self.subnet.nodes[guid] for guid in sorted(self._told) if guid in self.subnet.nodes]
         self._told.clear()
         looked = LightSweep(self.transport, self.subnet).run(told)
+        self._read_descriptions()
         if looked is Looked.MORE:
             return self.sweep()
         if looked is Looked.NOTHING:
@@ -130,6 +133,16 @@ class SubnetManager:
         self._configure(kind_of_change="failure")
         self._announce([], gone)
         return self._report("light", started, (), _names(gone), self._last_rerouting)
+
+    def _read_descriptions(self) -> None:
+        """Read the descriptions of nodes that told of a new one (trap 144)."""
+        nodes = [self.subnet.nodes[guid] for guid in sorted(self._renamed) if guid in self.subnet.nodes]
+        self._renamed.clear()
+        asked = [get(node.path, AttributeId.NODE_DESCRIPTION) for node in nodes]
+        answers = self.transport.exchange(asked) if asked else []
+        for node, answer in zip(nodes, answers, strict=True):
+            if answer is not None and not answer[0]:
+                node.description = answer[1]
 
     def _forget_restarted(self, before: Subnet) -> None:
         """A node that was away, or that has lost its LID, has lost its tables too."""
@@ -301,11 +314,19 @@ class SubnetManager:
             self.wants_sweep = True
             if issuer is not None and issuer.node.is_switch:
                 self._told.add(issuer.node.guid)
+            if issuer is not None and told.trap_number == Trap.LOCAL_CHANGES:
+                self._note_local_changes(issuer, LocalChangesDetails.decode(told.details))
         elif told.trap_number in COMPLAINTS and issuer is not None:
             number = PortDetails.decode(told.details).port
             self.wants_sweep |= self.complaints.hear(self.subnet, issuer.node, number, Trap(told.trap_number))
         self.administration.reports.report(told, port_guid(issuer) if issuer is not None else 0)
         return [Frame(frame.slid, frame.dlid, 0, 0, back), *self.administration.poll(now_ps)]
+
+    def _note_local_changes(self, port: Port, details: LocalChangesDetails) -> None:
+        """Take the capabilities that a trap 144 carries; a new description is read by the next sweep."""
+        port.info.capability_mask = details.capability_mask
+        if details.node_description_change:
+            self._renamed.add(port.node.guid)
 
     def poll(self, now_ps: int) -> list[Frame]:
         """What is due by now."""

@@ -1,13 +1,14 @@
 """Memory as an adapter sees it: regions and windows behind keys, and every check of an access.
 
 A key is an index and, in its low 8 bits, a tag that the owner of a window may choose (InfiniBand Architecture,
-volume 1, 10.6.3 and 10.6.7). Indices are not used twice, so that a stale key stays stale. Memory is the
-process's own: an access copies bytes from address to address.
+volume 1, 10.6.3 and 10.6.7). Indices are not used twice, so that a stale key stays stale. An access copies bytes
+from address to address, by default in this process.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ _TAG = (1 << TAG_BITS) - 1
 Segment = tuple[int, int]  # a real address and a length
 Segments = Sequence[Segment]
 
-copy = ctypes.memmove
+_WORD = 1 << 64
 
 
 class Domain:
@@ -247,46 +248,72 @@ class Memory:
         return address + found.shift
 
 
-def scatter(data: bytes, into: Segments) -> None:
-    """Copy bytes into segments, one after the other."""
-    length = len(data)
-    if length <= into[0][1]:
-        copy(into[0][0], data, length)
-        return
-    at = 0
-    for address, room in into:
-        part = room if room < length - at else length - at
-        copy(address, data[at : at + part] if at else data, part)
-        at += part
-        if at == length:
-            return
+class ProcessMemory:
+    """Bytes of this process, by address.
 
+    Other memories (of other processes) have methods of the same names; `read`, `write`, `copy` are all that they
+    need to replace.
+    """
 
-def move(source: Segments, target: Segments) -> None:
-    """Copy segments into segments; the target has room for all."""
-    if len(target) == 1:
-        at = target[0][0]
-        if len(source) == 1:
-            copy(at, *source[0])
+    copy = staticmethod(ctypes.memmove)  # (to, from, length)
+    write = staticmethod(ctypes.memmove)  # (to, bytes, length)
+
+    def read(self, address: int, length: int) -> bytes:
+        """So many bytes from an address."""
+        return ctypes.string_at(address, length)
+
+    def scatter(self, data: bytes, into: Segments) -> None:
+        """Copy bytes into segments, one after the other."""
+        length = len(data)
+        if length <= into[0][1]:
+            self.write(into[0][0], data, length)
             return
+        at = 0
+        for address, room in into:
+            part = room if room < length - at else length - at
+            self.write(address, data[at : at + part] if at else data, part)
+            at += part
+            if at == length:
+                return
+
+    def move(self, source: Segments, target: Segments) -> None:
+        """Copy segments into segments; the target has room for all."""
+        copy = self.copy
+        if len(target) == 1:
+            at = target[0][0]
+            if len(source) == 1:
+                copy(at, *source[0])
+                return
+            for address, length in source:
+                copy(at, address, length)
+                at += length
+            return
+        rest = list(target)
         for address, length in source:
-            copy(at, address, length)
-            at += length
-        return
-    rest = list(target)
-    for address, length in source:
-        while length:
-            at, room = rest[0]
-            part = room if room < length else length
-            copy(at, address, part)
-            address += part
-            length -= part
-            if part == room:
-                del rest[0]
-            else:
-                rest[0] = at + part, room - part
+            while length:
+                at, room = rest[0]
+                part = room if room < length else length
+                copy(at, address, part)
+                address += part
+                length -= part
+                if part == room:
+                    del rest[0]
+                else:
+                    rest[0] = at + part, room - part
 
+    def gather(self, source: Segments) -> bytes:
+        """The bytes of segments."""
+        return b"".join(self.read(address, length) for address, length in source)
 
-def gather(source: Segments) -> bytes:
-    """The bytes of segments."""
-    return b"".join(ctypes.string_at(address, length) for address, length in source)
+    def compare_swap(self, address: int, compare: int, swap: int) -> int:
+        """Put `swap` where `compare` stands in 8 bytes; returns what stood there."""
+        value = int.from_bytes(self.read(address, 8), sys.byteorder)
+        if value == compare:
+            self.write(address, (swap % _WORD).to_bytes(8, sys.byteorder), 8)
+        return value
+
+    def fetch_add(self, address: int, operand: int) -> int:
+        """Add to 8 bytes; returns what stood there."""
+        value = int.from_bytes(self.read(address, 8), sys.byteorder)
+        self.write(address, ((value + operand) % _WORD).to_bytes(8, sys.byteorder), 8)
+        return value

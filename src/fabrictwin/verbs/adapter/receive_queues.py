@@ -43,6 +43,9 @@ class ReceiveQueue:
         self.posted += 1
         self.world.session.add_receives(self.pool, 1)
 
+    def refresh(self) -> None:
+        """Take in what software has posted without saying so: nothing, since programs here call `add`."""
+
     def take(self) -> Receive | None:
         """The buffer for a message that has arrived; the session has counted it already."""
         return self.queue.popleft() if self.queue else None

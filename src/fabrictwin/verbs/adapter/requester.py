@@ -22,7 +22,7 @@ from fabrictwin.verbs.adapter.completions import (
     RETRY_EXC_ERR,
     RNR_RETRY_EXC_ERR,
 )
-from fabrictwin.verbs.adapter.memory_regions import LOCAL_WRITE, gather, scatter
+from fabrictwin.verbs.adapter.memory_regions import LOCAL_WRITE
 from fabrictwin.verbs.adapter.qp_checks import PSN_MASK, timeout_ps
 from fabrictwin.verbs.adapter.work_requests import (
     ANSWERED,
@@ -151,6 +151,13 @@ def _start(qp: QueuePair, work: Work) -> None:
         _begin(qp, work)
 
 
+def reject(qp: QueuePair, work: Work, status: int) -> None:
+    """Fail a request that the adapter finds malformed in its queue: it completes, in order, with `status`."""
+    qp.occupied += 1
+    qp.outstanding.append(work)
+    _fail_here(qp, work, status)
+
+
 def _fail_here(qp: QueuePair, work: Work, status: int) -> None:
     """A request failed before it left."""
     work.status = status
@@ -221,7 +228,7 @@ def _begin(qp: QueuePair, work: Work) -> None:
         payload = None
         local = None if answered or work.data is not None else placing.local_region(qp, work)
         if world.captures and not answered and length:
-            payload = memoryview(gather(work.places) if work.data is None else work.data)
+            payload = memoryview(world.process_memory.gather(work.places) if work.data is None else work.data)
         work.message = message = world.session.send(
             way.flow,
             length,
@@ -267,7 +274,10 @@ def _pool(qp: QueuePair, work: Work, target: Adapter) -> int:
     if work.srqn:
         shared = target.shared_receives.get(work.srqn)
         return shared.pool if shared is not None else 0
-    return peer.receives.pool if peer.receives is not None else 0
+    if peer.receives is None:
+        return 0
+    peer.receives.refresh()
+    return peer.receives.pool
 
 
 def _unreachable(qp: QueuePair, work: Work) -> None:
@@ -338,7 +348,7 @@ def take_data(work: Work) -> bytes:
         places, memory = work.places, work.qp.adapter.memory
         if work.epoch != memory.epoch:
             places = memory.local_segments(work.segments, work.qp.domain, 0) or ()
-        work.data = gather(places)
+        work.data = work.qp.world.process_memory.gather(places)
     return work.data
 
 
@@ -385,7 +395,7 @@ def answered(world: World, response: Response) -> None:
         places = checked or ()
     if not work.status and places:
         data = response.data if response.data is not None else response.value.to_bytes(8, "little")
-        scatter(data, places)
+        world.process_memory.scatter(data, places)
     _leave(qp, work)
     work.done = True
     if qp.outstanding[0] is work:

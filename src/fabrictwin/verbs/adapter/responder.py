@@ -6,7 +6,6 @@ InfiniBand Architecture, volume 1, 9.7.5.2 (acknowledgements and NAK codes), 9.9
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING
 
 from fabrictwin.engines.base.messages import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATION, Opcode
@@ -33,8 +32,6 @@ from fabrictwin.verbs.adapter.memory_regions import (
     REMOTE_WRITE,
     Domain,
     Segments,
-    move,
-    scatter,
 )
 from fabrictwin.verbs.adapter.qp_checks import PSN_BITS, PSN_MASK
 from fabrictwin.verbs.adapter.receive_queues import ReceiveQueue
@@ -76,7 +73,6 @@ _WRITES = frozenset((WRITE, WRITE_IMM, ATOMIC_WRITE))
 FLUSH_TYPE_GLOBAL, FLUSH_TYPE_PERSISTENT = 1, 2  # ibv_placement_type
 FLUSH_LEVEL_MR = 1  # ibv_selectivity_level
 
-_WORD = 1 << 64
 PRIVILEGED_QKEY = 1 << 31
 
 
@@ -246,7 +242,7 @@ def _receive(world: World, qp: QueuePair, work: Work, source: Segments) -> None:
         if places is None:
             _receive_failed(world, qp, work, completion, LOC_PROT_ERR, REM_OP_ERR)
             return
-        _place(work, source, places)
+        _place(world, work, source, places)
     if work.opcode == SEND_INV:
         if not qp.memory.invalidate(work.immediate, domain_of(qp, work), qp.number):
             _receive_failed(world, qp, work, completion, LOC_PROT_ERR, REM_ACCESS_ERR)
@@ -268,11 +264,11 @@ def domain_of(qp: QueuePair, work: Work) -> Domain:
     return qp.domain  # type: ignore[return-value]
 
 
-def _place(work: Work, source: Segments, places: Segments) -> None:
+def _place(world: World, work: Work, source: Segments, places: Segments) -> None:
     if work.data is None:
-        move(source, places)
+        world.process_memory.move(source, places)
     else:
-        scatter(work.data, places)
+        world.process_memory.scatter(work.data, places)
 
 
 def complete(qp: QueuePair, work: Work, queue: ReceiveQueue, completion: WC) -> None:
@@ -338,7 +334,7 @@ def _write(world: World, qp: QueuePair, work: Work, source: Segments) -> None:
             requester.silent(world, work)
             return
     if work.length:
-        _place(work, source, [(place, work.length)])
+        _place(world, work, source, [(place, work.length)])
     if taken is not None and queue is not None:
         completion = WC(taken[0], 0, WC_RECV_WRITE, 0, work.length, qp.number, 0, work.immediate, WC_WITH_IMM)
         complete(qp, work, queue, completion)
@@ -395,15 +391,11 @@ def _answer(world: World, qp: QueuePair, work: Work) -> None:
         return
     data, value = None, 0
     if reading:
-        data = ctypes.string_at(place, work.length) if work.length else b""
+        data = world.process_memory.read(place, work.length) if work.length else b""
+    elif work.opcode == COMPARE_SWAP:
+        value = world.process_memory.compare_swap(place, work.compare, work.swap)
     else:
-        word = ctypes.c_uint64.from_address(place)
-        value = word.value
-        if work.opcode == COMPARE_SWAP:
-            if value == work.compare:
-                word.value = work.swap
-        else:
-            word.value = (value + work.compare) % _WORD
+        value = world.process_memory.fetch_add(place, work.compare)
     qp.inbound_reads += 1
     opcode = Opcode.READ_RESPONSE if reading else Opcode.ATOMIC_RESPONSE
     if world.captures or world.places_memory:

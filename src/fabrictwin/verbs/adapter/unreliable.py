@@ -6,7 +6,6 @@ InfiniBand Architecture, volume 1, 9.8.2 (unreliable connection), 9.8.3 (datagra
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter import requester
 from fabrictwin.verbs.adapter.adapter import ROCE_V2
 from fabrictwin.verbs.adapter.completions import LOC_LEN_ERR, LOC_PROT_ERR, WC
-from fabrictwin.verbs.adapter.memory_regions import LOCAL_WRITE, scatter
+from fabrictwin.verbs.adapter.memory_regions import LOCAL_WRITE
 from fabrictwin.verbs.adapter.responder import (
     WC_RECV,
     WC_RECV_WRITE,
@@ -62,12 +61,12 @@ def _write(world: World, qp: QueuePair, work: Work) -> None:
             give_back(work)
         return
     if work.opcode == WRITE:
-        ctypes.memmove(place, data, len(data))
+        world.process_memory.write(place, data, len(data))
         return
     taken, queue = take(world, qp, work), queue_of(qp, work)
     if taken is None or queue is None:
         return
-    ctypes.memmove(place, data, len(data))
+    world.process_memory.write(place, data, len(data))
     completion = WC(taken[0], 0, WC_RECV_WRITE, 0, len(data), qp.number, 0, work.immediate, WC_WITH_IMM)
     complete(qp, work, queue, completion)
 
@@ -108,7 +107,7 @@ def _receive(world: World, qp: QueuePair, work: Work) -> None:
         if places is None:
             completion.status = LOC_PROT_ERR
         elif data:
-            scatter(data, places)
+            world.process_memory.scatter(data, places)
     complete(qp, work, queue, completion)
     if completion.status:
         qp.enter_error()

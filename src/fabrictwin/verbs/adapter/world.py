@@ -18,6 +18,7 @@ from fabrictwin.engines.base.messages import EventKind, MessageSession
 from fabrictwin.verbs.adapter import payload_placement as placing
 from fabrictwin.verbs.adapter import requester, responder, unreliable
 from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.memory_regions import ProcessMemory
 from fabrictwin.verbs.adapter.work_requests import AddressVector, Response, Work
 
 if TYPE_CHECKING:
@@ -35,8 +36,11 @@ _LOST = int(EventKind.LOST)
 class World:
     """Every adapter of a twin, and time."""
 
-    def __init__(self, twin: Twin, *, session: MessageSession) -> None:
+    def __init__(
+        self, twin: Twin, *, session: MessageSession, process_memory: ProcessMemory | None = None
+    ) -> None:
         self.twin = twin
+        self.process_memory = process_memory or ProcessMemory()  # where the bytes behind addresses are
         self.fabric: Fabric = twin.fabric
         self.session = session
         self.records: dict[int, Work | Response] = {}  # messages that an event is due for

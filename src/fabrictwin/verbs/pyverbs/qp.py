@@ -13,7 +13,7 @@ from fabrictwin.verbs.abi.queue_codes import (
 )
 from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter import requester
-from fabrictwin.verbs.adapter.memory_regions import TYPE_1, TYPE_2, gather
+from fabrictwin.verbs.adapter.memory_regions import TYPE_1, TYPE_2
 from fabrictwin.verbs.adapter.queue_pair import QueuePair
 from fabrictwin.verbs.adapter.receive_queues import ReceiveQueue
 from fabrictwin.verbs.adapter.work_requests import BIND, INLINE, Work
@@ -303,7 +303,7 @@ class QP(PyverbsCM):
             if at.next_wr is not None or at is not wr:
                 work.chained = True
             if work.flags & INLINE:
-                work.data = gather([(a, n) for a, n, _ in work.segments])
+                work.data = engine.world.process_memory.gather([(a, n) for a, n, _ in work.segments])
             code = code or requester.post(engine, work)
             if code:
                 raise failure("Failed to post send", code)
