@@ -1,10 +1,16 @@
 """A run is a folder: written beside its place and renamed into it, so that nothing is ever half-written.
 
 Every file but environment.json is the same for the same spec and seed, byte for byte.
+
+Runs that end at the same moment never share a place: a rename onto a folder that holds something fails, and a run
+without a place of its own then takes the next. What is being written is locked (`flock`) as long as its process
+lives, so what a killed one left behind is told from what another is writing, and is removed by the next run.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import itertools
 import json
 import os
@@ -12,7 +18,8 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -20,6 +27,7 @@ from pathlib import Path
 
 from fabrictwin.base.version import __version__
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.interrupt import unfinished
 from fabrictwin.report.csv_tables import flows_csv, links_csv
 from fabrictwin.report.report import report_html
 from fabrictwin.report.resolved_config import config_yaml
@@ -78,11 +86,11 @@ def environment_json(clock: Clock) -> str:
     return json.dumps(facts, indent=2) + "\n"
 
 
-def default_folder(name: str, under: Path = Path("runs")) -> Path:
-    """`runs/<name>`, or the first of `runs/<name>-2`, `-3`, ... that does not exist yet."""
+def default_folders(name: str, under: Path = Path("runs")) -> Iterator[Path]:
+    """`runs/<name>`, then `runs/<name>-2`, `-3` and so on, those that do not exist yet."""
     base = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
     candidates = itertools.chain([base], (f"{base}-{k}" for k in itertools.count(2)))
-    return next(path for path in (under / c for c in candidates) if not path.exists())
+    return (path for path in (under / c for c in candidates) if not path.exists())
 
 
 def check_target(folder: Path) -> None:
@@ -100,28 +108,132 @@ def check_target(folder: Path) -> None:
         )
 
 
-def write_folder(result: RunResult, folder: Path, clock: Clock) -> None:
-    """Write all files of the run to `folder`, replacing a run that is there. Raises ConfigError."""
-    check_target(folder)
-    folder = folder.absolute()
-    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
-    replaced = folder.with_name(f".{folder.name}.replaced-{os.getpid()}")
-    try:
-        try:
-            partial.mkdir(parents=True)
+class RunFolder:
+    """A place where a run will be: `folder`, or without one the first of `runs/<name>` that is free at the end."""
+
+    def __init__(self, name: str, folder: Path | None, partial: Path) -> None:
+        self._name = name
+        self._folder = folder
+        self._partial = partial
+
+    def write(self, result: RunResult, clock: Clock) -> Path:
+        """Write all files of the run and return where they are, a run that was there replaced. Raises ConfigError."""
+        with _refusal(self._folder or self._partial.parent):
             for name, write in FILES.items():
                 content = write(result)
                 data = content.encode() if isinstance(content, str) else content
-                (partial / name).write_bytes(data)
-            (partial / ENVIRONMENT).write_text(environment_json(clock), encoding="utf-8")
-            if folder.exists():
-                folder.rename(replaced)
-            partial.rename(folder)
-        except OSError as error:
-            if replaced.exists() and not folder.exists():
-                replaced.rename(folder)
-            raise ConfigError(f"cannot write {str(folder)!r}: {error.strerror or error}", key="--out") from error
+                (self._partial / name).write_bytes(data)
+            (self._partial / ENVIRONMENT).write_text(environment_json(clock), encoding="utf-8")
+            if self._folder is not None:
+                _replace(self._partial, self._folder)
+                return self._folder
+            return next(
+                path for path in default_folders(self._name, self._partial.parent) if _renamed(self._partial, path)
+            )
+
+
+@contextmanager
+def run_folder(name: str, folder: Path | None = None) -> Iterator[RunFolder]:
+    """Take a place for a run named `name` before it is simulated: `folder`, or the next free `runs/<name>`.
+
+    Nothing is left there where the block fails or is interrupted. Raises ConfigError where it cannot be written.
+    """
+    if folder is not None:
+        check_target(folder)
+    place = (folder or next(default_folders(name))).absolute()
+    partial = place.with_name(f".{place.name}.partial-{os.getpid()}")
+    with _refusal(folder or place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _clear(place.parent)
+        partial.mkdir()
+        held = os.open(partial, os.O_RDONLY)
+    try:
+        with unfinished(partial):
+            _lock(held)
+            relative = None if folder is not None else Path("runs") / partial.name
+            yield RunFolder(name, folder, relative or partial)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        os.close(held)
+
+
+def write_folder(result: RunResult, folder: Path, clock: Clock) -> None:
+    """Write all files of the run to `folder`, replacing a run that is there. Raises ConfigError."""
+    with run_folder(result.name, folder) as place:
+        place.write(result, clock)
+
+
+@contextmanager
+def _refusal(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(folder)!r}: {error.strerror or error}", key="--out") from error
+
+
+def _renamed(partial: Path, folder: Path) -> bool:
+    """Rename `partial` to `folder`; False where another run is there by now."""
+    try:
+        partial.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        return False
+    return True
+
+
+def _replace(partial: Path, folder: Path) -> None:
+    """Put `partial` in the place of a run, which is put back where that fails."""
+    replaced = partial.with_name(partial.name.replace(".partial-", ".replaced-"))
+    try:
+        while not _renamed(partial, folder.absolute()):
+            check_target(folder)
+            try:
+                folder.rename(replaced)
+            except FileNotFoundError:
+                continue  # another run took it away at this moment to put its own there
+    except OSError:
+        if replaced.exists() and not folder.exists():
+            replaced.rename(folder)
+        raise
+    finally:
         if folder.exists():
             shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a folder as long as this process has it open; False where another has, or where nothing can be locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def _clear(parent: Path) -> None:
+    """Remove what killed runs left in a folder, and put a run back that one of them was replacing."""
+    for left in sorted(parent.glob(".*-*")):
+        found = re.fullmatch(r"\.(.+)\.(partial|replaced)-(\d{1,9})", left.name)
+        if found is None or not left.is_dir() or left.is_symlink() or _alive(int(found[3])):
+            continue
+        held = os.open(left, os.O_RDONLY)
+        try:
+            if not _lock(held):
+                continue  # of a process that counts its numbers apart from ours, or on a disk that has no locks
+            place = parent / found[1]
+            if found[2] == "replaced" and not place.exists():
+                _renamed(left, place)
+            else:
+                shutil.rmtree(left, ignore_errors=True)
+        finally:
+            os.close(held)

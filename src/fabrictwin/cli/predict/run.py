@@ -51,7 +51,7 @@ def run(
     from fabrictwin.report.summary import summary_json
     from fabrictwin.report.terminal import block
     from fabrictwin.runs import execute
-    from fabrictwin.runs.folder import Clock, check_target, default_folder, write_folder
+    from fabrictwin.runs.folder import Clock, run_folder
 
     capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     started, clock = datetime.now(UTC), monotonic()
@@ -67,12 +67,11 @@ def run(
             typer.echo(execute.plan(prepared), nl=False)
         return
 
-    folder = out or (Path(read.run.out) if read.run.out else default_folder(read.name))
-    check_target(folder)
-    with Progress() as progress:
+    wanted = out or (Path(read.run.out) if read.run.out else None)
+    with Progress() as progress, run_folder(read.name, wanted) as place:
         result = execute.predict(read, progress.stage, capture, what_if=True)
         progress.stage("writing")
-        write_folder(result, folder, Clock(started, monotonic() - clock))
+        folder = place.write(result, Clock(started, monotonic() - clock))
     typer.echo(summary_json(result) if as_json else block(result, folder), nl=False)
     if open_report:
         import webbrowser

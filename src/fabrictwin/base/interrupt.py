@@ -1,0 +1,89 @@
+"""Ctrl-C: the command ends within a second, whatever it is in, and leaves nothing half-written.
+
+Python handles a signal between two instructions of its main thread. A compiled kernel and LLVM run for minutes
+without one, but they release the interpreter's lock; so a thread that the signal wakes (`signal.set_wakeup_fd`) ends
+the process where the main thread has not come back by itself in `GRACE_S`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+GRACE_S = 0.6
+
+_unfinished: set[Path] = set()
+
+
+@contextmanager
+def unfinished(path: Path) -> Iterator[None]:
+    """Remove a file or folder that is being written when the process is interrupted or the block fails."""
+    _unfinished.add(path)
+    try:
+        yield
+    except BaseException:
+        _remove(path)
+        raise
+    finally:
+        _unfinished.discard(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            pass  # what cannot be removed now could not be a moment ago either
+
+
+class InterruptGuard:
+    """While it is open, SIGINT raises KeyboardInterrupt, and ends the process where that is not seen in time.
+
+    Only the main thread of a process can open one; elsewhere it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._left = threading.Event()
+        self._ends: tuple[socket.socket, socket.socket] | None = None
+        self._before = -1
+
+    def __enter__(self) -> InterruptGuard:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            return self  # somebody else takes care of it, or it is ignored (nohup, a job in the background)
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        self._ends = ours, theirs
+        self._before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(ours,), daemon=True, name="interrupt").start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._left.set()
+        if self._ends is not None:
+            signal.set_wakeup_fd(self._before)
+            self._ends[1].close()  # the thread reads an end and leaves
+
+    def _watch(self, ours: socket.socket) -> None:
+        with ours:
+            while received := ours.recv(64):
+                if signal.SIGINT in received and not self._left.wait(GRACE_S):
+                    self._end()
+
+    def _end(self) -> None:
+        for path in tuple(_unfinished):
+            _remove(path)
+        if sys.stderr.isatty():
+            os.write(2, b"\r\x1b[K\x1b[?25h")  # what progress drew, and the cursor that it hid
+        os._exit(INTERRUPTED)
