@@ -1,8 +1,8 @@
 """Ctrl-C: the command ends within a second, whatever it is in, and leaves nothing half-written.
 
 Python handles a signal between two instructions of its main thread. A compiled kernel and LLVM run for minutes
-without one, but they release the interpreter's lock; so a thread that the signal wakes (`signal.set_wakeup_fd`) ends
-the process where the main thread has not come back by itself in `GRACE_S`.
+without one, but they release the interpreter's lock; so a thread that the signal wakes (`signal.set_wakeup_fd`)
+ends the process where the main thread has not come back by itself in `GRACE_S`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -23,27 +23,37 @@ GRACE_S = 0.6
 _unfinished: set[Path] = set()
 
 
+def begin(path: Path) -> None:
+    """Say that a file or folder is being written: an interrupt removes it."""
+    _unfinished.add(path)
+
+
+def finish(path: Path) -> None:
+    """Say that a file or folder is whole; it is removed where an interrupt is what ends its writing."""
+    if isinstance(sys.exc_info()[1], KeyboardInterrupt):
+        _remove(path)
+    _unfinished.discard(path)
+
+
 @contextmanager
 def unfinished(path: Path) -> Iterator[None]:
     """Remove a file or folder that is being written when the process is interrupted or the block fails."""
-    _unfinished.add(path)
+    begin(path)
     try:
         yield
     except BaseException:
         _remove(path)
         raise
     finally:
-        _unfinished.discard(path)
+        finish(path)
 
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        try:
+        with suppress(OSError):  # what cannot be removed now could not be a moment ago either
             path.unlink(missing_ok=True)
-        except OSError:
-            pass  # what cannot be removed now could not be a moment ago either
 
 
 class InterruptGuard:
