@@ -157,10 +157,13 @@ def run_folder(name: str, folder: Path | None = None) -> Iterator[RunFolder]:
         os.close(held)
 
 
-def write_folder(result: RunResult, folder: Path, clock: Clock) -> None:
-    """Write all files of the run to `folder`, replacing a run that is there. Raises ConfigError."""
+def write_folder(result: RunResult, folder: Path | None, clock: Clock) -> Path:
+    """Write all files of the run to `folder`, replacing a run there, or to the next free `runs/<name>`.
+
+    Returns where. Raises ConfigError.
+    """
     with run_folder(result.name, folder) as place:
-        place.write(result, clock)
+        return place.write(result, clock)
 
 
 @contextmanager
