@@ -2,6 +2,6 @@
 
 import sys
 
-from fabrictwin.cli import main
+from fabrictwin.cli import program
 
-sys.exit(main())
+sys.exit(program())

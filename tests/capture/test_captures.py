@@ -10,11 +10,11 @@ import zlib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import captures
 from support.clusters import boxes
-from typer.testing import CliRunner
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.capture import frames
@@ -319,7 +319,7 @@ def test_arbitrary_frames_are_taken_apart_or_left(data, link):
 
 
 def test_the_commands_write_and_read_captures(tmp_path):
-    from fabrictwin.cli import app
+    from fabrictwin.cli import root as app
 
     cm, pcap = tmp_path / "a.cm", tmp_path / "a.pcapng"
     cm.write_text("Nodes 4\nConnections 1\n0->3 start 0 size 100000\n")

@@ -11,9 +11,9 @@ from fractions import Fraction
 
 import networkx as nx
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
@@ -22,7 +22,7 @@ from fabrictwin.catalog.answers import read_entries
 from fabrictwin.catalog.hosts import repeated
 from fabrictwin.catalog.price_book import price_book
 from fabrictwin.catalog.quantities import parse_count, parse_message_rate, parse_ratio
-from fabrictwin.cli.fabric.catalog import app
+from fabrictwin.cli.fabric.catalog import catalog as app
 
 ENTRIES = list(catalog.entries())
 HOSTS = catalog.names("host")

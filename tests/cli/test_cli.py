@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -39,8 +40,8 @@ def python(*arguments: str, **settings: object) -> subprocess.CompletedProcess[s
 def test_help_lists_every_command_that_exists(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    for name, (folder, _) in cli.COMMANDS.items():
-        exists = (Path(cli.__file__).parent / folder / f"{name.replace('-', '_')}.py").exists()
+    for name, (module, _) in cli.COMMANDS.items():
+        exists = (Path(cli.__file__).parent / f"{module.replace('.', '/')}.py").exists()
         assert (f"\n  {name} " in out) == exists
 
 
@@ -82,10 +83,10 @@ def test_without_arguments_it_shows_its_help(capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["rum", "x"], "No such command 'rum'. Did you mean 'run'? (see 'fabrictwin --help')"),
+        (["rum", "x"], "No such command 'rum', did you mean 'run' (see 'fabrictwin --help')"),
         (["run", "--fidelty", "flow", "x"], "--fidelity"),
         (["run", "--fidelity", "exact", "x"], "'exact' is not one of 'packet', 'flow', 'analytic'"),
-        (["run"], "Missing argument 'spec'"),
+        (["run"], "Missing argument 'SPEC'"),
         (["run", "/nowhere/spec.yaml"], "/nowhere/spec.yaml: no such file"),
     ],
 )
@@ -119,33 +120,84 @@ def test_exit_codes(raised, code, said, monkeypatch, capsys):
     assert capsys.readouterr().err == said
 
 
-def test_a_reader_that_leaves_early_is_no_error():
-    """`fabrictwin catalog list | head -1` must not end in a traceback."""
+SPEC_FILE = str(Path(__file__).parents[2] / "examples" / "laptop.yaml")
+PRINTING = [
+    ["--help"],
+    ["catalog", "list"],
+    ["schema"],
+    ["run", SPEC_FILE, "--dry-run"],
+    ["topology", "export", SPEC_FILE],
+    ["routes", "dump", SPEC_FILE],
+    ["cost", SPEC_FILE],
+    ["ibstat", SPEC_FILE],
+    ["nccl-tests", "all_reduce_perf", "--cluster", SPEC_FILE, "--fidelity", "analytic", "-c", "0"],
+]
+
+
+@pytest.mark.parametrize("arguments", PRINTING, ids=lambda a: a[0])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_early_ends_it_by_sigpipe(arguments, unbuffered):
+    """As it ends `seq 1000000 | head -1`, without a word."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:
         done = subprocess.run(
-            [sys.executable, "-m", "fabrictwin", "catalog", "list"],
+            [sys.executable, "-m", "fabrictwin", *arguments],
             stdout=closed,
             stderr=subprocess.PIPE,
             timeout=60,
             check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
         )
-    assert done.stderr == b""
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize("arguments", PRINTING, ids=lambda a: a[0])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(arguments, unbuffered):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fabrictwin", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr) == (1, b"error: cannot write to stdout: No space left on device\n")
+
+
+def complete(words: str, index: int) -> set[str]:
+    environment = os.environ | {
+        "_FABRICTWIN_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(index),
+    }
+    lines = python("-m", "fabrictwin", env=environment).stdout.split("\n")
+    return {line.partition(",")[2] for line in lines if line}
 
 
 def test_completion_knows_the_commands_and_options():
-    def complete(words: str, index: int) -> set[str]:
-        environment = os.environ | {
-            "_FABRICTWIN_COMPLETE": "complete_bash",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(index),
-        }
-        return set(python("-m", "fabrictwin", env=environment).stdout.split())
-
     assert {"run", "catalog", "schema"} <= complete("fabrictwin ", 1)
     assert complete("fabrictwin ca", 1) == {"catalog"}
     assert complete("fabrictwin run --fi", 2) == {"--fidelity"}
+    assert complete("fabrictwin run --fidelity ", 3) == {"packet", "flow", "analytic"}
+
+
+def test_completion_knows_the_catalog_and_the_hosts_of_a_cluster():
+    assert complete("fabrictwin catalog show dgx-h1", 3) == {"dgx-h100"}
+    assert {"gpu", "switch"} <= complete("fabrictwin catalog list ", 3)
+    assert complete(f"fabrictwin ibstat {SPEC_FILE} --host ", 4) == {f"host-{i}" for i in range(4)}
+    assert complete("fabrictwin compare x --fabrics tcp-100g,infiniband-h", 4) == {"tcp-100g,infiniband-hdr"}
+    assert complete("fabrictwin ibstat /nowhere --host ", 4) == set()
+
+
+def test_completion_installs_and_prints_a_script(tmp_path):
+    done = python("-m", "fabrictwin", "--install-completion", "bash", env=os.environ | {"HOME": str(tmp_path)})
+    written = tmp_path / ".local/share/bash-completion/completions/fabrictwin"
+    assert done.stdout.startswith(f"{written}, ")
+    assert written.read_text() == python("-m", "fabrictwin", "--show-completion", "bash").stdout
+    assert subprocess.run(["bash", "-n", str(written)], check=False).returncode == 0
 
 
 def test_a_seed_out_of_range_is_refused(monkeypatch, capsys):

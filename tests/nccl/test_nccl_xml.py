@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
@@ -215,7 +215,7 @@ def test_any_bytes_read_or_are_one_clear_error(content: bytes) -> None:
 
 
 def test_the_matrix_of_a_host(tmp_path: Path) -> None:
-    from fabrictwin.cli import app
+    from fabrictwin.cli import root as app
 
     (tmp_path / "cluster.yaml").write_text(
         "hosts: {type: dgx-h100, count: 2}\n"

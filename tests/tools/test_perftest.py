@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.capture.flow_summary import summarise
 from fabrictwin.capture.reader import CaptureFile
-from fabrictwin.cli import app
+from fabrictwin.cli import root as app
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.fabric.fabric import NodeKind

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.cli.predict.validate import app
+from fabrictwin.cli.predict.validate import validate as app
 from fabrictwin.validation.published_data import TABLE, TEXTS, Row, find_data, read_data
 from fabrictwin.validation.training_cases import Case, cases, not_modelled, training_section
 from fabrictwin.validation.training_judge import Outcome, groups, judge, pairs

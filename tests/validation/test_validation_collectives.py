@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.cli.predict.validate import app
+from fabrictwin.cli.predict.validate import validate as app
 from fabrictwin.nccl.tuning.step_costs import calibration
 from fabrictwin.validation.collective_series import (
     FITTED,

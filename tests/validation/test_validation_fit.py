@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterable
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.cli.predict.validate import app
+from fabrictwin.cli.predict.validate import validate as app
 from fabrictwin.validation.published_data import find_data, read_data
 from fabrictwin.validation.training_cases import Case, cases
 from fabrictwin.validation.training_fit import Fitter, changed, declared_value

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.cli.predict.validate import app
+from fabrictwin.cli.predict.validate import validate as app
 from fabrictwin.validation.published_data import find_data
 from fabrictwin.validation.turned_off import FILE, Answer, answers, as_text, read_tests
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.specs import LLAMA_8B as DENSE
 from support.specs import spec_of
-from typer.testing import CliRunner
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.cli.predict.plan import app
+from fabrictwin.cli.predict.plan import plan as app
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, load_spec, read_spec
 from fabrictwin.engines.base.play import play

@@ -86,10 +86,10 @@ class Result:
 
     def save(self, folder: str | Path | None = None) -> Path:
         """Write the run folder (by default the next free `runs/NAME`) and return it. Raises ConfigError."""
-        from fabrictwin.runs.folder import Clock, run_folder
+        from fabrictwin.runs.folder import Clock, write_folder
 
-        with run_folder(self.detail.name, None if folder is None else Path(folder)) as place:
-            return place.write(self.detail, Clock(self._started, self._wall_s))
+        chosen = None if folder is None else Path(folder)
+        return write_folder(self.detail, chosen, Clock(self._started, self._wall_s))
 
     def __repr__(self) -> str:
         parts = sorted(self.detail.breakdown.shares, key=lambda share: -share.time_ps)[:2]

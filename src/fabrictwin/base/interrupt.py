@@ -23,17 +23,29 @@ GRACE_S = 0.6
 _unfinished: set[Path] = set()
 
 
+def begin(path: Path) -> None:
+    """Say that a file or folder is being written: an interrupt removes it."""
+    _unfinished.add(path)
+
+
+def finish(path: Path) -> None:
+    """Say that a file or folder is whole; it is removed where an interrupt is what ends its writing."""
+    if isinstance(sys.exc_info()[1], KeyboardInterrupt):
+        _remove(path)
+    _unfinished.discard(path)
+
+
 @contextmanager
 def unfinished(path: Path) -> Iterator[None]:
     """Remove a file or folder that is being written when the process is interrupted or the block fails."""
-    _unfinished.add(path)
+    begin(path)
     try:
         yield
     except BaseException:
         _remove(path)
         raise
     finally:
-        _unfinished.discard(path)
+        finish(path)
 
 
 def _remove(path: Path) -> None:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.interrupt import begin, finish
 from fabrictwin.kernel.codes import PS_PER_S
 
 LINK_ETHERNET, LINK_ERF = 1, 197
@@ -54,19 +55,28 @@ class CaptureWriter:
         try:
             self._file: BinaryIO = self.path.open("wb")
         except OSError as error:
-            raise ConfigError(
-                f"got {str(path)!r}, which cannot be written: {error.strerror}", key="pcap"
-            ) from None
+            raise self._refusal(error) from None
+        if self.path.is_file():  # and no pipe, which holds nothing
+            begin(self.path)
         self._links: list[int] = []
         options = _option(_APPLICATION, b"fabrictwin")
         if comment:
             options = _option(_COMMENT, comment.encode()) + options
-        self._file.write(_block(SECTION, struct.pack("<IHHq", BYTE_ORDER, 1, 0, -1) + options + bytes(4)))
+        self._write(_block(SECTION, struct.pack("<IHHq", BYTE_ORDER, 1, 0, -1) + options + bytes(4)))
+
+    def _refusal(self, error: OSError) -> ConfigError:
+        return ConfigError(f"got {str(self.path)!r}, which cannot be written: {error.strerror}", key="pcap")
+
+    def _write(self, block: bytes) -> None:
+        try:
+            self._file.write(block)
+        except OSError as error:
+            raise self._refusal(error) from None
 
     def interface(self, name: str, link: int) -> int:
         """A port to capture at; returns its number."""
         options = _option(_NAME, name.encode()) + _option(_RESOLUTION, b"\x09") + bytes(4)
-        self._file.write(_block(INTERFACE, struct.pack("<HHI", link, 0, self.snaplen) + options))
+        self._write(_block(INTERFACE, struct.pack("<HHI", link, 0, self.snaplen) + options))
         self._links.append(link)
         return len(self._links) - 1
 
@@ -80,11 +90,17 @@ class CaptureWriter:
         stamp = time_ps // PS_PER_NS
         head = struct.pack("<IIIII", interface, stamp >> 32, stamp & 0xFFFFFFFF, len(kept), whole)
         options = _option(_FLAGS, struct.pack("<I", OUTBOUND if outbound else INBOUND)) + bytes(4)
-        self._file.write(_block(PACKET, head + kept + bytes(-len(kept) & 3) + options))
+        self._write(_block(PACKET, head + kept + bytes(-len(kept) & 3) + options))
         self.packets += 1
 
     def close(self) -> None:
-        self._file.close()
+        """Write what is left; a capture that an interrupt ends is removed."""
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._refusal(error) from None
+        finally:
+            finish(self.path)
 
     def __enter__(self) -> CaptureWriter:
         return self

@@ -1,111 +1,130 @@
 """The command line: one module a command, imported only when it is invoked.
 
-Exit codes: 0 done; 1 the simulation failed (what the simulated hardware reports, or a defect of the twin);
-2 what was written is wrong; 130 interrupted. An error is one line on stderr.
+Exit codes: 0 done; 1 the simulation failed (what the simulated hardware reports, or a defect of the twin), or what
+it answers cannot be written; 2 what was written is wrong; 130 interrupted. An error is one line on stderr.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
-import typer
-from typer.core import TyperGroup
+import click
+from click.exceptions import Exit, NoArgsIsHelpError
 
-from fabrictwin.base.errors import FabrictwinError, InvariantError, SimulatedError
+from fabrictwin.base.errors import FabrictwinError, InvariantError, SimulatedError, did_you_mean
+from fabrictwin.base.interrupt import INTERRUPTED, InterruptGuard
 from fabrictwin.base.version import __version__
 
-# A command is a module with a Typer `app`, in the folder named here; adding one is one line here.
+# A command is a click command of its own name, in the module named here; adding one is one line here.
 COMMANDS = {
-    "run": ("predict", "Predict what a job gets on a cluster."),
-    "plan": ("predict", "Search for the fastest layout of a job that fits."),
-    "validate": ("predict", "Hold predictions against published measurements."),
-    "topology": ("fabric", "Show, import or export a cluster."),
-    "compare": ("predict", "Which fabric for this job: InfiniBand, RoCE or plain Ethernet."),
-    "claims": ("predict", "Common statements about these technologies, tested."),
-    "jitter": ("predict", "What unevenness costs a job, by size and by source."),
-    "cost": ("predict", "The bill of materials, and what a cluster and its job cost."),
-    "nccl-tests": ("tools", "all_reduce_perf and its kin: nccl-tests on a cluster."),
-    "traffic": ("tools", "Play a traffic pattern over a cluster."),
-    "perftest": ("tools", "Bandwidth and latency of RDMA between two hosts, as perftest measures."),
-    "pcap": ("tools", "Read a capture of RDMA traffic."),
-    "ibv_devinfo": ("tools", "RDMA devices of a host, as ibv_devinfo prints them."),
-    "ibstat": ("tools", "Adapters of a host and their ports, as ibstat prints them."),
-    "ibdev2netdev": ("tools", "Network interfaces of a host's RDMA devices."),
-    "show_gids": ("tools", "GIDs of a host's RDMA devices, RoCE v1 and v2."),
-    "cma_roce_mode": ("tools", "Show or set which RoCE a device's connections take."),
-    "routes": ("fabric", "Judge forwarding tables, compare two, print them."),
-    "sm": ("fabric", "Bring a subnet up with the twin's own manager."),
-    "up": ("fabric", "Serve a fabric's management to the real InfiniBand tools."),
-    "catalog": ("fabric", "Hardware figures and their sources."),
-    "schema": ("fabric", "Print the JSON schema of a spec file, for editors."),
+    "run": ("predict.run", "Predict what a job gets on a cluster."),
+    "plan": ("predict.plan", "Search for the fastest layout of a job that fits."),
+    "validate": ("predict.validate", "Hold predictions against published measurements."),
+    "topology": ("fabric.topology", "Show, import or export a cluster."),
+    "compare": ("predict.compare", "Which fabric for this job: InfiniBand, RoCE or plain Ethernet."),
+    "claims": ("predict.claims", "Common statements about these technologies, tested."),
+    "jitter": ("predict.jitter", "What unevenness costs a job, by size and by source."),
+    "cost": ("predict.cost", "The bill of materials, and what a cluster and its job cost."),
+    "nccl-tests": ("tools.nccl_tests", "all_reduce_perf and its kin: nccl-tests on a cluster."),
+    "traffic": ("tools.traffic", "Play a traffic pattern over a cluster."),
+    "perftest": ("tools.perftest", "Bandwidth and latency of RDMA between two hosts, as perftest measures."),
+    "pcap": ("tools.pcap", "Read a capture of RDMA traffic."),
+    "ibv_devinfo": ("tools.rdma_tools", "RDMA devices of a host, as ibv_devinfo prints them."),
+    "ibstat": ("tools.rdma_tools", "Adapters of a host and their ports, as ibstat prints them."),
+    "ibdev2netdev": ("tools.rdma_tools", "Network interfaces of a host's RDMA devices."),
+    "show_gids": ("tools.rdma_tools", "GIDs of a host's RDMA devices, RoCE v1 and v2."),
+    "cma_roce_mode": ("tools.rdma_tools", "Show or set which RoCE a device's connections take."),
+    "routes": ("fabric.routes", "Judge forwarding tables, compare two, print them."),
+    "sm": ("fabric.sm", "Bring a subnet up with the twin's own manager."),
+    "up": ("fabric.up", "Serve a fabric's management to the real InfiniBand tools."),
+    "catalog": ("fabric.catalog", "Hardware figures and their sources."),
+    "schema": ("fabric.schema", "Print the JSON schema of a spec file, for editors."),
 }
 
 OK, FAILED, WRONG = 0, 1, 2
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
-
-# the base of all errors in what was typed; Typer carries its own copy of click and exports only the leaves
-_UsageError: type[Exception] = cast(Any, typer.BadParameter.__mro__[2])
+PIPE_CLOSED = 128 + signal.SIGPIPE
+COMPLETE = "_FABRICTWIN_COMPLETE"  # in the environment: a shell asks for completions
 
 
-def _module(command: str) -> str:
-    return f"{__name__}.{COMMANDS[command][0]}.{command.replace('-', '_')}"
-
-
-class LazyGroup(TyperGroup):
+class LazyGroup(click.Group):
     """The root: knows its commands by name and one line, and imports the module of the one that is invoked."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        # suggestions for a misspelt name read the keys; get_command fills in the values
-        self.commands = cast(Any, dict.fromkeys(COMMANDS))
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in the order of their help."""
+        return list(COMMANDS)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, from its module; None where there is none."""
+        if cmd_name not in COMMANDS:
             return None
-        command: Any = self.commands[cmd_name]
-        if command is None:
-            command = typer.main.get_command(import_module(_module(cmd_name)).app)
-            command.name = cmd_name
-            # completion is installed for the whole program, at the root
-            command.params = [p for p in command.params if p.name not in ("install_completion", "show_completion")]
-            # plain help like the root's: Rich's panels take as long to import as all the rest
-            for part in (command, *getattr(command, "commands", {}).values()):
-                part.rich_markup_mode = None
-            self.commands[cmd_name] = command
+        module = import_module(f"{__name__}.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        command.name = cmd_name
         return command
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is typed. Raises UsageError with the nearest name where there is none."""
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], COMMANDS).rstrip('?')}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with their lines from `COMMANDS`: help imports none of them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.commands])
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
-app = typer.Typer(
+def _show_completion(context: click.Context, _option: click.Parameter, shell: str | None) -> None:
+    if shell is not None and not context.resilient_parsing:
+        from fabrictwin.cli.completion import script
+
+        click.echo(script(root, shell, COMPLETE), nl=False)
+        context.exit()
+
+
+def _install_completion(context: click.Context, _option: click.Parameter, shell: str | None) -> None:
+    if shell is not None and not context.resilient_parsing:
+        from fabrictwin.cli.completion import install
+
+        click.echo(install(root, shell, COMPLETE))
+        context.exit()
+
+
+SHELL = click.Choice(["bash", "zsh", "fish"])
+
+
+@click.group(
     cls=LazyGroup,
     name="fabrictwin",
     no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"fabrictwin {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_version),
-) -> None:
+@click.version_option(__version__, prog_name="fabrictwin", message="%(prog)s %(version)s")
+@click.option(
+    "--install-completion",
+    type=SHELL,
+    is_eager=True,
+    expose_value=False,
+    callback=_install_completion,
+    help="Install completion for a shell.",
+)
+@click.option(
+    "--show-completion",
+    type=SHELL,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_completion,
+    help="Print the completion of a shell, to be sourced.",
+)
+def root() -> None:
     """A digital twin of the network that turns many GPUs into one computer."""
 
 
@@ -113,26 +132,57 @@ def _say(message: str) -> None:
     print("error: " + " ".join(message.split()), file=sys.stderr)
 
 
-def _usage(error: Any) -> None:
-    """A usage error as one line, with where to look; asked nothing, a command prints its help instead."""
-    context: Any = getattr(error, "ctx", None)
-    if type(error).__name__ == "NoArgsIsHelpError":
-        print(context.get_help(), file=sys.stderr)
+def _usage(error: click.UsageError) -> None:
+    """Print a usage error as one line, with where to look; asked nothing, a command prints its help instead."""
+    if isinstance(error, NoArgsIsHelpError):
+        assert error.ctx is not None
+        print(error.ctx.get_help(), file=sys.stderr)
         return
-    where = f" (see '{context.command_path} --help')" if context is not None else ""
+    where = f" (see '{error.ctx.command_path} --help')" if error.ctx is not None else ""
     _say(error.format_message().replace("Value error, ", "").rstrip(".") + where)
+
+
+def _complete() -> int:
+    from click.shell_completion import shell_complete
+
+    return shell_complete(root, {}, "fabrictwin", COMPLETE, os.environ[COMPLETE])
+
+
+def _invoke(arguments: list[str]) -> int:
+    """Run a command and flush what it printed; the exit code."""
+    try:
+        with root.make_context("fabrictwin", arguments) as context:
+            root.invoke(context)
+        code = OK
+    except Exit as end:
+        code = end.exit_code
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return code
+
+
+# Errors of writing that name no file are of stdout: whatever else writes says which file it was.
+UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _unwritten(error: OSError) -> int:
+    """The exit code where stdout takes nothing more; what is left of the output is discarded."""
+    # Python would complain once more when it flushes at exit
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:
+        return PIPE_CLOSED
+    _say(f"cannot write to stdout: {error.strerror}")
+    return FAILED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    if arguments is None and COMPLETE in os.environ:
+        return _complete()
     try:
-        code = typer.main.get_command(app).main(
-            args=None if arguments is None else list(arguments), prog_name="fabrictwin", standalone_mode=False
-        )
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except typer.Abort:
+        with InterruptGuard():
+            return _invoke(sys.argv[1:] if arguments is None else list(arguments))
+    except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except (SimulatedError, InvariantError) as error:
         _say(f"{'internal: ' if isinstance(error, InvariantError) else ''}{error}")
@@ -140,13 +190,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FabrictwinError as error:
         _say(str(error))
         return WRONG
-    except _UsageError as error:
+    except click.UsageError as error:
         _usage(error)
         return WRONG
     except OSError as error:
-        if error.errno != errno.EPIPE:
+        if error.filename is not None or error.errno not in UNWRITTEN:
             raise
-        # whoever read our output has left; Python would complain once more when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    return code if isinstance(code, int) else OK
+        return _unwritten(error)
+
+
+def program() -> Any:
+    """Be the program `fabrictwin`: as `main`, and die of SIGPIPE where whoever read our output has left."""
+    code = main()
+    if code == PIPE_CLOSED:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    return code

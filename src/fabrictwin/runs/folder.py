@@ -40,7 +40,7 @@ from fabrictwin.report.timeline.timeline_tracks import actors_within, slices
 # beyond this a browser labours; actors that would go over it are left out of the timeline
 TIMELINE_SLICES = 1_000_000
 
-PACKAGES = ("numpy", "numba", "pydantic", "typer", "PyYAML")
+PACKAGES = ("numpy", "numba", "pydantic", "click", "rich", "Jinja2", "PyYAML")
 
 
 def timeline(result: RunResult) -> bytes:
@@ -117,7 +117,7 @@ class RunFolder:
         self._partial = partial
 
     def write(self, result: RunResult, clock: Clock) -> Path:
-        """Write all files of the run and return where they are, a run that was there replaced. Raises ConfigError."""
+        """Write all files of the run, replacing one that is there, and return where. Raises ConfigError."""
         with _refusal(self._folder or self._partial.parent):
             for name, write in FILES.items():
                 content = write(result)
@@ -161,10 +161,13 @@ def run_folder(name: str, folder: Path | None = None) -> Iterator[RunFolder]:
                 place.parent.rmdir()
 
 
-def write_folder(result: RunResult, folder: Path, clock: Clock) -> None:
-    """Write all files of the run to `folder`, replacing a run that is there. Raises ConfigError."""
+def write_folder(result: RunResult, folder: Path | None, clock: Clock) -> Path:
+    """Write all files of the run to `folder`, replacing a run there, or to the next free `runs/<name>`.
+
+    Returns where. Raises ConfigError.
+    """
     with run_folder(result.name, folder) as place:
-        place.write(result, clock)
+        return place.write(result, clock)
 
 
 @contextmanager
@@ -206,7 +209,7 @@ def _replace(partial: Path, folder: Path) -> None:
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock a folder as long as this process has it open; False where another has, or where nothing can be locked."""
+    """Lock a folder as long as this process has it open; False where another has, or a disk knows no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

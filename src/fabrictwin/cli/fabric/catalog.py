@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from fabrictwin.cli.arguments import Group
+from fabrictwin.cli.completion import catalog_kind, catalog_name
+from fabrictwin.cli.options import JSON, Group
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from fabrictwin.catalog import Entry
 
-app = typer.Typer(cls=Group, help="Hardware figures and their sources.", no_args_is_help=True)
+
+@click.group(cls=Group, no_args_is_help=True)
+def catalog() -> None:
+    """Hardware figures and their sources."""
 
 
-@app.command("list")
-def list_entries(
-    kind: str = typer.Argument("", metavar="KIND", help="Only this kind: gpu, host, nic, switch, cable, ..."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-) -> None:
+@catalog.command("list")
+@click.argument(
+    "kind",
+    required=False,
+    default="",
+    metavar="KIND",
+    shell_complete=catalog_kind,
+    help="Only this kind: gpu, host, nic, switch, cable, ...",
+)
+@JSON
+def list_entries(kind: str, as_json: bool) -> None:
     """List the entries of the catalog."""
     from fabrictwin import catalog
 
@@ -33,11 +43,10 @@ def list_entries(
         _print_table([("kind", "name", "what"), *rows])
 
 
-@app.command()
-def show(
-    name: str = typer.Argument(..., metavar="NAME", help="A name that `list` prints."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-) -> None:
+@catalog.command()
+@click.argument("name", metavar="NAME", shell_complete=catalog_name, help="A name that `list` prints.")
+@JSON
+def show(name: str, as_json: bool) -> None:
     """Show an entry: every figure with its source, estimates marked."""
     from fabrictwin import catalog
 
@@ -47,17 +56,17 @@ def show(
         return
     for number, (kind, entry) in enumerate(found):
         if number:
-            typer.echo()
-        typer.echo(f"{entry.name}  {kind}  {entry.title}")
+            click.echo()
+        click.echo(f"{entry.name}  {kind}  {entry.title}")
         if entry.note:
-            typer.echo(f"  {entry.note}")
-        typer.echo()
+            click.echo(f"  {entry.note}")
+        click.echo()
         _print_table([("figure", "value", "", "source"), *_plain(entry), *_rows(entry)])
         notes = _notes(entry)
         if notes:
-            typer.echo("\nnotes")
+            click.echo("\nnotes")
             for keys, note in notes:
-                typer.echo(f"  {keys}: {note}")
+                click.echo(f"  {keys}: {note}")
 
 
 def _plain(value: BaseModel, path: str = "") -> list[tuple[str, str, str, str]]:
@@ -147,10 +156,10 @@ def _as_json(kind: str, entry: Entry) -> dict[str, Any]:
 def _print_json(value: object) -> None:
     import json
 
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

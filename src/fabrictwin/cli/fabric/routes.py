@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from fabrictwin.cli.arguments import CLUSTER, Group
+from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, LANES, LMC, ROOTS, WEIGHTS, Group
 
 if TYPE_CHECKING:
     from fabrictwin.fabric.fabric import Fabric
@@ -19,51 +18,73 @@ if TYPE_CHECKING:
     from fabrictwin.routing.engines.routing_options import Options
     from fabrictwin.routing.graph.switches import Lids, Switches
 
-app = typer.Typer(cls=Group, help="Judge forwarding tables, compare two, print them.", no_args_is_help=True)
+
+@click.group(cls=Group, no_args_is_help=True)
+def routes() -> None:
+    """Judge forwarding tables, compare two, print them."""
+
 
 UNSOUND = 1
 
-_ENGINE = typer.Option("", metavar="NAME", help="The routing engine; otherwise the spec's.")
-_ROOTS = typer.Option(None, metavar="FILE", help="GUIDs of root switches, one a line.")
-_WEIGHTS = typer.Option(None, metavar="FILE", help="What links count: GUID PORT WEIGHT, one a line.")
-_LMC = typer.Option(0, metavar="N", help="Each adapter has 2^LMC LIDs.")
-_LANES = typer.Option(8, metavar="N", help="Virtual lanes that an engine may use.")
-_JSON = typer.Option(False, "--json", help="Print JSON.")
 
-
-class Order(StrEnum):
-    tree = "tree"
-    hosts = "hosts"
-
-
-@app.command()
+@routes.command()
+@CLUSTER
+@ENGINE
+@click.option(
+    "--tables", type=click.Path(path_type=Path), metavar="FILE", help="Judge what ibroute or dump_lfts printed."
+)
+@ROOTS
+@WEIGHTS
+@LMC
+@LANES
+@click.option(
+    "--shifts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many shift permutations to look at; otherwise as many as take seconds.",
+)
+@click.option(
+    "--random",
+    default=32,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many random permutations to look at.",
+)
+@click.option(
+    "--seed", default=0, type=click.IntRange(min=0), metavar="N", help="Seed of the random permutations."
+)
+@click.option(
+    "--order",
+    default="tree",
+    type=click.Choice(["tree", "hosts"]),
+    help="Adapters in the order of the tree, or of the cluster's hosts.",
+)
+@JSON
 def check(
-    spec: str = CLUSTER,
-    engine: str = _ENGINE,
-    tables: Path | None = typer.Option(None, metavar="FILE", help="Judge what ibroute or dump_lfts printed."),
-    roots: Path | None = _ROOTS,
-    weights: Path | None = _WEIGHTS,
-    lmc: int = _LMC,
-    lanes: int = _LANES,
-    shifts: int | None = typer.Option(
-        None, min=1, metavar="N", help="How many shift permutations to look at; otherwise as many as take seconds."
-    ),
-    random: int = typer.Option(32, min=1, metavar="N", help="How many random permutations to look at."),
-    seed: int = typer.Option(0, min=0, metavar="N", help="Seed of the random permutations."),
-    order: Order = typer.Option(Order.tree, help="Adapters in the order of the tree, or of the cluster's hosts."),
-    as_json: bool = _JSON,
+    cluster: str,
+    engine: str,
+    tables: Path | None,
+    roots: Path | None,
+    weights: Path | None,
+    lmc: int,
+    lanes: int,
+    shifts: int | None,
+    random: int,
+    seed: int,
+    order: str,
+    as_json: bool,
 ) -> None:
     """Judge tables: who is reached, hops, deadlock freedom, congestion. Exit code 1 where they are unsound."""
     from fabrictwin.routing.check.judge import judge
 
-    bench = _Bench.of(spec, engine, roots=roots, weights=weights, lmc=lmc, lanes=lanes)
+    bench = _Bench.of(cluster, engine, roots=roots, weights=weights, lmc=lmc, lanes=lanes)
     lids, made = bench.tables(engine if tables is None else str(tables), dumped=tables is not None)
     verdict = judge(
         bench.switches,
         lids,
         made,
         slowness=bench.slowness(),
-        order=bench.by_hosts() if order is Order.hosts else None,
+        order=bench.by_hosts() if order == "hosts" else None,
         shifts=shifts,
         random=random,
         seed=seed,
@@ -73,30 +94,36 @@ def check(
 
         _print_json({"sound": verdict.sound, "remark": made.remark, **asdict(verdict)})
     else:
-        typer.echo("\n".join(_lines(verdict, made.remark)))
+        click.echo("\n".join(_lines(verdict, made.remark)))
     if not verdict.sound:
-        raise typer.Exit(UNSOUND)
+        raise click.exceptions.Exit(UNSOUND)
 
 
-@app.command()
+@routes.command()
+@CLUSTER
+@click.argument("left", metavar="LEFT", help="An engine, or a file that ibroute or dump_lfts printed.")
+@click.argument("right", metavar="RIGHT", help="Another.")
+@ROOTS
+@WEIGHTS
+@LMC
+@LANES
+@JSON
 def diff(
-    spec: str = CLUSTER,
-    left: str = typer.Argument(
-        ..., metavar="LEFT", help="An engine, or a file that ibroute or dump_lfts printed."
-    ),
-    right: str = typer.Argument(..., metavar="RIGHT", help="Another."),
-    roots: Path | None = _ROOTS,
-    weights: Path | None = _WEIGHTS,
-    lmc: int = _LMC,
-    lanes: int = _LANES,
-    as_json: bool = _JSON,
+    cluster: str,
+    left: str,
+    right: str,
+    roots: Path | None,
+    weights: Path | None,
+    lmc: int,
+    lanes: int,
+    as_json: bool,
 ) -> None:
     """Compare two tables: entries, and the paths that packets take."""
     from dataclasses import asdict
 
     from fabrictwin.routing.check.difference import difference
 
-    bench = _Bench.of(spec, "", roots=roots, weights=weights, lmc=lmc, lanes=lanes)
+    bench = _Bench.of(cluster, "", roots=roots, weights=weights, lmc=lmc, lanes=lanes)
     found = difference(bench.switches, bench.either(left), bench.either(right))
     if as_json:
         _print_json(asdict(found))
@@ -110,31 +137,32 @@ def diff(
         ("reach", f"{found.paths_lost} paths lost, {found.paths_gained} gained, {found.paths_broken} in neither"),
         ("LIDs", f"{found.lids_moved} differ"),
     ]
-    typer.echo("\n".join(f"{title:10}{text}" for title, text in rows))
+    click.echo("\n".join(f"{title:10}{text}" for title, text in rows))
     for example in found.examples:
-        typer.echo(f"  {example}")
+        click.echo(f"  {example}")
 
 
-@app.command()
+@routes.command()
+@CLUSTER
+@ENGINE
+@ROOTS
+@WEIGHTS
+@LMC
+@LANES
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to write; otherwise stdout.")
 def dump(
-    spec: str = CLUSTER,
-    engine: str = _ENGINE,
-    roots: Path | None = _ROOTS,
-    weights: Path | None = _WEIGHTS,
-    lmc: int = _LMC,
-    lanes: int = _LANES,
-    out: Path | None = typer.Option(None, metavar="FILE", help="Where to write; otherwise stdout."),
+    cluster: str, engine: str, roots: Path | None, weights: Path | None, lmc: int, lanes: int, out: Path | None
 ) -> None:
     """Print tables as dump_lfts does."""
     from fabrictwin.base.textfile import write_text
     from fabrictwin.routing.check.dump import format_dump
 
-    bench = _Bench.of(spec, engine, roots=roots, weights=weights, lmc=lmc, lanes=lanes)
+    bench = _Bench.of(cluster, engine, roots=roots, weights=weights, lmc=lmc, lanes=lanes)
     lids, made = bench.tables(engine, dumped=False)
     text = format_dump(bench.fabric, bench.switches, lids, made)
     if out is None:
         for line in text:
-            typer.echo(line)
+            click.echo(line)
     else:
         write_text(out, "".join(f"{line}\n" for line in text))
 
@@ -286,4 +314,4 @@ def _permutations(found: Permutations) -> str:
 def _print_json(data: Any) -> None:
     import json
 
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 
-import typer
-
-app = typer.Typer()
+import click
 
 
-@app.command()
+@click.command()
 def schema() -> None:
     """Print the JSON schema of a spec file, for editors."""
     from fabrictwin.runs.execute import spec_schema
 
-    typer.echo(json.dumps(spec_schema(), indent=2))
+    click.echo(json.dumps(spec_schema(), indent=2))

@@ -5,47 +5,69 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
+
+from fabrictwin.cli.options import GUID2LID, JSON, LMC, PARTITIONS, QOS_OPTIONS, ROOTS, WEIGHTS
 
 if TYPE_CHECKING:
     from fabrictwin.subnet.manager.settings.manager_settings import Settings
 
-app = typer.Typer(help="Bring a subnet up with the twin's own manager.")
 
-
-@app.command()
+@click.command()
+@click.argument(
+    "cluster",
+    required=False,
+    type=click.Path(path_type=Path),
+    metavar="SPEC",
+    help="A spec file, or a file that holds only a cluster.",
+)
+@click.option("--host", default="", metavar="NODE", help="Where the manager runs; otherwise the first adapter.")
+@click.option("--engine", default="auto", metavar="NAME", help="The routing engine.")
+@ROOTS
+@WEIGHTS
+@LMC
+@click.option(
+    "--priority", default=0, type=click.IntRange(min=0, max=15), metavar="N", help="Rank among managers."
+)
+@click.option("--qos/--no-qos", default=True, help="Program SL to VL maps and VL arbitration.")
+@QOS_OPTIONS
+@GUID2LID
+@PARTITIONS
+@click.option(
+    "--do",
+    multiple=True,
+    metavar="EVENT",
+    help="Then let this happen: 'cut leaf-0/5', 'off spine-1', 'on spine-1'. Repeat for more.",
+)
+@click.option("--mad-time", default="20 us", metavar="TIME", help="What an agent needs for a datagram.")
+@click.option("--hop-time", default="300 ns", metavar="TIME", help="What a datagram needs for a hop.")
+@click.option(
+    "--window", default=4, type=click.IntRange(min=1, max=4096), metavar="N", help="Datagrams in flight."
+)
+@click.option(
+    "--connect",
+    metavar="NAME",
+    help="Manage the fabric of another simulator (IBSIM_SOCKNAME) instead of a cluster.",
+)
+@JSON
 def sm(
-    cluster: Path | None = typer.Argument(
-        None, metavar="SPEC", help="A spec file, or a file that holds only a cluster."
-    ),
-    host: str = typer.Option("", metavar="NODE", help="Where the manager runs; otherwise the first adapter."),
-    engine: str = typer.Option("auto", metavar="NAME", help="The routing engine."),
-    roots: Path | None = typer.Option(None, metavar="FILE", help="GUIDs of root switches, one a line."),
-    weights: Path | None = typer.Option(
-        None, metavar="FILE", help="What links count: GUID PORT WEIGHT, one a line."
-    ),
-    lmc: int = typer.Option(0, min=0, max=7, metavar="N", help="Each adapter has 2^LMC LIDs."),
-    priority: int = typer.Option(0, min=0, max=15, metavar="N", help="Rank among managers."),
-    qos: bool = typer.Option(True, help="Program SL to VL maps and VL arbitration."),
-    qos_options: Path | None = typer.Option(
-        None, metavar="FILE", help="qos_max_vls, qos_sl2vl, qos_vlarb_high ..., as opensm.conf has them."
-    ),
-    guid2lid: Path | None = typer.Option(None, metavar="FILE", help="Keep LIDs in this file."),
-    partitions: Path | None = typer.Option(
-        None, metavar="FILE", help="Partitions, as OpenSM's partitions.conf has them."
-    ),
-    do: list[str] = typer.Option(
-        [],
-        metavar="EVENT",
-        help="Then let this happen: 'cut leaf-0/5', 'off spine-1', 'on spine-1'. Repeat for more.",
-    ),
-    mad_time: str = typer.Option("20 us", metavar="TIME", help="What an agent needs for a datagram."),
-    hop_time: str = typer.Option("300 ns", metavar="TIME", help="What a datagram needs for a hop."),
-    window: int = typer.Option(4, min=1, max=4096, metavar="N", help="Datagrams in flight."),
-    connect: str | None = typer.Option(
-        None, metavar="NAME", help="Manage the fabric of another simulator (IBSIM_SOCKNAME) instead of a cluster."
-    ),
-    json_: bool = typer.Option(False, "--json", help="Print JSON."),
+    cluster: Path | None,
+    host: str,
+    engine: str,
+    roots: Path | None,
+    weights: Path | None,
+    lmc: int,
+    priority: int,
+    qos: bool,
+    qos_options: Path | None,
+    guid2lid: Path | None,
+    partitions: Path | None,
+    do: tuple[str, ...],
+    mad_time: str,
+    hop_time: str,
+    window: int,
+    connect: str | None,
+    as_json: bool,
 ) -> None:
     """Bring a subnet up over management datagrams and report what was found; exit code 1 where nothing came up."""
     import json
@@ -53,7 +75,8 @@ def sm(
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.subnet.manager.mad_transport import MadTiming
     from fabrictwin.subnet.operation.rehearsal import Rehearsal, open_endpoint, partitioned
-    from fabrictwin.subnet.operation.sweep_text import as_json, event_lines, sweep_lines
+    from fabrictwin.subnet.operation.sweep_text import as_json as to_json
+    from fabrictwin.subnet.operation.sweep_text import event_lines, sweep_lines
 
     settings = settings_of(
         engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos=qos, qos_options=qos_options
@@ -74,18 +97,18 @@ def sm(
     for line in do:
         rehearsal.target(line)  # what is mistyped is said before minutes of sweeps
     first = rehearsal.start()
-    if not json_:
+    if not as_json:
         for one, report in zip(rehearsal.managers, first, strict=True):
-            typer.echo("\n".join(sweep_lines(report, len(one.manager.lid), one.transport.statistics)))
+            click.echo("\n".join(sweep_lines(report, len(one.manager.lid), one.transport.statistics)))
     events = []
     for line in do:
         events.append(rehearsal.do(line))
-        if not json_:
-            typer.echo("\n".join(event_lines(events[-1])))
-    if json_:
-        typer.echo(json.dumps(as_json(rehearsal, first, events), indent=2))
+        if not as_json:
+            click.echo("\n".join(event_lines(events[-1])))
+    if as_json:
+        click.echo(json.dumps(to_json(rehearsal, first, events), indent=2))
     if any(report.state.name == "NOT_ACTIVE" for report in first):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _time(text: str, key: str) -> int:
@@ -141,8 +164,8 @@ def _manage_elsewhere(name: str, host: str, settings: Settings) -> None:
         manager = SubnetManager(transport, settings)
         transport.on_frame = manager.receive
         report = manager.sweep()
-        typer.echo("\n".join(sweep_lines(report, len(manager.lid), transport.statistics)))
+        click.echo("\n".join(sweep_lines(report, len(manager.lid), transport.statistics)))
     finally:
         transport.close()
     if report.state.name != "MASTER":
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)

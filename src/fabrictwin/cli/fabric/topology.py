@@ -3,60 +3,67 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import typer
+import click
 
-from fabrictwin.cli.arguments import CLUSTER, Group
-
-app = typer.Typer(cls=Group, help="Show, import or export a cluster.", no_args_is_help=True)
-
-
-class ImportFormat(StrEnum):
-    ibnetdiscover = "ibnetdiscover"
+from fabrictwin.cli.completion import host_name
+from fabrictwin.cli.options import CLUSTER, JSON, Group
 
 
-class ExportFormat(StrEnum):
-    yaml = "yaml"
-    ibnetdiscover = "ibnetdiscover"
-    dot = "dot"
+@click.group(cls=Group, no_args_is_help=True)
+def topology() -> None:
+    """Show, import or export a cluster."""
 
 
-@app.command()
-def show(
-    spec: str = CLUSTER,
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-) -> None:
+@topology.command()
+@CLUSTER
+@JSON
+def show(cluster: str, as_json: bool) -> None:
     """Count hosts, switches and links; show ports used and oversubscription by tier, and notes."""
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.describe import describe, summary_lines
     from fabrictwin.cluster.spec.spec import load_cluster
 
-    read = load_cluster(spec, sys.stdin)
+    read = load_cluster(cluster, sys.stdin)
     facts = describe(build(read.cluster, spec=read))
     if as_json:
         _print_json(facts)
     else:
-        typer.echo("\n".join(summary_lines(facts)))
+        click.echo("\n".join(summary_lines(facts)))
 
 
-@app.command("import")
+@topology.command("import")
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE", help="What the tool printed.")
+@click.option(
+    "--format", "source", default="ibnetdiscover", type=click.Choice(["ibnetdiscover"]), help="The tool."
+)
+@click.option(
+    "--bind",
+    multiple=True,
+    metavar="GLOB=HOST[,HCA=NIC...]",
+    help="Hosts of these names are that catalog host: 'luna-*=dgx-a100'. Repeat for more.",
+)
+@click.option(
+    "--switch",
+    multiple=True,
+    metavar="GLOB=TYPE",
+    help="Switches of these names are that catalog switch. Repeat for more.",
+)
+@click.option("--host-cable", default="3 m", metavar="LENGTH", help="Length of cables to hosts.")
+@click.option("--trunk-cable", default="20 m", metavar="LENGTH", help="Length of cables between switches.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to write the cluster; otherwise stdout."
+)
 def import_(
-    file: Path = typer.Argument(..., metavar="FILE", help="What the tool printed."),
-    source: ImportFormat = typer.Option(ImportFormat.ibnetdiscover, "--format", help="The tool."),
-    bind: list[str] = typer.Option(
-        [],
-        metavar="GLOB=HOST[,HCA=NIC...]",
-        help="Hosts of these names are that catalog host: 'luna-*=dgx-a100'. Repeat for more.",
-    ),
-    switch: list[str] = typer.Option(
-        [], metavar="GLOB=TYPE", help="Switches of these names are that catalog switch. Repeat for more."
-    ),
-    host_cable: str = typer.Option("3 m", metavar="LENGTH", help="Length of cables to hosts."),
-    trunk_cable: str = typer.Option("20 m", metavar="LENGTH", help="Length of cables between switches."),
-    out: Path | None = typer.Option(None, metavar="FILE", help="Where to write the cluster; otherwise stdout."),
+    file: Path,
+    source: str,
+    bind: tuple[str, ...],
+    switch: tuple[str, ...],
+    host_cable: str,
+    trunk_cable: str,
+    out: Path | None,
 ) -> None:
     """Turn a discovered fabric into a cluster file, and report what could not be placed."""
     from fabrictwin.cluster.describe import describe, summary_lines
@@ -67,32 +74,38 @@ def import_(
         file, bind=bind, switch=switch, host_cable=host_cable, trunk_cable=trunk_cable
     )
     _write(to_yaml(blueprint), out)
-    typer.echo("\n".join(summary_lines(describe(blueprint))), err=out is None)
+    click.echo("\n".join(summary_lines(describe(blueprint))), err=out is None)
 
 
-@app.command()
-def export(
-    spec: str = CLUSTER,
-    target: ExportFormat = typer.Option(ExportFormat.yaml, "--format", help="What to write."),
-    out: Path | None = typer.Option(None, metavar="FILE", help="Where to write it; otherwise stdout."),
-) -> None:
+@topology.command()
+@CLUSTER
+@click.option(
+    "--format",
+    "target",
+    default="yaml",
+    type=click.Choice(["yaml", "ibnetdiscover", "dot"]),
+    help="What to write.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to write it; otherwise stdout."
+)
+def export(cluster: str, target: str, out: Path | None) -> None:
     """Write a cluster out: every cable in YAML, as ibnetdiscover would print it, or as a Graphviz drawing."""
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.export import to_dot, to_ibnetdiscover, to_yaml
     from fabrictwin.cluster.spec.spec import load_cluster
 
-    read = load_cluster(spec, sys.stdin)
+    read = load_cluster(cluster, sys.stdin)
     writers = {"yaml": to_yaml, "ibnetdiscover": to_ibnetdiscover, "dot": to_dot}
-    _write(writers[target.value](build(read.cluster, spec=read)), out)
+    _write(writers[target](build(read.cluster, spec=read)), out)
 
 
-@app.command()
-def path(
-    spec: str = CLUSTER,
-    source: str = typer.Argument(..., metavar="SOURCE", help="A GPU, such as host-0/gpu0."),
-    destination: str = typer.Argument(..., metavar="DESTINATION", help="Another."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-) -> None:
+@topology.command()
+@CLUSTER
+@click.argument("source", metavar="SOURCE", help="A GPU, such as host-0/gpu0.")
+@click.argument("destination", metavar="DESTINATION", help="Another.")
+@JSON
+def path(cluster: str, source: str, destination: str, as_json: bool) -> None:
     """Name every hop between two GPUs as the forwarding tables have it."""
     from dataclasses import asdict
 
@@ -101,7 +114,7 @@ def path(
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.runs.twins import make_twin
 
-    read = load_cluster(spec, sys.stdin)
+    read = load_cluster(cluster, sys.stdin)
     hops, latency_ps = make_twin(read, build(read.cluster, spec=read)).path(source, destination)
     if as_json:
         _print_json({"latency_ps": latency_ps, "hops": [asdict(hop) for hop in hops]})
@@ -109,36 +122,41 @@ def path(
     width = max((len(hop.link) for hop in hops), default=0)
     for hop in hops:
         part = "" if hop.share == 1 else f"  {hop.share:.1%} of the bytes"
-        typer.echo(f"{hop.link:{width}}  {hop.kind:10}  {format_rate(hop.rate_bps):>9}{part}")
-    typer.echo(f"latency of an empty message: {format_time(latency_ps)}")
+        click.echo(f"{hop.link:{width}}  {hop.kind:10}  {format_rate(hop.rate_bps):>9}{part}")
+    click.echo(f"latency of an empty message: {format_time(latency_ps)}")
 
 
-@app.command()
-def matrix(
-    spec: str = CLUSTER,
-    host: str = typer.Option("", "--host", metavar="NAME", help="Which host; otherwise the first with GPUs."),
-    xml: Path | None = typer.Option(
-        None, "--xml", metavar="FILE", help="Also write the host as NCCL's topology XML."
-    ),
-) -> None:
+@topology.command()
+@CLUSTER
+@click.option(
+    "--host",
+    default="",
+    metavar="NAME",
+    shell_complete=host_name,
+    help="Which host; otherwise the first with GPUs.",
+)
+@click.option(
+    "--xml", type=click.Path(path_type=Path), metavar="FILE", help="Also write the host as NCCL's topology XML."
+)
+def matrix(cluster: str, host: str, xml: Path | None) -> None:
     """How GPUs and adapters of a host are joined, as `nvidia-smi topo -m` shows it."""
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.nccl.topology.host_views import host_matrix
     from fabrictwin.runs.twins import make_twin
 
-    read = load_cluster(spec, sys.stdin)
+    read = load_cluster(cluster, sys.stdin)
     text, topology = host_matrix(make_twin(read, build(read.cluster, spec=read)).fabric, host)
     if xml is not None:
         _write(topology, xml)
-    typer.echo(text)
+    click.echo(text)
 
 
 def _write(text: str, out: Path | None) -> None:
     from fabrictwin.base.textfile import write_text
 
     if out is None:
-        typer.echo(text, nl=False)
+        click.echo(text, nl=False)
     else:
         write_text(out, text)
 
@@ -146,4 +164,4 @@ def _write(text: str, out: Path | None) -> None:
 def _print_json(data: Any) -> None:
     import json
 
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))

@@ -2,60 +2,70 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 
-import typer
+import click
 
-from fabrictwin.cli.arguments import CLUSTER_FILE
-
-app = typer.Typer(help="Serve a fabric's management to the real InfiniBand tools.")
+from fabrictwin.cli.options import CLUSTER_FILE, GUID2LID, LMC, PARTITIONS, QOS_OPTIONS, ROOTS, WEIGHTS
 
 
-class Manager(StrEnum):
-    auto = "auto"
-    none = "none"
-
-
-@app.command()
+@click.command()
+@CLUSTER_FILE
+@click.option(
+    "--sm",
+    default="auto",
+    type=click.Choice(["auto", "none"]),
+    help="Whether the twin's own manager runs; none leaves it to OpenSM.",
+)
+@click.option(
+    "--socket",
+    default="",
+    metavar="NAME",
+    help="Name of the unix sockets (IBSIM_SOCKNAME of clients); otherwise one that nobody can guess.",
+)
+@click.option(
+    "--udp",
+    type=click.IntRange(min=1024, max=65525),
+    metavar="PORT",
+    help="Serve UDP on loopback instead (IBSIM_SERVER_PORT of clients).",
+)
+@click.option(
+    "--host", default="", metavar="NODE", help="Where the twin's manager runs; otherwise the first adapter."
+)
+@click.option("--engine", default="auto", metavar="NAME", help="The routing engine of the twin's manager.")
+@ROOTS
+@WEIGHTS
+@LMC
+@click.option(
+    "--priority",
+    default=15,
+    type=click.IntRange(min=0, max=15),
+    metavar="N",
+    help="The twin's manager's rank among managers.",
+)
+@QOS_OPTIONS
+@GUID2LID
+@PARTITIONS
+@click.option("--console", is_flag=True, help="Read commands from stdin: cut, mend, off, on, links, run, help.")
+@click.option(
+    "--run", is_flag=True, help="Run the spec's job inside the fabric once it is up: perfquery shows its traffic."
+)
 def up(
-    cluster: Path = CLUSTER_FILE,
-    sm: Manager = typer.Option(
-        Manager.auto, help="Whether the twin's own manager runs; none leaves it to OpenSM."
-    ),
-    socket: str = typer.Option(
-        "",
-        metavar="NAME",
-        help="Name of the unix sockets (IBSIM_SOCKNAME of clients); otherwise one that nobody can guess.",
-    ),
-    udp: int | None = typer.Option(
-        None,
-        min=1024,
-        max=65525,
-        metavar="PORT",
-        help="Serve UDP on loopback instead (IBSIM_SERVER_PORT of clients).",
-    ),
-    host: str = typer.Option(
-        "", metavar="NODE", help="Where the twin's manager runs; otherwise the first adapter."
-    ),
-    engine: str = typer.Option("auto", metavar="NAME", help="The routing engine of the twin's manager."),
-    roots: Path | None = typer.Option(None, metavar="FILE", help="GUIDs of root switches, one a line."),
-    weights: Path | None = typer.Option(
-        None, metavar="FILE", help="What links count: GUID PORT WEIGHT, one a line."
-    ),
-    lmc: int = typer.Option(0, min=0, max=7, metavar="N", help="Each adapter has 2^LMC LIDs."),
-    priority: int = typer.Option(15, min=0, max=15, metavar="N", help="The twin's manager's rank among managers."),
-    qos_options: Path | None = typer.Option(
-        None, metavar="FILE", help="qos_max_vls, qos_sl2vl, qos_vlarb_high ..., as opensm.conf has them."
-    ),
-    guid2lid: Path | None = typer.Option(None, metavar="FILE", help="Keep LIDs in this file."),
-    partitions: Path | None = typer.Option(
-        None, metavar="FILE", help="Partitions, as OpenSM's partitions.conf has them."
-    ),
-    console: bool = typer.Option(False, help="Read commands from stdin: cut, mend, off, on, links, run, help."),
-    run: bool = typer.Option(
-        False, "--run", help="Run the spec's job inside the fabric once it is up: perfquery shows its traffic."
-    ),
+    cluster: Path,
+    sm: str,
+    socket: str,
+    udp: int | None,
+    host: str,
+    engine: str,
+    roots: Path | None,
+    weights: Path | None,
+    lmc: int,
+    priority: int,
+    qos_options: Path | None,
+    guid2lid: Path | None,
+    partitions: Path | None,
+    console: bool,
+    run: bool,
 ) -> None:
     """Serve until interrupted. Clients preload libumad2sim.so and name their node in SIM_HOST."""
     from fabrictwin.base.errors import ConfigError
@@ -69,7 +79,7 @@ def up(
     settings = settings_of(
         engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos_options=qos_options
     )
-    if run and sm == Manager.none:
+    if run and sm == "none":
         message = "got --run with --sm none, expected the tables of a manager first: type 'run' at the --console"
         raise ConfigError(message, key="--run")
     inside = None
@@ -82,7 +92,7 @@ def up(
         endpoint,
         name=socket,
         udp_port=udp,
-        manage=sm == Manager.auto,
+        manage=sm == "auto",
         host=host,
         settings=partitioned(settings, partitions, endpoint, host),
         guid2lid=guid2lid,

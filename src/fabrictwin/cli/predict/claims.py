@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
+import click
 
-app = typer.Typer()
+from fabrictwin.cli.options import JSON
 
 
-@app.command()
-def claims(
-    only: list[str] = typer.Argument(None, metavar="NAME", help="Only these; otherwise all."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-    write: Path | None = typer.Option(None, metavar="FILE", help="Write all as a page, such as docs/claims.md."),
-) -> None:
+@click.command()
+@click.argument("only", nargs=-1, metavar="NAME", help="Only these; otherwise all.")
+@JSON
+@click.option(
+    "--write", type=click.Path(path_type=Path), metavar="FILE", help="Write all as a page, such as docs/claims.md."
+)
+def claims(only: tuple[str, ...], as_json: bool, write: Path | None) -> None:
     """Run the experiment behind each common statement and say whether it holds."""
     import json
 
@@ -29,4 +30,4 @@ def claims(
         found = judge_all(tuple(only or ()), progress.stage)
     if write is not None:
         write_text(write, as_markdown(found))
-    typer.echo(json.dumps(as_data(found), indent=2) + "\n" if as_json else as_text(found), nl=False)
+    click.echo(json.dumps(as_data(found), indent=2) + "\n" if as_json else as_text(found), nl=False)

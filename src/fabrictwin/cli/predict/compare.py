@@ -3,48 +3,60 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 
-import typer
+import click
 
-app = typer.Typer()
+from fabrictwin.cli.completion import fabric_names
+from fabrictwin.cli.options import JSON, PRICES, YEARS
+from fabrictwin.cli.options import fidelity as fidelity_option
 
 FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
 
 
-class Fidelity(StrEnum):
-    flow = "flow"
-    analytic = "analytic"
-
-
-@app.command()
+@click.command()
+@click.argument("spec", metavar="SPEC", help="A spec file; - reads it from stdin. Its own fabric does not matter.")
+@click.option(
+    "--fabrics",
+    default=FIVE,
+    metavar="NAME,NAME,...",
+    shell_complete=fabric_names,
+    show_default=FIVE.replace(",", ", "),
+    help="Presets; `fabrictwin catalog list fabric`.",
+)
+@click.option(
+    "--presets",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Presets of your own, or changes to the catalog's.",
+)
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="KEY=V,V,...",
+    help="Curves over a key of the spec; KEY+KEY=V:V,V:V changes two together. Repeat for more.",
+)
+@click.option(
+    "--seeds", default="1,2", metavar="N,N,...", help="Of the cuts that are played packet by packet; '' skips."
+)
+@fidelity_option("flow", "analytic", help="Of the step; otherwise the spec's.")
+@PRICES
+@YEARS
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write compare.json and compare.html here."
+)
+@JSON
 def compare(
-    spec: str = typer.Argument(
-        ..., metavar="SPEC", help="A spec file; - reads it from stdin. Its own fabric does not matter."
-    ),
-    fabrics: str = typer.Option(
-        FIVE,
-        metavar="NAME,NAME,...",
-        show_default=FIVE.replace(",", ", "),
-        help="Presets; `fabrictwin catalog list fabric`.",
-    ),
-    presets: Path | None = typer.Option(
-        None, metavar="FILE", help="Presets of your own, or changes to the catalog's."
-    ),
-    vary: list[str] = typer.Option(
-        [],
-        metavar="KEY=V,V,...",
-        help="Curves over a key of the spec; KEY+KEY=V:V,V:V changes two together. Repeat for more.",
-    ),
-    seeds: str = typer.Option(
-        "1,2", metavar="N,N,...", help="Of the cuts that are played packet by packet; '' skips."
-    ),
-    fidelity: Fidelity | None = typer.Option(None, help="Of the step; otherwise the spec's."),
-    prices: Path | None = typer.Option(None, metavar="FILE", help="A price book of your own, over the catalog's."),
-    years: float = typer.Option(4.0, min=0.1, max=30.0, metavar="YEARS", help="How long the equipment is used."),
-    out: Path | None = typer.Option(None, metavar="DIR", help="Write compare.json and compare.html here."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    spec: str,
+    fabrics: str,
+    presets: Path | None,
+    vary: tuple[str, ...],
+    seeds: str,
+    fidelity: str | None,
+    prices: Path | None,
+    years: float,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Which fabric for this job, by how much and why: steps, bandwidth, loss, cost, in one table and one page."""
     import json
@@ -63,9 +75,7 @@ def compare(
     from fabrictwin.study.compare.vary import parse as parse_vary
     from fabrictwin.study.compare.vary import vary as draw
 
-    read = execute.with_overrides(
-        load_spec(spec, sys.stdin), fidelity=None if fidelity is None else fidelity.value
-    )
+    read = execute.with_overrides(load_spec(spec, sys.stdin), fidelity=fidelity)
     names = [name.strip() for name in fabrics.split(",") if name.strip()]
     try:
         numbers = tuple(int(seed) for seed in seeds.split(",") if seed.strip())
@@ -86,8 +96,8 @@ def compare(
         write_text(out / "compare.json", json.dumps(whole, indent=2) + "\n")
         write_text(out / "compare.html", page(found, curves))
     if as_json:
-        typer.echo(json.dumps(whole, indent=2))
+        click.echo(json.dumps(whole, indent=2))
         return
-    typer.echo("\n".join([text(found), *(curve_text(curve) for curve in curves)]), nl=False)
+    click.echo("\n".join([text(found), *(curve_text(curve) for curve in curves)]), nl=False)
     if out is not None:
-        typer.echo(f"\n{out / 'compare.html'}")
+        click.echo(f"\n{out / 'compare.html'}")

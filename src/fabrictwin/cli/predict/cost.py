@@ -5,21 +5,24 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import typer
+import click
 
-app = typer.Typer()
+from fabrictwin.cli.options import JSON, PRICES, YEARS
 
 
-@app.command()
-def cost(
-    spec: str = typer.Argument(
-        "", metavar="SPEC", help="A spec file; - reads it from stdin. Without a job, only the cluster."
-    ),
-    prices: Path | None = typer.Option(None, metavar="FILE", help="A price book of your own, over the catalog's."),
-    years: float = typer.Option(4.0, min=0.1, max=30.0, metavar="YEARS", help="How long the equipment is used."),
-    sources: bool = typer.Option(False, "--sources", help="Print the price book with its sources instead."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-) -> None:
+@click.command()
+@click.argument(
+    "spec",
+    required=False,
+    default="",
+    metavar="SPEC",
+    help="A spec file; - reads it from stdin. Without a job, only the cluster.",
+)
+@PRICES
+@YEARS
+@click.option("--sources", is_flag=True, help="Print the price book with its sources instead.")
+@JSON
+def cost(spec: str, prices: Path | None, years: float, sources: bool, as_json: bool) -> None:
     """Count hosts, switches and cables; what they cost to buy and run, and a trained token of the job."""
     import json
 
@@ -32,10 +35,10 @@ def cost(
 
     book = price_book(prices)
     if sources:
-        typer.echo(sources_text(book), nl=False)
+        click.echo(sources_text(book), nl=False)
         return
     if not spec:
         raise ConfigError("expected a spec file, or --sources", key="SPEC")
     with Progress() as progress:
         found = priced(load_spec(spec, sys.stdin), book, years=years, stage=progress.stage)
-    typer.echo(json.dumps(cost_data(found), indent=2) + "\n" if as_json else cost_text(found), nl=False)
+    click.echo(json.dumps(cost_data(found), indent=2) + "\n" if as_json else cost_text(found), nl=False)

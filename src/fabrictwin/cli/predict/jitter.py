@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 
-import typer
+import click
 
-app = typer.Typer()
-
-
-class Fidelity(StrEnum):
-    flow = "flow"
-    analytic = "analytic"
+from fabrictwin.cli.options import JSON, PRICES, YEARS
+from fabrictwin.cli.options import fidelity as fidelity_option
 
 
-@app.command()
+@click.command()
+@click.argument(
+    "spec", metavar="SPEC", help="A spec file; - reads it from stdin. Its jitter section says what is uneven."
+)
+@click.option(
+    "--steps", default=1000, type=click.IntRange(min=10, max=1000000), metavar="N", help="Steps to draw."
+)
+@click.option("--gpus", default="", metavar="N,N,...", help="Sizes of the job to show; otherwise powers of two.")
+@click.option("--levels", default="0.5,1,2,4", metavar="X,X,...", help="Multiples of the jitter to show.")
+@fidelity_option("flow", "analytic", help="Of the clean step; otherwise the spec's.")
+@click.option("--seed", type=int, metavar="N", help="The seed; otherwise the spec's.")
+@PRICES
+@YEARS
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with plots.")
+@JSON
 def jitter(
-    spec: str = typer.Argument(
-        ..., metavar="SPEC", help="A spec file; - reads it from stdin. Its jitter section says what is uneven."
-    ),
-    steps: int = typer.Option(1000, min=10, max=1_000_000, metavar="N", help="Steps to draw."),
-    gpus: str = typer.Option("", metavar="N,N,...", help="Sizes of the job to show; otherwise powers of two."),
-    levels: str = typer.Option("0.5,1,2,4", metavar="X,X,...", help="Multiples of the jitter to show."),
-    fidelity: Fidelity | None = typer.Option(None, help="Of the clean step; otherwise the spec's."),
-    seed: int | None = typer.Option(None, metavar="N", help="The seed; otherwise the spec's."),
-    prices: Path | None = typer.Option(None, metavar="FILE", help="A price book of your own, over the catalog's."),
-    years: float = typer.Option(4.0, min=0.1, max=30.0, metavar="YEARS", help="How long the equipment is used."),
-    out: Path | None = typer.Option(None, metavar="FILE", help="Write a page with plots."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    spec: str,
+    steps: int,
+    gpus: str,
+    levels: str,
+    fidelity: str | None,
+    seed: int | None,
+    prices: Path | None,
+    years: float,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """The distribution of a job's step, against its size and by source; what it costs."""
     import json
@@ -56,9 +63,7 @@ def jitter(
             raise ConfigError(f"got {given!r}, expected numbers with commas between, such as {example}", key=key)
         return found
 
-    read = execute.with_overrides(
-        load_spec(spec, sys.stdin), fidelity=None if fidelity is None else fidelity.value, seed=seed
-    )
+    read = execute.with_overrides(load_spec(spec, sys.stdin), fidelity=fidelity, seed=seed)
     book = price_book(prices)
     sizes = [int(value) for value in numbers(gpus, "--gpus", "256,1024", 1)]
     wanted = numbers(levels, "--levels", "0.5,1,2", 0)
@@ -69,6 +74,6 @@ def jitter(
     if out is not None:
         write_text(out, page(found, gpu_hour=gpu_hour, currency=book.currency))
     if as_json:
-        typer.echo(json.dumps(data(found, gpu_hour=gpu_hour, currency=book.currency), indent=2))
+        click.echo(json.dumps(data(found, gpu_hour=gpu_hour, currency=book.currency), indent=2))
     else:
-        typer.echo(text(found, gpu_hour=gpu_hour, currency=book.currency), nl=False)
+        click.echo(text(found, gpu_hour=gpu_hour, currency=book.currency), nl=False)

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 
-import typer
+import click
 
-app = typer.Typer()
-
-
-class Fidelity(StrEnum):
-    packet = "packet"
-    flow = "flow"
-    analytic = "analytic"
+from fabrictwin.cli.options import PCAP, PCAP_AT, SNAPLEN
+from fabrictwin.cli.options import fidelity as fidelity_option
 
 
-@app.command()
+@click.command()
+@click.argument("spec", metavar="SPEC", help="A spec file; - reads it from stdin.")
+@fidelity_option("packet", "flow", "analytic", help="How closely to simulate; otherwise the spec's.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder to write; otherwise the spec's, or the next free runs/NAME.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json to stdout and nothing else.")
+@click.option("--dry-run", is_flag=True, help="Say what would run, and simulate nothing.")
+@click.option("--seed", type=int, metavar="N", help="The seed; otherwise the spec's.")
+@PCAP
+@PCAP_AT
+@SNAPLEN
+@click.option("--open", "open_report", is_flag=True, help="Open the report in a browser afterwards.")
 def run(
-    spec: str = typer.Argument(..., metavar="SPEC", help="A spec file; - reads it from stdin."),
-    fidelity: Fidelity | None = typer.Option(None, help="How closely to simulate; otherwise the spec's."),
-    out: Path | None = typer.Option(
-        None, metavar="DIR", help="The folder to write; otherwise the spec's, or the next free runs/NAME."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print summary.json to stdout and nothing else."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Say what would run, and simulate nothing."),
-    seed: int | None = typer.Option(None, metavar="N", help="The seed; otherwise the spec's."),
-    pcap: Path | None = typer.Option(
-        None, "--pcap", metavar="FILE", help="Capture packets to a pcapng file (fidelity packet)."
-    ),
-    pcap_at: list[str] | None = typer.Option(
-        None,
-        "--pcap-at",
-        metavar="NAME",
-        help="Capture at this host or adapter (repeatable); otherwise at all.",
-    ),
-    snaplen: int = typer.Option(
-        0, "--snaplen", metavar="BYTES", min=0, help="Keep so much of each packet; 0: all."
-    ),
-    open_report: bool = typer.Option(False, "--open", help="Open the report in a browser afterwards."),
+    spec: str,
+    fidelity: str | None,
+    out: Path | None,
+    as_json: bool,
+    dry_run: bool,
+    seed: int | None,
+    pcap: Path | None,
+    pcap_at: tuple[str, ...],
+    snaplen: int,
+    open_report: bool,
 ) -> None:
     """Predict what a job gets on a cluster: step time, throughput, where the time goes, which links carry it."""
     from datetime import UTC, datetime
@@ -55,16 +53,14 @@ def run(
 
     capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     started, clock = datetime.now(UTC), monotonic()
-    read = execute.with_overrides(
-        load_spec(spec, sys.stdin), fidelity=None if fidelity is None else fidelity.value, seed=seed
-    )
+    read = execute.with_overrides(load_spec(spec, sys.stdin), fidelity=fidelity, seed=seed)
     if dry_run:
         with Progress() as progress:
             prepared = execute.prepare(read, progress.stage)
         if as_json:
-            typer.echo(execute.plan_json(prepared), nl=False)
+            click.echo(execute.plan_json(prepared), nl=False)
         else:
-            typer.echo(execute.plan(prepared), nl=False)
+            click.echo(execute.plan(prepared), nl=False)
         return
 
     wanted = out or (Path(read.run.out) if read.run.out else None)
@@ -72,7 +68,7 @@ def run(
         result = execute.predict(read, progress.stage, capture, what_if=True)
         progress.stage("writing")
         folder = place.write(result, Clock(started, monotonic() - clock))
-    typer.echo(summary_json(result) if as_json else block(result, folder), nl=False)
+    click.echo(summary_json(result) if as_json else block(result, folder), nl=False)
     if open_report:
         import webbrowser
 

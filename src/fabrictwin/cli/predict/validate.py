@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-import typer
+import click
 
-from fabrictwin.cli.arguments import Group
-
-app = typer.Typer(cls=Group, help="Predictions beside published measurements.", no_args_is_help=True)
-
-
-class Fidelity(StrEnum):
-    flow = "flow"
-    analytic = "analytic"
+from fabrictwin.cli.options import DATA, JSON, Group
+from fabrictwin.cli.options import fidelity as fidelity_option
 
 
-@app.callback()
+@click.group(cls=Group, no_args_is_help=True)
 def validate() -> None:
     """Predictions beside published measurements."""
 
 
-@app.command()
+@validate.command()
+@fidelity_option("flow", "analytic", default="analytic", help="How closely to simulate.")
+@click.option(
+    "--match", default="", metavar="TEXT", help="Only rows whose set, row, model or hardware contains this."
+)
+@click.option(
+    "--leave-out",
+    default="",
+    metavar="HARDWARE",
+    help="Fit to all other hardware first (all: each in turn); takes minutes.",
+)
+@click.option("--fit", "refit", is_flag=True, help="Only fit the constants again, and print them; takes minutes.")
+@click.option("--rows", "every", is_flag=True, help="Print every row, not only the worst.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: every row, group and assumption.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file as well.")
+@DATA
+@click.option(
+    "--jobs", default=1, type=click.IntRange(min=1, max=64), metavar="N", help="Layouts to predict at once."
+)
 def training(
-    fidelity: Fidelity = typer.Option(Fidelity.analytic, help="How closely to simulate."),
-    match: str = typer.Option(
-        "", metavar="TEXT", help="Only rows whose set, row, model or hardware contains this."
-    ),
-    leave_out: str = typer.Option(
-        "",
-        "--leave-out",
-        metavar="HARDWARE",
-        help="Fit to all other hardware first (all: each in turn); takes minutes.",
-    ),
-    refit: bool = typer.Option(
-        False, "--fit", help="Only fit the constants again, and print them; takes minutes."
-    ),
-    every: bool = typer.Option(False, "--rows", help="Print every row, not only the worst."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON: every row, group and assumption."),
-    out: Path | None = typer.Option(None, metavar="FILE", help="Write the JSON to a file as well."),
-    data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
-    jobs: int = typer.Option(1, min=1, max=64, metavar="N", help="Layouts to predict at once."),
+    fidelity: str,
+    match: str,
+    leave_out: str,
+    refit: bool,
+    every: bool,
+    as_json: bool,
+    out: Path | None,
+    data: Path | None,
+    jobs: int,
 ) -> None:
     """Every published training step with what the twin says of it, and the errors by group."""
     from fabrictwin.base.errors import ConfigError
@@ -59,7 +61,7 @@ def training(
     measurements = read_data(find_data(data))
     found = cases(measurements)
     with Progress() as progress:
-        answers = Answers(fidelity.value, stage=progress.stage, jobs=jobs)
+        answers = Answers(fidelity, stage=progress.stage, jobs=jobs)
         if refit or leave_out:
             if match:
                 raise ConfigError("calibration looks at all rows, expected no --match beside it", key="--match")
@@ -72,7 +74,7 @@ def training(
             else:
                 left = fitter.leave_out(leave_out)
                 rows = fitter.rows_of(left) if every or len(left) == 1 else []
-                whole, text = left_out_json(left, fidelity.value), left_out_text(left, rows)
+                whole, text = left_out_json(left, fidelity), left_out_text(left, rows)
         else:
             found = [case for case in found if match.lower() in case.named.lower()]
             if not found:
@@ -80,22 +82,25 @@ def training(
                     f"got {match!r}, expected part of a set's, row's, model's or hardware's name", key="--match"
                 )
             outcomes = answers.of(found)
-            whole = to_json(measurements, outcomes, fidelity.value)
-            text = as_text(measurements, outcomes, fidelity.value, every=every)
+            whole = to_json(measurements, outcomes, fidelity)
+            text = as_text(measurements, outcomes, fidelity, every=every)
     if out is not None:
         write_text(out, whole)
-    typer.echo(whole if as_json else text, nl=False)
+    click.echo(whole if as_json else text, nl=False)
 
 
-@app.command()
-def jitter(
-    samples: int = typer.Option(
-        1500, min=20, max=100_000, metavar="N", help="Steps of a replica to walk for each row."
-    ),
-    match: str = typer.Option("", metavar="TEXT", help="Only rows whose hardware or name contains this."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-    data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
-) -> None:
+@validate.command()
+@click.option(
+    "--samples",
+    default=1500,
+    type=click.IntRange(min=20, max=100000),
+    metavar="N",
+    help="Steps of a replica to walk for each row.",
+)
+@click.option("--match", default="", metavar="TEXT", help="Only rows whose hardware or name contains this.")
+@JSON
+@DATA
+def jitter(samples: int, match: str, as_json: bool, data: Path | None) -> None:
     """Published spreads of step times beside the twin's, noise set at one scale; stragglers by cause."""
     import json
 
@@ -118,25 +123,33 @@ def jitter(
             "steps": published.as_data(found),
             "stragglers": stragglers.as_data(statistics, causes),
         }
-        typer.echo(json.dumps(whole, indent=2))
+        click.echo(json.dumps(whole, indent=2))
     else:
-        typer.echo(published.as_text(found), nl=False)
+        click.echo(published.as_text(found), nl=False)
         if causes:
-            typer.echo("\n" + stragglers.as_text(statistics, causes), nl=False)
+            click.echo("\n" + stragglers.as_text(statistics, causes), nl=False)
 
 
-@app.command()
+@validate.command()
+@fidelity_option("flow", "analytic", default="analytic", help="How closely to simulate.")
+@click.option("--match", default="", metavar="TEXT", help="Only series whose name or hardware contains this.")
+@click.option(
+    "--leave-out", default="", metavar="HARDWARE", help="Fit to all other hardware first; takes minutes."
+)
+@click.option("--fit", "refit", is_flag=True, help="Only fit the costs again, and print them; takes minutes.")
+@click.option("--turned-off", "off", is_flag=True, help="What turning things off costs instead.")
+@click.option("--rows", "every", is_flag=True, help="Print every size of every series.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: every row and assumption.")
+@DATA
 def collectives(
-    fidelity: Fidelity = typer.Option(Fidelity.analytic, help="How closely to simulate."),
-    match: str = typer.Option("", metavar="TEXT", help="Only series whose name or hardware contains this."),
-    leave_out: str = typer.Option(
-        "", "--leave-out", metavar="HARDWARE", help="Fit to all other hardware first; takes minutes."
-    ),
-    refit: bool = typer.Option(False, "--fit", help="Only fit the costs again, and print them; takes minutes."),
-    off: bool = typer.Option(False, "--turned-off", help="What turning things off costs instead."),
-    every: bool = typer.Option(False, "--rows", help="Print every size of every series."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON: every row and assumption."),
-    data: Path | None = typer.Option(None, metavar="DIR", help="The folder of the measurements."),
+    fidelity: Literal["flow", "analytic"],
+    match: str,
+    leave_out: str,
+    refit: bool,
+    off: bool,
+    every: bool,
+    as_json: bool,
+    data: Path | None,
 ) -> None:
     """Every measured series of nccl-tests with the twin's time beside it, and the errors by regime."""
     from fabrictwin.base.errors import ConfigError
@@ -149,7 +162,7 @@ def collectives(
     from fabrictwin.validation.published_data import find_data
 
     if off:
-        _turned_off(find_data(data, TABLE), fidelity.value, match, as_json)
+        _turned_off(find_data(data, TABLE), fidelity, match, as_json)
         return
     published = read_published(find_data(data, TABLE))
     names = [n for n, s in published.series.items() if match.lower() in f"{n} {s.hardware}".lower()]
@@ -157,14 +170,14 @@ def collectives(
         raise ConfigError(f"got {match!r}, expected part of a series' or hardware's name", key="--match")
     with Progress() as progress:
         if refit:
-            typer.echo(costs_text(fit(published, stage=progress.stage)), nl=False)
+            click.echo(costs_text(fit(published, stage=progress.stage)), nl=False)
             return
         fitted = fit_without(published, leave_out, stage=progress.stage) if leave_out else None
-        outcomes = judge(published, names=names, fidelity=fidelity.value, fitted=fitted, stage=progress.stage)
+        outcomes = judge(published, names=names, fidelity=fidelity, fitted=fitted, stage=progress.stage)
     if as_json:
-        typer.echo(to_json(outcomes, fidelity.value, leave_out), nl=False)
+        click.echo(to_json(outcomes, fidelity, leave_out), nl=False)
     else:
-        typer.echo(as_text(outcomes, fidelity.value, leave_out, every=every), nl=False)
+        click.echo(as_text(outcomes, fidelity, leave_out, every=every), nl=False)
 
 
 def _turned_off(data: Path, fidelity: Literal["flow", "analytic"], match: str, as_json: bool) -> None:
@@ -177,4 +190,4 @@ def _turned_off(data: Path, fidelity: Literal["flow", "analytic"], match: str, a
         raise ConfigError(f"got {match!r}, expected part of what is turned off or of a machine", key="--match")
     with Progress() as progress:
         found = turned_off.answers(tests, fidelity=fidelity, stage=progress.stage)
-    typer.echo((turned_off.as_json if as_json else turned_off.as_text)(found, fidelity), nl=False)
+    click.echo((turned_off.as_json if as_json else turned_off.as_text)(found, fidelity), nl=False)

@@ -2,61 +2,107 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 
-import typer
+import click
 
-app = typer.Typer()
-
-
-class Test(StrEnum):
-    all_reduce_perf = "all_reduce_perf"
-    all_gather_perf = "all_gather_perf"
-    reduce_scatter_perf = "reduce_scatter_perf"
-    alltoall_perf = "alltoall_perf"
-    broadcast_perf = "broadcast_perf"
-    reduce_perf = "reduce_perf"
-    sendrecv_perf = "sendrecv_perf"
+from fabrictwin.cli.options import fidelity as fidelity_option
 
 
-class Fidelity(StrEnum):
-    packet = "packet"
-    flow = "flow"
-    analytic = "analytic"
-
-
-@app.command()
+@click.command()
+@click.argument(
+    "test",
+    type=click.Choice(
+        [
+            "all_reduce_perf",
+            "all_gather_perf",
+            "reduce_scatter_perf",
+            "alltoall_perf",
+            "broadcast_perf",
+            "reduce_perf",
+            "sendrecv_perf",
+        ]
+    ),
+    help="Which test.",
+)
+@click.option("--cluster", required=True, metavar="SPEC", help="A spec file; its cluster is used.")
+@click.option("-b", "--minbytes", default="32M", metavar="SIZE", help="The first size.")
+@click.option("-e", "--maxbytes", default="32M", metavar="SIZE", help="The last size.")
+@click.option("-i", "--stepbytes", default="1M", metavar="SIZE", help="What is added to a size.")
+@click.option("-f", "--stepfactor", default=1, type=int, metavar="N", help="What a size is multiplied by.")
+@click.option("-g", "--ngpus", default=1, type=click.IntRange(min=1), metavar="N", help="GPUs of a thread.")
+@click.option("-t", "--nthreads", default=1, type=click.IntRange(min=1), metavar="N", help="Threads of a process.")
+@click.option(
+    "-n",
+    "--iters",
+    default=20,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Iterations: printed; on the twin all are alike.",
+)
+@click.option(
+    "-w",
+    "--warmup_iters",
+    "warmup",
+    default=1,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="The same of those before.",
+)
+@click.option(
+    "-c",
+    "--check",
+    default=1,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Check results with real data: 0 does not.",
+)
+@click.option("-d", "--datatype", default="float", metavar="TYPE", help="NCCL's type, or all.")
+@click.option("-o", "--op", default="sum", metavar="OP", help="sum, prod, max, min, avg, mulsum or all.")
+@click.option("-r", "--root", default=0, type=int, metavar="N", help="The root; -1 is every rank.")
+@click.option(
+    "-N",
+    "--run_cycles",
+    "cycles",
+    default=1,
+    type=click.IntRange(min=1, max=1000),
+    metavar="N",
+    help="How often to print all rows.",
+)
+@click.option(
+    "-J", "--output_file", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write JSON as well."
+)
+@fidelity_option("packet", "flow", "analytic", default="flow", help="How closely to simulate.")
+@click.option("--hosts", type=click.IntRange(min=1), metavar="N", help="Hosts to use; otherwise all with GPUs.")
+@click.option(
+    "--np", type=click.IntRange(min=1), metavar="N", help="Processes; otherwise as many as fill the hosts."
+)
+@click.option("--nccl-version", "release", default="", metavar="VERSION", help="The NCCL to be, such as 2.21.5.")
+@click.option(
+    "--nccl-conf", "conf", type=click.Path(path_type=Path), metavar="FILE", help="A file like /etc/nccl.conf."
+)
 def nccl_tests(
-    test: Test = typer.Argument(..., help="Which test."),
-    cluster: str = typer.Option(..., "--cluster", metavar="SPEC", help="A spec file; its cluster is used."),
-    minbytes: str = typer.Option("32M", "-b", "--minbytes", metavar="SIZE", help="The first size."),
-    maxbytes: str = typer.Option("32M", "-e", "--maxbytes", metavar="SIZE", help="The last size."),
-    stepbytes: str = typer.Option("1M", "-i", "--stepbytes", metavar="SIZE", help="What is added to a size."),
-    stepfactor: int = typer.Option(1, "-f", "--stepfactor", metavar="N", help="What a size is multiplied by."),
-    ngpus: int = typer.Option(1, "-g", "--ngpus", min=1, metavar="N", help="GPUs of a thread."),
-    nthreads: int = typer.Option(1, "-t", "--nthreads", min=1, metavar="N", help="Threads of a process."),
-    iters: int = typer.Option(
-        20, "-n", "--iters", min=1, metavar="N", help="Iterations: printed; on the twin all are alike."
-    ),
-    warmup: int = typer.Option(1, "-w", "--warmup_iters", min=0, metavar="N", help="The same of those before."),
-    check: int = typer.Option(
-        1, "-c", "--check", min=0, metavar="N", help="Check results with real data: 0 does not."
-    ),
-    datatype: str = typer.Option("float", "-d", "--datatype", metavar="TYPE", help="NCCL's type, or all."),
-    op: str = typer.Option("sum", "-o", "--op", metavar="OP", help="sum, prod, max, min, avg, mulsum or all."),
-    root: int = typer.Option(0, "-r", "--root", metavar="N", help="The root; -1 is every rank."),
-    cycles: int = typer.Option(
-        1, "-N", "--run_cycles", min=1, max=1000, metavar="N", help="How often to print all rows."
-    ),
-    output: Path | None = typer.Option(None, "-J", "--output_file", metavar="FILE", help="Write JSON as well."),
-    fidelity: Fidelity = typer.Option(Fidelity.flow, help="How closely to simulate."),
-    hosts: int | None = typer.Option(None, min=1, metavar="N", help="Hosts to use; otherwise all with GPUs."),
-    np: int | None = typer.Option(
-        None, "--np", min=1, metavar="N", help="Processes; otherwise as many as fill the hosts."
-    ),
-    release: str = typer.Option("", "--nccl-version", metavar="VERSION", help="The NCCL to be, such as 2.21.5."),
-    conf: Path | None = typer.Option(None, "--nccl-conf", metavar="FILE", help="A file like /etc/nccl.conf."),
+    test: str,
+    cluster: str,
+    minbytes: str,
+    maxbytes: str,
+    stepbytes: str,
+    stepfactor: int,
+    ngpus: int,
+    nthreads: int,
+    iters: int,
+    warmup: int,
+    check: int,
+    datatype: str,
+    op: str,
+    root: int,
+    cycles: int,
+    output: Path | None,
+    fidelity: str,
+    hosts: int | None,
+    np: int | None,
+    release: str,
+    conf: Path | None,
 ) -> None:
     """Measure a collective at growing sizes, as nccl-tests does. NCCL_* are taken from the environment."""
     import os
@@ -80,7 +126,7 @@ def nccl_tests(
             raise error.within(key=key) from None
 
     options = perf.Options(
-        test=perf.TESTS[test.value],
+        test=perf.TESTS[test],
         min_bytes=size(minbytes, "-b"),
         max_bytes=size(maxbytes, "-e"),
         step_bytes=size(stepbytes, "-i"),
@@ -113,11 +159,9 @@ def nccl_tests(
             packet=spec.run.packet,
             seed=spec.run.seed,
         )
-        rows = play(
-            run, sys.stdout, fidelity=fidelity.value, source=cluster, stage=progress.stage, reduced=reduced
-        )
+        rows = play(run, sys.stdout, fidelity=fidelity, source=cluster, stage=progress.stage, reduced=reduced)
     if output is not None:
         environment = [f"{name}={value}" for name, value in settings.given]
         write_text(output, as_json(run, rows, arguments=sys.argv[1:], environment=environment))
     if wrong_rows(rows):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
+import click
 
-from fabrictwin.cli.arguments import Group
-
-app = typer.Typer(cls=Group, no_args_is_help=True)
+from fabrictwin.cli.options import Group
 
 
-@app.callback()
+@click.group(cls=Group, no_args_is_help=True)
 def pcap() -> None:
     """Read captures of RDMA traffic."""
 
 
-@app.command()
-def read(
-    file: Path = typer.Argument(..., metavar="FILE", help="A pcap, pcapng or ERF file."),
-    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
-) -> None:
+@pcap.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE", help="A pcap, pcapng or ERF file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def read(file: Path, as_json: bool) -> None:
     """Flows, messages, missing and repeated packets, NAKs, congestion marks and bad checksums of a capture."""
     import json
 
@@ -28,4 +25,4 @@ def read(
     from fabrictwin.capture.reader import CaptureFile
 
     found = summarise(CaptureFile(file))
-    typer.echo(json.dumps(found.as_json(), indent=2) if as_json else text(found), nl=as_json)
+    click.echo(json.dumps(found.as_json(), indent=2) if as_json else text(found), nl=as_json)

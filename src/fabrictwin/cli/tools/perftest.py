@@ -5,40 +5,76 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import typer
+import click
 
-from fabrictwin.cli.arguments import CLUSTER
+from fabrictwin.cli.completion import host_name
+from fabrictwin.cli.options import CLUSTER, PCAP, PCAP_AT, SNAPLEN
 
-app = typer.Typer()
 
-
-@app.command()
+@click.command()
+@click.argument("test", metavar="TEST", help="ib_{write,read,send,atomic}_{bw,lat}.")
+@CLUSTER
+@click.option(
+    "--from",
+    "source",
+    shell_complete=host_name,
+    required=True,
+    metavar="HOST",
+    help="The host that runs the client.",
+)
+@click.option(
+    "--to",
+    "target",
+    shell_complete=host_name,
+    required=True,
+    metavar="HOST",
+    help="The host that runs the server.",
+)
+@click.option("-s", "--size", type=int, metavar="BYTES", help="Message size.")
+@click.option("-a", "--all", "all_sizes", is_flag=True, help="Sizes from 2 to 2^23.")
+@click.option("-n", "--iters", "iterations", type=int, metavar="N", help="Messages of each size.")
+@click.option("-b", "--bidirectional", is_flag=True, help="Both hosts send.")
+@click.option("-q", "--qp", "queue_pairs", default=1, type=int, metavar="N", help="Queue pairs.")
+@click.option("-x", "--gid-index", type=int, metavar="N", help="Entry of the GID table.")
+@click.option("-m", "--mtu", type=int, metavar="BYTES", help="Path MTU: 256 to 4096.")
+@click.option("-c", "--connection", default="RC", metavar="TYPE", help="RC, UC or UD.")
+@click.option("-d", "--ib-dev", "device", metavar="DEV", help="Adapter, on both hosts.")
+@click.option("-I", "--inline_size", "inline", type=int, metavar="BYTES", help="Inline up to this.")
+@click.option("-t", "--tx-depth", type=int, metavar="N", help="Outstanding work requests.")
+@click.option(
+    "-o", "--outs", "outstanding", default=16, type=int, metavar="N", help="Outstanding READs and atomics."
+)
+@click.option("-A", "--atomic_type", "atomic", default="FETCH_AND_ADD", metavar="TYPE", help="Or CMP_AND_SWAP.")
+@click.option("--use_cuda", "gpu", type=int, metavar="N", help="Memory of this GPU of each host.")
+@click.option("--report_gbits", is_flag=True, help="Gb/sec instead of MB/sec.")
+@PCAP
+@PCAP_AT
+@SNAPLEN
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def perftest(
-    test: str = typer.Argument(..., metavar="TEST", help="ib_{write,read,send,atomic}_{bw,lat}."),
-    cluster: str = CLUSTER,
-    source: str = typer.Option(..., "--from", metavar="HOST", help="The host that runs the client."),
-    target: str = typer.Option(..., "--to", metavar="HOST", help="The host that runs the server."),
-    size: int | None = typer.Option(None, "-s", "--size", metavar="BYTES", help="Message size."),
-    all_sizes: bool = typer.Option(False, "-a", "--all", help="Sizes from 2 to 2^23."),
-    iterations: int | None = typer.Option(None, "-n", "--iters", metavar="N", help="Messages of each size."),
-    bidirectional: bool = typer.Option(False, "-b", "--bidirectional", help="Both hosts send."),
-    queue_pairs: int = typer.Option(1, "-q", "--qp", metavar="N", help="Queue pairs."),
-    gid_index: int | None = typer.Option(None, "-x", "--gid-index", metavar="N", help="Entry of the GID table."),
-    mtu: int | None = typer.Option(None, "-m", "--mtu", metavar="BYTES", help="Path MTU: 256 to 4096."),
-    connection: str = typer.Option("RC", "-c", "--connection", metavar="TYPE", help="RC, UC or UD."),
-    device: str | None = typer.Option(None, "-d", "--ib-dev", metavar="DEV", help="Adapter, on both hosts."),
-    inline: int | None = typer.Option(None, "-I", "--inline_size", metavar="BYTES", help="Inline up to this."),
-    tx_depth: int | None = typer.Option(None, "-t", "--tx-depth", metavar="N", help="Outstanding work requests."),
-    outstanding: int = typer.Option(16, "-o", "--outs", metavar="N", help="Outstanding READs and atomics."),
-    atomic: str = typer.Option("FETCH_AND_ADD", "-A", "--atomic_type", metavar="TYPE", help="Or CMP_AND_SWAP."),
-    gpu: int | None = typer.Option(None, "--use_cuda", metavar="N", help="Memory of this GPU of each host."),
-    report_gbits: bool = typer.Option(False, "--report_gbits", help="Gb/sec instead of MB/sec."),
-    pcap: Path | None = typer.Option(None, "--pcap", metavar="FILE", help="Capture packets to a pcapng file."),
-    pcap_at: list[str] | None = typer.Option(
-        None, "--pcap-at", metavar="NAME", help="Capture at this host or adapter (repeatable); otherwise at all."
-    ),
-    snaplen: int = typer.Option(0, "--snaplen", metavar="BYTES", min=0, help="Keep so much of a packet; 0: all."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+    test: str,
+    cluster: str,
+    source: str,
+    target: str,
+    size: int | None,
+    all_sizes: bool,
+    iterations: int | None,
+    bidirectional: bool,
+    queue_pairs: int,
+    gid_index: int | None,
+    mtu: int | None,
+    connection: str,
+    device: str | None,
+    inline: int | None,
+    tx_depth: int | None,
+    outstanding: int,
+    atomic: str,
+    gpu: int | None,
+    report_gbits: bool,
+    pcap: Path | None,
+    pcap_at: tuple[str, ...],
+    snaplen: int,
+    as_json: bool,
 ) -> None:
     """Bandwidth or latency of RDMA between two hosts, packet by packet, as perftest measures and prints it."""
     import json
@@ -82,4 +118,4 @@ def perftest(
         packet = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed)
         progress.stage("simulating")
         run = play(twin, options, packet)
-    typer.echo(json.dumps(text.as_json(run), indent=2) if as_json else text.text(run), nl=as_json)
+    click.echo(json.dumps(text.as_json(run), indent=2) if as_json else text.text(run), nl=as_json)

@@ -3,60 +3,57 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import typer
+import click
 
-app = typer.Typer()
-
-
-class Balance(StrEnum):
-    routed = "routed"
-    adaptive = "adaptive"
-    spray = "spray"
+from fabrictwin.cli.options import PCAP, PCAP_AT, SNAPLEN
 
 
-class Control(StrEnum):
-    none = "none"
-    dcqcn = "dcqcn"
-    nscc = "nscc"
-
-
-@app.command()
+@click.command()
+@click.argument("file", metavar="FILE", help="A connection matrix in htsim's format (.cm).")
+@click.option(
+    "--cluster",
+    required=True,
+    metavar="SPEC",
+    help="A spec file; its cluster is used, and links that it makes slow or dead.",
+)
+@click.option(
+    "--balance",
+    type=click.Choice(["routed", "adaptive", "spray"]),
+    help="How switches choose among equal-cost ports.",
+)
+@click.option("--control", type=click.Choice(["none", "dcqcn", "nscc"]), help="Congestion control (Ethernet).")
+@click.option("--dcqcn", metavar="NAME", help="DCQCN's parameter set.")
+@click.option("--lossy", is_flag=True, help="Ethernet without priority flow control: full buffers drop.")
+@click.option("--selective", is_flag=True, help="Selective repeat instead of go-back-N.")
+@click.option("--store-and-forward", is_flag=True, help="Switches take packets in whole before they pass them on.")
+@click.option("--ack-every", type=click.IntRange(min=1, max=256), metavar="N", help="Packets an acknowledgement.")
+@click.option(
+    "--service-level", type=click.IntRange(min=0, max=15), metavar="N", help="Service level of all flows."
+)
+@PCAP
+@PCAP_AT
+@SNAPLEN
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of every random choice.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def traffic(
-    file: str = typer.Argument(..., metavar="FILE", help="A connection matrix in htsim's format (.cm)."),
-    cluster: str = typer.Option(
-        ...,
-        "--cluster",
-        metavar="SPEC",
-        help="A spec file; its cluster is used, and links that it makes slow or dead.",
-    ),
-    balance: Balance | None = typer.Option(None, help="How switches choose among equal-cost ports."),
-    control: Control | None = typer.Option(None, help="Congestion control (Ethernet)."),
-    dcqcn: str | None = typer.Option(None, metavar="NAME", help="DCQCN's parameter set."),
-    lossy: bool = typer.Option(
-        False, "--lossy", help="Ethernet without priority flow control: full buffers drop."
-    ),
-    selective: bool = typer.Option(False, "--selective", help="Selective repeat instead of go-back-N."),
-    store_and_forward: bool = typer.Option(
-        False, "--store-and-forward", help="Switches take packets in whole before they pass them on."
-    ),
-    ack_every: int | None = typer.Option(None, metavar="N", min=1, max=256, help="Packets an acknowledgement."),
-    service_level: int | None = typer.Option(None, metavar="N", min=0, max=15, help="Service level of all flows."),
-    pcap: Path | None = typer.Option(None, "--pcap", metavar="FILE", help="Capture packets to a pcapng file."),
-    pcap_at: list[str] | None = typer.Option(
-        None,
-        "--pcap-at",
-        metavar="NAME",
-        help="Capture at this host or adapter (repeatable); otherwise at all.",
-    ),
-    snaplen: int = typer.Option(
-        0, "--snaplen", metavar="BYTES", min=0, help="Keep so much of each packet; 0: all."
-    ),
-    seed: int | None = typer.Option(None, metavar="N", min=0, help="Seed of every random choice."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+    file: str,
+    cluster: str,
+    balance: str | None,
+    control: str | None,
+    dcqcn: str | None,
+    lossy: bool,
+    selective: bool,
+    store_and_forward: bool,
+    ack_every: int | None,
+    service_level: int | None,
+    pcap: Path | None,
+    pcap_at: tuple[str, ...],
+    snaplen: int,
+    seed: int | None,
+    as_json: bool,
 ) -> None:
     """Play a traffic pattern over a cluster and print when its flows complete.
 
@@ -77,8 +74,8 @@ def traffic(
     capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     pattern = read_traffic(file)
     given: dict[str, Any] = {
-        "balance": balance.value if balance else None,
-        "control": control.value if control else None,
+        "balance": balance,
+        "control": control,
         "dcqcn": dcqcn,
         "lossless": False if lossy else None,
         "retransmission": "selective" if selective else None,
@@ -101,4 +98,4 @@ def traffic(
         routes = twin.routes
         progress.stage("simulating")
         result = play_traffic(pattern, twin.as_it_runs, routes, options, capture=capture)
-    typer.echo(json.dumps(result.summary(), indent=2) if as_json else table(result), nl=as_json)
+    click.echo(json.dumps(result.summary(), indent=2) if as_json else table(result), nl=as_json)

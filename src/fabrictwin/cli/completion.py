@@ -1,0 +1,89 @@
+"""Completion of the command line: the shells' scripts, and what stands for an argument.
+
+What completes imports the catalog or reads a cluster only when a shell asks. A completion never fails: what cannot
+be read completes to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from fabrictwin.base.errors import ConfigError, FabrictwinError
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def script(root: click.Command, shell: str, variable: str) -> str:
+    """The script that a shell sources to complete `fabrictwin`."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    return kind(root, {}, "fabrictwin", variable).source() + "\n"
+
+
+def install(root: click.Command, shell: str, variable: str) -> str:
+    """Write the script to where the shell looks for it; a line that says where. Raises ConfigError."""
+    home = Path.home()
+    places = {
+        "bash": home / ".local/share/bash-completion/completions/fabrictwin",
+        "zsh": home / ".zfunc/_fabrictwin",
+        "fish": home / ".config/fish/completions/fabrictwin.fish",
+    }
+    path = places[shell]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(script(root, shell, variable), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", file=path) from None
+    more = "; ~/.zshrc needs 'fpath+=~/.zfunc; autoload -Uz compinit; compinit'" if shell == "zsh" else ""
+    return f"{path}, for shells that start from now on{more}"
+
+
+def _matching(words: Iterable[str], begun: str) -> list[CompletionItem]:
+    return [CompletionItem(word) for word in words if word.startswith(begun)]
+
+
+def spec_file(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """A file, which the shell completes itself."""
+    return [CompletionItem(begun, type="file")]
+
+
+def catalog_name(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Names of the catalog's entries."""
+    from fabrictwin import catalog
+
+    found = ((name, entry.title) for _, name, entry in catalog.entries())
+    return [CompletionItem(name, help=title) for name, title in found if name.startswith(begun)]
+
+
+def catalog_kind(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Kinds of the catalog's entries."""
+    from fabrictwin import catalog
+
+    return _matching(dict.fromkeys(kind for kind, _, _ in catalog.entries()), begun)
+
+
+def host_name(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Hosts of the cluster that stands on the command line already."""
+    from fabrictwin.cluster.build_blueprint import build
+    from fabrictwin.cluster.spec.spec import load_cluster
+
+    file = context.params.get("cluster")
+    if file is None or str(file) == "-":
+        return []
+    try:
+        spec = load_cluster(str(file))
+        return _matching((host.name for host in build(spec.cluster, spec=spec).hosts), begun)
+    except FabrictwinError:
+        return []
+
+
+def fabric_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Presets of fabrics with commas between, the last one completed."""
+    from fabrictwin import catalog
+
+    whole, comma, last = begun.rpartition(",")
+    return _matching((f"{whole}{comma}{name}" for name in catalog.names("fabric")), whole + comma + last)
