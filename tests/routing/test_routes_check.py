@@ -110,7 +110,7 @@ def test_unsound_tables_are_exit_code_1(capsys, spec, tmp_path):
     ("arguments", "message"),
     [
         (("check", "SPEC", "--engine", "minhops"), "did you mean 'minhop'?"),
-        (("check", "SPEC", "--lmc", "9"), "lmc: got 9, expected 0 to 7"),
+        (("check", "SPEC", "--lmc", "9"), "'--lmc': 9 is not in the range 0<=x<=7"),
         (("check", "SPEC", "--tables", "SPEC"), "spec.yaml:1: got 'schema: 1', expected a switch"),
         (
             ("check", "SPEC", "--tables", "SPEC", "--lmc", "1"),
