@@ -8,8 +8,32 @@ ours alone: the simulation broke one of its own laws.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
+
+LONGEST_TOKEN = 160  # of what a message quotes
+LONGEST_MESSAGE = 2_000
+
+_LONG_TOKEN = re.compile(rf"\S{{{LONGEST_TOKEN + 1},}}")
+
+
+def shortened(text: str, most: int = LONGEST_TOKEN) -> str:
+    """Return `text` with its middle left out where it is longer than `most`."""
+    if len(text) <= most:
+        return text
+    head = max(most - 23, 1)
+    return f"{text[:head]}...{text[-20:]}"
+
+
+def quoted(value: object, most: int = 60) -> str:
+    """Return `value` as a message quotes it: its repr, cut before it is made where it is long."""
+    if isinstance(value, str | bytes):
+        value = value[: most + 1]
+    elif isinstance(value, int) and not -(10**most) < value < 10**most:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 class FabrictwinError(Exception):
@@ -27,10 +51,11 @@ class ConfigError(FabrictwinError):
         line: int | None = None,
         key: str | None = None,
     ) -> None:
-        self.message = message
+        # whatever a caller quotes, one line that a terminal shows
+        self.message = shortened(_LONG_TOKEN.sub(lambda token: shortened(token[0]), message), LONGEST_MESSAGE)
         self.file = None if file is None else str(file)
         self.line = line
-        self.key = key
+        self.key = None if key is None else shortened(key)
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -72,6 +97,8 @@ def did_you_mean(got: str, known: Iterable[str]) -> str:
     Capital letters count as small ones. What was begun comes first (`h100`: h100-sxm), then what was misspelt,
     then what holds it (`gpu0`: host-0/gpu0).
     """
+    if len(got) > LONGEST_TOKEN:
+        return ""
     names = {name.lower(): name for name in known}
     got = got.lower()
     begun = [name for name in names if len(got) > 1 and name.startswith(got)]

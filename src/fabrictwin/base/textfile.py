@@ -1,42 +1,69 @@
-"""Text files that people name on the command line or in a spec: read and written whole, or one clear error."""
+"""Files that people name on the command line or in a spec: read and written whole, or one clear error."""
 
 from __future__ import annotations
 
+import os
+import select
+import stat
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from fabrictwin.base.errors import ConfigError
 
 MAX_BYTES = 64 * 2**20
 STDIN = "<stdin>"
+WRITER_S = 2.0  # so long a named pipe may be without a writer
 
 
 def name_of(path: str | Path, stdin: TextIO | None = None) -> str:
-    """What an error calls the file that is read: `-` with a `stdin` is that stream."""
+    """Return what an error calls the file that is read: `-` with a `stdin` is that stream."""
     return STDIN if stdin is not None and str(path) == "-" else str(path)
 
 
+def open_bytes(path: str | Path) -> BinaryIO:
+    """Open a file to be read. Raises OSError or ValueError as `open` does.
+
+    A named pipe that nobody writes to is refused (OSError) and not waited for; one with a writer, such as a
+    shell's `<(...)`, is read like a file.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if stat.S_ISFIFO(os.fstat(handle).st_mode):
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            if not poll.poll(WRITER_S * 1000):
+                raise OSError(0, "a pipe that nobody writes to", str(path))
+        os.set_blocking(handle, True)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
+    """Return a file's content. Raises ConfigError where it cannot be read or is larger than `most`."""
+    try:
+        with open_bytes(path) as stream:
+            raw = stream.read(most + 1)
+    except FileNotFoundError:
+        raise ConfigError("no such file", file=path) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
+    if len(raw) > most:
+        raise ConfigError(f"is larger than {most >> 20} MiB", file=path)
+    return raw
+
+
 def read_text(path: str | Path, stdin: TextIO | None = None, *, errors: str = "strict") -> str:
-    """A file as it stands, or what `stdin` holds where the path is `-`; `errors` as `bytes.decode` has it.
+    """Return a file as it stands, or what `stdin` holds where the path is `-`; `errors` as in `bytes.decode`.
 
     Raises ConfigError where it cannot be read, is too large or is not UTF-8.
     """
     name = name_of(path, stdin)
-    try:
-        if stdin is not None and name == STDIN:
-            text = stdin.read(MAX_BYTES + 1)
-            raw = text.encode("utf-8", "replace")
-        else:
-            with open(path, "rb") as stream:
-                raw = stream.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise ConfigError("no such file", file=name) from None
-    except UnicodeDecodeError:
-        raise ConfigError("got bytes that are not UTF-8 text", file=name) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=name) from None
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"is larger than {MAX_BYTES >> 20} MiB", file=name)
+    if stdin is not None and name == STDIN:
+        raw = _read_stream(stdin)
+    else:
+        raw = read_bytes(path)
     try:
         return raw.decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
@@ -44,8 +71,20 @@ def read_text(path: str | Path, stdin: TextIO | None = None, *, errors: str = "s
         raise ConfigError("got bytes that are not UTF-8 text", file=name, line=line) from None
 
 
+def _read_stream(stdin: TextIO) -> bytes:
+    try:
+        raw = stdin.read(MAX_BYTES + 1).encode("utf-8", "replace")
+    except UnicodeDecodeError:
+        raise ConfigError("got bytes that are not UTF-8 text", file=STDIN) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot be read: {error}", file=STDIN) from None
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(f"is larger than {MAX_BYTES >> 20} MiB", file=STDIN)
+    return raw
+
+
 def write_text(path: str | Path, text: str) -> None:
-    """Raises ConfigError where it cannot be written."""
+    """Write a file. Raises ConfigError where it cannot be written."""
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -53,7 +92,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """A folder to write to, there afterwards. Raises ConfigError."""
+    """Make a folder to write to, there afterwards. Raises ConfigError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from fabrictwin.base.errors import did_you_mean
+from fabrictwin.base.errors import LONGEST_TOKEN, did_you_mean, quoted
 from fabrictwin.kernel.codes import PS_PER_S as PS_PER_S
 
 PS_PER_NS = 1_000
@@ -48,24 +48,25 @@ _MAX = 2**62
 def _quantity(value: object, units: dict[str, int], what: str, example: str) -> Decimal:
     expected = f"expected a {what} with a unit, such as {example!r}"
     if isinstance(value, bool) or value is None or not isinstance(value, str | int | float):
-        raise ValueError(f"got {value!r}, {expected}")
-    match = _QUANTITY.match(str(value))
+        raise ValueError(f"got {quoted(value)}, {expected}")
+    # a longer one is no quantity, and would take the pattern long
+    match = _QUANTITY.match(str(value)) if not isinstance(value, str) or len(value) <= LONGEST_TOKEN else None
     if match is None:
-        raise ValueError(f"got {value!r}, {expected}")
+        raise ValueError(f"got {quoted(value)}, {expected}")
     number, unit = match.groups()
     if not unit:
-        raise ValueError(f"got {value!r} without a unit, {expected}")
+        raise ValueError(f"got {quoted(value)} without a unit, {expected}")
     if unit not in units:
-        raise ValueError(f"got {value!r} with unknown unit {unit!r}, {expected}{did_you_mean(unit, units)}")
+        raise ValueError(f"got {quoted(value)} with unknown unit {unit!r}, {expected}{did_you_mean(unit, units)}")
     if len(number) > 40 or abs(Decimal(number.replace("_", "")).adjusted()) > 60:
-        raise ValueError(f"got {value!r}, which is beyond what the twin can count")
+        raise ValueError(f"got {quoted(value)}, which is beyond what the twin can count")
     result = Decimal(number.replace("_", "")) * units[unit]
     if 0 < result < Decimal("0.5"):
-        raise ValueError(f"got {value!r}, which is less than the twin can tell from nothing")
+        raise ValueError(f"got {quoted(value)}, which is less than the twin can tell from nothing")
     if result < 0:
-        raise ValueError(f"got {value!r}, expected a {what} that is not negative")
+        raise ValueError(f"got {quoted(value)}, expected a {what} that is not negative")
     if result > _MAX:
-        raise ValueError(f"got {value!r}, which is larger than the twin can count")
+        raise ValueError(f"got {quoted(value)}, which is larger than the twin can count")
     return result
 
 

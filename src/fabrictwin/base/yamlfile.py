@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TextIO, get_args
 
 import yaml
 
-from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
 from fabrictwin.base.textfile import name_of, read_text
+from fabrictwin.base.whole_numbers import MOST_DIGITS, whole
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -142,7 +143,9 @@ class _Reader:
             if kind == "null":
                 return None
             if kind == "int":
-                return int(text.replace("_", ""), 16 if "x" in text else 10)
+                digits = text.replace("_", "").lstrip("+-")
+                value = whole(digits, most=10**MOST_DIGITS, base=0)
+                return -value if text.startswith("-") else value
             if kind == "float":
                 return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
         except ValueError:  # an explicit tag on something else (!!int x), or more digits than int() takes
@@ -163,7 +166,7 @@ def undotted(key: str) -> Path_:
     """`'hosts[0].type'` to `('hosts', 0, 'type')`."""
     parts: list[str | int] = []
     for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", key):
-        parts.append(name if name else int(index))
+        parts.append(name if name else whole(index, most=10**MOST_DIGITS))
     return tuple(parts)
 
 
@@ -253,8 +256,7 @@ def _short(value: object) -> str:
         return "keys with values"
     if isinstance(value, list | tuple):
         return "a list" if len(value) else "an empty list"
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return "nothing" if value is None else quoted(value)
 
 
 def _key_path(data: Any, loc: Path_, *, keep_last: bool) -> Path_:

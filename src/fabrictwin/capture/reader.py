@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.textfile import open_bytes
 from fabrictwin.capture.pcapng import (
     ERF_BYTES,
     ERF_INFINIBAND,
@@ -59,7 +60,7 @@ class CaptureFile:
 
     def __iter__(self) -> Iterator[Packet]:
         try:
-            file = self.path.open("rb")
+            file = open_bytes(self.path)
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", file=self.path) from None
         with file:

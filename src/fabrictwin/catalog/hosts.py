@@ -9,10 +9,14 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from fabrictwin.base.errors import did_you_mean
+from fabrictwin.base.errors import did_you_mean, quoted
 from fabrictwin.base.units import Duration, Rate
+from fabrictwin.base.whole_numbers import numbered, whole_or_none
 from fabrictwin.catalog.figures import Entry, Figure, Model
 from fabrictwin.catalog.quantities import Count
+
+MOST_NODES = 1024  # of a kind in one host
+MOST_LINKS = 1 << 17
 
 
 class Processor(Model):
@@ -72,7 +76,7 @@ class HostLinks(HostPart):
     a: tuple[str, ...]
     b: tuple[str, ...]
     link: str
-    count: int = Field(default=1, ge=1)
+    count: int = Field(default=1, ge=1, le=MOST_NODES)
 
     @field_validator("a", "b", mode="before")
     @classmethod
@@ -95,11 +99,11 @@ _PREFIXES = {"cpu": "cpu", "pcie_switch": "pex", "nvswitch": "nvs", "gpu": "gpu"
 class HostNodes(Model):
     """How many nodes of each kind a host has. They are named cpu0.., pex0.., nvs0.., gpu0.., nic0.."""
 
-    cpu: int = Field(ge=1)
-    pcie_switch: int = Field(default=0, ge=0)
-    nvswitch: int = Field(default=0, ge=0)
-    gpu: int = Field(default=0, ge=0)
-    nic: int = Field(ge=1)
+    cpu: int = Field(ge=1, le=MOST_NODES)
+    pcie_switch: int = Field(default=0, ge=0, le=MOST_NODES)
+    nvswitch: int = Field(default=0, ge=0, le=MOST_NODES)
+    gpu: int = Field(default=0, ge=0, le=MOST_NODES)
+    nic: int = Field(ge=1, le=MOST_NODES)
 
     def names(self, kind: str) -> tuple[str, ...]:
         return tuple(f"{_PREFIXES[kind]}{i}" for i in range(getattr(self, kind)))
@@ -128,6 +132,8 @@ class Host(Entry):
             raise ValueError("two nics have the same hca name")
         if len(self.nics) % self.trays:
             raise ValueError(f"got {self.trays} trays, expected a divisor of {len(self.nics)} nics")
+        if sum(len(group.a) * len(group.b) for group in self.links) > MOST_LINKS:
+            raise ValueError(f"got links between more than {MOST_LINKS} pairs of nodes")
         known = self.node_names
         for number, group in enumerate(self.links):
             for node in (*group.a, *group.b):
@@ -175,30 +181,54 @@ def repeated(items: Any) -> Any:
             continue
         item = dict(item)
         times, step = item.pop("times"), item.pop("step", {})
-        if not isinstance(times, int) or times < 1 or not isinstance(step, dict):
-            raise ValueError(f"got times {times!r} and step {step!r}, expected a number and steps by kind of node")
-        result += [_shifted(item, i, step) for i in range(times)]
+        if not isinstance(times, int) or not 1 <= times <= MOST_NODES or not _are_steps(step):
+            raise ValueError(
+                f"got times {quoted(times)} and step {quoted(step)}, "
+                f"expected a number up to {MOST_NODES} and steps by kind of node"
+            )
+        ends = {end: _names(item, end) for end in ("a", "b") if end in item}
+        if len(result) + times * (1 + sum(map(len, ends.values()))) > MOST_LINKS:
+            raise ValueError(f"got more than {MOST_LINKS} nodes and links spelled out")
+        result += [_shifted(item, ends, i, step) for i in range(times)]
     return result
 
 
-def _shifted(item: dict[str, Any], i: int, step: dict[str, int]) -> dict[str, Any]:
-    def move(name: str, by: int) -> str:
-        prefix = name.rstrip("0123456789")
-        return f"{prefix}{int(name[len(prefix) :]) + by}"
+def _are_steps(step: object) -> bool:
+    return isinstance(step, dict) and all(isinstance(by, int) and abs(by) <= MOST_NODES for by in step.values())
+
+
+def _names(item: dict[str, Any], end: str) -> list[str]:
+    if not isinstance(item[end], list):
+        raise ValueError(f"got {end} {quoted(item[end])}, expected a list of nodes")
+    return list(spread(item[end]))
+
+
+def _shifted(item: dict[str, Any], ends: dict[str, list[str]], i: int, step: dict[str, int]) -> dict[str, Any]:
+    def move(name: object, by: int) -> str:
+        found = re.fullmatch(r"(.*?)(\d{1,9})", name) if isinstance(name, str) else None
+        if found is None:
+            raise ValueError(f"got {quoted(name)}, expected a name that ends with a number")
+        return f"{found[1]}{int(found[2]) + by}"
 
     if "hca" in item:
-        return {**item, "hca": move(item["hca"], i), "rail": item["rail"] + i}
-    ends = {end: [move(n, i * step.get(n.rstrip("0123456789"), 1)) for n in spread(item[end])] for end in "ab"}
-    return {**item, **ends}
+        rail = item.get("rail")
+        return {**item, "hca": move(item["hca"], i), "rail": rail + i if isinstance(rail, int) else rail}
+    return item | {
+        end: [move(name, i * step.get(name.rstrip("0123456789"), 1)) for name in names]
+        for end, names in ends.items()
+    }
 
 
 def spread(names: Iterable[Any]) -> Iterator[str]:
     """`['gpu0..gpu2', 'nic0']` to gpu0, gpu1, gpu2, nic0. Raises ValueError."""
     for name in names:
-        match = re.fullmatch(r"([a-z]+)(\d+)\.\.([a-z]+)(\d+)", str(name))
+        match = re.fullmatch(r"([a-z]+)(\d+)\.\.([a-z]+)(\d+)", name) if isinstance(name, str) else None
         if match is None:
-            yield str(name)
+            yield name if isinstance(name, str) else quoted(name)
             continue
-        if match[1] != match[3] or int(match[2]) > int(match[4]):
-            raise ValueError(f"got {name!r}, expected a range such as 'gpu0..gpu7'")
-        yield from (f"{match[1]}{i}" for i in range(int(match[2]), int(match[4]) + 1))
+        first, last = (whole_or_none(match[side], most=MOST_NODES - 1) for side in (2, 4))
+        if match[1] != match[3] or first is None or last is None or first > last:
+            raise ValueError(
+                f"got {quoted(name)}, expected a range such as 'gpu0..gpu7' with numbers below {MOST_NODES}"
+            )
+        yield from numbered(match[1], first, last, most=MOST_NODES)

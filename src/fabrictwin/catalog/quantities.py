@@ -11,8 +11,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, PlainValidator
 
-from fabrictwin.base.errors import did_you_mean
+from fabrictwin.base.errors import did_you_mean, quoted
 from fabrictwin.base.units import Raw, parse_rate
+from fabrictwin.base.whole_numbers import MOST_DIGITS, whole, whole_or_none
 
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(.*?)\s*\Z")
 _NOUNS = (
@@ -29,13 +30,15 @@ _NOUNS = (
     "paths",
     "cores",
 )
+# no exponents, which a Fraction would spell out in full
+_RATIO = re.compile(r"[\d./*%\s]{1,80}", re.ASCII)
 _PREFIX = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
 def _split(value: object, what: str, example: str) -> tuple[str, str]:
-    match = _NUMBER.match(value) if isinstance(value, str) else None
+    match = _NUMBER.match(value) if isinstance(value, str) and len(value) <= MOST_DIGITS + 20 else None
     if match is None:
-        raise ValueError(f"got {value!r}, expected a {what}, such as {example!r}")
+        raise ValueError(f"got {quoted(value)}, expected a {what}, such as {example!r}")
     return match.group(1), match.group(2)
 
 
@@ -46,19 +49,20 @@ def parse_count(value: object) -> int:
         raise ValueError(
             f"got {value!r}, expected a whole number of {', '.join(_NOUNS)}{did_you_mean(noun, _NOUNS)}"
         )
-    return int(number)
+    return whole(number)
 
 
 def parse_identifier(value: object) -> int:
     """`'0x02c9'` to 713. Raises ValueError."""
-    if not isinstance(value, str) or re.fullmatch(r"0x[0-9a-fA-F]+", value) is None:
-        raise ValueError(f"got {value!r}, expected an identifier, such as '0x02c9'")
-    return int(value, 16)
+    number = whole_or_none(value, base=16) if isinstance(value, str) and value.startswith("0x") else None
+    if number is None:
+        raise ValueError(f"got {quoted(value)}, expected an identifier, such as '0x02c9'")
+    return number
 
 
 def parse_ratio(value: object) -> Fraction:
     """`'64/66'`, `'256/257 * 514/544'` or `'92 %'` to an exact fraction. Raises ValueError."""
-    if isinstance(value, str):
+    if isinstance(value, str) and _RATIO.fullmatch(value):
         try:
             if value.rstrip().endswith("%"):
                 return Fraction(value.rstrip()[:-1].strip()) / 100
@@ -69,7 +73,7 @@ def parse_ratio(value: object) -> Fraction:
             return result
         except (ValueError, ZeroDivisionError):
             pass
-    raise ValueError(f"got {value!r}, expected a ratio, such as '64/66' or '92 %'")
+    raise ValueError(f"got {quoted(value)}, expected a ratio, such as '64/66' or '92 %'")
 
 
 def parse_bits(value: object) -> int:
@@ -77,7 +81,7 @@ def parse_bits(value: object) -> int:
     number, unit = _split(value, "number of bits", "5440 bits")
     if unit != "bits" or "." in number:
         raise ValueError(f"got {value!r}, expected a number of bits, such as '5440 bits'")
-    return int(number)
+    return whole(number)
 
 
 def parse_power(value: object) -> int:
@@ -85,7 +89,7 @@ def parse_power(value: object) -> int:
     number, unit = _split(value, "power", "700 W")
     if unit != "W" or "." in number:
         raise ValueError(f"got {value!r}, expected a power, such as '700 W'")
-    return int(number)
+    return whole(number)
 
 
 def parse_message_rate(value: object) -> float:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import did_you_mean
+from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.names import split_jack
 from fabrictwin.cluster.reach import first_adapter
@@ -91,9 +92,10 @@ class Jacks:
         if node in self._switches:
             index = self._switches[node]
             most = self.blueprint.switches[index].ports
-            if not port.isdecimal() or not 1 <= int(port) <= most:
+            at = whole_or_none(port, least=1, most=most)
+            if at is None:
                 raise ValueError(f"got {name!r}, expected a port of {node} from 1 to {most}")
-            return index, int(port)
+            return index, at
         if node in self._hosts:
             index = self._hosts[node]
             nics = self.blueprint.hosts[index].nics

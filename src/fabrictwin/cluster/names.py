@@ -13,9 +13,13 @@ _DIGITS = re.compile(r"(\d+)")
 _NAME = re.compile(r"[^\s/;]+\Z")
 
 
-def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sorts `host-2` before `host-10`."""
-    return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in _DIGITS.split(name))
+def natural_key(name: str) -> tuple[tuple[int, int, str, str], ...]:
+    """Return a key that sorts `host-2` before `host-10`; numbers may be of any length."""
+    parts = []
+    for part in _DIGITS.split(name):
+        digits = part.lstrip("0")
+        parts.append((0, len(digits), digits, part) if part.isdecimal() else (1, 0, part, ""))
+    return tuple(parts)
 
 
 def parse_name(value: object) -> str:

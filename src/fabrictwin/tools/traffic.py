@@ -25,9 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from fabrictwin.base.errors import ConfigError, SimulatedError, did_you_mean
+from fabrictwin.base.errors import ConfigError, SimulatedError, did_you_mean, quoted
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.units import format_size
+from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.engines.packet.packet_network import PacketNetwork
 from fabrictwin.engines.packet.packet_options import PacketOptions
@@ -67,9 +68,12 @@ class Traffic:
 
 
 def _number(text: str, what: str, path: Path, line: int, largest: int = _LARGEST) -> int:
-    if not re.fullmatch(r"\d+", text) or int(text) > largest:
-        raise ConfigError(f"got {text!r}, expected a whole number up to {largest}", file=path, line=line, key=what)
-    return int(text)
+    number = whole_or_none(text, most=largest)
+    if number is None:
+        raise ConfigError(
+            f"got {quoted(text)}, expected a whole number up to {largest}", file=path, line=line, key=what
+        )
+    return number
 
 
 def read_traffic(path: str | Path) -> Traffic:

@@ -6,6 +6,7 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
 from fabrictwin.cluster.generators.generate import check_cable
 from fabrictwin.cluster.spec.cluster_section import ExplicitCluster, ExplicitHost, ExplicitSwitch
@@ -108,11 +109,12 @@ def _plug(cluster: ExplicitCluster, hosts: tuple[HostSite, ...], switches: tuple
             found = adapters[node, port], 1
         elif node in switch_number:
             number = switch_number[node]
-            if not port.isdecimal() or not 1 <= int(port) <= switches[number].ports:
+            at = whole_or_none(port, least=1, most=switches[number].ports)
+            if at is None:
                 raise ConfigError(
                     f"got '{node}/{port}', expected a port of {node} from 1 to {switches[number].ports}", key=key
                 )
-            found = number, int(port)
+            found = number, at
         elif node in aggregation_number:
             if port != "1":
                 raise ConfigError(f"got '{node}/{port}', expected the only port '{node}/1'", key=key)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
@@ -52,7 +53,7 @@ def _bind(text: str) -> dict[str, Any]:
     hcas: dict[str, str | int] = {}
     for part in rest:
         hca, nic = _pair(part, "--bind")
-        hcas[hca] = int(nic) if nic.isdecimal() and len(nic) < 9 else nic
+        hcas[hca] = nic if (number := whole_or_none(nic, most=10**8)) is None else number
     return {"match": match, "host": host, "hcas": hcas}
 
 

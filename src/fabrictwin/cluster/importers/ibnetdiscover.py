@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
 
 Kind = Literal["switch", "ca", "router"]
 
@@ -127,7 +127,7 @@ class _Reader:
         elif match := _ATTRIBUTE.match(line):
             self._attribute(match[1], int(match[2], 16), number)
         elif not _CHASSIS.match(line):
-            raise self.error(f"got {_short(line)}, expected a line as `ibnetdiscover` prints it", number)
+            raise self.error(f"got {quoted(line.strip())}, expected a line as `ibnetdiscover` prints it", number)
 
     def _attribute(self, key: str, value: int, number: int) -> None:
         self.close()
@@ -148,7 +148,7 @@ class _Reader:
             word, count, letter, guid, description = other.groups()
             kind, lid = _KINDS[word], "0"
         else:
-            raise self.error(f"got {_short(line)}, expected a node as `ibnetdiscover` prints it", number)
+            raise self.error(f"got {quoted(line.strip())}, expected a node as `ibnetdiscover` prints it", number)
         name = f"{letter}-{guid.lower()}"
         if letter != _LETTER[kind]:
             raise self.error(f"got {name}, expected a name that begins with {_LETTER[kind]}", number)
@@ -176,7 +176,7 @@ class _Reader:
     def _port(self, line: str, number: int) -> None:
         match = _PORT.match(line)
         if match is None:
-            raise self.error(f"got {_short(line)}, expected a port as `ibnetdiscover` prints it", number)
+            raise self.error(f"got {quoted(line.strip())}, expected a port as `ibnetdiscover` prints it", number)
         if self.open is None:
             raise self.error("got a port before any node", number)
         port, guid, letter, peer, peer_port, _, lid, _, _, width, speed = match.groups()
@@ -191,7 +191,7 @@ class _Reader:
             raise self.error(f"got a width of {width}x, expected one of 1x, 2x, 4x, 8x, 12x", number)
         if speed not in SPEEDS:
             hint = did_you_mean(speed, SPEEDS)
-            raise self.error(f"got the speed {_short(speed)}, expected one of {', '.join(SPEEDS)}{hint}", number)
+            raise self.error(f"got the speed {quoted(speed)}, expected one of {', '.join(SPEEDS)}{hint}", number)
         if owner.kind != "switch" and lid is None:
             raise self.error("got no LID of the port itself, expected `lid N lmc N` after the #", number)
         self.open.ports[port_number] = Port(
@@ -253,8 +253,3 @@ def _check_links(discovery: Discovery, *, unfinished: int) -> None:
                 )
             if port.line == unfinished and (port.width, port.speed) != (back.width, back.speed):
                 raise ConfigError("ends in the middle of a line", file=discovery.file, line=unfinished)
-
-
-def _short(line: str) -> str:
-    text = repr(line.strip())
-    return text if len(text) <= 60 else text[:57] + "..."

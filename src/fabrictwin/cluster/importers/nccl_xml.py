@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
 
-from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
+from fabrictwin.base.textfile import read_bytes
+from fabrictwin.base.whole_numbers import whole_or_none
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 64
@@ -49,16 +51,13 @@ class Element:
         if text is None and default is not None:
             return default
         text = self.text(key).strip()
-        if not (text.isascii() and text.isdecimal() and len(text) < 12) or int(text) > most:
-            self.refuse(key, f"got {_short(text)}, expected a whole number up to {most}")
-        return int(text)
+        number = whole_or_none(text, most=most)
+        if number is None:
+            self.refuse(key, f"got {quoted(text, 42)}, expected a whole number up to {most}")
+        return number
 
     def refuse(self, key: str, message: str) -> NoReturn:
         raise ConfigError(message, file=self.file, line=self.line, key=f"{self.name} {key}".strip())
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
 class _Reader:
@@ -82,7 +81,7 @@ class _Reader:
 
     def _text(self, data: str) -> None:
         if data.strip():
-            self._refuse(f"got the text {_short(data.strip())}, expected elements only")
+            self._refuse(f"got the text {quoted(data.strip(), 42)}, expected elements only")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self.elements += 1
@@ -129,9 +128,4 @@ def parse_topology(data: bytes, file: str) -> Element:
 
 def read_topology(path: Path) -> Element:
     """The `<system>` of a file. Raises ConfigError."""
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", file=path) from None
-    return parse_topology(data, str(path))
+    return parse_topology(read_bytes(path, MAX_BYTES), str(path))

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from fabrictwin.base.errors import quoted
 from fabrictwin.base.units import (
     Length,
     Rate,
@@ -29,6 +30,7 @@ from fabrictwin.base.units import (
     parse_rate,
     parse_size,
 )
+from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.blueprint import Technology
 from fabrictwin.cluster.names import parse_name, split_jack
 
@@ -229,12 +231,10 @@ class DiscoveredCluster(Model):
 
 def _number64(value: object) -> object:
     if isinstance(value, str):
-        try:
-            value = int(value, 16)
-        except ValueError:
-            raise ValueError(f"got {value!r}, expected a GUID, such as '0x0c42a103002559fe'") from None
+        guid = whole_or_none(value.strip(), most=2**64 - 1, base=16)
+        value = value if guid is None else guid
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**64:
-        raise ValueError(f"got {value!r}, expected a GUID, such as '0x0c42a103002559fe'")
+        raise ValueError(f"got {quoted(value)}, expected a GUID, such as '0x0c42a103002559fe'")
     return value
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.textfile import open_bytes
 from fabrictwin.fabric.fabric import I32, NONE, Fabric
 from fabrictwin.routing.engines.filling import NO_PORT, Tables
 from fabrictwin.routing.graph.switches import LAST_UNICAST_LID, MAX_LMC, U8, Lids, Switches
@@ -51,7 +52,7 @@ class Dump:
 def read_dump(path: str | Path) -> Dump:
     """Read a file of dumped tables. Raises ConfigError with file and line."""
     try:
-        with Path(path).open("rb") as file:
+        with open_bytes(path) as file:
             return parse_dump(file, str(path))
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=path) from None

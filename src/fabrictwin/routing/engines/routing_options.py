@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.textfile import read_text
+from fabrictwin.base.whole_numbers import whole, whole_or_none
 from fabrictwin.fabric.fabric import I32
 from fabrictwin.routing.graph.switches import MAX_LMC, Switches
 
@@ -46,10 +47,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def parse_guid(word: str) -> int:
     """A GUID in hex, with or without 0x. Raises ValueError."""
-    guid = int(word, 16)
-    if not (0 < guid < 1 << 64 and word.isascii() and word.isalnum()):
-        raise ValueError(word)
-    return guid
+    return whole(word, least=1, most=2**64 - 1, base=16)
 
 
 def _guid(word: str, *, path: Path, line: int) -> int:
@@ -57,7 +55,7 @@ def _guid(word: str, *, path: Path, line: int) -> int:
         return parse_guid(word)
     except ValueError:
         raise ConfigError(
-            f"got {word!r}, expected a GUID, such as 0x0c42a103002559fe", file=path, line=line
+            f"got {quoted(word)}, expected a GUID, such as 0x0c42a103002559fe", file=path, line=line
         ) from None
 
 
@@ -84,9 +82,10 @@ def read_weights(path: str | Path) -> dict[tuple[int, int], int]:
         guid = _guid(words[0], path=path, line=line)
         numbers = []
         for word, what, most in ((words[1], "a port", 254), (words[2], "a weight", MAX_WEIGHT)):
-            if not (word.isascii() and word.isdigit() and 1 <= int(word) <= most):
-                raise ConfigError(f"got {word!r}, expected {what} from 1 to {most}", file=path, line=line)
-            numbers.append(int(word))
+            number = whole_or_none(word, least=1, most=most)
+            if number is None:
+                raise ConfigError(f"got {quoted(word)}, expected {what} from 1 to {most}", file=path, line=line)
+            numbers.append(number)
         if (guid, numbers[0]) in weights:
             raise ConfigError(f"got port {numbers[0]} of {words[0]} twice", file=path, line=line)
         weights[guid, numbers[0]] = numbers[1]

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.whole_numbers import whole
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.subnet.agents.flow_control import FlowControl
 from fabrictwin.subnet.agents.node_as_built import LINEAR_CAP, describe, node_info, switch_as_built
@@ -243,7 +244,7 @@ class SubnetState:
         if name in self._by_name:
             return self._by_name[name]
         try:
-            return self.guid.index(int(name, 16))
+            return self.guid.index(whole(name, most=2**64 - 1, base=16))
         except ValueError:
             raise KeyError(name) from None
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.textfile import read_text
+from fabrictwin.base.whole_numbers import read_json
 from fabrictwin.workload.model.huggingface_keys import Config
 from fabrictwin.workload.model.model_sizes import Experts, Latent, Mamba, Model
 
@@ -346,11 +347,11 @@ def load_model(path: Path) -> Model:
     """A model from a `config.json`. Raises ConfigError."""
     text = read_text(path)
     try:
-        data = json.loads(text)
+        data = read_json(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"expected JSON: {error.msg}", file=path, line=error.lineno) from None
-    except RecursionError:
-        raise ConfigError("expected a model's config.json, got JSON nested too deep", file=path) from None
+    except ValueError as error:
+        raise ConfigError(f"expected a model's config.json: {error}", file=path) from None
     name = data.get("_name") if isinstance(data, dict) and isinstance(data.get("_name"), str) else None
     return read_model(
         data, name=name or (path.parent.name if path.name == "config.json" else path.stem), where=str(path)

@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
 from fabrictwin.base.textfile import read_text
+from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.subnet.manager.settings.manager_settings import DEFAULT_PKEY, Broadcast, Partition
 
 _FLAGS = ("indx0", "ipoib", "defmember", "rate", "mtu", "sl", "scope", "Q_Key", "TClass", "FlowLabel")
@@ -107,12 +108,9 @@ def _definitions(text: str, path: Path) -> Iterator[tuple[int, str, list[tuple[i
 
 
 def _number(word: str, what: str, *, most: int, path: Path, line: int) -> int:
-    try:
-        value = int(word, 16) if word.lower().startswith("0x") else int(word)
-    except ValueError:
-        value = -1
-    if not 0 <= value <= most or "_" in word:
-        raise ConfigError(f"got {word!r}, expected {what} up to {most:#x}", file=path, line=line)
+    value = whole_or_none(word, most=most, base=0)
+    if value is None:
+        raise ConfigError(f"got {quoted(word)}, expected {what} up to {most:#x}", file=path, line=line)
     return value
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
 from fabrictwin.base.textfile import read_text
+from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.subnet.manager.settings.manager_settings import DROP_VL
 
 _CODES = {1: 1, 2: 2, 4: 3, 8: 4, 15: 5}  # OperationalVLs by the number of lanes
@@ -20,9 +21,10 @@ _ENTRIES = 64
 
 
 def _number(text: str, *, most: int, least: int = 0) -> int:
-    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
-        raise ValueError(f"got {text!r}, expected {least} to {most}")
-    return int(text)
+    number = whole_or_none(text, least=least, most=most)
+    if number is None:
+        raise ValueError(f"got {quoted(text)}, expected {least} to {most}")
+    return number
 
 
 def _max_vls(text: str) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.textfile import read_text
+from fabrictwin.base.whole_numbers import whole
 
 FIRST, LAST = 0x0001, 0xBFFF
 
@@ -95,10 +96,10 @@ def read_guid2lid(path: Path) -> dict[int, int]:
         if not fields:
             continue
         try:
-            guid, first, last = (int(field, 0) for field in fields)
+            guid, first, last = (whole(field, most=2**64 - 1, base=0) for field in fields)
         except ValueError:
             raise ConfigError(
-                f"got {line!r}, expected a GUID and two LIDs, such as 0x0002c90300000001 0x0001 0x0001",
+                f"got {quoted(line)}, expected a GUID and two LIDs, such as 0x0002c90300000001 0x0001 0x0001",
                 file=path,
                 line=number,
             ) from None
