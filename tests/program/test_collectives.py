@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.program import collectives, patterns
 from fabrictwin.program import data_execution as execute_module
+from fabrictwin.program.binary_trees import double_binary_tree
 from fabrictwin.program.data_execution import execute
 from fabrictwin.program.program import NONE, Communication
 from fabrictwin.program.sends import Sends, sends_of
@@ -281,7 +282,7 @@ def test_single_message_is_one_hop() -> None:
 
 @pytest.mark.parametrize("n", range(1, 66))
 def test_double_binary_tree(n: int) -> None:
-    first, second = collectives.double_binary_tree(n)
+    first, second = (tree.up for tree in double_binary_tree(n))
     inside = np.zeros(n, int)
     for parent in (first, second):
         assert (parent == NONE).sum() == 1

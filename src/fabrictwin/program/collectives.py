@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.program.binary_trees import double_binary_tree
 from fabrictwin.program.patterns import share, share_start
 from fabrictwin.program.program import I32, I64, NONE, Channels, Communication, Pattern
 
@@ -281,26 +282,6 @@ def hierarchical_all_reduce(
     return tuple(phases)
 
 
-def double_binary_tree(n: int) -> tuple[I64, I64]:
-    """Parents of two binary trees over 0 .. n-1, NONE at the root: who is a leaf of one is inside the other.
-
-    In the first, the lowest set bit of a number is its height, so odd numbers are leaves and 0 is the root.
-    The second is its mirror where n is even. Where n is odd the mirror would keep the leaves, so it is turned
-    by one instead, and 0 is inside both: with n odd there are too few leaves for everyone.
-    """
-    parent = np.full(n, NONE, np.int64)
-    for i in range(1, n):
-        low = i & -i
-        above = (i ^ low) | (low << 1)
-        # a subtree that is cut off by n hangs its top below the nearest ancestor on the left
-        parent[i] = above if above < n else i ^ low
-    image = np.arange(n)[::-1] if n % 2 == 0 else (np.arange(n) + 1) % max(n, 1)
-    second = np.full(n, NONE, np.int64)
-    inner = parent != NONE
-    second[image[inner]] = image[parent[inner]]
-    return parent, second
-
-
 # --- the order of ranks ------------------------------------------------------------------------------------
 
 
@@ -337,7 +318,7 @@ def _chain(hosts: I64, channel: int, *, root: int) -> tuple[I64, I64]:
 def _tree(hosts: I64, channel: int) -> tuple[I64, I64]:
     # both trees of a pair leave a host by the same rank, so every adapter serves one inner and one leaf position
     blocks = [np.roll(block, -(channel // 2 % len(block))) for block in _blocks(hosts)]
-    over_hosts = double_binary_tree(len(blocks))[channel % 2]
+    over_hosts = double_binary_tree(len(blocks))[channel % 2].up
     parent = np.full(len(hosts), NONE, np.int64)
     for block, above in zip(blocks, over_hosts, strict=True):
         parent[block[1:]] = block[:-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.nccl.constants import NET_GBPS_PER_CHANNEL, SENDS_PER_BATCH
 from fabrictwin.nccl.search.host_graphs import HostView
 from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.settings.settings import Settings
@@ -16,8 +17,6 @@ from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType
 from fabrictwin.nccl.topology.system import LinkClass
 
 _NVLS_HOPPER, _NVLS_BLACKWELL, _NVLS_BLACKWELL_ONE_DOMAIN = 16, 32, 24
-_NET_GBPS_PER_CHANNEL = 14
-_SENDS_PER_BATCH = 8  # NCCL_MAX_DEV_WORK_P2P_PER_BATCH
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def p2p_channels(
                 per_peer = min(per_peer, _remote(view, gpu, rules, limits, count=count, ranks=ranks))
     per_peer, count = _power_up(per_peer), _power_up(count)
     if rules.since(29) and nodes > 1 and limits.per_net_peer is None:
-        while per_peer * -(-ranks // _SENDS_PER_BATCH) > count and per_peer > 1:
+        while per_peer * -(-ranks // SENDS_PER_BATCH) > count and per_peer > 1:
             per_peer //= 2
     elif rules.since(25):
         per_peer = min(per_peer, count)
@@ -111,7 +110,7 @@ def _remote(view: HostView, gpu: int, rules: Rules, limits: Limits, *, count: in
         if total >= room:
             break
     if rules.since(29):
-        return max(used, -(-int(total) // _NET_GBPS_PER_CHANNEL)) if used else 2
+        return max(used, -(-int(total) // NET_GBPS_PER_CHANNEL)) if used else 2
     most = 2
     while most * ranks > count * 4 and most > 1:
         most //= 2

@@ -14,10 +14,9 @@ import numpy as np
 
 from fabrictwin.base.errors import InvariantError
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.nccl.communicator.trees import NodeTree, double_binary_tree
+from fabrictwin.nccl.constants import TREE_CHILDREN
 from fabrictwin.nccl.topology.graph_types import I32, Pattern
-
-_CHILDREN = 3
+from fabrictwin.program.binary_trees import NodeTree, double_binary_tree
 
 
 def ring_order(intra: I32, cross_nic: I32) -> I32:
@@ -43,7 +42,7 @@ def connect_trees(intra: I32, patterns: list[Pattern], ranks: int) -> tuple[I32,
     """
     nodes, channels, _ = intra.shape
     up = np.full((2 * channels, ranks), NONE, np.int32)
-    down = np.full((2 * channels, ranks, _CHILDREN), NONE, np.int32)
+    down = np.full((2 * channels, ranks, TREE_CHILDREN), NONE, np.int32)
     split = np.array([p == Pattern.SPLIT_TREE for p in patterns])
     simple = np.array([p == Pattern.TREE for p in patterns])
     trees = double_binary_tree(nodes)
@@ -73,7 +72,7 @@ def _over_hosts(up: I32, down: I32, parent: I32, children: I32, tree: NodeTree) 
         here = np.flatnonzero(child != NONE)
         at, below = children[side, here], parent[child[here]]
         free = (down[at] != NONE).sum(axis=1)
-        if (free >= _CHILDREN).any():
+        if (free >= TREE_CHILDREN).any():
             raise InvariantError("a tree has more children than a rank can have")
         down[at, free] = below
 

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.nccl.constants import REDUCTIONS
 from fabrictwin.nccl.log.log import Line
 from fabrictwin.nccl.log.log_init import Scene
 from fabrictwin.nccl.lowering.transport import Route, Transport
 from fabrictwin.nccl.settings.algorithm_selection import PROTOCOLS
 from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType
 from fabrictwin.nccl.tuning.cost_model import GATHERS
-from fabrictwin.nccl.tuning.tuner import OPERATIONS, Call, Choice
+from fabrictwin.nccl.tuning.tuner import Call, Choice
 
 CONNECTED_LATER_SINCE = 22
 AMPERE = 80
@@ -221,7 +222,7 @@ def operation(scene: Scene, call: Call, choice: Choice | None, *, count: int) ->
         yield Line(
             rank,
             f"{call.collective}: opCount 0 sendbuff 0x{_buffer(rank):x} recvbuff 0x{_buffer(rank) + 2**36:x} "
-            f"count {count} datatype {DATATYPES[call.datatype]} op {OPERATIONS.index(call.operation)} root 0 "
+            f"count {count} datatype {DATATYPES[call.datatype]} op {REDUCTIONS.index(call.operation)} root 0 "
             f"comm {scene.pointer(rank)} [nranks={c.ranks}] stream 0x{0x55D0B0000000 + rank:x}",
             ("COLL",),
         )

@@ -8,14 +8,12 @@ them for small operations. Source: NCCL 2.30.7, src/enqueue.cc, `calcCollChunkin
 from __future__ import annotations
 
 from fabrictwin.nccl.communicator.communicator import Communicator
+from fabrictwin.nccl.constants import BUFFER_BYTES, BUFFER_STEPS, NVLS_TREE_CHUNK_BYTES
 from fabrictwin.nccl.lowering.tasks import Task
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 
-STEPS = 8
 KIB = 1024
-BUFFERS = {Protocol.LL: 512 * KIB, Protocol.LL128: 4_915_200, Protocol.SIMPLE: 4 * KIB * KIB}
 LONG_CHUNKS = ("all_reduce", "all_gather", "reduce_scatter")
-NVLS_TREE_CHUNK_MANY_HOSTS = 64 * KIB
 
 
 def buffer_bytes(communicator: Communicator, protocol: Protocol) -> int:
@@ -26,14 +24,14 @@ def buffer_bytes(communicator: Communicator, protocol: Protocol) -> int:
         Protocol.LL128: settings.ll128_buffsize,
         Protocol.SIMPLE: settings.buffsize,
     }[protocol]
-    return int(given) if given else BUFFERS[protocol]
+    return int(given) if given else BUFFER_BYTES[protocol]
 
 
 def chunk_bytes(
     communicator: Communicator, task: Task, algorithm: Algorithm, protocol: Protocol, channels: int, heads: int = 1
 ) -> int:
     """Data of a chunk. `heads` are the GPUs of a host that reduce for it."""
-    chunk = buffer_bytes(communicator, protocol) // STEPS
+    chunk = buffer_bytes(communicator, protocol) // BUFFER_STEPS
     size, settings = task.size_bytes, communicator.settings
     if protocol == Protocol.LL:
         return chunk // 2
@@ -51,7 +49,7 @@ def chunk_bytes(
     if algorithm == Algorithm.NVLS_TREE:
         most = settings.nvlstree_max_chunksize
         if most is None:
-            most = NVLS_TREE_CHUNK_MANY_HOSTS if communicator.nodes >= 4 else chunk
+            most = NVLS_TREE_CHUNK_BYTES if communicator.nodes >= 4 else chunk
         chunk = min(int(settings.nvls_chunksize), int(most))
         return _shrunk(size, at_once, chunk, ((32, 256), (16, 128), (4, 64), (1, 32)))
     if algorithm == Algorithm.COLLNET_DIRECT:

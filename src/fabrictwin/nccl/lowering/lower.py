@@ -24,6 +24,7 @@ from fabrictwin.engines.channels.channel_resources import message_bytes
 from fabrictwin.fabric.fabric import I64, NONE
 from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.nccl.communicator.communicator import Communicator
+from fabrictwin.nccl.constants import WIRE_BYTES
 from fabrictwin.nccl.lowering import in_switch
 from fabrictwin.nccl.lowering.chunks import chunk_bytes, send_parts
 from fabrictwin.nccl.lowering.connector import Connector
@@ -31,7 +32,7 @@ from fabrictwin.nccl.lowering.queue_pair_options import service_level
 from fabrictwin.nccl.lowering.tasks import POINT_TO_POINT, Task
 from fabrictwin.nccl.lowering.transport import Transports
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
-from fabrictwin.nccl.tuning.step_costs import WIRE, Costs, calibration, picoseconds
+from fabrictwin.nccl.tuning.step_costs import Costs, calibration, picoseconds
 from fabrictwin.program import patterns
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Channels, Communication, Pattern, Program
@@ -117,7 +118,7 @@ class Lowering:
         edges = patterns.edges(channels)
         costs = self.costs
         rate = costs.inside.channel_gbps[protocol] * GB / PS_PER_S * made.lanes.max(initial=1)
-        wire, data = WIRE[protocol]
+        wire, data = WIRE_BYTES[protocol]
         return self._communication(
             task,
             channels,
@@ -247,7 +248,7 @@ class Lowering:
                 element_bytes=task.element_bytes,
             )
         costs = self.costs
-        wire, data = WIRE[protocol]
+        wire, data = WIRE_BYTES[protocol]
         # blocks of one rank share its channels
         peers = 1 if task.kind == "send_recv" else n - 1
         lanes = min(parts, max(1, self.communicator.p2p_channels // max(peers, 1)))

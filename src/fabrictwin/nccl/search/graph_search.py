@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.nccl.constants import INTEL_OVERHEAD, LOCAL_GBPS
 from fabrictwin.nccl.topology.graph_types import PathType, Pattern
 from fabrictwin.nccl.topology.system import Kind, LinkClass
-from fabrictwin.nccl.topology.topology_paths import LOCAL_GBPS, PathTable
+from fabrictwin.nccl.topology.topology_paths import PathTable
 
 FOUND_BEST = -1  # steps left once nothing better can be found
-
-# through the root complex of an Intel processor GPU traffic is cut into small packets
-_INTEL_OVERHEAD = 6 / 5
 
 
 @dataclass(frozen=True)
@@ -193,7 +191,7 @@ class Search:
                 kind[i, j], width[i, j] = path.type, path.bw
                 passed = [system.devices[system.links[number].to] for number in path.links]
                 if path.type == PathType.PHB and from_gpu and any(_is_intel(d.arch, d.vendor) for d in passed):
-                    overhead[i, j] = _INTEL_OVERHEAD
+                    overhead[i, j] = INTEL_OVERHEAD
                 for number, far in zip(path.links, passed, strict=True):
                     link.append(number)
                     pcie.append(system.links[number].kind == LinkClass.PCI)

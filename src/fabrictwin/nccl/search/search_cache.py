@@ -22,6 +22,7 @@ from fabrictwin.nccl.topology.graph_types import PathType, Pattern
 
 _ROOM = Path(__file__).parents[1]
 _SOURCES = (
+    "constants",
     "topology/graph_types",
     "search/host_graphs",
     "topology/topology_paths",

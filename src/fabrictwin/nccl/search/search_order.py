@@ -13,16 +13,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.nccl.constants import (
+    DIRECT_HEADS,
+    NVLS_HEADS,
+    SEARCH_STEPS,
+    SEARCH_STEPS_ALL,
+    SEARCH_STEPS_ALL_218,
+    SEARCH_STEPS_SAME,
+)
 from fabrictwin.nccl.search.graph_search import FOUND_BEST, Channels, Search
 from fabrictwin.nccl.topology.graph_types import PathType, Pattern
 from fabrictwin.nccl.topology.system import Kind
-
-_ALL_STEPS = 1 << 19
-_ALL_STEPS_218 = 5 << 16
-_STEPS = 1 << 14
-_STEPS_SAME = 1 << 8
-_NVLS_HEADS = 32  # NCCL_MAX_NVLS_ARITY
-_DIRECT_HEADS = 8  # NCCL_MAX_DIRECT_ARITY + 1
 
 
 class Relaxation:
@@ -35,9 +36,9 @@ class Relaxation:
         may_cross = len(search.nets) > 1 and pattern in (Pattern.RING, Pattern.BALANCED_TREE, Pattern.SPLIT_TREE)
         self.cross_nic = cross_nic if may_cross else 0
         if pattern == Pattern.NVLS and self.rules.since(21):
-            most = min(_NVLS_HEADS, len(self.gpus)) if self.rules.since(25) else len(self.gpus)
+            most = min(NVLS_HEADS, len(self.gpus)) if self.rules.since(25) else len(self.gpus)
         if pattern == Pattern.COLLNET_DIRECT and self.rules.since(22):
-            most = min(_DIRECT_HEADS, len(self.gpus))
+            most = min(DIRECT_HEADS, len(self.gpus))
         if len(self.gpus) == 1 and pattern != Pattern.RING:
             pattern = Pattern.TREE
         if not self.inter and pattern == Pattern.NVLS:
@@ -117,13 +118,13 @@ class Relaxation:
     def _first_pass(self, found: Channels) -> Channels:
         wanted_same, at = found.same, self.first
         try_ = replace(found, bw_intra=self.speeds[at], bw_inter=self.speeds[at])
-        budget = _ALL_STEPS if self.rules.since(19) else _ALL_STEPS_218
+        budget = SEARCH_STEPS_ALL if self.rules.since(19) else SEARCH_STEPS_ALL_218
         amd = any(
             self.system.devices[c].arch == "x86_64" and self.system.devices[c].vendor == "AuthenticAMD"
             for c in self.system.of(Kind.CPU)[:1]
         )
         while True:
-            steps = _STEPS_SAME if try_.same else _STEPS
+            steps = SEARCH_STEPS_SAME if try_.same else SEARCH_STEPS
             budget -= steps
             found, left = self.search.run(try_, found, steps)
             if left == FOUND_BEST or found.count * found.bw_inter >= self.search.total_bw:
@@ -216,7 +217,7 @@ class Relaxation:
                 try_ = replace(try_, bw_intra=self.speeds[at])
             else:
                 break
-            steps = _STEPS_SAME if try_.same else _STEPS
+            steps = SEARCH_STEPS_SAME if try_.same else SEARCH_STEPS
             found, left = self.search.run(try_, found, steps)
         return found
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind
+from fabrictwin.nccl.constants import MOST_INTERFACES
 from fabrictwin.nccl.settings.settings import Settings
 
 MANAGEMENT = "eth0"
-MOST = 16  # that NET/Socket uses
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ def interfaces(fabric: Fabric, host: int) -> tuple[Interface, ...]:
     return tuple(found)
 
 
-def chosen(settings: Settings, there: tuple[Interface, ...], *, most: int = MOST) -> tuple[Interface, ...]:
+def chosen(
+    settings: Settings, there: tuple[Interface, ...], *, most: int = MOST_INTERFACES
+) -> tuple[Interface, ...]:
     """What NCCL takes of them; nothing where NCCL_SOCKET_IFNAME excludes all."""
     wanted = settings.socket_ifname
     if settings.socket_family == "AF_INET6":

@@ -20,12 +20,13 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import SimulatedError
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind, NodeKind
+from fabrictwin.nccl.constants import BUFFER_BYTES
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.topology.gids import end_of, gid_of
+from fabrictwin.nccl.topology.graph_types import Protocol
 from fabrictwin.nccl.topology.ip_interfaces import chosen, interfaces
 
 IB, SOCKET = "IB", "Socket"
-_BUFFER_BYTES = 4 << 20  # of a channel, the first that is registered
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def failure(
             return Failure(host, "Bootstrap : no socket interface found", "ncclInternalError", why)
     if len(networks) == 1:
         return None  # nothing of the rest is used inside a host
-    buffer = settings.buffsize or _BUFFER_BYTES
+    buffer = settings.buffsize or BUFFER_BYTES[Protocol.SIMPLE]
     for host, network in networks.items():
         locked = has(causes.get(host, ()), "locked-memory")
         if locked and network.name == IB and locked.limit_bytes < buffer:

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.nccl.constants import LOCAL_GBPS
 from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.topology.graph_types import PathType
 from fabrictwin.nccl.topology.system import Kind, LinkClass, System
-
-LOCAL_GBPS = 5000.0  # what NCCL takes a device's path to itself to carry
 
 
 class Path(NamedTuple):

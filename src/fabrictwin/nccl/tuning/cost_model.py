@@ -11,6 +11,7 @@ from __future__ import annotations
 from ctypes import c_float
 from dataclasses import dataclass
 
+from fabrictwin.nccl.constants import CORRECTIONS, LEAST_CORRECTED_BYTES
 from fabrictwin.nccl.settings.algorithm_selection import ALGORITHMS, COLLECTIVES, PROTOCOLS
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType, Protocol
@@ -20,8 +21,6 @@ A = Algorithm
 P = Protocol
 KEYS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")  # in the data
 GATHERS = ("AllGather", "ReduceScatter")
-LEAST_CORRECTED = 64  # bytes, where the table of corrections begins
-CORRECTIONS = 23  # NCCL goes by so many of them, whatever the table holds
 
 Table = dict[tuple[str, Algorithm, Protocol], float]
 
@@ -73,7 +72,7 @@ class Tables:
             return None
         rules, shape = self.constants.rules, self.shape
         latency = self.latency[collective, algorithm, protocol]
-        step = (nbytes // LEAST_CORRECTED).bit_length() - 1
+        step = (nbytes // LEAST_CORRECTED_BYTES).bit_length() - 1
         if step < 0 and rules.below_64_bytes == "first":
             step = 0
         correction = self.constants.tree_correction[PROTOCOLS[protocol]]

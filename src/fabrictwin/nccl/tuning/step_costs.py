@@ -23,9 +23,6 @@ from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 
 Three = tuple[float, float, float]  # LL, LL128, Simple
 
-# flags that travel with data: LL sends 8 bytes for 4, LL128 128 for 120
-WIRE = {Protocol.LL: (8, 4), Protocol.LL128: (128, 120), Protocol.SIMPLE: (1, 1)}
-
 
 @dataclass(frozen=True)
 class Inside:

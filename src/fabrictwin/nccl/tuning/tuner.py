@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.nccl.communicator.communicator import Communicator
+from fabrictwin.nccl.constants import ELEMENT_BYTES, MOST_THREADS, REDUCTIONS, WARP_THREADS
 from fabrictwin.nccl.settings.algorithm_selection import COLLECTIVES
 from fabrictwin.nccl.settings.settings import Settings, read_settings
 from fabrictwin.nccl.topology.graph_types import Algorithm, Pattern, Protocol
@@ -20,13 +21,6 @@ from fabrictwin.nccl.tuning.tuning_constants import Constants
 
 A = Algorithm
 P = Protocol
-WARP = 32
-ALL_THREADS = 640
-ELEMENT_BYTES = {
-    "int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "half": 2, "float": 4, "double": 8,
-    "bfloat16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1,
-}  # fmt: skip
-OPERATIONS = ("sum", "prod", "max", "min", "avg", "mulsum")  # in the order of NCCL's numbers
 # what NVLink SHARP reduces in the switch (`ncclNvlsSupported`)
 _NVLS = {
     **dict.fromkeys(("int32", "uint32", "int64", "uint64", "half", "bfloat16"), ("sum", "min", "max")),
@@ -132,12 +126,12 @@ class Tuner:
             while nbytes < channels * threads * threshold and threads % 128 == 0:
                 threads //= 2
         if protocol == P.SIMPLE and algorithm == A.RING:
-            threads += WARP
+            threads += WARP_THREADS
         if protocol == P.SIMPLE and algorithm == A.TREE:
-            threads += 4 * WARP
-        threads = max(threads, 3 * WARP)
+            threads += 4 * WARP_THREADS
+        threads = max(threads, 3 * WARP_THREADS)
         if rules.full_trees and algorithm in (A.TREE, A.PAT):
-            threads = ALL_THREADS
+            threads = MOST_THREADS
         return channels, threads
 
     def _used(self, call: Call, algorithm: Algorithm, protocol: Protocol, most: int) -> int:
@@ -208,7 +202,7 @@ def check(call: Call) -> None:
     for value, known, key in (
         (call.collective, COLLECTIVES, "collective"),
         (call.datatype, tuple(ELEMENT_BYTES), "datatype"),
-        (call.operation, OPERATIONS, "operation"),
+        (call.operation, REDUCTIONS, "operation"),
     ):
         if value not in known:
             hint = did_you_mean(value, known)

@@ -20,15 +20,15 @@ from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.cluster.spec.packet_section import Packet
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
+from fabrictwin.nccl.constants import ELEMENT_BYTES, REDUCTIONS
 from fabrictwin.nccl.lowering.queue_pair_options import packet_options
 from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.topology.net_devices import SOCKET
-from fabrictwin.nccl.tuning.tuner import ELEMENT_BYTES, OPERATIONS, Call, Choice, Tuner
+from fabrictwin.nccl.tuning.tuner import Call, Choice, Tuner
 
 GIB = 1 << 30
 MOST_ROWS = 10_000
-PS_PER_US = 10**6
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Options:
             raise ConfigError("got no step, expected at least one byte, or a factor -f above 1", key="-i")
         for key, value, known in (
             ("-d", self.datatype, (*ELEMENT_BYTES, "all")),
-            ("-o", self.operation, (*OPERATIONS, "all")),
+            ("-o", self.operation, (*REDUCTIONS, "all")),
         ):
             if value not in known:
                 raise ConfigError(
@@ -167,7 +167,7 @@ class Run:
     def _plans(self) -> Iterator[Plan]:
         options, test = self.options, self.options.test
         datatypes = tuple(ELEMENT_BYTES) if options.datatype == "all" else (options.datatype,)
-        operations = OPERATIONS if options.operation == "all" else (options.operation,)
+        operations = REDUCTIONS if options.operation == "all" else (options.operation,)
         roots = range(self.ranks) if options.root == -1 else (options.root,)
         if test.rooted and not 0 <= options.root < self.ranks and options.root != -1:
             raise ConfigError(

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fabrictwin import catalog
+from fabrictwin.base.units import PS_PER_US
 from fabrictwin.base.version import __version__
 from fabrictwin.nccl.log.log import Processes
 from fabrictwin.nccl.settings.algorithm_selection import ALGORITHMS, PROTOCOLS
 from fabrictwin.nccl.settings.version import version
-from fabrictwin.tools.nccl_tests.perf import PS_PER_US, Options, Row, Run, average_bus_gbps
+from fabrictwin.tools.nccl_tests.perf import Options, Row, Run, average_bus_gbps
 
 TESTS_VERSION = "2.19.6"
 FILE_VERSION = 1

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
+from fabrictwin.nccl.constants import RING_LL128, RING_SIMPLE
 from fabrictwin.program import collectives
 from fabrictwin.program.program import Channels, Communication
 from fabrictwin.workload.job.job import Job
@@ -30,10 +31,7 @@ C_contra = TypeVar("C_contra", contravariant=True)
 Made = tuple[int, list[int]]  # a communication's number, the classes of positions that take part
 HostsKnown = dict[tuple[tuple[int, ...], bytes], tuple[bool, int]]
 
-# Latencies of NCCL 2.30's rings (src/graph/tuning.cc), us, by protocol: once, a hop over NVLink, a hop over the
-# network; and the share of the wire's rate. Hops count the wire's own latency, which the twin counts by itself.
-LL128 = (14.0, 1.9, 4.0, 0.92)
-SIMPLE = (8.4, 3.4, 14.0, 1.0)
+# that hops of NCCL's model include, and that the twin counts by itself
 WIRE_IN_HOST_US, WIRE_BETWEEN_HOSTS_US = 0.6, 1.9
 
 NAMES = {
@@ -101,7 +99,7 @@ class CommunicationFactory:
         bps = self.job.inside_bps if alone else self.job.outside_bps
         wire_us = size_bytes * steps / n * 8e6 / bps
         best: tuple[float, float] | None = None
-        for once, near, far, share in (LL128, SIMPLE) if steps > 1 else (SIMPLE,):
+        for once, near, far, share in (RING_LL128, RING_SIMPLE) if steps > 1 else (RING_SIMPLE,):
             latency = once + (steps - between) * near + between * far
             if best is None or latency + wire_us / share < best[0]:
                 best = (latency + wire_us / share, latency)

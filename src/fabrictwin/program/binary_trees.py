@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import NONE
-from fabrictwin.nccl.topology.graph_types import I32
+from fabrictwin.program.program import I32, NONE
 
 
 @dataclass(frozen=True)
