@@ -198,7 +198,7 @@ class World:
             unreliable.arrive(self, record)
         else:
             acknowledged = record.state in _ACKNOWLEDGED
-            if responder.arrive(self, record) is responder.Outcome.SILENCE:
+            if responder.arrive(self, record) is responder.SILENCE:
                 requester.silent(self, record)
             if acknowledged:
                 requester.ended(self, record)

@@ -50,6 +50,11 @@ from fabrictwin.verbs.adapter.work_requests import (
     Work,
 )
 
+# members of an enum by name of their own: looking one up in its class takes long on the scale of a message
+_BEGIN, _ARRIVE, _ACKNOWLEDGE, _LEAVE = Input.BEGIN, Input.ARRIVE, Input.ACKNOWLEDGE, Input.LEAVE
+_COMPLETE, _SILENCE = Input.COMPLETE, Input.SILENCE
+_ARRIVED, _UNANSWERED = RequestState.ARRIVED, RequestState.UNANSWERED
+
 MAX_MESSAGE = 1 << 31
 
 _WIRE = {
@@ -150,7 +155,7 @@ def reject(qp: QueuePair, work: Work, status: int) -> None:
 def _fail_here(qp: QueuePair, work: Work, status: int) -> None:
     """A request failed before it left."""
     work.status = status
-    work.enter(Input.COMPLETE)
+    work.enter(_COMPLETE)
     qp.halted = True
     if qp.outstanding[0] is work:
         retire(qp)
@@ -211,7 +216,7 @@ def _begin(qp: QueuePair, work: Work) -> None:
             way.pool = pool
     way.busy += 1
     work.way = way
-    work.enter(Input.BEGIN)
+    work.enter(_BEGIN)
     # a write that will be refused is refused by its first packet
     warned = length > qp.mtu and opcode == WRITE and refuses_write(way.target, work)
     if world.captures or world.places_memory:
@@ -273,7 +278,7 @@ def _unreachable(qp: QueuePair, work: Work) -> None:
     if qp.reliable:
         silent(qp.world, work)
     else:
-        work.enter(Input.COMPLETE)
+        work.enter(_COMPLETE)
         if qp.outstanding[0] is work:
             retire(qp)
 
@@ -293,7 +298,7 @@ def _locally(qp: QueuePair, work: Work) -> None:
     if status:
         _fail_here(qp, work, status)
         return
-    work.enter(Input.COMPLETE)
+    work.enter(_COMPLETE)
     if qp.outstanding[0] is work:
         retire(qp, again=False)
 
@@ -308,10 +313,10 @@ def ended(world: Simulation, work: Work) -> None:
         _left(world, qp, work)
         return
     if work.state in ON_ITS_WAY and not work.refusal and work.opcode not in ANSWERED:
-        work.enter(Input.ACKNOWLEDGE)
+        work.enter(_ACKNOWLEDGE)
         return
     world.records.pop(work.message, None)
-    if work.state not in AWAITED or work.state is RequestState.UNANSWERED:
+    if work.state not in AWAITED or work.state is _UNANSWERED:
         return
     if work.refusal:
         work.status = work.refusal
@@ -325,7 +330,7 @@ def _left(world: Simulation, qp: QueuePair, work: Work) -> None:
     awaited = work.state in AWAITED
     if awaited:
         take_data(work)  # what is sent is sent: the program may use its buffer again
-    if work.enter(Input.LEAVE) not in ON_ITS_WAY:
+    if work.enter(_LEAVE) not in ON_ITS_WAY:
         world.records.pop(work.message, None)
     if awaited:
         _leave(work)
@@ -334,7 +339,7 @@ def _left(world: Simulation, qp: QueuePair, work: Work) -> None:
 
 def _finish(qp: QueuePair, work: Work) -> bool:
     """Complete a request that is on the wire no more. Returns whether it was the oldest: then others went on."""
-    work.enter(Input.COMPLETE)
+    work.enter(_COMPLETE)
     _leave(work)
     if qp.outstanding[0] is not work:
         return False
@@ -354,7 +359,7 @@ def take_data(work: Work) -> bytes:
 
 def lost(world: Simulation, work: Work) -> None:
     """Take note that an unreliable message is no more on its way: arrived, or gone."""
-    if work.enter(Input.ARRIVE) is not RequestState.ARRIVED:
+    if work.enter(_ARRIVE) is not _ARRIVED:
         world.records.pop(work.message, None)
 
 
@@ -406,7 +411,7 @@ def silent(world: Simulation, work: Work) -> None:
     Volume 1, 9.7.6.1.3: each try waits for the timeout; a timeout of 0 waits for ever.
     """
     qp: QueuePair = work.qp
-    work.enter(Input.SILENCE)
+    work.enter(_SILENCE)
     wait_ps = timeout_ps(qp.attributes.timeout)
     if wait_ps:
         world.after(wait_ps * (qp.attributes.retry_cnt + 1), lambda: failed(world, work, int(EventKind.FAILED)))

@@ -75,6 +75,9 @@ def begin(world: Simulation, work: Work) -> None:
         _nak(world, qp, work, refusal)
 
 
+_ARRIVE = Input.ARRIVE
+
+
 class Outcome(Enum):
     """The wire's part in what becomes of a request that has arrived."""
 
@@ -82,15 +85,18 @@ class Outcome(Enum):
     SILENCE = auto()  # nothing does
 
 
+ANSWER, SILENCE = Outcome.ANSWER, Outcome.SILENCE
+
+
 def arrive(world: Simulation, work: Work) -> Outcome:
     """Take a request that is here whole."""
-    work.enter(Input.ARRIVE)
+    work.enter(_ARRIVE)
     qp = receiver(work)
     sender: QueuePair = work.qp
     if qp is None:
         if work.counted:
             give_back(work)
-        return Outcome.SILENCE
+        return SILENCE
     if work.psn != qp.expected_psn:
         return _out_of_sequence(qp, work)
     qp.expected_psn = (work.psn + work.packets) & PSN_MASK
@@ -109,7 +115,7 @@ def arrive(world: Simulation, work: Work) -> Outcome:
                 give_back(work)
             work.refusal = LOC_PROT_ERR
             world.session.refuse(work.message, NAK_REMOTE_OPERATION)
-            return Outcome.ANSWER
+            return ANSWER
         source = checked
     if opcode in ANSWERED:
         return _answer(world, qp, work)
@@ -117,7 +123,7 @@ def arrive(world: Simulation, work: Work) -> Outcome:
         return _write(world, qp, work, source)
     if opcode == FLUSH:
         refusal = flush_refused(qp, work)
-        return _nak(world, qp, work, refusal) if refusal else Outcome.ANSWER
+        return _nak(world, qp, work, refusal) if refusal else ANSWER
     return _receive(world, qp, work, source)
 
 
@@ -131,7 +137,7 @@ def _out_of_sequence(qp: QueuePair, work: Work) -> Outcome:
     if work.counted:
         give_back(work)
     behind = (qp.expected_psn - work.psn) & PSN_MASK < 1 << (PSN_BITS - 1)
-    return Outcome.SILENCE if not behind or work.opcode in ANSWERED else Outcome.ANSWER
+    return SILENCE if not behind or work.opcode in ANSWERED else ANSWER
 
 
 def _nak(world: Simulation, qp: QueuePair, work: Work, refusal: int) -> Outcome:
@@ -145,7 +151,7 @@ def _nak(world: Simulation, qp: QueuePair, work: Work, refusal: int) -> Outcome:
     elif refusal == REM_INV_REQ_ERR:
         qp.raise_event(_REQ_ERR)
     qp.enter_error()
-    return Outcome.ANSWER
+    return ANSWER
 
 
 # ---------------------------------------------------------------------- sends
@@ -155,7 +161,7 @@ def _receive(world: Simulation, qp: QueuePair, work: Work, source: Segments) -> 
     queue = queue_of(qp, work)
     taken = take(world, qp, work)
     if taken is None or queue is None:
-        return _nak(world, qp, work, REM_INV_REQ_ERR) if work.srqn and queue is None else Outcome.SILENCE
+        return _nak(world, qp, work, REM_INV_REQ_ERR) if work.srqn and queue is None else SILENCE
     wr_id, segments, room = taken
     completion = WC(wr_id, 0, WC_RECV, 0, work.length, qp.number)
     if work.length > room:
@@ -174,7 +180,7 @@ def _receive(world: Simulation, qp: QueuePair, work: Work, source: Segments) -> 
         completion.wc_flags = WC_WITH_IMM
         completion.imm_data = work.immediate
     complete(qp, work, queue, completion)
-    return Outcome.ANSWER
+    return ANSWER
 
 
 def _place(world: Simulation, work: Work, source: Segments, places: Segments) -> None:
@@ -220,13 +226,13 @@ def _write(world: Simulation, qp: QueuePair, work: Work, source: Segments) -> Ou
         queue = queue_of(qp, work)
         taken = take(world, qp, work)
         if taken is None:
-            return Outcome.SILENCE
+            return SILENCE
     if work.length:
         _place(world, work, source, [(place, work.length)])
     if taken is not None and queue is not None:
         completion = WC(taken[0], 0, WC_RECV_WRITE, 0, work.length, qp.number, 0, work.immediate, WC_WITH_IMM)
         complete(qp, work, queue, completion)
-    return Outcome.ANSWER
+    return ANSWER
 
 
 # ---------------------------------------------------------------------- reads and atomics
@@ -260,7 +266,7 @@ def _answer(world: Simulation, qp: QueuePair, work: Work) -> Outcome:
     assert place is not None
     way = qp.answer_way()
     if way is None:
-        return Outcome.SILENCE
+        return SILENCE
     data, value = None, 0
     if reading:
         data = world.process_memory.read(place, work.length) if work.length else b""
@@ -286,4 +292,4 @@ def _answer(world: Simulation, qp: QueuePair, work: Work) -> Outcome:
     else:
         message = world.session.send(way.flow, work.length, opcode, answers=work.message)
     world.records[message] = Response(work, qp, data, value)
-    return Outcome.ANSWER
+    return ANSWER
