@@ -13,7 +13,7 @@ from fabrictwin.tools.rdma import rdma_tools as face
 from fabrictwin.tools.rdma import roce_mode
 from fabrictwin.verbs import connect
 from fabrictwin.verbs import current_host as place
-from fabrictwin.verbs.adapter.adapter import ROCE_V1, ROCE_V2
+from fabrictwin.verbs.adapter.gid import ROCE_V1, ROCE_V2
 
 CLUSTER = "hosts: {{type: dgx-h100, count: 2}}\nnetwork: {{{0}, topology: {{kind: rail-optimised}}}}\n"
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.verbs.adapter.adapter import Adapter
-from fabrictwin.verbs.adapter.payload_placement import Staging, staging
+from fabrictwin.verbs.adapter.payload_placement import staging
+from fabrictwin.verbs.adapter.staging import Staging
 from fabrictwin.verbs.pyverbs.base import failure
 from fabrictwin.verbs.pyverbs.device import Context
 

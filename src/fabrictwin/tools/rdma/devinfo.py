@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from socket import AF_INET6, inet_ntop
 
 from fabrictwin.verbs.abi.device_codes import ibv_device_cap_flags, ibv_port_state
-from fabrictwin.verbs.adapter.adapter import ROCE_V2, Adapter
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.gid import ROCE_V2
 from fabrictwin.verbs.attributes.device_attributes import (
     guid_format,
     speed_to_str,

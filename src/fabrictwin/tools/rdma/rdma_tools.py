@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.subnet.wire.link_encodings import link_of
 from fabrictwin.tools.rdma import roce_mode
 from fabrictwin.tools.rdma.devinfo import devinfo, short_list
-from fabrictwin.verbs.adapter.adapter import ROCE_V1, ROCE_V2, Adapter
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.gid import ROCE_V1, ROCE_V2
 from fabrictwin.verbs.adapter.world import World
 from fabrictwin.verbs.attributes.device_attributes import translate_link_layer
 from fabrictwin.verbs.attributes.device_limits import firmware, part_id, port_attributes
@@ -52,7 +55,8 @@ def pick(world: World, host: str | None, device: str | None) -> list[Adapter]:
 
 def _netdev(adapter: Adapter) -> str:
     """The network interface of an adapter: the host's n-th."""
-    index = adapter.world.host(adapter.host_name).index(adapter)
+    fabric = adapter.world.fabric
+    index = adapter.index - int(np.argmax(fabric.node_host[fabric.nic_node] == adapter.host))
     return f"{'eth' if adapter.ethernet else 'ib'}{index}"
 
 

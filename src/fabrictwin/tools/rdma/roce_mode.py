@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
-from fabrictwin.verbs.adapter.adapter import ROCE_V1, ROCE_V2
+from fabrictwin.verbs.adapter.gid import ROCE_V1, ROCE_V2
 from fabrictwin.verbs.adapter.world import World
 
 WORDS = {ROCE_V1: "v1", ROCE_V2: "v2"}

@@ -7,21 +7,17 @@ gives the port, mapped into IPv6, as v1 and v2. A MAC is the GUID without its mi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.tables import adapter_ipv4
-from fabrictwin.verbs.abi.device_codes import ibv_gid_type
+from fabrictwin.verbs.adapter.gid import IB_GID, ROCE_V1, ROCE_V2, Gid
 from fabrictwin.verbs.adapter.memory_regions import Memory
-
-if TYPE_CHECKING:
-    from fabrictwin.verbs.adapter.queue_pair import QueuePair
-    from fabrictwin.verbs.adapter.receive_queues import SharedReceiveQueue
-    from fabrictwin.verbs.adapter.world import World
+from fabrictwin.verbs.adapter.message_layer import MessageLayer
+from fabrictwin.verbs.adapter.receive_queues import SharedReceiveQueue
 
 SUBNET_PREFIX = bytes.fromhex("fe80000000000000")
 DEFAULT_PKEY = 0xFFFF
@@ -30,22 +26,11 @@ PKEYS = 128  # entries of the table
 GIDS_INFINIBAND, GIDS_ETHERNET = 8, 256
 ZERO_GID = bytes(16)
 
-IB_GID = int(ibv_gid_type.IBV_GID_TYPE_IB)
-ROCE_V1, ROCE_V2 = int(ibv_gid_type.IBV_GID_TYPE_ROCE_V1), int(ibv_gid_type.IBV_GID_TYPE_ROCE_V2)
-
-
-@dataclass(frozen=True)
-class Gid:
-    """An entry of a port's GID table."""
-
-    raw: bytes
-    kind: int  # ibv_gid_type
-
 
 class Adapter:
     """One adapter of the fabric, one port."""
 
-    def __init__(self, world: World, index: int) -> None:
+    def __init__(self, world: MessageLayer, index: int) -> None:
         fabric = world.fabric
         self.world = world
         self.index = index
@@ -58,7 +43,7 @@ class Adapter:
         self.plane = int(fabric.node_plane[self.node])
         self.guid = int(fabric.node_guid[self.node])
         self.memory = Memory()
-        self.queue_pairs: dict[int, QueuePair] = {}
+        self.queue_pairs: dict[int, Any] = {}  # of QueuePair, which stands above this file
         self.shared_receives: dict[int, SharedReceiveQueue] = {}
         self.pkeys = [DEFAULT_PKEY] + [0] * (PKEYS - 1)
         self.pkey_violations = 0

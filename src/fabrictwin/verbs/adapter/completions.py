@@ -7,15 +7,20 @@ asynchronous error is raised once, and the queue pairs that complete into it fai
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from fabrictwin.verbs.adapter.world import World
+from fabrictwin.verbs.abi.completion_codes import ibv_wc_status as status
+from fabrictwin.verbs.abi.device_codes import ibv_event_type
+from fabrictwin.verbs.adapter.message_layer import MessageLayer
 
-SUCCESS, LOC_LEN_ERR, LOC_QP_OP_ERR = 0, 1, 2
-LOC_PROT_ERR, WR_FLUSH_ERR, MW_BIND_ERR = 4, 5, 6
-REM_INV_REQ_ERR, REM_ACCESS_ERR, REM_OP_ERR = 9, 10, 11
-RETRY_EXC_ERR, RNR_RETRY_EXC_ERR = 12, 13
+SUCCESS, LOC_LEN_ERR = int(status.IBV_WC_SUCCESS), int(status.IBV_WC_LOC_LEN_ERR)
+LOC_QP_OP_ERR, LOC_PROT_ERR = int(status.IBV_WC_LOC_QP_OP_ERR), int(status.IBV_WC_LOC_PROT_ERR)
+WR_FLUSH_ERR, MW_BIND_ERR = int(status.IBV_WC_WR_FLUSH_ERR), int(status.IBV_WC_MW_BIND_ERR)
+REM_INV_REQ_ERR, REM_ACCESS_ERR = int(status.IBV_WC_REM_INV_REQ_ERR), int(status.IBV_WC_REM_ACCESS_ERR)
+REM_OP_ERR, RETRY_EXC_ERR = int(status.IBV_WC_REM_OP_ERR), int(status.IBV_WC_RETRY_EXC_ERR)
+RNR_RETRY_EXC_ERR = int(status.IBV_WC_RNR_RETRY_EXC_ERR)
+
+CQ_ERR = int(ibv_event_type.IBV_EVENT_CQ_ERR)
 
 UNARMED, ANY, SOLICITED = 0, 1, 2
 
@@ -86,7 +91,6 @@ class CompletionQueue:
         "capacity",
         "channel",
         "entries",
-        "face",
         "ignore_overrun",
         "number",
         "overrun",
@@ -95,7 +99,13 @@ class CompletionQueue:
     )
 
     def __init__(
-        self, world: World, number: int, capacity: int, *, channel: Channel | None, ignore_overrun: bool = False
+        self,
+        world: MessageLayer,
+        number: int,
+        capacity: int,
+        *,
+        channel: Channel | None,
+        ignore_overrun: bool = False,
     ) -> None:
         self.world = world
         self.number = number
@@ -106,7 +116,6 @@ class CompletionQueue:
         self.armed = UNARMED
         self.overrun = False
         self.sink: Any = None  # takes asynchronous events
-        self.face: Any = None  # a weak reference to the object that programs hold
 
     def push(self, completion: WC, solicited: bool = False) -> bool:
         """Add a completion. False: the queue has overrun, and the completion is lost."""
@@ -145,6 +154,3 @@ class CompletionQueue:
             kept = [completion for completion in self.entries if completion.qp_num != qp_num]
             self.entries.clear()
             self.entries.extend(kept)
-
-
-CQ_ERR = 0  # ibv_event_type.IBV_EVENT_CQ_ERR

@@ -10,12 +10,9 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from fabrictwin.verbs.abi.memory_codes import ibv_access_flags, ibv_mw_type
-
-if TYPE_CHECKING:
-    from fabrictwin.verbs.adapter.payload_placement import Staging
+from fabrictwin.verbs.adapter.staging import Staging
 
 LOCAL_WRITE = int(ibv_access_flags.IBV_ACCESS_LOCAL_WRITE)
 REMOTE_WRITE = int(ibv_access_flags.IBV_ACCESS_REMOTE_WRITE)
@@ -193,7 +190,7 @@ class Memory:
             self.remote[key] = window
         return True
 
-    def invalidate(self, key: int, domain: Domain, queue_pair: int) -> bool:
+    def invalidate(self, key: int, domain: Domain | None, queue_pair: int) -> bool:
         """A local or remote invalidate of a type 2 window's key. False where it may not be."""
         found = self.remote.get(key)
         if type(found) is not Window or found.kind != TYPE_2 or found.domain is not domain:

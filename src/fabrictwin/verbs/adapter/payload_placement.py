@@ -10,40 +10,21 @@ Real drivers refuse to register such memory, and programs copy for themselves; t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.fabric.memory_paths import PathFinder
-from fabrictwin.kernel.codes import PS_PER_S
+from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.memory_regions import Region, Window
+from fabrictwin.verbs.adapter.message_layer import MessageLayer
+from fabrictwin.verbs.adapter.queue_pair import QueuePair, Way
+from fabrictwin.verbs.adapter.receive_queues import ReceiveQueue
+from fabrictwin.verbs.adapter.staging import Staging
 from fabrictwin.verbs.adapter.work_requests import ANSWERED, TAKES_RECEIVE, WRITE_IMM, Response, Work
 
-if TYPE_CHECKING:
-    from fabrictwin.verbs.adapter.adapter import Adapter
-    from fabrictwin.verbs.adapter.queue_pair import QueuePair, Way
-    from fabrictwin.verbs.adapter.world import World
 
-
-@dataclass(frozen=True)
-class Staging:
-    """How bytes get between a GPU and host memory."""
-
-    latency_ps: int
-    rate_bps: int
-    piece_bytes: int
-    piece_ps: int
-
-    def copy_ps(self, size: int) -> int:
-        """How long so many bytes take."""
-        pieces = -(-size // self.piece_bytes)
-        return pieces * self.piece_ps + self.latency_ps + size * 8 * PS_PER_S // self.rate_bps if size else 0
-
-
-def staging(world: World, gpu: int) -> Staging:
+def staging(world: MessageLayer, gpu: int) -> Staging:
     """Copies between a GPU and the memory nearest to it."""
     fabric = world.fabric
     host = int(fabric.node_host[gpu])
@@ -73,11 +54,11 @@ def remote_region(target: Adapter, work: Work) -> Region | None:
     """The region that a request's bytes go to, as far as is known now."""
     if work.opcode in TAKES_RECEIVE and work.opcode != WRITE_IMM:
         if work.srqn:
-            queue = target.shared_receives.get(work.srqn)
+            queue: ReceiveQueue | None = target.shared_receives.get(work.srqn)
         else:
             number = work.remote_qpn if work.vector is not None else work.qp.attributes.dest_qp_num
-            peer = target.queue_pairs.get(number)
-            queue = None if peer is None else peer.receives  # type: ignore[assignment]
+            peer: QueuePair | None = target.queue_pairs.get(number)
+            queue = None if peer is None else peer.receives
         if queue is None or not queue.queue or not queue.queue[0][1]:
             return None
         return region_of_key(target, queue.queue[0][1][0][2])

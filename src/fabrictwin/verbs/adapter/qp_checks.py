@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fabrictwin.verbs.abi.queue_codes import ibv_qp_attr_mask as mask
-from fabrictwin.verbs.adapter.work_requests import AddressVector
-
-if TYPE_CHECKING:
-    from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter import qp_transitions as t
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.work_requests import LOCAL, ON_WIRE, SEND, SEND_IMM, WRITE, WRITE_IMM, AddressVector
 
 MAX_READS = (
     16  # reads and atomics of a queue pair outstanding, each way (max_qp_rd_atom of the catalog's adapters)
@@ -29,6 +26,17 @@ STATIC_RATE_MBPS = {
     12: 56000, 13: 112000, 14: 168000, 15: 25000, 16: 100000, 17: 200000, 18: 300000, 19: 28000, 20: 50000,
     21: 400000, 22: 600000, 23: 800000, 24: 1200000,
 }  # fmt: skip
+
+_RELIABLE = ON_WIRE | LOCAL
+# operations that the services know
+OPERATIONS = {
+    t.RC: _RELIABLE,
+    t.XRC_SEND: _RELIABLE,
+    t.UC: frozenset((WRITE, WRITE_IMM, SEND, SEND_IMM)) | LOCAL,
+    t.UD: frozenset((SEND, SEND_IMM)),
+    t.RAW: frozenset((SEND,)),
+    t.XRC_RECV: frozenset[int](),
+}
 
 MTU_BYTES = {code: 128 << code for code in range(1, 6)}  # ibv_mtu
 MTU_CODES = {size: code for code, size in MTU_BYTES.items()}

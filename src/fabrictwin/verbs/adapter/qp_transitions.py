@@ -20,6 +20,8 @@ RC, UC, UD, RAW = (int(k) for k in (kind.IBV_QPT_RC, kind.IBV_QPT_UC, kind.IBV_Q
 XRC_SEND, XRC_RECV = int(kind.IBV_QPT_XRC_SEND), int(kind.IBV_QPT_XRC_RECV)
 KINDS = (RC, UC, UD, RAW, XRC_SEND, XRC_RECV)
 
+RECEIVING = frozenset((RTR, RTS, SQD, SQE))
+
 STATE = int(mask.IBV_QP_STATE)
 CURRENT = int(mask.IBV_QP_CUR_STATE)
 _PKEY, _PORT, _QKEY = int(mask.IBV_QP_PKEY_INDEX), int(mask.IBV_QP_PORT), int(mask.IBV_QP_QKEY)

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.messages import FlowOptions, GidType, Service
+from fabrictwin.verbs.abi.completion_codes import ibv_wc_opcode
 from fabrictwin.verbs.abi.device_codes import ibv_event_type as event
 from fabrictwin.verbs.abi.queue_codes import ibv_qp_attr_mask as mask
 from fabrictwin.verbs.adapter import qp_transitions as t
-from fabrictwin.verbs.adapter import requester
-from fabrictwin.verbs.adapter.adapter import IB_GID, ROCE_V1, ROCE_V2
+from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.completions import WC, WR_FLUSH_ERR, CompletionQueue
+from fabrictwin.verbs.adapter.gid import IB_GID, ROCE_V1, ROCE_V2
+from fabrictwin.verbs.adapter.memory_regions import Domain
+from fabrictwin.verbs.adapter.message_layer import MessageLayer
 from fabrictwin.verbs.adapter.qp_checks import (
     MTU_BYTES,
+    OPERATIONS,
     PSN_MASK,
     RNR_TIMER_PS,
     STATIC_RATE_MBPS,
@@ -27,17 +31,19 @@ from fabrictwin.verbs.adapter.qp_checks import (
     valid,
 )
 from fabrictwin.verbs.adapter.receive_queues import ReceiveQueue, SharedReceiveQueue
-from fabrictwin.verbs.adapter.work_requests import COMPLETION, AddressVector, Work
-
-if TYPE_CHECKING:
-    from fabrictwin.verbs.adapter.adapter import Adapter
-    from fabrictwin.verbs.adapter.memory_regions import Domain
-    from fabrictwin.verbs.adapter.world import World
+from fabrictwin.verbs.adapter.transport.request_states import Input, RequestState
+from fabrictwin.verbs.adapter.work_requests import (
+    ANSWERED,
+    COMPLETION,
+    AddressVector,
+    Response,
+    Work,
+)
 
 SQ_DRAINED, LAST_WQE = int(event.IBV_EVENT_SQ_DRAINED), int(event.IBV_EVENT_QP_LAST_WQE_REACHED)
 QP_FATAL = int(event.IBV_EVENT_QP_FATAL)
 
-_WC_RECV = 128  # ibv_wc_opcode.IBV_WC_RECV
+_WC_RECV = int(ibv_wc_opcode.IBV_WC_RECV)
 
 _GID_TYPES = {IB_GID: GidType.INFINIBAND, ROCE_V1: GidType.ROCE_V1, ROCE_V2: GidType.ROCE_V2}
 _SERVICE = {
@@ -63,12 +69,34 @@ class Way:
         self.copied_ps = 0  # until when what has come is copied to where it belongs
 
 
+class Simulation(MessageLayer, Protocol):
+    """The part of the world that queue pairs and their two sides stand on."""
+
+    records: dict[int, Work | Response]  # messages that an event is due for
+
+    def resolve(self, adapter: Adapter, vector: AddressVector) -> Adapter | None:
+        """Return the adapter that packets with an address vector reach; None: nobody has that address."""
+        ...
+
+    def progress(self, qp: QueuePair) -> None:
+        """Begin the requests of a queue pair that may begin."""
+        ...
+
+    def forget(self, qp: QueuePair) -> None:
+        """Drop what a queue pair has on the wire."""
+        ...
+
+    def deafen(self, qp: QueuePair) -> None:
+        """Drop what waits for a queue pair to have a receive."""
+        ...
+
+
 class QueuePair:
     """A queue pair of any type. `sink` takes its asynchronous events."""
 
     def __init__(
         self,
-        world: World,
+        world: Simulation,
         adapter: Adapter,
         kind: int,
         *,
@@ -97,12 +125,11 @@ class QueuePair:
         self.signal_all = signal_all
         self.extended = extended
         self.sink = sink
-        self.face: Any = None
 
         self.attributes = Attributes()
         self.state = t.RESET
         self.reliable = kind in (t.RC, t.XRC_SEND, t.XRC_RECV)
-        self.allowed = requester.ALLOWED[kind]
+        self.allowed = OPERATIONS[kind]
         self.pending: deque[Work] = deque()  # posted, not begun
         self.outstanding: deque[Work] = deque()  # begun, not completed
         self.occupied = 0  # slots of the send queue that software has not seen to complete
@@ -154,7 +181,7 @@ class QueuePair:
             self.enter_error()
         elif target == t.RTS:
             self.halted = False
-            requester.progress(self)
+            self.world.progress(self)
         elif target == t.SQD and before == t.RTS:
             self.note_drained()
         return 0
@@ -173,7 +200,7 @@ class QueuePair:
         self._close_ways()
         self.world.deafen(self)
         for work in (*self.outstanding, *self.pending):
-            work.live = False
+            work.enter(Input.FLUSH)
         self.outstanding.clear()
         self.pending.clear()
         self.occupied = self.unreported = 0
@@ -213,7 +240,7 @@ class QueuePair:
         self.pending.clear()
         self.reads = 0
         for work in flushed:
-            work.live = False
+            work.enter(Input.FLUSH)
             self.unreported += 1
             self.complete_send(work, WR_FLUSH_ERR)
 
@@ -232,7 +259,8 @@ class QueuePair:
         if queue is None:
             return
         completion = WC(work.wr_id, status, COMPLETION[work.opcode], 0, 0, self.number)
-        if not status and work.opcode in _TELLS_LENGTH:
+        # the length that was placed here
+        if not status and work.opcode in ANSWERED:
             completion.byte_len = work.length
         completion.queue = self
         completion.slots = self.unreported
@@ -344,7 +372,7 @@ class QueuePair:
             return ""
         if self.outstanding:
             first = self.outstanding[0]
-            if first.silent or not first.message:
+            if first.state is RequestState.UNANSWERED or not first.message:
                 return "sent what nobody answers, and its timeout is never"
             return "waits for the receiver, which has no receive posted"
         if self.pending:
@@ -354,9 +382,6 @@ class QueuePair:
         if self.receives is not None and self.receives.queue and not self.shared:
             return f"has {len(self.receives.queue)} receives posted, but nobody sends to it"
         return ""
-
-
-_TELLS_LENGTH = frozenset((4, 5, 6))  # READ and atomics: the length that was placed here
 
 
 def _udp_source_port(flow_label: int) -> int | None:

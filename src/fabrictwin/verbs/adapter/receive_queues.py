@@ -7,17 +7,16 @@ message takes is decided here, in order. InfiniBand Architecture, volume 1, 10.2
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fabrictwin.verbs.abi.device_codes import ibv_event_type
+from fabrictwin.verbs.adapter.completions import CompletionQueue
 from fabrictwin.verbs.adapter.memory_regions import Domain
-
-if TYPE_CHECKING:
-    from fabrictwin.verbs.adapter.completions import CompletionQueue
-    from fabrictwin.verbs.adapter.world import World
+from fabrictwin.verbs.adapter.message_layer import MessageLayer
 
 Receive = tuple[int, tuple[tuple[int, int, int], ...], int]  # wr_id, (address, length, lkey)s, their lengths' sum
 
-SRQ_LIMIT_REACHED = 15  # ibv_event_type.IBV_EVENT_SRQ_LIMIT_REACHED
+SRQ_LIMIT_REACHED = int(ibv_event_type.IBV_EVENT_SRQ_LIMIT_REACHED)
 
 
 class ReceiveQueue:
@@ -25,7 +24,7 @@ class ReceiveQueue:
 
     __slots__ = ("capacity", "domain", "max_sge", "pool", "posted", "queue", "world")
 
-    def __init__(self, world: World, domain: Domain | None, capacity: int, max_sge: int) -> None:
+    def __init__(self, world: MessageLayer, domain: Domain | None, capacity: int, max_sge: int) -> None:
         self.world = world
         self.domain = domain
         self.capacity = capacity
@@ -73,7 +72,7 @@ class SharedReceiveQueue(ReceiveQueue):
 
     def __init__(
         self,
-        world: World,
+        world: MessageLayer,
         domain: Domain | None,
         capacity: int,
         max_sge: int,

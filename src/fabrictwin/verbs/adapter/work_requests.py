@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fabrictwin.verbs.abi.completion_codes import ibv_wc_opcode as wc
 from fabrictwin.verbs.abi.queue_codes import ibv_send_flags as flag
 from fabrictwin.verbs.abi.queue_codes import ibv_wr_opcode as wr
 from fabrictwin.verbs.adapter.memory_regions import Segments
-
-if TYPE_CHECKING:
-    from fabrictwin.verbs.adapter.queue_pair import QueuePair
+from fabrictwin.verbs.adapter.transport.request_states import TRANSITIONS, Input, RequestState, after
 
 WRITE, WRITE_IMM = int(wr.IBV_WR_RDMA_WRITE), int(wr.IBV_WR_RDMA_WRITE_WITH_IMM)
 SEND, SEND_IMM, SEND_INV = int(wr.IBV_WR_SEND), int(wr.IBV_WR_SEND_WITH_IMM), int(wr.IBV_WR_SEND_WITH_INV)
@@ -40,6 +38,7 @@ COMPLETION: dict[int, int] = {
 
 ANSWERED = frozenset((READ, COMPARE_SWAP, FETCH_ADD))  # complete with an answer; count as outstanding reads
 LOCAL = frozenset((LOCAL_INV, BIND))
+ON_WIRE = frozenset(COMPLETION) - LOCAL
 TAKES_RECEIVE = frozenset((SEND, SEND_IMM, SEND_INV, WRITE_IMM))
 NAMES_ADDRESS = frozenset((WRITE, WRITE_IMM, READ, COMPARE_SWAP, FETCH_ADD, FLUSH, ATOMIC_WRITE))
 
@@ -64,9 +63,11 @@ class AddressVector:
 class Work:
     """A work request on its way: from the send queue to its completion.
 
-    A program makes one for every message: what most have no need of stays the class's.
+    A program makes one for every message: what most have no need of stays the class's. `qp` is the queue pair that
+    it was posted to (`queue_pair.QueuePair`, which stands above this file).
     """
 
+    state = RequestState.POSTED
     address = 0
     rkey = 0
     compare = 0
@@ -87,15 +88,10 @@ class Work:
     status = 0
     refusal = 0  # what the receiver answers instead of an acknowledgement
     chained = False  # posted with others
-    done = False
-    arrived = False
-    acknowledged = False  # before it is in the receiver's memory
-    live = True  # its queue pair still waits for it
-    silent = False  # the receiver does not answer
 
     def __init__(
         self,
-        qp: QueuePair,
+        qp: Any,
         wr_id: int,
         opcode: int,
         flags: int,
@@ -113,13 +109,21 @@ class Work:
             length += segment[1]
         self.length = length
 
+    def enter(self, happened: Input) -> RequestState:
+        """Go to the state that follows on something. Raises InvariantError where that cannot happen."""
+        state = TRANSITIONS.get((self.state, happened))
+        if state is None:
+            return after(self.state, happened)  # raises
+        self.state = state
+        return state
+
 
 class Response:
-    """What a responder sends back: a READ's bytes or an atomic's former value."""
+    """A READ's bytes or an atomic's former value, on their way back from the queue pair `responder`."""
 
     __slots__ = ("data", "responder", "value", "work")
 
-    def __init__(self, work: Work, responder: QueuePair, data: bytes | None, value: int) -> None:
+    def __init__(self, work: Work, responder: Any, data: bytes | None, value: int) -> None:
         self.work = work
         self.responder = responder
         self.data = data

@@ -16,21 +16,24 @@ from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.engines.base.engine import FOREVER
 from fabrictwin.engines.base.messages import EventKind, MessageSession
 from fabrictwin.verbs.adapter import payload_placement as placing
-from fabrictwin.verbs.adapter import requester, responder, unreliable
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.memory_regions import ProcessMemory
+from fabrictwin.verbs.adapter.queue_pair import QueuePair
+from fabrictwin.verbs.adapter.transport import requester, responder, unreliable
+from fabrictwin.verbs.adapter.transport.receivers import addressed
+from fabrictwin.verbs.adapter.transport.request_states import ON_ITS_WAY, RequestState
 from fabrictwin.verbs.adapter.work_requests import AddressVector, Response, Work
 
 if TYPE_CHECKING:
     from fabrictwin.fabric.fabric import Fabric
     from fabrictwin.routing.tables import Routes
     from fabrictwin.twin import Twin
-    from fabrictwin.verbs.adapter.queue_pair import QueuePair
 
 Engine = Literal["packet", "flow", "analytic"]
 
 _BEGUN, _ARRIVED, _ENDED = int(EventKind.BEGUN), int(EventKind.ARRIVED), int(EventKind.ENDED)
 _LOST = int(EventKind.LOST)
+_ACKNOWLEDGED = frozenset((RequestState.ACKNOWLEDGED, RequestState.FLUSHED_ACKNOWLEDGED))
 
 
 class World:
@@ -98,6 +101,10 @@ class World:
             return self.by_gid(vector.dgid)
         return self.by_lid(adapter.plane, vector.dlid)
 
+    def progress(self, qp: QueuePair) -> None:
+        """Begin the requests of a queue pair that may begin."""
+        requester.progress(qp)
+
     def forget(self, qp: QueuePair) -> None:
         """What a queue pair had on the wire is lost: its requests, and its answers to others'."""
         for message, record in list(self.records.items()):
@@ -111,9 +118,9 @@ class World:
     def deafen(self, qp: QueuePair) -> None:
         """A queue pair receives no more: what waits for it to have a receive is dropped there, unanswered."""
         for record in self.records.values():
-            if type(record) is Work and record.counted and not record.arrived and record.qp.reliable:
+            if type(record) is Work and record.counted and record.state in ON_ITS_WAY and record.qp.reliable:
                 way = record.way
-                if responder.addressed(record) is qp and way.pool != self._endless_pool:
+                if addressed(record) is qp and way.pool != self._endless_pool:
                     self.session.receives(way.flow, self._endless_pool)
                     way.pool = self._endless_pool
 
@@ -184,13 +191,17 @@ class World:
     def _arrived(self, message: int, record: Work | Response) -> None:
         if self.records.get(message) is not record:
             return  # forgotten while it was copied
-        if type(record) is Work:
-            (responder if record.qp.reliable else unreliable).arrive(self, record)
-            if record.acknowledged:
-                requester.ended(self, record)
-        else:
+        if not isinstance(record, Work):
             del self.records[message]
-            requester.answered(self, record)  # type: ignore[arg-type]
+            requester.answered(self, record)
+        elif not record.qp.reliable:
+            unreliable.arrive(self, record)
+        else:
+            acknowledged = record.state in _ACKNOWLEDGED
+            if responder.arrive(self, record) is responder.SILENCE:
+                requester.silent(self, record)
+            if acknowledged:
+                requester.ended(self, record)
 
     def run_until(self, done: Callable[[], Any]) -> bool:
         """Let time pass until `done()` is true. False: nothing is in flight, and it is not."""

@@ -7,6 +7,7 @@ from functools import cache
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.version import __version__
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.wire.link_encodings import WIDTH_CODES, Speed, link_of
 from fabrictwin.verbs.abi.device_codes import (
     ibv_atomic_cap,
@@ -161,5 +162,12 @@ def link_codes(adapter: Adapter) -> tuple[int, int]:
 
 def manager_lid(adapter: Adapter) -> int:
     """The LID of the subnet's manager: the first adapter of the plane, where `fabrictwin sm` runs it."""
-    lids = (a.lid for a in adapter.world.adapters if a.plane == adapter.plane and a.lid and a.cabled)
-    return next(lids, 0)
+    fabric = adapter.world.fabric
+    if adapter.ethernet:
+        return 0
+    for node, port in zip(fabric.nic_node.tolist(), fabric.nic_port.tolist(), strict=True):
+        lid = int(adapter.world.routes.lid[node])
+        cabled = port != NONE and fabric.port_peer[port] != NONE
+        if lid and cabled and fabric.node_plane[node] == adapter.plane:
+            return lid
+    return 0

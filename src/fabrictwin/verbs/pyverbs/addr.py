@@ -3,44 +3,17 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fabrictwin.verbs.adapter.completions import WC
 from fabrictwin.verbs.adapter.work_requests import AddressVector
 from fabrictwin.verbs.attributes.code_words import lines
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
+from fabrictwin.verbs.pyverbs.gid import GID
+from fabrictwin.verbs.pyverbs.pd import PD
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
-from fabrictwin.verbs.pyverbs.utils import gid_bytes, gid_text
 
-if TYPE_CHECKING:
-    from fabrictwin.verbs.pyverbs.cq import WC
-    from fabrictwin.verbs.pyverbs.pd import PD
-
-
-class GID(PyverbsObject):
-    """A 128-bit address of a port."""
-
-    __slots__ = ("raw",)
-
-    def __init__(self, val: str | None = None) -> None:
-        self.raw = bytes(16) if val is None else gid_bytes(val)
-
-    @classmethod
-    def of(cls, raw: bytes) -> GID:
-        made = cls()
-        made.raw = raw
-        return made
-
-    @property
-    def gid(self) -> str:
-        """As `xxxx:xxxx:...`, eight groups of four digits."""
-        return gid_text(self.raw)
-
-    @gid.setter
-    def gid(self, val: str) -> None:
-        self.raw = gid_bytes(val)
-
-    def __str__(self) -> str:
-        return gid_text(self.raw)
+__all__ = ["AH", "GID", "GRH", "AHAttr", "GlobalRoute"]
 
 
 def _text(gid: GID | str | None) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 from fabrictwin.verbs import current_host as place
 from fabrictwin.verbs.abi.device_codes import ibv_event_type, ibv_node_type, ibv_transport_type
-from fabrictwin.verbs.adapter.adapter import ROCE_V2, Adapter
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.gid import ROCE_V2
 from fabrictwin.verbs.adapter.memory_regions import Domain
 from fabrictwin.verbs.adapter.world import World
 from fabrictwin.verbs.attributes.code_words import lines
@@ -47,8 +48,8 @@ from fabrictwin.verbs.attributes.device_limits import (
     extended_attributes,
     port_attributes,
 )
-from fabrictwin.verbs.pyverbs.addr import GID
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
+from fabrictwin.verbs.pyverbs.gid import GID
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from fabrictwin.verbs.pyverbs.utils import gid_text
 
@@ -146,8 +147,9 @@ class AsyncEvent(PyverbsObject):
 class Opened:
     """What contexts of one opened device share: its domains, and events. Imported contexts share it too."""
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, world: World) -> None:
         self.adapter = adapter
+        self.world = world
         self.events: deque[AsyncEvent] = deque()
         self.domains: dict[int, Domain] = {}
         self.handles = 0
@@ -187,15 +189,11 @@ class Context(PyverbsCM):
             adapter = place.find(name, host)
             if adapter is None:
                 raise PyverbsRDMAError(f"Failed to find device {name}")
-            opened = Opened(adapter)
+            opened = Opened(adapter, place.world())
         opened.users += 1
         self.opened: Opened | None = opened
-        self.adapter = opened.adapter
+        self.adapter, self.world = opened.adapter, opened.world
         self.name = self.adapter.name
-
-    @property
-    def world(self) -> World:
-        return self.adapter.world
 
     @property
     def context(self) -> Opened:

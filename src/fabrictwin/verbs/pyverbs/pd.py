@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fabrictwin.verbs.adapter.memory_regions import Domain
-from fabrictwin.verbs.adapter.world import World
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
+from fabrictwin.verbs.pyverbs.device import Context
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
-
-if TYPE_CHECKING:
-    from fabrictwin.verbs.pyverbs.device import Context
 
 
 class PD(PyverbsCM):
     """A protection domain of a context; `handle=` imports one that the same device has."""
 
     def __init__(self, creator: Context, **kwargs: Any) -> None:
-        from fabrictwin.verbs.pyverbs.device import Context
-
         if not isinstance(creator, Context):
             raise PyverbsUserError(f"Cannot create PD from {type(creator)}")
         handle = kwargs.get("handle")
@@ -33,13 +28,10 @@ class PD(PyverbsCM):
             raise failure("Failed to import PD", errno.EINVAL)
         self.ctx: Context | None = creator
         self.adapter = creator.adapter
+        self.world = creator.world
         self.domain: Domain | None = domain
         self._imported = handle is not None
         creator._adopt(self)
-
-    @property
-    def world(self) -> World:
-        return self.adapter.world
 
     @property
     def pd(self) -> Domain:

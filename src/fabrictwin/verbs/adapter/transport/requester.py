@@ -2,18 +2,17 @@
 
 InfiniBand Architecture, volume 1, 9.9.2 (requester errors), 10.8.3.3 (ordering and the fence), 11.6.2 (statuses).
 A request is checked when it begins. One that fails then completes with its error after all before it, and nothing
-behind it begins.
+behind it begins. The states that it goes through are those of `request_states`.
 """
 
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
 
 from fabrictwin.engines.base.messages import EventKind, Opcode
 from fabrictwin.verbs.adapter import payload_placement as placing
 from fabrictwin.verbs.adapter import qp_transitions as t
-from fabrictwin.verbs.adapter import responder
+from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.completions import (
     LOC_LEN_ERR,
     LOC_PROT_ERR,
@@ -23,7 +22,11 @@ from fabrictwin.verbs.adapter.completions import (
     RNR_RETRY_EXC_ERR,
 )
 from fabrictwin.verbs.adapter.memory_regions import LOCAL_WRITE
-from fabrictwin.verbs.adapter.qp_checks import PSN_MASK, timeout_ps
+from fabrictwin.verbs.adapter.qp_checks import OPERATIONS, PSN_MASK, timeout_ps
+from fabrictwin.verbs.adapter.queue_pair import QueuePair, Simulation
+from fabrictwin.verbs.adapter.transport.receivers import queue_key, same_partition
+from fabrictwin.verbs.adapter.transport.remote_access import refuses_write
+from fabrictwin.verbs.adapter.transport.request_states import AWAITED, ON_ITS_WAY, Input, RequestState
 from fabrictwin.verbs.adapter.work_requests import (
     ANSWERED,
     ATOMIC_WRITE,
@@ -47,10 +50,10 @@ from fabrictwin.verbs.adapter.work_requests import (
     Work,
 )
 
-if TYPE_CHECKING:
-    from fabrictwin.verbs.adapter.adapter import Adapter
-    from fabrictwin.verbs.adapter.queue_pair import QueuePair
-    from fabrictwin.verbs.adapter.world import World
+# members of an enum by name of their own: looking one up in its class takes long on the scale of a message
+_BEGIN, _ARRIVE, _ACKNOWLEDGE, _LEAVE = Input.BEGIN, Input.ARRIVE, Input.ACKNOWLEDGE, Input.LEAVE
+_COMPLETE, _SILENCE = Input.COMPLETE, Input.SILENCE
+_ARRIVED, _UNANSWERED = RequestState.ARRIVED, RequestState.UNANSWERED
 
 MAX_MESSAGE = 1 << 31
 
@@ -68,22 +71,13 @@ _WIRE = {
     ATOMIC_WRITE: Opcode.WRITE,
 }
 
-_RELIABLE = frozenset(_WIRE) | LOCAL
-ALLOWED = {
-    t.RC: _RELIABLE,
-    t.XRC_SEND: _RELIABLE,
-    t.UC: frozenset((WRITE, WRITE_IMM, SEND, SEND_IMM)) | LOCAL,
-    t.UD: frozenset((SEND, SEND_IMM)),
-    t.RAW: frozenset((SEND,)),
-    t.XRC_RECV: frozenset[int](),
-}
+_RETIRES = frozenset((RequestState.DONE, RequestState.SENT))
 _OPEN = frozenset((t.RTS, t.SQD, t.SQE, t.ERR))
-RECEIVING = frozenset((t.RTR, t.RTS, t.SQD, t.SQE))
 
 
 def check(qp: QueuePair, work: Work) -> int:
     """What posting refuses at once: an errno, or 0."""
-    if qp.state not in _OPEN or work.opcode not in ALLOWED[qp.kind]:
+    if qp.state not in _OPEN or work.opcode not in OPERATIONS[qp.kind]:
         return errno.EINVAL
     if qp.occupied >= qp.max_send_wr:
         return errno.ENOMEM
@@ -161,7 +155,7 @@ def reject(qp: QueuePair, work: Work, status: int) -> None:
 def _fail_here(qp: QueuePair, work: Work, status: int) -> None:
     """A request failed before it left."""
     work.status = status
-    work.done = True
+    work.enter(_COMPLETE)
     qp.halted = True
     if qp.outstanding[0] is work:
         retire(qp)
@@ -222,8 +216,9 @@ def _begin(qp: QueuePair, work: Work) -> None:
             way.pool = pool
     way.busy += 1
     work.way = way
+    work.enter(_BEGIN)
     # a write that will be refused is refused by its first packet
-    warned = length > qp.mtu and opcode == WRITE and responder.refuses_write(way.target, work)
+    warned = length > qp.mtu and opcode == WRITE and refuses_write(way.target, work)
     if world.captures or world.places_memory:
         payload = None
         local = None if answered or work.data is not None else placing.local_region(qp, work)
@@ -264,12 +259,10 @@ def _begin(qp: QueuePair, work: Work) -> None:
 def _pool(qp: QueuePair, work: Work, target: Adapter) -> int:
     """Where the receiver takes its buffer from; 0 where it will take none."""
     number = work.remote_qpn if work.vector is not None else qp.attributes.dest_qp_num
-    peer = target.queue_pairs.get(number)
-    if peer is None or peer.state not in RECEIVING:
+    peer: QueuePair | None = target.queue_pairs.get(number)
+    if peer is None or peer.state not in t.RECEIVING:
         return 0
-    if not responder.same_partition(qp, peer) or (
-        qp.kind == t.UD and responder.queue_key(work) != peer.attributes.qkey
-    ):
+    if not same_partition(qp, peer) or (qp.kind == t.UD and queue_key(work) != peer.attributes.qkey):
         return 0  # dropped at the adapter
     if work.srqn:
         shared = target.shared_receives.get(work.srqn)
@@ -285,7 +278,7 @@ def _unreachable(qp: QueuePair, work: Work) -> None:
     if qp.reliable:
         silent(qp.world, work)
     else:
-        work.done = True
+        work.enter(_COMPLETE)
         if qp.outstanding[0] is work:
             retire(qp)
 
@@ -305,7 +298,7 @@ def _locally(qp: QueuePair, work: Work) -> None:
     if status:
         _fail_here(qp, work, status)
         return
-    work.done = True
+    work.enter(_COMPLETE)
     if qp.outstanding[0] is work:
         retire(qp, again=False)
 
@@ -313,33 +306,45 @@ def _locally(qp: QueuePair, work: Work) -> None:
 # ---------------------------------------------------------------------- what comes back
 
 
-def ended(world: World, work: Work) -> None:
-    """The wire says that a message has ended: acknowledged, refused, or of an unreliable service, sent."""
-    qp = work.qp
+def ended(world: Simulation, work: Work) -> None:
+    """Take the wire's word that a message has ended: acknowledged, refused, or of an unreliable service, sent."""
+    qp: QueuePair = work.qp
     if not qp.reliable:
-        if work.arrived:
-            world.records.pop(work.message, None)
-        if work.live:
-            take_data(work)  # what is sent is sent: the program may use its buffer again
-            _leave(qp, work)
-            work.done = True
-            retire(qp)
+        _left(world, qp, work)
         return
-    if not work.arrived and not work.refusal and work.opcode not in ANSWERED:
-        # an acknowledgement can overtake the bytes on their way into memory; what they meet there decides
-        work.acknowledged = True
+    if work.state in ON_ITS_WAY and not work.refusal and work.opcode not in ANSWERED:
+        work.enter(_ACKNOWLEDGE)
         return
     world.records.pop(work.message, None)
-    if not work.live or work.silent:
+    if work.state not in AWAITED or work.state is _UNANSWERED:
         return
     if work.refusal:
         work.status = work.refusal
     elif work.opcode in ANSWERED:
         return
-    _leave(qp, work)
-    work.done = True
-    if qp.outstanding[0] is work:
+    _finish(qp, work)
+
+
+def _left(world: Simulation, qp: QueuePair, work: Work) -> None:
+    """An unreliable message is on the wire whole: its sender has done with it, wherever it is."""
+    awaited = work.state in AWAITED
+    if awaited:
+        take_data(work)  # what is sent is sent: the program may use its buffer again
+    if work.enter(_LEAVE) not in ON_ITS_WAY:
+        world.records.pop(work.message, None)
+    if awaited:
+        _leave(work)
         retire(qp)
+
+
+def _finish(qp: QueuePair, work: Work) -> bool:
+    """Complete a request that is on the wire no more. Returns whether it was the oldest: then others went on."""
+    work.enter(_COMPLETE)
+    _leave(work)
+    if qp.outstanding[0] is not work:
+        return False
+    retire(qp)
+    return True
 
 
 def take_data(work: Work) -> bytes:
@@ -352,38 +357,32 @@ def take_data(work: Work) -> bytes:
     return work.data
 
 
-def lost(world: World, work: Work) -> None:
-    """An unreliable message is gone."""
-    work.arrived = True
-    if work.done or not work.live:
+def lost(world: Simulation, work: Work) -> None:
+    """Take note that an unreliable message is no more on its way: arrived, or gone."""
+    if work.enter(_ARRIVE) is not _ARRIVED:
         world.records.pop(work.message, None)
 
 
-def _leave(qp: QueuePair, work: Work) -> None:
+def _leave(work: Work) -> None:
     if work.way is not None:
         work.way.busy -= 1
 
 
-def failed(world: World, work: Work, kind: int) -> None:
-    """The wire gave up."""
+def failed(world: Simulation, work: Work, kind: int) -> None:
+    """Complete a request that the wire, or its requester after the last timeout, gave up."""
     world.records.pop(work.message, None)
-    qp = work.qp
-    if not work.live:
-        return
-    work.status = RNR_RETRY_EXC_ERR if kind == EventKind.NOT_READY_FAILED else RETRY_EXC_ERR
-    _leave(qp, work)
-    work.done = True
-    if qp.outstanding[0] is work:
-        retire(qp)
+    if work.state in AWAITED:
+        work.status = RNR_RETRY_EXC_ERR if kind == EventKind.NOT_READY_FAILED else RETRY_EXC_ERR
+        _finish(work.qp, work)
 
 
-def answered(world: World, response: Response) -> None:
-    """A READ's bytes or an atomic's former value are here."""
+def answered(world: Simulation, response: Response) -> None:
+    """Place a READ's bytes or an atomic's former value, and complete the request."""
     work = response.work
-    qp = work.qp
+    qp: QueuePair = work.qp
     response.responder.inbound_reads -= 1
     world.records.pop(work.message, None)
-    if not work.live:
+    if work.state not in AWAITED:
         return
     qp.reads -= 1
     memory = qp.adapter.memory
@@ -396,27 +395,23 @@ def answered(world: World, response: Response) -> None:
     if not work.status and places:
         data = response.data if response.data is not None else response.value.to_bytes(8, "little")
         world.process_memory.scatter(data, places)
-    _leave(qp, work)
-    work.done = True
-    if qp.outstanding[0] is work:
-        retire(qp)
-    else:
+    if not _finish(qp, work):
         progress(qp)
 
 
-def unanswered(world: World, work: Work) -> None:
-    """The answer was lost on its way."""
-    if work.live:
+def unanswered(world: Simulation, work: Work) -> None:
+    """Take note that the answer was lost on its way."""
+    if work.state in AWAITED:
         silent(world, work)
 
 
-def silent(world: World, work: Work) -> None:
-    """Nobody answers: the requester tries as often as it may, then gives up.
+def silent(world: Simulation, work: Work) -> None:
+    """Give a request up after as many timeouts as it may have: nobody answers.
 
     Volume 1, 9.7.6.1.3: each try waits for the timeout; a timeout of 0 waits for ever.
     """
-    qp = work.qp
-    work.silent = True
+    qp: QueuePair = work.qp
+    work.enter(_SILENCE)
     wait_ps = timeout_ps(qp.attributes.timeout)
     if wait_ps:
         world.after(wait_ps * (qp.attributes.retry_cnt + 1), lambda: failed(world, work, int(EventKind.FAILED)))
@@ -425,7 +420,7 @@ def silent(world: World, work: Work) -> None:
 def retire(qp: QueuePair, again: bool = True) -> None:
     """Complete in order what is done, and go on."""
     outstanding = qp.outstanding
-    while outstanding and outstanding[0].done:
+    while outstanding and outstanding[0].state in _RETIRES:
         work = outstanding.popleft()
         qp.unreported += 1
         if work.status:

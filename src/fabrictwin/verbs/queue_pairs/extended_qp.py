@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fabrictwin.verbs.abi.queue_codes import ibv_qp_create_send_ops_flags as ops
 from fabrictwin.verbs.abi.queue_codes import ibv_qp_init_attr_mask
-from fabrictwin.verbs.adapter import requester
 from fabrictwin.verbs.adapter.memory_regions import TYPE_2
+from fabrictwin.verbs.adapter.transport import requester
 from fabrictwin.verbs.adapter.work_requests import (
     ATOMIC_WRITE,
     BIND,
@@ -28,7 +28,7 @@ from fabrictwin.verbs.adapter.work_requests import (
     Work,
 )
 from fabrictwin.verbs.pyverbs.base import failure
-from fabrictwin.verbs.pyverbs.qp import QP
+from fabrictwin.verbs.queue_pairs.basic_qp import QP
 
 if TYPE_CHECKING:
     from fabrictwin.verbs.attributes.qp_attributes import QPAttr, QPInitAttr

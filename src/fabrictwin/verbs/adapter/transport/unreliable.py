@@ -1,4 +1,4 @@
-"""What arrives without a connection's care: unreliable connections and datagrams.
+"""Arrivals of unreliable connections and datagrams.
 
 InfiniBand Architecture, volume 1, 9.8.2 (unreliable connection), 9.8.3 (datagram), 10.2.4 (Q_Keys), 11.4.1.2 (the
 40 bytes before a datagram). What may not be done is dropped without a word; a receive that fails fails here only.
@@ -7,39 +7,26 @@ InfiniBand Architecture, volume 1, 9.8.2 (unreliable connection), 9.8.3 (datagra
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from fabrictwin.verbs.abi.completion_codes import ibv_wc_flags
 from fabrictwin.verbs.adapter import qp_transitions as t
-from fabrictwin.verbs.adapter import requester
-from fabrictwin.verbs.adapter.adapter import ROCE_V2
+from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.completions import LOC_LEN_ERR, LOC_PROT_ERR, WC
+from fabrictwin.verbs.adapter.gid import ROCE_V2
 from fabrictwin.verbs.adapter.memory_regions import LOCAL_WRITE
-from fabrictwin.verbs.adapter.responder import (
-    WC_RECV,
-    WC_RECV_WRITE,
-    WC_WITH_IMM,
-    complete,
-    give_back,
-    queue_key,
-    queue_of,
-    receiver,
-    take,
-    write_refused,
-)
+from fabrictwin.verbs.adapter.queue_pair import QueuePair, Simulation
+from fabrictwin.verbs.adapter.transport import requester
+from fabrictwin.verbs.adapter.transport.receivers import give_back, queue_key, queue_of, receiver, take
+from fabrictwin.verbs.adapter.transport.remote_access import write_refused
+from fabrictwin.verbs.adapter.transport.responder import WC_RECV, WC_RECV_WRITE, WC_WITH_IMM, complete
 from fabrictwin.verbs.adapter.work_requests import SEND_IMM, TAKES_RECEIVE, WRITE, WRITE_IMM, AddressVector, Work
-
-if TYPE_CHECKING:
-    from fabrictwin.verbs.adapter.adapter import Adapter
-    from fabrictwin.verbs.adapter.queue_pair import QueuePair
-    from fabrictwin.verbs.adapter.world import World
 
 GRH_BYTES = 40
 _GRH = int(ibv_wc_flags.IBV_WC_GRH)
 
 
-def arrive(world: World, work: Work) -> None:
-    """A message of an unreliable service is here whole."""
+def arrive(world: Simulation, work: Work) -> None:
+    """Take a message of an unreliable service that is here whole."""
     requester.lost(world, work)  # of the wire there is no more to come but the sender's end
     requester.take_data(work)
     qp = receiver(work)
@@ -53,7 +40,7 @@ def arrive(world: World, work: Work) -> None:
         _receive(world, qp, work)
 
 
-def _write(world: World, qp: QueuePair, work: Work) -> None:
+def _write(world: Simulation, qp: QueuePair, work: Work) -> None:
     data = work.data or b""
     refusal, place = write_refused(qp, work)
     if refusal:
@@ -71,9 +58,9 @@ def _write(world: World, qp: QueuePair, work: Work) -> None:
     complete(qp, work, queue, completion)
 
 
-def _receive(world: World, qp: QueuePair, work: Work) -> None:
+def _receive(world: Simulation, qp: QueuePair, work: Work) -> None:
     opcode, data = work.opcode, work.data or b""
-    sender = work.qp
+    sender: QueuePair = work.qp
     datagram = qp.kind == t.UD
     if datagram and queue_key(work) != qp.attributes.qkey:
         qp.adapter.qkey_violations += 1

@@ -1,0 +1,18 @@
+"""Entries of a port's GID table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fabrictwin.verbs.abi.device_codes import ibv_gid_type
+
+IB_GID = int(ibv_gid_type.IBV_GID_TYPE_IB)
+ROCE_V1, ROCE_V2 = int(ibv_gid_type.IBV_GID_TYPE_ROCE_V1), int(ibv_gid_type.IBV_GID_TYPE_ROCE_V2)
+
+
+@dataclass(frozen=True)
+class Gid:
+    """An entry of a port's GID table."""
+
+    raw: bytes
+    kind: int  # ibv_gid_type

@@ -1,0 +1,1 @@
+"""The transport layer of a queue pair: requester, responder, states of a request."""

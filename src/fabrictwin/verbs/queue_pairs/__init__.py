@@ -1,0 +1,1 @@
+"""Queue pairs as programs hold them."""
