@@ -8,12 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fabrictwin.api.specs import Source, load, unwatched
+from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
+from fabrictwin.base.progress import silent
 from fabrictwin.base.units import PS_PER_S, format_time
 
 if TYPE_CHECKING:
-    from fabrictwin.runs.execute import Stage
+    from fabrictwin.base.progress import Stage
     from fabrictwin.study.compare.comparison import Comparison as Found
     from fabrictwin.study.compare.vary import Curve
 
@@ -120,7 +121,7 @@ def compare(
     from fabrictwin.study.compare.vary import parse
     from fabrictwin.study.compare.vary import vary as curve_over
 
-    watcher = stage or unwatched
+    watcher = stage or silent
     read = load(spec)
     own = {} if presets is None else own_presets(Path(presets))
     for one in vary:

@@ -7,12 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fabrictwin.api.specs import Source, load, unwatched
+from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
+from fabrictwin.base.progress import silent
 from fabrictwin.base.units import PS_PER_S, format_time
 
 if TYPE_CHECKING:
-    from fabrictwin.runs.execute import Stage
+    from fabrictwin.base.progress import Stage
     from fabrictwin.study.jitter.jitter_study import Uneven
 
 
@@ -100,5 +101,5 @@ def jitter(
     read = load(spec)
     book = price_book(None if prices is None else Path(prices))
     bill = bill_of_materials(build(read.cluster, spec=read), book)
-    found = study(read, steps=steps, sizes=list(gpus), levels=list(levels), stage=stage or unwatched)
+    found = study(read, steps=steps, sizes=list(gpus), levels=list(levels), stage=stage or silent)
     return JitterStudy(found, cost(bill, book, years=years).gpu_hour, book.currency)

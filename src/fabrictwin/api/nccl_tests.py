@@ -6,12 +6,13 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fabrictwin.api.specs import Source, load, unwatched
+from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.progress import silent
 
 if TYPE_CHECKING:
-    from fabrictwin.runs.execute import Stage
+    from fabrictwin.base.progress import Stage
     from fabrictwin.tools.nccl_tests.perf import Options, Row, Run
 
 
@@ -111,7 +112,7 @@ def nccl_tests(
     from fabrictwin.tools.nccl_tests.perf_run import play
     from fabrictwin.tools.nccl_tests.perf_text import wrong_rows
 
-    watcher, text = stage or unwatched, _Copy(out)
+    watcher, text = stage or silent, _Copy(out)
     asked, place = _asked(test, options), {name: options.get(name) for name in _PLACE}
     spec = load(cluster)
     settings = settings_here(spec, environment or {}, release=place["nccl_version"] or "", conf=place["nccl_conf"])

@@ -6,13 +6,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fabrictwin.api.specs import Source, load, unwatched
+from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
+from fabrictwin.base.progress import silent
 from fabrictwin.base.units import PS_PER_S, format_time
 
 if TYPE_CHECKING:
+    from fabrictwin.base.progress import Stage
     from fabrictwin.cluster.spec.spec import Spec
-    from fabrictwin.runs.execute import Stage
     from fabrictwin.runs.layout_plan import Plan as Found
 
 
@@ -105,5 +106,5 @@ def plan(
     from fabrictwin.runs import layout_plan
 
     given = load(spec)
-    found = layout_plan.plan(given, top=top, fidelity=fidelity, stage=stage or unwatched, headroom=headroom)
+    found = layout_plan.plan(given, top=top, fidelity=fidelity, stage=stage or silent, headroom=headroom)
     return Plan(given, found)

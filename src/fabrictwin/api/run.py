@@ -8,14 +8,15 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from fabrictwin.api.specs import Source, load, unwatched
+from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
+from fabrictwin.base.progress import silent
 from fabrictwin.base.units import PS_PER_S, format_time
 
 if TYPE_CHECKING:
+    from fabrictwin.base.progress import Stage
     from fabrictwin.capture.recorder import CaptureRequest
     from fabrictwin.report.result import RunResult
-    from fabrictwin.runs.execute import Stage
 
 
 class Result:
@@ -127,5 +128,5 @@ def run(
 
     started, clock = datetime.now(UTC), monotonic()
     asked = with_overrides(load(spec), fidelity=fidelity, seed=seed)
-    detail = predict(asked, stage or unwatched, capture, what_if=what_if)
+    detail = predict(asked, stage or silent, capture, what_if=what_if)
     return Result(detail, started, monotonic() - clock)

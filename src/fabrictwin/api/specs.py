@@ -22,7 +22,3 @@ def load(source: Source, *, folder: str | Path = ".") -> Spec:
     if isinstance(source, Mapping):
         return read_spec(dict(source), Origin(Path(folder), None))
     return load_spec(source)
-
-
-def unwatched(_stage: str) -> None:
-    """Take note of no stage: what a call does where nobody watches it."""

@@ -92,6 +92,9 @@ class InterruptGuard:
                     self._end()
 
     def _end(self) -> None:
+        pools = sys.modules.get("multiprocessing")
+        for process in pools.active_children() if pools is not None else ():
+            process.kill()  # it would go on alone
         for path in tuple(_unfinished):
             _remove(path)
         if sys.stderr.isatty():

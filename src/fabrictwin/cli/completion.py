@@ -6,6 +6,8 @@ be read completes to nothing.
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -71,13 +73,15 @@ def host_name(context: click.Context, _parameter: click.Parameter, begun: str) -
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_cluster
 
-    file = context.params.get("cluster")
-    if file is None or str(file) == "-":
-        return []
     try:
-        spec = load_cluster(str(file))
+        # click forgets the arguments before an option whose value is being typed
+        words = [str(context.params.get("cluster")), *shlex.split(os.environ.get("COMP_WORDS", ""))[1:]]
+        file = next((word for word in words if Path(word).is_file()), None)
+        if file is None:
+            return []
+        spec = load_cluster(file)
         return _matching((host.name for host in build(spec.cluster, spec=spec).hosts), begun)
-    except FabrictwinError:
+    except (FabrictwinError, ValueError):
         return []
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, InvariantError
 from fabrictwin.base.units import PS_PER_S, format_rate, format_size
@@ -48,12 +49,6 @@ SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")
 
 BASE_BYTES = 180 << 20
 OPERATION_BYTES = 500
-
-Stage = Callable[[str], None]
-
-
-def _silent(_stage: str) -> None:
-    pass
 
 
 def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
@@ -123,7 +118,7 @@ def fault_notes(spec: Spec) -> list[str]:
     ]
 
 
-def prepare(spec: Spec, stage: Stage = _silent) -> Prepared:
+def prepare(spec: Spec, stage: Stage = silent) -> Prepared:
     """Everything short of simulating. Raises ConfigError."""
     stage("building the cluster")
     blueprint = build(spec.cluster, spec=spec)
@@ -162,6 +157,12 @@ def open_session(prepared: Prepared) -> Session:
     return twin.session("packet", replace(options, host_work=needs))
 
 
+def ended_share(session: Session) -> float:
+    """How many of a session's operations have ended, 0 to 1; read while its kernel runs."""
+    ended = session.ended_ps()
+    return float((ended >= 0).mean()) if len(ended) else 0.0
+
+
 def _recorder(session: Session, capture: CaptureRequest | None) -> Recorder | None:
     from fabrictwin.engines.packet.packet_engine import PacketSession
 
@@ -194,7 +195,7 @@ def _with_a_cut(prepared: Prepared, session: Session, error: TooLargeError) -> C
 
 def predict(
     spec: Spec,
-    stage: Stage = _silent,
+    stage: Stage = silent,
     capture: CaptureRequest | None = None,
     alter: Callable[[Prepared], Prepared] | None = None,
     *,
@@ -221,9 +222,9 @@ def predict(
         stage("routing")
         with _located(spec):
             _ = twin.routes
-    stage(f"simulating at {spec.run.fidelity} fidelity")
     with _located(spec):
         session = open_session(prepared)
+        stage(f"simulating at {spec.run.fidelity} fidelity", lambda: ended_share(session))
         recorder = _recorder(session, capture)
         try:
             if managed is None:
@@ -240,6 +241,8 @@ def predict(
         first = int(np.flatnonzero((trace.end_op_ps < trace.start_ps) | (trace.start_ps < 0))[0])
         label = prepared.program.labels[int(prepared.program.operations.label[first])].name
         raise InvariantError(f"operation {first} ({label}) never ended")
+    if what_if:
+        stage("asking what changes would gain")
     return RunResult(
         name=spec.name,
         seed=spec.run.seed,

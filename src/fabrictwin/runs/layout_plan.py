@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fabrictwin.base.progress import Stage
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.textfile import write_text
 from fabrictwin.base.units import PS_PER_S, format_size, format_time
@@ -44,7 +45,7 @@ class Plan:
     ranked: tuple[Ranked, ...]
 
 
-def plan(spec: Spec, *, top: int, fidelity: str, stage: Callable[[str], None], headroom: float = HEADROOM) -> Plan:
+def plan(spec: Spec, *, top: int, fidelity: str, stage: Stage, headroom: float = HEADROOM) -> Plan:
     """Search, simulate the best, rank them by that. Raises ConfigError where nothing fits."""
     stage("building the cluster")
     blueprint = build(spec.cluster, spec=spec)
@@ -60,7 +61,10 @@ def plan(spec: Spec, *, top: int, fidelity: str, stage: Callable[[str], None], h
         )
     ranked = []
     for i, candidate in enumerate(found.candidates):
-        stage(f"simulating {i + 1} of {len(found.candidates)}: {layout_line(candidate.job)}")
+        stage(
+            f"simulating {i + 1} of {len(found.candidates)}: {layout_line(candidate.job)}",
+            i / len(found.candidates),
+        )
         one = with_layout(spec, candidate)
         try:
             lowered = lower(one, blueprint, twin.fabric)

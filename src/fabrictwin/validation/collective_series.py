@@ -7,7 +7,7 @@ regime: below 64 KiB, up to 64 MiB, and above. A series counts once: by the medi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from pydantic import Field
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
@@ -140,15 +141,16 @@ def judge(
     names: Iterable[str] | None = None,
     fidelity: Fidelity = "analytic",
     fitted: Calibration | None = None,
-    stage: Callable[[str], None] = lambda _: None,
+    stage: Stage = silent,
 ) -> list[Outcome]:
     """Every series with the twin's times, by the declared calibration or another."""
     fitted = fitted or calibration()
-    outcomes = []
+    wanted = published.series if names is None else set(names)
+    outcomes: list[Outcome] = []
     for name, series in published.series.items():
-        if names is not None and name not in names:
+        if name not in wanted:
             continue
-        stage(name)
+        stage(name, len(outcomes) / len(wanted))
         answers: dict[Point, Answer] = {}
         for each in asks_of(published, name):
             costs = fitted.of(each.communicator)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.transport import Transports
@@ -188,7 +189,7 @@ def fit(
     published: Published,
     *,
     sections: Iterable[str] | None = None,
-    stage: Callable[[str], None] = lambda _: None,
+    stage: Stage = silent,
 ) -> Calibration:
     """All sections fitted again (or those named, the others as they are declared)."""
     now = calibration()
@@ -219,9 +220,7 @@ def _mean(benches: list[Bench], costs: Callable[[Asks], Costs]) -> float:
     return fmean(abs(e) for bench in benches for e in bench.errors(costs))
 
 
-def fit_without(
-    published: Published, hardware: str, *, stage: Callable[[str], None] = lambda _: None
-) -> Calibration:
+def fit_without(published: Published, hardware: str, *, stage: Stage = silent) -> Calibration:
     """As if a hardware had never been measured: its sections get one set of figures fitted to all others.
 
     Raises ConfigError for hardware that no series is of.

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import Stage
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.validation.published_data import Calibrated, Measurements, left_out
 from fabrictwin.validation.training_cases import Case, joined
@@ -152,9 +153,7 @@ def least_squares(residuals: Callable[[F64], F64], start: F64, most: F64) -> F64
 class Fitter:
     """Fits constants to rows, and remembers what was predicted with which."""
 
-    def __init__(
-        self, measurements: Measurements, cases: Iterable[Case], answers: Answers, stage: Callable[[str], None]
-    ) -> None:
+    def __init__(self, measurements: Measurements, cases: Iterable[Case], answers: Answers, stage: Stage) -> None:
         self.measurements, self.answers, self.stage = measurements, answers, stage
         self.cases = [case for case in cases if case.spec is not None]
 

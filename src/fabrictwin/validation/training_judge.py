@@ -7,13 +7,14 @@ What is left where a hardware's rows calibrate nothing is `training_fit`'s.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.report.summary import summary
 from fabrictwin.runs import execute
@@ -74,7 +75,7 @@ def _figures(spec: Spec) -> dict[str, float] | str:
 class Answers:
     """What the twin says of specs, each asked once."""
 
-    def __init__(self, fidelity: str, *, stage: Callable[[str], None] = lambda _: None, jobs: int = 1) -> None:
+    def __init__(self, fidelity: str, *, stage: Stage = silent, jobs: int = 1) -> None:
         self.fidelity, self.stage, self.jobs = fidelity, stage, jobs
         self._known: dict[str, dict[str, float] | str] = {}
 
@@ -86,11 +87,11 @@ class Answers:
             with ProcessPoolExecutor(self.jobs) as pool:
                 answers = pool.map(_figures, missing.values())
                 for i, (key, answer) in enumerate(zip(missing, answers, strict=True)):
-                    self.stage(f"{i + 1} of {len(missing)} layouts")
+                    self.stage(f"{i + 1} of {len(missing)} layouts", i / len(missing))
                     self._known[key] = answer
         else:
             for i, (key, spec) in enumerate(missing.items()):
-                self.stage(f"{i + 1} of {len(missing)} layouts: {spec.name}")
+                self.stage(f"{i + 1} of {len(missing)} layouts: {spec.name}", i / len(missing))
                 self._known[key] = _figures(spec)
         return [self._outcome(case, key) for case, key, _ in keyed]
 
@@ -109,7 +110,7 @@ class Answers:
         return Outcome(case, answer[case.row.quantity], answer["step_time_s"])
 
 
-def judge(found: Iterable[Case], *, fidelity: str, stage: Callable[[str], None], jobs: int = 1) -> list[Outcome]:
+def judge(found: Iterable[Case], *, fidelity: str, stage: Stage, jobs: int = 1) -> list[Outcome]:
     """An outcome for every case."""
     return Answers(fidelity, stage=stage, jobs=jobs).of(found)
 

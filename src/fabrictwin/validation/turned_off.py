@@ -7,13 +7,14 @@ of that release under them, each on a cluster of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import Size, format_size
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
@@ -94,13 +95,12 @@ def read_tests(folder: Path) -> tuple[Test, ...]:
     return read_texts(folder / FILE, Texts).tests
 
 
-def answers(
-    tests: Iterable[Test], *, fidelity: Fidelity = "flow", stage: Callable[[str], None] = lambda _: None
-) -> list[Answer]:
+def answers(tests: Iterable[Test], *, fidelity: Fidelity = "flow", stage: Stage = silent) -> list[Answer]:
     """Each test run both ways. Raises ConfigError."""
-    found = []
-    for test in tests:
-        stage(f"{test.what}, {test.machine}")
+    found: list[Answer] = []
+    asked = list(tests)
+    for test in asked:
+        stage(f"{test.what}, {test.machine}", len(found) / len(asked))
         # what is on by a variable alone is off without it
         off = {**test.on, **test.off} if test.off or test.faults else {}
         found.append(Answer(test, _bus(test, test.on, (), fidelity), _bus(test, off, test.faults, fidelity)))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.study.claims import job_claims as jobs
 from fabrictwin.study.claims import link_claims as links
 from fabrictwin.study.claims import loss_claims as loss
@@ -30,18 +31,18 @@ CLAIMS: dict[str, Callable[[], Claim]] = {
 }
 
 
-def judge_all(only: tuple[str, ...] = (), stage: Callable[[str], None] = lambda _stage: None) -> list[Claim]:
+def judge_all(only: tuple[str, ...] = (), stage: Stage = silent) -> list[Claim]:
     """Every claim, or those named, each with its experiment run anew. Raises ConfigError."""
     for name in only:
         if name not in CLAIMS:
             raise ConfigError(
                 f"got {name!r}, expected one of {', '.join(CLAIMS)}{did_you_mean(name, CLAIMS)}", key="NAME"
             )
+    wanted = [name for name in CLAIMS if not only or name in only]
     found = []
-    for name, test in CLAIMS.items():
-        if not only or name in only:
-            stage(f"testing {name}")
-            found.append(test())
+    for i, name in enumerate(wanted):
+        stage(f"testing {name}", i / len(wanted))
+        found.append(CLAIMS[name]())
     return found
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.progress import silent
 from fabrictwin.base.units import PS_PER_MS, PS_PER_S, format_time
 from fabrictwin.fabric.fabric import NETWORK, NodeKind
 from fabrictwin.runs.execute import Prepared, predict
@@ -49,7 +50,7 @@ def predictable() -> Claim:
     """A faster network with jitter against a slower one without, over the number of GPUs."""
     job = {"parallel": {"tp": 8, "dp": 2}, "micro_batches": 1, "precision": "bf16"}
     here = spec(2, training=job)
-    sampler = Sampler(here, lambda _stage: None)
+    sampler = Sampler(here, silent)
     unit = sampler.unit
     even = predict(spec(2, training=job), alter=lambda p: _slower_network(p, SLOWER)).trace.end_ps
     uneven = Jitter.model_validate({"late": {"chance": CHANCE, "mean": format_time(MEAN_LATE_PS)}})

@@ -8,12 +8,13 @@ only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import Measure, Stage, part, silent
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.catalog import FabricPreset
 from fabrictwin.catalog.price_book import PriceBook
@@ -90,7 +91,7 @@ def compare(
     own: Mapping[str, FabricPreset] | None = None,
     seeds: Sequence[int] = (1, 2),
     years: float = 4.0,
-    stage: Callable[[str], None] = lambda _stage: None,
+    stage: Stage = silent,
 ) -> Comparison:
     """The spec's hosts and job on each fabric.
 
@@ -106,10 +107,11 @@ def compare(
     layout = ""
     gpus = 0
     jitter = ASSUMED if spec.jitter is None else spec.validate_section("jitter", Jitter)
-    for name, one, there in zip(fabrics, chosen, specs, strict=True):
+    for i, (name, one, there) in enumerate(zip(fabrics, chosen, specs, strict=True)):
+        whole = part(stage, i / len(fabrics), (i + 1) / len(fabrics))
 
-        def said(what: str, name: str = name) -> None:
-            stage(f"{name}: {what}")
+        def said(what: str, done: Measure | None = None, /, name: str = name, whole: Stage = whole) -> None:
+            whole(f"{name}: {what}", done)
 
         sampler = Sampler(there, said, over_sockets if one.transport == "tcp" else None)
         layout, gpus = sampler.clean.layout_line, sampler.clean.program.ranks
@@ -127,9 +129,7 @@ def compare(
     )
 
 
-def _factors(
-    sampler: Sampler, fabric: FabricPreset, seeds: Sequence[int], stage: Callable[[str], None]
-) -> Factors | None:
+def _factors(sampler: Sampler, fabric: FabricPreset, seeds: Sequence[int], stage: Stage) -> Factors | None:
     if not seeds or fabric.transport != "rdma":
         return None
     groups = getattr(sampler.spec.cluster, "hosts", ())
@@ -138,9 +138,7 @@ def _factors(
     return measure(sampler.spec, sampler.job, stage, seeds=tuple(seeds))
 
 
-def _steps(
-    sampler: Sampler, jitter: Jitter, factors: Factors | None, *, seed: int, stage: Callable[[str], None]
-) -> Steps:
+def _steps(sampler: Sampler, jitter: Jitter, factors: Factors | None, *, seed: int, stage: Stage) -> Steps:
     """Sampled under the jitter, its network part replaced by what was measured."""
     jitter = measured_sources(sampler.spec, sampler.job, jitter, stage)
     if factors is not None:
@@ -169,7 +167,7 @@ def _answer(
     *,
     book: PriceBook,
     years: float,
-    stage: Callable[[str], None],
+    stage: Stage,
 ) -> OnFabric:
     clean: RunResult = sampler.clean
     data = summary(clean)

@@ -7,11 +7,11 @@ with; a fabric or transport that the packet engine does not model has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.base.progress import Stage
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.packet_engine import PacketSession
@@ -76,7 +76,7 @@ class Factors:
 def measure(
     spec: Spec,
     job: Job,
-    stage: Callable[[str], None],
+    stage: Stage,
     *,
     seeds: tuple[int, ...] = (1, 2),
     phases: tuple[Phase, ...] = PHASES,
@@ -89,10 +89,11 @@ def measure(
         load = Load.of(job, cut.ranks)
         says = f"{cut.text}; all-to-all of {load.says}, {HOT} GPUs with {load.hot_times:.3g} times as many tokens"
         for phase in phases:
-            stage(f"measuring {phase} packet by packet, seed {seed}")
+            done = len(played) / (len(seeds) * len(phases) + 1)
+            stage(f"measuring {phase} packet by packet, seed {seed}", done)
             played.append(play_both(cut, load, phase, seed, spec))
     if spec.placement.order != "scattered":
-        stage("measuring a ring of neighbours packet by packet")
+        stage("measuring a ring of neighbours packet by packet", 0.9)
         cut = cut_of(spec, seed=None)
         played.append(play_both(cut, Load.of(job, cut.ranks), "neighbours", seeds[0], spec))
     return Factors(says, tuple(played))

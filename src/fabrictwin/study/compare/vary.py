@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import Stage
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.catalog import FabricPreset
@@ -68,7 +69,7 @@ def vary(
     given: str,
     fabrics: Sequence[str],
     own: Mapping[str, FabricPreset],
-    stage: Callable[[str], None],
+    stage: Stage,
 ) -> Curve:
     """Clean steps over the values. Raises ConfigError where no fabric takes any value."""
     key, labels = parse(given)

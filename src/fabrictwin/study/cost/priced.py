@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.catalog.price_book import PriceBook
 from fabrictwin.cluster.build_blueprint import build
@@ -13,7 +12,7 @@ from fabrictwin.study.cost.bill_of_materials import bill_of_materials
 from fabrictwin.study.cost.cluster_cost import Cost, cost
 
 
-def tokens_per_s(spec: Spec, stage: Callable[[str], None]) -> float | None:
+def tokens_per_s(spec: Spec, stage: Stage) -> float | None:
     """What the spec's job trains a second, as its fidelity predicts it; None without a job."""
     if not spec.workload:
         return None
@@ -23,9 +22,7 @@ def tokens_per_s(spec: Spec, stage: Callable[[str], None]) -> float | None:
     return result.work.tokens * PS_PER_S / result.trace.end_ps
 
 
-def priced(
-    spec: Spec, book: PriceBook, *, years: float = 4.0, stage: Callable[[str], None] = lambda _stage: None
-) -> Cost:
+def priced(spec: Spec, book: PriceBook, *, years: float = 4.0, stage: Stage = silent) -> Cost:
     """The bill of the whole cluster, whether the job uses all of it or not. Raises ConfigError."""
     stage("building the cluster")
     bill = bill_of_materials(build(spec.cluster, spec=spec), book)

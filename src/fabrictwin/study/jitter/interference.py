@@ -8,12 +8,13 @@ knows no more of a second job; bits are packets' matter alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.base.progress import Stage
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.engines.base.engine import Session, TimedChange
 from fabrictwin.engines.base.play import play
@@ -25,7 +26,7 @@ from fabrictwin.study.jitter.jitter_sources import Jitter
 from fabrictwin.workload.job.job import Job
 
 
-def measured(spec: Spec, job: Job, jitter: Jitter, stage: Callable[[str], None]) -> Jitter:
+def measured(spec: Spec, job: Job, jitter: Jitter, stage: Stage) -> Jitter:
     """The section with factors where it asks for what has to be measured. Raises ConfigError."""
     update: dict[str, object] = {}
     second, errors = jitter.second_job, jitter.bit_errors

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_S, Raw
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.fault_section import LinkFault
@@ -133,7 +134,7 @@ class Sampler:
     def __init__(
         self,
         spec: Spec,
-        stage: Callable[[str], None],
+        stage: Stage,
         alter: Callable[[Prepared], Prepared] | None = None,
     ) -> None:
         if spec.run.fidelity == "packet":
@@ -154,7 +155,7 @@ class Sampler:
         """The cluster, for questions beside the step."""
         return make_twin(self.spec, build(self.spec.cluster, spec=self.spec))
 
-    def link_ps(self, jitter: Jitter, stage: Callable[[str], None]) -> dict[str, int]:
+    def link_ps(self, jitter: Jitter, stage: Stage) -> dict[str, int]:
         """How much longer a step is whose link breaks as `link` and `flap` say, by their names."""
         found = {}
         for name in ("link", "flap"):
@@ -164,7 +165,7 @@ class Sampler:
                 found[name] = self._broken_ps(broken, stage)
         return found
 
-    def _broken_ps(self, broken: Link, stage: Callable[[str], None]) -> int:
+    def _broken_ps(self, broken: Link, stage: Stage) -> int:
         clean = self.clean
         link = clean.fabric.node_name(int(clean.fabric.nic_node[self._adapter()]))
         section: dict[str, object] = {"link": link}
@@ -208,7 +209,7 @@ def study(
     steps: int = 1000,
     sizes: Sequence[int] = (),
     levels: Sequence[float] = LEVELS,
-    stage: Callable[[str], None] = lambda _stage: None,
+    stage: Stage = silent,
 ) -> Uneven:
     """Sample a spec's step under its `jitter` section. Raises ConfigError.
 
@@ -237,8 +238,9 @@ def study(
     fewer = max(64, samples // 8)
     some = sampler.steps(jitter, sampled[:fewer], unit.units, steps, seed, link_ps)
     by_level = []
-    for level in levels:
-        stage(f"walking steps at {level:g} times the jitter")
+    walks = len(levels) + len(jitter.names())
+    for i, level in enumerate(levels):
+        stage(f"walking steps at {level:g} times the jitter", i / walks)
         scaled = jitter.scaled(level)
         of_unit = sampled if level == 1 else unit.sample(scaled, fewer, seed)
         for gpus in wanted:
@@ -246,8 +248,8 @@ def study(
             by_level.append(AtSize(gpus, level, Steps.of(drawn)))
     lost = []
     whole = float(some.mean()) - clean
-    for name in jitter.names():
-        stage(f"walking steps without {name}")
+    for i, name in enumerate(jitter.names(), len(levels)):
+        stage(f"walking steps without {name}", i / walks)
         rest = jitter.without(name)
         of_unit = unit.sample(rest, fewer, seed) if rest.names() else np.full(fewer, clean, np.int64)
         drawn = sampler.steps(rest, of_unit, unit.units, steps, seed, link_ps)

@@ -14,7 +14,6 @@ other row is then predicted.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import Stage
 from fabrictwin.base.textfile import read_text
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec
 from fabrictwin.fabric.fabric import I64
@@ -128,7 +128,7 @@ def read_published(folder: Path) -> list[Published]:
 class _Job:
     """One job whose steps are drawn for any drift and lateness."""
 
-    def __init__(self, spec: Spec, stage: Callable[[str], None], samples: int) -> None:
+    def __init__(self, spec: Spec, stage: Stage, samples: int) -> None:
         self.sampler = Sampler(spec, stage)
         self.samples = samples
 
@@ -160,9 +160,7 @@ def _spec_of(measured: Published, like: Published, spec: Spec) -> Spec:
     return read_spec(data, Origin(spec.folder, spec.path))
 
 
-def beside(
-    data: Measurements, stage: Callable[[str], None], *, samples: int = 1500, match: str = ""
-) -> list[Beside]:
+def beside(data: Measurements, stage: Stage, *, samples: int = 1500, match: str = "") -> list[Beside]:
     """Every published row with the twin's spread, grouped by hardware, smallest first. Raises ConfigError."""
     specs = {case.row.row: case.spec for case in cases(data)}
     rows = [row for row in read_published(data.folder) if match.lower() in f"{row.hardware} {row.row}".lower()]
@@ -176,7 +174,7 @@ def beside(
         assert whole is not None
         drift, late_ps = 0.0, 0
         for i, row in enumerate(group):
-            stage(f"{row.hardware}, {row.gpus:,} GPUs")
+            stage(f"{row.hardware}, {row.gpus:,} GPUs", len(found) / len(rows))
             job = _Job(_spec_of(row, like, whole), stage, samples)
             if i == 0:
                 drift, late_ps = job.calibrate(row)

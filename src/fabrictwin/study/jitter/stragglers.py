@@ -18,7 +18,6 @@ of one job is no share of jobs. Lengths and pauses are assumed, and marked so.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.textfile import read_text
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.program.program import OpKind
@@ -163,7 +163,7 @@ def lengths() -> Cause:
 
 def collector() -> tuple[Cause, Cause]:
     """(pauses of the collector, steps under the assumed everyday jitter)."""
-    sampler = Sampler(_job(), lambda _stage: None)
+    sampler = Sampler(_job(), silent)
     unit, clean = sampler.unit, sampler.clean.trace.end_ps
 
     def drawn(jitter: Jitter) -> Steps:
@@ -195,7 +195,7 @@ def server(statistics: list[Statistic]) -> Cause:
     )
 
 
-def causes(statistics: list[Statistic], stage: Callable[[str], None]) -> list[Cause]:
+def causes(statistics: list[Statistic], stage: Stage) -> list[Cause]:
     """Every cause, the dearest first. Raises ConfigError."""
     stage("a job whose stages are uneven")
     uneven, _ = stages()

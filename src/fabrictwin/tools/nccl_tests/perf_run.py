@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
+from fabrictwin.base.progress import Stage
 from fabrictwin.nccl.log.log import Log, Processes
 from fabrictwin.nccl.log.log_connect import Connections, operation
 from fabrictwin.nccl.log.log_init import Scene, initialisation, warnings
@@ -15,8 +16,6 @@ from fabrictwin.nccl.tuning.tuner import Call, settings_of
 from fabrictwin.tools.nccl_tests import perf_text
 from fabrictwin.tools.nccl_tests.perf import Plan, Row, Run
 from fabrictwin.tools.nccl_tests.perf_check import MOST_RANKS, Checker
-
-Stage = Callable[[str], None]
 
 
 def play(

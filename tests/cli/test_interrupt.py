@@ -1,0 +1,109 @@
+"""Ctrl-C: every long command ends with exit code 130 and leaves nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAPTOP = str(ROOT / "examples" / "laptop.yaml")
+LARGE = str(ROOT / "examples" / "llama-3.1-405b.yaml")
+PATIENCE_S = 60  # each of these takes minutes when it is left alone
+
+LONG = {
+    "run": ["run", LARGE, "--fidelity", "flow", "--out", "out"],
+    "plan": ["plan", LARGE, "--write", "best.yaml"],
+    "compare": ["compare", LARGE, "--out", "out"],
+    "jitter": ["jitter", LARGE, "--steps", "100000", "--out", "page.html"],
+    "claims": ["claims", "--write", "claims.md"],
+    "validate": ["validate", "training", "--out", "rows.json"],
+    "validate, in several processes": ["validate", "training", "--jobs", "2", "--out", "rows.json"],
+    "sm": ["sm", LARGE],
+    "routes": ["routes", "check", LARGE],
+    "up": ["up", LAPTOP],
+}
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+
+
+@pytest.mark.parametrize("after_s", [0.7, 4.0])
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_command_ends_and_leaves_nothing(name, after_s, tmp_path):
+    process = start(tmp_path, "-m", "fabrictwin", *LONG[name])
+    time.sleep(after_s)
+    if process.poll() is not None:
+        pytest.skip("it was done before that")
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert "Traceback" not in said
+    serves = name == "up" and process.returncode == 0  # that is how a server ends
+    assert serves or process.returncode == 130, said
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert left == []
+
+
+BUSY = """
+import hashlib, os, sys
+from pathlib import Path
+from fabrictwin.base.interrupt import InterruptGuard, unfinished
+with InterruptGuard(), unfinished(Path("half")):
+    Path("half").mkdir()
+    Path("half/written").write_text("x")
+    print("busy", file=sys.stderr, flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"x", b"x", 2_000_000_000)
+"""
+
+
+def test_code_that_does_not_come_back_is_ended_and_what_it_wrote_removed(tmp_path):
+    """As a compiler's or a kernel's call: no instruction of Python's for many minutes."""
+    process = start(tmp_path, "-c", BUSY)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "busy\n"
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_ignored_interrupt_stays_ignored(tmp_path):
+    """As under nohup, or in the background of a shell script."""
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        "from fabrictwin.base.interrupt import InterruptGuard\n"
+        "with InterruptGuard(): signal.raise_signal(signal.SIGINT); print('on', file=sys.stderr)"
+    )
+    process = start(tmp_path, "-c", code)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, said) == (0, "on\n")
+
+
+def test_a_capture_that_is_interrupted_is_removed(tmp_path):
+    code = (
+        "from fabrictwin.capture.pcapng import CaptureWriter\n"
+        "import signal\n"
+        "for how in (KeyboardInterrupt, ValueError):\n"
+        "    try:\n"
+        "        with CaptureWriter(how.__name__) as file:\n"
+        "            file.interface('x', 1)\n"
+        "            raise how\n"
+        "    except how: pass\n"
+    )
+    assert start(tmp_path, "-c", code).wait(PATIENCE_S) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["ValueError"], "what a failure leaves may say why"
