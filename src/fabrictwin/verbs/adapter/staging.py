@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fabrictwin.base.units import PS_PER_S
+from fabrictwin.kernel.codes import PS_PER_S
 
 
 @dataclass(frozen=True)
