@@ -43,10 +43,17 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("after_s", [0.7, 4.0])
+def wait_for_guard(process: subprocess.Popen[str]) -> None:
+    """Until the command watches for signals, by a thread of its own; before that it is Python that starts."""
+    while process.poll() is None and len(list(Path(f"/proc/{process.pid}/task").iterdir())) < 2:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("after_s", [0.2, 4.0])
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_command_ends_and_leaves_nothing(name, after_s, tmp_path):
     process = start(tmp_path, "-m", "fabrictwin", *LONG[name])
+    wait_for_guard(process)
     time.sleep(after_s)
     if process.poll() is not None:
         pytest.skip("it was done before that")
