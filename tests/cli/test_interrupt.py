@@ -61,7 +61,8 @@ def test_a_long_command_ends_and_leaves_nothing(name, after_s, tmp_path):
     _, said = process.communicate(timeout=PATIENCE_S)
     assert "Traceback" not in said
     serves = name == "up" and process.returncode == 0  # that is how a server ends
-    assert serves or process.returncode == 130, said
+    # Python that is leaving already ends by the signal itself, of which a shell says 130 as well
+    assert serves or process.returncode in (130, -signal.SIGINT), said
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert left == []
 
