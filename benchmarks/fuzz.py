@@ -24,7 +24,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "src")]
 
 HANG_S = 5.0
 MEMORY_BYTES = 1 << 30
