@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
@@ -58,9 +58,13 @@ def _quantity(value: object, units: dict[str, int], what: str, example: str) -> 
         raise ValueError(f"got {quoted(value)} without a unit, {expected}")
     if unit not in units:
         raise ValueError(f"got {quoted(value)} with unknown unit {unit!r}, {expected}{did_you_mean(unit, units)}")
-    if len(number) > 40 or abs(Decimal(number.replace("_", "")).adjusted()) > 60:
+    try:
+        exact = Decimal(number.replace("_", ""))
+    except InvalidOperation:  # an exponent beyond what Decimal has
+        exact = Decimal("1e999")
+    if len(number) > 40 or abs(exact.adjusted()) > 60:
         raise ValueError(f"got {quoted(value)}, which is beyond what the twin can count")
-    result = Decimal(number.replace("_", "")) * units[unit]
+    result = exact * units[unit]
     if 0 < result < Decimal("0.5"):
         raise ValueError(f"got {quoted(value)}, which is less than the twin can tell from nothing")
     if result < 0:

@@ -17,7 +17,7 @@ import yaml
 
 from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
 from fabrictwin.base.textfile import name_of, read_text
-from fabrictwin.base.whole_numbers import MOST_DIGITS, whole
+from fabrictwin.base.whole_numbers import MOST_DIGITS, whole, whole_or_none
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -166,7 +166,8 @@ def undotted(key: str) -> Path_:
     """`'hosts[0].type'` to `('hosts', 0, 'type')`."""
     parts: list[str | int] = []
     for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", key):
-        parts.append(name if name else whole(index, most=10**MOST_DIGITS))
+        number = None if name else whole_or_none(index)
+        parts.append((name or index) if number is None else number)
     return tuple(parts)
 
 

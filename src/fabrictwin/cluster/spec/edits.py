@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.yamlfile import Path_, undotted
 
 
@@ -16,6 +16,8 @@ def set_key(data: Any, key: str, value: Any, *, option: str | None = None) -> No
     where one on a command line gave it.
     """
     path = undotted(key)
+    if not path:
+        raise ConfigError(f"got {quoted(key)}, expected a key of the spec", key=option)
     section = _section(data, path[:-1], key, option)
     last = path[-1]
     if isinstance(section, list) and isinstance(last, int) and 0 <= last < len(section):
@@ -23,7 +25,7 @@ def set_key(data: Any, key: str, value: Any, *, option: str | None = None) -> No
         return
     section = _only(section, last, key, option)
     if not isinstance(section, dict):
-        raise ConfigError(f"got {key!r}, expected a key of the spec", key=option)
+        raise ConfigError(f"got {quoted(key)}, expected a key of the spec", key=option)
     section[last] = _laid_over(section.get(last), value)
 
 
@@ -34,7 +36,7 @@ def _section(data: Any, path: Path_, key: str, option: str | None) -> Any:
         try:
             current = current[int(part)] if isinstance(current, list) else current.setdefault(part, {})
         except (IndexError, TypeError, AttributeError):
-            raise ConfigError(f"got {key!r}, expected a key of the spec", key=option) from None
+            raise ConfigError(f"got {quoted(key)}, expected a key of the spec", key=option) from None
     return current
 
 
@@ -43,7 +45,7 @@ def _only(section: Any, part: int | str, key: str, option: str | None) -> Any:
     if not isinstance(section, list) or isinstance(part, int):
         return section
     if len(section) != 1:
-        raise ConfigError(f"got {key!r}, expected which of {len(section)}, such as hosts[0]", key=option)
+        raise ConfigError(f"got {quoted(key)}, expected which of {len(section)}, such as hosts[0]", key=option)
     return section[0]
 
 

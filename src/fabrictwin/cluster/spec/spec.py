@@ -203,12 +203,18 @@ class Spec(Model):
         for key, value in asked.items():
             set_key(data, key, value)
         if any(key.partition(".")[0] not in ("run", "name") for key in asked):
-            data.get("run", {}).pop("compare", None)
+            without_figures(data)
         return read_spec(data, Origin(self.folder, self.path))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with units, from which `Spec.model_validate` makes an equal spec."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def without_figures(data: dict[str, Any]) -> None:
+    """Take the published figures to compare with out of a spec's plain data, modified in place."""
+    if isinstance(run := data.get("run"), dict):
+        run.pop("compare", None)
 
 
 def _read_cluster(name: str, origin: Origin) -> Any:

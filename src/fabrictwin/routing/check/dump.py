@@ -33,7 +33,7 @@ from fabrictwin.routing.graph.switches import LAST_UNICAST_LID, MAX_LMC, U8, Lid
 _HEAD = re.compile(rb"Unicast lids \[(\w+)-(\w+)\] of switch .*?\bguid 0x([0-9a-fA-F]{1,16}) \('?(.*?)'?\):\s*\Z")
 _ENTRY = re.compile(rb"(0x[0-9a-fA-F]{1,4})\s+(\d{1,3})\b\s*(.*?)\s*\Z")
 _OWNER = re.compile(rb"portguid 0x([0-9a-fA-F]{1,16})")
-_FOOT = re.compile(rb"(\d+) (?:valid )?lids dumped\s*\Z")
+_FOOT = re.compile(rb"(\d{1,9}) (?:valid )?lids dumped\s*\Z")
 _COLUMNS = (b"Lid  Out   Destination", b"Port     Info")
 _PLAIN = re.compile(rb"0x[0-9a-fA-F]{4} \d{3}\b")
 

@@ -13,7 +13,7 @@ from fabrictwin.base.units import PS_PER_S
 from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.catalog import FabricPreset
 from fabrictwin.cluster.spec.edits import set_key
-from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec
+from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec, without_figures
 from fabrictwin.runs.execute import predict
 from fabrictwin.study.compare.fabrics import preset, with_fabric
 from fabrictwin.study.compare.without_rdma import over_sockets
@@ -60,7 +60,7 @@ def with_value(spec: Spec, key: str, value: str) -> Spec:
         raise ConfigError(f"got {value!r}, expected {len(keys)} values, such as a:b", key="--vary")
     for one, its in zip(keys, values, strict=True):
         set_key(data, one.strip(), read_yaml(its.strip(), "--vary")[0], option="--vary")
-    data["run"].pop("compare", None)
+    without_figures(data)
     return read_spec(data, Origin(spec.folder, spec.path))
 
 

@@ -6,7 +6,8 @@ One command a line, such as `cut leaf-0/5`, `mend leaf-0/5`, `off spine-1`, `on 
 
 from __future__ import annotations
 
-from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
+from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.flow_control import OVERRUN, WATCHDOG
@@ -43,9 +44,10 @@ def find_jack(state: SubnetState, name: str) -> int:
     if not slash or not port.isdecimal():
         raise ConfigError(f"got {name!r}, expected a node and a port, such as 'leaf-0/5'")
     m = find_node(state, node)
-    if not 1 <= int(port) <= state.ports[m]:
-        raise ConfigError(f"got port {port} of {node}, expected 1 to {state.ports[m]}")
-    slot = state.base[m] + int(port)
+    number = whole_or_none(port, least=1, most=state.ports[m])
+    if number is None:
+        raise ConfigError(f"got port {quoted(port)} of {node}, expected 1 to {state.ports[m]}")
+    slot = state.base[m] + number
     if state.cable[slot] == NONE:
         raise ConfigError(f"got {name!r}, expected a port with a cable")
     return slot

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
+from fabrictwin.base.textfile import read_text
 from fabrictwin.verbs.adapter.gid import ROCE_V1, ROCE_V2
 from fabrictwin.verbs.adapter.world import World
 
@@ -28,12 +29,14 @@ def read(cluster: str | Path) -> dict[tuple[str, str], int]:
     modes: dict[tuple[str, str], int] = {}
     if not path.exists():
         return modes
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         parts = line.split()
         if not parts:
             continue
         if len(parts) != 3 or parts[2] not in _KINDS:
-            raise ConfigError(f"got {line!r}, expected a host, a device, and v1 or v2", file=path, line=number)
+            raise ConfigError(
+                f"got {quoted(line)}, expected a host, a device, and v1 or v2", file=path, line=number
+            )
         modes[parts[0], parts[1]] = _KINDS[parts[2]]
     return modes
 

@@ -1,0 +1,228 @@
+"""Fuzz everything that reads what others wrote: files, options, datagrams.
+
+    python benchmarks/fuzz.py --minutes 10 [--inputs N] [--seed 1] [--target NAME ...] [--jobs 2] [--folder DIR]
+
+An input passes when the reader takes it or refuses it with an error of its own. Saved as a failure are a traceback
+of anything else, more than 5 s, and more than 1 GiB beyond what the process had after its imports. Inputs follow
+from the seed and their number; DIR (default `fuzz-out`) keeps how far each target is, so that a run goes on where
+the last one ended, and the failures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import hashlib
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "src")]
+
+HANG_S = 5.0
+MEMORY_BYTES = 1 << 30
+BATCH_S = 4.0  # of a target, before the next one's turn
+LOST_S = 20.0  # without a sign of life: compiled code that no alarm reaches
+
+
+class HangError(Exception):
+    """An input took longer than HANG_S."""
+
+
+def _alarm(_number: int, _frame: object) -> None:
+    raise HangError
+
+
+def _virtual_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def _batch(name: str, first: int, seed: int, until_s: float, at: Any, out: Any) -> None:
+    """Run inputs of one target from number `first` on; the child's own process."""
+    import fuzz_targets
+    from fuzz_inputs import mutated
+
+    from fabrictwin.base.errors import FabrictwinError
+
+    faulthandler.enable()
+    target = fuzz_targets.TARGETS[name]()
+    for sample in target.samples:  # imports and compilation are nobody's memory or time
+        try:
+            target.read(sample)
+        except (FabrictwinError, *target.refusals):
+            pass
+    limit = _virtual_bytes() + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    signal.signal(signal.SIGALRM, _alarm)
+    number, end = first, time.monotonic() + until_s
+    failures: list[dict[str, Any]] = []
+    slowest = 0.0
+    while time.monotonic() < end and len(failures) < 20:
+        at.value = number
+        data = mutated(target.samples, number, seed)
+        begun = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, HANG_S)
+        try:
+            target.read(data)
+        except (FabrictwinError, *target.refusals):
+            pass
+        except HangError:
+            failures.append(_failure(name, number, seed, data, f"more than {HANG_S} s\n{traceback.format_exc()}"))
+        except BaseException:  # an interrupt or SystemExit out of a reader is a failure too
+            failures.append(_failure(name, number, seed, data, traceback.format_exc()))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        slowest = max(slowest, time.perf_counter() - begun)
+        number += 1
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    out.put((name, number, failures, slowest, peak))
+
+
+def _failure(name: str, number: int, seed: int, data: bytes, what: str) -> dict[str, Any]:
+    return {"target": name, "number": number, "seed": seed, "input": repr(data), "what": what}
+
+
+class Fuzzing:
+    """Where a run of the fuzzer stands, kept in its folder."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.seed = folder, seed
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = folder / f"progress-{seed}.json"
+        self.done: dict[str, int] = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.failed: dict[str, int] = {}
+        self.slowest: dict[str, float] = {}
+        self.peak: dict[str, int] = {}
+        self.seen: set[str] = set()
+        self.before = dict(self.done)
+
+    def keep(self, failure: dict[str, Any]) -> None:
+        """Save a failure, once for each place that it came from."""
+        name = failure["target"]
+        self.failed[name] = self.failed.get(name, 0) + 1
+        where = "".join(failure["what"].splitlines(keepends=True)[-6:-1])
+        key = f"{name}-{hashlib.sha256(where.encode()).hexdigest()[:8]}"
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        (self.folder / f"{key}.txt").write_text(
+            f"{name}, seed {failure['seed']}, input {failure['number']}\n{failure['input']}\n\n{failure['what']}",
+            encoding="utf-8",
+            errors="replace",
+        )
+        print(f"FAILED {key}: {failure['what'].strip().splitlines()[-1][:160]}", flush=True)
+
+    def finish(self, result: tuple[str, int, list[dict[str, Any]], float, int]) -> None:
+        """Take in what a batch found."""
+        name, number, failures, slowest, peak = result
+        self.done[name] = number
+        self.slowest[name] = max(slowest, self.slowest.get(name, 0.0))
+        self.peak[name] = max(peak, self.peak.get(name, 0))
+        for failure in failures:
+            self.keep(failure)
+        self.file.write_text(json.dumps(self.done, indent=1, sort_keys=True))
+
+    def table(self) -> str:
+        """Counts by target, this run's and all."""
+        lines = [f"{'target':22} {'this run':>10} {'in all':>10} {'failed':>7} {'slowest s':>10} {'peak MiB':>9}"]
+        for name in sorted(self.done):
+            new = self.done[name] - self.before.get(name, 0)
+            lines.append(
+                f"{name:22} {new:10,} {self.done[name]:10,} {self.failed.get(name, 0):7} "
+                f"{self.slowest.get(name, 0.0):10.2f} {self.peak.get(name, 0) >> 20:9}"
+            )
+        new = sum(self.done.values()) - sum(self.before.values())
+        lines.append(f"{'all':22} {new:10,} {sum(self.done.values()):10,} {sum(self.failed.values()):7}")
+        return "\n".join(lines)
+
+
+class Batch:
+    """A target's turn in a process of its own."""
+
+    def __init__(self, name: str, fuzzing: Fuzzing, context: Any) -> None:
+        self.name = name
+        self.at = context.Value("q", fuzzing.done.get(name, 0))
+        self.out = context.SimpleQueue()
+        self.last, self.since = -1, time.monotonic()
+        self.process = context.Process(
+            target=_batch,
+            args=(name, fuzzing.done.get(name, 0), fuzzing.seed, BATCH_S, self.at, self.out),
+        )
+        self.process.start()
+
+    def ended(self, fuzzing: Fuzzing) -> bool:
+        """Look whether it is over; a process that hangs or died counts as a failure of the input it was at."""
+        if not self.out.empty():
+            fuzzing.finish(self.out.get())
+            self.process.join()
+            return True
+        now = time.monotonic()
+        if self.at.value != self.last:
+            self.last, self.since = self.at.value, now
+        dead = not self.process.is_alive() and self.out.empty()
+        if not dead and now - self.since < LOST_S + BATCH_S + 40.0 * (
+            self.at.value == fuzzing.done.get(self.name, 0)
+        ):
+            return False
+        what = f"process ended with {self.process.exitcode}\n" if dead else f"no sign of life for {LOST_S} s\n"
+        self.process.kill()
+        self.process.join()
+        import fuzz_targets
+        from fuzz_inputs import mutated
+
+        data = mutated(fuzz_targets.TARGETS[self.name]().samples, self.at.value, fuzzing.seed)
+        fuzzing.finish(
+            (
+                self.name, self.at.value + 1,
+                [_failure(self.name, self.at.value, fuzzing.seed, data, what)], LOST_S, 0,
+            )
+        )  # fmt: skip
+        return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--inputs", type=int, help="stop once so many inputs were tried in all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", action="append")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=Path("fuzz-out"))
+    parser.add_argument("--list", action="store_true", help="print the targets")
+    given = parser.parse_args()
+    import fuzz_targets
+
+    names = given.target or list(fuzz_targets.TARGETS)
+    if given.list:
+        print("\n".join(names))
+        return 0
+    if unknown := set(names) - set(fuzz_targets.TARGETS):
+        parser.error(f"no target {', '.join(sorted(unknown))}")
+    os.nice(5)
+    context = multiprocessing.get_context("fork")
+    fuzzing = Fuzzing(given.folder, given.seed)
+    end = time.monotonic() + 60 * given.minutes
+    waiting, running = list(names), []
+    while waiting or running:
+        over = time.monotonic() > end or (given.inputs and sum(fuzzing.done.values()) >= given.inputs)
+        while waiting and len(running) < given.jobs and not over:
+            running.append(Batch(waiting.pop(0), fuzzing, context))
+        for batch in [batch for batch in running if batch.ended(fuzzing)]:
+            running.remove(batch)
+            waiting.append(batch.name)
+        if over and not running:
+            break
+        time.sleep(0.02)
+    print(fuzzing.table())
+    return 1 if fuzzing.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
