@@ -27,7 +27,7 @@ from fabrictwin.workload.memory.gpu_memory import (
     stage_memory,
     states,
 )
-from fabrictwin.workload.memory.memory_inputs import Holding
+from fabrictwin.workload.memory.memory_inputs import MemoryInputs
 from fabrictwin.workload.model.huggingface_families import read_model
 from fabrictwin.workload.step.pipeline_schedule import Pass, one_forward_one_backward
 
@@ -47,8 +47,8 @@ LLAMA = read_model(DATA.texts.models["llama-3-8b"], name="8B")
 S, B, H, A = 2048, 4, GPT.hidden, GPT.heads
 
 
-def gpt(**changes) -> Holding:
-    base = Holding(GPT, 51200, (GPT.layers,), micro_batch_size=B, sequence=S, attention="materialised")
+def gpt(**changes) -> MemoryInputs:
+    base = MemoryInputs(GPT, 51200, (GPT.layers,), micro_batch_size=B, sequence=S, attention="materialised")
     return replace(base, **changes)
 
 
@@ -69,26 +69,26 @@ def test_a_layer_keeps_what_the_paper_says(t):
 def test_a_layer_with_experts_keeps_every_copy_of_a_token():
     model = read_model(DATA.texts.models["qwen3-30b-a3b"], name="moe")
     h, tokens = model.hidden, 4096
-    holding = Holding(
+    inputs = MemoryInputs(
         model, model.vocab, (model.layers,), sequence=tokens, ep=8, dp=8, sparse_layers=(model.layers,)
     )
     attention = 2 * (model.qkv_width + model.heads * model.head_size) + 4 * model.heads
     # norms twice in and out; eight copies, each in and out, with gate, up and their product 768 wide
     expected = tokens * (attention + 8 * h + 8 * 2 * (2 * h + 3 * 768))
-    assert layer_bytes(holding, "none", sparse=True) == pytest.approx(expected)
-    busy = replace(holding, load=1.5)
-    grown = layer_bytes(busy, "none", sparse=True) - layer_bytes(holding, "none", sparse=True)
+    assert layer_bytes(inputs, "none", sparse=True) == pytest.approx(expected)
+    busy = replace(inputs, load=1.5)
+    grown = layer_bytes(busy, "none", sparse=True) - layer_bytes(inputs, "none", sparse=True)
     assert grown == pytest.approx(tokens * 0.5 * 8 * 2 * (2 * h + 3 * 768))
 
 
 def test_states_of_experts_are_divided_over_those_that_hold_the_same():
     model = read_model(DATA.texts.models["qwen3-30b-a3b"], name="moe")
-    holding = Holding(
+    inputs = MemoryInputs(
         model, model.vocab, (model.layers,), dp=32, ep=8, zero=1, sparse_layers=(model.layers,), sequence=64
     )
     routed = model.layers * model.experts.count // 8 * model.expert_parameters()
     dense = model.parameters - model.layers * model.experts.count * model.expert_parameters()
-    found = {i.key: i.bytes for i in memory(holding, "h100-sxm").items}
+    found = {i.key: i.bytes for i in memory(inputs, "h100-sxm").items}
     assert found["optimizer"] == pytest.approx(12 * (dense / 32 + routed / 4), rel=1e-6)
     assert found["weights"] == pytest.approx(2 * (dense + routed), rel=1e-6)
 
@@ -107,11 +107,11 @@ def test_context_parallelism_divides_all_of_it():
 )
 @settings(max_examples=40, deadline=None)
 def test_recomputing_more_keeps_less(attention, tp, sequence_parallel, model):
-    holding = Holding(
+    inputs = MemoryInputs(
         model, model.vocab, (model.layers,), tp=tp, attention=attention, sequence_parallel=sequence_parallel
     )
     none, selective, operations, full = (
-        layer_bytes(holding, kind) for kind in ("none", "selective", "operations", "full")
+        layer_bytes(inputs, kind) for kind in ("none", "selective", "operations", "full")
     )
     assert none >= selective > operations > full
     assert (none > selective) == (attention == "materialised")
@@ -120,8 +120,8 @@ def test_recomputing_more_keeps_less(attention, tp, sequence_parallel, model):
 # Rajbhandari et al. 2020, figure 1: 7.5 B parameters, 64 ranks, 2 + 2 + 12 bytes a parameter
 @pytest.mark.parametrize(("stage", "gbytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_zero_stages_take_what_the_paper_says(stage, gbytes):
-    holding = gpt(dp=64, zero=stage, gradient_bytes=2)
-    assert sum(states(7_500_000_000, holding)) / 1e9 == pytest.approx(gbytes, abs=0.05)
+    inputs = gpt(dp=64, zero=stage, gradient_bytes=2)
+    assert sum(states(7_500_000_000, inputs)) / 1e9 == pytest.approx(gbytes, abs=0.05)
 
 
 def test_fully_sharded_states_are_16_bytes_over_all_ranks():
@@ -132,36 +132,36 @@ def test_fully_sharded_states_are_16_bytes_over_all_ranks():
 
 def test_parameters_of_all_ranks_are_the_model():
     model = read_model({**DATA.texts.models["llama-3-70b"]}, name="70B")
-    holding = Holding(model, model.vocab, (20, 20, 20, 20))
-    found = sum(20 * layer_parameters(holding) + end_parameters(holding, s) for s in range(4))
+    inputs = MemoryInputs(model, model.vocab, (20, 20, 20, 20))
+    found = sum(20 * layer_parameters(inputs) + end_parameters(inputs, s) for s in range(4))
     assert found == model.parameters
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 3), (4, 2), (4, 16), (8, 64)])
 def test_in_flight_is_what_the_schedule_does(p, m):
-    holding = gpt(stage_layers=(1,) * p, micro_batches=m)
+    inputs = gpt(stage_layers=(1,) * p, micro_batches=m)
     for stage in range(p):
         now, most = 0, 0
         for task in one_forward_one_backward(stage, p, m):
             now += 1 if task.kind == Pass.FORWARD else -1
             most = max(most, now)
-        assert in_flight(holding, stage) == most
-        assert in_flight(replace(holding, schedule="gpipe"), stage) == m
+        assert in_flight(inputs, stage) == most
+        assert in_flight(replace(inputs, schedule="gpipe"), stage) == m
 
 
 @pytest.mark.parametrize(("p", "v"), [(2, 2), (4, 3), (8, 5)])
 def test_interleaving_keeps_more_by_the_papers_factor(p, v):
     """Korthikanti et al. 2022, section 4.2.3: the first stage holds L (1 + (p - 1) / (p v)) layers' worth."""
-    holding = gpt(stage_layers=(12,) * p, micro_batches=64, vp=v, schedule="interleaved")
-    assert 12 * in_flight(holding, 0) == pytest.approx(12 * p * (1 + (p - 1) / (p * v)))
-    plain = replace(holding, schedule="1f1b")
+    inputs = gpt(stage_layers=(12,) * p, micro_batches=64, vp=v, schedule="interleaved")
+    assert 12 * in_flight(inputs, 0) == pytest.approx(12 * p * (1 + (p - 1) / (p * v)))
+    plain = replace(inputs, schedule="1f1b")
     assert 12 * in_flight(plain, 0) == 12 * p
 
 
 @pytest.mark.parametrize("row", [r for r in DATA.rows if r.memory_gib], ids=lambda r: r.row)
 def test_published_memory_is_met(row):
     """torchtitan reports what PyTorch's allocator reserved: without context and NCCL. Nothing is fitted."""
-    holding = Holding(
+    inputs = MemoryInputs(
         LLAMA,
         LLAMA.vocab,
         (LLAMA.layers,),
@@ -172,7 +172,7 @@ def test_published_memory_is_met(row):
         recompute="operations" if row.recompute == "selective" else row.recompute,
         fsdp=True,
     )
-    found = memory(holding, "h100-hbm2e")
+    found = memory(inputs, "h100-hbm2e")
     own = sum(item.bytes for item in found.items if not item.estimate)
     assert own / 2**30 == pytest.approx(row.memory_gib, rel=0.06)
     assert found.fits
@@ -181,7 +181,7 @@ def test_published_memory_is_met(row):
 def test_korthikantis_530b_fits_only_with_sequence_parallelism_and_selective_recomputation():
     """Section 6.1: without recomputation none of the models fit in 80 GB."""
     model = read_model(DATA.texts.models["megatron-530b"], name="530B")
-    holding = Holding(
+    inputs = MemoryInputs(
         model,
         51200,
         (3,) * 35,
@@ -191,14 +191,14 @@ def test_korthikantis_530b_fits_only_with_sequence_parallelism_and_selective_rec
         schedule="interleaved",
         attention="materialised",
     )
-    assert not memory(holding, "a100-80").fits
-    assert memory(replace(holding, sequence_parallel=True, recompute="selective"), "a100-80").fits
+    assert not memory(inputs, "a100-80").fits
+    assert memory(replace(inputs, sequence_parallel=True, recompute="selective"), "a100-80").fits
 
 
 def test_the_items_add_up_and_the_fullest_stage_is_taken():
-    holding = gpt(stage_layers=(12, 12, 12, 12), micro_batches=8)
-    found = [stage_memory(holding, s, 80 << 30) for s in range(4)]
-    worst = memory(holding, "a100-80")
+    inputs = gpt(stage_layers=(12, 12, 12, 12), micro_batches=8)
+    found = [stage_memory(inputs, s, 80 << 30) for s in range(4)]
+    worst = memory(inputs, "a100-80")
     assert worst.total_bytes == max(f.total_bytes for f in found) == sum(i.bytes for i in worst.items)
     assert worst.stage == 0
     assert "logits" in {i.key for i in found[3].items}

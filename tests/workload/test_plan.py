@@ -26,9 +26,9 @@ from fabrictwin.runs.layout_plan import plan, plan_data, plan_text, with_layout
 from fabrictwin.runs.twins import make_twin
 from fabrictwin.workload.job.nccl_communications import library_of
 from fabrictwin.workload.memory.gpu_memory import memory
-from fabrictwin.workload.memory.memory_inputs import holding_of
+from fabrictwin.workload.memory.memory_inputs import memory_inputs_of
 from fabrictwin.workload.search.layout_search import Search, divisors
-from fabrictwin.workload.search.lower_bound import floor_ps
+from fabrictwin.workload.search.lower_bound import lower_bound_ps
 from fabrictwin.workload.step.closed_form import ClosedForm
 from fabrictwin.workload.step.communication_times import CommunicationTimes
 from fabrictwin.workload.step.pipeline_schedule import order_of
@@ -116,7 +116,7 @@ def test_the_closed_form_takes_nccls_choices_where_the_spec_asks_for_them(traini
 
 
 def test_a_rings_reduce_scatter_takes_what_its_all_gather_does():
-    """What prices of one stand for the other by."""
+    """What times of one stand for the other by."""
     of = spec(hosts=2)
     twin = make_twin(of, build(of.cluster, spec=of))
     session, nodes = twin.session("analytic"), twin.fabric.gpu_node
@@ -171,14 +171,14 @@ def test_the_closed_form_is_the_graph_on_many_random_layouts(seed):
 
 
 @pytest.mark.parametrize("training", CASES, ids=lambda c: json.dumps({k: v for k, v in c.items() if k != "model"}))
-def test_no_step_is_faster_than_its_floor_nor_than_its_bound(training):
+def test_no_step_is_faster_than_its_lower_bounds(training):
     of = spec(**training)
     blueprint = build(of.cluster, spec=of)
     twin = make_twin(of, blueprint)
     job, nodes = check(of, blueprint, twin.fabric)
-    prices = CommunicationTimes(twin.fabric, nodes)
-    closed, bound = ClosedForm(job, prices).estimate().step_ps, ClosedForm(job, prices).bound_ps()
-    assert 0.3 * closed < floor_ps(job) <= bound * 1.0001
+    times = CommunicationTimes(twin.fabric, nodes)
+    closed, bound = ClosedForm(job, times).estimate().step_ps, ClosedForm(job, times).bound_ps()
+    assert 0.3 * closed < lower_bound_ps(job) <= bound * 1.0001
     assert bound <= closed * 1.0001
 
 
@@ -253,7 +253,7 @@ def test_the_search_finds_what_trying_everything_finds():
     for section in found._sections():
         fitting = found._held(section)
         if fitting is not None and fitting.job is not None:
-            everything.append(ClosedForm(fitting.job, found.prices).estimate().step_ps)
+            everything.append(ClosedForm(fitting.job, found.times).estimate().step_ps)
     everything.sort()
     assert [c.estimate.step_ps for c in result.candidates] == everything[:5]
     assert len(everything) + result.too_large == result.considered > 50
@@ -276,7 +276,9 @@ def test_more_recomputation_only_where_less_does_not_fit():
     assert {c.section["recompute"] for c in candidates} == {"none", "operations", "full"}
     for candidate in candidates:
         if candidate.section["recompute"] != "none":
-            without = memory(holding_of(found._job({**candidate.section, "recompute": "none"})), candidate.job.gpu)
+            without = memory(
+                memory_inputs_of(found._job({**candidate.section, "recompute": "none"})), candidate.job.gpu
+            )
             assert without.total_bytes > 0.95 * without.capacity_bytes
 
 

@@ -39,7 +39,7 @@ REGIMES = (
     ("64 KiB to 64 MiB", 64 * KIB, 64 * MIB),
     ("from 64 MiB", 64 * MIB, 1 << 62),
 )
-# which fitted sections of nccl/data/costs.yaml stand on rows of which hardware
+# which fitted sections of nccl/data/step_costs.yaml stand on rows of which hardware
 FITTED = {
     "A100": ("ampere", "srd-ampere"),
     "H100": ("hopper", "srd-hopper"),
@@ -61,7 +61,7 @@ class Point(Section):
 
 
 class Series(Section):
-    """Where a series comes from, and the machine that stands for it."""
+    """The origin of a series, and the machine that stands for it."""
 
     source: str
     hardware: str

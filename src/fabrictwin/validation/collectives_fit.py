@@ -1,9 +1,9 @@
 """The calibration of collectives, made again from the series that it declares.
 
-Every figure of a section of `nccl/data/costs.yaml` starts at the `default`, NCCL's own. Coordinate descent lowers
-the mean over rows of |ln(twin / published)|: each figure is tried larger and smaller by a factor, the better is
-kept, until none helps; then by a smaller factor. None leaves NCCL's own by more than a factor of ten. Sections
-between hosts are fitted once those inside stand.
+Every figure of a section of `nccl/data/step_costs.yaml` starts at the `default`, NCCL's own. Coordinate descent
+lowers the mean over rows of |ln(twin / published)|: each figure is tried larger and smaller by a factor, the
+better is kept, until none helps; then by a smaller factor. None leaves NCCL's own by more than a factor of ten.
+Sections between hosts are fitted once those inside stand.
 Nothing is random; the same series give the same figures.
 
 Leaving hardware out fits again: one set of figures for all that is left, of what any section has, to the rows of
@@ -23,7 +23,7 @@ from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.transport import Transports
-from fabrictwin.nccl.tuning.step_costs import Calibration, Costs, calibration
+from fabrictwin.nccl.tuning.step_costs import Calibration, StepCosts, calibration
 from fabrictwin.validation.collective_series import FITTED, Asks, Published, asks_of
 from fabrictwin.validation.published_data import left_out
 
@@ -124,7 +124,7 @@ class Bench:
         asks = asks_of(published, name)
         return cls(asks, [[point.time_us for point in each.points] for each in asks])
 
-    def errors(self, costs: Callable[[Asks], Costs]) -> list[float]:
+    def errors(self, costs: Callable[[Asks], StepCosts]) -> list[float]:
         """ln(twin / published) of every row."""
         found: list[float] = []
         for i, each in enumerate(self.asks):
@@ -216,12 +216,12 @@ def _with(now: Calibration, part: str, section: str, entry: Any) -> Calibration:
     return replace(now, **{part: {**getattr(now, part), section: entry}})
 
 
-def _mean(benches: list[Bench], costs: Callable[[Asks], Costs]) -> float:
+def _mean(benches: list[Bench], costs: Callable[[Asks], StepCosts]) -> float:
     return fmean(abs(e) for bench in benches for e in bench.errors(costs))
 
 
 def fit_without(published: Published, hardware: str, *, stage: Stage = silent) -> Calibration:
-    """As if a hardware had never been measured: its sections get one set of figures fitted to all others.
+    """Fit as if a hardware had never been measured: its sections get one set of figures fitted to all others.
 
     Raises ConfigError for hardware that no series is of.
     """
@@ -245,7 +245,7 @@ def _pooled(published: Published, whole: Calibration, part: str, left: list[Fit]
     figures = tuple(dict.fromkeys(figure for one in left for figure in one.figures))
 
     def error(entry: Any) -> float:
-        def costs(each: Asks) -> Costs:
+        def costs(each: Asks) -> StepCosts:
             return replace(whole.of(each.communicator), **{part: entry})
 
         return _mean(benches, costs)
@@ -254,7 +254,7 @@ def _pooled(published: Published, whole: Calibration, part: str, left: list[Fit]
 
 
 def as_text(found: Calibration) -> str:
-    """The fitted figures beside those declared, in the form of nccl/data/costs.yaml."""
+    """The fitted figures beside those declared, in the form of nccl/data/step_costs.yaml."""
     declared, lines = calibration(), []
     for part in ("inside", "between"):
         lines.append(f"{part}:")

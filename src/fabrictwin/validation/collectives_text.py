@@ -120,7 +120,7 @@ class Pair:
 
 
 def pairs(outcome: Outcome) -> list[Pair]:
-    """Where a series was measured with a setting and without."""
+    """Pairs of rows of a series that was measured with a setting and without."""
     first: dict[tuple[int, int], Answer] = {}
     found = []
     for answer in outcome.answers:

@@ -76,7 +76,7 @@ class Hardware(Section):
 
 
 class Recipe(Section):
-    """What ran for some rows of a set beyond its `settings`; every list that is given must name the row's own."""
+    """Settings of some rows of a set beyond its `settings`; every list that is given must name the row's own."""
 
     models: tuple[str, ...] = ()
     hardware: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ def read_data(folder: Path) -> Measurements:
 
 
 def read_texts(path: Path, kind: type[S]) -> S:
-    """What a YAML file says about rows, as a model. Raises ConfigError with file and line."""
+    """Model of what a YAML file says about rows. Raises ConfigError with file and line."""
     data, lines = read_yaml_file(path)
     try:
         return kind.model_validate(data)

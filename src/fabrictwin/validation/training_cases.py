@@ -165,7 +165,7 @@ def joined(section: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _split(layers: int, stages: int) -> dict[str, Any]:
-    """How layers that do not divide are put on stages: ends counted as layers, else fewer at the end."""
+    """Layers of each stage where they do not divide: ends counted as layers, else fewer at the end."""
     if layers % stages == 0:
         return {}
     if (layers + 2) % stages == 0:

@@ -118,7 +118,7 @@ def changed(case: Case, values: Values) -> Case:
 
 
 def acts_on(name: str, case: Case) -> bool:
-    """Whether a constant has to do with what a row's model is made of."""
+    """Return true if a constant has to do with what a row's model is made of."""
     assert case.spec is not None
     training = Training.model_validate((case.spec.workload or {})["training"])
     model = training.read_model(case.spec.folder)
@@ -132,7 +132,7 @@ def acts_on(name: str, case: Case) -> bool:
 
 
 def least_squares(residuals: Callable[[F64], F64], start: F64, most: F64) -> F64:
-    """Where the sum of squared residuals is least, by Gauss-Newton from `start`, at most `most`."""
+    """The point of least sum of squared residuals, by Gauss-Newton from `start`, at most `most`."""
     at, now = start, residuals(start)
     for _ in range(MOST_STEPS):
         tilt = np.stack([residuals(at - row) - now for row in np.eye(len(at)) * TRIED]) / -TRIED
@@ -172,7 +172,7 @@ class Fitter:
         return [math.log1p(e) for e in self._errors(changed(case, values) for case in cases)]
 
     def _rows(self, of: str, one: Calibrated, out: str) -> list[Case]:
-        """What is left to fit to."""
+        """Rows that are left to fit to."""
         own = [case for case in self.cases if case.row.set == of]
         declared = [case for case in own if case.row.row in one.rows]
         left = [case for case in declared if case.hardware != out]

@@ -1,4 +1,4 @@
-"""What the twin says of every published row, and how far it is off.
+"""The twin's prediction of every published row, and how far it is off.
 
 Rows that a constant was fitted to (`calibrated_from` in training.yaml) are told apart and count in no error.
 What is left where a hardware's rows calibrate nothing is `training_fit`'s.
@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def counts(self) -> bool:
-        """Whether it is a prediction."""
+        """Return true if it is a prediction."""
         return self.predicted is not None and not self.case.calibrates
 
     @property
@@ -73,7 +73,7 @@ def _figures(spec: Spec) -> dict[str, float] | str:
 
 
 class Answers:
-    """What the twin says of specs, each asked once."""
+    """Predictions of the twin for specs, each asked once."""
 
     def __init__(self, fidelity: str, *, stage: Stage = silent, jobs: int = 1) -> None:
         self.fidelity, self.stage, self.jobs = fidelity, stage, jobs
@@ -175,7 +175,7 @@ def _per_gpu(outcome: Outcome, value: float) -> float:
 
 
 def _settings(outcome: Outcome) -> str:
-    """What ran, but for how many replicas and sequences."""
+    """Settings of a row, but for how many replicas and sequences."""
     spec = outcome.case.spec
     training = dict((spec.workload or {}).get("training", {})) if spec else {}
     training.pop("global_batch", None)

@@ -1,4 +1,4 @@
-"""What turning things off costs: bus bandwidths with a thing on and off, on the twin and as published.
+"""The cost of turning things off: bus bandwidths with a thing on and off, on the twin and as published.
 
 `turned_off.yaml` says which: NCCL's variables for either, and what is broken besides. Both run NCCL's own choice
 of that release under them, each on a cluster of its own.
@@ -41,7 +41,7 @@ class Figures(Section):
 
     @property
     def factor(self) -> float:
-        """How many times faster it is with the thing on."""
+        """Factor by which it is faster with the thing on."""
         return self.on / self.off
 
 
@@ -67,7 +67,7 @@ class Test(Section):
 
     @property
     def changes(self) -> str:
-        """What makes it off, for people."""
+        """Settings that turn it off, for people."""
         gone = [name for name in self.on if not self.off and not self.faults]
         words = [f"{name}={value}" for name, value in self.off.items()] + [f"no {name}" for name in gone]
         return ", ".join([*words, *(f"{fault['link']} at {fault['rate']}" for fault in self.faults)])

@@ -1,4 +1,4 @@
-"""How many channels a communicator ends up with, for collectives and for sends.
+"""The number of channels of a communicator, for collectives and for sends.
 
 Source: NCCL 2.30.7, 2.27.7, 2.21.5 and 2.18.3: src/graph/connect.cc (`ncclTopoPostset`), src/graph/paths.cc
 (`ncclTopoComputeP2pChannels`), src/transport/nvls.cc.
@@ -21,7 +21,7 @@ _NVLS_HOPPER, _NVLS_BLACKWELL, _NVLS_BLACKWELL_ONE_DOMAIN = 16, 32, 24
 
 @dataclass(frozen=True)
 class Limits:
-    """What settings say about numbers of channels."""
+    """Limits that settings put on numbers of channels."""
 
     least: int = 0
     most: int = 64

@@ -1,4 +1,4 @@
-"""What NCCL knows of a communicator once it is initialised: its graphs, channels and how ranks connect.
+"""A communicator once it is initialised: its graphs, its channels and how ranks connect.
 
 The border between parts of this room: detection and search (`detect`, `search`, `connect`) make it, the tuner
 reads it, lowering follows it, the log prints it. Rates are GB/s (1e9 bytes) as NCCL prints them.
@@ -116,7 +116,7 @@ class Communicator:
         return self.view(a).table(int(self.device_of_rank[a]), int(self.device_of_rank[b]))
 
     def direct(self, a: int, b: int) -> bool:
-        """Whether two ranks reach each other's memory over NVLink or PCIe (transport P2P)."""
+        """Return true if two ranks reach each other's memory over NVLink or PCIe (transport P2P)."""
         if self.node_of_rank[a] != self.node_of_rank[b]:
             return False
         return self.view(a).table.direct(int(self.device_of_rank[a]), int(self.device_of_rank[b]))
@@ -131,7 +131,7 @@ class Communicator:
         return self.view(rank).table(int(self.device_of_rank[rank]), self._net(rank, adapter))
 
     def gpudirect(self, rank: int, adapter: int, *, send: bool) -> bool:
-        """Whether an adapter moves a rank's data straight from or to its GPU (GPUDirect RDMA)."""
+        """Return true if an adapter moves a rank's data straight from or to its GPU (GPUDirect RDMA)."""
         device, net = int(self.device_of_rank[rank]), self._net(rank, adapter)
         return self.view(rank).table.gpudirect(device, net, read=send)
 
@@ -167,7 +167,7 @@ def initialise(
     version: str = DEFAULT,
     strict: bool = True,
 ) -> Communicator:
-    """What `ncclCommInitRank` comes to for ranks on a twin.
+    """The communicator that `ncclCommInitRank` makes of ranks on a twin.
 
     `ranks` is how many GPUs, the fabric's GPU nodes in order of ranks, or None for all. Raises ConfigError, and
     SimulatedError where it would not come up; unless `strict`, its `failure` says so instead.

@@ -1,4 +1,4 @@
-"""What the hosts of a communicator allow its connections: the network, the adapters, GPUDirect RDMA.
+"""The conditions of a communicator's hosts: the network, the adapters, GPUDirect RDMA.
 
 Detection has found most of it (`nccl.topology.net_devices`). Causes may be added to what the cluster's faults
 say: without RDMA devices in a container, or where memory cannot be locked, sockets carry the data; without the
@@ -37,7 +37,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Of one communicator's hosts."""
+    """Conditions of one communicator's hosts."""
 
     communicator: Communicator
     causes: tuple[Cause, ...] = field(default=())
@@ -58,17 +58,17 @@ class Conditions:
         return fabric
 
     def has(self, kind: str, host: int) -> bool:
-        """Whether something is wrong on a host of the fabric."""
+        """Return true if that is wrong on a host of the fabric."""
         name = self.fabric.host_names[host]
         return any(c.kind == kind and (not c.hosts or name in c.hosts) for c in self.causes)
 
     def gpudirect(self, rank: int) -> bool:
-        """Whether adapters of a rank's host can reach GPU memory at all."""
+        """Return true if adapters of a rank's host can reach GPU memory at all."""
         return not self.has(NO_PEER_MEMORY, int(self.fabric.node_host[self.communicator.rank_node[rank]]))
 
     @cached_property
     def network(self) -> Network:
-        """What all ranks end up with."""
+        """The network that all ranks end up with."""
         hosts = self.communicator.host_of_node.tolist()
         broken = any(self.has(kind, h) for kind in (NO_DEVICES, LOCKED_MEMORY) for h in hosts)
         return Network.SOCKET if broken or self.communicator.network == SOCKET else Network.IB

@@ -74,7 +74,7 @@ def hosts_of(fabric: Fabric, rank_node: I32, *, apart: bool) -> tuple[I32, I32, 
 def networks_of(
     fabric: Fabric, hosts: I32, causes: dict[int, tuple[HostCause, ...]], settings: Settings
 ) -> dict[int, HostNetwork]:
-    """What each host has; hosts alike are asked once."""
+    """The network of each host; hosts alike are asked once."""
     known: dict[Any, HostNetwork] = {}
     first = np.searchsorted(fabric.nic_node, fabric.host_node_start)
     up = fabric.nic_port != NONE

@@ -1,1 +1,1 @@
-"""What NCCL prints with NCCL_DEBUG."""
+"""The lines that NCCL prints with NCCL_DEBUG."""

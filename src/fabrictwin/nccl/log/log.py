@@ -73,7 +73,7 @@ class Processes:
 
 
 class Log:
-    """Where lines go. Files are opened when their first line comes."""
+    """The place that lines go to. Files are opened when their first line comes."""
 
     def __init__(self, settings: Settings, processes: Processes, out: TextIO | None = None) -> None:
         self.settings, self.processes = settings, processes

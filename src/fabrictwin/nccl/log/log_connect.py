@@ -1,4 +1,4 @@
-"""What NCCL logs of connections: `Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA` and the like.
+"""NCCL's log of connections: `Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA` and the like.
 
 A rank opens the connections of its rings, then of its trees that are not open yet. From 2.22 on rings and trees
 are connected when a collective first uses them (where cuMem can be used, as here), before while initialising; the
@@ -61,7 +61,7 @@ class Connections:
             yield from self.for_algorithm(Algorithm.NVLS_TREE)
 
     def for_algorithm(self, algorithm: Algorithm) -> Iterator[Line]:
-        """What an algorithm needs, if it is not there yet."""
+        """Lines of the connections that an algorithm needs, if they are not there yet."""
         name = algorithm.name
         if name in self._done or self.scene.communicator.ranks == 1:
             return
@@ -216,7 +216,7 @@ class Connections:
 
 
 def operation(scene: Scene, call: Call, choice: Choice | None, *, count: int) -> Iterator[Line]:
-    """What one operation writes: the call of every rank (COLL), and how it will run (TUNING, since 2.19)."""
+    """Lines of one operation: the call of every rank (COLL), and how it will run (TUNING, since 2.19)."""
     c = scene.communicator
     for rank in range(c.ranks):
         yield Line(

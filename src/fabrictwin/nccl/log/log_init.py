@@ -1,4 +1,4 @@
-"""What NCCL logs while it initialises a communicator, line by line, in the words of its release.
+"""NCCL's log of a communicator's initialisation, line by line, in the words of its release.
 
 Formats are those of the public sources of 2.18.3 to 2.30.7 (src/init.cc, src/bootstrap.cc, src/graph/search.cc,
 src/graph/tuning.cc, src/transport/net_ib). Ranks that would write at the same time are written in their order.
@@ -96,7 +96,7 @@ class Scene:
         return f"{(0x1B + 0x10 * self.processes.device(rank)) % 256:x}000"
 
     def name(self, rank: int) -> str:
-        """How the release names a communicator in its first and last line."""
+        """The release's name of a communicator in its first and last line."""
         c = self.communicator
         number = self.processes.device(rank)
         who = "" if self.minor < 21 else "ncclCommInitRank "
@@ -137,7 +137,7 @@ def initialisation(scene: Scene) -> Iterator[Line]:
 
 
 def warnings(scene: Scene) -> Iterator[Line]:
-    """What the ranks write on whose host it fails."""
+    """Lines of the ranks on whose host it fails."""
     failed = scene.communicator.failure
     if failed is not None:
         ranks = [rank for rank in range(scene.communicator.ranks) if failed.host == scene.host(rank)]

@@ -1,4 +1,4 @@
-"""How NCCL cuts what a channel carries: the chunk that is passed on at a time, by algorithm, protocol and size.
+"""Chunks that NCCL passes on at a time on a channel, by algorithm, protocol and size.
 
 A connection's buffer has 8 steps. Rings with Simple take 4 steps for a chunk of all-reduce, all-gather and
 reduce-scatter and 1 of the others; NVLS and in-network reduction start from chunks of their own, and shrink

@@ -20,7 +20,7 @@ from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.nccl.lowering.transport import Route, Transport, Transports
 from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, Protocol
-from fabrictwin.nccl.tuning.step_costs import Costs, picoseconds
+from fabrictwin.nccl.tuning.step_costs import StepCosts, picoseconds
 from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import HUBS, Connections, Seat
 
@@ -41,7 +41,7 @@ class _Ends:
 
 
 class Connector:
-    """Of one communicator's transports."""
+    """Connections over one communicator's transports."""
 
     def __init__(self, transports: Transports) -> None:
         self.transports = transports
@@ -51,7 +51,7 @@ class Connector:
     def connect(
         self,
         edges: Edges,
-        costs: Costs,
+        costs: StepCosts,
         algorithm: Algorithm,
         protocol: Protocol,
         *,
@@ -61,7 +61,7 @@ class Connector:
         hop_us: dict[str, float] | None = None,
         messages: I64 | None = None,
     ) -> Connections:
-        """How each edge travels.
+        """Connections of each edge.
 
         `graph_channel` [channels] is the channel of the graph that each goes by, `messages` [channels] the bytes
         of one message.
@@ -120,7 +120,7 @@ class Connector:
         )
 
     def _ends(self, edges: Edges, channel: I32, graph: Graph | None) -> _Ends:
-        """Where edges start and end, and the adapters between hosts where the graph has them."""
+        """Nodes at which edges start and end, and the adapters between hosts where the graph has them."""
         communicator = self.communicator
         ranks = (edges.source_seat <= Seat.RELAY) & (edges.target_seat <= Seat.RELAY)
         source, target = (np.where(ranks, end, 0).astype(np.int64) for end in (edges.source, edges.target))
@@ -218,7 +218,7 @@ class Connector:
 
     @staticmethod
     def _free(route: Route, row: np.ndarray) -> bool:
-        """What a switch hands on costs no software, nor does what it takes in: the base holds it."""
+        """Take software costs from what a switch hands on or takes in: the base holds them."""
         return int(row[-2]) in HUBS or int(row[-1]) in HUBS or route.transport == Transport.SELF
 
     def _socket_rate(self, send_ps: float, receive_ps: float, read_ps: float) -> float:

@@ -160,7 +160,7 @@ def _halves(algorithm: Algorithm, count: int) -> int:
 
 
 def lanes(algorithm: Algorithm, count: int) -> int:
-    """How many of NCCL's channels one channel here stands for."""
+    """Number of NCCL's channels that one channel here stands for."""
     return max(count // _halves(algorithm, count), 1)
 
 

@@ -32,7 +32,7 @@ from fabrictwin.nccl.lowering.queue_pair_options import service_level
 from fabrictwin.nccl.lowering.tasks import POINT_TO_POINT, Task
 from fabrictwin.nccl.lowering.transport import Transports
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
-from fabrictwin.nccl.tuning.step_costs import Costs, calibration, picoseconds
+from fabrictwin.nccl.tuning.step_costs import StepCosts, calibration, picoseconds
 from fabrictwin.program import patterns
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Channels, Communication, Pattern, Program
@@ -56,7 +56,7 @@ IN_SWITCH = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT, Algo
 
 
 class Choice(Structural):
-    """What of a tuner's choice matters here."""
+    """The part of a tuner's choice that lowering follows."""
 
     @property
     def algorithm(self) -> Algorithm: ...
@@ -72,7 +72,7 @@ class Lowering:
     """Lowers tasks of one communicator; connections are remembered from one to the next."""
 
     def __init__(
-        self, communicator: Communicator, *, transports: Transports | None = None, costs: Costs | None = None
+        self, communicator: Communicator, *, transports: Transports | None = None, costs: StepCosts | None = None
     ) -> None:
         self.communicator = communicator
         self.transports = transports or Transports(communicator)
@@ -285,7 +285,7 @@ def _other(pairs: npt.NDArray[np.int64], root: int) -> I64:
 
 
 def lower(
-    communicator: Communicator, task: Task, choice: Choice | None = None, *, costs: Costs | None = None
+    communicator: Communicator, task: Task, choice: Choice | None = None, *, costs: StepCosts | None = None
 ) -> Communication:
     """One task as a communication. Raises ConfigError."""
     return Lowering(communicator, costs=costs)(task, choice)

@@ -1,4 +1,4 @@
-"""What NCCL_IB_* say of queue pairs, as options of the packet engine.
+"""Queue pairs as NCCL_IB_* have them, as options of the packet engine.
 
 NCCL sends data so that it may arrive out of order (the write and its notice apart) by default on InfiniBand and
 not on RoCE; `NCCL_IB_ADAPTIVE_ROUTING` decides. Whether switches then spread packets is the fabric's:
@@ -38,7 +38,7 @@ def service_level(settings: Settings, technology: str) -> int | None:
 def packet_options(
     section: Packet | None, technology: str, settings: Settings, *, seed: int = 1, sockets: bool = False
 ) -> PacketOptions:
-    """How the packet engine models the network under NCCL's connections. Raises ConfigError."""
+    """Options of the packet engine for the network under NCCL's connections. Raises ConfigError."""
     modelled = options_of(section, technology, seed)
     if sockets:
         return modelled

@@ -1,4 +1,4 @@
-"""How long tasks take on the twin, one after the other, each by itself.
+"""The times of tasks on the twin, one after the other, each by itself.
 
 `flow` and `packet` play them through a session. `analytic` uses closed forms, and looks up the ways of a
 lowering once for all sizes of it: between sizes only bytes, chunks and their cost change.
@@ -19,7 +19,7 @@ from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.lowering.lower import Choice, Lowering, program
 from fabrictwin.nccl.lowering.tasks import Task
 from fabrictwin.nccl.lowering.transport import Transports
-from fabrictwin.nccl.tuning.step_costs import Costs
+from fabrictwin.nccl.tuning.step_costs import StepCosts
 from fabrictwin.program.program import Communication
 from fabrictwin.trace.trace import Counters
 from fabrictwin.twin.twin import Fidelity
@@ -32,7 +32,7 @@ def measure(
     asked: Sequence[Asked],
     *,
     fidelity: Fidelity = "flow",
-    costs: Costs | None = None,
+    costs: StepCosts | None = None,
     transports: Transports | None = None,
     packet: PacketOptions | None = None,
 ) -> I64:

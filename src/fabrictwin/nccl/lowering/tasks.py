@@ -1,4 +1,4 @@
-"""What is asked of NCCL (its word is a task): a collective, how many bytes, of which numbers, from which root.
+"""Tasks as NCCL calls them: a collective, how many bytes, of which numbers, from which root.
 
 Sizes are as nccl-tests prints them: of all-reduce, broadcast, reduce and send-receive the buffer; of all-gather,
 reduce-scatter, all-to-all, gather and scatter the buffer that holds the blocks of all ranks.
@@ -56,7 +56,7 @@ class Task:
             )
 
     def check(self, ranks: int) -> None:
-        """Whether so many ranks can do it. Raises ConfigError."""
+        """Check that so many ranks can do it. Raises ConfigError."""
         if not 0 <= self.root < ranks:
             raise ConfigError(f"got root {self.root}, expected a rank from 0 to {ranks - 1}")
         blocks = self.kind in ("all_to_all", "gather", "scatter")

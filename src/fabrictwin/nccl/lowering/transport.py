@@ -1,4 +1,4 @@
-"""How two ranks of a communicator reach each other: the first transport that can, in NCCL's order.
+"""Transports between two ranks of a communicator: the first that can, in NCCL's order.
 
 - **P2P**: over NVLink, or over PCIe where the GPUs are near enough (`NCCL_P2P_LEVEL`, `NCCL_P2P_DISABLE`): by
   default up to PXB, on AMD with two GPUs up to SYS. Access control on PCIe switches (ACS) leads it, and
@@ -68,7 +68,7 @@ class Route:
 
     @property
     def way(self) -> str:
-        """As costs name it."""
+        """The name that step costs give it."""
         if self.transport in (Transport.NET_IB, Transport.NET_SOCKET):
             return "net"
         return "nvlink" if self.transport in (Transport.P2P_NVLINK, Transport.IN_SWITCH) else "pcie"

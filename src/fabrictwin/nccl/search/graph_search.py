@@ -28,7 +28,7 @@ FOUND_BEST = -1  # steps left once nothing better can be found
 
 @dataclass(frozen=True)
 class Channels:
-    """What is asked for, and what was found of it. GPUs and adapters are device numbers of the system."""
+    """Channels asked for, and those found. GPUs and adapters are device numbers of the system."""
 
     pattern: Pattern
     bw_intra: float

@@ -1,4 +1,4 @@
-"""What was searched for kinds of hosts, spread over a communicator's hosts and their ranks."""
+"""Graphs of kinds of hosts, spread over a communicator's hosts and their ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def members_of(node_of_rank: I32, device_of_rank: I32, view_of_node: I32, views:
 def spread_graphs(
     views: list[HostView], view_of_node: I32, members: I32, first_adapter: np.ndarray
 ) -> dict[Algorithm, Graph]:
-    """What was searched for each kind of host, spread over the hosts. What one kind lacks nobody has."""
+    """Graphs of each kind of host, spread over the hosts. What one kind lacks nobody has."""
     common = set.intersection(*(set(view.channels) for view in views))
     graphs = {}
     for algorithm in sorted(common):
@@ -87,7 +87,7 @@ def cut_to(graph: Graph, channels: int) -> Graph:
 
 
 def cpu_of(systems: list[System]) -> str:
-    """What NCCL's cost model goes by: the vendor of the processors."""
+    """The vendor of the processors, which NCCL's cost model goes by."""
     vendors = set()
     for system in systems:
         cpu = system.devices[system.of(Kind.CPU)[0]]

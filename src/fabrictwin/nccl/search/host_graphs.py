@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fabrictwin.nccl.search.graph_search import Channels, Search
-from fabrictwin.nccl.search.search_cache import remembered
+from fabrictwin.nccl.search.search_cache import cached_channels
 from fabrictwin.nccl.search.search_order import Relaxation
 from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.topology.graph_types import Algorithm, Pattern
@@ -19,7 +19,7 @@ from fabrictwin.nccl.topology.topology_paths import PathTable, Policy
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the search is to look for."""
+    """The graphs that the search is to look for."""
 
     inter: bool  # ranks are on more hosts than this
     cross_nic: int
@@ -47,11 +47,11 @@ class HostView:
             asked = Relaxation(self.search, pattern, least=least, most=most, cross_nic=cross_nic, collnet=collnet)
             return asked.run()
 
-        return remembered(question, search)
+        return cached_channels(question, search)
 
     @cached_property
     def _question(self) -> str:
-        """What a search depends on beside its own arguments."""
+        """A key of what a search depends on beside its own arguments."""
         return f"{self.system!r} {self.rules.release} {self.policy!r} {self.wanted.inter}"
 
     @cached_property

@@ -49,7 +49,7 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def remembered(question: str, search: Callable[[], Channels]) -> Channels:
+def cached_channels(question: str, search: Callable[[], Channels]) -> Channels:
     """The answer to a question that says everything it depends on but the code."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return search()

@@ -61,7 +61,7 @@ class Relaxation:
         )
 
     def _two_domains(self) -> bool:
-        """Whether NVLink joins the GPUs into two groups, with something slower in between."""
+        """Return true if NVLink joins the GPUs into two groups, with something slower in between."""
         domain = {gpu: gpu for gpu in self.gpus}
         for i, gpu in enumerate(self.gpus):
             for other in self.gpus[i + 1 :]:
@@ -166,7 +166,7 @@ class Relaxation:
             return found
 
     def _crossing(self, pattern: Pattern) -> int:
-        """How a channel may leave by another adapter in the relaxed search; 0 where it may not."""
+        """NCCL's crossNic of the search: how a channel may leave by another adapter; 0 where it may not."""
         if not self.rules.since(19):
             return 1 if self.cross_nic else 0
         if self.cross_nic != 2:

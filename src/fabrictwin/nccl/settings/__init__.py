@@ -1,1 +1,1 @@
-"""What people set: NCCL_* variables, releases, and the `nccl` section of a spec."""
+"""Settings: NCCL_* variables, releases, and the `nccl` section of a spec."""

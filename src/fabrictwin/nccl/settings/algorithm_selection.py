@@ -20,7 +20,7 @@ PER_COLLECTIVE_SINCE = version_of("2.24")
 
 @dataclass(frozen=True)
 class Selection:
-    """What a list says of each name: [collective][name] True allowed, False not, None where it says nothing."""
+    """A list's word on each name: [collective][name] True allowed, False not, None where it says nothing."""
 
     text: str
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What detection and search do differently from NCCL release to release.
+"""Rules of detection and search that differ from NCCL release to release.
 
 Read in the public sources of 2.18.3 to 2.30.7 (src/graph, src/transport/nvls.cc, src/include/device.h).
 """
@@ -21,12 +21,12 @@ Release = tuple[int, int]
 
 @dataclass(frozen=True)
 class Rules:
-    """One release's ways."""
+    """The rules of one release."""
 
     release: Release
 
     def since(self, minor: int) -> bool:
-        """Whether the release is 2.`minor` or later."""
+        """Return true if the release is 2.`minor` or later."""
         return self.release >= (2, minor)
 
     @property
@@ -35,7 +35,7 @@ class Rules:
 
     @property
     def nvls_needs(self) -> int:
-        """How many GPUs an NVLink domain must have for NVLink SHARP."""
+        """Number of GPUs that an NVLink domain must have for NVLink SHARP."""
         return 2 if self.since(29) else 3
 
     def speeds(self, capability: int, *, inter: bool) -> tuple[float, ...]:

@@ -29,7 +29,7 @@ DEFAULT_RELEASE = version_of(DEFAULT)
 
 @dataclass(frozen=True)
 class Settings:
-    """What NCCL would go by. Made by `read_settings`."""
+    """The settings that NCCL goes by. Made by `read_settings`."""
 
     # algorithms, protocols, channels, threads
     algo: Selection | None = None  # algorithms allowed, per collective since 2.24
@@ -168,7 +168,7 @@ def read_settings(
     release: str | Version = DEFAULT,
     conf: str | Path | None = None,
 ) -> Settings:
-    """What a mapping of variables says (those not of NCCL are passed over). Raises ConfigError."""
+    """Settings of a mapping of variables (those not of NCCL are passed over). Raises ConfigError."""
     at = version(release) if isinstance(release, str) else release
     values = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
     named = conf if conf is not None else values.get("NCCL_CONF_FILE") or None

@@ -13,7 +13,7 @@ from fabrictwin.nccl.settings.version import DEFAULT, version
 
 
 def section_settings(spec: Spec) -> Settings | None:
-    """What the spec says of NCCL, None where it says nothing. Raises ConfigError with file and line."""
+    """Settings of the spec's `nccl` section, None where there is none. Raises ConfigError with file and line."""
     if spec.nccl is None:
         return None
     values = dict(spec.nccl)

@@ -1,4 +1,4 @@
-"""How NCCL reads the text of a variable, and what is to be said of it.
+"""Readers of the text of NCCL's variables, and what is to be said of it.
 
 Numbers go through `strtoll` with the base by prefix, so that `0x10` is 16, `010` is 8, `12abc` is 12 and a word
 is 0; levels are names or the numbers from before they had names; lists are in `filters` and `selection`.

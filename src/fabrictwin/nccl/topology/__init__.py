@@ -1,1 +1,1 @@
-"""What NCCL detects on a host: devices, links, paths, networks."""
+"""The topology that NCCL detects on a host: devices, links, paths, networks."""

@@ -144,7 +144,7 @@ def system_of(host_type: str, ports: tuple[float, ...], reduces: tuple[bool, ...
 
 
 def _machines(host: catalog.Host) -> dict[str, int]:
-    """Of each processor: which machine it is in, by links between processors."""
+    """Number of the machine that each processor is in, by links between processors."""
     cpus = host.nodes.names("cpu")
     label = {cpu: i for i, cpu in enumerate(cpus)}
     pairs = [(e.a, e.b) for e in host.edges if e.a in label and e.b in label]

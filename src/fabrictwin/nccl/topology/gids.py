@@ -51,14 +51,14 @@ class Gid:
 
     @property
     def text(self) -> str:
-        """As NCCL prints it."""
+        """The GID as NCCL prints it."""
         if not self.exists:
             return "::"
         return "fe80::" if self.link_local else "::ffff:10.0.0.0"
 
 
 def gid_of(settings: Settings, wrong: HostCause | None = None) -> Gid:
-    """What a host's queue pairs on RoCE use; `wrong` is the cause `wrong-gid`, where it has it."""
+    """The GID that a host's queue pairs on RoCE use; `wrong` is the cause `wrong-gid`, where it has it."""
     if wrong is not None:
         return Gid(2 if wrong.gid == "roce-v1" else 1)
     return Gid(ROUTED if settings.ib_gid_index < 0 else int(settings.ib_gid_index))
@@ -66,7 +66,7 @@ def gid_of(settings: Settings, wrong: HostCause | None = None) -> Gid:
 
 @dataclass(frozen=True)
 class End:
-    """What a GID ends in that does not reach the peer."""
+    """The end of a connection whose GID does not reach the peer."""
 
     warning: str
     result: str

@@ -35,7 +35,7 @@ class Protocol(IntEnum):
 
 @dataclass(frozen=True)
 class Graph:
-    """What the search found for one pattern, inside each host (`ncclTopoGraph`).
+    """The channels found for one pattern, inside each host (`ncclTopoGraph`).
 
     Where hosts differ the figures are those that all can hold: least bandwidth and channels, farthest type.
     """

@@ -51,7 +51,7 @@ def interfaces(fabric: Fabric, host: int) -> tuple[Interface, ...]:
 def chosen(
     settings: Settings, there: tuple[Interface, ...], *, most: int = MOST_INTERFACES
 ) -> tuple[Interface, ...]:
-    """What NCCL takes of them; nothing where NCCL_SOCKET_IFNAME excludes all."""
+    """The interfaces that NCCL takes of those there; nothing where NCCL_SOCKET_IFNAME excludes all."""
     wanted = settings.socket_ifname
     if settings.socket_family == "AF_INET6":
         there = tuple(replace(each, address=each.link_local) for each in there)

@@ -31,7 +31,7 @@ IB, SOCKET = "IB", "Socket"
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """What NCCL finds on one host."""
+    """The network devices that NCCL finds on one host."""
 
     name: str  # IB or Socket
     adapters: tuple[int, ...]  # of the host, by their number there

@@ -90,7 +90,7 @@ class System:
 
     @cached_property
     def reverse(self) -> tuple[int, ...]:
-        """Of each link: the one that leads back."""
+        """The link that leads back, of each link."""
         there = {(link.source, link.to, link.kind): i for i, link in enumerate(self.links)}
         return tuple(there[link.to, link.source, link.kind] for link in self.links)
 
@@ -101,7 +101,7 @@ class System:
 
     @cached_property
     def parts(self) -> int:
-        """How many machines it spans."""
+        """Number of machines it spans."""
         return len({self.devices[cpu].part for cpu in self.of(Kind.CPU)})
 
 

@@ -72,7 +72,7 @@ def _superchip(system: System, near: Device, far: Device, links: tuple[int, ...]
 
 
 def _links(system: System, a: int, b: int, link_gbps: float) -> int:
-    """How many links two GPUs share: what the narrower of both has towards the other."""
+    """Number of links two GPUs share: what the narrower of both has towards the other."""
     first = next((system.links[n] for n in system.out[a] if system.links[n].to == b), None)
     if first is not None:
         return round(first.bw / link_gbps)

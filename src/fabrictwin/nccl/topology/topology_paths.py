@@ -33,7 +33,7 @@ NO_PATH = Path(PathType.DIS, 0.0, ())
 
 @dataclass(frozen=True)
 class Policy:
-    """What settings and the state of the host say about detours."""
+    """The rules for detours, from settings and the state of the host."""
 
     p2p_level: PathType | None = None  # farthest that GPUs reach each other directly; None is NCCL's own choice
     gdr_level: PathType | None = None  # farthest that adapter and GPU do; None likewise
@@ -147,7 +147,7 @@ class PathTable:
         return min(rounds)[2] if rounds else NONE
 
     def direct(self, a: int, b: int) -> bool:
-        """Whether two GPUs reach each other's memory."""
+        """Return true if two GPUs reach each other's memory."""
         path = self(a, b)
         level = self.policy.p2p_level
         if level is None:
@@ -158,7 +158,7 @@ class PathTable:
         return path.type <= level
 
     def gpudirect(self, gpu: int, net: int, *, read: bool) -> bool:
-        """Whether an adapter reaches a GPU's memory; `read` is for sends."""
+        """Return true if an adapter reaches a GPU's memory; `read` is for sends."""
         devices = self.system.devices
         if not (devices[gpu].gdr and devices[net].gdr):
             return False

@@ -47,12 +47,12 @@ class _Writer:
 
     def cpu(self, number: int) -> Iterator[str]:
         device = self.system.devices[number]
-        told: dict[str, object] = {"numaid": device.index, "affinity": "ffffffff", "arch": device.arch}
+        attributes: dict[str, object] = {"numaid": device.index, "affinity": "ffffffff", "arch": device.arch}
         if device.arch == "x86_64":
-            told |= {"vendor": device.vendor, "familyid": device.family, "modelid": device.model}
+            attributes |= {"vendor": device.vendor, "familyid": device.family, "modelid": device.model}
         if self.system.parts > 1:
-            told["host_hash"] = f"0x{device.part + 1:x}"
-        yield from self._element(1, "cpu", told, self._below(number, NONE, 2))
+            attributes["host_hash"] = f"0x{device.part + 1:x}"
+        yield from self._element(1, "cpu", attributes, self._below(number, NONE, 2))
 
     def _below(self, number: int, above: int, depth: int) -> Iterator[str]:
         """PCI devices below a processor or switch, in their order."""
@@ -74,7 +74,7 @@ class _Writer:
             if self.system.links[n].to == above and self.system.links[n].kind == LinkClass.PCI
         ]
         speed, width = _speed(up[0] if up else 48.0)
-        told: dict[str, object] = {
+        attributes: dict[str, object] = {
             "busid": self.buses[number],
             "class": _CLASS[device.kind],
             "link_speed": speed,
@@ -86,27 +86,27 @@ class _Writer:
             inside = self._gpu(number, device, depth + 1)
         else:
             inside = self._nic(number, depth + 1)
-        yield from self._element(depth, "pci", told, inside)
+        yield from self._element(depth, "pci", attributes, inside)
 
     def _gpu(self, number: int, device: Device, depth: int) -> Iterator[str]:
-        told: dict[str, object] = {
+        attributes: dict[str, object] = {
             "dev": device.index,
             "sm": device.capability,
             "rank": device.index,
             "gdr": int(device.gdr),
         }
-        yield from self._element(depth, "gpu", told, self._gpu_links(number, depth + 1))
+        yield from self._element(depth, "gpu", attributes, self._gpu_links(number, depth + 1))
 
     def _gpu_links(self, number: int, depth: int) -> Iterator[str]:
         for link in (self.system.links[n] for n in self.system.out[number]):
             if link.kind == LinkClass.NVL:
                 switch = self.system.devices[link.to].kind == Kind.NVS
-                told: dict[str, object] = {
+                attributes: dict[str, object] = {
                     "target": _NVSWITCH_BUS if switch else self.buses[link.to],
                     "count": round(link.bw / self.link_gbps),
                     "tclass": _NVSWITCH_CLASS if switch else _CLASS[Kind.GPU],
                 }
-                yield from self._element(depth, "nvlink", told, iter(()))
+                yield from self._element(depth, "nvlink", attributes, iter(()))
             elif link.kind == LinkClass.C2C:
                 yield from self._element(depth, "c2c", {"bw": round(link.bw * 1000), "count": 1}, iter(()))
 
@@ -125,7 +125,7 @@ class _Writer:
         )
 
     def _net(self, device: Device, depth: int) -> Iterator[str]:
-        told: dict[str, object] = {
+        attributes: dict[str, object] = {
             "name": device.name,
             "dev": device.index,
             "latency": f"{device.latency:.6f}",
@@ -136,11 +136,13 @@ class _Writer:
             "gdr": int(device.gdr),
         }
         if device.coll:
-            told["coll"] = 1
-        yield from self._element(depth, "net", told, iter(()))
+            attributes["coll"] = 1
+        yield from self._element(depth, "net", attributes, iter(()))
 
-    def _element(self, depth: int, name: str, told: dict[str, object], inside: Iterator[str]) -> Iterator[str]:
-        start = "  " * depth + "<" + " ".join([name, *(f"{k}={quoteattr(str(v))}" for k, v in told.items())])
+    def _element(
+        self, depth: int, name: str, attributes: dict[str, object], inside: Iterator[str]
+    ) -> Iterator[str]:
+        start = "  " * depth + "<" + " ".join([name, *(f"{k}={quoteattr(str(v))}" for k, v in attributes.items())])
         body = list(inside)
         if not body:
             yield start + "/>"

@@ -1,1 +1,1 @@
-"""What NCCL expects algorithms and protocols to take, and which it chooses."""
+"""NCCL's cost model and tuner: the times it expects, and the algorithm and protocol it chooses."""

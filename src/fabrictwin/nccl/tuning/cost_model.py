@@ -27,7 +27,7 @@ Table = dict[tuple[str, Algorithm, Protocol], float]
 
 @dataclass(frozen=True)
 class Shape:
-    """What the model knows of a communicator."""
+    """A communicator as the cost model sees it."""
 
     ranks: int
     nodes: int
@@ -58,7 +58,7 @@ class Tables:
     thread_threshold: dict[tuple[Algorithm, Protocol], int]
 
     def time_us(self, collective: str, algorithm: Algorithm, protocol: Protocol, nbytes: int) -> float | None:
-        """What one operation would take; None where it cannot be."""
+        """Time of one operation in µs; None where it cannot be."""
         return self._time(collective, algorithm, protocol, nbytes, self.bandwidth[collective, algorithm, protocol])
 
     def backup_time_us(self, collective: str, protocol: Protocol, nbytes: int) -> float | None:

@@ -1,9 +1,10 @@
-"""What NCCL's steps cost beside the wire, by machine and network: latencies that were fitted, and declared.
+"""Costs of NCCL's steps beside the wire, by machine and network: latencies that were fitted, and declared.
 
 NCCL's own constants serve its choice and are those of NVIDIA's machines; absolute times differ from fabric to
-fabric. `data/costs.yaml` holds for each generation of GPUs and kind of network what a step costs, what share of a
-wire's rate a protocol gets, and what launching takes; `docs/validation-collectives.md` says which rows each figure
-was fitted to. Where nothing was fitted, NCCL's constants stand, less what the twin's wires take by themselves.
+fabric. `data/step_costs.yaml` holds for each generation of GPUs and kind of network what a step costs, what share
+of a wire's rate a protocol gets, and what launching takes; `docs/validation-collectives.md` says which rows each
+figure was fitted to. Where nothing was fitted, NCCL's constants stand, less what the twin's wires take by
+themselves.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ Three = tuple[float, float, float]  # LL, LL128, Simple
 
 
 @dataclass(frozen=True)
-class Inside:
-    """Inside a host, or a rack that is one NVLink domain. Times in µs."""
+class CostsInside:
+    """CostsInside a host, or a rack that is one NVLink domain. Times in µs."""
 
     launch: float  # a kernel, from the call to its first byte, on all ranks
     ring: Three  # base of a protocol: what is added once
@@ -45,8 +46,8 @@ class Inside:
 
 
 @dataclass(frozen=True)
-class Between:
-    """Between hosts. Times in µs."""
+class CostsBetween:
+    """CostsBetween hosts. Times in µs."""
 
     ring_hop: Three
     tree_hop: Three
@@ -58,14 +59,14 @@ class Between:
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Of one communicator."""
+class StepCosts:
+    """The step costs of one communicator."""
 
-    inside: Inside
-    between: Between
+    inside: CostsInside
+    between: CostsBetween
 
     def base_us(self, algorithm: Algorithm, protocol: Protocol, *, nodes: int) -> float:
-        """What an operation takes once."""
+        """Time in µs that an operation takes once."""
         own = {
             Algorithm.TREE: self.inside.tree[protocol],
             Algorithm.RING: self.inside.ring[protocol],
@@ -78,7 +79,7 @@ class Costs:
         return self.inside.launch + own + (self.between.base if nodes > 1 else 0.0)
 
     def share(self, algorithm: Algorithm, protocol: Protocol) -> float:
-        """Of the wires' rate."""
+        """Share of the wires' rate."""
         if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
             return self.inside.nvls_share
         return (self.inside.tree_share if algorithm == Algorithm.TREE else self.inside.ring_share)[protocol]
@@ -94,27 +95,27 @@ class Costs:
             return self.inside.pcie_hop[protocol]
         return (self.inside.tree_hop if tree else self.inside.ring_hop)[protocol]
 
-    def altered(self, figures: dict[str, Any]) -> Costs:
+    def altered(self, figures: dict[str, Any]) -> StepCosts:
         """Single figures replaced, by name: what a calibration tries."""
         inside: dict[str, Any] = {}
         between: dict[str, Any] = {}
         for name, value in figures.items():
             (inside if hasattr(self.inside, name) else between)[name] = value
-        return Costs(replace(self.inside, **inside), replace(self.between, **between))
+        return StepCosts(replace(self.inside, **inside), replace(self.between, **between))
 
 
 @dataclass(frozen=True)
 class Calibration:
     """All fitted figures, by generation of GPUs and kind of network."""
 
-    inside: dict[str, Inside]
-    between: dict[str, Between]
+    inside: dict[str, CostsInside]
+    between: dict[str, CostsBetween]
 
-    def of(self, communicator: Communicator) -> Costs:
-        """What holds for a communicator."""
+    def of(self, communicator: Communicator) -> StepCosts:
+        """The step costs of a communicator."""
         machine = machine_of(communicator)
         pair = f"{network_of(communicator)}-{machine}"
-        return Costs(self.inside[machine], self.between.get(pair, self.between["default"]))
+        return StepCosts(self.inside[machine], self.between.get(pair, self.between["default"]))
 
 
 def machine_of(communicator: Communicator) -> str:
@@ -134,7 +135,7 @@ def network_of(communicator: Communicator) -> str:
 
 
 def sprays(fabric: Fabric) -> bool:
-    """Whether its adapters spread the packets of a connection over paths (SRD)."""
+    """Return true if its adapters spread the packets of a connection over paths (SRD)."""
     kinds = {name for template in fabric.templates for name in template.nic_types if name}
     return any(catalog.nic(name).transport == "srd" for name in kinds)
 
@@ -146,11 +147,11 @@ def _section(kind: type[Any], data: dict[str, Any], base: Any) -> Any:
 
 @cache
 def calibration() -> Calibration:
-    """What `data/costs.yaml` says."""
-    text = files("fabrictwin.nccl").joinpath("data/costs.yaml").read_text(encoding="utf-8")
+    """The figures of `data/step_costs.yaml`."""
+    text = files("fabrictwin.nccl").joinpath("data/step_costs.yaml").read_text(encoding="utf-8")
     data = yaml.load(text, Loader=yaml.CSafeLoader)
     found: dict[str, dict[str, Any]] = {}
-    for part, kind in (("inside", Inside), ("between", Between)):
+    for part, kind in (("inside", CostsInside), ("between", CostsBetween)):
         base = _section(kind, data[part].pop("default"), None)
         found[part] = {"default": base}
         fitted = data[part]

@@ -42,7 +42,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Choice:
-    """How NCCL would run a collective."""
+    """The algorithm, protocol and channels that NCCL would run a collective with."""
 
     call: Call
     algorithm: Algorithm
@@ -167,7 +167,7 @@ def choose(
 
 
 def shape_of(communicator: Communicator) -> Shape:
-    """What the cost model knows of a communicator."""
+    """A communicator as the cost model sees it."""
     systems = [communicator.views[v].system for v in sorted(set(communicator.view_of_node.tolist()))]
     collnet = communicator.graphs.get(A.COLLNET_DIRECT)
     tree = communicator.graphs.get(A.TREE)

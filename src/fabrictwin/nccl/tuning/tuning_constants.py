@@ -16,7 +16,7 @@ ByGeneration = dict[str, Row]  # [1 host, 2 hosts, more] GB/s
 
 @dataclass(frozen=True)
 class Rules:
-    """Where releases differ in more than a number; the values are explained in the file."""
+    """Rules by which releases differ in more than a number; the values are explained in the file."""
 
     ring_ll: str
     ring_ll128_alone: float
@@ -73,7 +73,7 @@ class Constants:
 
 @cache
 def constants(release: Version) -> Constants:
-    """What holds in a release: every change up to it."""
+    """The constants of a release: every change up to it."""
     merged: dict[str, Any] = {}
     for entry in _releases():
         if version_of(entry["since"]) <= release:

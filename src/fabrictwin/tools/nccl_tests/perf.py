@@ -65,7 +65,7 @@ TESTS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says, with nccl-tests' defaults."""
+    """The options of the command line, with nccl-tests' defaults."""
 
     test: Test
     min_bytes: int = 32 << 20
@@ -196,7 +196,7 @@ class Run:
         return Plan(task, call, choice, count, datatype, operation, root)
 
     def time(self, fidelity: str, **rest: Any) -> list[int]:
-        """Of each plan, in ps: what one operation takes. Raises ConfigError."""
+        """Time in ps that one operation of each plan takes. Raises ConfigError."""
         from fabrictwin.nccl.lowering.task_times import measure
 
         asked = [(plan.task, plan.choice) for plan in self.plans if plan.task is not None]
@@ -228,7 +228,7 @@ class Run:
 
 
 def average_bus_gbps(rows: Sequence[Row]) -> float:
-    """Of all rows, as nccl-tests' last line has it: large and small sizes count alike."""
+    """Mean bus bandwidth of all rows in GB/s, as in nccl-tests' last line: large and small sizes count alike."""
     return float(np.mean([row.bus_gbps for row in rows])) if rows else 0.0
 
 

@@ -65,7 +65,7 @@ class Checker:
         return self._seen[key]
 
     def lowering(self) -> Lowering:
-        """Of the communicator, or of a sample of it."""
+        """The lowering of the communicator, or of a sample of it."""
         if self._lowering is None:
             whole = self.run.communicator
             self.sample = whole
@@ -113,7 +113,7 @@ def _near(found: Array, want: Array, datatype: str, ranks: int) -> Array:
 
 
 def _expected(kind: str, data: Array, root: int, operation: str) -> tuple[Array, Array]:
-    """What the buffers should hold afterwards, and where that is defined."""
+    """The data that buffers should hold afterwards, and where that is defined."""
     ranks, elements = data.shape
     shares = np.array_split(np.arange(elements), ranks)
     total = data.mean(axis=0) if operation == "avg" else REDUCTIONS[operation](data)

@@ -65,7 +65,7 @@ def play(
 
 
 def _fail(failed: Failure, run: Run, out: TextIO, log: Log, scene: Scene, connections: Connections) -> NoReturn:
-    """As nccl-tests ends: where queue pairs came up, once the first operation sends."""
+    """Fail as nccl-tests does: where queue pairs came up, once the first operation sends."""
     if failed.connected:
         out.write(perf_text.head())
         if log.prints("INFO"):

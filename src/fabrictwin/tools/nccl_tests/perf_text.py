@@ -31,7 +31,7 @@ def version_code(text: str) -> int:
 
 
 def number(value: float, width: int) -> str:
-    """As many decimals as fit (`getFloatStr`)."""
+    """The number with as many decimals as fit (`getFloatStr`)."""
     for decimals in (2, 1, 0):
         text = f"{value:{width}.{decimals}f}"
         if len(text) <= width:

@@ -87,7 +87,7 @@ class Job:
 
     @cached_property
     def ep_hosts(self) -> int:
-        """That an expert-parallel group lies on."""
+        """Number of hosts that an expert-parallel group lies on."""
         layout = self.layout
         if layout.ep == 1:
             return 1
@@ -100,7 +100,7 @@ class Job:
 
     @property
     def parameter_bytes(self) -> int:
-        """Of a parameter as it is gathered: fp8 where products take it so."""
+        """Bytes of a parameter as it is gathered: one where products take fp8."""
         return 1 if self.training.precision == "fp8" else 2
 
     @cached_property
@@ -127,11 +127,11 @@ class Job:
         return self.vocab * self.model.hidden // self.layout.tp
 
     def first_parameters(self) -> int:
-        """What the first stage holds beside layers."""
+        """Parameters that the first stage holds beside layers."""
         return self.embedding_parameters() + self.model.positions * self.model.hidden
 
     def last_parameters(self) -> int:
-        """What the last stage holds beside layers; of a tied model, a copy of the embedding."""
+        """Parameters that the last stage holds beside layers; of a tied model, a copy of the embedding."""
         own = self.layout.pp > 1 or not self.model.tied
         predictors = self.model.predictors * self.model.predictor_on_rank(self.layout.tp)
         return self.model.norm_parameters + (self.embedding_parameters() if own else 0) + predictors

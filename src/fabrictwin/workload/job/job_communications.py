@@ -1,4 +1,4 @@
-"""Who talks to whom: the communications of a job, made once and posted many times.
+"""The communications of a job: groups of ranks and what they exchange, made once and posted many times.
 
 In a pass, ranks of one stage and one class of units talk within groups of positions; once a step, across units.
 Where classes divide a stage (unfolded, or one slow GPU), groups that touch the same actors are one communication.
@@ -109,7 +109,7 @@ class CommunicationFactory:
         return cost
 
     def channels(self, groups: I64) -> int:
-        """As many as a group has ranks on one host, so that each adapter serves one; one inside a host."""
+        """Number of rings: a group's ranks on one host, so that each adapter serves one; one inside a host."""
         alone, most = self.hosts(groups)
         return 1 if alone else most
 
@@ -272,5 +272,5 @@ class Groups(Generic[C]):
 
 
 def slowed_ps(compute_ps: float, beside_ps: float, sms: int, sm_count: int) -> float:
-    """What compute takes longer where a communication beside it, for `beside_ps`, takes multiprocessors."""
+    """Time in ps that compute loses to a communication which takes multiprocessors beside it for `beside_ps`."""
     return min(compute_ps, beside_ps) * sms / max(sm_count - sms, 1)

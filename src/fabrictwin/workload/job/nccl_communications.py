@@ -34,7 +34,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Hosts:
-    """What NCCL looks at of a cluster."""
+    """The hosts of a cluster as NCCL sees them."""
 
     fabric: Fabric
     host_causes: dict[int, tuple[HostCause, ...]]

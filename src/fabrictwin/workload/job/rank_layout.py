@@ -129,7 +129,7 @@ class Cells:
 def split_layers(
     layers: int, stages: int, *, ends_as_layers: bool, given: Sequence[int] | None
 ) -> list[int] | None:
-    """How many layers each of `stages` (virtual) stages holds, in order; None where they do not divide.
+    """Number of layers that each of `stages` (virtual) stages holds, in order; None where they do not divide.
 
     `ends_as_layers` counts the embedding and the output projection as a layer each, as Megatron-LM's switches
     account-for-embedding and account-for-loss-in-pipeline-split do.

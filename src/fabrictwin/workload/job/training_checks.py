@@ -1,4 +1,4 @@
-"""What a training section may not say: sizes that do not divide, switches that would do nothing."""
+"""Checks of a training section: sizes that do not divide, switches that would do nothing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check_layout(training: Training, model: Model, wrong: Wrong) -> None:
 
 
 def _check_parts(training: Training, model: Model, wrong: Wrong) -> None:
-    """What is said of a layer's parts, and which parts the model has."""
+    """Refuse settings of layers' parts that the model does not have."""
     modules, captured = training.recompute_modules, training.host.captured
     for key, given in (("recompute_modules", modules), ("host.captured", captured)):
         if len(set(given)) < len(given):

@@ -23,7 +23,7 @@ class Section(BaseModel):
 
 
 class Parallel(Section):
-    """How the model and the batch are divided over ranks. `dp` is what the GPUs leave where it is not given."""
+    """Sizes that divide the model and the batch over ranks. `dp` is what the GPUs leave where it is not given."""
 
     tp: Count = 1
     pp: Count = 1
@@ -40,14 +40,14 @@ class Parallel(Section):
 
 
 class Collective(Section):
-    """How a gradient all-reduce is carried out."""
+    """The algorithm of a gradient all-reduce."""
 
     algorithm: Literal["ring", "tree", "hierarchical"] = "ring"
     channels: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None
 
 
 class Sharding(Section):
-    """Who holds what of parameters, gradients and optimizer state among data-parallel ranks.
+    """The division of parameters, gradients and optimizer state among data-parallel ranks.
 
     `none` is DistributedDataParallel; zero-1 shards optimizer state, zero-2 gradients too, zero-3 and fsdp (the
     same traffic; fsdp-1 is PyTorch's first, of flat parameters) parameters too. `ranks` shards within so many
@@ -61,7 +61,7 @@ class Sharding(Section):
 
 
 class Overlap(Section):
-    """What communicates while it computes."""
+    """The communication that runs beside compute."""
 
     gradients: bool = False  # gradient reduction with backward of the last micro-batch, bucket by bucket
     parameters: bool = False  # gathering of updated parameters with forward of the first micro-batch
@@ -76,7 +76,7 @@ class Overlap(Section):
 
 
 class Routing(Section):
-    """How tokens go to experts. `imbalance` is the standard deviation of an expert's load over its mean."""
+    """The way of tokens to experts. `imbalance` is the standard deviation of an expert's load over its mean."""
 
     imbalance: Annotated[float, Field(ge=0, le=10)] = 0.0
     seed: Seed = 0
@@ -85,7 +85,7 @@ class Routing(Section):
 
 
 class HostSide(Section):
-    """What the host adds: launching kernels one by one, and work between steps."""
+    """The host's share of a step: launching kernels one by one, and work between steps."""
 
     launch: Duration = 5_000_000
     graphs: bool = False  # passes are captured in CUDA graphs
@@ -201,7 +201,7 @@ class Training(Section):
 
 
 def all_overlap(data: dict[str, Any]) -> dict[str, Any]:
-    """What training frameworks overlap where they are told to, as far as the layout has it."""
+    """All overlap that training frameworks offer, as far as the layout has it."""
     parallel, sharding = data.get("parallel"), data.get("sharding")
     tp = parallel.get("tp", 1) if isinstance(parallel, dict) else 1
     strategy = sharding.get("strategy", "none") if isinstance(sharding, dict) else "none"
@@ -216,7 +216,7 @@ def all_overlap(data: dict[str, Any]) -> dict[str, Any]:
 
 
 class Workload(Section):
-    """What runs on the cluster."""
+    """The workload that runs on the cluster."""
 
     training: Training
 

@@ -1,1 +1,1 @@
-"""What layers compute: kernels by shape, and how long each takes."""
+"""Layers as kernels by shape, and the time that each takes."""

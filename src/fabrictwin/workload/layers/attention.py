@@ -47,7 +47,7 @@ class AttentionBlock(Sublayer):
         return forward + context, backward + context + packed
 
     def _flash(self, part: Literal["f", "b"]) -> Cost:
-        """Of a layer; where only some have a window, the mean of both kinds."""
+        """Cost of a layer's flash attention; where only some layers have a window, the mean of both kinds."""
         model, shape = self.model, self.shape
         block = shape.sequence // shape.cp if shape.context == "ring" else None
         costs = [

@@ -67,7 +67,7 @@ class MlpBlock(Sublayer):
         return round(self.shape.local * self.model.experts.top_k * (self.shape.capacity_factor or load))
 
     def _sent(self, copies: int) -> int:
-        """Of them, those that travel: with `flex` one a rank, however many of the token's experts it holds.
+        """Number of copies that travel: with `flex` one a rank, however many of the token's experts it holds.
 
         Over several hosts it is one a host, which then forwards inside: what lies between hosts decides.
         """
@@ -109,7 +109,7 @@ class MlpBlock(Sublayer):
         return self._move(tokens) if self.shape.dispatcher == "all-to-all" else NOTHING
 
     def _sorted(self, own: int, rows: int) -> Cost:
-        """What came from every rank is put in the order of a rank's own experts, or back; of one there is none."""
+        """Cost of sorting what came from every rank by a rank's own experts, or back; none of one expert."""
         return self._move(own * rows) if own > 1 and self.shape.ep > 1 else NOTHING
 
     def _activated(self, width: int) -> tuple[Cost, Cost]:

@@ -1,4 +1,4 @@
-"""How fast flash attention is by length, direction and width of heads, relative to what was measured.
+"""Throughput of flash attention by length, direction and width of heads, relative to what was measured.
 
 By length and direction, relative to forward at 8,192 tokens:
 
@@ -39,7 +39,7 @@ def stretch(width: float, reference: float, part: Literal["f", "b"], exponential
 
 
 def share(sequence: float, part: Literal["f", "b"]) -> float:
-    """Of the throughput forward at 8,192 tokens; between lengths by logarithms, beyond them as at the ends."""
+    """Share of the throughput forward at 8,192 tokens, by the length's logarithm; beyond the ends as at them."""
     column = _FORWARD if part == "f" else _BACKWARD
     at = min(max(math.log2(sequence / _LENGTHS[0]), 0.0), len(_LENGTHS) - 1.0)
     low = min(int(at), len(_LENGTHS) - 2)

@@ -26,7 +26,7 @@ _MX_BLOCK, _NV_BLOCK = 32, 16
 
 @dataclass(frozen=True)
 class Format:
-    """Of an operand's element: bytes, and bytes that memory moves to cast it."""
+    """Bytes of an operand's element, and bytes that memory moves to cast it."""
 
     operand_bytes: float
     cast_bytes: float = 0.0  # 16 bits in, both orders out; 0: nothing to cast
@@ -34,7 +34,7 @@ class Format:
 
 
 def format_of(precision: Precision, scaling: Scaling) -> Format:
-    """How a job's linear layers hold their operands."""
+    """The format in which a job's linear layers hold their operands."""
     if precision == "fp8":
         operand = 1 + (1 / _MX_BLOCK if scaling == "block" else 0)
         amax = WIDE_BYTES if scaling == "current" else 0

@@ -1,4 +1,4 @@
-"""What a rank does in a pass, as a list: compute, start a communication, wait for it.
+"""A rank's pass as a list: compute, start a communication, wait for it.
 
 A script says nothing of ranks or clocks: groups are named by what they share (tp, cp, ep, ...), compute by its
 cost. Lowering turns it into operations; a search over layouts can add it up instead.
@@ -99,7 +99,7 @@ class Script:
         return sum((item.cost for item in self.items if isinstance(item, Compute)), NOTHING)
 
     def last_part(self) -> Part:
-        """Of its last compute."""
+        """The part that its last compute belongs to."""
         return next(item.part for item in reversed(self.items) if isinstance(item, Compute))
 
     def collectives(self) -> list[Collective]:

@@ -1,4 +1,4 @@
-"""How long an operation takes on a GPU: the measured matrix throughput, or the memory, whichever is slower.
+"""The time of an operation on a GPU: by the measured matrix throughput, or the memory, whichever is slower.
 
 A matrix product takes its FLOPs over the throughput that was measured for products of its shape, and not less
 than its bytes over the measured memory rate. Between measured shapes the throughput is the mean of all of them,
@@ -47,7 +47,7 @@ class Cost:
         return Cost(self.ps * share, self.kernels)
 
     def took_ps(self, launch_ps: int) -> float:
-        """As long as the device needs, or the host to issue it, which runs ahead no further than this."""
+        """Time in ps that the device needs, or the host to issue it, which runs ahead no further than this."""
         return max(self.ps, self.kernels * launch_ps)
 
 
@@ -153,7 +153,7 @@ class Roofline:
         return self.cast(elements) if self.format.alone else NOTHING
 
     def transpose(self, elements: float) -> Cost:
-        """Of small values that arrived in one order alone; nothing in 16 bits, which products read in either."""
+        """Cost of transposing small values; none in 16 bits, which products read in either order."""
         return self.stream(2 * self.operand_bytes * elements) if self.format.cast_bytes else NOTHING
 
     def flash_attention(

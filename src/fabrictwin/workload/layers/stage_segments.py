@@ -1,4 +1,4 @@
-"""What the stages hold: embedding, layers, output projection, each with its passes and its parameters.
+"""Segments of the stages: embedding, layers, output projection, each with its passes and its parameters.
 
 A segment is what sharded data parallelism gathers as one, and what gradient buckets are made of.
 """
@@ -54,7 +54,7 @@ class Segments:
         self._wide: Segments | None = None
 
     def is_wide(self, number: int) -> bool:
-        """Whether a layer, counted from 0, stays in 16 bits."""
+        """Return true if a layer, counted from 0, stays in 16 bits."""
         wide = self.job.training.wide_layers
         return number < wide.first or number >= self.job.model.layers - wide.last
 
@@ -107,7 +107,7 @@ class Segments:
         script.compute(Cost(max(0.0, host_ps - script.cost().ps)), script.last_part())
 
     def _every_second_product(self) -> Script:
-        """What PyTorch's selective checkpointing runs again: every second product, and all that is no product."""
+        """PyTorch's selective checkpointing: every second product again, and all that is no product."""
         block, shape, script = self._mlp, self.job.shape, Script()
         cost = block.norm()[0] * 2 + block.residual()[0] + self._attention.rotary()
         cost += block.activation(shape.tokens * self.job.model.ffn)[0]

@@ -49,7 +49,7 @@ class MambaBlock(Sublayer):
         return forward.scaled(share), (forward * 2 + gate).scaled(share)
 
     def gated_norm(self) -> tuple[Cost, Cost]:
-        """Of what the scan gave, times the gate: two read, one written; backward three read, two written."""
+        """(forward, backward) norm of the scan's result times the gate: 2 read, 1 written; 3 read, 2 written."""
         assert self.model.mamba is not None
         once = self.roof.element_bytes * self.shape.tokens * self.model.mamba.inner // self.shape.tp
         return self.roof.stream(3 * once), self.roof.stream(5 * once)

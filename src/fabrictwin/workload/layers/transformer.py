@@ -1,4 +1,4 @@
-"""What a transformer layer does, kernel by kernel, forward and backward, on one of its ranks.
+"""A transformer layer, kernel by kernel, forward and backward, on one of its ranks.
 
 Kernels are those of Megatron-LM: column-parallel QKV and MLP-up products, row-parallel output and MLP-down
 products, fused bias-dropout-residual, fused scale-mask-softmax. Tensor parallel ends each block with an
@@ -66,7 +66,7 @@ class Shape:
 
     @property
     def tokens(self) -> int:
-        """Of a micro-batch, on a context-parallel rank."""
+        """Tokens of a micro-batch on a context-parallel rank."""
         return self.batch * self.sequence // self.cp
 
     @property
@@ -91,7 +91,7 @@ EAGER = Traffic((36, 76), (10, 18), 20)
 
 
 class Sublayer:
-    """What attention and MLP blocks are made of."""
+    """The parts that attention and MLP blocks share."""
 
     def __init__(self, roof: Roofline, shape: Shape) -> None:
         self.roof, self.shape, self.model = roof, shape, shape.model
@@ -237,7 +237,7 @@ class Sublayer:
 
 
 class Ends(Sublayer):
-    """What only the first or the last stage does: embedding, output projection and loss."""
+    """The work of the first and the last stage alone: embedding, output projection and loss."""
 
     def embedding_forward(self) -> Script:
         script = Script()

@@ -1,1 +1,1 @@
-"""What a training step holds in a GPU's memory."""
+"""The memory that a training step takes on a GPU."""

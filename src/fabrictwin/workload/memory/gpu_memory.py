@@ -1,4 +1,4 @@
-"""What a training step holds in a GPU's memory, item by item, at its fullest.
+"""The memory that a training step takes on a GPU, item by item, at its fullest.
 
 - **Weights, gradients, optimizer**: 2 bytes a weight, gradients as the job keeps them, 12 bytes for a master copy
   and Adam's two moments; divided over replicas by ZeRO stage (Rajbhandari et al. 2020, "ZeRO", section 3: 1 the
@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from fabrictwin import catalog
 from fabrictwin.base.units import format_size
-from fabrictwin.workload.memory.memory_inputs import Holding, Recompute
+from fabrictwin.workload.memory.memory_inputs import MemoryInputs, Recompute
 
 WEIGHT_BYTES = 2
 OPTIMIZER_BYTES = 12  # master copy and two moments, 4 bytes each
@@ -71,7 +71,7 @@ class Memory:
 
     @property
     def over_bytes(self) -> int:
-        """How much too much it is; 0 where it fits."""
+        """Bytes beyond the GPU's memory; 0 where it fits."""
         return max(0, self.total_bytes - self.capacity_bytes)
 
     @property
@@ -85,54 +85,52 @@ class Memory:
 # --- parameters --------------------------------------------------------------------------------------------
 
 
-def layer_parameters(holding: Holding, *, sparse: bool = False) -> int:
-    """Of one layer on one tensor-parallel rank, without routed experts."""
-    return holding.model.parameters_on_rank(sparse=sparse, tp=holding.tp)
+def layer_parameters(inputs: MemoryInputs, *, sparse: bool = False) -> int:
+    """Parameters of one layer on one tensor-parallel rank, without routed experts."""
+    return inputs.model.parameters_on_rank(sparse=sparse, tp=inputs.tp)
 
 
-def expert_parameters(holding: Holding) -> int:
-    """Of the routed experts of one layer on one rank."""
-    found = holding.model.experts
-    return found.count // holding.ep * holding.model.expert_parameters() // holding.expert_tp if found else 0
+def expert_parameters(inputs: MemoryInputs) -> int:
+    """Parameters of the routed experts of one layer on one rank."""
+    found = inputs.model.experts
+    return found.count // inputs.ep * inputs.model.expert_parameters() // inputs.expert_tp if found else 0
 
 
-def end_parameters(holding: Holding, stage: int) -> int:
-    """Of embedding, positions, final norm and head on one rank of a stage."""
-    model, last = holding.model, holding.pp - 1
-    embedding = holding.vocab * model.hidden // holding.tp
+def end_parameters(inputs: MemoryInputs, stage: int) -> int:
+    """Parameters of embedding, positions, final norm and head on one rank of a stage."""
+    model, last = inputs.model, inputs.pp - 1
+    embedding = inputs.vocab * model.hidden // inputs.tp
     count = 0
     if stage == 0:
         count += embedding + model.positions * model.hidden
     if stage == last:
         count += model.norm_parameters
-        if holding.pp > 1 or not model.tied:
+        if inputs.pp > 1 or not model.tied:
             count += embedding
-        count += model.predictors * model.predictor_on_rank(holding.tp)
+        count += model.predictors * model.predictor_on_rank(inputs.tp)
     return count
 
 
 # --- activations -------------------------------------------------------------------------------------------
 
 
-def layer_bytes(holding: Holding, recompute: Recompute, *, sparse: bool = False) -> float:
-    """What one layer keeps of one micro-batch on one rank."""
-    model, tp = holding.model, holding.tp
+def layer_bytes(inputs: MemoryInputs, recompute: Recompute, *, sparse: bool = False) -> float:
+    """Bytes that one layer keeps of one micro-batch on one rank."""
+    model, tp = inputs.model, inputs.tp
     e, h = ACTIVATION_BYTES, model.hidden
     inner = model.heads * model.value_size
-    whole_by = tp if holding.sequence_parallel else 1  # divides what tensor parallelism leaves whole
+    whole_by = tp if inputs.sequence_parallel else 1  # divides what tensor parallelism leaves whole
     if recompute == "full":
-        return holding.tokens * e * h / whole_by
+        return inputs.tokens * e * h / whole_by
     if model.pattern:
-        return holding.tokens * _hybrid_bytes(holding, sparse=sparse)
+        return inputs.tokens * _hybrid_bytes(inputs, sparse=sparse)
     if recompute == "operations" and not sparse:
         # products in order: Q, K, V, output, gate, up, down; the first, third, fifth and seventh are kept
         kv = (model.qkv_width - inner) // 2
         kept = inner + kv + model.ffn + (0 if model.gated else h) + inner
-        return holding.tokens * (
-            e * (h + (h if model.gated else 0)) / whole_by + (e * kept + 4 * model.heads) / tp
-        )
+        return inputs.tokens * (e * (h + (h if model.gated else 0)) / whole_by + (e * kept + 4 * model.heads) / tp)
     # norms' inputs and outputs, and two masks of a byte
-    again = holding.recompute_modules
+    again = inputs.recompute_modules
     whole = (2.0 if "norms" in again else 4.0) * e * h + (2 * h if model.dropout else 0)
     divided = float(e * (inner + (0 if "latent-up" in again else model.qkv_width)))
     if model.latent:  # low-rank queries and key-values before and behind their norms
@@ -141,31 +139,31 @@ def layer_bytes(holding: Holding, recompute: Recompute, *, sparse: bool = False)
     if sparse and model.experts:
         found = model.experts
         products = (3 if model.gated else 2) * found.ffn - (found.ffn if "expert-activations" in again else 0)
-        inside = h * holding.expert_tp + products + h
-        whole += 0 if "experts" in again else found.top_k * holding.load * e * inside
+        inside = h * inputs.expert_tp + products + h
+        whole += 0 if "experts" in again else found.top_k * inputs.load * e * inside
         width = 0 if "experts" in again else found.shared_ffn
     divided += e * (3 if model.gated else 2) * width
-    if holding.attention == "flash":
+    if inputs.attention == "flash":
         divided += 4 * model.heads  # the softmax's logarithm of sums
     elif recompute == "none":
-        scores = model.heads * holding.sequence
+        scores = model.heads * inputs.sequence
         divided += e * scores + ((e + 1) * scores if model.dropout else 0)
-    return holding.tokens * (whole / whole_by + divided / tp)
+    return inputs.tokens * (whole / whole_by + divided / tp)
 
 
-def _hybrid_bytes(holding: Holding, *, sparse: bool) -> float:
-    """What a hybrid's layer keeps of a token; of those without experts, the mean."""
-    model, again = holding.model, holding.recompute_modules
-    e, h, tp = ACTIVATION_BYTES, model.hidden, holding.tp
-    whole = (1 if "norms" in again else 2) * e * h / (tp if holding.sequence_parallel else 1)
+def _hybrid_bytes(inputs: MemoryInputs, *, sparse: bool) -> float:
+    """Bytes that a hybrid's layer keeps of a token; of layers without experts, the mean."""
+    model, again = inputs.model, inputs.recompute_modules
+    e, h, tp = ACTIVATION_BYTES, model.hidden, inputs.tp
+    whole = (1 if "norms" in again else 2) * e * h / (tp if inputs.sequence_parallel else 1)
     if sparse and model.experts:
         found = model.experts
         if "experts" in again:
             return whole
         copies = 1 if "expert-activations" in again else 2
-        inside = model.expert_hidden * (1 + holding.expert_tp) + copies * found.ffn
+        inside = model.expert_hidden * (1 + inputs.expert_tp) + copies * found.ffn
         shared = e * 2 * found.shared_ffn / tp
-        return whole + found.top_k * holding.load * e * inside + shared
+        return whole + found.top_k * inputs.load * e * inside + shared
     divided = {
         "*": e * (model.qkv_width + model.heads * model.value_size) + 4 * model.heads,
         "-": e * 2 * model.ffn,
@@ -177,58 +175,58 @@ def _hybrid_bytes(holding: Holding, *, sparse: bool) -> float:
     return whole + kept / max(1, sum(model.kinds.values())) / tp
 
 
-def in_flight(holding: Holding, stage: int) -> float:
+def in_flight(inputs: MemoryInputs, stage: int) -> float:
     """Micro-batches whose activations a stage holds at once, at most; parts of one where it has chunks."""
-    m, p = holding.micro_batches, holding.pp
-    if holding.schedule == "gpipe":
+    m, p = inputs.micro_batches, inputs.pp
+    if inputs.schedule == "gpipe":
         return m
-    if holding.schedule == "interleaved" and holding.vp > 1 and p > 1:
-        chunks = 2 * (p - stage - 1) + (holding.vp - 1) * p + 1
-        return min(chunks, m * holding.vp) / holding.vp
+    if inputs.schedule == "interleaved" and inputs.vp > 1 and p > 1:
+        chunks = 2 * (p - stage - 1) + (inputs.vp - 1) * p + 1
+        return min(chunks, m * inputs.vp) / inputs.vp
     return min(p - stage, m)
 
 
-def logit_bytes(holding: Holding) -> int:
-    each = LOGIT_BYTES_PYTORCH if holding.fsdp else LOGIT_BYTES_IN_PLACE
-    return each * holding.tokens * holding.vocab // holding.tp
+def logit_bytes(inputs: MemoryInputs) -> int:
+    each = LOGIT_BYTES_PYTORCH if inputs.fsdp else LOGIT_BYTES_IN_PLACE
+    return each * inputs.tokens * inputs.vocab // inputs.tp
 
 
 # --- all of it ---------------------------------------------------------------------------------------------
 
 
-def states(parameters: int, holding: Holding, *, over: int | None = None) -> tuple[int, int, int]:
+def states(parameters: int, inputs: MemoryInputs, *, over: int | None = None) -> tuple[int, int, int]:
     """(weights, gradients, optimizer) bytes on one rank; `over`: ranks that hold the same."""
-    n = over or holding.sharded_over
-    if holding.fsdp:
+    n = over or inputs.sharded_over
+    if inputs.fsdp:
         weight = FSDP_WEIGHT_BYTES * parameters // n
         return weight, FSDP_WEIGHT_BYTES * parameters // n, FSDP_OPTIMIZER_BYTES * parameters // n
-    zero = holding.zero
+    zero = inputs.zero
     weights = WEIGHT_BYTES * parameters // (n if zero >= 3 else 1)
-    gradients = holding.gradient_bytes * parameters // (n if zero >= 2 else 1)
+    gradients = inputs.gradient_bytes * parameters // (n if zero >= 2 else 1)
     return weights, gradients, OPTIMIZER_BYTES * parameters // (n if zero >= 1 else 1)
 
 
-def gathered_bytes(holding: Holding, stage: int) -> int:
+def gathered_bytes(inputs: MemoryInputs, stage: int) -> int:
     """Whole weights, and gradients not yet divided, of what is being computed, where weights are sharded."""
-    if not (holding.fsdp or holding.zero >= 3):
+    if not (inputs.fsdp or inputs.zero >= 3):
         return 0
-    sparse = holding.layers_of(stage)[1] > 0
-    layer = layer_parameters(holding, sparse=sparse) + (expert_parameters(holding) if sparse else 0)
-    ends = end_parameters(holding, stage)
+    sparse = inputs.layers_of(stage)[1] > 0
+    layer = layer_parameters(inputs, sparse=sparse) + (expert_parameters(inputs) if sparse else 0)
+    ends = end_parameters(inputs, stage)
     return WEIGHT_BYTES * (2 * layer + ends) + 4 * layer + WEIGHT_BYTES * ends
 
 
-def communicators(holding: Holding, stage: int) -> list[int]:
+def communicators(inputs: MemoryInputs, stage: int) -> list[int]:
     """Sizes of the groups that a rank communicates in."""
-    sizes = [holding.tp, holding.cp, holding.dp * (holding.cp if holding.sharded_over > holding.dp else 1)]
-    sizes += [2] * (2 if 0 < stage < holding.pp - 1 else 1) if holding.pp > 1 else []
-    if holding.model.tied and holding.pp > 1 and stage in (0, holding.pp - 1):
+    sizes = [inputs.tp, inputs.cp, inputs.dp * (inputs.cp if inputs.sharded_over > inputs.dp else 1)]
+    sizes += [2] * (2 if 0 < stage < inputs.pp - 1 else 1) if inputs.pp > 1 else []
+    if inputs.model.tied and inputs.pp > 1 and stage in (0, inputs.pp - 1):
         sizes.append(2)
     return [size for size in sizes if size > 1]
 
 
 class _Layer(NamedTuple):
-    """Of one layer on one rank: parameters, and bytes kept of a micro-batch, dense and with experts."""
+    """One layer on one rank: parameters, and bytes kept of a micro-batch, dense and with experts."""
 
     dense: int
     sparse: int
@@ -239,19 +237,19 @@ class _Layer(NamedTuple):
     sparse_again: float
 
     @classmethod
-    def of(cls, holding: Holding, recompute: Recompute) -> _Layer:
-        has_experts = holding.sparse_layers is not None
-        kept = [layer_bytes(holding, recompute), 0.0]
+    def of(cls, inputs: MemoryInputs, recompute: Recompute) -> _Layer:
+        has_experts = inputs.sparse_layers is not None
+        kept = [layer_bytes(inputs, recompute), 0.0]
         if has_experts:
-            kept[1] = layer_bytes(holding, recompute, sparse=True)
+            kept[1] = layer_bytes(inputs, recompute, sparse=True)
         again = [0.0, 0.0]
         if recompute != "none":
-            again[0] = layer_bytes(holding, "none") - kept[0]
-            again[1] = layer_bytes(holding, "none", sparse=True) - kept[1] if has_experts else 0.0
+            again[0] = layer_bytes(inputs, "none") - kept[0]
+            again[1] = layer_bytes(inputs, "none", sparse=True) - kept[1] if has_experts else 0.0
         return cls(
-            layer_parameters(holding),
-            layer_parameters(holding, sparse=True) if has_experts else 0,
-            expert_parameters(holding),
+            layer_parameters(inputs),
+            layer_parameters(inputs, sparse=True) if has_experts else 0,
+            expert_parameters(inputs),
             *kept,
             *again,
         )
@@ -274,37 +272,37 @@ class _Needs(NamedTuple):
         return sum(self) - (self.logits if self.again else 0) + CONTEXT_BYTES
 
 
-def _needs(holding: Holding, stage: int, layer: _Layer) -> _Needs:
-    dense, sparse = holding.layers_of(stage)
-    last = stage == holding.pp - 1
-    parameters = dense * layer.dense + sparse * layer.sparse + end_parameters(holding, stage)
-    weights, gradients, optimizer = states(parameters, holding)
-    predictors = holding.model.predictors if last else 0
+def _needs(inputs: MemoryInputs, stage: int, layer: _Layer) -> _Needs:
+    dense, sparse = inputs.layers_of(stage)
+    last = stage == inputs.pp - 1
+    parameters = dense * layer.dense + sparse * layer.sparse + end_parameters(inputs, stage)
+    weights, gradients, optimizer = states(parameters, inputs)
+    predictors = inputs.model.predictors if last else 0
     if sparse + predictors:
-        of_experts = states((sparse + predictors) * layer.experts, holding, over=holding.experts_over)
+        of_experts = states((sparse + predictors) * layer.experts, inputs, over=inputs.experts_over)
         weights, gradients, optimizer = (
             weights + of_experts[0],
             gradients + of_experts[1],
             optimizer + of_experts[2],
         )
-    micro_batches = in_flight(holding, stage)
-    of_predictors = predictors * (layer.dense_kept if holding.model.experts is None else layer.sparse_kept)
+    micro_batches = in_flight(inputs, stage)
+    of_predictors = predictors * (layer.dense_kept if inputs.model.experts is None else layer.sparse_kept)
     kept = micro_batches * (dense * layer.dense_kept + sparse * layer.sparse_kept + of_predictors)
-    whole_by = holding.tp if holding.sequence_parallel else 1
+    whole_by = inputs.tp if inputs.sequence_parallel else 1
     ends = 0.0
-    if stage == 0 and holding.model.dropout:
-        ends += micro_batches * holding.tokens * holding.model.hidden / whole_by  # the embedding's mask
+    if stage == 0 and inputs.model.dropout:
+        ends += micro_batches * inputs.tokens * inputs.model.hidden / whole_by  # the embedding's mask
     if last:
         # the final norm's input and output
-        ends += 2 * ACTIVATION_BYTES * holding.tokens * holding.model.hidden / whole_by
+        ends += 2 * ACTIVATION_BYTES * inputs.tokens * inputs.model.hidden / whole_by
     again = layer.sparse_again if sparse else layer.dense_again if dense else 0.0
-    logits = logit_bytes(holding) if last else 0
-    groups = communicators(holding, stage)
+    logits = logit_bytes(inputs) if last else 0
+    groups = communicators(inputs, stage)
     return _Needs(
         weights,
         gradients,
         optimizer,
-        gathered_bytes(holding, stage),
+        gathered_bytes(inputs, stage),
         round(kept + ends),
         logits,
         round(again) if again > logits else 0,
@@ -312,14 +310,14 @@ def _needs(holding: Holding, stage: int, layer: _Layer) -> _Needs:
     )
 
 
-def stage_memory(holding: Holding, stage: int, capacity_bytes: int) -> Memory:
+def stage_memory(inputs: MemoryInputs, stage: int, capacity_bytes: int) -> Memory:
     """A rank of one stage."""
-    needs = _needs(holding, stage, _Layer.of(holding, holding.recompute))
+    needs = _needs(inputs, stage, _Layer.of(inputs, inputs.recompute))
     work = Item("logits", "logits and loss", needs.logits)
     if needs.again:
         work = Item("recomputed", "one layer recomputed", needs.again)
-    held = in_flight(holding, stage)
-    groups = len(communicators(holding, stage))
+    held = in_flight(inputs, stage)
+    groups = len(communicators(inputs, stage))
     items = (
         Item("weights", "weights", needs.weights),
         Item("gradients", "gradients", needs.gradients),
@@ -333,23 +331,23 @@ def stage_memory(holding: Holding, stage: int, capacity_bytes: int) -> Memory:
     return Memory(stage, tuple(item for item in items if item.bytes), capacity_bytes)
 
 
-def fullest(holding: Holding, recompute: Recompute) -> tuple[int, int]:
+def fullest(inputs: MemoryInputs, recompute: Recompute) -> tuple[int, int]:
     """(the stage whose ranks hold most, what they hold in bytes) with so much recomputation."""
     # a later stage with no more layers than the second holds fewer micro-batches of as much
-    last = holding.pp - 1
-    dense, sparse = holding.layers_of(min(1, last))
+    last = inputs.pp - 1
+    dense, sparse = inputs.layers_of(min(1, last))
     stages = {0, min(1, last), last}
-    if holding.sparse_layers or max(holding.stage_layers) > dense:
+    if inputs.sparse_layers or max(inputs.stage_layers) > dense:
         for s in range(2, last):
-            own = holding.layers_of(s)
+            own = inputs.layers_of(s)
             if own[0] > dense or own[1] > sparse:
                 stages.add(s)
-    layer = _Layer.of(holding, recompute)
-    found = [(_needs(holding, stage, layer).total, -stage) for stage in stages]
+    layer = _Layer.of(inputs, recompute)
+    found = [(_needs(inputs, stage, layer).total, -stage) for stage in stages]
     total, stage = max(found)
     return -stage, total
 
 
-def memory(holding: Holding, gpu: str) -> Memory:
+def memory(inputs: MemoryInputs, gpu: str) -> Memory:
     """The fullest stage on a GPU of the catalog."""
-    return stage_memory(holding, fullest(holding, holding.recompute)[0], catalog.gpu(gpu).memory.value)
+    return stage_memory(inputs, fullest(inputs, inputs.recompute)[0], catalog.gpu(gpu).memory.value)

@@ -1,4 +1,4 @@
-"""What decides how much memory a rank of a training step needs, as it follows from a checked job."""
+"""The figures that decide how much memory a rank of a training step needs, from a checked job."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Schedule = Literal["gpipe", "1f1b", "interleaved"]
 
 
 @dataclass(frozen=True)
-class Holding:
-    """What decides how much memory a rank needs."""
+class MemoryInputs:
+    """The figures that decide how much memory a rank needs."""
 
     model: Model
     vocab: int  # padded
@@ -59,7 +59,7 @@ class Holding:
 
     @cached_property
     def tokens(self) -> int:
-        """Of one micro-batch on one rank."""
+        """Tokens of one micro-batch on one rank."""
         return self.micro_batch_size * self.sequence // self.cp
 
     @property
@@ -70,11 +70,11 @@ class Holding:
 _ZERO: dict[str, Literal[0, 1, 2, 3]] = {"none": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "fsdp": 0, "fsdp-1": 0}
 
 
-def holding_of(job: Job) -> Holding:
-    """What a checked job holds."""
+def memory_inputs_of(job: Job) -> MemoryInputs:
+    """The figures of a checked job."""
     training, layout = job.training, job.layout
     strategy = training.sharding.strategy
-    return Holding(
+    return MemoryInputs(
         model=job.model,
         vocab=job.vocab,
         stage_layers=job.stage_layers,
@@ -102,7 +102,7 @@ def holding_of(job: Job) -> Holding:
 
 
 def _sparse_layers(job: Job) -> tuple[int, ...] | None:
-    """Of each stage, its layers with experts."""
+    """Number of layers with experts of each stage; None of a model without."""
     if job.model.experts is None:
         return None
     before, ends = job.model.sparse_before, list(accumulate(job.layer_counts, initial=0))

@@ -11,7 +11,7 @@ _LARGEST = 10**9
 
 
 class Config:
-    """What a file says; every error names its key."""
+    """The keys of a file; every error names its key."""
 
     def __init__(self, data: Mapping[str, Any], where: str | None) -> None:
         self.data, self.where = data, where

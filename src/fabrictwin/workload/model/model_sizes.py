@@ -103,7 +103,7 @@ class Mamba:
 
     @property
     def channels(self) -> int:
-        """What the convolution works on: inputs, and both vectors of each group."""
+        """Channels that the convolution works on: inputs, and both vectors of each group."""
         return self.inner + 2 * self.groups * self.state
 
 
@@ -143,7 +143,7 @@ class Model:
 
     @property
     def qkv_width(self) -> int:
-        """What attention reads of a token: queries, keys, values of all heads."""
+        """Values of a token that attention reads: queries, keys, values of all heads."""
         if self.latent:
             return self.heads * (2 * self.key_size + self.value_size)
         return (self.heads + 2 * self.kv_heads) * self.head_size
@@ -169,7 +169,7 @@ class Model:
         return heads * (self.key_size + self.value_size)
 
     def attention_linears(self) -> tuple[Linear, ...]:
-        """In order; the last is the output projection."""
+        """Linear layers of attention in order; the last is the output projection."""
         out = Linear("projection", self.heads * self.value_size, self.hidden, "row", self.biases)
         latent = self.latent
         if latent is None:
@@ -245,7 +245,7 @@ class Model:
         return {kind: self.pattern.count(kind) for kind in "M*-" if kind in self.pattern}
 
     def is_sparse(self, layer: int) -> bool:
-        """Whether that layer, counted from 0, has experts."""
+        """Return true if that layer, counted from 0, has experts."""
         if self.pattern:
             return self.pattern[layer] == "E"
         found = self.experts
@@ -268,7 +268,7 @@ class Model:
 
     @property
     def norm_parameters(self) -> int:
-        """Of one norm over a token."""
+        """Parameters of one norm over a token."""
         return self.hidden * (1 if self.norm == "rms" else 2)
 
     @property
@@ -300,7 +300,7 @@ class Model:
         return total // max(1, sum(self.kinds.values()))
 
     def layer_on_rank(self, layer: int, tp: int) -> int:
-        """That layer's parameters on one of `tp` ranks, but for its routed experts."""
+        """Parameters of that layer on one of `tp` ranks, but for its routed experts."""
         if self.pattern:
             return self._block_on_rank(self.pattern[layer], tp)
         return self.parameters_on_rank(sparse=self.is_sparse(layer), tp=tp)
@@ -332,7 +332,7 @@ class Model:
         return count + sum(linear.on_rank(tp) for linear in linears)
 
     def join_linear(self) -> Linear:
-        """Of a predictor: what it is given, and the next token's embedding, made one."""
+        """A predictor's linear layer that makes what it is given and the next token's embedding one."""
         return Linear("join", 2 * self.hidden, self.hidden, "column")
 
     def predictor_on_rank(self, tp: int) -> int:
@@ -342,7 +342,7 @@ class Model:
         return layer + self.join_linear().on_rank(tp) + 3 * self.norm_parameters
 
     def expert_parameters(self) -> int:
-        """Of one routed expert."""
+        """Parameters of one routed expert."""
         if self.experts is None:
             return 0
         return sum(linear.parameters for linear in self.expert_linears())
@@ -417,7 +417,7 @@ class Model:
         return 2 * tokens * sum(linear.weights for linear in self.mlp_linears(self.ffn))
 
     def layers_forward_flops(self, tokens: int, sequence: int) -> int:
-        """Of all layers, without the output projection."""
+        """FLOPs forward of all layers, without the output projection."""
         sparse = self.sparse_layers
         if self.pattern:
             counts = {**self.kinds, "E": sparse}

@@ -28,7 +28,7 @@ from fabrictwin.workload.job.rank_layout import Layout, split_layers
 from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.job.workload_section import Training
 from fabrictwin.workload.memory.gpu_memory import memory
-from fabrictwin.workload.memory.memory_inputs import holding_of
+from fabrictwin.workload.memory.memory_inputs import memory_inputs_of
 from fabrictwin.workload.step.closed_form import ClosedForm
 from fabrictwin.workload.step.communication_times import CommunicationTimes
 
@@ -55,7 +55,7 @@ class Gain:
 
     @property
     def share(self) -> float:
-        """Of the step as it is."""
+        """Share of the step as it is."""
         return self.gained_ps / (self.step_ps + self.gained_ps)
 
 
@@ -67,10 +67,10 @@ def gains(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Gain, ...]:
     if spec.faults:
         return ()
     job, nodes = check(spec, blueprint, fabric)
-    prices = CommunicationTimes(fabric, nodes, library_of(spec, blueprint, fabric, nodes))
-    estimate = ClosedForm(job, prices).estimate()
+    times = CommunicationTimes(fabric, nodes, library_of(spec, blueprint, fabric, nodes))
+    estimate = ClosedForm(job, times).estimate()
     base = estimate.step_ps
-    changes = [*_cheaper(job, prices, fabric, nodes), *_settings(spec, job, prices)]
+    changes = [*_cheaper(job, times, fabric, nodes), *_settings(spec, job, times)]
     if job.layout.pp > 1:
         changes.append(("no_bubble", "no bubble on the busiest stage", "removed", min(estimate.balanced_ps, base)))
     found = [Gain(key, name, kind, step, base - step) for key, name, kind, step in changes]
@@ -81,7 +81,7 @@ _Found = tuple[str, str, Kind, int]
 
 
 def _cheaper(
-    job: Job, prices: CommunicationTimes, fabric: Fabric, nodes: npt.NDArray[np.int32]
+    job: Job, times: CommunicationTimes, fabric: Fabric, nodes: npt.NDArray[np.int32]
 ) -> Iterator[_Found]:
     layout = job.layout
     there = {
@@ -93,23 +93,23 @@ def _cheaper(
     }
     for category, name in REMOVED.items():
         if there[category]:
-            step = ClosedForm(job, prices.scaled({category: 0.0})).estimate().step_ps
+            step = ClosedForm(job, times.scaled({category: 0.0})).estimate().step_ps
             yield f"no_{category}", name, "removed", step
     several = len(np.unique(fabric.node_host[nodes])) > 1
     for place, name in (("inside", "inside hosts"), ("between", "between hosts")):
         if (place == "inside" and layout.ranks > 1) or (place == "between" and several):
-            step = ClosedForm(job, prices.scaled({place: 0.5})).estimate().step_ps
+            step = ClosedForm(job, times.scaled({place: 0.5})).estimate().step_ps
             yield f"faster_{place}", f"communication {name} in half the time", "faster", step
     faster = job.training.model_copy(update={"compute_share": job.training.compute_share * 1.1})
-    step = ClosedForm(replace(job, training=faster), prices.without_passes()).estimate().step_ps
+    step = ClosedForm(replace(job, training=faster), times.without_passes()).estimate().step_ps
     yield "faster_compute", "kernels 10% faster", "faster", step
 
 
-def _settings(spec: Spec, job: Job, prices: CommunicationTimes) -> Iterator[_Found]:
+def _settings(spec: Spec, job: Job, times: CommunicationTimes) -> Iterator[_Found]:
     for key, name, training in _changed(job):
         other = _job_of(spec, job, training)
         if other is not None:
-            yield key, name, "setting", ClosedForm(other, prices.without_passes()).estimate().step_ps
+            yield key, name, "setting", ClosedForm(other, times.without_passes()).estimate().step_ps
 
 
 def _job_of(spec: Spec, job: Job, training: Training) -> Job | None:
@@ -135,8 +135,8 @@ def _job_of(spec: Spec, job: Job, training: Training) -> Job | None:
         micro_batches=count,
         layer_counts=tuple(counts or ()),
     )
-    fits = memory(holding_of(other), job.gpu).fits
-    return other if fits or not memory(holding_of(job), job.gpu).fits else None
+    fits = memory(memory_inputs_of(other), job.gpu).fits
+    return other if fits or not memory(memory_inputs_of(job), job.gpu).fits else None
 
 
 def _changed(job: Job) -> Iterator[tuple[str, str, Training]]:

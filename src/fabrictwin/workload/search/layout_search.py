@@ -28,9 +28,9 @@ from fabrictwin.workload.job.rank_layout import Layout, split_layers
 from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.job.workload_section import Parallel, Training, Workload
 from fabrictwin.workload.memory.gpu_memory import Memory, fullest, memory
-from fabrictwin.workload.memory.memory_inputs import Recompute, holding_of
+from fabrictwin.workload.memory.memory_inputs import Recompute, memory_inputs_of
 from fabrictwin.workload.model.model_sizes import Model
-from fabrictwin.workload.search.lower_bound import Floors
+from fabrictwin.workload.search.lower_bound import LowerBounds
 from fabrictwin.workload.step.closed_form import ClosedForm, Estimate
 from fabrictwin.workload.step.communication_times import CommunicationTimes
 
@@ -53,7 +53,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class _Bounded:
-    """A layout that fits and takes at least so long (`floor`)."""
+    """A layout that fits and takes at least so long (`LowerBounds`)."""
 
     ps: float
     section: dict[str, Any]
@@ -70,7 +70,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to: the fastest layouts that fit, and how many there were."""
+    """The result of a search: the fastest layouts that fit, and how many there were."""
 
     candidates: tuple[Candidate, ...]
     considered: int
@@ -100,7 +100,7 @@ class Search:
         self.base, rank_node = self._neutral(spec, blueprint, fabric)
         self.gpus = self.base.layout.ranks
         self.global_batch = self._batch()
-        self.prices = CommunicationTimes(fabric, rank_node, library_of(spec, blueprint, fabric, rank_node))
+        self.times = CommunicationTimes(fabric, rank_node, library_of(spec, blueprint, fabric, rank_node))
         self.per_host = int(np.bincount(self.base.host_of_rank).max())
         self.rules = _Rules(spec)
         self._kinds: dict[tuple[bool, bool, bool], Training] = {}
@@ -264,16 +264,16 @@ class Search:
         job = self._job(first)
         if job is None:
             return None
-        holding = holding_of(job)
+        inputs = memory_inputs_of(job)
         # without recomputation; with all of it, which tells whether more has to be tried at all; what lies between
-        if fullest(holding, tried[0])[1] <= self.room:
+        if fullest(inputs, tried[0])[1] <= self.room:
             return _Held(first, job)
         least = None
         for recompute in (tried[-1], *tried[1:-1]):
             one = {**section, "recompute": recompute}
             if recompute in _WITH_CONDITIONS and self._job(one) is None:
                 continue
-            fits = fullest(holding, recompute)[1] <= self.room
+            fits = fullest(inputs, recompute)[1] <= self.room
             if fits:
                 least = one
             if fits != (recompute == tried[-1]):
@@ -283,15 +283,15 @@ class Search:
         return _Held(least, self._job(least))
 
     def _bounded(self, stage: Callable[[str], None]) -> tuple[list[_Bounded], int, int]:
-        """(layouts that fit, with their floors; how many there were; how many are too large)."""
+        """(layouts that fit, with their bounds; how many there were; how many are too large)."""
         fitting, considered, too_large = [], 0, 0
-        floors = Floors(in_switch=self.prices.library is not None)
+        bounds = LowerBounds(in_switch=self.times.library is not None)
         for section in self._sections():
             found = self._held(section)
             if found is None:
                 continue
             if found.section is not None and found.job is not None:
-                fitting.append(_Bounded(floors.of(found.job), found.section, found.job))
+                fitting.append(_Bounded(bounds.of(found.job), found.section, found.job))
             else:
                 too_large += 1
             considered += 1
@@ -302,7 +302,7 @@ class Search:
     def run(self, stage: Callable[[str], None], *, keep: int) -> Found:
         """The fastest `keep` layouts that fit, in order.
 
-        All get a floor of their time, from compute alone. Whichever seems fastest is looked at next: first it gets
+        All get a lower bound from compute alone. Whichever seems fastest is looked at next: first it gets
         a closer bound, with what its passes exchange, and, if it still seems fastest then, its time. When none
         that is left seems faster than the last that is kept, none can be.
         """
@@ -317,13 +317,13 @@ class Search:
                 break
             try:
                 if closed is None:
-                    closed = ClosedForm(bounded.job, self.prices)
+                    closed = ClosedForm(bounded.job, self.times)
                     heappush(queue, (max(seems, closed.bound_ps()), name, bounded, closed))
                     continue
                 estimate = closed.estimate()
             except ConfigError:
                 continue
-            held = memory(holding_of(bounded.job), bounded.job.gpu)
+            held = memory(memory_inputs_of(bounded.job), bounded.job.gpu)
             candidates.append(Candidate(bounded.section, bounded.job, held, estimate))
             candidates.sort(key=lambda c: (c.estimate.step_ps, repr(c.section)))
         return Found(tuple(candidates[:keep]), considered, too_large)

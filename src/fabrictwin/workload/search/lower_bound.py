@@ -27,7 +27,7 @@ _STEPS: dict[Kind, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1
 
 @dataclass(frozen=True)
 class _Passes:
-    """Of one layer, or of an end."""
+    """Least times of the passes of one layer, or of an end, in ps."""
 
     forward: float
     backward: float
@@ -93,7 +93,7 @@ def _least_load(job: Job) -> float:
 
 
 def _costs(job: Job, in_switch: bool) -> tuple[_Passes, ...]:
-    """Of (a dense layer, one whose experts have the least load of all layers', the first end, the last end)."""
+    """Passes of (a dense layer, one whose experts have the least load of all, the first end, the last end)."""
     host, load = job.training.host, _least_load(job)
     key = (*key_of(job), job.inside_bps, job.outside_bps, load, in_switch)
     if key not in _KNOWN:
@@ -116,8 +116,8 @@ def _layers(sparse_before: tuple[int, ...], counts: tuple[int, ...], pp: int) ->
     return (np.diff(ends) - experts).reshape(-1, pp), experts.reshape(-1, pp)
 
 
-class Floors:
-    """Of layouts of one job, told apart by what a layer's cost depends on."""
+class LowerBounds:
+    """Lower bounds for layouts of one job, with layers' costs kept by what they depend on."""
 
     def __init__(self, *, in_switch: bool = False) -> None:
         self.in_switch = in_switch  # switches may add up: bytes of an all-reduce then leave once
@@ -134,7 +134,7 @@ class Floors:
         return self._known[key]
 
     def of(self, job: Job) -> float:
-        """No step of the job is faster."""
+        """Time in ps that no step of the job is faster than."""
         dense, sparse, first, last = self._passes(job)
         pp, m = job.layout.pp, job.micro_batches
         plain, experts = _layers(job.model.sparse_before, job.layer_counts, pp)
@@ -150,6 +150,6 @@ class Floors:
         return float((m * (forward + backward).sum(axis=0) + before).max())
 
 
-def floor_ps(job: Job) -> float:
-    """No step of the job is faster."""
-    return Floors().of(job)
+def lower_bound_ps(job: Job) -> float:
+    """Time in ps that no step of the job is faster than."""
+    return LowerBounds().of(job)

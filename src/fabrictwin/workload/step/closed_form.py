@@ -235,7 +235,7 @@ class ClosedForm:
         return _Messages(sends, slices)
 
     def _play(self, m: int, first: F64, messages: _Messages) -> tuple[F64, F64]:
-        """When passes of `m` micro-batches begin and end; `first` is what the first forwards take beyond usual."""
+        """Times in ps at which passes of `m` micro-batches begin and end; the first forwards take `first` more."""
         from fabrictwin.kernel.schedule.pipeline_times import play
 
         pp, chunks, passes = self.layout.pp, self.job.chunks, self.passes
@@ -248,7 +248,7 @@ class ClosedForm:
         return begin, end
 
     def _played(self, first: F64, messages: _Messages) -> tuple[F64, F64, float]:
-        """When passes begin and end; of many micro-batches the first, and how much later the last are."""
+        """Times at which passes begin and end; of many micro-batches the first, and the shift of the last."""
         pp, m = self.layout.pp, self.micro_batches
         played = max(_LEAST_PLAYED, _GROUPS_PLAYED * pp) // pp * pp
         played = min(m, max(played, pp))

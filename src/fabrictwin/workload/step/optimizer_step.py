@@ -1,4 +1,4 @@
-"""What happens once a step: gradients over data-parallel ranks, tied embeddings, the optimizer, new parameters.
+"""The end of a step: gradients over data-parallel ranks, tied embeddings, the optimizer, new parameters.
 
 Dense gradients are reduced over data and context parallel ranks, those of experts over the ranks that hold the
 same ones. DistributedDataParallel all-reduces; zero-1 (Megatron-LM's distributed optimizer) reduce-scatters,
@@ -96,7 +96,7 @@ class OptimizerStep:
             self._step(s, reduced[s], tied)
 
     def _buckets(self, s: int) -> list[_Bucket]:
-        """In the order in which their gradients are ready."""
+        """A stage's buckets in the order in which their gradients are ready."""
         if not self.training.overlap.gradients:
             return [_Bucket(*self.job.split_parameters(s), 0, ())]
         found = []

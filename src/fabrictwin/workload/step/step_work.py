@@ -1,4 +1,4 @@
-"""What a step amounts to, as its workload counts it."""
+"""The work of a step as its workload counts it, and the workload as a program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fabrictwin.workload.memory.gpu_memory import Memory
 
 @dataclass(frozen=True)
 class Work:
-    """What one step does, over all GPUs."""
+    """The work of one step over all GPUs."""
 
     tokens: int
     model_flops: float  # what the model needs

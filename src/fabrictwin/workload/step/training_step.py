@@ -11,7 +11,7 @@ from fabrictwin.workload.job.job import Job, check
 from fabrictwin.workload.job.nccl_communications import library_of
 from fabrictwin.workload.job.workload_section import workload_schema
 from fabrictwin.workload.memory.gpu_memory import memory
-from fabrictwin.workload.memory.memory_inputs import holding_of
+from fabrictwin.workload.memory.memory_inputs import memory_inputs_of
 from fabrictwin.workload.step.step_work import Lowered, Work
 from fabrictwin.workload.step.training_program import build_program
 
@@ -22,7 +22,7 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     """The spec's training step as a program on this fabric. Raises ConfigError."""
     job, rank_node = check(spec, blueprint, fabric)
     training, model, layout = job.training, job.model, job.layout
-    held = memory(holding_of(job), job.gpu)
+    held = memory(memory_inputs_of(job), job.gpu)
     if not held.fits and spec.run.check_memory == "error":
         raise spec.error("workload.training.parallel", f"got a layout that needs {held.line}")
     try:

@@ -12,7 +12,7 @@ from support.nccl_machines import twin_of
 from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.search import search_cache as module
 from fabrictwin.nccl.search.graph_search import Channels
-from fabrictwin.nccl.search.search_cache import remembered
+from fabrictwin.nccl.search.search_cache import cached_channels
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def counting(answer: Channels) -> tuple[Callable[[], Channels], list[int]]:
 def test_what_was_found_comes_back_the_same(folder: Path, found: list[Channels]) -> None:
     for number, channels in enumerate(found):
         search, asked = counting(channels)
-        assert [remembered(str(number), search) for _ in range(3)] == [channels] * 3
+        assert [cached_channels(str(number), search) for _ in range(3)] == [channels] * 3
         assert len(asked) == 1
-        assert all(type(row) is tuple for row in remembered(str(number), search).intra)
+        assert all(type(row) is tuple for row in cached_channels(str(number), search).intra)
     assert len(list(folder.iterdir())) == len(found)
 
 
@@ -50,21 +50,21 @@ def test_another_question_or_other_code_is_searched_anew(
     folder: Path, found: list[Channels], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search, asked = counting(found[0])
-    remembered("one", search)
-    remembered("another", search)
+    cached_channels("one", search)
+    cached_channels("another", search)
     monkeypatch.setattr(module, "_code", lambda: "other code")
-    remembered("one", search)
+    cached_channels("one", search)
     assert len(asked) == 3
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"pattern": 77}', "\x00"])
 def test_a_damaged_file_is_searched_anew(content: str, folder: Path, found: list[Channels]) -> None:
     search, asked = counting(found[0])
-    remembered("one", search)
+    cached_channels("one", search)
     (path,) = folder.iterdir()
     path.write_text(content)
-    assert remembered("one", search) == found[0]
-    assert remembered("one", search) == found[0]
+    assert cached_channels("one", search) == found[0]
+    assert cached_channels("one", search) == found[0]
     assert len(asked) == 2
 
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_kept_serves_this_process_alone(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FABRICTWIN_CACHE", str(tmp_path / "file"))
     search, asked = counting(found[0])
-    assert [remembered("kept nowhere", search) for _ in range(2)] == [found[0]] * 2
+    assert [cached_channels("kept nowhere", search) for _ in range(2)] == [found[0]] * 2
     assert len(asked) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
@@ -84,7 +84,7 @@ def test_without_the_jit_the_code_runs(
 ) -> None:
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     search, asked = counting(found[0])
-    assert [remembered("one", search) for _ in range(2)] == [found[0]] * 2
+    assert [cached_channels("one", search) for _ in range(2)] == [found[0]] * 2
     assert len(asked) == 2
     assert not folder.exists()
 
