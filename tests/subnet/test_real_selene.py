@@ -82,7 +82,7 @@ def test_the_tools_show_the_lids_and_tables_of_the_twins_manager(under_twin):
     manager = up.standing.managers[0].manager
     assert f"lid {up.state.lid(up.standing.managers[0].slot)} " in up.tool("sminfo", host=name)
     assert {up.state.port_guid[m]: up.state.lid(up.state.end_slot(m)) for m in range(len(up.state.guid))} == (
-        manager.lid
+        manager.database.lid
     )
     tables = dumped_tables(up, name)
     assert len(tables) == 666

@@ -302,13 +302,13 @@ def test_a_cut_cable_makes_the_real_opensm_route_around_it(cluster, tmp_path):
 
 def test_a_standby_opensm_stays_standby_and_takes_over_when_the_twins_manager_is_gone(cluster, tmp_path):
     with Up(cluster, tmp_path, manage=True) as up:
-        before = up.standing.managers[0].manager.lid.copy()
+        before = up.standing.managers[0].manager.database.lid.copy()
         log = up.opensm("host-9 mlx5_0", wait_for="Entering STANDBY state")
         time.sleep(12)  # many polls of the master, and a sweep of the twin's
         assert "MASTER" not in log.read_text()
         assert up.standing.managers[0].manager.state == SmState.MASTER
         assert "SMINFO_MASTER" in up.tool("sminfo")
-        assert up.standing.managers[0].manager.lid == before
+        assert up.standing.managers[0].manager.database.lid == before
         up.state.power_off(up.state.find("host-0/mlx5_0"), wall_ps())
         until = time.monotonic() + 60
         while time.monotonic() < until and "SUBNET UP" not in log.read_text():
@@ -385,7 +385,7 @@ def test_the_twins_manager_brings_up_a_fabric_of_ibsim(cluster, tmp_path):
         manager = SubnetManager(transport)
         report = manager.sweep()
         assert (report.state, report.nodes, report.findings) == (SmState.MASTER, 168, ())
-        a, b = (str(manager.lid[g]) for g in list(manager.lid)[1:60:50])
+        a, b = (str(manager.database.lid[g]) for g in list(manager.database.lid)[1:60:50])
         environment = os.environ | {"IBSIM_SOCKNAME": name, "LD_PRELOAD": str(PRELOAD)}
         traced = subprocess.run(
             ["ibtracert", a, b], env=environment, cwd=tmp_path, capture_output=True, timeout=30

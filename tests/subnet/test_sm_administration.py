@@ -33,7 +33,7 @@ class Asker:
 
     def send(self, mad: SaMad) -> list[SaMad]:
         manager = self.site.hosted.manager
-        frame = Frame(manager.lid[manager.election.guid], self.lid, 1, 77, mad.encode())
+        frame = Frame(manager.database.lid[manager.election.guid], self.lid, 1, 77, mad.encode())
         out = []
         for answer in manager.receive(frame, self.site.now):
             assert answer.dlid == self.lid or SaMad.decode(answer.mad).method == Method.REPORT

@@ -32,12 +32,12 @@ def wheel(engine: str) -> Rehearsal:
 
 def circles(manager: SubnetManager, lft) -> list:
     """Circles of (lane, link) that wait for each other, as networkx finds them on walked paths."""
-    graph, lids = manager.graph, manager.graph.lids
+    graph, lids = manager.database.graph, manager.database.graph.lids
     switches = graph.switches
     waits = nx.DiGraph()
     for source in switches.endpoint_row.tolist():
         for lid in lids.endpoint.tolist():
-            lane = manager.tables.lane
+            lane = manager.database.tables.lane
             vl = int(lane[lid, switches.edge_column[source]]) if lane.size else 0
             at, before = source, None
             for _ in range(2 * RING):
@@ -54,19 +54,19 @@ def circles(manager: SubnetManager, lft) -> list:
 def test_a_rerouting_that_could_deadlock_is_replaced_by_all_new_tables(engine):
     rehearsal = wheel(engine)
     manager = rehearsal.managers[0].manager
-    assert circles(manager, manager.tables.lft) == []
-    held, tables = dict(manager.programmer.lft), manager.tables
+    assert circles(manager, manager.database.tables.lft) == []
+    held, tables = dict(manager.programmer.lft), manager.database.tables
     incident = rehearsal.do("off hub")
     # had it kept what still leads along a shortest path
-    new, manager.tables = manager.tables, tables
-    least = reroute(manager.graph, carry_over(manager.graph, held))
+    new, manager.database.tables = manager.database.tables, tables
+    least = reroute(manager.database.graph, carry_over(manager.database.graph, held))
     assert circles(manager, least)
-    manager.tables = new
-    assert circles(manager, manager.tables.lft) == []
+    manager.database.tables = new
+    assert circles(manager, manager.database.tables.lft) == []
     state = rehearsal.endpoint.state
-    for row, node in enumerate(manager.graph.nodes):
+    for row, node in enumerate(manager.database.graph.nodes):
         programmed = state.lft[state.row[state.guid.index(node.guid)]]
-        assert (programmed[: manager.tables.lft.shape[1]] == manager.tables.lft[row]).all()
+        assert (programmed[: manager.database.tables.lft.shape[1]] == manager.database.tables.lft[row]).all()
     ends = [state.end_slot(state.find(f"h{i}/mlx5_0")) for i in range(RING)]
     assert all(rehearsal.endpoint.network.route(a, state.lid(b))[0] == b for a in ends for b in ends)
     assert incident.outage_ps > 0
@@ -75,5 +75,5 @@ def test_a_rerouting_that_could_deadlock_is_replaced_by_all_new_tables(engine):
 def test_a_rerouting_that_cannot_deadlock_is_kept():
     rehearsal = wheel("dfsssp")
     rehearsal.do("cut s0/4")
-    assert rehearsal.managers[0].manager.tables.remark == "after a failure, as few entries as possible"
-    assert circles(rehearsal.managers[0].manager, rehearsal.managers[0].manager.tables.lft) == []
+    assert rehearsal.managers[0].manager.database.tables.remark == "after a failure, as few entries as possible"
+    assert circles(rehearsal.managers[0].manager, rehearsal.managers[0].manager.database.tables.lft) == []

@@ -97,10 +97,10 @@ def test_a_switch_whose_agent_hangs_is_lost_and_what_lies_behind_it_is_not():
     site = Site(two_tiers(4, 3, 4))
     site.state.silent.add(site.state.find("spine-0"))
     site.hosted.manager.light_sweep()
-    assert [str(f) for f in site.hosted.manager.subnet.findings] == [
+    assert [str(f) for f in site.hosted.manager.database.subnet.findings] == [
         "lost node: MF0;spine-0:MQM8700/U1: its links are up, and it does not answer any more"
     ]
-    assert len(site.hosted.manager.subnet.switches) == 6
+    assert len(site.hosted.manager.database.subnet.switches) == 6
     hosts = [m for m, switch in enumerate(site.state.is_switch) if not switch]
     assert all(site.arrives(a, b) for a in hosts for b in hosts)
     dead = site.state.base[site.state.find("spine-0")]
@@ -187,15 +187,16 @@ def test_a_standby_takes_over_when_the_master_is_gone_and_keeps_the_lids():
     site.manage(site.state.find("host-0/mlx5_0"), settings=Settings(priority=9))
     site.manage(site.state.find("host-9/mlx5_0"), settings=Settings(priority=1))
     site.now = settle(site.managers, 0)
-    before = dict(site.managers[0].manager.lid)
+    before = dict(site.managers[0].manager.database.lid)
     site.state.power_off(site.state.find("host-0/mlx5_0"), site.now)
     heir = site.managers[1]
     for _ in range(5):
         site.now += 2 * 10**12
         site.now = settle([heir], site.now)
     assert heir.manager.state == SmState.MASTER
-    assert {guid: lid for guid, lid in before.items() if guid in heir.manager.lid} == heir.manager.lid
-    assert len(heir.manager.lid) == len(before) - 1
+    lids = heir.manager.database.lid
+    assert {guid: lid for guid, lid in before.items() if guid in lids} == lids
+    assert len(lids) == len(before) - 1
 
 
 def test_a_master_hands_over_to_a_manager_of_higher_rank_that_comes_later():

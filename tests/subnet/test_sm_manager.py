@@ -16,9 +16,9 @@ from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Fate, Frame
+from fabrictwin.subnet.manager.database import Memory
 from fabrictwin.subnet.manager.settings.manager_settings import Partition, Settings
 from fabrictwin.subnet.manager.sweep import lids
-from fabrictwin.subnet.manager.sweep_report import Memory
 from fabrictwin.subnet.operation.manager_host import first_adapter, settle
 from fabrictwin.subnet.wire import smp
 from fabrictwin.subnet.wire.header import LidSmp, Method
@@ -90,7 +90,7 @@ def test_any_graph_is_found_as_it_is(data):
         return
     site = Site(compile_fabric(blueprint([(f"s{i}", ports) for i in range(count)], hosts, cables)))
     reachable = nx.node_connected_component(graph, "h0")
-    subnet = site.hosted.manager.subnet
+    subnet = site.hosted.manager.database.subnet
     names = {node.name.removeprefix("MF0;").split(":")[0].split(" ")[0] for node in subnet.nodes.values()}
     assert names == reachable
     found = sum(port.peer is not None for node in subnet.nodes.values() for port in node.ports.values())
@@ -124,19 +124,19 @@ def test_lmc_gives_each_end_aligned_ranges_that_all_arrive(lmc):
 
 def test_lids_are_kept_when_the_manager_starts_again_with_and_without_its_file(tmp_path):
     site = Site(memory=Memory({0x5: 900}))
-    memory = site.hosted.manager.memory
+    memory = site.hosted.manager.database.memory
     lids.write_guid2lid(tmp_path / "guid2lid", memory.lid, {})
     assert lids.read_guid2lid(tmp_path / "guid2lid") == memory.lid
-    before = dict(site.hosted.manager.lid)
+    before = dict(site.hosted.manager.database.lid)
     # without a memory: the ports themselves remember
     site.managers.clear()
     site.endpoint.software.clear()
     site.manage(first_adapter(site.endpoint))
     site.settle()
-    assert site.hosted.manager.lid == before
+    assert site.hosted.manager.database.lid == before
     # the fabric forgot, the file did not
     fresh = Site(memory=Memory(lids.read_guid2lid(tmp_path / "guid2lid")))
-    assert fresh.hosted.manager.lid == before
+    assert fresh.hosted.manager.database.lid == before
 
 
 @given(
@@ -191,7 +191,7 @@ def test_partitions_are_programmed_and_limited_members_do_not_meet():
     assert pkeys(site, "host-3/mlx5_0") == (0x7FFF, 0x0010)
     assert pkeys(site, "leaf-0", 2) == (0x7FFF, 0x8010)
     assert PortInfo.decode(site.state.get(site.slot("leaf-0", 2))).partition_enforcement_inbound == 1
-    common = site.hosted.manager.common_pkey
+    common = site.hosted.manager.database.common_pkey
     assert common(guid[0], guid[9]) == 0xFFFF
     assert common(guid[1], guid[3]) == 0x8010
     assert common(guid[3], guid[4]) == 0
@@ -297,16 +297,16 @@ def test_a_trap_144_makes_the_manager_look_and_its_records_follow():
     lid = state.lid(state.end_slot(host))
     known = len(site.hosted.reports)
     site.endpoint.network.sma.describe(host, b"renamed mlx5_0", site.now)
-    assert manager.by_lid(lid).node.name == "host-9 mlx5_0"
+    assert manager.database.by_lid(lid).node.name == "host-9 mlx5_0"
     site.settle()
     assert len(site.hosted.reports) == known + 1
-    assert manager.by_lid(lid).node.name == "renamed mlx5_0"
+    assert manager.database.by_lid(lid).node.name == "renamed mlx5_0"
     assert not state.notices.pending, "the manager has repressed it"
     # another manager opens its port: the capability is in the trap itself
     site.endpoint.network.sma.set_is_sm(host, True, site.now)
-    assert not manager.by_lid(lid).info.capability_mask & smp.Capability.IS_SM
+    assert not manager.database.by_lid(lid).info.capability_mask & smp.Capability.IS_SM
     site.settle()
-    assert manager.by_lid(lid).info.capability_mask & smp.Capability.IS_SM
+    assert manager.database.by_lid(lid).info.capability_mask & smp.Capability.IS_SM
     assert len(site.hosted.reports) == known + 2
     assert not state.notices.pending
 

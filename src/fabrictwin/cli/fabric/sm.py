@@ -99,7 +99,7 @@ def sm(
     first = rehearsal.start()
     if not as_json:
         for one, report in zip(rehearsal.managers, first, strict=True):
-            click.echo("\n".join(sweep_lines(report, len(one.manager.lid), one.transport.statistics)))
+            click.echo("\n".join(sweep_lines(report, len(one.manager.database.lid), one.transport.statistics)))
     events = []
     for line in do:
         events.append(rehearsal.do(line))
@@ -164,7 +164,7 @@ def _manage_elsewhere(name: str, host: str, settings: Settings) -> None:
         manager = SubnetManager(transport, settings)
         transport.on_frame = manager.receive
         report = manager.sweep()
-        click.echo("\n".join(sweep_lines(report, len(manager.lid), transport.statistics)))
+        click.echo("\n".join(sweep_lines(report, len(manager.database.lid), transport.statistics)))
     finally:
         transport.close()
     if report.state.name != "MASTER":

@@ -11,21 +11,18 @@ as a whole where keeping entries would break it.
 
 from __future__ import annotations
 
-from fabrictwin.fabric.fabric import NONE
-from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.subnet.agents.mad_routing import Frame, trap_mad
 from fabrictwin.subnet.manager.administration import multicast_trees as multicast
 from fabrictwin.subnet.manager.administration.administration import Administration
+from fabrictwin.subnet.manager.database import Memory, SubnetDatabase
 from fabrictwin.subnet.manager.election import Election
 from fabrictwin.subnet.manager.mad_transport import Transport, get
 from fabrictwin.subnet.manager.port_complaints import COMPLAINTS, Complaints
-from fabrictwin.subnet.manager.settings.manager_settings import FULL, Settings
-from fabrictwin.subnet.manager.sweep.discovery import Discovery, Port, Subnet
-from fabrictwin.subnet.manager.sweep.lids import Wish, assign
+from fabrictwin.subnet.manager.settings.manager_settings import Settings
+from fabrictwin.subnet.manager.sweep.discovery import Discovery, Node, Port, Subnet
 from fabrictwin.subnet.manager.sweep.light_sweep import LightSweep, Looked
 from fabrictwin.subnet.manager.sweep.programming import Programmer
 from fabrictwin.subnet.manager.sweep.table_computation import (
-    Graph,
     broken_paths,
     carry_over,
     fill,
@@ -33,7 +30,7 @@ from fabrictwin.subnet.manager.sweep.table_computation import (
     mend,
     port_guid,
 )
-from fabrictwin.subnet.manager.sweep_report import Memory, Rerouting, RoutePlan, SweepReport
+from fabrictwin.subnet.manager.sweep_report import Rerouting, RoutePlan, SweepReport
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import SMP_DATA, MadClass, Method, check_mad
 from fabrictwin.subnet.wire.notice import LocalChangesDetails, Notice, PortDetails, Trap
@@ -51,18 +48,12 @@ class SubnetManager:
         self, transport: Transport, settings: Settings | None = None, *, memory: Memory | None = None
     ) -> None:
         self.transport = transport
-        self.settings = settings or Settings()
-        self.memory = memory or Memory()
+        self.database = SubnetDatabase(settings, memory)
+        self.settings = self.database.settings
         transport.m_key = self.settings.m_key
         self.election = Election(transport, self.settings)
-        self.subnet = Subnet()
-        self.programmer = Programmer(transport, self.settings)
-        self.administration = Administration(self)
-        self.lid: dict[int, int] = {}
-        self.graph: Graph | None = None
-        self.tables: Tables | None = None
-        self.by_guid: dict[int, Port] = {}
-        self._by_lid: dict[int, Port] = {}
+        self.programmer = Programmer(transport, self.settings, self.database.lft)
+        self.administration = Administration(self.database, self.election)
         self.wants_heavy = False  # whether the next sweep is to look at everything
         self._told: set[int] = set()  # switches whose traps came since the last sweep
         self._renamed: set[int] = set()  # nodes whose traps said that their description changed
@@ -93,15 +84,15 @@ class SubnetManager:
         self._renamed.clear()
         self.election.activity += 1
         found = Discovery(self.transport).run()
-        before = self.subnet
+        before = self.database.subnet
         if found.own is None:
             self.election.state = SmState.NOT_ACTIVE
-            self.subnet = found
+            self.database.subnet = found
             return self._report("heavy", started, (), (), None)
         self.election.guid = port_guid(found.own)
-        self.subnet = found
+        self.database.subnet = found
         if not self.election.elect(found):
-            self.by_guid = {port_guid(port): port for node in found.nodes.values() for port in node.ends()}
+            self.database.list_ends()
             return self._report("heavy", started, (), (), None)
         self.election.state = SmState.MASTER
         self._forget_restarted(before)
@@ -114,29 +105,37 @@ class SubnetManager:
     def light_sweep(self) -> SweepReport:
         """Ask every switch whether a port changed; look closer only there. A new link calls for a heavy sweep."""
         started = self.transport.now_ps
-        if self.state != SmState.MASTER or self.subnet.own is None or self.wants_heavy:
+        if self.state != SmState.MASTER or self.database.subnet.own is None or self.wants_heavy:
             return self.sweep()
         self.wants_sweep = False
         self.election.activity += 1
         self._told |= self.complaints.disable(self.transport)
-        before = {port_guid(port): port for node in self.subnet.nodes.values() for port in node.ends()}
-        told = [self.subnet.nodes[guid] for guid in sorted(self._told) if guid in self.subnet.nodes]
+        before = {port_guid(port): port for port in self.database.ends()}
+        told = self._nodes_of(self._told)
         self._told.clear()
-        looked = LightSweep(self.transport, self.subnet).run(told)
+        looked = LightSweep(self.transport, self.database.subnet).run(told)
         self._read_descriptions()
         if looked is Looked.MORE:
             return self.sweep()
         if looked is Looked.NOTHING:
             return self._report("light", started, (), (), None)
-        now = {port_guid(port) for node in self.subnet.nodes.values() for port in node.ends()}
+        now = {port_guid(port) for port in self.database.ends()}
         gone = [port for guid, port in before.items() if guid not in now]
         self._configure(kind_of_change="failure")
         self._announce([], gone)
         return self._report("light", started, (), _names(gone), self._last_rerouting)
 
+    def _nodes_of(self, guids: set[int]) -> list[Node]:
+        nodes = self.database.subnet.nodes
+        return [nodes[guid] for guid in sorted(guids) if guid in nodes]
+
     def _read_descriptions(self) -> None:
         """Read the descriptions of nodes that told of a new one (trap 144)."""
-        nodes = [self.subnet.nodes[guid] for guid in sorted(self._renamed) if guid in self.subnet.nodes]
+        nodes = [
+            self.database.subnet.nodes[guid]
+            for guid in sorted(self._renamed)
+            if guid in self.database.subnet.nodes
+        ]
         self._renamed.clear()
         asked = [get(node.path, AttributeId.NODE_DESCRIPTION) for node in nodes]
         answers = self.transport.exchange(asked) if asked else []
@@ -148,7 +147,7 @@ class SubnetManager:
         """A node that was away, or that has lost its LID, has lost its tables too."""
         if before.own is None:
             return
-        for node in self.subnet.nodes.values():
+        for node in self.database.subnet.nodes.values():
             if node.guid not in before.nodes or any(port.info.lid == 0 for port in node.ends()):
                 self.programmer.forget(node)
 
@@ -164,18 +163,8 @@ class SubnetManager:
     _last_rerouting: Rerouting | None = None
 
     def _configure(self, *, kind_of_change: str) -> None:
-        subnet, settings, programmer = self.subnet, self.settings, self.programmer
-        ends = [port for node in subnet.nodes.values() for port in node.ends()]
-        wishes = [Wish(port_guid(p), p.info.lid, 0 if p.number == 0 else settings.lmc) for p in ends]
-        self.lid = assign(wishes, self.memory.lid)
-        self.memory.lid.update(self.lid)
-        self.by_guid = {port_guid(port): port for port in ends}
-        self._by_lid = {}
-        for port in ends:
-            port.info.lid, port.info.lmc, was = self.lid[port_guid(port)], port.info.lmc, port.info.lid
-            for k in range(1 << (0 if port.number == 0 else settings.lmc)):
-                self._by_lid[port.info.lid + k] = port
-            port.info.lid = was
+        subnet, programmer = self.database.subnet, self.programmer
+        self.database.assign_lids()
         programmer.findings.clear()
         if kind_of_change == "heavy":
             programmer.partitions(subnet)
@@ -198,46 +187,46 @@ class SubnetManager:
 
     def _set_up_ports(self) -> None:
         """Lanes, multicast, then LIDs and the way to Active."""
-        subnet = self.subnet
+        subnet = self.database.subnet
         if self.settings.qos:
             self.programmer.lanes(subnet)
-        self.administration.groups.standing()
+        self.administration.groups.add_broadcast()
         self.update_multicast()
         assert subnet.own is not None
-        self.programmer.ports(subnet, self.lid, sm_lid=self.lid[self.election.guid])
+        self.programmer.ports(subnet, self.database.lid, sm_lid=self.database.lid[self.election.guid])
 
     def _route(self, kind_of_change: str) -> RoutePlan:
         """Tables for what was found; nothing is sent."""
-        graph = graph_of(self.subnet, self.lid, self.settings.lmc)
-        before, self.graph = self.graph, graph
-        held = self.programmer.lft
+        graph = graph_of(self.database.subnet, self.database.lid, self.settings.lmc)
+        before, self.database.graph = self.database.graph, graph
+        held = self.database.lft
         old = carry_over(graph, held)
         tables = None
-        if kind_of_change == "failure" and self.tables is not None:
-            tables = mend(graph, old, self.tables, before)
+        if kind_of_change == "failure" and self.database.tables is not None:
+            tables = mend(graph, old, self.database.tables, before)
         if tables is None:
             tables = fill(graph, self.settings)
-        self.tables = tables
+        self.database.tables = tables
         broken = broken_paths(graph, old, tables.lft) if held else None
         fresh = frozenset(node.guid for node in graph.nodes if node.guid not in held)
         return RoutePlan(graph, tables, old, broken, fresh)
 
     def update_multicast(self) -> None:
         """Bring the trees of all groups in line with their members."""
-        subnet = self.subnet
+        subnet = self.database.subnet
         self.administration.groups.tree_changed = False
         groups = self.administration.groups.known.values()
         if not any(group.members for group in groups) and not self.programmer._multicast:
             return
-        graph = self.graph
+        graph = self.database.graph
         if graph is None:
             return
         masks: dict[int, dict[int, int]] = {}
         for group in groups:
             members = {
-                self.by_guid[gid & 0xFFFFFFFFFFFFFFFF]
+                self.database.by_guid[gid & 0xFFFFFFFFFFFFFFFF]
                 for gid in group.members
-                if gid & 0xFFFFFFFFFFFFFFFF in self.by_guid
+                if gid & 0xFFFFFFFFFFFFFFFF in self.database.by_guid
             }
             masks[group.mlid] = multicast.port_masks(graph, members, group.mlid)
         self.programmer.multicast(subnet, masks)
@@ -260,7 +249,7 @@ class SubnetManager:
         gone: tuple[str, ...],
         rerouting: Rerouting | None,
     ) -> SweepReport:
-        subnet = self.subnet
+        subnet = self.database.subnet
         return SweepReport(
             kind=kind,
             state=self.state,
@@ -269,8 +258,8 @@ class SubnetManager:
             nodes=len(subnet.nodes),
             switches=len(subnet.switches),
             endpoints=len(subnet.endpoints),
-            engine=self.tables.engine if self.tables is not None else "",
-            remark=self.tables.remark if self.tables is not None else "",
+            engine=self.database.tables.engine if self.database.tables is not None else "",
+            remark=self.database.tables.remark if self.database.tables is not None else "",
             findings=tuple(subnet.findings),
             arrived=arrived,
             gone=gone,
@@ -309,7 +298,7 @@ class SubnetManager:
         told = Notice.decode(frame.mad, SMP_DATA.start)
         tid = int.from_bytes(frame.mad[8:16], "big")
         back = trap_mad(tid, told.encode(), Method.TRAP_REPRESS)
-        issuer = self.by_lid(told.issuer_lid)
+        issuer = self.database.by_lid(told.issuer_lid)
         if told.trap_number in (Trap.LINK_STATE_CHANGE, Trap.LOCAL_CHANGES):
             self.wants_sweep = True
             if issuer is not None and issuer.node.is_switch:
@@ -318,7 +307,8 @@ class SubnetManager:
                 self._note_local_changes(issuer, LocalChangesDetails.decode(told.details))
         elif told.trap_number in COMPLAINTS and issuer is not None:
             number = PortDetails.decode(told.details).port
-            self.wants_sweep |= self.complaints.hear(self.subnet, issuer.node, number, Trap(told.trap_number))
+            subnet, trap = self.database.subnet, Trap(told.trap_number)
+            self.wants_sweep |= self.complaints.hear(subnet, issuer.node, number, trap)
         self.administration.reports.report(told, port_guid(issuer) if issuer is not None else 0)
         return [Frame(frame.slid, frame.dlid, 0, 0, back), *self.administration.poll(now_ps)]
 
@@ -332,30 +322,6 @@ class SubnetManager:
         """What is due by now."""
         self.election.poll(now_ps)
         return self.administration.poll(now_ps) if self.state == SmState.MASTER else []
-
-    # -- look-ups ------------------------------------------------------------------------------------------
-
-    def by_lid(self, lid: int) -> Port | None:
-        return self._by_lid.get(lid)
-
-    def common_pkey(self, a: int, b: int) -> int:
-        """A P_Key over which two ports may talk: limited members do not talk to each other. 0 for none."""
-        mine = {key & ~FULL: key for key in self.settings.pkeys_of(a)}
-        for key in self.settings.pkeys_of(b):
-            other = mine.get(key & ~FULL)
-            if other is not None and (key | other) & FULL:
-                return other | (key & FULL)
-        return 0
-
-    def service_level(self, source: Port, lid: int) -> int:
-        """The service level that the tables want from a port to a LID."""
-        tables, graph = self.tables, self.graph
-        if tables is None or graph is None or not tables.lane.size or source.peer is None:
-            return 0
-        switch = source.node if source.node.is_switch else source.peer.node
-        row = graph.row.get(switch.guid, NONE)
-        column = int(graph.switches.edge_column[row]) if row != NONE else NONE
-        return 0 if column == NONE else int(tables.lane[lid, column])
 
 
 def _names(ports: list[Port]) -> tuple[str, ...]:

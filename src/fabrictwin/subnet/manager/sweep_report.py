@@ -1,8 +1,8 @@
-"""What a manager says of a sweep, what it means to program, and what outlives it."""
+"""Reports of sweeps, and plans of tables to be programmed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -65,10 +65,3 @@ class RoutePlan:
             lids=tuple(int(lid) for lid in broken.lids),
             repaired_ps=int(done[broken.lids].max()) if len(broken.lids) else NONE,
         )
-
-
-@dataclass
-class Memory:
-    """What outlives a manager: the LIDs by port GUID."""
-
-    lid: dict[int, int] = field(default_factory=dict)

@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.mad_routing import Fate, Frame
+from fabrictwin.subnet.manager.database import Memory
 from fabrictwin.subnet.manager.mad_transport import MadTiming, TwinTransport
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
-from fabrictwin.subnet.manager.sweep_report import Memory, SweepReport
+from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.serve.endpoint import OWN_TID, Endpoint
 from fabrictwin.subnet.wire.smp import SmState
 

@@ -9,12 +9,13 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Network
+from fabrictwin.subnet.manager.database import Memory
 from fabrictwin.subnet.manager.mad_transport import MadTiming
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.settings.partitions import Everybody, read_partitions
 from fabrictwin.subnet.manager.sweep.lids import read_guid2lid, write_guid2lid
 from fabrictwin.subnet.manager.sweep.table_computation import port_guid
-from fabrictwin.subnet.manager.sweep_report import Memory, SweepReport
+from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.managed_fabric import Incident, ManagedFabric
 from fabrictwin.subnet.operation.manager_host import HostedManager, one_for_each_plane
 from fabrictwin.subnet.serve.console import find_node, find_target
@@ -114,9 +115,9 @@ def remember(path: Path, managers: list[HostedManager]) -> None:
     lids: dict[int, int] = {}
     lmcs: dict[int, int] = {}
     for one in managers:
-        lids |= {guid: lid for guid, lid in one.manager.memory.lid.items() if guid not in lids}
+        lids |= {guid: lid for guid, lid in one.manager.database.memory.lid.items() if guid not in lids}
     for one in managers:
-        lids |= one.manager.lid
-        for node in one.manager.subnet.nodes.values():
+        lids |= one.manager.database.lid
+        for node in one.manager.database.subnet.nodes.values():
             lmcs |= {port_guid(port): port.info.lmc for port in node.ends()}
     write_guid2lid(path, lids, lmcs)

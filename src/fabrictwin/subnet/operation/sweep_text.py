@@ -143,7 +143,9 @@ def as_json(rehearsal: Rehearsal, first: list[SweepReport], events: list[Inciden
             "malformed": one.manager.malformed + one.endpoint.state.malformed,
         }
         said = {"state": report.state.name.lower(), "findings": [str(f) for f in report.findings]}
-        subnets.append({"sweep": asdict(report) | said, "datagrams": counted, "lids": len(one.manager.lid)})
+        subnets.append(
+            {"sweep": asdict(report) | said, "datagrams": counted, "lids": len(one.manager.database.lid)}
+        )
     return {
         "subnets": subnets,
         "events": [incident_data(event, event.sweeps) for event in events],

@@ -16,6 +16,7 @@ from fabrictwin.routing.graph.switches import U8, Switches, switch_graph
 from fabrictwin.routing.lane_tables import Entries, LaneTables, PortArbitration
 from fabrictwin.routing.tables import Routes
 from fabrictwin.subnet.agents.agent_state import LMC, NO_PORT, SubnetState
+from fabrictwin.subnet.manager.database import SubnetDatabase
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.wire.fields import Field
 from fabrictwin.subnet.wire.smp import PortInfo, SlToVl, VlArbitration
@@ -51,8 +52,9 @@ def routes_of(state: SubnetState, managers: Sequence[SubnetManager] = ()) -> Rou
         width = min(lft.shape[1], state.lft.shape[1], (info[6] << 8 | info[7]) + 1)
         lft[row, :width] = state.lft[state.row[m], :width]
     seeds = np.zeros(len(switches.row_node), np.uint32)
-    engines = {one.tables.engine: None for one in managers if one.tables is not None}
-    remarks = {one.tables.remark: None for one in managers if one.tables is not None and one.tables.remark}
+    known = [one.database for one in managers]
+    engines = {one.tables.engine: None for one in known if one.tables is not None}
+    remarks = {one.tables.remark: None for one in known if one.tables is not None and one.tables.remark}
     return Routes(
         fabric,
         ", ".join(engines) or ENGINE,
@@ -62,8 +64,8 @@ def routes_of(state: SubnetState, managers: Sequence[SubnetManager] = ()) -> Rou
         "",
         seeds,
         lmc=lmc,
-        lane=_lanes(switches, managers, highest),
-        lanes=max((one.tables.lanes for one in managers if one.tables is not None), default=1),
+        lane=_lanes(switches, known, highest),
+        lanes=max((one.tables.lanes for one in known if one.tables is not None), default=1),
         lane_tables=lane_tables(state),
         remark="; ".join(remarks),
     )
@@ -111,13 +113,13 @@ def _entries(state: SubnetState, slot: int, part: int, cap: Field) -> Entries:
     return tuple(zip(table.vls[:count], table.weights[:count], strict=True))
 
 
-def _lanes(switches: Switches, managers: Sequence[SubnetManager], highest: int) -> U8:
-    """[LID, column] service levels; each manager's switches are others."""
-    if not any(one.tables is not None and one.tables.lane.size for one in managers):
+def _lanes(switches: Switches, databases: Sequence[SubnetDatabase], highest: int) -> U8:
+    """[LID, column] service levels; each subnet's switches are others."""
+    if not any(one.tables is not None and one.tables.lane.size for one in databases):
         return NO_LANES
     lane = np.zeros((highest + 1, len(switches.edge_row)), np.uint8)
     row = {int(guid): r for r, guid in enumerate(switches.row_guid)}
-    for one in managers:
+    for one in databases:
         if one.tables is None or one.graph is None or not one.tables.lane.size:
             continue
         theirs = one.graph.switches

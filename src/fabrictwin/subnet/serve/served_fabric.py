@@ -16,9 +16,10 @@ from types import FrameType
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.subnet.agents.mad_routing import Frame
+from fabrictwin.subnet.manager.database import Memory
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.lids import read_guid2lid
-from fabrictwin.subnet.manager.sweep_report import Memory, SweepReport
+from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.manager_host import HostedManager
 from fabrictwin.subnet.operation.rehearsal import manager_nodes, remember
 from fabrictwin.subnet.operation.sweep_text import sweep_lines
@@ -123,7 +124,7 @@ class Standing:
 
     def _tell(self, one: HostedManager, report: SweepReport) -> None:
         if report.kind == "heavy":
-            lines = sweep_lines(report, len(one.manager.lid), one.transport.statistics)
+            lines = sweep_lines(report, len(one.manager.database.lid), one.transport.statistics)
             self.say("\n".join([*lines[:2], *lines[3:]]))
         elif report.rerouting is not None and report.rerouting.entries:
             gone = f"; gone: {', '.join(report.gone)}" if report.gone else ""

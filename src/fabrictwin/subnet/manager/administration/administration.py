@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +20,8 @@ from fabrictwin.subnet.manager.administration.group_membership import Groups
 from fabrictwin.subnet.manager.administration.matching import MOST_RECORDS, Matcher, Refusal
 from fabrictwin.subnet.manager.administration.path_records import Paths
 from fabrictwin.subnet.manager.administration.subscriptions import Reports
+from fabrictwin.subnet.manager.database import SubnetDatabase
+from fabrictwin.subnet.manager.election import Election
 from fabrictwin.subnet.manager.sweep.discovery import Node
 from fabrictwin.subnet.manager.sweep.table_computation import port_guid
 from fabrictwin.subnet.wire import sa
@@ -30,9 +31,6 @@ from fabrictwin.subnet.wire.pm import ClassPortInfo
 from fabrictwin.subnet.wire.rmpp import RETRIES, Sender, segments
 from fabrictwin.subnet.wire.rmpp import Kind as RmppKind
 from fabrictwin.subnet.wire.sa import RecordId
-
-if TYPE_CHECKING:
-    from fabrictwin.subnet.manager.manager import SubnetManager
 
 FOREVER_S = 0xFFFFFFFF
 _OPTIONAL = 1 << 1 | 1 << 2 | 1 << 3  # ClassPortInfo: InformInfo from any trap, optional records, UD multicast
@@ -45,13 +43,13 @@ class Service:
 
 
 class Administration:
-    """Answers queries from what the manager holds. No I/O: frames in, frames out."""
+    """Answers queries from the subnet database. No I/O: frames in, frames out."""
 
-    def __init__(self, manager: SubnetManager) -> None:
-        self.manager = manager
-        self._paths = Paths(manager)
-        self.reports = Reports(manager)
-        self.groups = Groups(manager, self.reports)
+    def __init__(self, database: SubnetDatabase, election: Election) -> None:
+        self.database, self.election = database, election
+        self._paths = Paths(database)
+        self.reports = Reports(database)
+        self.groups = Groups(database, self.reports)
         self.services: dict[tuple[int, int, int], Service] = {}
         self.queries = 0
         self._senders: dict[tuple[int, int], tuple[Sender, Frame]] = {}
@@ -168,7 +166,7 @@ class Administration:
         return found
 
     def _nodes(self) -> Iterable[Node]:
-        return self.manager.subnet.nodes.values()
+        return self.database.subnet.nodes.values()
 
     def _node_records(self, asked: Attribute) -> Iterator[Attribute]:
         for node in self._nodes():
@@ -183,13 +181,13 @@ class Administration:
                 yield sa.PortInfoRecord(endport_lid=lid, port_num=port.number, info=port.info.encode())
 
     def _switch_records(self, asked: Attribute) -> Iterator[Attribute]:
-        for node in self.manager.subnet.switches:
+        for node in self.database.subnet.switches:
             if node.switch is not None:
                 yield sa.SwitchInfoRecord(lid=node.end.info.lid, info=node.switch.encode())
 
     def _table_records(self, asked: Attribute) -> Iterator[Attribute]:
-        for node in self.manager.subnet.switches:
-            row = self.manager.programmer.lft.get(node.guid)
+        for node in self.database.subnet.switches:
+            row = self.database.lft.get(node.guid)
             if row is None:
                 continue
             wide = np.full(-(-len(row) // 64) * 64, 255, np.uint8)
@@ -199,9 +197,8 @@ class Administration:
                 yield sa.LinearForwardingRecord(lid=node.end.info.lid, block=block, ports=ports)
 
     def _sm_records(self, asked: Attribute) -> Iterator[Attribute]:
-        own = self.manager.subnet.own
-        yield sa.SmInfoRecord(lid=own.info.lid if own else 0, info=self.manager.election.sm_info().encode())
-        for lid, info in self.manager.election.others.values():
+        yield sa.SmInfoRecord(lid=self.database.own_lid, info=self.election.sm_info().encode())
+        for lid, info in self.election.others.values():
             yield sa.SmInfoRecord(lid=lid, info=info.encode())
 
     def _link_records(self, asked: Attribute) -> Iterator[Attribute]:

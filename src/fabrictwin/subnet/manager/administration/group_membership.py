@@ -1,35 +1,32 @@
-"""Who is in which multicast group: joining, leaving, the groups that stand (IBTA volume 1, 15.2.5.17)."""
+"""Membership of multicast groups: joining, leaving, the permanent groups (IBTA volume 1, 15.2.5.17)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from fabrictwin.subnet.manager.administration import multicast_trees as multicast
 from fabrictwin.subnet.manager.administration.matching import LIFE_TIME, Refusal, satisfies
+from fabrictwin.subnet.manager.administration.subscriptions import Reports
+from fabrictwin.subnet.manager.database import SubnetDatabase
 from fabrictwin.subnet.wire import notice, sa
 from fabrictwin.subnet.wire.fields import Attribute
 from fabrictwin.subnet.wire.header import SaMad, SaStatus
 from fabrictwin.subnet.wire.sa import Selector
 
-if TYPE_CHECKING:
-    from fabrictwin.subnet.manager.administration.subscriptions import Reports
-    from fabrictwin.subnet.manager.manager import SubnetManager
-
 
 class Groups:
     """The multicast groups of a subnet; `tree_changed` says that switches no longer fit them."""
 
-    def __init__(self, manager: SubnetManager, reports: Reports) -> None:
-        self.manager = manager
+    def __init__(self, database: SubnetDatabase, reports: Reports) -> None:
+        self.database = database
         self.reports = reports
         self.known: dict[int, multicast.Group] = {}  # by MGID
         self.tree_changed = False
 
-    def standing(self) -> None:
-        """The IPoIB broadcast groups of the partitions that have one."""
-        for partition in self.manager.settings.partitions:
+    def add_broadcast(self) -> None:
+        """Make the IPoIB broadcast groups of the partitions that have one."""
+        for partition in self.database.settings.partitions:
             group = partition.broadcast
             mgid = multicast.broadcast_gid(partition.pkey, group.scope)
             if partition.ipoib and mgid not in self.known:
@@ -50,7 +47,7 @@ class Groups:
                     scope=group.scope,
                     join_state=multicast.FULL_MEMBER,
                 )
-                self.known[mgid] = multicast.Group(record, standing=True)
+                self.known[mgid] = multicast.Group(record, permanent=True)
 
     def records(self, asked: Attribute) -> Iterator[Attribute]:
         """A record for every member."""
@@ -67,7 +64,7 @@ class Groups:
         if not {"port_gid", "join_state"} <= wanted or not asked.join_state:
             raise Refusal(SaStatus.INSUFFICIENT_COMPONENTS)
         guid = asked.port_gid & 0xFFFFFFFFFFFFFFFF
-        if guid not in self.manager.by_guid:
+        if guid not in self.database.by_guid:
             raise Refusal(SaStatus.INVALID_GID)
         group = self.known.get(asked.mgid)
         if group is None:
@@ -131,7 +128,7 @@ class Groups:
     def _remove_member(self, group: multicast.Group, gid: int) -> None:
         del group.members[gid]
         self.tree_changed = True
-        if not any(state & multicast.FULL_MEMBER for state in group.members.values()) and not group.standing:
+        if not any(state & multicast.FULL_MEMBER for state in group.members.values()) and not group.permanent:
             del self.known[group.record.mgid]
             self.reports.tell(notice.Trap.MULTICAST_GROUP_DELETED, group.record.mgid)
 

@@ -33,7 +33,7 @@ class Group:
 
     record: McMemberRecord
     members: dict[int, int] = field(default_factory=dict)  # port GID to join state
-    standing: bool = False  # made by the manager, so it stays without members
+    permanent: bool = False  # made by the manager, so it stays without members
 
     @property
     def mlid(self) -> int:

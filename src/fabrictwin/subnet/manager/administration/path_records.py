@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.manager.administration.matching import (
@@ -13,6 +12,7 @@ from fabrictwin.subnet.manager.administration.matching import (
     link_rate_bps,
     suits,
 )
+from fabrictwin.subnet.manager.database import SubnetDatabase
 from fabrictwin.subnet.manager.sweep.discovery import Port
 from fabrictwin.subnet.manager.sweep.table_computation import port_guid
 from fabrictwin.subnet.wire import link_encodings as speeds
@@ -21,21 +21,18 @@ from fabrictwin.subnet.wire.fields import Attribute
 from fabrictwin.subnet.wire.header import SaStatus
 from fabrictwin.subnet.wire.sa import Selector
 
-if TYPE_CHECKING:
-    from fabrictwin.subnet.manager.manager import SubnetManager
-
 
 class Paths:
-    """Answers queries for paths from what the manager holds."""
+    """Answers queries for paths from the subnet database."""
 
-    def __init__(self, manager: SubnetManager) -> None:
-        self.manager = manager
+    def __init__(self, database: SubnetDatabase) -> None:
+        self.database = database
 
     def query(self, asked: sa.PathRecord, mask: int) -> Iterable[Attribute]:
         wanted = set(sa.components(sa.PathRecord, mask))
         sources = self._ends(asked.sgid if "sgid" in wanted else 0, asked.slid if "slid" in wanted else 0)
         targets = self._ends(asked.dgid if "dgid" in wanted else 0, asked.dlid if "dlid" in wanted else 0)
-        each = 1 << self.manager.settings.lmc
+        each = 1 << self.database.settings.lmc
         if len(sources) * len(targets) * each > MOST_RECORDS:
             raise Refusal(SaStatus.NO_RESOURCES)
         at_most = asked.num_path if "num_path" in wanted else 127
@@ -56,29 +53,29 @@ class Paths:
 
     def _ends(self, gid: int, lid: int) -> list[tuple[Port, int]]:
         """(port, offset of the LID asked for) of the ports meant; NONE is any LID of the port."""
-        manager = self.manager
+        database = self.database
         if gid:
-            if gid >> 64 not in (manager.settings.gid_prefix, 0xFE80 << 48):
+            if gid >> 64 not in (database.settings.gid_prefix, 0xFE80 << 48):
                 raise Refusal(SaStatus.INVALID_GID)
-            port = manager.by_guid.get(gid & 0xFFFFFFFFFFFFFFFF)
+            port = database.by_guid.get(gid & 0xFFFFFFFFFFFFFFFF)
             return [] if port is None else [(port, NONE)]
         if lid:
-            port = manager.by_lid(lid)
+            port = database.by_lid(lid)
             return [] if port is None else [(port, lid - port.info.lid)]
-        return [(port, NONE) for port in manager.by_guid.values()]
+        return [(port, NONE) for port in database.by_guid.values()]
 
     def _path(self, source: Port, target: Port, offset: int) -> sa.PathRecord | None:
         """The path that the tables lead along; None where they do not arrive."""
-        manager, settings = self.manager, self.manager.settings
+        database, settings = self.database, self.database.settings
         lid = target.info.lid + offset
-        pkey = manager.common_pkey(port_guid(source), port_guid(target))
+        pkey = database.common_pkey(port_guid(source), port_guid(target))
         if not pkey:
             return None
         mtu, rate, hops = min(source.info.mtu_cap, settings.mtu_code), 1 << 62, 0
         at = source
         while at.node is not target.node:
             if at.node.is_switch:
-                row = manager.programmer.lft.get(at.node.guid)
+                row = database.lft.get(at.node.guid)
                 out = 255 if row is None or lid >= len(row) else int(row[lid])
                 port = at.node.ports.get(out) if 0 < out < 255 else None
             else:
@@ -99,7 +96,7 @@ class Paths:
             reversible=1,
             num_path=1,
             pkey=pkey,
-            sl=manager.service_level(source, lid),
+            sl=database.service_level(source, lid),
             mtu_selector=Selector.EXACTLY,
             mtu=mtu,
             rate_selector=Selector.EXACTLY,

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.manager.administration.matching import Refusal, subscribed
-from fabrictwin.subnet.manager.sweep.table_computation import port_guid
+from fabrictwin.subnet.manager.database import SubnetDatabase
 from fabrictwin.subnet.wire import notice
 from fabrictwin.subnet.wire.header import Method, SaMad, SaStatus
 from fabrictwin.subnet.wire.sa import RecordId
-
-if TYPE_CHECKING:
-    from fabrictwin.subnet.manager.manager import SubnetManager
 
 TIMEOUT_PS = PS_PER_S
 RETRIES = 3
@@ -40,8 +36,8 @@ class Report:
 class Reports:
     """Who wants to hear of what, and what is on its way to them. No I/O: frames in, frames out."""
 
-    def __init__(self, manager: SubnetManager) -> None:
-        self.manager = manager
+    def __init__(self, database: SubnetDatabase) -> None:
+        self.database = database
         self.subscriptions: list[Subscription] = []
         self.pending: dict[int, Report] = {}  # by transaction
         self._tid = 0
@@ -65,22 +61,21 @@ class Reports:
 
     def tell(self, trap: int, gid: int) -> None:
         """Report 64 to 67: a port or a group came or went."""
-        own = self.manager.subnet.own
         told = notice.Notice(
             type=notice.NoticeType.SUBNET_MANAGEMENT,
             producer_type=notice.Producer.CLASS_MANAGER,
             trap_number=trap,
-            issuer_lid=own.info.lid if own else 0,
+            issuer_lid=self.database.own_lid,
             details=notice.GidDetails(gid=gid).encode(),
         )
-        self.report(told, port_guid(own) if own else 0)
+        self.report(told, self.database.own_guid)
 
     def report(self, told: notice.Notice, issuer_guid: int) -> None:
         """Pass a notice on to who subscribed to its like."""
-        manager = self.manager
+        database = self.database
         body = notice.NoticeReport(
             **{name: getattr(told, name) for name in notice.Notice.names()},
-            issuer_gid=manager.settings.gid_prefix << 64 | issuer_guid,
+            issuer_gid=database.settings.gid_prefix << 64 | issuer_guid,
         )
         for subscription in self.subscriptions:
             if not subscribed(subscription.info, told):
@@ -93,8 +88,7 @@ class Reports:
                 attribute_offset=10,
                 data=body.encode(),
             )
-            own = manager.subnet.own
-            frame = Frame(subscription.lid, own.info.lid if own else 0, subscription.qpn, 1, mad.encode())
+            frame = Frame(subscription.lid, database.own_lid, subscription.qpn, 1, mad.encode())
             self.pending[self._tid] = Report(frame, subscription, 0)
 
     def confirm(self, tid: int) -> None:

@@ -29,10 +29,10 @@ _PKEYS_A_BLOCK = 32
 class Programmer:
     """Sends settings, and remembers what each switch and port was given."""
 
-    def __init__(self, transport: Transport, settings: Settings) -> None:
+    def __init__(self, transport: Transport, settings: Settings, lft: dict[int, U8]) -> None:
         self.transport = transport
         self.settings = settings
-        self.lft: dict[int, U8] = {}  # by switch GUID
+        self.lft = lft  # as switches hold it, by switch GUID; kept up to date
         self._set_up: dict[tuple[int, int], tuple[int, ...]] = {}  # lanes and tables by (GUID, port)
         self._multicast: dict[tuple[int, int, int], bytes] = {}  # by (GUID, block, position)
         self.findings: list[tuple[Kind, str, str]] = []
