@@ -13,24 +13,31 @@ import numpy as np
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.fabric.fabric import I64, NONE, Fabric
 from fabrictwin.routing.engines.auto import auto
-from fabrictwin.routing.engines.dfsssp import dfsssp
+from fabrictwin.routing.engines.balanced import balanced
 from fabrictwin.routing.engines.dmodk import dmodk
+from fabrictwin.routing.engines.fattree import fattree
 from fabrictwin.routing.engines.filling import Engine, Tables
-from fabrictwin.routing.engines.ftree import ftree
-from fabrictwin.routing.engines.minhop import minhop
 from fabrictwin.routing.engines.routing_options import Options
-from fabrictwin.routing.engines.updn import updn
+from fabrictwin.routing.engines.shortest import shortest
+from fabrictwin.routing.engines.updown import updown
 from fabrictwin.routing.graph.switches import Lids, Switches, assign_lids, switch_graph
+from fabrictwin.routing.opensm.counted import dnup, minhop, updn
 from fabrictwin.routing.tables import DEFAULT_HASH, HASHES, U32, Routes
 
-ENGINES: dict[str, Engine] = {
-    "auto": auto,
-    "dfsssp": dfsssp,
-    "dmodk": dmodk,
-    "ftree": ftree,
+OPENSM: dict[str, Engine] = {  # OpenSM's tables entry for entry
+    "dnup": dnup,
     "minhop": minhop,
     "updn": updn,
 }
+OWN: dict[str, Engine] = {
+    "auto": auto,
+    "balanced": balanced,
+    "dmodk": dmodk,
+    "fattree": fattree,
+    "shortest": shortest,
+    "updown": updown,
+}
+ENGINES: dict[str, Engine] = {**OWN, **OPENSM}
 ECMP = "ecmp"  # Ethernet: the groups themselves are the tables
 
 

@@ -25,12 +25,12 @@ from fabrictwin.routing.graph.switch_tiers import ASTRAY_AT_MOST, astray_share, 
 from fabrictwin.routing.graph.switches import Lids, Switches
 
 
-def dfsssp(switches: Switches, lids: Lids, options: Options) -> Tables:
+def balanced(switches: Switches, lids: Lids, options: Options) -> Tables:
     """Tables and lanes. Raises ConfigError where `options.lanes` do not suffice."""
     from fabrictwin.kernel.routing import destination_trees as trees
     from fabrictwin.kernel.routing import table_filling as forwarding
 
-    refuse(options, "dfsssp", "weights")
+    refuse(options, "balanced", "weights")
     cost = edge_costs(switches, options.weights)
     lft = blank_tables(switches, lids)
     to_these = destinations(switches, lids)
@@ -39,7 +39,7 @@ def dfsssp(switches: Switches, lids: Lids, options: Options) -> Tables:
         graph_of(switches, cost), forwarding.SHORTEST, to_these, switches.row_adapters, lft, load
     )
     if not has_cycle(switches, lft, to_these.lid):
-        return Tables("dfsssp", lft)
+        return Tables("balanced", lft)
     tiers = recognise(switches)
     up = tiers.up if astray_share(switches, tiers) <= ASTRAY_AT_MOST else None
     lid, stands = tree_of(switches, lids)
@@ -47,7 +47,7 @@ def dfsssp(switches: Switches, lids: Lids, options: Options) -> Tables:
     if lanes == NONE:
         raise ConfigError(
             f"got {options.lanes} virtual lanes, which do not suffice to break all cycles of dependencies, "
-            "expected more or another engine than dfsssp",
+            "expected more or another engine than balanced",
             key="lanes",
         )
-    return Tables("dfsssp", lft, lane, lanes)
+    return Tables("balanced", lft, lane, lanes)
