@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fabrictwin.kernel.jit import entry, helper
+from fabrictwin.kernel.jit.decorators import entry, helper
 
 NO_PATH = 255  # hops of what cannot be reached: OpenSM counts them in a byte
 FAR_RANK = 1 << 30

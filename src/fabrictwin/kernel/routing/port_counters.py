@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fabrictwin.kernel.jit import entry, helper, inner
+from fabrictwin.kernel.jit.decorators import entry, helper, inner
 
 NONE = -1
 _MOST = 1 << 30
