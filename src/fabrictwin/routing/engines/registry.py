@@ -1,9 +1,9 @@
 """Routing engines by name.
 
-An engine is one file with one function `(switches, lids, options) -> Tables`: it sees nothing but the switch
-graph, so a Fabric and what a subnet manager discovered serve alike. To add one (lash, nue, dnup, torus,
-dragonfly): write its file, name it in ENGINES and in docs/routing.md; `tests/test_routing_engines.py` holds every
-name in ENGINES to what its row there promises.
+An engine is one function `(switches, lids, options) -> Tables`: it sees nothing but the switch
+graph, so a Fabric and what a subnet manager discovered serve alike. To add one (lash, nue, torus,
+dragonfly): write its file, name it in OWN or OPENSM and in docs/routing.md; `tests/test_routing_engines.py` holds every
+name in OWN to what its row there promises.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ OWN: dict[str, Engine] = {
     "updown": updown,
 }
 ENGINES: dict[str, Engine] = {**OWN, **OPENSM}
+DEADLOCK_ALLOWED = ("minhop", "shortest", "sssp")  # promise no freedom from deadlock
 ECMP = "ecmp"  # Ethernet: the groups themselves are the tables
 
 
