@@ -147,8 +147,12 @@ def fill_heaped_trees(start, peer, back, number, owner, sources, base_weight, ro
     size = np.empty(1, np.int64)
     room = rows + 1
     heap = Heap(np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room, np.int32), size)
-    of_adapter = Heap(np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room, np.int32), np.empty(1, np.int64))
-    of_switch = Heap(np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room, np.int32), np.empty(1, np.int64))
+    of_adapter = Heap(
+        np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room, np.int32), np.empty(1, np.int64)
+    )
+    of_switch = Heap(
+        np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room, np.int32), np.empty(1, np.int64)
+    )
     _fresh(of_adapter, rows, True)
     _fresh(of_switch, rows, False)
     for k in range(len(roots)):

@@ -208,8 +208,10 @@ def least_loaded(start, number, peer, system, best, to_these, seed, lft):
         k = 0
         while k < total:
             last = k + 1
-            while last < total and to_these.row[last] == to_these.row[k] and (
-                to_these.counted[last] == to_these.counted[k]
+            while (
+                last < total
+                and to_these.row[last] == to_these.row[k]
+                and (to_these.counted[last] == to_these.counted[k])
             ):
                 last += 1
             if to_these.row[k] != row:

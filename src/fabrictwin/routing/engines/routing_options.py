@@ -67,8 +67,8 @@ def _guid(word: str, *, path: Path, line: int) -> int:
         ) from None
 
 
-def read_roots(path: str | Path) -> tuple[int, ...]:
-    """GUIDs of a root GUID file, in order. Raises ConfigError with file and line."""
+def read_guids(path: str | Path) -> tuple[int, ...]:
+    """GUIDs of a root GUID file, or of any other list of them, in order. Raises ConfigError with file and line."""
     path = Path(path)
     guids: list[int] = []
     for line, words in _lines(path):

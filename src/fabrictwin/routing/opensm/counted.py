@@ -17,6 +17,9 @@ import numpy as np
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import I32
 from fabrictwin.routing.engines.filling import Tables, refuse
+from fabrictwin.routing.engines.routing_options import Options, edge_costs
+from fabrictwin.routing.graph.switch_tiers import graph_of
+from fabrictwin.routing.graph.switches import Lids, Switches
 from fabrictwin.routing.opensm.subnets import (
     Subnet,
     endpoint_counts,
@@ -25,9 +28,6 @@ from fabrictwin.routing.opensm.subnets import (
     systems,
     wanted,
 )
-from fabrictwin.routing.engines.routing_options import Options, edge_costs
-from fabrictwin.routing.graph.switches import U8, Lids, Switches
-from fabrictwin.routing.graph.switch_tiers import graph_of
 
 TALL, HIGH = 0.9, 0.05  # shares of all adapters: a root has one bar above the first, and it alone above the second
 
@@ -105,7 +105,9 @@ def _roots(subnet: Subnet) -> I32:
 
     switches = subnet.switches
     if subnet.options.roots:
-        return np.flatnonzero(np.isin(switches.row_guid, np.array(subnet.options.roots, np.uint64))).astype(np.int32)
+        return np.flatnonzero(np.isin(switches.row_guid, np.array(subnet.options.roots, np.uint64))).astype(
+            np.int32
+        )
     adapters = endpoint_counts(switches)
     found = np.empty(switches.rows, np.uint8)
     total = int(adapters.sum())
@@ -123,7 +125,9 @@ def _updn(subnet: Subnet) -> None:
             if subnet.options.roots
             else "no switch is equally far from 90% of the adapters with no other distance above 5%"
         )
-        raise ConfigError(f"got a fabric in which OpenSM's updn finds no roots: {why}; expected roots", key="roots")
+        raise ConfigError(
+            f"got a fabric in which OpenSM's updn finds no roots: {why}; expected roots", key="roots"
+        )
     _by_queue(subnet, roots, hop_counts.RULE_UPDN)
 
 

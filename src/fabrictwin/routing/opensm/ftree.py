@@ -62,7 +62,9 @@ def ftree(switches: Switches, lids: Lids, options: Options) -> Tables:
 
 
 def _refused(why: str, hint: str = "the engine auto or fattree") -> ConfigError:
-    return ConfigError(f"got a fabric that OpenSM's ftree refuses: {why}; expected a fat-tree, or {hint}", key="engine")
+    return ConfigError(
+        f"got a fabric that OpenSM's ftree refuses: {why}; expected a fat-tree, or {hint}", key="engine"
+    )
 
 
 def _fill(subnet: Subnet) -> None:
@@ -267,7 +269,9 @@ def _targets(ranked: _Ranked, leaves: I64):  # type: ignore[no-untyped-def]
         rows += [(row, 1, 0, 1)] * (most - len(ends))
     for x in _by_node(switches).tolist():
         if not ranked.compute[x]:
-            rows.append((int(switches.endpoint_row[x]), int(switches.endpoint_number[x]), int(lids.endpoint[x]), 1))
+            rows.append(
+                (int(switches.endpoint_row[x]), int(switches.endpoint_number[x]), int(lids.endpoint[x]), 1)
+            )
     rows += [(row, 0, int(lid), 0) for row, lid in enumerate(lids.row)]
     columns = np.array(rows, np.int64).reshape(-1, 4).T
     return (

@@ -16,8 +16,8 @@ import numpy as np
 from fabrictwin.fabric.fabric import I32, I64, NONE, U64
 from fabrictwin.routing.engines.filling import blank_tables
 from fabrictwin.routing.engines.routing_options import Options
-from fabrictwin.routing.graph.switches import U8, Lids, Switches
 from fabrictwin.routing.graph.switch_tiers import planes
+from fabrictwin.routing.graph.switches import U8, Lids, Switches
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.routing.port_counters import Wanted
