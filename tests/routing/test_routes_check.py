@@ -49,14 +49,14 @@ def test_check_prints_a_verdict(capsys, spec):
 def test_check_in_json_with_all_options(capsys, spec, tmp_path):
     roots = tmp_path / "roots"
     code, out, _ = run(
-        capsys, "check", spec, "--json", "--engine", "minhop", "--lmc", 1, "--shifts", 3, "--random", 2
+        capsys, "check", spec, "--json", "--engine", "shortest", "--lmc", 1, "--shifts", 3, "--random", 2
     )
     found = json.loads(out)
-    assert (code, found["sound"], found["engine"]) == (0, True, "minhop")
+    assert (code, found["sound"], found["engine"]) == (0, True, "shortest")
     assert found["shifts"]["looked_at"] == 3
     assert found["random"]["looked_at"] == 2
     roots.write_text("0x1\n")
-    code, _, err = run(capsys, "check", spec, "--engine", "updn", "--roots", roots)
+    code, _, err = run(capsys, "check", spec, "--engine", "updown", "--roots", roots)
     assert code == 2
     assert err == "error: roots: got 0x0000000000000001, expected the GUID of a switch of this fabric\n"
 
@@ -70,7 +70,7 @@ def test_hosts_order_is_another_order(capsys, tmp_path):
     )
     shifts = []
     for order in ("tree", "hosts"):
-        code, out, _ = run(capsys, "check", path, "--json", "--engine", "minhop", "--order", order)
+        code, out, _ = run(capsys, "check", path, "--json", "--engine", "shortest", "--order", order)
         assert code == 0
         shifts.append(json.loads(out)["shifts"])
     assert shifts[0]["looked_at"] == shifts[1]["looked_at"] == 47
@@ -79,14 +79,14 @@ def test_hosts_order_is_another_order(capsys, tmp_path):
 
 def test_a_dump_is_read_judged_and_compared(capsys, spec, tmp_path):
     dump = tmp_path / "lfts.txt"
-    assert run(capsys, "dump", spec, "--engine", "minhop", "--out", dump)[0] == 0
-    code, out, _ = run(capsys, "dump", spec, "--engine", "minhop")
+    assert run(capsys, "dump", spec, "--engine", "shortest", "--out", dump)[0] == 0
+    code, out, _ = run(capsys, "dump", spec, "--engine", "shortest")
     assert code == 0
     assert out == dump.read_text()
     code, out, _ = run(capsys, "check", spec, "--tables", dump)
     assert code == 0
     assert out.startswith("tables      lfts.txt")
-    code, out, _ = run(capsys, "diff", spec, "minhop", dump)
+    code, out, _ = run(capsys, "diff", spec, "shortest", dump)
     assert code == 0
     assert "0 of 96 differ, on 0 switches" in out
     found = json.loads(run(capsys, "diff", spec, "auto", dump, "--json")[1])
@@ -116,7 +116,7 @@ def test_unsound_tables_are_exit_code_1(capsys, spec, tmp_path):
             ("check", "SPEC", "--tables", "SPEC", "--lmc", "1"),
             "got options for an engine together with dumped tables",
         ),
-        (("diff", "SPEC", "minhop", "missing"), "got 'missing', expected an engine (auto, dfsssp"),
+        (("diff", "SPEC", "shortest", "missing"), "got 'missing', expected an engine (auto, balanced"),
         (("check", "SPEC", "--engine", "dmodk", "--weights", "W"), "W: no such file"),
         (("check", "ETHERNET"), "got a network of ethernet, expected infiniband"),
     ],

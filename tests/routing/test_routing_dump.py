@@ -13,7 +13,7 @@ from fabrictwin.cluster.blueprint import Blueprint, Cables, HostSite, SwitchSite
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.routing.check.dump import bind, format_dump, parse_dump, read_dump
 from fabrictwin.routing.engines.registry import compute
-from fabrictwin.routing.engines.routing_options import Options, read_roots, read_weights
+from fabrictwin.routing.engines.routing_options import Options, read_guids, read_weights
 from fabrictwin.routing.graph.switches import switch_graph
 
 # as printed for two switches with a host each, by ibroute 44.0 (LMC 1), opensm 3.3.23 and ibroute -n
@@ -208,7 +208,7 @@ def test_what_is_written_reads_back_the_same(lmc):
 def test_root_and_weight_files(tmp_path):
     path = tmp_path / "file"
     path.write_text("# roots\n0x1000\n  1001 # the second\n\n0x1000\n")
-    assert read_roots(path) == (0x1000, 0x1001)
+    assert read_guids(path) == (0x1000, 0x1001)
     path.write_text("0x1000 3 20\n0x1000 4 1 # cheap\n")
     assert read_weights(path) == {(0x1000, 3): 20, (0x1000, 4): 1}
 
@@ -216,10 +216,10 @@ def test_root_and_weight_files(tmp_path):
 @pytest.mark.parametrize(
     ("reader", "text", "message"),
     [
-        (read_roots, "0x1000\nleaf-1\n", "file:2: got 'leaf-1', expected a GUID"),
-        (read_roots, "0x1000 0x1001\n", "file:1: got '0x1000 0x1001', expected one GUID a line"),
-        (read_roots, "0x0\n", "file:1: got '0x0', expected a GUID"),
-        (read_roots, "# nothing\n", "file: got no GUID"),
+        (read_guids, "0x1000\nleaf-1\n", "file:2: got 'leaf-1', expected a GUID"),
+        (read_guids, "0x1000 0x1001\n", "file:1: got '0x1000 0x1001', expected one GUID a line"),
+        (read_guids, "0x0\n", "file:1: got '0x0', expected a GUID"),
+        (read_guids, "# nothing\n", "file: got no GUID"),
         (read_weights, "0x1000 3\n", "file:1: got '0x1000 3', expected GUID PORT WEIGHT"),
         (read_weights, "0x1000 0 3\n", "file:1: got '0', expected a port from 1 to 254"),
         (read_weights, "0x1000 1 256\n", "file:1: got '256', expected a weight from 1 to 255"),

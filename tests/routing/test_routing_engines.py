@@ -26,13 +26,13 @@ from support.routing_fabrics import (
 )
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.routing.engines.registry import ENGINES, compute, route
+from fabrictwin.routing.engines.registry import OWN, compute, route
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.graph.switches import Switches, switch_graph
 
-ANY_GRAPH = ("auto", "dfsssp", "minhop", "updn")  # take what they are given
-SHORTEST = ("dfsssp", "dmodk", "minhop")
-NEVER_DEADLOCK = ("auto", "dfsssp", "dmodk", "ftree", "updn")
+ANY_GRAPH = ("auto", "balanced", "shortest", "updown")  # take what they are given
+SHORTEST = ("balanced", "dmodk", "shortest")
+NEVER_DEADLOCK = ("auto", "balanced", "dmodk", "fattree", "updown")
 
 
 def two_tier() -> Switches:
@@ -82,13 +82,13 @@ def check_reach(switches: Switches, lids, tables, *, shortest: bool) -> None:
 
 
 @pytest.mark.parametrize("fabric", FABRICS)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", OWN)
 def test_all_are_reached_and_nothing_can_deadlock(engine, fabric):
     switches = FABRICS[fabric]()
     lids = number_lids(switches)
     tables = try_compute(switches, lids, engine)
     if isinstance(tables, str):
-        assert engine in ("dmodk", "ftree"), tables  # the others route anything
+        assert engine in ("dmodk", "fattree"), tables  # the others route anything
         assert "expected" in tables
         return
     check_reach(switches, lids, tables, shortest=engine in SHORTEST)
@@ -98,15 +98,15 @@ def test_all_are_reached_and_nothing_can_deadlock(engine, fabric):
             assert nx.is_directed_acyclic_graph(lane)
 
 
-def test_min_hop_on_a_ring_can_deadlock_and_dfsssp_cannot():
+def test_shortest_on_a_ring_can_deadlock_and_balanced_cannot():
     switches = ring(7)
     lids = number_lids(switches)
-    (only,) = dependency_graphs(switches, lids, compute(switches, lids, engine="minhop"))
+    (only,) = dependency_graphs(switches, lids, compute(switches, lids, engine="shortest"))
     assert not nx.is_directed_acyclic_graph(only)
-    tables = compute(switches, lids, engine="dfsssp")
+    tables = compute(switches, lids, engine="balanced")
     assert tables.lanes == 2
     with pytest.raises(ConfigError, match="got 1 virtual lanes"):
-        compute(switches, lids, engine="dfsssp", options=Options(lanes=1))
+        compute(switches, lids, engine="balanced", options=Options(lanes=1))
 
 
 @st.composite
@@ -137,11 +137,11 @@ def test_any_graph_is_routed(switches, engine, lmc):
 
 @settings(max_examples=40, deadline=None)
 @given(switches=graphs(), root=st.integers(0, 8))
-def test_updn_paths_go_up_and_then_down_below_the_root_given(switches, root):
+def test_updown_paths_go_up_and_then_down_below_the_root_given(switches, root):
     root %= switches.rows
     lids = number_lids(switches)
     tables = compute(
-        switches, lids, engine="updn", options=Options(roots=(int(switches.row_guid[root]),), lanes=15)
+        switches, lids, engine="updown", options=Options(roots=(int(switches.row_guid[root]),), lanes=15)
     )
     assert tables.lanes == 1  # a single root joins everybody
     rank = hops_between(switches)[root]
@@ -156,14 +156,14 @@ def test_updn_paths_go_up_and_then_down_below_the_root_given(switches, root):
             assert up == sorted(up, reverse=True)
 
 
-@pytest.mark.parametrize("engine", ["minhop", "updn", "ftree", "dfsssp", "dmodk", "auto"])
+@pytest.mark.parametrize("engine", ["shortest", "updown", "fattree", "balanced", "dmodk", "auto"])
 def test_lids_of_an_adapter_take_different_switches(engine):
     fabric = tree(32, 8, tiers=2)
     switches = switch_graph(fabric)
     lids = lids_of(fabric, switches, lmc=2)
     tables = compute(switches, lids, engine=engine, options=Options(lmc=2))
     check_reach(switches, lids, tables, shortest=True)
-    if engine == "dfsssp":
+    if engine == "balanced":
         return  # every LID is its own destination there
     for x in range(len(switches.endpoint_row)):
         at, number = int(switches.endpoint_row[x]), int(switches.endpoint_number[x])
@@ -185,7 +185,7 @@ def test_least_loaded_ports_differ_by_one_destination_at_most():
     fabric = tree(32, 8, tiers=2)
     switches = switch_graph(fabric)
     lids = lids_of(fabric, switches)
-    tables = compute(switches, lids, engine="minhop")
+    tables = compute(switches, lids, engine="shortest")
     for row in switches.edge_row.tolist():
         elsewhere = lids.endpoint[switches.endpoint_row != row]
         counts = np.bincount(tables.lft[row, elsewhere])
@@ -200,7 +200,7 @@ def test_weights_make_paths_go_round():
     lids = number_lids(switches)
     port = int(switches.adjacent_number[0])
     weights = {(0x1000, port): 3}
-    for engine in ("minhop", "dfsssp"):
+    for engine in ("shortest", "balanced"):
         tables = compute(switches, lids, engine=engine, options=Options(weights=weights))
         to_one, at, number = int(lids.endpoint[1]), 1, int(switches.endpoint_number[1])
         assert len(follow(switches, tables.lft, 0, to_one, at, number)) == 2
@@ -208,7 +208,7 @@ def test_weights_make_paths_go_round():
         assert len(follow(switches, tables.lft, 1, back, 0, int(switches.endpoint_number[0]))) == 1
 
 
-@pytest.mark.parametrize("engine", ["ftree", "auto", "dmodk"])
+@pytest.mark.parametrize("engine", ["fattree", "auto", "dmodk"])
 def test_engines_refuse_options_they_have_no_use_for(engine):
     switches = two_tier()
     with pytest.raises(ConfigError, match=f"weights, which the engine {engine} has no use for"):
@@ -217,8 +217,8 @@ def test_engines_refuse_options_they_have_no_use_for(engine):
 
 def test_an_unknown_engine_gets_a_suggestion():
     switches = two_tier()
-    with pytest.raises(ConfigError, match="did you mean 'ftree'"):
-        compute(switches, number_lids(switches), engine="ftre")
+    with pytest.raises(ConfigError, match="did you mean 'fattree'"):
+        compute(switches, number_lids(switches), engine="fatree")
     with pytest.raises(ConfigError, match="did you mean 'minhop'"):
         route(tree(16, 8, tiers=2), engine="min-hop")
 
@@ -226,7 +226,7 @@ def test_an_unknown_engine_gets_a_suggestion():
 def test_a_root_that_is_no_switch_is_an_error():
     switches = two_tier()
     with pytest.raises(ConfigError, match="roots: got 0x0000000000abcdef, expected the GUID of a switch"):
-        compute(switches, number_lids(switches), engine="updn", options=Options(roots=(0xABCDEF,)))
+        compute(switches, number_lids(switches), engine="updown", options=Options(roots=(0xABCDEF,)))
 
 
 def test_same_input_same_tables():

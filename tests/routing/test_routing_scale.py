@@ -24,7 +24,7 @@ from fabrictwin.routing.graph.switches import switch_graph
 pytestmark = pytest.mark.second
 
 
-@pytest.mark.parametrize("engine", ["auto", "minhop", "updn", "ftree", "dfsssp"])
+@pytest.mark.parametrize("engine", ["auto", "shortest", "updown", "fattree", "balanced"])
 def test_11664_hosts_are_routed_and_sound(engine):
     fabric = tree(11_664, 36, tiers=3, pods=36)
     switches = switch_graph(fabric)
@@ -34,7 +34,7 @@ def test_11664_hosts_are_routed_and_sound(engine):
     assert verdict.sound
     assert verdict.detours == 0
     assert verdict.lanes == 1
-    if engine in ("auto", "ftree"):
+    if engine in ("auto", "fattree"):
         assert verdict.shifts.worst == 1
         assert verdict.all_to_all.relative <= 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 * 1024 * 1024  # KiB
@@ -57,35 +57,35 @@ def test_selene_is_a_tree_with_its_cores_at_the_top(selene):
     assert set(tiers.rank[leaves].tolist()) == {2}
 
 
-def test_auto_on_selene_is_sound_and_beats_min_hop_and_dfsssp(selene):
+def test_auto_on_selene_is_sound_and_beats_shortest_and_balanced(selene):
     switches = switch_graph(selene)
     lids = lids_of(selene, switches)
     verdict = {
         engine: judge(switches, lids, compute(switches, lids, engine=engine))
-        for engine in ("auto", "minhop", "dfsssp")
+        for engine in ("auto", "shortest", "balanced")
     }
     auto = verdict["auto"]
     assert auto.sound
-    assert auto.engine == "ftree"
+    assert auto.engine == "fattree"
     assert auto.adapters == 3_675
     assert auto.detours == 0
     # a management leaf has five adapters behind two cables: three of them share one, whoever routes
     assert auto.all_to_all.worst == 3 * (auto.adapters - 5)
-    for other in ("minhop", "dfsssp"):
+    for other in ("shortest", "balanced"):
         assert auto.all_to_all.worst <= verdict[other].all_to_all.worst
         assert auto.shifts.worst <= verdict[other].shifts.worst
         assert auto.shifts.mean < verdict[other].shifts.mean
         assert auto.random.mean <= verdict[other].random.mean
-    assert not verdict["minhop"].deadlock_adapters.free
-    assert verdict["dfsssp"].sound
+    assert not verdict["shortest"].deadlock_adapters.free
+    assert verdict["balanced"].sound
 
 
-def test_updn_finds_selenes_roots_and_ftree_says_what_is_odd(selene):
+def test_updown_finds_selenes_roots_and_fattree_says_what_is_odd(selene):
     switches = switch_graph(selene)
     lids = lids_of(selene, switches)
-    assert judge(switches, lids, compute(switches, lids, engine="updn"), shifts=8, random=1).sound
+    assert judge(switches, lids, compute(switches, lids, engine="updown"), shifts=8, random=1).sound
     with pytest.raises(ConfigError, match="neighbours up, where most of tier"):
-        compute(switches, lids, engine="ftree")
+        compute(switches, lids, engine="fattree")
 
 
 @pytest.mark.parametrize("mode", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])

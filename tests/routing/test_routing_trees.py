@@ -1,4 +1,4 @@
-"""Fat-trees: which tiers are recognised, that balanced tables do not collide, and what ftree refuses."""
+"""Fat-trees: which tiers are recognised, that balanced tables do not collide, and what fattree refuses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def links_of_shift(switches: Switches, lids, tables, order, by: int) -> np.ndarr
     return load
 
 
-@pytest.mark.parametrize("engine", ["dmodk", "ftree", "auto"])
+@pytest.mark.parametrize("engine", ["dmodk", "fattree", "auto"])
 @pytest.mark.parametrize("name", TREES)
 def test_no_shift_permutation_collides_on_a_regular_tree(engine, name):
     hosts, radix, shape = TREES[name]
@@ -63,7 +63,7 @@ def test_no_shift_permutation_collides_on_1944_hosts_with_six_parallel_cables():
     )
     assert set(pairs[pairs > 0].tolist()) == {6}
     lids = lids_of(fabric, switches)
-    for engine in ("dmodk", "ftree"):
+    for engine in ("dmodk", "fattree"):
         verdict = judge(switches, lids, compute(switches, lids, engine=engine), random=1)
         assert verdict.shifts.looked_at == 1943
         assert verdict.shifts.worst == 1
@@ -81,7 +81,7 @@ def test_uneven_cables_are_no_regular_tree_and_are_routed_better_for_it(hosts, s
     auto = judge(switches, lids, compute(switches, lids, engine="auto"))
     assert auto.sound
     assert auto.shifts.worst == 2
-    for other in ("minhop", "dfsssp"):
+    for other in ("shortest", "balanced"):
         assert auto.shifts.mean < judge(switches, lids, compute(switches, lids, engine=other)).shifts.mean
 
 
@@ -89,7 +89,7 @@ def test_min_hop_collides_where_d_mod_k_does_not():
     fabric = tree(54, 6, tiers=3)
     switches = switch_graph(fabric)
     lids = lids_of(fabric, switches)
-    tables = compute(switches, lids, engine="minhop")
+    tables = compute(switches, lids, engine="shortest")
     assert max(links_of_shift(switches, lids, tables, range(54), by).max() for by in range(1, 54)) > 1
 
 
@@ -118,7 +118,7 @@ def test_an_island_joined_at_the_bottom_is_below_the_larger_parts_roots():
     assert tiers.roots.tolist() == [4]
     assert tiers.rank.tolist() == [1, 1, 1, 1, 0, 2, 4, 3]
     lids = number_lids(switches)
-    assert judge(switches, lids, compute(switches, lids, engine="updn")).sound
+    assert judge(switches, lids, compute(switches, lids, engine="updown")).sound
 
 
 def test_missing_cables_cost_little_and_auto_says_what_is_odd():
@@ -127,23 +127,23 @@ def test_missing_cables_cost_little_and_auto_says_what_is_odd():
     switches = without(whole, {int(whole.port_edge[0, 4]), int(whole.port_edge[20, 5])})
     lids = number_lids(switches)
     tables = compute(switches, lids, engine="auto")
-    assert tables.engine == "ftree"
+    assert tables.engine == "fattree"
     assert "spine-2 has 2 neighbours up, where most of tier 2 have 3" in tables.remark
     verdict = judge(switches, lids, tables)
     assert verdict.sound
     assert verdict.detours == 0
-    plain = judge(switches, lids, compute(switches, lids, engine="minhop"))
+    plain = judge(switches, lids, compute(switches, lids, engine="shortest"))
     assert verdict.shifts.mean < plain.shifts.mean
     assert verdict.shifts.mean < 1.25
 
 
-def test_auto_takes_dfsssp_for_what_is_no_tree():
+def test_auto_takes_balanced_for_what_is_no_tree():
     switches = torus(4, 4)
     tables = compute(switches, number_lids(switches), engine="auto")
-    assert tables.engine == "dfsssp"
+    assert tables.engine == "balanced"
     assert "not a tree" in tables.remark
     few = compute(switches, number_lids(switches), engine="auto", options=Options(lanes=1))
-    assert few.engine == "updn"
+    assert few.engine == "updown"
     assert "needs more than 1 lanes" in few.remark
 
 
@@ -174,19 +174,19 @@ def odd_trees() -> dict[str, tuple[Switches, str]]:
 
 
 @pytest.mark.parametrize("name", odd_trees())
-def test_ftree_says_why_it_refuses(name):
+def test_fattree_says_why_it_refuses(name):
     switches, why = odd_trees()[name]
     with pytest.raises(ConfigError, match="got a fabric that is no fat-tree") as error:
-        compute(switches, number_lids(switches), engine="ftree")
+        compute(switches, number_lids(switches), engine="fattree")
     assert why in str(error.value)
 
 
-def test_with_roots_ftree_takes_an_uneven_tree():
+def test_with_roots_fattree_takes_an_uneven_tree():
     whole = switch_graph(tree(54, 6, tiers=3))
     switches = without(whole, {int(whole.port_edge[0, 4])})
     roots = tuple(int(guid) for guid in switches.row_guid[recognise(switches).rank == 0])
     lids = number_lids(switches)
-    tables = compute(switches, lids, engine="ftree", options=Options(roots=roots))
+    tables = compute(switches, lids, engine="fattree", options=Options(roots=roots))
     assert judge(switches, lids, tables).sound
 
 

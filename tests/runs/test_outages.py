@@ -183,7 +183,7 @@ def test_a_reboot_that_makes_no_sense_is_one_line(spec, fault, message):
 def test_options_of_routing_reach_the_engine_and_the_manager(spec):
     from fabrictwin.cluster.build_blueprint import build
 
-    given = "engine: updn, roots: ['spine-*'], weights: {leaf-0/5: 9}, lmc: 1, lanes: 2"
+    given = "engine: updown, roots: ['spine-*'], weights: {leaf-0/5: 9}, lmc: 1, lanes: 2"
     one = spec(routing=given)
     twin = make_twin(one, build(one.cluster, spec=one))
     fabric = twin.fabric
@@ -196,8 +196,8 @@ def test_options_of_routing_reach_the_engine_and_the_manager(spec):
     row = twin.routes.switches.node_row[fabric.find_node("leaf-0")]
     assert not (twin.routes.lft[row] == 5).any() or (twin.routes.lft[row] == 5).sum() <= 1
     managed = predict(one)
-    assert summary(managed)["subnet_manager"]["engine"] == "updn"
-    named = spec(routing=f"engine: updn, roots: ['{next(iter(roots)):#018x}']")
+    assert summary(managed)["subnet_manager"]["engine"] == "updown"
+    named = spec(routing=f"engine: updown, roots: ['{next(iter(roots)):#018x}']")
     assert make_twin(named, build(named.cluster, spec=named)).options.roots == (next(iter(roots)),)
 
 

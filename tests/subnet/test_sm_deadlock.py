@@ -50,7 +50,7 @@ def circles(manager: SubnetManager, lft) -> list:
     return list(nx.simple_cycles(waits))
 
 
-@pytest.mark.parametrize("engine", ["updn", "dfsssp"])
+@pytest.mark.parametrize("engine", ["updown", "balanced"])
 def test_a_rerouting_that_could_deadlock_is_replaced_by_all_new_tables(engine):
     rehearsal = wheel(engine)
     manager = rehearsal.managers[0].manager
@@ -73,7 +73,7 @@ def test_a_rerouting_that_could_deadlock_is_replaced_by_all_new_tables(engine):
 
 
 def test_a_rerouting_that_cannot_deadlock_is_kept():
-    rehearsal = wheel("dfsssp")
+    rehearsal = wheel("balanced")
     rehearsal.do("cut s0/4")
     assert rehearsal.managers[0].manager.database.tables.remark == "after a failure, as few entries as possible"
     assert circles(rehearsal.managers[0].manager, rehearsal.managers[0].manager.database.tables.lft) == []

@@ -298,7 +298,9 @@ class Twin:
             twin.afflict({int(host): tuple(HostCause(**cause) for cause in each) for host, each in causes})
             options = state["options"]
             weights = {(guid, port): weight for guid, port, weight in options["weights"]}
-            twin.options = Options(tuple(options["roots"]), weights, options["lmc"], options["lanes"])
+            lists = {key: tuple(options.get(key, ())) for key in ("roots", "order", "compute", "storage")}
+            rest = {key: options[key] for key in ("lmc", "lanes", "scatter") if key in options}
+            twin.options = Options(weights=weights, **lists, **rest)
         except ConfigError:
             raise
         except Exception as error:  # a damaged file can fail anywhere between zip, numpy and json

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, LANES, LMC, ROOTS, WEIGHTS, Group
+from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
+from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, Group
 
 if TYPE_CHECKING:
     from fabrictwin.fabric.fabric import Fabric
+    from fabrictwin.routing.check.comparison import Beside
     from fabrictwin.routing.check.judge import AllToAll, Deadlock, Judgement, Permutations
     from fabrictwin.routing.engines.filling import Tables
     from fabrictwin.routing.engines.routing_options import Options
@@ -33,10 +35,7 @@ UNSOUND = 1
 @click.option(
     "--tables", type=click.Path(path_type=Path), metavar="FILE", help="Judge what ibroute or dump_lfts printed."
 )
-@ROOTS
-@WEIGHTS
-@LMC
-@LANES
+@engine_options
 @click.option(
     "--shifts",
     type=click.IntRange(min=1),
@@ -64,10 +63,7 @@ def check(
     cluster: str,
     engine: str,
     tables: Path | None,
-    roots: Path | None,
-    weights: Path | None,
-    lmc: int,
-    lanes: int,
+    given: EngineOptions,
     shifts: int | None,
     random: int,
     seed: int,
@@ -75,26 +71,32 @@ def check(
     as_json: bool,
 ) -> None:
     """Judge tables: who is reached, hops, deadlock freedom, congestion. Exit code 1 where they are unsound."""
+    from functools import partial
+
+    from fabrictwin.routing.check.comparison import beside
     from fabrictwin.routing.check.judge import judge
 
-    bench = _Bench.of(cluster, engine, roots=roots, weights=weights, lmc=lmc, lanes=lanes)
+    bench = _Bench.of(cluster, given.read())
     lids, made = bench.tables(engine if tables is None else str(tables), dumped=tables is not None)
-    verdict = judge(
+    judged = partial(
+        judge,
         bench.switches,
         lids,
-        made,
         slowness=bench.slowness(),
         order=bench.by_hosts() if order == "hosts" else None,
         shifts=shifts,
         random=random,
         seed=seed,
     )
+    verdict = judged(made)
+    others = beside(verdict, bench.switches, lids, bench.options, judged)
     if as_json:
         from dataclasses import asdict
 
-        _print_json({"sound": verdict.sound, "remark": made.remark, **asdict(verdict)})
+        found = {"sound": verdict.sound, "remark": made.remark, **asdict(verdict)}
+        _print_json(found | ({"beside": [asdict(other) for other in others]} if others else {}))
     else:
-        click.echo("\n".join(_lines(verdict, made.remark)))
+        click.echo("\n".join([*_lines(verdict, made.remark), *_beside(verdict.engine, others)]))
     if not verdict.sound:
         raise click.exceptions.Exit(UNSOUND)
 
@@ -103,19 +105,13 @@ def check(
 @CLUSTER
 @click.argument("left", metavar="LEFT", help="An engine, or a file that ibroute or dump_lfts printed.")
 @click.argument("right", metavar="RIGHT", help="Another.")
-@ROOTS
-@WEIGHTS
-@LMC
-@LANES
+@engine_options
 @JSON
 def diff(
     cluster: str,
     left: str,
     right: str,
-    roots: Path | None,
-    weights: Path | None,
-    lmc: int,
-    lanes: int,
+    given: EngineOptions,
     as_json: bool,
 ) -> None:
     """Compare two tables: entries, and the paths that packets take."""
@@ -123,7 +119,7 @@ def diff(
 
     from fabrictwin.routing.check.difference import difference
 
-    bench = _Bench.of(cluster, "", roots=roots, weights=weights, lmc=lmc, lanes=lanes)
+    bench = _Bench.of(cluster, given.read())
     found = difference(bench.switches, bench.either(left), bench.either(right))
     if as_json:
         _print_json(asdict(found))
@@ -145,19 +141,14 @@ def diff(
 @routes.command()
 @CLUSTER
 @ENGINE
-@ROOTS
-@WEIGHTS
-@LMC
-@LANES
+@engine_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to write; otherwise stdout.")
-def dump(
-    cluster: str, engine: str, roots: Path | None, weights: Path | None, lmc: int, lanes: int, out: Path | None
-) -> None:
+def dump(cluster: str, engine: str, given: EngineOptions, out: Path | None) -> None:
     """Print tables as dump_lfts does."""
     from fabrictwin.base.textfile import write_text
     from fabrictwin.routing.check.dump import format_dump
 
-    bench = _Bench.of(cluster, engine, roots=roots, weights=weights, lmc=lmc, lanes=lanes)
+    bench = _Bench.of(cluster, given.read())
     lids, made = bench.tables(engine, dumped=False)
     text = format_dump(bench.fabric, bench.switches, lids, made)
     if out is None:
@@ -177,21 +168,14 @@ class _Bench:
     options: Options
 
     @staticmethod
-    def of(spec: str, engine: str, *, roots: Path | None, weights: Path | None, lmc: int, lanes: int) -> _Bench:
+    def of(spec: str, options: Options) -> _Bench:
         from fabrictwin.base.errors import ConfigError
         from fabrictwin.base.textfile import name_of
         from fabrictwin.cluster.build_blueprint import build
         from fabrictwin.cluster.spec.spec import load_cluster
-        from fabrictwin.routing.engines.routing_options import Options, read_roots, read_weights
         from fabrictwin.routing.graph.switches import switch_graph
         from fabrictwin.runs.twins import make_twin
 
-        options = Options(
-            roots=read_roots(roots) if roots else (),
-            weights=read_weights(weights) if weights else {},
-            lmc=lmc,
-            lanes=lanes,
-        )
         read = load_cluster(spec, sys.stdin)
         fabric = make_twin(read, build(read.cluster, spec=read)).fabric
         if fabric.technology != "infiniband":
@@ -275,6 +259,24 @@ def _lines(verdict: Judgement, remark: str) -> list[str]:
         ("verdict", "sound" if verdict.sound else "unsound"),
     ]
     return [f"{title:12}{text}" for title, text in rows]
+
+
+def _beside(engine: str, others: tuple[Beside, ...]) -> list[str]:
+    """Lines of what the twin's own engines would gain over one of OpenSM's."""
+    lines = []
+    for other in others:
+        text = other.refused or (
+            f"all-to-all worst {other.all_to_all} ({_gained(other.gain_all_to_all)}), "
+            f"shifts mean {other.shifts:.3f} ({_gained(other.gain_shifts)}), "
+            f"random mean {other.random:.3f} ({_gained(other.gain_random)})"
+            f"{'' if other.sound else ', unsound'}"
+        )
+        lines.append(f"{'' if lines else 'beside':12}{other.engine} instead of {engine}: {text}")
+    return lines
+
+
+def _gained(share: float) -> str:
+    return "as much" if round(100 * share) == 0 else f"{abs(share):.0%} {'less' if share > 0 else 'more'}"
 
 
 def _many(count: int, what: str) -> str:

@@ -134,7 +134,7 @@ def settings_of(
     """The manager's settings from what was typed. Raises ConfigError."""
     from fabrictwin.base.errors import ConfigError, did_you_mean
     from fabrictwin.routing.engines.registry import ENGINES
-    from fabrictwin.routing.engines.routing_options import Options, read_roots, read_weights
+    from fabrictwin.routing.engines.routing_options import Options, read_guids, read_weights
     from fabrictwin.subnet.manager.settings.manager_settings import Settings
     from fabrictwin.subnet.manager.settings.qos import read_qos
 
@@ -142,7 +142,7 @@ def settings_of(
         hint = did_you_mean(engine, ENGINES)
         raise ConfigError(f"got {engine!r}, expected one of {', '.join(ENGINES)}{hint}", key="--engine")
     options = Options(
-        roots=() if roots is None else read_roots(roots),
+        roots=() if roots is None else read_guids(roots),
         weights={} if weights is None else read_weights(weights),
         lmc=lmc,
     )

@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.routing.engines import dmodk, ftree
-from fabrictwin.routing.engines.dfsssp import dfsssp
+from fabrictwin.routing.engines import dmodk, fattree
+from fabrictwin.routing.engines.balanced import balanced
 from fabrictwin.routing.engines.filling import Tables, refuse
 from fabrictwin.routing.engines.routing_options import Options
-from fabrictwin.routing.engines.updn import oriented, updn
+from fabrictwin.routing.engines.updown import oriented, updown
 from fabrictwin.routing.graph.shape import irregularity
 from fabrictwin.routing.graph.switch_tiers import Tiers, graph_of
 from fabrictwin.routing.graph.switches import Lids, Switches
@@ -48,14 +48,14 @@ def auto(switches: Switches, lids: Lids, options: Options) -> Tables:
     if not odd:
         return dmodk.fill(switches, lids, tiers)
     if options.roots or is_tree(switches, tiers):
-        tables = ftree.fill(switches, lids, tiers, options, engine="ftree")
+        tables = fattree.fill(switches, lids, tiers, options, engine="fattree")
         remark = f"a tree, but not a regular one: {odd}"
     else:
         remark = "not a tree: some shortest paths go down and up again"
         try:
-            tables = dfsssp(switches, lids, options)
+            tables = balanced(switches, lids, options)
         except ConfigError:
-            tables = updn(switches, lids, options)
-            remark += f"; dfsssp needs more than {options.lanes} lanes"
+            tables = updown(switches, lids, options)
+            remark += f"; balanced needs more than {options.lanes} lanes"
     remark += f"; {tables.remark}" if tables.remark else ""
     return Tables(tables.engine, tables.lft, tables.lane, tables.lanes, remark)

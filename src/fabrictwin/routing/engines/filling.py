@@ -84,8 +84,8 @@ def destinations(switches: Switches, lids: Lids, visit: I32 | None = None):  # t
 
 def refuse(options: Options, engine: str, *taken: str) -> None:
     """Raises ConfigError for options that an engine has no use for; `lmc` and `lanes` all take."""
-    for key, given in (("roots", bool(options.roots)), ("weights", bool(options.weights))):
-        if given and key not in taken:
+    for key in ("roots", "weights", "order", "scatter", "compute", "storage"):
+        if getattr(options, key) and key not in taken:
             raise ConfigError(f"got {key}, which the engine {engine} has no use for", key=key)
 
 

@@ -1,9 +1,9 @@
 """Routing engines by name.
 
-An engine is one file with one function `(switches, lids, options) -> Tables`: it sees nothing but the switch
-graph, so a Fabric and what a subnet manager discovered serve alike. To add one (lash, nue, dnup, torus,
-dragonfly): write its file, name it in ENGINES and in docs/routing.md; `tests/test_routing_engines.py` holds every
-name in ENGINES to what its row there promises.
+An engine is one function `(switches, lids, options) -> Tables`: it sees nothing but the switch
+graph, so a Fabric and what a subnet manager discovered serve alike. To add one (lash, nue, torus,
+dragonfly): write its file, name it in OWN or OPENSM and in docs/routing.md; `tests/test_routing_engines.py` holds every
+name in OWN to what its row there promises.
 """
 
 from __future__ import annotations
@@ -13,24 +13,37 @@ import numpy as np
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.fabric.fabric import I64, NONE, Fabric
 from fabrictwin.routing.engines.auto import auto
-from fabrictwin.routing.engines.dfsssp import dfsssp
+from fabrictwin.routing.engines.balanced import balanced
 from fabrictwin.routing.engines.dmodk import dmodk
+from fabrictwin.routing.engines.fattree import fattree
 from fabrictwin.routing.engines.filling import Engine, Tables
-from fabrictwin.routing.engines.ftree import ftree
-from fabrictwin.routing.engines.minhop import minhop
 from fabrictwin.routing.engines.routing_options import Options
-from fabrictwin.routing.engines.updn import updn
+from fabrictwin.routing.engines.shortest import shortest
+from fabrictwin.routing.engines.updown import updown
 from fabrictwin.routing.graph.switches import Lids, Switches, assign_lids, switch_graph
+from fabrictwin.routing.opensm.counted import dnup, minhop, updn
+from fabrictwin.routing.opensm.ftree import ftree
+from fabrictwin.routing.opensm.sssp import dfsssp, sssp
 from fabrictwin.routing.tables import DEFAULT_HASH, HASHES, U32, Routes
 
-ENGINES: dict[str, Engine] = {
-    "auto": auto,
+OPENSM: dict[str, Engine] = {  # OpenSM's tables entry for entry
     "dfsssp": dfsssp,
-    "dmodk": dmodk,
+    "dnup": dnup,
     "ftree": ftree,
     "minhop": minhop,
+    "sssp": sssp,
     "updn": updn,
 }
+OWN: dict[str, Engine] = {
+    "auto": auto,
+    "balanced": balanced,
+    "dmodk": dmodk,
+    "fattree": fattree,
+    "shortest": shortest,
+    "updown": updown,
+}
+ENGINES: dict[str, Engine] = {**OWN, **OPENSM}
+DEADLOCK_ALLOWED = ("minhop", "shortest", "sssp")  # promise no freedom from deadlock
 ECMP = "ecmp"  # Ethernet: the groups themselves are the tables
 
 

@@ -31,9 +31,17 @@ class Options:
     weights: dict[tuple[int, int], int] = field(default_factory=dict)
     lmc: int = 0
     lanes: int = DATA_VLS  # virtual lanes for data that an engine may use
+    order: tuple[int, ...] = ()  # port GUIDs that OpenSM's engines give ports first (guid_routing_order_file)
+    scatter: int = 0  # seed by which OpenSM's engines choose among equal ports (scatter_ports); 0: the lowest
+    compute: tuple[int, ...] = ()  # port GUIDs of compute nodes (cn_guid_file)
+    storage: tuple[int, ...] = ()  # port GUIDs of I/O nodes (io_guid_file)
 
     def __post_init__(self) -> None:
-        for key, got, least, most in (("lmc", self.lmc, 0, MAX_LMC), ("lanes", self.lanes, 1, MOST_LANES)):
+        for key, got, least, most in (
+            ("lmc", self.lmc, 0, MAX_LMC),
+            ("lanes", self.lanes, 1, MOST_LANES),
+            ("scatter", self.scatter, 0, 2**31 - 1),
+        ):
             if not least <= got <= most:
                 raise ConfigError(f"got {got}, expected {least} to {most}", key=key)
 
@@ -59,8 +67,8 @@ def _guid(word: str, *, path: Path, line: int) -> int:
         ) from None
 
 
-def read_roots(path: str | Path) -> tuple[int, ...]:
-    """GUIDs of a root GUID file, in order. Raises ConfigError with file and line."""
+def read_guids(path: str | Path) -> tuple[int, ...]:
+    """GUIDs of a root GUID file, or of any other list of them, in order. Raises ConfigError with file and line."""
     path = Path(path)
     guids: list[int] = []
     for line, words in _lines(path):

@@ -39,6 +39,9 @@ class Switches:
     endpoint_row: I32  # [X] the switch that it hangs on; NONE where it is cabled to another endpoint
     endpoint_number: I32  # [X] that switch's port number; 0 where there is none
     endpoint_adapter: Bool  # [X] False for aggregation nodes: reached like adapters, but no load is counted
+    system_guid: U64  # [S] the system (chassis) that a switch is part of: its system image GUID
+    endpoint_guid: U64  # [X] port GUIDs
+    endpoint_node_guid: U64  # [X] of the nodes that the ports belong to
 
     # where these came from in a Fabric; of a discovered graph rows and edges count themselves
     row_node: I32  # [S]
@@ -102,12 +105,16 @@ def build_switches(
     endpoint_row: npt.ArrayLike,
     endpoint_number: npt.ArrayLike,
     endpoint_adapter: npt.ArrayLike | None = None,
+    system_guid: npt.ArrayLike | None = None,
+    endpoint_guid: npt.ArrayLike | None = None,
+    endpoint_node_guid: npt.ArrayLike | None = None,
 ) -> Switches:
     """A switch graph from plain columns, as a subnet manager has them after discovery.
 
     Every cable between two switches stands once, its ends in either order; a cable from a switch to itself is
     left out. Endpoints stand in the order in which their LIDs are wanted. Rows, edges and endpoints count
-    themselves in the columns that otherwise point into a Fabric.
+    themselves in the columns that otherwise point into a Fabric. Without `system_guid` every switch is a system;
+    without their GUIDs endpoints count through from 1, each a node.
     """
     a_row, b_row = np.asarray(cable_row, np.int64), np.asarray(cable_peer_row, np.int64)
     a_number, b_number = np.asarray(cable_number, np.int64), np.asarray(cable_peer_number, np.int64)
@@ -117,9 +124,13 @@ def build_switches(
     peer = np.concatenate([b_row[other], a_row[other]])
     count = int(other.sum())
     hung = np.asarray(endpoint_row, np.int32)
+    port_guid = np.arange(1, len(hung) + 1) if endpoint_guid is None else endpoint_guid
     return _assemble(
         name=name,
         guid=np.asarray(guid, np.uint64),
+        system_guid=np.asarray(guid if system_guid is None else system_guid, np.uint64),
+        endpoint_guid=np.asarray(port_guid, np.uint64),
+        endpoint_node_guid=np.asarray(port_guid if endpoint_node_guid is None else endpoint_node_guid, np.uint64),
         row=row,
         number=number,
         peer=peer,
@@ -141,6 +152,9 @@ def _assemble(
     *,
     name: Sequence[str],
     guid: U64,
+    system_guid: U64,
+    endpoint_guid: U64,
+    endpoint_node_guid: U64,
     row: I64,
     number: I64,
     peer: I64,
@@ -167,6 +181,9 @@ def _assemble(
         endpoint_row=endpoint_row,
         endpoint_number=endpoint_number,
         endpoint_adapter=endpoint_adapter,
+        system_guid=system_guid,
+        endpoint_guid=endpoint_guid,
+        endpoint_node_guid=endpoint_node_guid,
         row_node=row_node,
         node_row=node_row,
         adjacent_port=port[order].astype(np.int32),
@@ -188,6 +205,12 @@ class _Names(Sequence[str]):
         return self._fabric.node_name(int(self._nodes[index]))
 
 
+def port_guids(fabric: Fabric, nodes: I32) -> U64:
+    """GUIDs of the ports of channel adapters: the node's plus 1, except where that is another node's own."""
+    guid = fabric.node_guid[nodes]
+    return np.where(np.isin(guid + np.uint64(1), fabric.node_guid), guid, guid + np.uint64(1))
+
+
 def switch_graph(fabric: Fabric) -> Switches:
     """The network's switches of a fabric."""
     row_node = fabric.switch_nodes
@@ -205,6 +228,9 @@ def switch_graph(fabric: Fabric) -> Switches:
     return _assemble(
         name=_Names(fabric, row_node),
         guid=fabric.node_guid[row_node],
+        system_guid=fabric.node_guid[row_node],
+        endpoint_guid=port_guids(fabric, endpoint_node),
+        endpoint_node_guid=fabric.node_guid[endpoint_node],
         row=row[between].astype(np.int64),
         number=fabric.port_number[trunk].astype(np.int64),
         peer=peer_row[between].astype(np.int64),

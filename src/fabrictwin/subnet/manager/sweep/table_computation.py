@@ -14,7 +14,7 @@ import numpy.typing as npt
 from fabrictwin.fabric.fabric import I32, NONE
 from fabrictwin.routing.check.judge import deadlock
 from fabrictwin.routing.engines.filling import Tables
-from fabrictwin.routing.engines.registry import compute
+from fabrictwin.routing.engines.registry import DEADLOCK_ALLOWED, compute
 from fabrictwin.routing.graph.switches import U8, Lids, Switches, build_switches
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.discovery import Node, Port, Subnet
@@ -243,13 +243,13 @@ def mend(graph: Graph, old: U8, last: Tables, before: Graph | None) -> Tables | 
     """After a failure: the tables there were with as few entries changed as possible.
 
     None where they could deadlock, or where the lanes that were given out mean something else now; an engine then
-    routes anew as a whole. Min-hop promises no freedom from deadlock, so it keeps none.
+    routes anew as a whole. What promises no freedom from deadlock keeps none.
     """
     if not _lanes_hold(last, before, graph):
         return None
     remark = "after a failure, as few entries as possible"
     tables = Tables(last.engine, reroute(graph, old), last.lane, last.lanes, remark)
-    return tables if last.engine == "minhop" or _is_deadlock_free(graph, tables) else None
+    return tables if last.engine in DEADLOCK_ALLOWED or _is_deadlock_free(graph, tables) else None
 
 
 def _lanes_hold(tables: Tables, before: Graph | None, now: Graph) -> bool:

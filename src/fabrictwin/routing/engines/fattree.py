@@ -20,7 +20,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.routing.engines import dmodk
 from fabrictwin.routing.engines.filling import Tables, blank_tables, destinations, refuse
 from fabrictwin.routing.engines.routing_options import Options
-from fabrictwin.routing.engines.updn import oriented, with_lanes
+from fabrictwin.routing.engines.updown import oriented, with_lanes
 from fabrictwin.routing.graph.shape import irregularity, misfit
 from fabrictwin.routing.graph.switch_tiers import Tiers, graph_of
 from fabrictwin.routing.graph.switches import Lids, Switches
@@ -48,14 +48,14 @@ def fill(switches: Switches, lids: Lids, tiers: Tiers, options: Options, *, engi
     return with_lanes(switches, tiers, lids, lft, options, engine=engine)
 
 
-def ftree(switches: Switches, lids: Lids, options: Options) -> Tables:
+def fattree(switches: Switches, lids: Lids, options: Options) -> Tables:
     """Tables of a fat-tree. Raises ConfigError that says what about the shape does not fit."""
-    refuse(options, "ftree", "roots")
+    refuse(options, "fattree", "roots")
     tiers = oriented(switches, options)
     odd = misfit(switches, tiers, proper=not options.roots)
     if odd:
         hint = "the engine auto" if options.roots else "the engine auto or a root GUID file"
         raise ConfigError(f"got a fabric that is no fat-tree: {odd}; expected one, or {hint}", key="engine")
     if not irregularity(switches, tiers, even=not options.roots):
-        return replace(dmodk.fill(switches, lids, tiers), engine="ftree")
-    return fill(switches, lids, tiers, options, engine="ftree")
+        return replace(dmodk.fill(switches, lids, tiers), engine="fattree")
+    return fill(switches, lids, tiers, options, engine="fattree")

@@ -14,15 +14,15 @@ from fabrictwin.routing.graph.switch_tiers import graph_of
 from fabrictwin.routing.graph.switches import Lids, Switches
 
 
-def minhop(switches: Switches, lids: Lids, options: Options) -> Tables:
+def shortest(switches: Switches, lids: Lids, options: Options) -> Tables:
     """Tables by shortest paths."""
     from fabrictwin.kernel.routing import table_filling as forwarding
 
-    refuse(options, "minhop", "weights")
+    refuse(options, "shortest", "weights")
     cost = edge_costs(switches, options.weights)
     lft = blank_tables(switches, lids)
     load = np.zeros(len(cost), np.int32)
     forwarding.fill_least_loaded(
         graph_of(switches, cost), forwarding.SHORTEST, destinations(switches, lids), lft, load
     )
-    return Tables("minhop", lft)
+    return Tables("shortest", lft)

@@ -22,15 +22,15 @@ from fabrictwin.routing.engines.filling import (
 )
 from fabrictwin.routing.engines.routing_options import Options, edge_costs
 from fabrictwin.routing.graph.switch_tiers import ASTRAY_AT_MOST, astray_share, graph_of, recognise
-from fabrictwin.routing.graph.switches import Lids, Switches
+from fabrictwin.routing.graph.switches import U8, Lids, Switches
 
 
-def dfsssp(switches: Switches, lids: Lids, options: Options) -> Tables:
+def balanced(switches: Switches, lids: Lids, options: Options) -> Tables:
     """Tables and lanes. Raises ConfigError where `options.lanes` do not suffice."""
     from fabrictwin.kernel.routing import destination_trees as trees
     from fabrictwin.kernel.routing import table_filling as forwarding
 
-    refuse(options, "dfsssp", "weights")
+    refuse(options, "balanced", "weights")
     cost = edge_costs(switches, options.weights)
     lft = blank_tables(switches, lids)
     to_these = destinations(switches, lids)
@@ -38,8 +38,13 @@ def dfsssp(switches: Switches, lids: Lids, options: Options) -> Tables:
     trees.fill_shortest_trees(
         graph_of(switches, cost), forwarding.SHORTEST, to_these, switches.row_adapters, lft, load
     )
-    if not has_cycle(switches, lft, to_these.lid):
-        return Tables("dfsssp", lft)
+    return break_cycles(switches, lids, lft, options, engine="balanced")
+
+
+def break_cycles(switches: Switches, lids: Lids, lft: U8, options: Options, *, engine: str) -> Tables:
+    """Tables with lanes so that no paths can deadlock. Raises ConfigError where `options.lanes` do not suffice."""
+    if not has_cycle(switches, lft, destinations(switches, lids).lid):
+        return Tables(engine, lft)
     tiers = recognise(switches)
     up = tiers.up if astray_share(switches, tiers) <= ASTRAY_AT_MOST else None
     lid, stands = tree_of(switches, lids)
@@ -47,7 +52,7 @@ def dfsssp(switches: Switches, lids: Lids, options: Options) -> Tables:
     if lanes == NONE:
         raise ConfigError(
             f"got {options.lanes} virtual lanes, which do not suffice to break all cycles of dependencies, "
-            "expected more or another engine than dfsssp",
+            f"expected more or another engine than {engine}",
             key="lanes",
         )
-    return Tables("dfsssp", lft, lane, lanes)
+    return Tables(engine, lft, lane, lanes)

@@ -51,11 +51,11 @@ def with_lanes(switches: Switches, tiers: Tiers, lids: Lids, lft: U8, options: O
     return Tables(engine, lft, lane, lanes, remark)
 
 
-def updn(switches: Switches, lids: Lids, options: Options) -> Tables:
+def updown(switches: Switches, lids: Lids, options: Options) -> Tables:
     """Tables by legal shortest paths. Raises ConfigError where lanes do not suffice for pairs without one."""
     from fabrictwin.kernel.routing import table_filling as forwarding
 
-    refuse(options, "updn", "roots", "weights")
+    refuse(options, "updown", "roots", "weights")
     tiers = oriented(switches, options)
     cost = edge_costs(switches, options.weights)
     lft = blank_tables(switches, lids)
@@ -64,5 +64,5 @@ def updn(switches: Switches, lids: Lids, options: Options) -> Tables:
         graph_of(switches, cost, tiers), forwarding.UPDOWN, destinations(switches, lids), lft, load
     )
     if not astray:
-        return Tables("updn", lft)
-    return with_lanes(switches, tiers, lids, lft, options, engine="updn")
+        return Tables("updown", lft)
+    return with_lanes(switches, tiers, lids, lft, options, engine="updown")
