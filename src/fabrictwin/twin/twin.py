@@ -298,7 +298,9 @@ class Twin:
             twin.afflict({int(host): tuple(HostCause(**cause) for cause in each) for host, each in causes})
             options = state["options"]
             weights = {(guid, port): weight for guid, port, weight in options["weights"]}
-            lists = {key: tuple(options.get(key, ())) for key in ("roots", "order", "compute", "storage")}
+            lists: dict[str, Any] = {
+                key: tuple(options.get(key, ())) for key in ("roots", "order", "compute", "storage")
+            }
             rest = {key: options[key] for key in ("lmc", "lanes", "scatter") if key in options}
             twin.options = Options(weights=weights, **lists, **rest)
         except ConfigError:
