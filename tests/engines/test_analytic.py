@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from support.clusters import blueprint
 
-from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
 from fabrictwin.engines.analytic.closed_forms import ClosedForms, IdealNetwork
 from fabrictwin.engines.channels.pipeline_latency import beyond_drain
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind

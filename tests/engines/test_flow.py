@@ -16,8 +16,8 @@ from fabrictwin.base.errors import ConfigError, InvariantError, SimulatedError
 from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.channels.channel_resources import bind
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
+from fabrictwin.engines.channels.channel_resources import bind
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.fabric.fabric import LinkKind
 from fabrictwin.kernel import slices

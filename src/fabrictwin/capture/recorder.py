@@ -419,9 +419,7 @@ class CaptureRequest:
     snaplen: int = 0
 
     def start(self, engine: Engine) -> Recorder:
-        """Begin to record. Raises ConfigError for an engine without packets, a name that is not there, or a file that
-        cannot be written.
-        """
+        """Begin to record. Raises ConfigError without packets, for an unknown name or a file that cannot be."""
         if engine.packets is None:
             raise ConfigError("got an engine without packets, expected the packet engine", key="pcap")
         adapters = adapters_named(engine.fabric, self.at)

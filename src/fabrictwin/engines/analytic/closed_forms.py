@@ -126,7 +126,7 @@ class ClosedForms:
             self.network.uplink_bps[node] += (self._capacity[change.port] - before) * 8 * PS_PER_S
 
     def bind(self, communications: Sequence[Communication], rank_node: I32) -> tuple[I64, Bound]:
-        """Return ([communications] what each takes by itself, in ps; them bound to the fabric, with their counts)."""
+        """Return ([communications] what each takes by itself, in ps; all bound to the fabric, with counts)."""
         edges = [patterns.edges(c.channels) for c in communications]
         bound, found = bind(communications, rank_node, self.fabric, self._finder, edges=edges)
         return self._durations(bound, found, communications, edges), bound
@@ -153,7 +153,7 @@ class ClosedForms:
         mine: I64,
         rows: slice,
     ) -> float:
-        """Time in ps that the busiest resource needs for the bytes of channels `mine`, whose `edges` are `rows`."""
+        """Time in ps that the busiest resource needs for the bytes of channels `mine`, of `edges` `rows`."""
         uses = np.arange(bound.use_start[mine[0]], bound.use_start[mine[-1] + 1])
         of_channel = np.repeat(mine, np.diff(bound.use_start)[mine])
         demand = bound.use_coefficient[uses] * bound.size_bytes[of_channel]

@@ -1,8 +1,8 @@
 """Messages by closed form: latency plus size over rate, one message of a flow after the other.
 
-The oracle that other engines' messages are held to: exact in what arrives, in which order and what fails; in time it
-knows no packets and no contention between flows. A message takes its size at the rate of the narrowest link, as it
-is when the message is posted.
+The oracle that other engines' messages are held to: exact in what arrives, in which order and what fails; in time
+it knows no packets and no contention between flows. A message takes its size at the rate of the narrowest link, as
+it is when the message is posted.
 """
 
 from __future__ import annotations

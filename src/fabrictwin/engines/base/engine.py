@@ -19,19 +19,20 @@ event stops the engine at its instant, since software may answer there; the comp
 Who wants to react to operations asks for them in steps: `advance(until_ps=...)`. `counters` are the ports' own.
 
 *Kernels return in slices.* `advance(budget=...)` comes back after so many events of its kernel at most, with
-`Stop.BUDGET`; call it again to go on. So Ctrl-C works, `progress` can be shown, and several engines share a thread:
+`Stop.BUDGET`; call it again to go on. So Ctrl-C works, `progress` can be shown, and several engines share a
+thread:
 
     while engine.advance(budget=SLICE).stop == Stop.BUDGET:
         show(engine.progress)
 
 The same calls in slices of any size give the same times.
 
-*Capabilities.* Not every engine models everything: `capabilities` says what this one does, and callers ask it, never
-the engine's type. What only an engine with packets has stands in `packets`, which is None elsewhere. To ask for what
-an engine cannot do raises ConfigError.
+*Capabilities.* Not every engine models everything: `capabilities` says what this one does, and callers ask it,
+never the engine's type. What only an engine with packets has stands in `packets`, which is None elsewhere. To ask
+for what an engine cannot do raises ConfigError.
 
-*To add an engine*, implement `Engine`, give it a line in `engines.base.capabilities`, and let `Twin.session` make it.
-What plays its operations as a graph without packets can be built on `engines.flow.graph_engine`.
+*To add an engine*, implement `Engine`, give it a line in `engines.base.capabilities`, and let `Twin.session` make
+it. What plays its operations as a graph without packets can be built on `engines.flow.graph_engine`.
 """
 
 from __future__ import annotations

@@ -49,6 +49,6 @@ def write_ps(fabric: Fabric, adapter: int) -> int:
 
 
 def late_ps(fabric: Fabric, adapter: int) -> int:
-    """Time in ps of a write that is not in the latency that the fabric's graph has for its last node, a processor."""
+    """Time in ps of a write beyond the latency that the fabric's graph has for its last node, a processor."""
     chip = _processor(fabric, adapter)
     return max(write_ps(fabric, adapter) - catalog.chip(chip).latency.value, 0) if chip else 0

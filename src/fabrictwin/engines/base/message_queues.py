@@ -1,8 +1,8 @@
 """Messages between adapters without packets: queues, receives and events; how fast they leave is `Links`'.
 
-A message leaves when those before it on its flow have left. It is there a latency after its last byte has left; its
-acknowledgement takes that latency back. A receiver without a receive posted answers as InfiniBand Architecture,
-volume 1, section 9.7.5.2.8 has it: the sender tries again after the receiver's timer.
+A message leaves when those before it on its flow have left. It is there a latency after its last byte has left;
+its acknowledgement takes that latency back. A receiver without a receive posted answers as InfiniBand
+Architecture, volume 1, section 9.7.5.2.8 has it: the sender tries again after the receiver's timer.
 
 Leaves out: timeouts (nothing is ever lost), headers, adapters' message rates.
 """
@@ -20,6 +20,7 @@ from fabrictwin.engines.base.messages import (
     Event,
     EventKind,
     FlowOptions,
+    Message,
     Opcode,
     Service,
 )
@@ -36,9 +37,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.free_ps = 0  # in closed form: when the last message has left
-        self.queue: deque[QueuedMessage] = (
-            deque()
-        )  # where rates change: what has not left yet, the first leaves now
+        self.queue: deque[QueuedMessage] = deque()  # where rates change: what has not left; the first leaves
         self.remaining = 0.0  # bytes of the first
 
 
@@ -109,9 +108,8 @@ class QueuedMessage:
         self.retries = 0
 
 
-_REACH, _EVENT, _LEAVE = range(
-    3
-)  # actions of entries of the heap: a message reaches the receiver, an event is due, a message may leave
+# entries of the heap: a message reaches the receiver, an event is due, a message may leave
+_REACH, _EVENT, _LEAVE = range(3)
 
 
 class Links(Protocol):

@@ -122,8 +122,8 @@ class Message(NamedTuple):
 
     Of a request (READ, atomics) `size_bytes` is what is asked for: headers alone travel. It ends when the first
     packet of its response is there. A response is a message on the flow back; it `answers` a request, None the
-    oldest one (flows that belong together have each other's queue pair numbers). Responses are a stream of their own
-    beside the sender's requests; nobody acknowledges them, and they have no ENDED.
+    oldest one (flows that belong together have each other's queue pair numbers). Responses are a stream of their
+    own beside the sender's requests; nobody acknowledges them, and they have no ENDED.
     """
 
     size_bytes: int

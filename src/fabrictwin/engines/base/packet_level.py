@@ -112,7 +112,7 @@ class PacketLevel(Protocol):
     def excess(
         self, operations: Operations, communications: Sequence[Communication], rank_node: npt.NDArray[np.int32]
     ) -> float:
-        """How many times the nearest limit of time or memory posting operations would take; above 1 it is refused."""
+        """Share of the nearest limit of time or memory that operations would take; above 1 they are refused."""
         ...
 
     def observe(self, observer: Observer, ports: Sequence[int], drain: Callable[[Any], None]) -> None:

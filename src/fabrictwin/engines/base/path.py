@@ -25,7 +25,7 @@ class Path(NamedTuple):
 
 
 def memory_path(finder: PathFinder, ends: tuple[int, int], memories: tuple[int | None, int | None]) -> Path:
-    """Return the path between two adapters and the memories behind them. Raises ConfigError where there is none."""
+    """Return the path between two adapters and the memories behind them. Raises ConfigError without one."""
     fabric = finder.fabric
     source, target = ends
     latency = int(fabric.nic_deliver_ps[target])

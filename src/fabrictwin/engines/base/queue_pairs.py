@@ -30,7 +30,7 @@ class QueuePairNumbers:
         self._next = np.full(adapters, FIRST_QPN, np.int64)
 
     def ports_by_side(self, departing: I32, arriving: I32) -> U32:
-        """Return UDP source ports of new connections; all requesters' numbers are handed out before the others'."""
+        """Return UDP source ports of new connections; requesters' numbers are handed out before the others'."""
         adapters = np.concatenate([departing, arriving])
         qpn = (self._next[adapters] + _occurrence(adapters)).astype(np.uint32)
         np.add.at(self._next, adapters, 1)

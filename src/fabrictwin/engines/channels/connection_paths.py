@@ -42,7 +42,7 @@ def memory_and_cores(fabric: Fabric) -> tuple[F64, F64, F64]:
 
 @dataclass(frozen=True)
 class Uses:
-    """Resources that edges use beside ports, for each byte: `edge[i]` uses `amount[i]` of resource `resource[i]`."""
+    """Resources that edges use beside ports: a byte of `edge[i]` uses `amount[i]` of `resource[i]`."""
 
     edge: I64
     resource: I32

@@ -51,7 +51,7 @@ class FlowEngine(GraphEngine):
 
 
 def _spread_over(routes: Walker, up: npt.NDArray[np.bool_] | None = None) -> SpreadOver:
-    """Paths over which switches spread packets, by links that are `up`. Raises ConfigError without their tables."""
+    """Paths over which switches spread packets, over links that are `up`. Raises ConfigError without tables."""
     if not isinstance(routes, Routes):
         raise ConfigError("got traffic that is spread, expected a network of switches", key="run.packet.balance")
     return partial(spread_paths, routes, up=up)
@@ -100,7 +100,7 @@ class FlowOperations:
         return SimulatedError("link down", self.fabric.link_name(int(down[0])), f"{text}{more}")
 
     def apply(self, change: TimedChange) -> None:
-        """Let a link or tables change now: rates are solved again. Raises ConfigError where there are no tables."""
+        """Let a link or tables change now: rates are solved again. Raises ConfigError without tables."""
         if change.tables is not None:
             self._reroute(change.tables)
             return

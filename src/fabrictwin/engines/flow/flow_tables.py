@@ -45,7 +45,7 @@ def empty_columns() -> dict[str, npt.NDArray[Any]]:
 
 
 def flow_columns(bound: Bound, flow_of_channel: I64, lead: I64) -> dict[str, npt.NDArray[Any]]:
-    """Return what the kernel needs of F flows: sizes, latencies, limits, and the resources that each member uses."""
+    """Return columns of F flows: sizes, latencies, limits, and the resources that each member uses."""
     member = np.argsort(flow_of_channel, kind="stable")  # channels in the order of their flows
     uses = np.diff(bound.use_start)[member]
     longest = {name: np.zeros(len(lead), np.int64) for name in ("fill_ps", "serial_ps", "path_ps")}

@@ -1,7 +1,7 @@
 """An engine without packets: a graph of operations and queues of messages on one clock.
 
-What a fidelity has of its own it brings along: how communications become flows or durations (`OperationModel`), and
-how fast messages leave (`Links`). Operations and messages do not share links with each other.
+What a fidelity has of its own it brings along: how communications become flows or durations (`OperationModel`),
+and how fast messages leave (`Links`). Operations and messages do not share links with each other.
 """
 
 from __future__ import annotations

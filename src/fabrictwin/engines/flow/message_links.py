@@ -1,8 +1,8 @@
 """Messages as fluid: they share links, and each moves at its max-min fair rate.
 
 The time of a message that shares nothing with another is as in closed form. Here a flow's first message (and its
-first answer) drains at a rate that changes whenever one begins or has left: rates are max-min fair over the directed
-ports of all paths (`kernel.flow.max_min`), in bytes of payload.
+first answer) drains at a rate that changes whenever one begins or has left: rates are max-min fair over the
+directed ports of all paths (`kernel.flow.max_min`), in bytes of payload.
 
 Leaves out what the closed forms leave out, but for contention; queues, and what keeps them short.
 """

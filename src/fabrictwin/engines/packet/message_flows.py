@@ -104,7 +104,7 @@ def header_bytes(fabric: Fabric, options: FlowOptions, plain: int) -> int:
 
 
 def extras() -> list[tuple[int, int, int]]:
-    """Return by opcode: bytes of extended headers on the first packet and on the last, and what the kernel is to do."""
+    """Return by opcode bytes of extended headers on the first packet and the last, and the kernel's traits."""
     from fabrictwin.kernel.packet.state import state as s
 
     fields, table = catalog.headers("infiniband"), []

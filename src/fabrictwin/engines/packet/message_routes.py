@@ -78,7 +78,7 @@ class Guide:
 
 
 def guides(communication: Communication) -> dict[tuple[int, int, int], tuple[Guide, int]]:
-    """Return by (channel, source, target), where connections are given, how each is made, and software's ps a step.
+    """Return by (channel, source, target), where connections are given, how each is made, and a step's cost in ps.
 
     Raises ConfigError for what switches reduce.
     """

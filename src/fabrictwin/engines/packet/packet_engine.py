@@ -142,7 +142,7 @@ class PacketEngine:
             self.network.changes.add(change, now_ps)
 
     def await_changes(self, awaited: bool) -> None:
-        """Say whether somebody outside will yet change something; packets without a path are dropped from then on."""
+        """Say whether somebody outside will yet change something; packets without a path are dropped then."""
         self.network.awaits_changes = awaited
         self.network.machine.drops_unroutable |= awaited
 
@@ -154,7 +154,7 @@ class PacketEngine:
             self.network.machine.state.clock[0].now = self._now
 
     def advance(self, until_ps: int = FOREVER, budget: int | None = None) -> Advanced:
-        """Advance; see `Engine`. Raises SimulatedError for a deadlock, exhausted retries, an unreachable adapter."""
+        """Advance; see `Engine`. Raises SimulatedError for a deadlock, spent retries, an unreachable adapter."""
         if self.messages is not None:
             stop, events = self.messages.advance(until_ps, budget)
             ended = self.operations.completions() if len(self.operations) else NO_COMPLETIONS

@@ -1,9 +1,9 @@
 """Operations of programs on the packet kernel: a communication becomes messages on queue pairs.
 
-Every send of a pattern (`program.sends`) is a message that starts when those before it are in memory; a
-channel has queue pairs of its own between each two ranks, and so has each communicator (the ranks that take part
-with each other), as in NCCL. Inside a host a message is split over the parallel NVLink paths in proportion to their
-links. Flags that travel with data (LL, LL128) are bytes on the wire. Routes of messages are `message_routes`'.
+Every send of a pattern (`program.sends`) is a message that starts when those before it are in memory; a channel
+has queue pairs of its own between each two ranks, and so has each communicator (the ranks that take part with each
+other), as in NCCL. Inside a host a message is split over the parallel NVLink paths in proportion to their links.
+Flags that travel with data (LL, LL128) are bytes on the wire. Routes of messages are `message_routes`'.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class PacketOperations:
     def _message(
         self, tasks: _Tasks, route: MessageRoute, size: int, cost_ps: int, before: list[int], number: int
     ) -> list[int]:
-        """Add the message of a route with that number as tasks; returns those that must end for it to be in memory."""
+        """Add a route's message with that number as tasks; returns those that end with it in memory."""
         from fabrictwin.kernel.packet.state import state as s
 
         if not route.legs:  # memory to itself

@@ -1,4 +1,4 @@
-"""Virtual lanes and priorities of a packet run: how many, which service level takes which, how ports arbitrate between them.
+"""Virtual lanes and priorities of a packet run: how many, their service levels, their arbitration.
 
 InfiniBand: what a subnet manager programmed into each port (`Routes.lane_tables`), else `run.packet`'s maps and
 arbitration, alike on every port. Ethernet: strict priorities, then weights. Only the lanes are modelled that the
@@ -27,7 +27,7 @@ def _levels(routes: Routes, options: PacketOptions) -> list[int]:
 
 
 def lanes_needed(routes: Routes, options: PacketOptions) -> int:
-    """Return the most of what is asked for, what a routing engine needs that breaks cycles by service levels, and what tables lead to."""
+    """Return the lanes of a run: as asked for, as routing breaks cycles with, as tables lead to."""
     most = routes.lanes
     if routes.lane_tables is not None:
         most = max(most, 1 + max(routes.lane_tables.lanes_of(_levels(routes, options)), default=0))

@@ -96,7 +96,7 @@ def _node_buffers(model: NetworkModel) -> I64:
 
 
 def _lane_buffers(model: NetworkModel, deep: I64) -> I64 | int:
-    """[ports] bytes of a lane's buffer behind an InfiniBand link: the switch's share, but a round trip at least."""
+    """[ports] bytes of a lane's buffer behind an InfiniBand link: the switch's share, a round trip at least."""
     fabric, options = model.fabric, model.options
     if options.credit_bytes:
         return options.credit_bytes
