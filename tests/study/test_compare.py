@@ -17,8 +17,8 @@ from fabrictwin.catalog.price_book import price_book
 from fabrictwin.cli import main
 from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.flow.flow_engine import FlowSession
-from fabrictwin.engines.packet.packet_engine import PacketSession
+from fabrictwin.engines.flow.flow_engine import FlowEngine
+from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.program.patterns import edges
@@ -84,10 +84,11 @@ def test_with_headers_latency_and_routes_equal_and_control_off_both_technologies
         nodes = fabric.gpu_node.astype(np.int32)
         program = program_of(phase, fabric.node_host[nodes].astype(np.int32), LOAD)
         if fidelity == "flow":
-            session = FlowSession(fabric, routes)
+            session = FlowEngine(fabric, routes)
         else:
-            session = PacketSession(fabric, routes, PacketOptions(control="none", lossless=True))
-            session.network.header_bytes = 32
+            session = PacketEngine(fabric, routes, PacketOptions(control="none", lossless=True))
+            headers = replace(session.network.model.headers, data=32)
+            session.network.model.__dict__["headers"] = headers
         took.append(play(program, nodes, session).end_ps)
     assert took[1] == pytest.approx(took[0], rel=0.02)
 

@@ -22,9 +22,9 @@ from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.export import to_ibnetdiscover
 from fabrictwin.cluster.importers.bindings import import_ibnetdiscover
 from fabrictwin.cluster.spec.spec import load_cluster, load_spec
-from fabrictwin.engines.packet.packet_network import PacketNetwork
+from fabrictwin.engines.packet.network.packet_network import PacketNetwork
+from fabrictwin.engines.packet.network.port_counters import port_counters
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.engines.packet.port_counters import port_counters
 from fabrictwin.runs.execute import predict
 from fabrictwin.subnet.agents.pma import SessionCounters
 from fabrictwin.subnet.manager.manager import SubnetManager
@@ -150,7 +150,7 @@ def test_dumped_tables_are_what_the_switches_hold(who, request):
 def played(up: Up, a: int, b: int, size: int) -> PacketNetwork:
     """One message between two adapters, packet by packet over the tables that the switches hold now."""
     network = PacketNetwork(up.fabric, routes_of(up.state), PacketOptions(ack_every=4))
-    network.connect([network.remote(a, b)])
+    network.connections.connect([network.connections.remote(a, b)])
     network.machine.add_tasks([1], [0], [size], [0])
     network.run(drain=True)
     return network

@@ -99,7 +99,7 @@ class Connections:
     nic_in: I32
     into: I32
     paths: I32  # over how many network paths its bytes are spread; 1 is one queue pair
-    turns: npt.NDArray[np.bool_]  # messages take turns on the paths whole; else each is split over all of them
+    round_robin: npt.NDArray[np.bool_]  # each message goes whole over the next path; else it is split over all
     limit: npt.NDArray[np.float64]  # bytes a picosecond that its ends manage; inf where only wires count
     send_ps_per_byte: npt.NDArray[np.float64]  # of a processor core at `out`; 0 where adapters do the work
     receive_ps_per_byte: npt.NDArray[np.float64]  # of cores at `into`: the interrupt's and the reading thread's

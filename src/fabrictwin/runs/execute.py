@@ -23,9 +23,10 @@ from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
 from fabrictwin.cluster.faults import find_faults
 from fabrictwin.cluster.spec.cluster_section import GeneratedCluster
 from fabrictwin.cluster.spec.spec import Compare, Spec
-from fabrictwin.engines.base.engine import Session
+from fabrictwin.engines.base.capabilities import capabilities_of
+from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.packet.host_costs import works_in_hosts
+from fabrictwin.engines.packet.network.host_costs import works_in_hosts
 from fabrictwin.engines.packet.packet_options import options_of
 from fabrictwin.engines.packet.run_estimate import TooLargeError
 from fabrictwin.fabric.fabric import NONE, Fabric
@@ -144,10 +145,10 @@ def prepare(spec: Spec, stage: Stage = silent) -> Prepared:
     )
 
 
-def open_session(prepared: Prepared) -> Session:
-    """The session that the spec asks for. Raises ConfigError."""
+def open_session(prepared: Prepared) -> Engine:
+    """Start the engine that the spec asks for. Raises ConfigError."""
     run, twin = prepared.spec.run, prepared.twin
-    if run.fidelity != "packet":
+    if not capabilities_of(run.fidelity).packets:
         return twin.session(run.fidelity)
     technology, settings = twin.fabric.technology, section_settings(prepared.spec)
     options = options_of(run.packet, technology, run.seed)
@@ -157,38 +158,23 @@ def open_session(prepared: Prepared) -> Session:
     return twin.session("packet", replace(options, host_work=needs))
 
 
-def ended_share(session: Session) -> float:
-    """How many of a session's operations have ended, 0 to 1; read while its kernel runs."""
-    ended = session.ended_ps()
-    return float((ended >= 0).mean()) if len(ended) else 0.0
-
-
-def _recorder(session: Session, capture: CaptureRequest | None) -> Recorder | None:
-    from fabrictwin.engines.packet.packet_engine import PacketSession
-
-    if capture is None:
-        return None
-    assert isinstance(session, PacketSession)
-    return capture.start(session.network)
-
-
 def _unused(spec: Spec) -> tuple[str, ...]:
-    if spec.run.packet is None or spec.run.fidelity == "packet":
+    can = capabilities_of(spec.run.fidelity)
+    if spec.run.packet is None or can.packets:
         return ()
-    spread = spec.run.packet.balance in ("adaptive", "spray") and spec.run.fidelity == "flow"
+    spread = spec.run.packet.balance in ("adaptive", "spray") and can.spreading
     used = "of run.packet only balance was used" if spread else "run.packet was not used"
     return (f"{used}: the fidelity is {spec.run.fidelity}",)
 
 
-def _with_a_cut(prepared: Prepared, session: Session, error: TooLargeError) -> ConfigError:
+def _with_a_cut(prepared: Prepared, session: Engine, error: TooLargeError) -> ConfigError:
     """The refusal of a run that is too large, with a cut of the job that fits."""
-    from fabrictwin.engines.packet.packet_engine import PacketSession
     from fabrictwin.runs.packet_cut import cut_that_fits
 
     spec, twin = prepared.spec, prepared.twin
-    assert isinstance(session, PacketSession)
+    assert session.packets is not None
     # faults name cables of the whole blueprint
-    cut = cut_that_fits(spec, build(spec.cluster, spec=spec), twin.fabric, session)
+    cut = cut_that_fits(spec, build(spec.cluster, spec=spec), twin.fabric, session.packets)
     figures, _, instead = error.message.partition(": ")
     return ConfigError(f"{figures}: {cut}, or use fidelity flow" if cut else f"{figures}: {instead}", key="run")
 
@@ -207,7 +193,8 @@ def predict(
 
     Raises ConfigError, SimulatedError, InvariantError.
     """
-    if capture is not None and spec.run.fidelity != "packet":
+    can = capabilities_of(spec.run.fidelity)
+    if capture is not None and not can.packets:
         raise ConfigError(
             f"got fidelity {spec.run.fidelity}, expected packet: nothing else has packets", key="--pcap"
         )
@@ -218,14 +205,14 @@ def predict(
     if spec.run.subnet_manager is not None:
         stage("bringing the subnets up")
         managed = manage(spec, twin, prepared.disturbed)
-    elif spec.run.fidelity != "analytic":
+    elif can.routes:
         stage("routing")
         with _located(spec):
             _ = twin.routes
     with _located(spec):
         session = open_session(prepared)
-        stage(f"simulating at {spec.run.fidelity} fidelity", lambda: ended_share(session))
-        recorder = _recorder(session, capture)
+        stage(f"simulating at {spec.run.fidelity} fidelity", lambda: session.progress)
+        recorder = None if capture is None else capture.start(session)
         try:
             if managed is None:
                 changes = twin.timed_changes(prepared.disturbed.all_changes)

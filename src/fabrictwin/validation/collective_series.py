@@ -22,6 +22,7 @@ from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
+from fabrictwin.engines.base.capabilities import Fidelity
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
 from fabrictwin.nccl.lowering.task_times import Asked, measure
 from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task
@@ -29,7 +30,6 @@ from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.tuning.step_costs import Calibration, calibration
 from fabrictwin.nccl.tuning.tuner import Call, tuner
 from fabrictwin.twin import Twin
-from fabrictwin.twin.twin import Fidelity
 from fabrictwin.validation.published_data import Section, read_table, read_texts
 
 TABLE, TEXTS = "collectives.csv", "collectives.yaml"

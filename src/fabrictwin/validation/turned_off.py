@@ -18,6 +18,7 @@ from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import Size, format_size
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
+from fabrictwin.engines.base.capabilities import Fidelity
 from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task
@@ -26,7 +27,6 @@ from fabrictwin.nccl.settings.version import DEFAULT
 from fabrictwin.nccl.tuning.tuner import Call, tuner
 from fabrictwin.report.csv_tables import bus_factor
 from fabrictwin.runs.twins import make_twin
-from fabrictwin.twin.twin import Fidelity
 from fabrictwin.validation.published_data import Section, read_texts
 
 FILE = "turned_off.yaml"

@@ -11,11 +11,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from fabrictwin.verbs import current_host as place
-from fabrictwin.verbs.adapter.world import Engine, World
+from fabrictwin.verbs.adapter.world import World
 from fabrictwin.verbs.attributes.unsupported import provider_module
 
 if TYPE_CHECKING:
-    from fabrictwin.engines.base.messages import MessageSession
+    from fabrictwin.engines.base.capabilities import Fidelity
+    from fabrictwin.engines.base.engine import Engine
     from fabrictwin.twin import Twin
 
 _ROOM = "fabrictwin.verbs.pyverbs"
@@ -65,7 +66,7 @@ _finder = _Finder()
 
 
 def install(
-    twin: Twin, *, host: str | None = None, engine: Engine = "packet", session: MessageSession | None = None
+    twin: Twin, *, host: str | None = None, engine: Fidelity = "packet", session: Engine | None = None
 ) -> World:
     """Run this process on a host of `twin`, and let `import pyverbs` mean the twin's verbs from now on.
 

@@ -32,11 +32,11 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.channel_contention import Loops, Meeting
 from fabrictwin.fabric.compile import packet_overhead
 from fabrictwin.fabric.fabric import I64, NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd
-from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Pattern
 

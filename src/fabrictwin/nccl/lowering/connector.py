@@ -111,7 +111,7 @@ class Connector:
             ),
             into=moved([r.into for r in routes], ends.target),
             paths=spread,
-            turns=np.full(len(spread), in_turns),
+            round_robin=np.full(len(spread), in_turns),
             limit=column(slowest, np.float64),
             send_ps_per_byte=column([work[0] for work in per_byte], np.float64),
             receive_ps_per_byte=column([work[1] for work in per_byte], np.float64),

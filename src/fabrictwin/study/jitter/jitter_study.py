@@ -22,6 +22,7 @@ from fabrictwin.base.units import PS_PER_S, Raw
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.fault_section import LinkFault
 from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.engines.base.capabilities import capabilities_of
 from fabrictwin.report.result import RunResult
 from fabrictwin.runs.execute import Prepared, predict
 from fabrictwin.runs.twins import make_twin
@@ -137,7 +138,7 @@ class Sampler:
         stage: Stage,
         alter: Callable[[Prepared], Prepared] | None = None,
     ) -> None:
-        if spec.run.fidelity == "packet":
+        if capabilities_of(spec.run.fidelity).packets:
             raise spec.error("run.fidelity", "got packet, expected flow or analytic: one clean step is simulated")
         if spec.faults:
             raise spec.error("faults", "got faults in a spec for jitter, expected them as sources under jitter")
