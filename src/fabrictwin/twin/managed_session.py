@@ -20,7 +20,7 @@ from fabrictwin.engines.base.engine import Change, LinkChange, Session, TableCha
 from fabrictwin.engines.packet.packet_engine import PacketSession
 from fabrictwin.engines.packet.packet_network import LinkFault
 from fabrictwin.fabric.fabric import NONE, Fabric
-from fabrictwin.subnet.agents.agent_state import NO_PORT
+from fabrictwin.subnet.agents.port_states import NO_PORT
 from fabrictwin.subnet.operation.changed_paths import ChangedPath
 from fabrictwin.subnet.operation.managed_fabric import (
     NEVER,
