@@ -18,7 +18,7 @@ import numpy as np
 from fabrictwin.engines.base.changes import TableEntries, TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.fabric.fabric import NONE, Fabric
-from fabrictwin.subnet.agents.agent_state import NO_PORT
+from fabrictwin.subnet.agents.port_states import NO_PORT
 from fabrictwin.subnet.operation.changed_paths import ChangedPath
 from fabrictwin.subnet.operation.managed_fabric import (
     NEVER,
