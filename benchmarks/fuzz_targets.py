@@ -345,10 +345,10 @@ def _guid2lid() -> Target:
 
 
 def _routing_files() -> Target:
-    from fabrictwin.routing.engines.routing_options import read_roots, read_weights
+    from fabrictwin.routing.engines.routing_options import read_guids, read_weights
 
     def read(path: Path) -> None:
-        (read_weights if re.search(rb"^\S+ +\d", path.read_bytes()) else read_roots)(path)
+        (read_weights if re.search(rb"^\S+ +\d", path.read_bytes()) else read_guids)(path)
 
     samples = [
         b"0x0c42a103002559fe\n0c42a103002559ff # top\n",
