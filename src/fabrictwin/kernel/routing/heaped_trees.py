@@ -46,8 +46,7 @@ def _rise(heap, at, key, vertex):
 
 @helper
 def _take_nearest(heap):
-    """Remove and return the vertex at the top; the last element sinks from there, past the last of equal children.
-    """
+    """Remove and return the vertex at the top; the last element sinks from there, past equal children."""
     nearest = heap.vertex[0]
     size = heap.size[0] - 1
     heap.size[0] = size

@@ -97,8 +97,7 @@ def _fill(subnet: Subnet) -> None:
 
 
 def _ranks(subnet: Subnet) -> I32:
-    """[S] ranks from the roots that are given, otherwise from the adapters, and again from what comes out on top.
-    """
+    """[S] ranks from the roots that are given, otherwise from the adapters, and again from those on top."""
     from fabrictwin.kernel.routing import hop_counts
 
     switches = subnet.switches
