@@ -39,9 +39,9 @@ def settle(session: PacketEngine, back: dict[int, int], asked: dict[int, int]) -
         for e in events:
             if e.kind == EventKind.ARRIVED and e.message in asked:
                 opcode, size = asked.pop(e.message)
-                session.send(
-                    back[e.message >> 40], size, ANSWERS[opcode], answers=e.message, payload=PAYLOAD[:size]
-                )
+                shown = Contents(payload=PAYLOAD[:size])
+                answer = Message(size, ANSWERS[opcode], answers=e.message, contents=shown)
+                session.send(back[e.message >> 40], answer)
     return seen
 
 

@@ -22,7 +22,7 @@ Entropy = Callable[[I32, I32], np.ndarray]
 
 
 class Walker(Protocol):
-    """What paths need of forwarding tables; `routing.tables.Routes` is one.
+    """Forwarding tables as paths need them; `routing.tables.Routes` is one.
 
     `walk` returns network paths as (ports, start); `beyond_ps` the latency of what `walk` leaves out of them.
     """

@@ -81,7 +81,7 @@ class Stop(IntEnum):
 
 
 class Advanced(NamedTuple):
-    """What happened while an engine advanced."""
+    """Events and completions while an engine advanced."""
 
     stop: Stop
     events: list[Event]  # of messages, all of one instant; of a reliable one ARRIVED comes before ENDED
@@ -102,7 +102,7 @@ class Engine(Protocol):
 
     @property
     def packets(self) -> PacketLevel | None:
-        """What only an engine that moves packets has; None of others."""
+        """The engine's packets; None where it moves none."""
         ...
 
     @property

@@ -113,7 +113,7 @@ _REACH, _EVENT, _LEAVE = range(3)
 
 
 class Links(Protocol):
-    """How fast messages leave. Calls back `leaves` and `left` of the queues."""
+    """Links that messages leave over. Calls back `leaves` and `left` of the queues."""
 
     def carry(self, stream: Stream, message: QueuedMessage) -> None:
         """Let a message leave after those before it."""

@@ -90,7 +90,7 @@ class FlowOptions:
 
 
 class Posting(NamedTuple):
-    """How software hands a message to its adapter.
+    """Handing a message from software to its adapter.
 
     Memories are the fabric nodes that bytes are read from and written to where they are not the flow's own; where
     they change, the flow waits for what went before.
@@ -104,7 +104,7 @@ class Posting(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What only captures show of a message."""
+    """Parts of a message that only captures show."""
 
     remote_address: int = 0
     remote_key: int = 0

@@ -34,7 +34,7 @@ class PacketTotals:
 
 
 class Observer(Protocol):
-    """Is told what is on the wires and who sends it; a capture is one."""
+    """Listens to what is on the wires and who sends it; a capture is one."""
 
     def connected(self, queue_pair: int, connection: Any) -> None:
         """A queue pair of the kernel was made."""

@@ -238,7 +238,7 @@ def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric
     limit = np.full(columns.channels, np.inf)
     far = np.flatnonzero(found.source_nic != NONE)
     if len(far):
-        # each of several has every message, or in turns its share of them
+        # each of several has every message, or its share of them, one after the other
         each = columns.message[channel[far]] * np.where(how.round_robin, how.paths, 1)[far]
         least_ps = (-(-size[far] // each) - 1) * fabric.nic_qp_message_ps[found.source_nic[far]]
         with np.errstate(divide="ignore"):

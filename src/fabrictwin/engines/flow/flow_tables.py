@@ -77,7 +77,7 @@ class Constraints:
 
     @classmethod
     def of_uses(cls, use_start: I64, columns: Columns, capacity: F64) -> Constraints:
-        """Of every resource that can bind the tightest stands for its constraint."""
+        """Find the constraints: of the resources of each that can bind, the tightest stands for it."""
         from fabrictwin.kernel.flow import max_min as sharing
 
         resource, coefficient = columns["use_resource"], columns["use_coefficient"]
@@ -275,7 +275,7 @@ def fair_rates(ports: Sequence[Sequence[int]], capacity: F64, limit: F64) -> F64
 
 
 def starts(counts: npt.NDArray[Any]) -> I64:
-    """Where each of so many begins, and where the last ends."""
+    """Return the offsets at which each of so many begins, and at which the last ends."""
     return np.concatenate([[0], np.cumsum(counts.astype(np.int64))]).astype(np.int64)
 
 

@@ -235,7 +235,7 @@ class PacketFlows:
             request_ps=2 * near + host_memory.read_ps(fabric, flow.source),
             room_bytes=nic_type.doorbell_room.value,
             store_ps=nic_type.store.value,
-            # the request that it answers was told late by what a write takes at its end
+            # the request that it answers came late by what a write takes at its end
             answer_ps=max(reads - host_memory.late_ps(fabric, flow.source), 0),
             connection=connection,
         )

@@ -267,13 +267,13 @@ class PacketMessages:
         Raises SimulatedError for a deadlock or an unreachable adapter.
         """
         while True:
-            stop, told = self._kernel.advance(until_ps, budget)
-            if told:
-                if len(told) == 1:  # nearly always
-                    time, message, kind = told[0]
+            stop, happened = self._kernel.advance(until_ps, budget)
+            if happened:
+                if len(happened) == 1:  # nearly always
+                    time, message, kind = happened[0]
                     events = [_new(Event, (time, message, _KINDS[kind]))]
                 else:
-                    events = [Event(time, message, _KINDS[kind]) for time, message, kind in told]
+                    events = [Event(time, message, _KINDS[kind]) for time, message, kind in happened]
                 if self._observer is not None:
                     self._observer.happened(events)
                 if self._blocked:

@@ -182,7 +182,7 @@ class Connections:
 
     @cached_property
     def _alike(self) -> dict[str, Any]:
-        """What connections between adapters have in common."""
+        """Fields that connections between adapters have in common."""
         from fabrictwin.kernel.packet import congestion as c
         from fabrictwin.kernel.packet.state import state as s
 

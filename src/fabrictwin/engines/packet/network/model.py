@@ -40,7 +40,7 @@ def _headers(technology: Technology) -> HeaderBytes:
 
 @dataclass(frozen=True)
 class NetworkModel:
-    """What the packet kernel is to play. Raises ConfigError for options that the technology has not."""
+    """A network for the packet kernel to play. Raises ConfigError for options that the technology has not."""
 
     fabric: Fabric
     routes: Routes
