@@ -23,7 +23,7 @@ from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
 from fabrictwin.cluster.faults import find_faults
 from fabrictwin.cluster.spec.cluster_section import GeneratedCluster
 from fabrictwin.cluster.spec.spec import Compare, Spec
-from fabrictwin.engines.base.capabilities import capabilities_of
+from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.network.host_costs import works_in_hosts

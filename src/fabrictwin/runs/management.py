@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fabrictwin.engines.base.capabilities import capabilities_of
+from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.disturbances import FOREVER, Disturbances
 from fabrictwin.cluster.spec.spec import Spec

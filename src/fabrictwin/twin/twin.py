@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError, InvariantError, did_you_mean
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
 from fabrictwin.cluster.disturbances import CableChange
 from fabrictwin.cluster.faults import ACCESS_CONTROL, HostCause
-from fabrictwin.engines.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.packet.packet_options import PacketOptions

@@ -17,12 +17,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fabrictwin import catalog
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
-from fabrictwin.engines.base.capabilities import Fidelity
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
 from fabrictwin.nccl.lowering.task_times import Asked, measure
 from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task

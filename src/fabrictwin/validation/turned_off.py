@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import Size, format_size
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
-from fabrictwin.engines.base.capabilities import Fidelity
 from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task

@@ -12,7 +12,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.verbs.adapter.world import World
 
 if TYPE_CHECKING:
-    from fabrictwin.engines.base.capabilities import Fidelity
+    from fabrictwin.base.capabilities import Fidelity
     from fabrictwin.engines.base.engine import Engine
     from fabrictwin.twin import Twin
     from fabrictwin.verbs.adapter.adapter import Adapter

@@ -15,7 +15,7 @@ from fabrictwin.verbs.adapter.world import World
 from fabrictwin.verbs.attributes.unsupported import provider_module
 
 if TYPE_CHECKING:
-    from fabrictwin.engines.base.capabilities import Fidelity
+    from fabrictwin.base.capabilities import Fidelity
     from fabrictwin.engines.base.engine import Engine
     from fabrictwin.twin import Twin
 

@@ -31,7 +31,7 @@ The same calls in slices of any size give the same times.
 never the engine's type. What only an engine with packets has stands in `packets`, which is None elsewhere. To ask
 for what an engine cannot do raises ConfigError.
 
-*To add an engine*, implement `Engine`, give it a line in `engines.base.capabilities`, and let `Twin.session` make
+*To add an engine*, implement `Engine`, give it a line in `base.capabilities`, and let `Twin.session` make
 it. What plays its operations as a graph without packets can be built on `engines.flow.graph_engine`.
 """
 
@@ -45,7 +45,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.engines.base.capabilities import Capabilities, Fidelity
+from fabrictwin.base.capabilities import Capabilities, Fidelity
 from fabrictwin.engines.base.changes import FOREVER, TimedChange
 from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, Event, FlowOptions, Message
 from fabrictwin.engines.base.packet_level import PacketLevel

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fabrictwin.base.capabilities import Capabilities, Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError, SimulatedError
-from fabrictwin.engines.base.capabilities import Capabilities, Fidelity, capabilities_of
 from fabrictwin.engines.base.changes import FOREVER, PendingChanges, TimedChange, payload_bps
 from fabrictwin.engines.base.engine import Advanced, Stop
 from fabrictwin.engines.base.message_queues import MessageQueues

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fabrictwin.base.capabilities import Capabilities, Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.engines.base.capabilities import Capabilities, Fidelity, capabilities_of
 from fabrictwin.engines.base.changes import FOREVER, TimedChange
 from fabrictwin.engines.base.engine import NO_COMPLETIONS, Advanced, Stop
 from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, FlowOptions, Message

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fabrictwin.engines.base.capabilities import Fidelity, capabilities_of
+from fabrictwin.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.network.host_costs import works_in_hosts
 from fabrictwin.engines.packet.packet_options import PacketOptions
@@ -38,7 +38,7 @@ def measure(
 ) -> I64:
     """[tasks] what each takes, in ps. Raises ConfigError."""
     lowering = Lowering(communicator, transports=transports, costs=costs)
-    if fidelity == "analytic":
+    if capabilities_of(fidelity).closed_forms:
         return _closed(communicator, lowering, asked)
     lowered = [lowering(task, choice) for task, choice in asked]
     times, _ = _played(communicator, lowered, fidelity, packet)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.units import PS_PER_S
-from fabrictwin.engines.base.capabilities import Fidelity
 from fabrictwin.fabric.fabric import I32
 from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.lowering.task_times import measure

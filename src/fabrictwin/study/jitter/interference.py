@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fabrictwin.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.progress import Stage
 from fabrictwin.cluster.spec.spec import Spec
-from fabrictwin.engines.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.play import play

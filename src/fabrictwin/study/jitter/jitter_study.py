@@ -16,13 +16,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_S, Raw
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.fault_section import LinkFault
 from fabrictwin.cluster.spec.spec import Spec
-from fabrictwin.engines.base.capabilities import capabilities_of
 from fabrictwin.report.result import RunResult
 from fabrictwin.runs.execute import Prepared, predict
 from fabrictwin.runs.twins import make_twin

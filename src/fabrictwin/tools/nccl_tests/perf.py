@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.cluster.spec.packet_section import Packet
-from fabrictwin.engines.base.capabilities import capabilities_of
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
 from fabrictwin.nccl.constants import ELEMENT_BYTES, REDUCTIONS

@@ -18,37 +18,20 @@ Fidelity = Literal["packet", "flow", "analytic"]
 class Capabilities:
     """Declares what an engine models beyond the times of operations and messages."""
 
-    routes: bool  # programs travel by forwarding tables, which may change while it runs
-    hop_by_hop: bool  # each switch looks up its own table when a packet is there, so single entries matter
-    changes_under_way: bool  # a link that changes also changes what is under way, not only what is posted later
-    bit_errors: bool
-    spreading: bool  # switches may spread one connection over equal-cost ports
-    packets: bool  # loss, retransmission, queues, captures: `Engine.packets` is there
-    one_network: bool  # operations and messages share links with each other
-    transfers: bool  # `Engine.transfer`
+    routes: bool = False  # programs travel by forwarding tables, which may change while it runs
+    hop_by_hop: bool = False  # each switch looks up its own table when a packet comes
+    changes_under_way: bool = False  # a link that changes changes what is under way too
+    bit_errors: bool = False
+    spreading: bool = False  # switches may spread one connection over equal-cost ports
+    packets: bool = False  # loss, retransmission, queues, captures: `Engine.packets` is there
+    one_network: bool = False  # operations and messages share links with each other
+    transfers: bool = False  # `Engine.transfer`
+    closed_forms: bool = False  # a communication's time alone is known before it runs: `Twin.closed_forms`
 
 
 _CAPABILITIES: dict[str, Capabilities] = {
-    "analytic": Capabilities(
-        routes=False,
-        hop_by_hop=False,
-        changes_under_way=False,
-        bit_errors=False,
-        spreading=False,
-        packets=False,
-        one_network=False,
-        transfers=False,
-    ),
-    "flow": Capabilities(
-        routes=True,
-        hop_by_hop=False,
-        changes_under_way=True,
-        bit_errors=False,
-        spreading=True,
-        packets=False,
-        one_network=False,
-        transfers=False,
-    ),
+    "analytic": Capabilities(closed_forms=True),
+    "flow": Capabilities(routes=True, changes_under_way=True, spreading=True),
     "packet": Capabilities(
         routes=True,
         hop_by_hop=True,
