@@ -108,8 +108,8 @@ class Twin:
         from fabrictwin.subnet.agents.agent_state import SubnetState
         from fabrictwin.subnet.agents.mad_routing import Network
         from fabrictwin.subnet.operation import managed_fabric as managed
+        from fabrictwin.subnet.operation.cluster_endpoint import manager_nodes
         from fabrictwin.subnet.operation.manager_host import HostedManager
-        from fabrictwin.subnet.operation.rehearsal import manager_nodes
         from fabrictwin.subnet.operation.tables_in_force import routes_of
         from fabrictwin.subnet.serve.endpoint import Endpoint
 

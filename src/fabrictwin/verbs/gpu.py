@@ -2,8 +2,8 @@
 
 The bytes are a numpy array of this process. Where the adapter reaches the GPU (GPUDirect RDMA), messages that read
 or write them are timed over the way between the two, as the host is wired. Where it does not, they are staged in
-host memory (`engine.placing`): no way over PCIe leads there, `run.packet` has `gpudirect: false`, or the host
-lacks the module (`no-gpudirect-module`).
+host memory (`adapter.payload_placement`): no way over PCIe leads there, `run.packet` has `gpudirect: false`, or
+the host lacks the module (`no-gpudirect-module`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from fabrictwin.verbs import current_host as place
+from fabrictwin.verbs import current_host
 from fabrictwin.verbs.adapter.world import World
 from fabrictwin.verbs.attributes.unsupported import provider_module
 
@@ -73,7 +73,7 @@ def install(
     Modules of an installed pyverbs that were imported before are dropped from `sys.modules`; names that a program
     took from them keep meaning hardware. Raises ConfigError for a host that the twin does not have.
     """
-    world = place.use(twin, host=host, engine=engine, session=session)
+    world = current_host.use(twin, host=host, engine=engine, session=session)
     for name in [name for name in sys.modules if name == _PUBLIC or name.startswith(f"{_PUBLIC}.")]:
         del sys.modules[name]
     if _finder not in sys.meta_path:

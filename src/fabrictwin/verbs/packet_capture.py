@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fabrictwin.capture.recorder import CaptureRequest, Recorder
-from fabrictwin.verbs import current_host as place
+from fabrictwin.verbs import current_host
 from fabrictwin.verbs.adapter.world import World
 
 
@@ -17,7 +17,7 @@ def capture(
     Before queue pairs connect; close the recorder, or use it as a context, when done. Raises ConfigError where the
     engine has no packets.
     """
-    world = place.world() if world is None else world
+    world = current_host.world() if world is None else world
     recorder = CaptureRequest(Path(path), at, snaplen).start(world.session)
     world.captures = True
     return recorder

@@ -42,7 +42,7 @@ class FlowControl:
         self.state, self.notices = state, notices
         notices.next_cause.append(self.next_ps)
         notices.raise_due.append(self.advance)
-        self.most_told = 1  # events of a fault for whose sake time goes on by itself
+        self.awaited_events = 1  # events of a fault for whose sake time goes on by itself
         self._faults: dict[int, _Fault] = {}  # by the slot that misbehaves
 
     def misbehave(self, slot: int, trap: Trap, now_ps: int) -> None:
@@ -87,7 +87,7 @@ class FlowControl:
             for slot, fault in self._faults.items()
             if state.link[slot] != NONE
             and fault.since_ps != NONE
-            and fault.counted < self.most_told
+            and fault.counted < self.awaited_events
             and state.plane_of(state.node_of[slot]) == plane
         ]
         return min(due, default=None)

@@ -53,12 +53,12 @@ class Notices:
             details = LinkStateDetails(lid=lid).encode()
         elif trap == Trap.LOCAL_CHANGES:
             kind = NoticeType.INFORMATIONAL
-            told = LocalChangesDetails(lid=lid, capability_mask=_CAPABILITIES.get(self.state.info, 64 * slot))
-            told.other_local_changes = 1 if changes else 0
-            told.node_description_change = changes & 1
-            told.link_width_enabled_change = changes >> 1 & 1
-            told.link_speed_enabled_change = changes >> 2 & 1
-            details = told.encode()
+            changed = LocalChangesDetails(lid=lid, capability_mask=_CAPABILITIES.get(self.state.info, 64 * slot))
+            changed.other_local_changes = 1 if changes else 0
+            changed.node_description_change = changes & 1
+            changed.link_width_enabled_change = changes >> 1 & 1
+            changed.link_speed_enabled_change = changes >> 2 & 1
+            details = changed.encode()
         else:
             details = PortDetails(lid=lid, port=port).encode()
         producer = Producer.SWITCH if self.state.is_switch[m] else Producer.CA

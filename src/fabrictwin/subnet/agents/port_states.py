@@ -129,8 +129,8 @@ class PortStates:
         self.silent: set[int] = set()  # nodes whose agents do not answer though their links are up
         self.m_key_lease: dict[int, int] = {}  # when the lease of a slot's key ends, while it runs
         self.malformed = 0  # datagrams that were dropped because they were none
-        # told of (slot, time) when a port's logical state changed, and of (node, first LID, entries before, time)
-        # when part of a forwarding table did
+        # called with (slot, time) when a port's logical state changed, and with (node, first LID, entries before,
+        # time) when part of a forwarding table did
         self.on_port_change: list[Callable[[int, int], None]] = []  # (switch, time): a link of it came or went
         self.on_state: list[Callable[[int, int], None]] = []
         self.on_table: list[Callable[[int, int, U8, int], None]] = []
@@ -295,7 +295,7 @@ class PortStates:
         self._set_states(far, PortState.DOWN, PhysState.POLLING)
         for end in (slot, far):
             self._changed(end, now_ps)
-            self.tell_state(end, now_ps)
+            self.notify_state(end, now_ps)
 
     def bring_up(self, slot: int, now_ps: int) -> bool:
         """Train the link at a slot where both ends can; says whether it came up."""
@@ -308,13 +308,13 @@ class PortStates:
         self._negotiate(slot)
         for end in (slot, far):
             self._changed(end, now_ps)
-            self.tell_state(end, now_ps)
+            self.notify_state(end, now_ps)
         return True
 
-    def tell_state(self, slot: int, now_ps: int) -> None:
+    def notify_state(self, slot: int, now_ps: int) -> None:
         """A port's logical state is another now."""
-        for told in self.on_state:
-            told(slot, now_ps)
+        for listener in self.on_state:
+            listener(slot, now_ps)
 
     def write_table(self, m: int, first: int, entries: U8, now_ps: int) -> None:
         """Entries of a switch's forwarding table from LID `first` on become these."""
@@ -322,8 +322,8 @@ class PortStates:
         row = self.lft[self.row[m]]
         before = row[first : first + len(entries)].copy()
         row[first : first + len(entries)] = entries
-        for told in self.on_table:
-            told(m, first, before, now_ps)
+        for listener in self.on_table:
+            listener(m, first, before, now_ps)
 
     def _set_states(self, slot: int, logical: int, physical: int) -> None:
         STATE.put(self.info, logical, 64 * slot)
@@ -379,8 +379,8 @@ class PortStates:
         m = self.node_of[slot]
         if self.is_switch[m]:
             _CHANGE.put(self.switch_info[m], 1)
-            for told in self.on_port_change:
-                told(m, now_ps)
+            for listener in self.on_port_change:
+                listener(m, now_ps)
 
     def has_news(self, m: int) -> bool:
         """Whether a switch notes that a port's state changed, which its manager has not cleared yet."""

@@ -234,7 +234,7 @@ class ManagedFabric:
         self._manages = {plane.hosted.slot: plane for plane in self.planes}
         self._effects: list[Effect] = []
         state = self.state
-        state.flow_control.most_told = max(1, *(one.manager.settings.babbling_traps for one in managers), 1)
+        state.flow_control.awaited_events = max(1, *(one.manager.settings.babbling_traps for one in managers), 1)
         self._passes = [self._is_up(slot) for slot in range(state.slots)]
         state.on_state.append(self._state_changed)
         state.on_table.append(self._table_changed)

@@ -9,7 +9,7 @@ post; in bandwidth tests it does so while the adapter works, and is not counted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +20,13 @@ from fabrictwin.engines.base.messages import Contents, EventKind, FlowOptions, G
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.tools.perftest.perftest_addresses import Address, addresses
 from fabrictwin.tools.perftest.perftest_hosts import End, find_end, software
 from fabrictwin.tools.perftest.perftest_options import ATOMICS, CONNECTIONS, RX_DEPTH, PerftestOptions, Verb
 from fabrictwin.twin.twin import Twin
 
-FIRST_QPN = 0x88
 _OPCODES = {Verb.WRITE: Opcode.WRITE, Verb.SEND: Opcode.SEND, Verb.READ: Opcode.READ_REQUEST}
 _PERCENTILES = (0.99, 0.999)
-_REMOTE_ADDRESS, _REMOTE_KEY = 0x7F0000000000, 0x1000  # that captures show
 _STARTS = 4096  # runs of messages that a peak is looked for in, at most
 
 
@@ -65,15 +64,16 @@ class Run:
     ends: tuple[End, End]
     mtu: int
     technology: str
+    addresses: list[tuple[Address, Address]]  # of each queue pair, the client's first
     rows: list[Bandwidth] | list[Latency]
 
 
 class _Pair:
     """Queue pairs of two hosts that are connected with each other."""
 
-    def __init__(self, session: Engine, ends: tuple[End, End], number: int, base: FlowOptions) -> None:
-        from dataclasses import replace
-
+    def __init__(
+        self, session: Engine, ends: tuple[End, End], addresses: tuple[Address, Address], base: FlowOptions
+    ) -> None:
         self.there, self.back = (
             session.open(
                 a.adapter,
@@ -82,14 +82,16 @@ class _Pair:
                 target_memory=b.memory,
                 options=replace(
                     base,
-                    source_qpn=FIRST_QPN + number + side,
-                    target_qpn=FIRST_QPN + number + 1 - side,
+                    source_qpn=mine.qpn,
+                    target_qpn=theirs.qpn,
+                    first_psn=mine.psn,
                     source_gid=a.gid,
                     target_gid=b.gid,
                 ),
             )
-            for side, (a, b) in enumerate((ends, ends[::-1]))
+            for (a, b), (mine, theirs) in ((ends, addresses), (ends[::-1], addresses[::-1]))
         )
+        self.remote = {self.there: addresses[1], self.back: addresses[0]}
 
 
 def play(twin: Twin, options: PerftestOptions, packet: PacketOptions | None = None) -> Run:
@@ -106,15 +108,14 @@ def play(twin: Twin, options: PerftestOptions, packet: PacketOptions | None = No
 
         recorder = CaptureRequest(options.pcap, options.pcap_at, options.snaplen).start(session)
     try:
-        pairs = [
-            _Pair(session, ends, 2 * i, _flow_options(options, mtu, twin.fabric))
-            for i in range(options.queue_pairs)
-        ]
-        rows = [make(session, pairs, options, size=size, ends=ends).row() for size in options.sizes(mtu)]
+        sizes = options.sizes(mtu)
+        exchanged = addresses(ends, options.queue_pairs, size=max(sizes), seed=twin.seed)
+        pairs = [_Pair(session, ends, one, _flow_options(options, mtu, twin.fabric)) for one in exchanged]
+        rows = [make(session, pairs, options, size=size, ends=ends).row() for size in sizes]
     finally:
         if recorder is not None:
             recorder.close()
-    return Run(options, ends, mtu, twin.fabric.technology, rows)  # type: ignore[arg-type]
+    return Run(options, ends, mtu, twin.fabric.technology, exchanged, rows)  # type: ignore[arg-type]
 
 
 def _flow_options(options: PerftestOptions, mtu: int, fabric: Fabric) -> FlowOptions:
@@ -149,13 +150,17 @@ class _Loop(ABC):
         self.answer = {Verb.READ: Opcode.READ_RESPONSE, Verb.ATOMIC: Opcode.ATOMIC_RESPONSE}.get(options.verb)
         self.inline = size <= options.inline_bytes and self.answer is None
         self.takes = options.verb == Verb.SEND
-        self.request = Message(
-            size,
-            self.opcode,
-            takes_receive=self.takes,
-            posting=Posting(inline=self.inline),
-            contents=Contents(_REMOTE_ADDRESS, _REMOTE_KEY, operands=(1, 0)),
-        )
+        self.requests = {
+            flow: Message(
+                size,
+                self.opcode,
+                takes_receive=self.takes,
+                posting=Posting(inline=self.inline),
+                contents=Contents(remote.vaddr, remote.rkey, operands=(1, 0)),
+            )
+            for pair in pairs
+            for flow, remote in pair.remote.items()
+        }
         if self.takes:
             for pair in pairs:
                 for flow in (pair.there, pair.back):
@@ -166,7 +171,7 @@ class _Loop(ABC):
         """Play it."""
 
     def post(self, flow: int) -> int:
-        number = self.session.send(flow, self.request)
+        number = self.session.send(flow, self.requests[flow])
         self.sent_on[number] = flow
         return number
 

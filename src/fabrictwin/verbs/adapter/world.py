@@ -16,7 +16,7 @@ from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.engines.base.changes import FOREVER
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.messages import EventKind
-from fabrictwin.verbs.adapter import payload_placement as placing
+from fabrictwin.verbs.adapter import payload_placement as placement
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.memory_regions import ProcessMemory
 from fabrictwin.verbs.adapter.queue_pair import QueuePair
@@ -166,7 +166,7 @@ class World:
             if record is None:
                 continue
             if kind == _ARRIVED:
-                late = self.places_memory and placing.after_arrival_ps(record, self.instant_ps)
+                late = self.places_memory and placement.after_arrival_ps(record, self.instant_ps)
                 if late:
                     self.after(late, partial(self._arrived, message, record))
                 else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 
 from fabrictwin.engines.base.messages import NO_CONTENTS, Contents, EventKind, Message, Opcode, Posting
-from fabrictwin.verbs.adapter import payload_placement as placing
+from fabrictwin.verbs.adapter import payload_placement as placement
 from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.completions import (
@@ -222,15 +222,15 @@ def _begin(qp: QueuePair, work: Work) -> None:
     warned = length > qp.mtu and opcode == WRITE and refuses_write(way.target, work)
     if world.captures or world.places_memory:
         payload = None
-        local = None if answered or work.data is not None else placing.local_region(qp, work)
+        local = None if answered or work.data is not None else placement.local_region(qp, work)
         if world.captures and not answered and length:
             payload = memoryview(world.process_memory.gather(work.places) if work.data is None else work.data)
         posting = Posting(
             work.data is not None,
             work.chained,
-            placing.node_of(local),
-            None if answered else placing.node_of(placing.remote_region(way.target, work)),
-            placing.copy_ps(local, length),
+            placement.node_of(local),
+            None if answered else placement.node_of(placement.remote_region(way.target, work)),
+            placement.copy_ps(local, length),
         )
         operands = (work.swap, work.compare) if opcode == COMPARE_SWAP else (work.compare, 0)
         contents = Contents(work.address, work.rkey, _wire_order(work), operands, payload)
