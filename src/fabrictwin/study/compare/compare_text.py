@@ -9,10 +9,7 @@ from fabrictwin.study.compare.comparison import Comparison, OnFabric
 from fabrictwin.study.compare.phase_cut import PHASES
 from fabrictwin.study.compare.verdict import Verdict, verdict
 from fabrictwin.study.cost.cluster_cost import cost_data
-
-
-def _time(ps: float) -> str:
-    return format_time(round(ps))
+from fabrictwin.study.jitter.jitter_text import steps_end
 
 
 def _factor(value: float) -> str:
@@ -35,17 +32,17 @@ def _rows(found: Comparison) -> list[tuple[str, list[str]]]:
         )
 
     rows = [
-        each("step, p50", lambda f: _time(f.steps.p50)),
-        each("step, p95", lambda f: _time(f.steps.p95)),
-        each("step, p99", lambda f: _time(f.steps.p99)),
-        each("clean step", lambda f: _time(f.clean_ps)),
+        each("step, p50", lambda f: format_time(f.steps.p50)),
+        each("step, p95", lambda f: format_time(f.steps.p95)),
+        each("step, p99", lambda f: format_time(f.steps.p99)),
+        each("clean step", lambda f: format_time(f.clean_ps)),
         each("MFU", lambda f: "" if f.mfu is None else f"{f.mfu:.1%}"),
         each("tokens/s", lambda f: "" if f.tokens_per_s is None else f"{f.tokens_per_s:,.0f}"),
         each("exposed comm.", lambda f: f"{sum(f.exposed.values()):.1%}"),
     ]
     for size in sorted(next(iter(fabrics)).busbw_gbps):
         rows.append(each(f"busbw {format_size(size)}", lambda f, size=size: f"{f.busbw_gbps[size]:.4g} GB/s"))
-    rows.append(each("empty message, wires", lambda f: _time(f.latency_ps)))
+    rows.append(each("empty message, wires", lambda f: format_time(f.latency_ps)))
     near = any(f.factors is not None and f.factors.of("neighbours") for f in fabrics)
     for phase in (*PHASES, *(("neighbours",) if near else ())):
         rows.append(
@@ -95,6 +92,8 @@ def text(found: Comparison) -> str:
         f"  {name:{left}}" + "".join(f"  {cell:>{w}}" for cell, w in zip(cells, widths, strict=True))
         for name, cells in rows
     ]
+    ends = dict.fromkeys(f"  {f.name}, {end}" for f in found.fabrics if (end := steps_end(f.steps)))
+    lines += ["", *ends] if ends else []
     lines += ["", *_words(verdict(found))]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
