@@ -188,8 +188,8 @@ def bars(rows: Sequence[tuple[str, float, str]], *, label: str) -> Chart:
     values = [abs(value) for _, value, _ in rows]
     least, most = min(values, default=0.0), max(values, default=0.0)
     close = len(rows) > 1 and 0 < least < most < CLOSE * least
-    low = least - 0.1 * (most - least) if close else 0.0
-    wide = 1.1 * (most - least) + least - low if close else most or 1.0
+    low = least if close else 0.0
+    wide = most - low or 1.0
 
     def said(value: float) -> str:
         return next(text for _, one, text in rows if abs(one) == value)

@@ -99,7 +99,10 @@
 
   function plot(canvas, rowsNow) {
     const self = { canvas, hits: null };
-    const gutter = () => Math.min(150, Math.max(104, canvas.clientWidth * 0.14));
+    const gutter = (c, rows) => { // room for the longest name, but never most of a phone's width
+      const longest = Math.max(0, ...rows.map((row) => c.measureText(row.name).width));
+      return Math.min(Math.max(72, longest + 26), canvas.clientWidth * 0.42);
+    };
     const x = (t, left, width) => left + (t - view.from) / (view.to - view.from) * width;
 
     self.draw = () => {
@@ -110,7 +113,7 @@
       canvas.width = Math.round(w * ratio); canvas.height = Math.round(h * ratio);
       const c = canvas.getContext("2d");
       c.scale(ratio, ratio); c.font = dense < ROW ? FONT.replace("12px", "10px") : FONT; c.textBaseline = "middle";
-      const left = gutter(), width = w - left - 8, soft = color("soft"), line = color("line");
+      const left = gutter(c, rows), width = w - left - 8, soft = color("soft"), line = color("line");
       const paint = {}; // computed styles are slow to look up for every slice
       c.fillStyle = soft; c.strokeStyle = line; c.textAlign = "center"; c.lineWidth = 1;
       for (const t of ticks(width)) {

@@ -17,11 +17,11 @@ from fabrictwin.report.page import (
     table,
     tile,
 )
+from fabrictwin.study.compare.compare_text import steps_ends
 from fabrictwin.study.compare.comparison import Comparison, OnFabric
 from fabrictwin.study.compare.measured_rows import measured_rows
 from fabrictwin.study.compare.vary import Curve, refusals
 from fabrictwin.study.compare.verdict import verdict
-from fabrictwin.study.jitter.jitter_text import steps_end
 
 
 def page(found: Comparison, curves: tuple[Curve, ...] = ()) -> str:
@@ -48,7 +48,7 @@ def page(found: Comparison, curves: tuple[Curve, ...] = ()) -> str:
         ],
         said=said,
         steps=_steps(found),
-        notes=[f"{f.name}, {end}" for f in found.fabrics if (end := steps_end(f.steps))],
+        notes=steps_ends(found),
         costs=_costs(found),
         medians=bars(
             [(f.name, f.steps.p50, page_time(f.steps.p50)) for f in found.fabrics], label="median step by fabric"

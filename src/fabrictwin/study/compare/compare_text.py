@@ -92,10 +92,22 @@ def text(found: Comparison) -> str:
         f"  {name:{left}}" + "".join(f"  {cell:>{w}}" for cell, w in zip(cells, widths, strict=True))
         for name, cells in rows
     ]
-    ends = dict.fromkeys(f"  {f.name}, {end}" for f in found.fabrics if (end := steps_end(f.steps)))
-    lines += ["", *ends] if ends else []
+    if ends := steps_ends(found):
+        lines += ["", *(f"  {end}" for end in ends)]
     lines += ["", *_words(verdict(found))]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def steps_ends(found: Comparison) -> list[str]:
+    """A sentence for each set of percentiles that are the greatest step drawn, with the fabrics it is so on."""
+    fabrics: dict[str, list[str]] = {}
+    for f in found.fabrics:
+        if ends := steps_end(f.steps):
+            fabrics.setdefault(ends, []).append(f.name)
+    return [
+        f"{ends} on {', '.join(names)}: the greatest of the steps drawn; rarer ones may be longer."
+        for ends, names in fabrics.items()
+    ]
 
 
 def _words(found: Verdict) -> list[str]:

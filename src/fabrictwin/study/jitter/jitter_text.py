@@ -24,12 +24,9 @@ MEANING = {
 
 
 def steps_end(steps: Steps) -> str:
-    """A sentence that says which percentiles are the greatest step that was drawn; empty where none is."""
+    """Names of the percentiles that are the greatest step drawn; empty where none is."""
     ends = [name for name in ("p95", "p99") if getattr(steps, name) >= steps.greatest * (1 - 1e-5)]
-    if not ends:
-        return ""
-    longest = format_time(steps.greatest)
-    return f"{' and '.join(ends)}: the greatest of the steps drawn ({longest}); rarer ones may be longer."
+    return " and ".join(ends)
 
 
 def text(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD") -> str:
@@ -74,7 +71,7 @@ def text(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
     )
     lines += ["", f"  {how}; seed {found.seed}"]
     if ends := steps_end(here):
-        lines.append(f"  {ends}")
+        lines.append(f"  {ends}: the greatest of the steps drawn; rarer ones may be longer")
     return "\n".join(lines) + "\n"
 
 
