@@ -163,7 +163,7 @@ def check_capture(spec: Spec, capture: CaptureRequest | None) -> None:
 
 
 def packets_needed(prepared: Prepared) -> PacketSize | None:
-    """What a packet run takes; None for other engines. Raises ConfigError where the run would be refused for it."""
+    """What a packet run takes; None for other engines. Raises ConfigError where the run would be refused."""
     if not capabilities_of(prepared.spec.run.fidelity).packets:
         return None
     with located(prepared.spec):
