@@ -102,15 +102,16 @@ def _costs(found: Comparison) -> dict[str, Any]:
     def row(f: OnFabric) -> list[Cell]:
         return [
             f.name,
-            *((f"{f.busbw_gbps[size]:.4g}", f.busbw_gbps[size]) for size in sizes),
-            (page_time(f.latency_ps), f.latency_ps),
             (f"{f.cost.network_purchase / 1e6:.4g} M", f.cost.network_purchase),
             (f"{f.per_million_tokens or 0:.4g}", f.per_million_tokens),
             (f"{f.cost.joules_per_token or 0:.4g}", f.cost.joules_per_token),
+            *((f"{f.busbw_gbps[size]:.4g}", f.busbw_gbps[size]) for size in sizes),
+            (page_time(f.latency_ps), f.latency_ps),
         ]
 
-    heads = ["fabric", *(f"busbw {format_size(size)}" for size in sizes), "empty message", "network price"]
-    return table([*heads, f"{currency}/M tokens", "J/token"], [row(f) for f in found.fabrics])
+    heads = ["fabric", "network", f"{currency}/M tokens", "J/token"]
+    heads += [*(f"busbw {format_size(size)}" for size in sizes), "empty message"]
+    return table(heads, [row(f) for f in found.fabrics])
 
 
 def _played(found: Comparison) -> dict[str, Any]:
