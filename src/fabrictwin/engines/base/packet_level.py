@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import numpy.typing as npt
 from fabrictwin.engines.base.messages import Event, FlowOptions, Message
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication, Operations
+
+if TYPE_CHECKING:
+    from fabrictwin.engines.packet.run_estimate import PacketSize
 
 I64 = npt.NDArray[np.int64]
 
@@ -107,6 +110,12 @@ class PacketLevel(Protocol):
 
     def adapter_counters(self) -> dict[str, I64]:
         """Counters of adapters by name, each of shape [adapters]."""
+        ...
+
+    def size_of(
+        self, operations: Operations, communications: Sequence[Communication], rank_node: npt.NDArray[np.int32]
+    ) -> PacketSize:
+        """What operations would take. Raises TooLargeError where they are refused."""
         ...
 
     def excess(

@@ -22,6 +22,7 @@ from fabrictwin.engines.packet.packet_messages import PacketMessages
 from fabrictwin.engines.packet.packet_operations import PacketOperations
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.engines.packet.packet_transfers import PacketTransfers
+from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
 from fabrictwin.fabric.fabric import I32, I64, Fabric
 from fabrictwin.program.program import Communication, Operations
 from fabrictwin.routing.tables import Routes
@@ -204,6 +205,13 @@ class NetworkPackets:
 
     def adapter_counters(self) -> dict[str, I64]:
         return port_counters.adapter_counters(self.network)
+
+    def size_of(
+        self, operations: Operations, communications: Sequence[Communication], rank_node: I32
+    ) -> PacketSize:
+        size = self._engine.operations.size_of(operations, communications, rank_node)
+        check_size(size, self.network.options, "this program")
+        return size
 
     def excess(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> float:
         size = self._engine.operations.size_of(operations, communications, rank_node)
