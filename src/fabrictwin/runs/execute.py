@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin import catalog
+from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError, InvariantError
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_S, format_rate
@@ -22,7 +23,6 @@ from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
 from fabrictwin.cluster.faults import find_faults
 from fabrictwin.cluster.spec.cluster_section import GeneratedCluster
 from fabrictwin.cluster.spec.spec import Compare, Spec
-from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.network.host_costs import works_in_hosts

@@ -8,7 +8,6 @@ from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.disturbances import FOREVER, Disturbances
 from fabrictwin.cluster.spec.spec import Spec
-from fabrictwin.engines.base.capabilities import capabilities_of
 from fabrictwin.fabric.fabric import I32
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.program import patterns
