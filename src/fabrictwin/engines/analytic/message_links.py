@@ -10,7 +10,8 @@ from __future__ import annotations
 from fabrictwin.base.errors import SimulatedError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import FOREVER
-from fabrictwin.engines.base.message_queues import MessageQueues, QueuedMessage, Stream
+from fabrictwin.engines.base.message_queues import MessageQueues
+from fabrictwin.engines.base.queued_messages import QueuedMessage, Stream
 
 
 class OwnLinks:

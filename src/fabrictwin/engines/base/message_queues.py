@@ -10,8 +10,7 @@ Leaves out: timeouts (nothing is ever lost), headers, adapters' message rates.
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from fabrictwin.engines.base.changes import FOREVER
 from fabrictwin.engines.base.messages import (
@@ -21,129 +20,16 @@ from fabrictwin.engines.base.messages import (
     EventKind,
     FlowOptions,
     Message,
-    Opcode,
-    Service,
 )
 from fabrictwin.engines.base.path import Path, memory_path
+from fabrictwin.engines.base.queued_messages import Links, QueuedFlow, QueuedMessage
 from fabrictwin.fabric.memory_paths import PathFinder
 
 _ENDLESS_RETRY = 7  # of rnr_retry: for ever
 
 
-class Stream:
-    """Messages that a flow sends one after the other: its requests, or its answers."""
-
-    __slots__ = ("free_ps", "queue", "remaining")
-
-    def __init__(self) -> None:
-        self.free_ps = 0  # in closed form: when the last message has left
-        self.queue: deque[QueuedMessage] = deque()  # where rates change: what has not left; the first leaves
-        self.remaining = 0.0  # bytes of the first
-
-
-class _Flow:
-    __slots__ = (
-        "answers",
-        "broken",
-        "ends",
-        "memories",
-        "options",
-        "path",
-        "pool",
-        "queue",
-        "reaches_ps",
-        "reliable",
-        "requests",
-        "sends",
-    )
-
-    def __init__(
-        self,
-        path: Path,
-        options: FlowOptions,
-        ends: tuple[int, int, int, int],
-        memories: tuple[int | None, int | None],
-    ) -> None:
-        self.path = path
-        self.options = options
-        self.ends = ends  # adapters, queue pair numbers
-        self.memories = memories
-        self.requests: dict[int, QueuedMessage] = {}  # that nobody has answered yet, oldest first
-        self.reliable = options.service == Service.RELIABLE_CONNECTION
-        self.pool: int | None = None
-        self.sends, self.answers = Stream(), Stream()
-        self.reaches_ps = 0  # when the last message posted is at the receiver
-        self.queue: deque[QueuedMessage] = deque()  # arrived at the receiver, the first waits for a receive
-        self.broken = False
-
-
-class QueuedMessage:
-    """One message, as long as anything may happen to it."""
-
-    __slots__ = (
-        "answers",
-        "arrive_ps",
-        "begun",
-        "earliest_ps",
-        "ended",
-        "flow",
-        "number",
-        "opcode",
-        "path",
-        "retries",
-        "takes_receive",
-        "travels",
-    )
-
-    def __init__(self, number: int, flow: _Flow, opcode: Opcode, path: Path) -> None:
-        self.number = number
-        self.flow = flow
-        self.opcode = opcode
-        self.path = path
-        self.takes_receive = self.begun = self.ended = False
-        self.answers: int | None = None
-        self.travels = 0  # bytes
-        self.earliest_ps = 0
-        self.arrive_ps = 0
-        self.retries = 0
-
-
 # entries of the heap: a message reaches the receiver, an event is due, a message may leave
 _REACH, _EVENT, _LEAVE = range(3)
-
-
-class Links(Protocol):
-    """Links that messages leave over. Calls back `leaves` and `left` of the queues."""
-
-    def carry(self, stream: Stream, message: QueuedMessage) -> None:
-        """Let a message leave after those before it."""
-        ...
-
-    def may_leave(self, message: QueuedMessage) -> None:
-        """The time has come at which a message may leave (`MessageQueues.leave_at`)."""
-        ...
-
-    def stop(self, stream: Stream) -> None:
-        """Drop what a stream holds; it never leaves."""
-        ...
-
-    def change(self, port: int, rate_bps: int) -> None:
-        """A port's payload rate is another from now on."""
-        ...
-
-    @property
-    def busy(self) -> bool:
-        """Something is leaving."""
-        ...
-
-    @property
-    def next_ps(self) -> int:
-        """When the next message has left; FOREVER where that is not known here."""
-        ...
-
-    def drain(self) -> None:
-        """The message that `next_ps` speaks of has left."""
-        ...
 
 
 class FixedTimes(NamedTuple):
@@ -164,14 +50,14 @@ class MessageQueues:
         self.links: Links  # set by who composes the two
         self._finder, self._rates, self._fixed = finder, rates_bps, fixed
         self._now = 0
-        self._flows: dict[int, _Flow] = {}
-        self._by_ends: dict[tuple[int, int, int, int], _Flow] = {}
+        self._flows: dict[int, QueuedFlow] = {}
+        self._by_ends: dict[tuple[int, int, int, int], QueuedFlow] = {}
         self._paths: dict[tuple[int, int, int | None, int | None], Path] = {}
         self._opened = 0
         self._posted = 0
         self._live: dict[int, QueuedMessage] = {}
         self._receives: dict[int, int] = {}
-        self._waiting: dict[int, list[_Flow]] = {}  # flows whose first message found a pool empty
+        self._waiting: dict[int, list[QueuedFlow]] = {}  # flows whose first message found a pool empty
         self._heap: list[tuple[int, int, int, QueuedMessage, EventKind]] = []
         self._sequence = 0
 
@@ -193,7 +79,7 @@ class MessageQueues:
         between = (*ends, options.source_qpn, options.target_qpn)
         self._opened += 1
         path = self._path(between, memories, options)
-        flow = self._flows[self._opened] = _Flow(path, options, between, memories)
+        flow = self._flows[self._opened] = QueuedFlow(path, options, between, memories)
         self._by_ends[between] = flow
         return self._opened
 
@@ -313,7 +199,7 @@ class MessageQueues:
         on.reaches_ps = max(there_ps, on.reaches_ps)
         self._push(on.reaches_ps, _REACH, message, EventKind.ARRIVED)
 
-    def _answer(self, on: _Flow, answers: int | None, when_ps: int) -> None:
+    def _answer(self, on: QueuedFlow, answers: int | None, when_ps: int) -> None:
         """A response ends the request that it answers, else the oldest of the flow back."""
         source, target, own, other = on.ends
         back = self._by_ends.get((target, source, other, own))

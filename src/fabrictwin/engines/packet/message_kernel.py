@@ -24,6 +24,7 @@ _ROOM = 1024  # messages at once, to begin with
 _EVENT_ROOM = 4096
 _MOST_ROWS = 2048  # that one run may read: each schedules an event
 _PATIENCE_PS = 100_000_000  # without an event, before looking at what goes on; twice as long each time
+_FINISHED, _REACHED, _EVENTS, _BUDGET = Stop  # members looked up once
 
 
 class MessageKernel:
@@ -103,13 +104,13 @@ class MessageKernel:
         Raises SimulatedError for a deadlock or an unreachable adapter.
         """
         told = self._told
-        stop = Stop.EVENTS
+        stop = _EVENTS
         if not told[0]:
             rows, endless, time, machine = self.rows[0], until_ps >= FOREVER, self.time, self._machine
             if rows:
                 self._only_retries = False
             elif endless and (self._only_retries or not self._open[0]):
-                return Stop.FINISHED, []
+                return _FINISHED, []
             if time[0] < self.now:
                 time[0] = self.now
             if self._free[0] < rows or rows > _MOST_ROWS or self._changes or budget is not None:
@@ -127,15 +128,15 @@ class MessageKernel:
                 elif status == self._stalled:
                     self._stall_seen[0] = 0
                 if not told[0]:
-                    stop = Stop.FINISHED if endless and not self._open[0] else self._run_on(until_ps, None)
+                    stop = _FINISHED if endless and not self._open[0] else self._run_on(until_ps, None)
             if not told[0]:
                 return stop, []
         n = told[0]
         told[0] = 0
         happened = self._happened
         if n == 1:  # nearly always
-            return Stop.EVENTS, [(happened[0], happened[1], happened[2])]
-        return Stop.EVENTS, [(happened[i], happened[i + 1], happened[i + 2]) for i in range(0, 3 * n, 3)]
+            return _EVENTS, [(happened[0], happened[1], happened[2])]
+        return _EVENTS, [(happened[i], happened[i + 1], happened[i + 2]) for i in range(0, 3 * n, 3)]
 
     def _make_room(self, rows: int) -> None:
         machine = self._machine
@@ -160,25 +161,25 @@ class MessageKernel:
                 looks += patience
                 patience *= 2
                 stop = run(looks)
-                if stop != Stop.REACHED or told[0]:
+                if stop != _REACHED or told[0]:
                     return stop
                 if self.retries_only():
                     self._only_retries = True
-                    return Stop.FINISHED
+                    return _FINISHED
                 continue
             stop = run(due)
-            if stop == Stop.FINISHED and not told[0]:
+            if stop == _FINISHED and not told[0]:
                 if until_ps >= FOREVER:
                     return stop
                 stop = run(due, drain=True)  # timers that nobody waits for
-            if told[0] or stop == Stop.BUDGET:
+            if told[0] or stop == _BUDGET:
                 return stop
             self.time[0] = max(self.time[0], due)
             if network.changes.next_ps == due:
                 network.apply_next()
                 continue
             self.now = max(self.now, due)
-            return Stop.REACHED
+            return _REACHED
 
     def retries_only(self) -> bool:
         """Tell whether all that is open waits for receives that are not posted, or behind what does, for ever."""

@@ -28,6 +28,8 @@ from fabrictwin.program.program import Communication, Operations
 from fabrictwin.routing.tables import Routes
 from fabrictwin.trace.trace import Counters
 
+_new = tuple.__new__  # faster than Advanced(...), once a message
+
 
 class PacketEngine:
     """The packet engine over one fabric and its tables; see `engines.base.engine.Engine`."""
@@ -43,6 +45,7 @@ class PacketEngine:
         self.transfers = PacketTransfers(self.network)
         self.messages: PacketMessages | None = None  # once a flow is open
         self.observer: Observer | None = None
+        self._has_operations = False
         self._now = 0
 
     @property
@@ -75,6 +78,7 @@ class PacketEngine:
     def post(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> int:
         """Add operations. Raises ConfigError where they take more packet-hops or memory than the options allow."""
         self._settle_clock()
+        self._has_operations = True
         return self.operations.post(operations, communications, rank_node)
 
     def started_ps(self) -> I64:
@@ -120,10 +124,10 @@ class PacketEngine:
         self._messages().receives(flow, pool)
 
     def add_receives(self, pool: int, count: int) -> None:
-        self._messages().add_receives(pool, count)
+        (self.messages or self._messages()).add_receives(pool, count)
 
     def send(self, flow: int, message: Message) -> int:
-        return self._messages().send(flow, message)
+        return (self.messages or self._messages()).send(flow, message)
 
     def refuse(self, message: int, syndrome: int = NAK_REMOTE_ACCESS) -> None:
         self._messages().refuse(message, syndrome)
@@ -158,8 +162,8 @@ class PacketEngine:
         """Advance; see `Engine`. Raises SimulatedError for a deadlock, spent retries, an unreachable adapter."""
         if self.messages is not None:
             stop, events = self.messages.advance(until_ps, budget)
-            ended = self.operations.completions() if len(self.operations) else NO_COMPLETIONS
-            return Advanced(stop, events, ended)
+            ended = self.operations.completions() if self._has_operations else NO_COMPLETIONS
+            return _new(Advanced, (stop, events, ended))
         stop = self.network.run(None if until_ps >= FOREVER else until_ps, budget=budget)
         if until_ps < FOREVER and stop != Stop.BUDGET:
             self._now = max(self._now, until_ps)

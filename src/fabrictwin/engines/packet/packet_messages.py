@@ -25,6 +25,7 @@ from fabrictwin.fabric.fabric import NONE
 FLOW_BITS = 40  # a message's number: its flow above, a count below
 _KINDS = tuple(EventKind)
 _new = tuple.__new__
+_BUDGET = Stop.BUDGET  # looked up once
 
 
 def _request_bytes(opcode: Opcode, size_bytes: int) -> int:
@@ -279,7 +280,7 @@ class PacketMessages:
                 if self._blocked:
                     self._unblock()
                 return stop, events
-            if not self._blocked or stop == Stop.BUDGET:
+            if not self._blocked or stop is _BUDGET:
                 return stop, []
             before = self._kernel.rows[0]
             self._unblock()
