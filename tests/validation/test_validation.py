@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import silent
 from fabrictwin.cli.predict.validate import validate as app
 from fabrictwin.validation.published_data import TABLE, TEXTS, Row, find_data, read_data
 from fabrictwin.validation.training_cases import Case, cases, not_modelled, training_section
@@ -20,10 +21,6 @@ from fabrictwin.validation.training_judge import Outcome, groups, judge, pairs
 from fabrictwin.validation.training_text import as_data, as_text
 
 DATA = read_data(find_data())
-
-
-def silent(_stage: str) -> None:
-    pass
 
 
 def row(**changes) -> Row:
@@ -210,3 +207,24 @@ def test_absent_data_is_said_clearly(tmp_path, monkeypatch):
     )
     with pytest.raises(ConfigError, match=r"not part of this installation; give their folder with --data"):
         find_data()
+
+
+def rows_of_the_page() -> list[list[str]]:
+    """Cells of the table of published steps in docs/training.md."""
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    lines = page[page.index("| job | row | GPUs |") :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize("cells", rows_of_the_page(), ids=lambda cells: cells[1])
+def test_the_page_on_training_says_what_validation_says(cells):
+    _, where, gpus, was, says, off = cells
+    of, name = where.split(": ")
+    if int(gpus.split()[0].replace(",", "")) > 4096:
+        pytest.skip("takes a quarter of a minute; `fabrictwin validate training --match llama3-405b` shows it")
+    (case,) = [c for c in cases(DATA) if (c.row.set, c.row.row) == (of.strip("`"), name)]
+    (found,) = judge([case], fidelity="analytic", stage=silent)
+    assert float(was.split()[0].replace(",", "")) == pytest.approx(case.row.value, rel=1e-3)
+    assert float(says.split()[0].replace(",", "")) == pytest.approx(found.predicted, rel=1e-3)
+    assert float(off.strip("%")) == pytest.approx(100 * found.error, abs=0.06)
+    assert int(gpus.split()[0].replace(",", "")) == case.row.gpus

@@ -15,6 +15,7 @@ from support.specs import LLAMA_8B as DENSE
 from support.specs import spec_of
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import silent
 from fabrictwin.cli.predict.plan import plan as app
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, load_spec, read_spec
@@ -51,10 +52,6 @@ SPARSE = {
 
 
 spec = spec_of(4, "dgx-h100", model=DENSE, global_batch=128, sequence=4096)
-
-
-def silent(_stage: str) -> None:
-    pass
 
 
 def both(of: Spec) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from fabrictwin.program.program import I32, I64, NONE, OpKind
 from fabrictwin.report.result import RunResult
 from fabrictwin.study.jitter.distributions import Amount, tail_of_greatest
 from fabrictwin.study.jitter.jitter_sources import Jitter, Network
-from fabrictwin.workload.step.disturbed_program import first_operations, greatest_table, uniform
+from fabrictwin.workload.step.disturbed_program import first_operations, greatest_table, power, uniform
 
 F64 = npt.NDArray[np.float64]
 
@@ -157,12 +157,12 @@ class Unit:
             values = (
                 np.sort(np.array(network.exchange if exchange and network.exchange else network.factors)) - 1.0
             )
-            return _power(np.arange(1, len(values) + 1) / len(values), groups), values
+            return power(np.arange(1, len(values) + 1) / len(values), groups), values
         assert network.mean is not None
         x = np.arange(1, _REACH * _GRID + 1) / _GRID
         tail = np.cumprod(np.full(len(x), 0.9961013694701175))  # exp(-1/256)
         # a draw takes the middle of its place
-        return _power(1.0 - tail, groups), (x - 0.5 / _GRID) * network.mean
+        return power(1.0 - tail, groups), (x - 0.5 / _GRID) * network.mean
 
     def actors(self, jitter: Jitter, samples: int, seed: int) -> tuple[F64, I64]:
         """([samples, actors] factors of compute, [samples, actors] delays of the beginning)."""
@@ -213,12 +213,3 @@ def _quantiles(cdf: F64, value: F64) -> F64:
         rows.append(value[np.minimum(np.searchsorted(cdf, u), len(cdf) - 1)])
         low, width = low + width * (CELLS - 1) / CELLS, width / CELLS
     return np.stack(rows)
-
-
-def _power(base: F64, exponent: int) -> F64:
-    result = np.ones_like(base)
-    while exponent:
-        if exponent & 1:
-            result = result * base
-        base, exponent = base * base, exponent >> 1
-    return result

@@ -62,6 +62,26 @@ NEEDS = {
 }
 
 
+def _model(config: Config, name: str, family: str, **own: Any) -> Model:
+    """A model by the keys that most families share; `own` stands in place of them or beside them."""
+    heads = config.count("num_attention_heads")
+    shared: dict[str, Any] = {
+        "hidden": config.count("hidden_size"),
+        "layers": config.count("num_hidden_layers"),
+        "heads": heads,
+        "vocab": config.count("vocab_size"),
+        "positions": 0,
+        "tied": config.flag("tie_word_embeddings", False),
+    }
+    if "head_size" not in own:
+        shared["head_size"] = config.head_size("hidden_size", "num_attention_heads")
+    if "kv_heads" not in own:
+        shared["kv_heads"] = config.kv_heads(heads)
+    if "ffn" not in own:
+        shared["ffn"] = config.count("intermediate_size")
+    return Model(name=name, family=family, **shared, **own)
+
+
 def _llama_like(config: Config, name: str, family: str) -> Model:
     qwen, sparse = family.startswith("qwen"), NEEDS[family] is not _LLAMA
     if not (qwen and config.data.get("use_sliding_window") is False):
@@ -74,20 +94,10 @@ def _llama_like(config: Config, name: str, family: str) -> Model:
         for key in ("num_local_experts", "n_routed_experts", "num_experts"):
             if config.data.get(key):
                 raise config.error(key, f"got {config.data[key]!r} experts, expected a dense model")
-    heads = config.count("num_attention_heads")
-    head_size = config.head_size("hidden_size", "num_attention_heads")
-    return Model(
-        name=name,
-        family=family,
-        hidden=config.count("hidden_size"),
-        layers=config.count("num_hidden_layers"),
-        heads=heads,
-        kv_heads=config.kv_heads(heads),
-        head_size=head_size,
-        ffn=config.count("intermediate_size"),
-        vocab=config.count("vocab_size"),
-        positions=0,
-        tied=config.flag("tie_word_embeddings", False),
+    return _model(
+        config,
+        name,
+        family,
         qkv_bias=family in ("qwen2", "qwen2_moe"),
         qk_norm=family in ("qwen3", "qwen3_moe"),
         experts=_experts(config, family),
@@ -139,18 +149,12 @@ def _deepseek(config: Config, name: str, family: str) -> Model:
         nope_size=config.count("qk_nope_head_dim"),
         value_size=config.count("v_head_dim"),
     )
-    return Model(
-        name=name,
-        family=family,
-        hidden=config.count("hidden_size"),
-        layers=config.count("num_hidden_layers"),
-        heads=heads,
+    return _model(
+        config,
+        name,
+        family,
         kv_heads=heads,
         head_size=latent.nope_size + latent.rope_size,
-        ffn=config.count("intermediate_size"),
-        vocab=config.count("vocab_size"),
-        positions=0,
-        tied=config.flag("tie_word_embeddings", False),
         latent=latent,
         experts=_experts(config, family),
     )
@@ -163,19 +167,11 @@ def _gpt_oss(config: Config, name: str, family: str) -> Model:
     layers = config.count("num_hidden_layers")
     if types is not None and types != (["sliding_attention", "full_attention"] * layers)[:layers]:
         raise config.error("layer_types", "expected sliding_attention and full_attention in turn")
-    heads = config.count("num_attention_heads")
-    return Model(
-        name=name,
-        family=family,
-        hidden=config.count("hidden_size"),
-        layers=layers,
-        heads=heads,
-        kv_heads=config.kv_heads(heads),
+    return _model(
+        config,
+        name,
+        family,
         head_size=config.count("head_dim"),
-        ffn=config.count("intermediate_size"),
-        vocab=config.count("vocab_size"),
-        positions=0,
-        tied=config.flag("tie_word_embeddings", False),
         biases=True,
         experts=_experts(config, family),
         window=config.count("sliding_window"),
@@ -188,19 +184,10 @@ def _gpt_oss(config: Config, name: str, family: str) -> Model:
 def _nemotron(config: Config, name: str, family: str) -> Model:
     config.one_of("hidden_act", "relu2")
     config.without("attention_bias", "mlp_bias", "sliding_window")
-    heads = config.count("num_attention_heads")
-    return Model(
-        name=name,
-        family=family,
-        hidden=config.count("hidden_size"),
-        layers=config.count("num_hidden_layers"),
-        heads=heads,
-        kv_heads=config.kv_heads(heads),
-        head_size=config.head_size("hidden_size", "num_attention_heads"),
-        ffn=config.count("intermediate_size"),
-        vocab=config.count("vocab_size"),
-        positions=0,
-        tied=config.flag("tie_word_embeddings", False),
+    return _model(
+        config,
+        name,
+        family,
         gated=False,
         norm="layer",
     )
@@ -215,7 +202,6 @@ def _nemotron_h(config: Config, name: str, family: str) -> Model:
         raise config.error(key, f"got {pattern!r}, expected a letter for every layer: M, *, - or E")
     if len(pattern) != layers:
         raise config.error(key, f"got {len(pattern)} letters, expected one for each of the {layers} layers")
-    heads = config.count("num_attention_heads")
     mamba = Mamba(
         heads=config.count("mamba_num_heads"),
         head_size=config.count("mamba_head_dim"),
@@ -229,18 +215,12 @@ def _nemotron_h(config: Config, name: str, family: str) -> Model:
     for letter, needed in (("-", "intermediate_size"), ("E", "n_routed_experts")):
         if letter in pattern and not config.data.get(needed):
             raise config.error(needed, f"expected one: the pattern has layers {letter}")
-    return Model(
-        name=name,
-        family=family,
-        hidden=config.count("hidden_size"),
-        layers=layers,
-        heads=heads,
-        kv_heads=config.kv_heads(heads),
+    return _model(
+        config,
+        name,
+        family,
         head_size=config.count("head_dim"),
         ffn=config.count("intermediate_size", 1),
-        vocab=config.count("vocab_size"),
-        positions=0,
-        tied=config.flag("tie_word_embeddings", False),
         gated=False,
         experts=_experts(config, family) if "E" in pattern else None,
         pattern=pattern,
@@ -252,18 +232,11 @@ def _nemotron_h(config: Config, name: str, family: str) -> Model:
 def _neox(config: Config, name: str, family: str) -> Model:
     config.one_of("hidden_act", "gelu", "gelu_fast", "gelu_new")
     heads = config.count("num_attention_heads")
-    return Model(
-        name=name,
-        family=family,
-        hidden=config.count("hidden_size"),
-        layers=config.count("num_hidden_layers"),
-        heads=heads,
+    return _model(
+        config,
+        name,
+        family,
         kv_heads=heads,
-        head_size=config.head_size("hidden_size", "num_attention_heads"),
-        ffn=config.count("intermediate_size"),
-        vocab=config.count("vocab_size"),
-        positions=0,
-        tied=config.flag("tie_word_embeddings", False),
         dropout=any(config.data.get(key, 0.0) for key in ("attention_dropout", "hidden_dropout")),
         gated=False,
         norm="layer",

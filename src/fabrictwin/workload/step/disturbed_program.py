@@ -44,8 +44,8 @@ def uniform(seed: int, number: I64) -> F64:
     return ((x >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
-def _power(base: F64, exponent: int) -> F64:
-    """By squaring: a multiplication rounds alike everywhere, a library's power does not."""
+def power(base: F64, exponent: int) -> F64:
+    """`base` to the power of `exponent`, by squaring: a product rounds alike everywhere, unlike a library's power."""
     result = np.ones_like(base)
     while exponent:
         if exponent & 1:
@@ -77,14 +77,14 @@ def greatest_table(periods: float, ranks: int, *, fixed: bool) -> tuple[F64, F64
     whole = int(periods)
     chance = periods - whole
     if fixed:
-        none_more = float(_power(np.array([1.0 - chance]), ranks)[0])
+        none_more = float(power(np.array([1.0 - chance]), ranks)[0])
         return np.array([none_more, 1.0]), np.array([whole, whole + 1.0])
     few = min(whole, MOST_HITS)
     more = sums(few + 1)
     less = np.ones(len(more))
     base = sums(few)
     less[: len(base)] = base
-    cdf = _power((1.0 - chance) * less + chance * more, ranks)
+    cdf = power((1.0 - chance) * less + chance * more, ranks)
     values: F64 = np.arange(len(cdf)) / GRID
     if whole > few:
         values = whole + (values - few) * np.sqrt(whole / few)
