@@ -132,7 +132,7 @@ def show_gids(adapters: Sequence[Adapter]) -> str:
 
 
 def cma_roce_mode(cluster: str | Path, adapter: Adapter, mode: int | None) -> str:
-    """Return the RoCE that connections of a device take; with `mode` 1 or 2 from now on RoCE v1 or v2. Raises ConfigError."""
+    """Return the RoCE that connections take; with `mode` 1 or 2 from now on v1 or v2. Raises ConfigError."""
     if not adapter.ethernet:
         raise ConfigError(
             f"got {adapter.host_name}/{adapter.name}, expected a device on Ethernet: it is InfiniBand"

@@ -195,7 +195,7 @@ class Broken:
 
 
 def broken_paths(graph: Graph, old: U8, new: U8) -> Broken:
-    """Return what of the old tables no longer arrives over the links there are. LIDs new to them are not broken."""
+    """Return what of the old tables no longer arrives over the links that are. LIDs new to them are not broken."""
     switches, to = graph.switches, destinations(graph)
     port_edge = switches.port_edge
     changed = np.flatnonzero((old != new).any(axis=0) & (old != NO_PORT).any(axis=0) & (to.row != NONE))
