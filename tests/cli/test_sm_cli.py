@@ -91,7 +91,7 @@ def test_sm_keeps_lids_in_a_file(cluster, tmp_path, capsys):
         (["--engine", "minhopp"], "did you mean 'minhop'"),
         (["--host", "host-9/mlx5_0"], "got 'host-9/mlx5_0', expected a node of the fabric"),
         (["--do", "cut leaf-0"], "expected a node and a port"),
-        (["--do", "cut leaf-0/99"], "got port 99 of leaf-0, expected 1 to"),
+        (["--do", "cut leaf-0/99"], "got port '99' of leaf-0, expected 1 to"),
         (["--do", "cutt leaf-0/5"], "did you mean 'cut'"),
         (["--mad-time", "20"], "without a unit"),
         (["--connect", "nobody"], "expected it alone"),

@@ -1,4 +1,4 @@
-"""Where this process is: the twin whose adapters it sees, and the host that it runs on.
+"""The host of this process: the twin whose adapters it sees, and the host that it runs on.
 
 A program that imports `pyverbs` runs on one host, and sees that host's devices. A program may also hold devices
 of several hosts: `Context(name="mlx5_0", host="host-1")`, or by the fabric's name `Context(name="host-1/mlx5_0")`.

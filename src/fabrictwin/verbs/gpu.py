@@ -48,12 +48,12 @@ class GpuBuffer:
 
     @property
     def address(self) -> int:
-        """Where the bytes lie in this process."""
+        """Address of the bytes in this process."""
         return int(self.array.ctypes.data)
 
 
 def _lacking(adapter: Adapter, gpu: int) -> str:
-    """Why an adapter does not reach a GPU; empty where it does."""
+    """Return why an adapter does not reach a GPU; empty where it does."""
     world, fabric = adapter.world, adapter.world.fabric
     first, end = (int(at) for at in fabric.host_node_start[adapter.host : adapter.host + 2])
     paths = fabric.templates[fabric.host_template[adapter.host]].paths

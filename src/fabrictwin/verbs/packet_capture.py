@@ -1,4 +1,4 @@
-"""What the verbs of a process put on the wire, as a capture file."""
+"""Captures of what the verbs of a process put on the wire."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _NOT_COUNTED = ("Device memory is not supported", "/dev/dri/", "dmabuf")
 
 @dataclass
 class Outcome:
-    """What became of one module's tests: names, and of all but the passed ones why."""
+    """Results of one module's tests: names, and of all but the passed ones why."""
 
     module: str
     passed: list[str] = field(default_factory=list)

@@ -96,9 +96,9 @@ def up(
         host=host,
         settings=partitioned(settings, partitions, endpoint, host),
         guid2lid=guid2lid,
-        console=console,
         say=say,
     )
+    served.console = console
     if inside is not None:
         job = inside
         served.commands["run"] = lambda: job.say([one.manager for one in served.managers])

@@ -1,1 +1,1 @@
-"""What every node of a fabric answers to management: its state, the agents in it, the way datagrams take there."""
+"""Management agents of every node of a fabric: its state, the agents in it, the way datagrams take there."""

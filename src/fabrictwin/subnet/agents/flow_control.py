@@ -55,7 +55,7 @@ class FlowControl:
         return self._faults.pop(slot, None) is not None
 
     def period_ps(self, slot: int, trap: Trap) -> int:
-        """How long the receiving end at `slot` takes to complain."""
+        """Return how long the receiving end at `slot` takes to complain."""
         built = self.state.built[slot]
         assert built is not None
         symbols = WATCHDOG_SYMBOLS
@@ -80,7 +80,7 @@ class FlowControl:
                 self.notices.raise_trap(state.node_of[far], fault.trap, now_ps, port=state.number[far])
 
     def next_ps(self, plane: int) -> int | None:
-        """When the other end of a faulty port of a subnet complains next, as long as it is to be waited for."""
+        """Return when the other end of a subnet's faulty port complains next, while it is to be waited for."""
         state = self.state
         due = [
             fault.since_ps + (fault.counted + 1) * self.period_ps(state.link[slot], fault.trap)

@@ -18,7 +18,7 @@ _VIOLATIONS = Field(PortInfo, "m_key_violations")
 
 
 class Keys:
-    """Who may read and write the ports of a fabric."""
+    """Protection of a fabric's ports by keys."""
 
     def __init__(self, state: SubnetState) -> None:
         self.state = state
@@ -27,7 +27,7 @@ class Keys:
         return self.state.base[m] if self.state.is_switch[m] else entry
 
     def may_write(self, m: int, entry: int, key: int, now_ps: int) -> bool:
-        """Whether a Set that came in at slot `entry` of node `m` is obeyed; a wrong key is counted."""
+        """Return whether a Set that came in at slot `entry` of node `m` is obeyed; a wrong key is counted."""
         slot = self._slot(m, entry)
         return self._knows(slot, key, now_ps) or self._violation(slot, now_ps)
 
@@ -39,7 +39,7 @@ class Keys:
         return self._violation(slot, now_ps)
 
     def _knows(self, slot: int, key: int, now_ps: int) -> bool:
-        """Whether a datagram has the port's key; a lease that is over lifts the protection first."""
+        """Return whether a datagram has the port's key; a lease that is over lifts the protection first."""
         own = KEY.get(self.state.info, 64 * slot)
         if own == 0:
             return True

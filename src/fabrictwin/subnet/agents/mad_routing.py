@@ -1,4 +1,4 @@
-"""How a management datagram finds its node: by directed route, by forwarding tables, or to software on a port.
+"""Routing of management datagrams: by directed route, by forwarding tables, or to software on a port.
 
 The network is handed datagrams with the slot that they leave from, and says what becomes of each. Whoever runs
 software on a node (a subnet manager, a tool of the endpoint's) attaches to the slot and gets what is for it.
@@ -44,7 +44,7 @@ class Frame:
 
 
 class Fate(IntEnum):
-    """What became of a datagram."""
+    """Fate of a datagram."""
 
     ANSWERED = 0  # `frame` goes back to the sender
     FORWARDED = 1  # `frame` is for software at `slot`
@@ -75,7 +75,7 @@ class Network:
         self.datagrams = 0
 
     def send(self, slot: int, frame: Frame, now_ps: int) -> Outcome:
-        """What becomes of a datagram that software at `slot` sends. Malformed ones are counted and dropped."""
+        """Carry a datagram that software at `slot` sends. Returns its fate; malformed ones are dropped."""
         self.datagrams += 1
         try:
             check_mad(frame.mad)

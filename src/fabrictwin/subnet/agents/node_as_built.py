@@ -1,4 +1,4 @@
-"""Who a node says that it is, as it leaves the factory: description, NodeInfo, what a switch has room for."""
+"""Identity of a node as it leaves the factory: description, NodeInfo, what a switch has room for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def describe(fabric: Fabric, node: int) -> bytes:
 
 
 def node_info(fabric: Fabric, node: int, *, ports: int, port_guid: int) -> NodeInfo:
-    """What a node with so many ports is, whose first port has that GUID."""
+    """Return NodeInfo of a node with so many ports, whose first port has that GUID."""
     is_switch = fabric.node_kind[node] == NodeKind.SWITCH
     guid = int(fabric.node_guid[node])
     kind = fabric.type_names[fabric.node_type[node]]

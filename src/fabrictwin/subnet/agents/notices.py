@@ -79,7 +79,7 @@ class Notices:
         ]
 
     def next_ps(self, plane: int) -> int | None:
-        """When a node of that subnet next has a trap to send; None where none has."""
+        """Return when a node of that subnet next has a trap to send; None where none has."""
         causes = [cause(plane) for cause in self.next_cause]
         due = [at for at in causes if at is not None]
         due += [

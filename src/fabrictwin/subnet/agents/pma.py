@@ -87,7 +87,7 @@ class PerformanceAgent:
         }
 
     def answer(self, m: int, mad: bytes) -> bytes | None:
-        """What node `m` answers to a request."""
+        """Return the answer of node `m` to a request."""
         method, attribute = mad[3], START.unpack_from(mad)[7]
         data, status = mad[PERF_DATA], int(Status.OK)
         if method not in (Method.GET, Method.SET):

@@ -1,4 +1,4 @@
-"""What setting PortInfo does to a port: as an end of the subnet, as an end of a link, as a state machine."""
+"""Effects of setting PortInfo on a port: as an end of the subnet, as an end of a link, as a state machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OK, BAD = int(Status.OK), int(Status.BAD_FIELD)
 
 
 def set_identity(asked: PortInfo, info: PortInfo) -> int:
-    """What belongs to the port as an end: LID, manager, keys."""
+    """Set what belongs to the port as an end: LID, manager, keys."""
     if asked.lid >= LINEAR_CAP or asked.lid & (1 << asked.lmc) - 1:
         return BAD
     info.m_key = asked.m_key
@@ -32,7 +32,7 @@ def set_identity(asked: PortInfo, info: PortInfo) -> int:
 
 
 def set_link(asked: PortInfo, info: PortInfo) -> int:
-    """What belongs to the port as an end of a link. A value out of range leaves the old one."""
+    """Set what belongs to the port as an end of a link. A value out of range leaves the old one."""
     status = OK
     if asked.neighbor_mtu and not 1 <= asked.neighbor_mtu <= info.mtu_cap:
         status = BAD

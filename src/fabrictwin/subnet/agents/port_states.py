@@ -213,7 +213,7 @@ class PortStates:
         return self.base[m] if self.is_switch[m] else self.base[m] + 1
 
     def owns(self, m: int, lid: int) -> bool:
-        """Whether a LID is the node's, path bits included."""
+        """Return whether a LID is the node's, path bits included."""
         slot = self.end_slot(m)
         own = self.lid(slot)
         return own != 0 and own <= lid < own + (1 << LMC.get(self.info, 64 * slot))
@@ -383,9 +383,9 @@ class PortStates:
                 listener(m, now_ps)
 
     def has_news(self, m: int) -> bool:
-        """Whether a switch notes that a port's state changed, which its manager has not cleared yet."""
+        """Return whether a switch notes that a port's state changed, which its manager has not cleared yet."""
         return bool(_CHANGE.get(self.switch_info[m]))
 
     def plane_of(self, m: int) -> int:
-        """Which subnet a managed node belongs to."""
+        """Return the subnet that a managed node belongs to."""
         return int(self.fabric.node_plane[self.fabric_node[m]])

@@ -74,7 +74,7 @@ class SubnetAgent:
         }
 
     def answer(self, m: int, entry: int, mad: bytes, now_ps: int) -> bytes | None:
-        """What node `m` answers to a request that came in at slot `entry`; None where it keeps silent."""
+        """Return the answer of node `m` to a request that came in at slot `entry`; None where it keeps silent."""
         _, kind, _, method, _, _, _, attribute, modifier, key = START.unpack_from(mad)
         if method == Method.TRAP_REPRESS:
             self.state.notices.repress(m, Notice.decode(mad, SMP_DATA.start))

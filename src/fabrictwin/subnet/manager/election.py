@@ -1,4 +1,4 @@
-"""Who is master (IBTA volume 1, 14.4.1): the states of a manager, and what managers ask each other.
+"""Election of the master (IBTA volume 1, 14.4.1): the states of a manager, and what managers ask each other.
 
 The higher priority wins, then the lower GUID. A master keeps the subnet until it hands over: it asks a standby of
 higher rank to take it. A standby polls its master and takes over when that stays silent or stands back. Two
@@ -36,7 +36,7 @@ class Election:
         self._next_poll_ps = 0
 
     def sm_info(self) -> SmInfo:
-        """What this manager says of itself. Its rank hangs on its GUID, so it must know that before anything."""
+        """Return what this manager says of itself. Its rank hangs on its GUID, which it must know first."""
         if not self.guid:
             (answer,) = self.transport.exchange([get(HERE, AttributeId.NODE_INFO)])
             if answer is not None and not answer[0]:

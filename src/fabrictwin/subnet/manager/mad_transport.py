@@ -1,4 +1,4 @@
-"""How the manager's datagrams travel, and what time they take.
+"""Transport of the manager's datagrams, and the time that they take.
 
 The manager hands over batches of directed-route requests and gets their answers; whoever carries them keeps a
 window of them in flight, repeats what got no answer, and says when each was answered. `TwinTransport` carries them
@@ -54,7 +54,7 @@ def put(path: Path, attribute: int, data: bytes, modifier: int = 0) -> Request:
 
 
 class Transport(Protocol):
-    """What the manager needs of whoever carries its datagrams."""
+    """The carrier of a manager's datagrams."""
 
     m_key: int
 
@@ -66,7 +66,7 @@ class Transport(Protocol):
         ...
 
     def answered_ps(self) -> Sequence[int]:
-        """When each request of the last batch was answered."""
+        """Return when each request of the last batch was answered."""
         ...
 
     def send(self, frame: Frame) -> None:
@@ -76,7 +76,7 @@ class Transport(Protocol):
 
 @dataclass
 class MadTiming:
-    """What a datagram takes on the twin."""
+    """Times of a datagram on the twin."""
 
     agent_ps: int = 20_000_000
     hop_ps: int = 300_000
@@ -87,7 +87,7 @@ class MadTiming:
 
 @dataclass
 class Statistics:
-    """What was sent."""
+    """Counts of what was sent."""
 
     requests: int = 0
     repeated: int = 0

@@ -62,12 +62,12 @@ class SubnetManager:
 
     @property
     def state(self) -> SmState:
-        """What this manager is among managers."""
+        """State of this manager among managers."""
         return self.election.state
 
     @property
     def wants_sweep(self) -> bool:
-        """Whether something calls for a sweep."""
+        """True while something calls for a sweep."""
         return self.election.wants_sweep
 
     @wants_sweep.setter
@@ -319,7 +319,7 @@ class SubnetManager:
             self._renamed.add(port.node.guid)
 
     def poll(self, now_ps: int) -> list[Frame]:
-        """What is due by now."""
+        """Return the frames that are due by now."""
         self.election.poll(now_ps)
         return self.administration.poll(now_ps) if self.state == SmState.MASTER else []
 

@@ -21,7 +21,7 @@ COMPLAINTS = {
 
 
 class Complaints:
-    """What was told of ports of one subnet. A port is disabled after `most` traps; 0: never."""
+    """Traps about ports of one subnet. A port is disabled after `most` traps; 0: never."""
 
     def __init__(self, most: int) -> None:
         self.most = most

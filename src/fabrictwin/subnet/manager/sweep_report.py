@@ -17,7 +17,7 @@ from fabrictwin.subnet.wire.smp import SmState
 
 @dataclass(frozen=True)
 class Rerouting:
-    """What a change of the fabric did to the tables."""
+    """Effects of a change of the fabric on the tables."""
 
     broken_paths: int  # (switch with adapters, LID) whose packets went nowhere
     entries: int  # table entries that changed
@@ -56,7 +56,7 @@ class RoutePlan:
     fresh: frozenset[int]  # switches about which nothing is known, by GUID
 
     def report(self, broken: Broken, done: npt.NDArray[np.int64]) -> Rerouting:
-        """What changed; `done` is when each LID's last entry was answered."""
+        """Return what changed; `done` is when each LID's last entry was answered."""
         differs = self.old[:, : self.tables.lft.shape[1]] != self.tables.lft
         return Rerouting(
             broken_paths=broken.paths,

@@ -1,4 +1,4 @@
-"""Which paths are others than before, and for how long they led nowhere: old and new tables, walked.
+"""Paths that are others than before, and the time for which they led nowhere: old and new tables, walked.
 
 A path is followed from the switch that its source hangs on to a LID; all adapters on a switch share it. It is
 *broken* if one of its links stopped passing data. It is whole again when the last entry of its new way was set and
@@ -43,7 +43,7 @@ class ChangedPath:
 
     @property
     def outage_ps(self) -> int:
-        """How long it was broken; NONE where it was not, or still is."""
+        """Time for which it was broken; NONE where it was not, or still is."""
         if NONE in (self.broken_ps, self.whole_ps):
             return NONE
         return max(0, self.whole_ps - self.broken_ps)
@@ -56,7 +56,7 @@ class ChangedPath:
 
 @dataclass
 class Changes:
-    """What happened to entries and links since some moment."""
+    """Changes of entries and links since some moment."""
 
     before: dict[tuple[int, int], int]  # (managed node, LID): the port as it was then
     set_ps: dict[tuple[int, int], int]  # when it was last set
@@ -226,7 +226,7 @@ class PathFollower:
         )
 
     def _ends_at(self, walked: list[I64], i: int, j: int, m: int) -> bool:
-        """Whether a path ends at a managed node, cables as built."""
+        """Return whether a path ends at a managed node, cables as built."""
         codes = [int(hop[i, j]) for hop in walked if hop[i, j] != NONE]
         if not codes:
             return False

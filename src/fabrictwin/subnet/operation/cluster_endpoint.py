@@ -31,14 +31,14 @@ def open_endpoint(cluster: Path) -> Endpoint:
 
 
 def has_job(cluster: Path) -> bool:
-    """Whether a file is a spec with a workload. Raises ConfigError."""
+    """Return whether a file is a spec with a workload. Raises ConfigError."""
     from fabrictwin.cluster.spec.spec import load_cluster
 
     return bool(load_cluster(cluster).workload)
 
 
 def manager_nodes(endpoint: Endpoint, host: str) -> list[int]:
-    """Where managers run, one a subnet; `host` names the first's node. Raises ConfigError."""
+    """Return the nodes that managers run on, one a subnet; `host` names the first's node. Raises ConfigError."""
     nodes = one_for_each_plane(endpoint, find_node(endpoint.state, host) if host else NONE)
     if not nodes:
         raise ConfigError("got no adapter with a cable, expected one for the manager to run on", key="cluster")

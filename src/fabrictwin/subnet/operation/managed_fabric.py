@@ -120,7 +120,7 @@ class _Plane:
         hosted.transport.passing = self.pass_time
 
     def next_ps(self) -> int:
-        """When something is next due."""
+        """Return when something is next due."""
         due = [self.planned[0][0]] if self.planned else []
         due += [self.inbox[0][0]] if self.inbox else []
         if self.unrest:
@@ -130,12 +130,12 @@ class _Plane:
         return min(due, default=NEVER)
 
     def _has_news(self) -> bool:
-        """Whether a switch notes a change that the manager has not seen."""
+        """Return whether a switch notes a change that the manager has not seen."""
         state = self.hosted.endpoint.state
         return any(state.alive[m] and state.has_news(m) for m in self.switches)
 
     def pass_time(self, now_ps: int) -> None:
-        """What is due by now happens, each at its time."""
+        """Let what is due by now happen, each at its time."""
         while self.planned and self.planned[0][0] <= now_ps:
             at, _, line = heapq.heappop(self.planned)
             if self.open is None:
@@ -250,7 +250,7 @@ class ManagedFabric:
 
     @property
     def now_ps(self) -> int:
-        """How far the subnet that is farthest has come."""
+        """Time of the subnet that has come farthest."""
         return max((plane.clock_ps for plane in self.planes), default=0)
 
     def start(self) -> list[SweepReport]:
@@ -268,7 +268,7 @@ class ManagedFabric:
         heapq.heappush(plane.planned, (max(time_ps, plane.clock_ps), next(self.sequence), line))
 
     def next_ps(self) -> int:
-        """When something is next due in any subnet; NEVER where nothing is."""
+        """Return when something is next due in any subnet; NEVER where nothing is."""
         return min((plane.next_ps() for plane in self.planes), default=NEVER)
 
     def step(self) -> list[Effect]:

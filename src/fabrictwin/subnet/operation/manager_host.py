@@ -83,7 +83,7 @@ class HostedManager:
 
 
 def first_adapter(endpoint: Endpoint) -> int:
-    """Where a manager runs if nobody says: the first channel adapter with a link; NONE where there is none."""
+    """Return the first channel adapter with a link, where a manager runs if nobody says; NONE without one."""
     state = endpoint.state
     return next(
         (m for m, switch in enumerate(state.is_switch) if not switch and state.link[state.end_slot(m)] != NONE),
@@ -92,7 +92,7 @@ def first_adapter(endpoint: Endpoint) -> int:
 
 
 def one_for_each_plane(endpoint: Endpoint, chosen: int = NONE) -> list[int]:
-    """Where managers run: in each subnet of the fabric `chosen`, or the first channel adapter with a link.
+    """Return the nodes that managers run on: in each subnet `chosen`, or the first adapter with a link.
 
     The subnet of `chosen` comes first, then in the order of planes.
     """

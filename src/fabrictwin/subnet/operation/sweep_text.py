@@ -1,4 +1,4 @@
-"""What managers did, for people and for programs: first sweeps, and what happened to a subnet afterwards."""
+"""Texts and data of what managers did: first sweeps, and what happened to a subnet afterwards."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sweep_lines(report: SweepReport, lids: int, statistics: Statistics) -> list[
 
 
 def event_lines(event: Incident) -> list[str]:
-    """What an incident did, for people."""
+    """Return lines about what an incident did."""
     lines = [f"{event.what}:"]
     if not event.sweeps:
         return [f"{event.what}: nobody noticed"]
@@ -83,7 +83,7 @@ def event_lines(event: Incident) -> list[str]:
 
 
 def path_lines(paths: Sequence[ChangedPath]) -> list[str]:
-    """What changed between pairs of adapters, for people."""
+    """Return lines about what changed between pairs of adapters."""
     between = [path for path in paths if path.adapter]
     pairs = sum(path.pairs for path in between)
     if not pairs:

@@ -1,4 +1,4 @@
-"""What a person may do to a fabric that is up: pull cables, switch nodes off and on, look.
+"""Console of a fabric that is up: pull cables, switch nodes off and on, look.
 
 One command a line, such as `cut leaf-0/5`, `mend leaf-0/5`, `off spine-1`, `on spine-1`, `mute leaf-0/5`,
 `links leaf-0`.
@@ -93,7 +93,7 @@ def obey(state: SubnetState, line: str, now_ps: int) -> str:
 
 
 def _obey_about(state: SubnetState, command: str, name: str, now_ps: int) -> str:
-    """What is done to the cable or the port of `NODE/PORT`."""
+    """Do something to the cable or the port of `NODE/PORT`."""
     slot = find_jack(state, name)
     if command == "mend" and not state.mend_cable(slot, now_ps):
         return f"{name} stays down: its link is up already, or the other end is off"

@@ -67,7 +67,7 @@ class Client:
 
 @dataclass
 class Counts:
-    """What the endpoint saw, for people."""
+    """Counts of what the endpoint saw."""
 
     connects: int = 0
     refused: int = 0
@@ -205,7 +205,7 @@ class Endpoint:
     # -- datagrams -----------------------------------------------------------------------------------------
 
     def frame(self, number: int, data: bytes, now_ps: int) -> list[tuple[int, bytes]]:
-        """What a client's frame leads to, as frames for clients."""
+        """Return the frames for clients that a client's frame leads to."""
         client = self.clients[number]
         if client is None or len(data) != FRAME_BYTES:
             self.counts.malformed_frames += 1

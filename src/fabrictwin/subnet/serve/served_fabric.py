@@ -45,13 +45,12 @@ class ServedFabric:
         host: str = "",
         settings: Settings | None = None,
         guid2lid: Path | None = None,
-        console: bool = False,
         say: Callable[[str], None] = print,
     ) -> None:
         self.endpoint = endpoint
         self.say = say
         self.guid2lid = guid2lid
-        self.console = console
+        self.console = False  # whether commands are read from stdin
         self.managers: list[HostedManager] = []
         if manage:
             kept = {} if guid2lid is None else read_guid2lid(guid2lid)
@@ -132,7 +131,7 @@ class ServedFabric:
             self.say(f"rerouted: {report.rerouting.entries:,} table entries changed{gone}")
 
     def _read_lines(self) -> None:
-        """What was typed, without Python's buffer: a line in it would wait for the next one."""
+        """Read what was typed, without Python's buffer: a line in it would wait for the next one."""
         data = os.read(sys.stdin.fileno(), 4096)
         if not data:
             self._stopped = True

@@ -29,7 +29,7 @@ class MadError(FabrictwinError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a field lies, in bits from the start of the attribute. `count` 0 is a single value."""
+    """Position of a field, in bits from the start of the attribute. `count` 0 is a single value."""
 
     offset: int
     width: int
@@ -212,7 +212,7 @@ class Attribute:
 
     @classmethod
     def place(cls, name: str) -> Place:
-        """Where a field lies. Raises KeyError."""
+        """Return the position of a field. Raises KeyError."""
         places: dict[str, Place] = {f.name: f.metadata["place"] for f in dataclasses.fields(cls)}
         return places[name]
 

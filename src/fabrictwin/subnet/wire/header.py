@@ -48,7 +48,7 @@ class Method(IntEnum):
 
 
 class Status(IntEnum):
-    """Of the low byte of a header's status (13.4.7)."""
+    """Codes of the low byte of a header's status (13.4.7)."""
 
     OK = 0
     BUSY = 0x0001

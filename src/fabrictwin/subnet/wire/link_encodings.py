@@ -48,7 +48,7 @@ class SpeedFields:
 
 
 def active_fields(speed: Speed) -> SpeedFields:
-    """What the `*_active` fields say of a link at `speed`; the older fields then show the fastest they know."""
+    """Return the `*_active` fields of a link at `speed`; the older fields then show the fastest they know."""
     if speed in FIRST_SET:
         return SpeedFields(FIRST_SET[speed], 0, 0, 1 if speed == Speed.FDR10 else 0)
     return SpeedFields(4, EXTENDED_SET.get(speed, 0), SECOND_EXTENDED_SET.get(speed, 0), 0)

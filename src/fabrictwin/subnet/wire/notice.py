@@ -43,7 +43,7 @@ class Producer(IntEnum):
 
 @dataclass(slots=True)
 class Notice(Attribute):
-    """As subnet management carries it. Subnet administration appends the issuer's GID."""
+    """A notice as subnet management carries it. Subnet administration appends the issuer's GID."""
 
     SIZE: ClassVar[int] = 64
     ID: ClassVar[int] = AttributeId.NOTICE
@@ -59,7 +59,7 @@ class Notice(Attribute):
 
 @dataclass(slots=True)
 class NoticeReport(Attribute):
-    """As subnet administration carries it, 80 bytes."""
+    """A notice as subnet administration carries it, 80 bytes."""
 
     SIZE: ClassVar[int] = 80
     ID: ClassVar[int] = AttributeId.NOTICE

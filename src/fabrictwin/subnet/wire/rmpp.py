@@ -40,7 +40,7 @@ class Flag(IntFlag):
 
 
 class Reason(IntEnum):
-    """Why a transfer was stopped or aborted."""
+    """Reasons for which a transfer was stopped or aborted."""
 
     NORMAL = 0
     RESOURCES = 1
@@ -122,7 +122,7 @@ class Sender:
         return self._fill()
 
     def poll(self, now_ps: int) -> list[SaMad]:
-        """What has to be sent again by now."""
+        """Return what has to be sent again by now."""
         if self.done or now_ps < self._deadline_ps:
             return []
         if self._tries == self.retries:

@@ -31,7 +31,7 @@ class RecordId(IntEnum):
 
 
 class Selector(IntEnum):
-    """How MTU, rate and lifetime of a query are meant."""
+    """Comparisons of MTU, rate and lifetime that a query asks for."""
 
     GREATER = 0
     LESS = 1

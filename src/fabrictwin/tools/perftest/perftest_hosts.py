@@ -70,7 +70,7 @@ def find_end(twin: Twin, host: str, options: PerftestOptions, key: str) -> End:
 
 @dataclass(frozen=True)
 class Software:
-    """What a host's processor takes around each message of a loop that waits for it, in picoseconds."""
+    """Times of a host's processor around each message of a loop that waits for it, in picoseconds."""
 
     post_ps: int  # before the store that rings the doorbell
     poll_ps: int  # to find a completion that is there

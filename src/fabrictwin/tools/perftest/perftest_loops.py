@@ -131,7 +131,7 @@ def _flow_options(options: PerftestOptions, mtu: int, fabric: Fabric) -> FlowOpt
 
 
 class _Loop(ABC):
-    """What all loops share: posting, and answering for the other host."""
+    """Base class of all loops: posting, and answering for the other host."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What perftest's tools are asked for, with their defaults (linux-rdma/perftest, `perftest_parameters`)."""
+"""Options of perftest's tools, with their defaults (linux-rdma/perftest, `perftest_parameters`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ibv_devinfo` prints, in the format of rdma-core 44: short, with `-v` everything, with `-l` names alone."""
+"""Text of `ibv_devinfo`, in the format of rdma-core 44: short, with `-v` everything, with `-l` names alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ibv_devinfo`, `ibstat`, `ibdev2netdev`, `show_gids` and `cma_roce_mode` print, of a host of the twin.
+"""Texts of `ibv_devinfo`, `ibstat`, `ibdev2netdev`, `show_gids` and `cma_roce_mode`, of a host of the twin.
 
 Formats as of rdma-core 44 (ibv_devinfo), infiniband-diags (ibstat) and the scripts of NVIDIA's driver packages.
 """
@@ -132,7 +132,7 @@ def show_gids(adapters: Sequence[Adapter]) -> str:
 
 
 def cma_roce_mode(cluster: str | Path, adapter: Adapter, mode: int | None) -> str:
-    """What connections of a device take; with `mode` 1 or 2 from now on RoCE v1 or v2. Raises ConfigError."""
+    """Return the RoCE that connections take; with `mode` 1 or 2 from now on v1 or v2. Raises ConfigError."""
     if not adapter.ethernet:
         raise ConfigError(
             f"got {adapter.host_name}/{adapter.name}, expected a device on Ethernet: it is InfiniBand"

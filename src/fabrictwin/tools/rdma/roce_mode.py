@@ -1,4 +1,4 @@
-"""Which kind of RoCE a connection takes when nobody says: the connection manager's default, by device.
+"""Kind of RoCE that a connection takes when nobody says: the connection manager's default, by device.
 
 On a host that is `/sys/kernel/config/rdma_cm`, which `cma_roce_mode` writes. The twin keeps it in a file beside
 the cluster's (`cluster.yaml.roce-modes`): a line `HOST DEVICE v1`, or `v2`, for each device that was set.
@@ -18,7 +18,7 @@ _KINDS = {word: kind for kind, word in WORDS.items()}
 
 
 def file_of(cluster: str | Path) -> Path:
-    """Where the modes of a cluster's devices are kept."""
+    """Return the file that keeps the modes of a cluster's devices."""
     path = Path(cluster)
     return path.with_name(path.name + ".roce-modes")
 

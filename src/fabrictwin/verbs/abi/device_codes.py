@@ -1,4 +1,4 @@
-"""What a device is and can do. Values of `infiniband/verbs.h`, rdma-core's ABI."""
+"""Identity and capabilities of devices. Values of `infiniband/verbs.h`, rdma-core's ABI."""
 
 from __future__ import annotations
 

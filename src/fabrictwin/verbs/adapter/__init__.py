@@ -1,1 +1,1 @@
-"""What an RDMA adapter does: keys and memory, queues, queue pairs. Knows nothing of the interface above it."""
+"""An RDMA adapter: keys and memory, queues, queue pairs. Knows nothing of the interface above it."""

@@ -66,7 +66,7 @@ class Adapter:
 
     @property
     def rate_bps(self) -> int:
-        """What the port runs at now; 0 where it is down."""
+        """Data rate of the port now; 0 where it is down."""
         if not self.cabled:
             return 0
         twin = self.world.twin

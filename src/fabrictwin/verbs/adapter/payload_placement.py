@@ -1,4 +1,4 @@
-"""Where the bytes of requests lie: beside the adapter, on a GPU that it reaches, or on one that it does not.
+"""Placement of the bytes of requests: beside the adapter, on a GPU that it reaches, or on one that it does not.
 
 A region on a GPU that the adapter reaches (GPUDirect RDMA) is read and written there. Where it is not reached, the
 bytes go through host memory: a copy before they are sent, one after they have come, each by software in pieces,
@@ -78,12 +78,12 @@ def node_of(region: Region | None) -> int | None:
 
 
 def copy_ps(region: Region | None, size: int) -> int:
-    """What copying bytes of a region to or from host memory takes; nothing where the adapter reaches it."""
+    """Return the time of copying bytes of a region to or from host memory; none where the adapter reaches it."""
     return 0 if region is None or region.staging is None else region.staging.copy_ps(size)
 
 
 def after_arrival_ps(record: Work | Response, now_ps: int) -> int:
-    """How long after its arrival in host memory a message's bytes are where they belong, those before it first."""
+    """Return how long after their arrival in host memory bytes are in their place, those before them first."""
     if isinstance(record, Response):
         work = record.work
         holder: QueuePair | Way = work.qp

@@ -48,7 +48,7 @@ def timeout_ps(code: int) -> int:
 
 
 class Attributes:
-    """What `ibv_qp_attr` holds."""
+    """Fields of `ibv_qp_attr`."""
 
     __slots__ = (
         "ah_attr",
@@ -102,7 +102,7 @@ def _vector_valid(vector: AddressVector, adapter: Adapter) -> bool:
 
 
 def valid(attributes: Attributes, given: int, adapter: Adapter) -> bool:
-    """Whether the given attributes have values that the device takes."""
+    """Return whether the given attributes have values that the device takes."""
     a = attributes
     checks = (
         (mask.IBV_QP_PORT, a.port_num == 1),

@@ -1,4 +1,4 @@
-"""How a queue pair's state may be modified: InfiniBand Architecture, volume 1, 10.3.1 and 11.2.5.2.
+"""Transitions between the states of a queue pair: InfiniBand Architecture, volume 1, 10.3.1 and 11.2.5.2.
 
 For each transition and transport, the attributes that must come with it and those that may. States that Linux
 does not let software enter (SQE, entered by an error) are not targets; leaving RESET for ERR is refused as
@@ -133,7 +133,7 @@ FIELDS: dict[int, tuple[str, ...]] = {
 
 
 def allowed(qp_kind: int, now: int, target: int, given: int) -> bool:
-    """Whether a queue pair may go from state `now` to `target` with the attributes `given` (a mask)."""
+    """Return whether a queue pair may go from state `now` to `target` with the attributes `given` (a mask)."""
     rule = TRANSITIONS.get((now, target), {}).get(qp_kind)
     if rule is None:
         return False

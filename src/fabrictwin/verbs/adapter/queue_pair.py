@@ -367,7 +367,7 @@ class QueuePair:
     # ------------------------------------------------------------------ words
 
     def why_waiting(self) -> str:
-        """What the queue pair waits for, in words; empty where for nothing."""
+        """Return in words what the queue pair waits for; empty where for nothing."""
         if self.state not in (t.RTS, t.SQD):
             return ""
         if self.outstanding:
@@ -385,7 +385,7 @@ class QueuePair:
 
 
 def _udp_source_port(flow_label: int) -> int | None:
-    """As `rdma_flow_label_to_udp_sport` folds a flow label; None: from the queue pair numbers."""
+    """Fold a flow label as `rdma_flow_label_to_udp_sport` does; None: from the queue pair numbers."""
     if not flow_label:
         return None
     return (flow_label & 0x3FFF) ^ ((flow_label & 0xFC000) >> 14) | 0xC000

@@ -1,4 +1,4 @@
-"""What is posted to a send queue, and the answers that come back for it."""
+"""Work requests of a send queue, and the answers that come back for them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NAMES_ADDRESS = frozenset((WRITE, WRITE_IMM, READ, COMPARE_SWAP, FETCH_ADD, FLUS
 
 @dataclass(frozen=True, slots=True)
 class AddressVector:
-    """Where packets go: what an address handle holds."""
+    """Destination of packets: the content of an address handle."""
 
     dlid: int = 0
     sl: int = 0

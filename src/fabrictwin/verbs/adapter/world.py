@@ -103,7 +103,7 @@ class World:
         requester.progress(qp)
 
     def forget(self, qp: QueuePair) -> None:
-        """What a queue pair had on the wire is lost: its requests, and its answers to others'."""
+        """Drop what a queue pair had on the wire: its requests, and its answers to others'."""
         for message, record in list(self.records.items()):
             if type(record) is Response:
                 if record.responder is qp:
@@ -218,7 +218,7 @@ class World:
             pass
 
     def why_idle(self) -> str:
-        """Why nothing will happen: what every queue pair waits for, in words."""
+        """Return why nothing will happen: what every queue pair waits for, in words."""
         reasons = []
         for adapter in self.adapters:
             for qp in adapter.queue_pairs.values():

@@ -1,1 +1,1 @@
-"""What devices and queue pairs are and can do, as attribute classes."""
+"""Attribute classes of devices and queue pairs."""

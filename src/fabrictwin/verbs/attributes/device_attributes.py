@@ -1,4 +1,4 @@
-"""What devices and ports say of themselves, and how that reads: the attribute classes of `pyverbs.device`."""
+"""Attributes of devices and ports, and their texts: the classes of `pyverbs.device`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each adapter of the twin answers when it is asked: limits from the catalog, the rest from the fabric."""
+"""Answers of the twin's adapters when they are queried: limits from the catalog, the rest from the fabric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue pair is to be, and what it is: the attribute classes of `pyverbs.qp`."""
+"""Attributes of queue pairs, wanted and actual: the attribute classes of `pyverbs.qp`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _check_queue(queue: Any) -> Any:
 
 
 class QPInitAttr(PyverbsObject):
-    """What a queue pair of a protection domain is to be."""
+    """Wanted attributes of a queue pair of a protection domain."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class QPInitAttr(PyverbsObject):
 
 
 class QPInitAttrEx(QPInitAttr):
-    """What a queue pair of a context is to be; `comp_mask` says which of the further fields count."""
+    """Wanted attributes of a queue pair of a context; `comp_mask` says which of the further fields count."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class QPAttr(PyverbsObject):
         self.rate_limit = 0
 
     def plain(self) -> Attributes:
-        """As the adapter keeps them."""
+        """Return the attributes as the adapter keeps them."""
         plain = Attributes()
         for name in Attributes.__slots__:
             value = getattr(self, name)
@@ -217,7 +217,7 @@ class ECE(PyverbsCM):
 
 
 class QPRateLimitAttr(PyverbsObject):
-    """How fast a queue pair may send, in kb/s; 0 is as fast as it can."""
+    """Rate at which a queue pair may send, in kb/s; 0 is as fast as it can."""
 
     def __init__(
         self, rate_limit: int = 0, max_burst_sz: int = 0, typical_pkt_sz: int = 0, comp_mask: int = 0

@@ -1,4 +1,4 @@
-"""What programs import and the twin has none of: flow steering, tag matching's kin, dma-buf, vendor providers.
+"""Names that programs import in vain: flow steering, tag matching's kin, dma-buf, vendor providers.
 
 Such a class can be named, subclassed and tested for; making one fails with EOPNOTSUPP, as on a device without it.
 """

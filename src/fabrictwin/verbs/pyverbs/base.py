@@ -1,4 +1,4 @@
-"""What all objects of the interface share: closing, with everything that was made from them first."""
+"""Base classes of the interface's objects: closing, with everything that was made from them first."""
 
 from __future__ import annotations
 

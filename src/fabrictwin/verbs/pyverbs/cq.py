@@ -89,7 +89,7 @@ class CompChannel(PyverbsCM):
 
 
 class _Queue(PyverbsCM):
-    """What both kinds of completion queue share."""
+    """Base class of both kinds of completion queue."""
 
     def _create(
         self,
@@ -139,7 +139,7 @@ class _Queue(PyverbsCM):
 
     @property
     def cqe(self) -> int:
-        """How many completions the queue holds; at least what was asked for."""
+        """Number of completions that the queue holds; at least what was asked for."""
         return self.cq.capacity
 
     def req_notify(self, solicited_only: bool = False) -> None:
@@ -216,7 +216,7 @@ class CQ(_Queue):
 
 
 class CqInitAttrEx(PyverbsObject):
-    """What an extended completion queue is to be."""
+    """Wanted attributes of an extended completion queue."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class PollCqAttr(PyverbsObject):
 
 
 class WcTmInfo(PyverbsObject):
-    """Of tag matching, which there is none of."""
+    """Tag matching, which there is none of."""
 
     tag = 0
     priv = 0

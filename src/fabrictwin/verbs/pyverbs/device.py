@@ -145,7 +145,7 @@ class AsyncEvent(PyverbsObject):
 
 
 class Opened:
-    """What contexts of one opened device share: its domains, and events. Imported contexts share it too."""
+    """State that contexts of one opened device share: its domains, and events. Imported contexts share it too."""
 
     def __init__(self, adapter: Adapter, world: World) -> None:
         self.adapter = adapter
@@ -197,7 +197,7 @@ class Context(PyverbsCM):
 
     @property
     def context(self) -> Opened:
-        """What the context stands for below this interface."""
+        """The opened device below this interface."""
         if self.opened is None:
             raise PyverbsUserError(f"Context of {self.name} is closed")
         return self.opened
@@ -344,7 +344,7 @@ class GIDEntry(PyverbsObject):
 
 
 class AllocDmAttr(PyverbsObject):
-    """How much device memory is wanted."""
+    """Wanted amount of device memory."""
 
     def __init__(self, length: int, log_align_req: int = 0, comp_mask: int = 0) -> None:
         self.length = length

@@ -6,11 +6,11 @@ from fabrictwin.verbs.pyverbs.mem_alloc import writebe32, writebe64
 
 
 def udma_to_dev_barrier() -> None:
-    """What was written before is seen by the adapter."""
+    """Let the adapter see what was written before."""
 
 
 def udma_from_dev_barrier() -> None:
-    """What the adapter wrote before is seen."""
+    """See what the adapter wrote before."""
 
 
 def mmio_write64_as_be(addr: int, val: int) -> None:

@@ -6,7 +6,7 @@ from fabrictwin.verbs.attributes.unsupported import Bag, absent
 
 
 class FlowAttr(Bag):
-    """What a steering rule is to match."""
+    """Match of a steering rule."""
 
     def __init__(
         self, num_of_specs: int = 0, flow_type: int = 0, priority: int = 0, port: int = 1, flags: int = 0

@@ -22,7 +22,7 @@ class GID(PyverbsObject):
 
     @property
     def gid(self) -> str:
-        """As `xxxx:xxxx:...`, eight groups of four digits."""
+        """The text `xxxx:xxxx:...`, eight groups of four digits."""
         return gid_text(self.raw)
 
     @gid.setter

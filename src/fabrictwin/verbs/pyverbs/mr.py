@@ -59,7 +59,7 @@ def check_access(access: int) -> int:
 
 
 def _mapped(address: int, length: int) -> bool:
-    """Whether all of a range is memory of this process (`msync` of a hole fails)."""
+    """Return whether all of a range is memory of this process (`msync` of a hole fails)."""
     first = address & ~(_PAGE - 1)
     return not mem_alloc._libc.msync(
         ctypes.c_void_p(first), ctypes.c_size_t(address + length - first), ctypes.c_int(1)
@@ -292,7 +292,7 @@ class MWBindInfo(PyverbsCM):
 
 
 class MWBind(PyverbsCM):
-    """How a type 1 window is bound."""
+    """Binding of a type 1 window."""
 
     def __init__(self, info: MWBindInfo, send_flags: int, wr_id: int = 0) -> None:
         self.info = info

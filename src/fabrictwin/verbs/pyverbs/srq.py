@@ -33,7 +33,7 @@ class SrqAttr(PyverbsObject):
 
 
 class SrqInitAttr(PyverbsObject):
-    """What a shared receive queue of a protection domain is to be."""
+    """Wanted attributes of a shared receive queue of a protection domain."""
 
     def __init__(self, attr: SrqAttr | None = None) -> None:
         made = SrqAttr() if attr is None else attr
@@ -41,7 +41,7 @@ class SrqInitAttr(PyverbsObject):
 
 
 class SrqInitAttrEx(PyverbsObject):
-    """What a shared receive queue of a context is to be."""
+    """Wanted attributes of a shared receive queue of a context."""
 
     def __init__(self, max_wr: int = 100, max_sge: int = 1, srq_limit: int = 0) -> None:
         self.max_wr, self.max_sge, self.srq_limit = max_wr, max_sge, srq_limit

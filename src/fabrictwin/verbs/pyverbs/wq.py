@@ -8,19 +8,19 @@ _WHAT = "the twin's adapters have no receive-side scaling"
 
 
 class WQInitAttr(Bag):
-    """What a work queue is to be."""
+    """Wanted attributes of a work queue."""
 
 
 class WQAttr(Bag):
-    """What a work queue is."""
+    """Attributes of a work queue."""
 
 
 class RwqIndTableInitAttr(Bag):
-    """What a table of work queues is to be."""
+    """Wanted attributes of a table of work queues."""
 
 
 class RxHashConf(Bag):
-    """How packets are spread over queues."""
+    """Spreading of packets over queues."""
 
 
 WQ = absent("WQ", _WHAT)

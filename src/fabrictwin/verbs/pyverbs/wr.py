@@ -150,7 +150,7 @@ class SendWR:
         self.segments = ((val.addr, val.length, val.lkey),)
 
     def set_wr_ud(self, ah: AH, rqpn: int, rqkey: int) -> None:
-        """Where a datagram goes."""
+        """Set the destination of a datagram."""
         self._ah = ah
         self._qpn = rqpn
         self._qkey = rqkey

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class XRCDInitAttr(PyverbsObject):
-    """Which file, and whether the domain may or must be new (`O_CREAT`, `O_EXCL`)."""
+    """The domain's file, and whether it may or must be new (`O_CREAT`, `O_EXCL`)."""
 
     def __init__(self, comp_mask: int, oflags: int, fd: int) -> None:
         self.comp_mask = comp_mask

@@ -230,7 +230,7 @@ class QP(PyverbsCM):
             raise failure("Failed to modify QP rate limit", errno.EOPNOTSUPP)
 
     def query(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
-        """What the queue pair is, and what it was made to be; all of it, whatever the mask."""
+        """Return the queue pair's attributes, and those that it was made with; all of them, whatever the mask."""
         engine = self.qp
         cap = QPCap(**vars(self._cap))
         init = QPInitAttr(engine.kind, None, self.scq, self.rcq, self.srq, cap, self._sig_all)
@@ -245,7 +245,7 @@ class QP(PyverbsCM):
         return ECE()
 
     def query_data_in_order(self, op: int, flags: int = 0) -> int:
-        """Whether bytes of a message land in order of their addresses: whole messages land at once."""
+        """Return whether bytes of a message land in order of their addresses: whole messages land at once."""
         return _WHOLE_MESSAGE if flags else 1
 
     # ------------------------------------------------------------------ posting
@@ -324,7 +324,7 @@ class QP(PyverbsCM):
 
 
 def _fill(work: Work, wr: SendWR) -> int:
-    """What only some requests carry. Returns an errno, or 0."""
+    """Fill in what only some requests carry. Returns an errno, or 0."""
     work.compare, work.swap, work.srqn = wr._compare, wr._swap, wr._srqn
     if wr._ah is not None:
         work.vector, work.remote_qpn, work.remote_qkey = wr._ah.vector, wr._qpn, wr._qkey

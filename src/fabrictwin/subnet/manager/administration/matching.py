@@ -1,4 +1,4 @@
-"""Which records match a query (IBTA volume 1, 15.4.4): components by their bits, selectors, subscriptions."""
+"""Matching of records to a query (IBTA volume 1, 15.4.4): components by their bits, selectors, subscriptions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def subscribed(info: notice.InformInfo, reported: notice.Notice) -> bool:
 
 
 def satisfies(asked: sa.PathRecord | sa.McMemberRecord, has: Attribute, name: str) -> bool:
-    """Whether MTU, rate or lifetime are as the selector wants them."""
+    """Return whether MTU, rate or lifetime are as the selector wants them."""
     value, wanted = _order(name, getattr(has, name)), _order(name, getattr(asked, name))
     selector = getattr(asked, f"{name}_selector")
     if selector == Selector.GREATER:

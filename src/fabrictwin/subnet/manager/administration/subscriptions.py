@@ -34,7 +34,7 @@ class Report:
 
 
 class Reports:
-    """Who wants to hear of what, and what is on its way to them. No I/O: frames in, frames out."""
+    """Subscriptions, and reports on their way to subscribers. No I/O: frames in, frames out."""
 
     def __init__(self, database: SubnetDatabase) -> None:
         self.database = database

@@ -1,1 +1,1 @@
-"""What operators set of a manager."""
+"""Settings of a manager."""

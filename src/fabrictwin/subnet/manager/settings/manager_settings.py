@@ -1,4 +1,4 @@
-"""What an operator sets of the manager: its rank, keys, partitions, quality of service, routing."""
+"""Settings of a manager: its rank, keys, partitions, quality of service, routing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _spread_low() -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True)
 class Settings:
-    """How to manage a subnet."""
+    """Settings of a manager."""
 
     priority: int = 0
     sm_key: int = 1

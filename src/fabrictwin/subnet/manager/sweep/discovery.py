@@ -21,7 +21,7 @@ MOST_NODES = 0xBFFF
 
 
 class Kind(StrEnum):
-    """What can be wrong with a subnet."""
+    """Kinds of findings."""
 
     DUPLICATE_GUID = "duplicate GUID"
     SILENT = "silent node"
@@ -90,7 +90,7 @@ class Node:
 
 @dataclass
 class Subnet:
-    """What a sweep found. The manager's own node comes first."""
+    """A subnet as a sweep found it. The manager's own node comes first."""
 
     nodes: dict[int, Node] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Subnet:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What was found behind a port: whose answer came, and where it came in."""
+    """A finding behind a port: whose answer came, and where it came in."""
 
     guid: int
     port: int
@@ -173,7 +173,7 @@ class Discovery:
         return self._describe(found)
 
     def _plausible(self, port: Port, info: NodeInfo) -> bool:
-        """What cannot be, whoever says it."""
+        """Return what cannot be, whoever says it."""
         where = f"behind {port}, GUID 0x{info.node_guid:016x}"
         wrong = ""
         if info.node_guid == 0:

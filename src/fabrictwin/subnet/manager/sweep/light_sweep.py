@@ -16,7 +16,7 @@ from fabrictwin.subnet.wire.smp import AttributeId, PhysState, PortInfo, PortSta
 
 
 class Looked(Enum):
-    """What a light sweep found."""
+    """Result of a light sweep."""
 
     NOTHING = auto()
     LESS = auto()  # something is gone, or answers no more

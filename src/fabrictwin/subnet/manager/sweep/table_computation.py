@@ -91,7 +91,7 @@ def fill(graph: Graph, settings: Settings) -> Tables:
 
 @dataclass(frozen=True)
 class Destinations:
-    """Where each LID leads. All [highest LID + 1]."""
+    """Switch and port of each LID. All [highest LID + 1]."""
 
     row: I32  # the switch that it is or hangs on, NONE where nobody has the LID
     number: I32  # the port there, 0 the switch itself
@@ -195,7 +195,7 @@ class Broken:
 
 
 def broken_paths(graph: Graph, old: U8, new: U8) -> Broken:
-    """What of the old tables no longer arrives over the links that there are. LIDs new to them are not broken."""
+    """Return what of the old tables no longer arrives over the links that are. LIDs new to them are not broken."""
     switches, to = graph.switches, destinations(graph)
     port_edge = switches.port_edge
     changed = np.flatnonzero((old != new).any(axis=0) & (old != NO_PORT).any(axis=0) & (to.row != NONE))
@@ -253,7 +253,7 @@ def mend(graph: Graph, old: U8, last: Tables, before: Graph | None) -> Tables | 
 
 
 def _lanes_hold(tables: Tables, before: Graph | None, now: Graph) -> bool:
-    """Whether lanes given to (LID, source switch) still mean the same."""
+    """Return whether lanes given to (LID, source switch) still mean the same."""
     if not tables.lane.size:
         return True
     if before is None or len(tables.lane) != now.lids.top + 1:
@@ -263,7 +263,7 @@ def _lanes_hold(tables: Tables, before: Graph | None, now: Graph) -> bool:
 
 
 def _is_deadlock_free(graph: Graph, tables: Tables) -> bool:
-    """Whether paths between adapters can wait for each other in a circle."""
+    """Return whether paths between adapters can wait for each other in a circle."""
     switches, lids = graph.switches, graph.lids
     adapters = switches.endpoint_adapter
     bases = lids.endpoint[adapters]

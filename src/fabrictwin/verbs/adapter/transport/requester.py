@@ -77,7 +77,7 @@ _OPEN = frozenset((t.RTS, t.SQD, t.SQE, t.ERR))
 
 
 def check(qp: QueuePair, work: Work) -> int:
-    """What posting refuses at once: an errno, or 0."""
+    """Return the errno with which posting refuses a request at once, or 0."""
     if qp.state not in _OPEN or work.opcode not in OPERATIONS[qp.kind]:
         return errno.EINVAL
     if qp.occupied >= qp.max_send_wr:
@@ -123,7 +123,7 @@ def progress(qp: QueuePair) -> None:
 
 
 def _waits(qp: QueuePair, work: Work) -> bool:
-    """Whether a request may not begin yet, because of what is under way before it."""
+    """Return whether a request may not begin yet, because of what is under way before it."""
     opcode = work.opcode
     if qp.reads and (work.flags & FENCE or (opcode in ANSWERED and qp.reads >= qp.max_reads)):
         return True
@@ -243,7 +243,7 @@ def _begin(qp: QueuePair, work: Work) -> None:
 
 
 def _pool(qp: QueuePair, work: Work, target: Adapter) -> int:
-    """Where the receiver takes its buffer from; 0 where it will take none."""
+    """Return the pool that the receiver takes its buffer from; 0 where it will take none."""
     number = work.remote_qpn if work.vector is not None else qp.attributes.dest_qp_num
     peer: QueuePair | None = target.queue_pairs.get(number)
     if peer is None or peer.state not in t.RECEIVING:
