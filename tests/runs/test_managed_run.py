@@ -12,9 +12,9 @@ from support.programs import operations
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.engines.base.changes import TableEntries, TimedChange
+from fabrictwin.engines.packet.network.port_counters import port_counters
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.engines.packet.network.port_counters import port_counters
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program import collectives
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
@@ -387,7 +387,12 @@ def test_tables_change_in_a_session_without_any_manager():
     number = int(twin.fabric.port_number[old])
     other = 5 + (number - 5 + 1) % 4
     session.advance(400 * US)
-    session.change(TimedChange(session.now_ps, tables=TableEntries(np.array([row, row]), np.array([lid, 40_000]), np.array([other, 7], np.uint8))))
+    session.change(
+        TimedChange(
+            session.now_ps,
+            tables=TableEntries(np.array([row, row]), np.array([lid, 40_000]), np.array([other, 7], np.uint8)),
+        )
+    )
     session.advance()
     new = old - number + other
     sent = port_counters(session.network)["PortXmitPkts"]

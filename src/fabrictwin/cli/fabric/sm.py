@@ -73,6 +73,7 @@ def sm(
     import json
 
     from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.progress import Progress
     from fabrictwin.subnet.manager.mad_transport import MadTiming
     from fabrictwin.subnet.operation.rehearsal import Rehearsal, open_endpoint, partitioned
     from fabrictwin.subnet.operation.sweep_text import as_json as to_json
@@ -91,18 +92,23 @@ def sm(
     if cluster is None:
         raise ConfigError("got no cluster, expected a file or --connect", key="SPEC")
     timing = MadTiming(agent_ps=_time(mad_time, "--mad-time"), hop_ps=_time(hop_time, "--hop-time"), window=window)
-    endpoint = open_endpoint(cluster)
-    settings = partitioned(settings, partitions, endpoint, host)
-    rehearsal = Rehearsal(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
-    for line in do:
-        rehearsal.target(line)  # what is mistyped is said before minutes of sweeps
-    first = rehearsal.start()
+    with Progress() as progress:
+        progress.stage("building the cluster")
+        endpoint = open_endpoint(cluster)
+        settings = partitioned(settings, partitions, endpoint, host)
+        rehearsal = Rehearsal(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
+        for line in do:
+            rehearsal.target(line)  # what is mistyped is said before minutes of sweeps
+        progress.stage("bringing the subnet up")
+        first = rehearsal.start()
     if not as_json:
         for one, report in zip(rehearsal.managers, first, strict=True):
             click.echo("\n".join(sweep_lines(report, len(one.manager.database.lid), one.transport.statistics)))
     events = []
-    for line in do:
-        events.append(rehearsal.do(line))
+    for i, line in enumerate(do):
+        with Progress() as progress:
+            progress.stage(f"{line}: event {i + 1} of {len(do)}")
+            events.append(rehearsal.do(line))
         if not as_json:
             click.echo("\n".join(event_lines(events[-1])))
     if as_json:
