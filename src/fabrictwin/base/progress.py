@@ -55,7 +55,7 @@ def part(stage: Stage, first: float, last: float) -> Stage:
 
 
 class _Compilations:
-    """Whether numba compiles at this moment, which it does for a minute after installing and not again.
+    """Watch whether numba compiles, which it does for a minute after installing and not again.
 
     numba is not imported for that: it is asked once somebody else has imported it.
     """
@@ -112,7 +112,7 @@ class Progress:
             self._origin = (time.monotonic(), self.fraction() or 0.0)
 
     def fraction(self) -> float | None:
-        """How far the whole is, 0 to 1; None where nobody knows."""
+        """Share of the whole that is done, 0 to 1; None where nobody knows."""
         measure = self._measure
         if measure is None:
             return None

@@ -48,12 +48,12 @@ def links_csv(result: RunResult) -> str:
 
 
 def ranks_per_group(communication: Communication) -> int:
-    """How many ranks take part in each group."""
+    """Ranks that take part in each group."""
     return len(np.unique(communication.channels.ranks)) // communication.groups
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """What turns algorithm bandwidth into bus bandwidth, as nccl-tests defines it (its PERFORMANCE.md)."""
+    """Factor from algorithm to bus bandwidth, as nccl-tests defines it (its PERFORMANCE.md)."""
     if ranks < 2:
         return 1.0
     if kind == "all_reduce":

@@ -84,5 +84,5 @@ def by_kind(fabric: Fabric, trace: Trace) -> list[dict[str, object]]:
 
 
 def not_modelled(trace: Trace) -> list[str]:
-    """What this run's fidelity did not count."""
+    """Things that this run's fidelity did not count."""
     return [text for name, text in OPTIONAL_COUNTERS.items() if getattr(trace.counters, name) is None]

@@ -20,7 +20,7 @@ class Management:
     pairs: frozenset[tuple[str, str]] = frozenset()  # (departing, arriving) adapters of the job's messages
 
     def data(self) -> dict[str, Any]:
-        """As in summary.json; times after the job's start."""
+        """Plain data for summary.json; times after the job's start."""
         return {
             "engine": ", ".join(dict.fromkeys(sweep.engine for sweep in self.sweeps)),
             "subnets": len(self.sweeps),

@@ -16,7 +16,7 @@ def _when(time_ps: int | None) -> str:
 
 
 def _course(event: dict[str, Any]) -> str:
-    """When the manager heard of it, and when it was done."""
+    """Times at which the manager heard of an event and was done with it, in words."""
     noticed, settled = event["noticed_ps"], event["settled_ps"]
     if noticed is None:
         return "nobody had noticed when the job ended"
@@ -40,7 +40,7 @@ def _broken(event: dict[str, Any]) -> str:
 
 
 def _pairs(event: dict[str, Any]) -> str:
-    """How many pairs of adapters go another way, and how many of those are the job's."""
+    """Pairs of adapters that go another way, and those of the job, in words."""
     adapters = [path for path in event["paths"] if path["adapter"]]
     pairs = sum(len(path["sources"]) for path in adapters)
     broken = sum(len(path["sources"]) for path in adapters if path["broken"])
@@ -81,7 +81,7 @@ def outage_lines(managed: dict[str, Any]) -> list[str]:
 
 
 def outage_table(managed: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What the report's section shows; None where no manager was at work or nothing broke."""
+    """Cells of the report's section; None where no manager was at work or nothing broke."""
     if managed is None or not managed["events"]:
         return None
     events = managed["events"]

@@ -144,7 +144,7 @@ def _what_if(result: RunResult) -> list[dict[str, Any]]:
 
 
 def _memory(result: RunResult) -> dict[str, Any] | None:
-    """What the fullest GPU holds at its fullest."""
+    """Memory of the fullest GPU at its fullest, as plain data."""
     held = result.memory
     if held is None:
         return None
@@ -194,7 +194,7 @@ def _reference(result: RunResult) -> dict[str, Any] | None:
 
 
 def _remarks(result: RunResult) -> list[str]:
-    """What somebody who reads the figures must know, found in the run itself."""
+    """Remarks for who reads the figures, found in the run itself."""
     ops, trace = result.program.operations, result.trace
     remarks = []
     if (ops.kind == OpKind.COMMUNICATE).any() and not trace.counters.tx_bytes.any():

@@ -83,7 +83,7 @@ def memory_bytes(found: DryRun) -> int:
 
 
 def dry_run_data(found: DryRun) -> dict[str, Any]:
-    """What a dry run says, as plain data."""
+    """Plain data of a dry run."""
     prepared = found.prepared
     fabric, program = prepared.twin.fabric, prepared.program
     kinds = program.operations.kind
@@ -123,7 +123,7 @@ def _duration(seconds: float) -> str:
 
 
 def dry_run_text(found: DryRun) -> str:
-    """What a dry run prints."""
+    """Text of a dry run."""
     data = dry_run_data(found)
     memory = format_size(data["estimated_memory_bytes"])
     lines = [

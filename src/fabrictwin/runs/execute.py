@@ -108,7 +108,7 @@ def _flat(fault: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def fault_notes(spec: Spec) -> list[str]:
-    """What the spec broke, a line each: two results of the same cluster must not look alike."""
+    """Faults of the spec, a line each: two results of the same cluster must not look alike."""
     return [
         "fault: " + ", ".join(f"{key} {value}" for key, value in _flat(fault))
         for fault in spec.to_dict().get("faults", [])
@@ -163,7 +163,7 @@ def check_capture(spec: Spec, capture: CaptureRequest | None) -> None:
 
 
 def packets_needed(prepared: Prepared) -> PacketSize | None:
-    """What a packet run takes; None for other engines. Raises ConfigError where the run would be refused."""
+    """Size of a packet run; None for other engines. Raises ConfigError where the run would be refused."""
     if not capabilities_of(prepared.spec.run.fidelity).packets:
         return None
     with located(prepared.spec):

@@ -70,7 +70,7 @@ class Clock:
 
 
 def environment_json(clock: Clock) -> str:
-    """What the run ran on, and when."""
+    """Versions, machine and times of a run, as JSON."""
     facts = {
         "fabrictwin": __version__,
         "python": platform.python_version(),

@@ -99,7 +99,7 @@ def write_best(found: Plan, spec: Spec, path: Path) -> None:
 
 
 def why(item: Ranked, best: Ranked) -> str:
-    """What holds a layout back: where its time goes, or what it loses to the best."""
+    """Say what holds a layout back: where its time goes, or what it loses to the best."""
     shares = item.candidate.estimate.shares
     lost = {key: value for key, value in shares.items() if key != "compute"}
     if item is best:

@@ -40,7 +40,7 @@ def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
 
 
 def routing_key(spec: Spec, key: str) -> str:
-    """Where a key of `routing` stands: only a generated cluster keeps it under `network`."""
+    """Full name of a key of `routing`: only a generated cluster keeps it under `network`."""
     return f"cluster.{'network.' if isinstance(spec.cluster, GeneratedCluster) else ''}routing.{key}"
 
 

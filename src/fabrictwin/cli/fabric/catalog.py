@@ -70,7 +70,7 @@ def show(name: str, as_json: bool) -> None:
 
 
 def _plain(value: BaseModel, path: str = "") -> list[tuple[str, str, str, str]]:
-    """What an entry says in words: which other entries it is made of, how ports are run."""
+    """Rows of what an entry says in words: other entries that it is made of, how ports are run."""
     from pydantic import BaseModel
 
     from fabrictwin.catalog.figures import Figure

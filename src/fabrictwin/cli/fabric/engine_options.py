@@ -30,7 +30,7 @@ class EngineOptions:
     io_guids: Path | None
 
     def read(self) -> Options:
-        """What an engine takes. Raises ConfigError with file and line."""
+        """Options that an engine takes. Raises ConfigError with file and line."""
         from fabrictwin.routing.engines.routing_options import Options, read_guids, read_weights
 
         return Options(

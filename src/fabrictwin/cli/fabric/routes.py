@@ -73,23 +73,29 @@ def check(
     """Judge tables: who is reached, hops, deadlock freedom, congestion. Exit code 1 where they are unsound."""
     from functools import partial
 
+    from fabrictwin.base.progress import Progress
     from fabrictwin.routing.check.comparison import beside
     from fabrictwin.routing.check.judge import judge
 
-    bench = _Bench.of(cluster, given.read())
-    lids, made = bench.tables(engine if tables is None else str(tables), dumped=tables is not None)
-    judged = partial(
-        judge,
-        bench.switches,
-        lids,
-        slowness=bench.slowness(),
-        order=bench.by_hosts() if order == "hosts" else None,
-        shifts=shifts,
-        random=random,
-        seed=seed,
-    )
-    verdict = judged(made)
-    others = beside(verdict, bench.switches, lids, bench.options, judged)
+    with Progress() as progress:
+        progress.stage("building the cluster")
+        bench = _Bench.of(cluster, given.read())
+        progress.stage("filling tables")
+        lids, made = bench.tables(engine if tables is None else str(tables), dumped=tables is not None)
+        judged = partial(
+            judge,
+            bench.switches,
+            lids,
+            slowness=bench.slowness(),
+            order=bench.by_hosts() if order == "hosts" else None,
+            shifts=shifts,
+            random=random,
+            seed=seed,
+        )
+        progress.stage("judging tables")
+        verdict = judged(made)
+        progress.stage("judging other engines beside them")
+        others = beside(verdict, bench.switches, lids, bench.options, judged)
     if as_json:
         from dataclasses import asdict
 

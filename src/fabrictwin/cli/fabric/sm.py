@@ -73,6 +73,7 @@ def sm(
     import json
 
     from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.progress import Progress
     from fabrictwin.subnet.manager.mad_transport import MadTiming
     from fabrictwin.subnet.operation.cluster_endpoint import open_endpoint, partitioned
     from fabrictwin.subnet.operation.scenario import Scenario
@@ -92,18 +93,23 @@ def sm(
     if cluster is None:
         raise ConfigError("got no cluster, expected a file or --connect", key="SPEC")
     timing = MadTiming(agent_ps=_time(mad_time, "--mad-time"), hop_ps=_time(hop_time, "--hop-time"), window=window)
-    endpoint = open_endpoint(cluster)
-    settings = partitioned(settings, partitions, endpoint, host)
-    scenario = Scenario(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
-    for line in do:
-        scenario.target(line)  # what is mistyped is said before minutes of sweeps
-    first = scenario.start()
+    with Progress() as progress:
+        progress.stage("building the cluster")
+        endpoint = open_endpoint(cluster)
+        settings = partitioned(settings, partitions, endpoint, host)
+        scenario = Scenario(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
+        for line in do:
+            scenario.target(line)  # what is mistyped is said before minutes of sweeps
+        progress.stage("bringing the subnet up")
+        first = scenario.start()
     if not as_json:
         for one, report in zip(scenario.managers, first, strict=True):
             click.echo("\n".join(sweep_lines(report, len(one.manager.database.lid), one.transport.statistics)))
     events = []
-    for line in do:
-        events.append(scenario.do(line))
+    for i, line in enumerate(do):
+        with Progress() as progress:
+            progress.stage(f"{line}: event {i + 1} of {len(do)}")
+            events.append(scenario.do(line))
         if not as_json:
             click.echo("\n".join(event_lines(events[-1])))
     if as_json:

@@ -139,7 +139,7 @@ def path(cluster: str, source: str, destination: str, as_json: bool) -> None:
     "--xml", type=click.Path(path_type=Path), metavar="FILE", help="Also write the host as NCCL's topology XML."
 )
 def matrix(cluster: str, host: str, xml: Path | None) -> None:
-    """How GPUs and adapters of a host are joined, as `nvidia-smi topo -m` shows it."""
+    """Show how GPUs and adapters of a host are joined, as `nvidia-smi topo -m` does."""
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.nccl.topology.host_views import host_matrix

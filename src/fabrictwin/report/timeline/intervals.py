@@ -76,7 +76,7 @@ def _ordered(found: set[str], order: tuple[str, ...]) -> list[str]:
 
 
 def intervals(program: Program, trace: Trace) -> Intervals:
-    """What each actor had under way and when; operations of no duration or that never ran are left out."""
+    """Intervals of what each actor had under way; operations that took no time or never ran are left out."""
     ops = program.operations
     is_compute = ops.kind == OpKind.COMPUTE
     used = [np.unique(ops.label[mask]) for mask in (is_compute, ~is_compute)]

@@ -27,5 +27,5 @@ class Claim:
 
 
 def within(found: float, said: float, tolerance: float) -> bool:
-    """Whether a figure is what was said, give or take a share of it."""
+    """Return whether a figure is what was said, give or take a share of it."""
     return abs(found / said - 1) <= tolerance

@@ -48,11 +48,11 @@ class Factors:
     played: tuple[Played, ...]
 
     def of(self, phase: Phase) -> tuple[float, ...]:
-        """As measured. Below 1, flows meet more than packets do: see `applied`."""
+        """Factors as measured. Below 1, flows meet more than packets do: see `applied`."""
         return tuple(p.factor for p in self.played if p.phase == phase)
 
     def applied(self, phase: Literal["ring", "exchange"]) -> tuple[float, ...]:
-        """What a step of the job takes longer: by rings of neighbours where its ranks are such.
+        """Factors by which a step of the job takes longer: of rings of neighbours where its ranks are such.
 
         Never less than flow says, as the job's own flows may not meet.
         """

@@ -61,7 +61,7 @@ class Cost:
 
 
 def cost(bill: Bill, book: PriceBook, *, years: float = 4.0, tokens_per_s: float | None = None) -> Cost:
-    """What the bill comes to under a price book. `years` is how long the equipment is used."""
+    """Cost of a bill under a price book. `years` is how long the equipment is used."""
     site = book.site
     overhead, draw = float(site.overhead.value), float(site.draw.value)
     network_w = (bill.watts("switch") + bill.watts("cable")) * overhead

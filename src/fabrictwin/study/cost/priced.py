@@ -13,7 +13,7 @@ from fabrictwin.study.cost.cluster_cost import Cost, cost
 
 
 def tokens_per_s(spec: Spec, stage: Stage) -> float | None:
-    """What the spec's job trains a second, as its fidelity predicts it; None without a job."""
+    """Tokens that the spec's job trains a second, as its fidelity predicts it; None without a job."""
     if not spec.workload:
         return None
     result = predict(spec, stage)

@@ -111,7 +111,7 @@ class Uneven:
 
     @property
     def lost_gpu_hours_a_month(self) -> float:
-        """Of a job that never stops."""
+        """GPU-hours that a job which never stops loses a month."""
         return self.gpus * (1 - self.clean_ps / self.here.mean) * SECONDS_A_MONTH / 3600
 
 
@@ -157,7 +157,7 @@ class Sampler:
         return make_twin(self.spec, build(self.spec.cluster, spec=self.spec))
 
     def link_ps(self, jitter: Jitter, stage: Stage) -> dict[str, int]:
-        """How much longer a step is whose link breaks as `link` and `flap` say, by their names."""
+        """Picoseconds by which a step is longer whose link breaks as `link` and `flap` say, by their names."""
         found = {}
         for name in ("link", "flap"):
             broken = getattr(jitter, name)

@@ -71,7 +71,7 @@ class Beside:
 
     @property
     def remark(self) -> str:
-        """What the row's own steps say about a difference."""
+        """Say what the row's own steps tell about a difference."""
         m = self.measured
         if self.calibrated:
             return f"sets the noise: drift ±{self.drift:.2%}, late by {self.late_ps / 1e9:.3g} ms on average"

@@ -89,7 +89,7 @@ class Unit:
 
     @cached_property
     def waits(self) -> tuple[I64, I32]:
-        """What each operation waits for, [operations + 1] and by place in `order`."""
+        """Predecessors of each operation, [operations + 1] and by place in `order`."""
         order = self.order
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
@@ -106,7 +106,7 @@ class Unit:
         return first
 
     def _with_beginnings(self) -> tuple[I32, I32]:
-        """What each operation waits for, its stages' beginnings included."""
+        """Predecessors of each operation, its stages' beginnings included."""
         ops, actors = self.program.operations, len(self.program.actors)
         n = len(ops)
         firsts = first_operations(self.program, np.arange(actors))
