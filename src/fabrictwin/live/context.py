@@ -1,4 +1,4 @@
-"""What a client holds: the objects behind an opened device, by handle, and how all of it goes when the client goes."""
+"""What a client holds: the objects behind an opened device, by handle. All of it goes when the client goes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from heapq import heappop, heappush
 from typing import Protocol, TypeVar
 
 from fabrictwin.live import wire
-from fabrictwin.live.adapters import (
+from fabrictwin.live.datapath import PLACE_SHIFT, ClientMemory, SharedFile, library
+from fabrictwin.live.event_pipe import EventPipe
+from fabrictwin.live.message_statistics import Statistics
+from fabrictwin.live.ring_queues import RingCompletions, RingQueuePair, RingReceives, RingSharedReceives
+from fabrictwin.live.twin_adapters import (
     Adapter,
     AddressVector,
     Domain,
@@ -20,10 +24,6 @@ from fabrictwin.live.adapters import (
     World,
     qp_transitions,
 )
-from fabrictwin.live.datapath import PLACE_SHIFT, ClientMemory, SharedFile, library
-from fabrictwin.live.events import EventPipe
-from fabrictwin.live.queues import RingCompletions, RingQueuePair, RingReceives, RingSharedReceives
-from fabrictwin.live.statistics import Statistics
 
 MOST_QUEUE_BYTES = 1 << 32  # of one client's rings together
 
@@ -240,7 +240,9 @@ class Context:
             memory.free(window)
         for registered in self.regions.values():
             memory.deregister(registered.region)
-        for pipe in {*self.channels.values(), *self.channel_of.values(), self.asynchronous, self.fresh_channel} - {None}:
+        for pipe in {*self.channels.values(), *self.channel_of.values(), self.asynchronous, self.fresh_channel} - {
+            None
+        }:
             assert pipe is not None
             self.server.unwatch_pipe(pipe)
             pipe.close()

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
-from fabrictwin.live import build, wire
-from fabrictwin.live.adapters import ProcessMemory
+from fabrictwin.live import native_libraries, wire
+from fabrictwin.live.twin_adapters import ProcessMemory
 
 PLACE_SHIFT = 47
 _PLACES = 65536
@@ -18,7 +18,7 @@ PAGE_BYTES = 4096
 @cache
 def library() -> ctypes.CDLL:
     """The shared object with its functions' types. Raises ConfigError where it cannot be compiled."""
-    lib = ctypes.CDLL(str(build.library("datapath")), use_errno=True)
+    lib = ctypes.CDLL(str(native_libraries.library("datapath")), use_errno=True)
     u32, u64, address, text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_char_p
     for name, result, arguments in (
         ("live_set_process", None, (u32, ctypes.c_int32)),
@@ -96,6 +96,9 @@ class Ring:
     mask: int
     index: int = 0  # of the side that the server writes: next slot to fill, or to look at
 
+    def __post_init__(self) -> None:
+        self._put, self._take, self._free = library().live_complete, library().live_take, library().live_free
+
     @property
     def capacity(self) -> int:
         """Elements that fit: one slot stays free."""
@@ -111,9 +114,16 @@ class Ring:
 
     def take(self, room: ctypes.Array[ctypes.c_char], most: int) -> int:
         """Copy new elements into `room`, at most so many; returns how many."""
-        count: int = library().live_take(self.address, self.log2_element, self.mask, self.index, room, most)
+        count: int = self._take(self.address, self.log2_element, self.mask, self.index, room, most)
         self.index = self.index + count & self.mask
         return count
+
+    def put(self, record: bytes) -> bool:
+        """Add an element to a ring that the server fills. False: it is full."""
+        if not self._put(self.address, self.log2_element, self.mask, self.index, record, len(record)):
+            return False
+        self.index = self.index + 1 & self.mask
+        return True
 
     def unmap(self) -> None:
         if self.address:

@@ -23,14 +23,15 @@ from pathlib import Path
 from typing import IO
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.live import dispatch, sysfs, wire
-from fabrictwin.live.adapters import Adapter, Engine, World, open_session
+from fabrictwin.live import sysfs, wire
 from fabrictwin.live.context import Context, Refused, refuse
 from fabrictwin.live.datapath import ClientMemory
-from fabrictwin.live.events import EventPipe
-from fabrictwin.live.queues import RingReceives, RingSharedReceives
-from fabrictwin.live.reply import Reply
-from fabrictwin.live.statistics import Statistics
+from fabrictwin.live.event_pipe import EventPipe
+from fabrictwin.live.message_statistics import Statistics
+from fabrictwin.live.ring_queues import RingReceives, RingSharedReceives
+from fabrictwin.live.twin_adapters import Adapter, Engine, World, open_session
+from fabrictwin.live.uverbs import dispatch
+from fabrictwin.live.uverbs.reply import Reply
 from fabrictwin.live.wire import Kind
 from fabrictwin.twin.twin import Twin
 
@@ -209,7 +210,9 @@ class Server:
         raise refuse(errno.EPROTO)
 
     def _say(self, client: Client, data: bytes, descriptor: int = -1) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))] if descriptor >= 0 else []
+        rights = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))] if descriptor >= 0 else []
+        )
         try:
             client.connection.sendmsg([data], rights)
         except OSError:  # gone, or does not read what it asked for

@@ -1,7 +1,7 @@
 """The files that programs on a host see: `/sys/class/infiniband` and what lies beside it.
 
-Laid out as the kernel's (Documentation/ABI/stable/sysfs-class-infiniband): classes link into a PCI device's folder.
-A device's `modalias` names the rxe driver, which is what libibverbs chooses its provider by (libibverbs/init.c).
+Laid out as the kernel's (Documentation/ABI/stable/sysfs-class-infiniband): classes link into a PCI device's
+folder. A device's `modalias` names the rxe driver: libibverbs chooses its provider by it (libibverbs/init.c).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from fabrictwin.live import wire
-from fabrictwin.live.adapters import ROCE_V2, Adapter, device_limits, guid_format
+from fabrictwin.live.twin_adapters import ROCE_V2, Adapter, device_limits, guid_format
 from fabrictwin.subnet.wire.link_encodings import link_of
 
 _STATES = {1: "1: DOWN", 2: "2: INIT", 3: "3: ARMED", 4: "4: ACTIVE"}
@@ -23,7 +23,8 @@ _ARPHRD_ETHER, _ARPHRD_INFINIBAND = 1, 32  # linux/if_arp.h
 FIRST_IFINDEX = 1 << 20  # far above what a machine's own interfaces get
 # what a lane is called by, in Gb/s, and its name
 _LANE_GBPS = {
-    "SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.0, "FDR": 14.0, "EDR": 25.0, "HDR": 50.0, "NDR": 100.0, "XDR": 200.0,
+    "SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.0, "FDR": 14.0, "EDR": 25.0, "HDR": 50.0,
+    "NDR": 100.0, "XDR": 200.0,
 }  # fmt: skip
 
 

@@ -18,7 +18,9 @@ class Engine(StrEnum):
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def exec_(
-    command: list[str] | None = typer.Argument(None, metavar="[--] COMMAND...", help="What to run, and its arguments."),
+    command: list[str] | None = typer.Argument(
+        None, metavar="[--] COMMAND...", help="What to run, and its arguments."
+    ),
     host: str | None = typer.Option(None, metavar="NAME", help="The host it runs on; otherwise the first."),
     cluster: Path | None = typer.Option(None, metavar="FILE", help="The cluster whose twin is started for it."),
     twin: Path | None = typer.Option(None, metavar="SOCKET", help="A twin that is up already (fabrictwin up)."),
@@ -32,17 +34,19 @@ def exec_(
 ) -> None:
     """Run a program, or one on each host, with the twin's adapters in place of the machine's."""
     from fabrictwin.base.errors import ConfigError
-    from fabrictwin.live import joining, running
+    from fabrictwin.live.exec import own_twin, running_twin
 
     asked = [name for name, given in (("COMMAND", command), ("--all", every), ("--hosts", hosts)) if given]
     if len(asked) != 1:
-        raise ConfigError(f"got {' and '.join(asked) or 'nothing to run'}, expected one of COMMAND, --all, --hosts")
+        raise ConfigError(
+            f"got {' and '.join(asked) or 'nothing to run'}, expected one of COMMAND, --all, --hosts"
+        )
     if (cluster is None) == (twin is None):
         raise ConfigError("expected one of --cluster FILE and --twin SOCKET")
-    wanted = running.Wanted(tuple(command or ()), host, every, hosts)
+    wanted = own_twin.Wanted(tuple(command or ()), host, every, hosts)
     if twin is not None:
-        code = joining.run(twin, wanted)
+        code = running_twin.run(twin, wanted)
     else:
         assert cluster is not None
-        code = running.run(cluster, wanted, engine=engine.value, messages=messages, summary=summary)
+        code = own_twin.run(cluster, wanted, engine=engine.value, messages=messages, summary=summary)
     raise typer.Exit(code)

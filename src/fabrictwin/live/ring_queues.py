@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fabrictwin.live import wire
-from fabrictwin.live.adapters import (
+from fabrictwin.live.datapath import Ring, library
+from fabrictwin.live.twin_adapters import (
     ATOMIC_WRITE,
     BIND,
     COMPARE_SWAP,
@@ -19,11 +20,8 @@ from fabrictwin.live.adapters import (
     FLUSH,
     INLINE,
     LOC_QP_OP_ERR,
-    LOCAL_INV,
     NAMES_ADDRESS,
-    SEND_INV,
     WC,
-    AsyncEventKind,
     CompletionQueue,
     Domain,
     QueuePair,
@@ -32,16 +30,16 @@ from fabrictwin.live.adapters import (
     SharedReceiveQueue,
     Work,
     World,
-    requester,
+    ibv_event_type,
     qp_transitions,
+    requester,
 )
-from fabrictwin.live.datapath import Ring, library
 
 if TYPE_CHECKING:
     from fabrictwin.live.context import Context
 
 _BATCH = 64  # requests that are copied out of a ring at a time
-_CQ_ERR = int(AsyncEventKind.IBV_EVENT_CQ_ERR)
+_CQ_ERR = int(ibv_event_type.IBV_EVENT_CQ_ERR)
 _UNARMED, _ANY = 0, 1
 
 
@@ -68,13 +66,12 @@ class RingCompletions(CompletionQueue):
             c.wr_id, c.status, c.opcode, c.vendor_err, c.byte_len, c.imm_data & 0xFFFFFFFF, c.qp_num, c.src_qp,
             c.wc_flags, c.pkey_index, c.slid, c.sl, c.dlid_path_bits, 1, 0,
         )  # fmt: skip
-        if not library().live_complete(ring.address, ring.log2_element, ring.mask, ring.index, record, len(record)):
+        if not ring.put(record):
             if not self.overrun:
                 self.overrun = True
                 if self.sink is not None:
                     self.sink.raise_event(_CQ_ERR, self)
             return False
-        ring.index = ring.index + 1 & ring.mask
         armed = self.armed
         if armed and (armed == _ANY or solicited or completion.status):
             self.armed = _UNARMED
@@ -94,8 +91,7 @@ class RingCompletions(CompletionQueue):
         data = old.address + wire.RING_HEADER_BYTES
         for at in range(old.index - held, old.index):
             record = ctypes.string_at(data + ((at & old.mask) << old.log2_element), old.element)
-            library().live_complete(ring.address, ring.log2_element, ring.mask, ring.index, record, len(record))
-            ring.index = ring.index + 1 & ring.mask
+            ring.put(record)
         self.ring = ring
         self.capacity = ring.capacity
 
@@ -135,7 +131,7 @@ class _FromRing:
         return total
 
     def _receive(self, at: int) -> Receive:
-        wr_id, length, number = wire.RECEIVE_HEAD.unpack_from(self.room, at)
+        wr_id, _, number = wire.RECEIVE_HEAD.unpack_from(self.room, at)
         if number > self.max_sge:
             return wr_id, (), 0  # more than it can have: nothing fits into it
         first = at + wire.RECEIVE_BYTES
@@ -276,8 +272,6 @@ class RingQueuePair(QueuePair):
         elif opcode == BIND:
             address, length, mr_lkey, window_key, key, access = wire.SEND_WINDOW.unpack_from(room, at)
             return self.context.bind(work, (window_key, mr_lkey, key), (address, length), access)
-        elif opcode == LOCAL_INV or opcode == SEND_INV:
-            pass  # the key is where immediate data would be
         if self.kind == qp_transitions.UD:
             number, key, _, _, handle = wire.SEND_DATAGRAM.unpack_from(room, at)
             work.vector = self.context.vector(handle)
@@ -288,4 +282,3 @@ class RingQueuePair(QueuePair):
     def complete_send(self, work: Work, status: int) -> None:
         self.context.note_completion(self, work, status)
         super().complete_send(work, status)
-

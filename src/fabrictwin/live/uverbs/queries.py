@@ -1,14 +1,14 @@
-"""Commands that ask: what the device is, and how its port stands. The answers are those of `fabrictwin ibv_devinfo`."""
+"""Commands that ask: what the device is, and how its port stands. Answers agree with `fabrictwin ibv_devinfo`."""
 
 from __future__ import annotations
 
 import errno
 
 from fabrictwin.live import wire
-from fabrictwin.live.adapters import Adapter, device_limits
 from fabrictwin.live.context import Context, refuse
-from fabrictwin.live.events import EventPipe
-from fabrictwin.live.reply import Reply
+from fabrictwin.live.event_pipe import EventPipe
+from fabrictwin.live.twin_adapters import Adapter, device_limits
+from fabrictwin.live.uverbs.reply import Reply
 
 _ASYNC_BYTES = wire.ASYNC_EVENT.size
 
@@ -33,14 +33,15 @@ def device_record(adapter: Adapter) -> bytes:
     """`struct ib_uverbs_query_device_resp`."""
     a = device_limits.device_attributes(adapter)
     guid = adapter.guid.to_bytes(8, "big")
+    groups = a.max_mcast_grp * a.max_mcast_qp_attach
     return wire.QUERY_DEVICE_RESPONSE.pack(
         firmware_number(a.fw_version), guid, guid, a.max_mr_size, a.page_size_cap,
-        a.vendor_id, a.vendor_part_id, a.hw_ver, a.max_qp, a.max_qp_wr, a.device_cap_flags, a.max_sge, a.max_sge_rd,
-        a.max_cq, a.max_cqe, a.max_mr, a.max_pd, a.max_qp_rd_atom, a.max_ee_rd_atom, a.max_res_rd_atom,
-        a.max_qp_init_rd_atom, a.max_ee_init_rd_atom, a.atomic_caps, a.max_ee, a.max_rdd, a.max_mw,
-        a.max_raw_ipv6_qps, a.max_raw_ethy_qp, a.max_mcast_grp, a.max_mcast_qp_attach, a.max_mcast_grp * a.max_mcast_qp_attach,
-        a.max_ah, a.max_fmr, a.max_map_per_fmr, a.max_srq, a.max_srq_wr, a.max_srq_sge,
-        a.max_pkeys, a.local_ca_ack_delay, a.phys_port_cnt,
+        a.vendor_id, a.vendor_part_id, a.hw_ver, a.max_qp, a.max_qp_wr, a.device_cap_flags,
+        a.max_sge, a.max_sge_rd, a.max_cq, a.max_cqe, a.max_mr, a.max_pd,
+        a.max_qp_rd_atom, a.max_ee_rd_atom, a.max_res_rd_atom, a.max_qp_init_rd_atom, a.max_ee_init_rd_atom,
+        a.atomic_caps, a.max_ee, a.max_rdd, a.max_mw, a.max_raw_ipv6_qps, a.max_raw_ethy_qp,
+        a.max_mcast_grp, a.max_mcast_qp_attach, groups, a.max_ah, a.max_fmr, a.max_map_per_fmr,
+        a.max_srq, a.max_srq_wr, a.max_srq_sge, a.max_pkeys, a.local_ca_ack_delay, a.phys_port_cnt,
     )  # fmt: skip
 
 
@@ -63,10 +64,9 @@ def query_port(context: Context, call: wire.Call) -> Reply:
     if call.body[8] != 1:
         raise refuse(errno.EINVAL)
     a = device_limits.port_attributes(context.adapter)
-    return Reply(
-        wire.QUERY_PORT_RESPONSE.pack(
-            a.port_cap_flags, a.max_msg_sz, a.bad_pkey_cntr, a.qkey_viol_cntr, a.gid_tbl_len, a.pkey_tbl_len,
-            a.lid, a.sm_lid, a.state, a.max_mtu, a.active_mtu, a.lmc, a.max_vl_num, a.sm_sl, a.subnet_timeout,
-            a.init_type_reply, a.active_width, a.active_speed or 128, a.phys_state, a.link_layer, a.flags, 0,
-        )  # fmt: skip
-    )
+    data = wire.QUERY_PORT_RESPONSE.pack(
+        a.port_cap_flags, a.max_msg_sz, a.bad_pkey_cntr, a.qkey_viol_cntr, a.gid_tbl_len, a.pkey_tbl_len,
+        a.lid, a.sm_lid, a.state, a.max_mtu, a.active_mtu, a.lmc, a.max_vl_num, a.sm_sl, a.subnet_timeout,
+        a.init_type_reply, a.active_width, a.active_speed, a.phys_state, a.link_layer, a.flags, 0,
+    )  # fmt: skip
+    return Reply(data)

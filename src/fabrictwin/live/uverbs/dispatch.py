@@ -6,9 +6,10 @@ import errno
 import struct
 from collections.abc import Callable
 
-from fabrictwin.live import objects, queries, queue_pairs, wire
+from fabrictwin.live import wire
 from fabrictwin.live.context import Context, Refused, refuse
-from fabrictwin.live.reply import Reply
+from fabrictwin.live.uverbs import objects, queries, queue_pairs
+from fabrictwin.live.uverbs.reply import Reply
 from fabrictwin.live.wire import Command
 
 COMMANDS: dict[int, Callable[[Context, wire.Call], Reply]] = {

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.live import build, hosts, launch
-from fabrictwin.live.launch import Program
+from fabrictwin.live import native_libraries
+from fabrictwin.live.exec import launch, program_list
+from fabrictwin.live.exec.launch import Program
 
 if TYPE_CHECKING:
-    from fabrictwin.live.adapters import Engine
     from fabrictwin.live.server import Server
+    from fabrictwin.live.twin_adapters import Engine
 
 _PATIENCE_S = 2.0  # between asking programs to end and ending them
 
@@ -35,11 +36,11 @@ class Wanted:
     def programs(self, names: Sequence[str]) -> list[Program]:
         """What runs where, seen to be possible. Raises ConfigError."""
         if self.file is not None:
-            programs = hosts.from_file(self.file, names)
+            programs = program_list.from_file(self.file, names)
         elif self.every is not None:
-            programs = hosts.on_every_host(self.every, names)
+            programs = program_list.on_every_host(self.every, names)
         else:
-            host = names[0] if self.host is None else hosts.known_host(self.host, names, key="--host")
+            host = names[0] if self.host is None else program_list.known_host(self.host, names, key="--host")
             programs = [Program(host, self.command)]
         for command in dict.fromkeys(program.command for program in programs):
             launch.check(command)
@@ -48,13 +49,13 @@ class Wanted:
 
 def run(cluster: Path, wanted: Wanted, *, engine: Engine, messages: Path | None, summary: bool) -> int:
     """Start a twin, run programs on it, and say what they did; returns their exit code. Raises ConfigError."""
-    from fabrictwin.cluster.build import build as build_cluster
-    from fabrictwin.cluster.spec import load_cluster
+    from fabrictwin.cluster.build_blueprint import build as build_cluster
+    from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.live.server import Server
     from fabrictwin.twin import Twin
 
-    for name in build.LIBRARIES:
-        build.library(name)  # says what is missing before anything else is done
+    for name in native_libraries.LIBRARIES:
+        native_libraries.library(name)  # says what is missing before anything else is done
     spec = load_cluster(cluster)
     twin = Twin(build_cluster(spec.cluster, spec=spec))
     programs = wanted.programs(twin.fabric.host_names)

@@ -50,7 +50,11 @@ def why_not(program: Path) -> str:
         ]
         go = any(name in (b".go.buildinfo", b".note.go.buildid") for name in _section_names(program))
         if _PT_INTERP not in kinds:
-            return "is a Go program, which calls the kernel itself" if go else "is statically linked, without a loader"
+            return (
+                "is a Go program, which calls the kernel itself"
+                if go
+                else "is statically linked, without a loader"
+            )
         return "is a Go program, which calls the kernel itself" if go else ""
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fabrictwin.verbs.abi.device_codes import ibv_event_type as AsyncEventKind
-from fabrictwin.verbs.abi.queue_codes import ibv_qp_attr_mask as QpMask
+from fabrictwin.verbs.abi.device_codes import ibv_event_type
+from fabrictwin.verbs.abi.queue_codes import ibv_qp_attr_mask
 from fabrictwin.verbs.adapter import qp_transitions, requester
 from fabrictwin.verbs.adapter.adapter import ROCE_V1, ROCE_V2, Adapter
 from fabrictwin.verbs.adapter.completions import LOC_QP_OP_ERR, WC, Channel, CompletionQueue
@@ -48,14 +48,12 @@ __all__ = [
     "WC",
     "Adapter",
     "AddressVector",
-    "AsyncEventKind",
     "Attributes",
     "Channel",
     "CompletionQueue",
     "Domain",
     "Engine",
     "ProcessMemory",
-    "QpMask",
     "QueuePair",
     "Receive",
     "ReceiveQueue",
@@ -64,10 +62,12 @@ __all__ = [
     "Window",
     "Work",
     "World",
-    "device_limits",
     "check_access",
+    "device_limits",
     "guid_format",
+    "ibv_event_type",
+    "ibv_qp_attr_mask",
     "open_session",
-    "requester",
     "qp_transitions",
+    "requester",
 ]

@@ -10,13 +10,19 @@ import errno
 import struct
 
 from fabrictwin.live import wire
-from fabrictwin.live.adapters import AddressVector, Attributes, QpMask, device_limits, qp_transitions
 from fabrictwin.live.context import Context, Queue, refuse
-from fabrictwin.live.queues import RingQueuePair, RingReceives
-from fabrictwin.live.reply import Reply
+from fabrictwin.live.ring_queues import RingQueuePair, RingReceives
+from fabrictwin.live.twin_adapters import (
+    AddressVector,
+    Attributes,
+    device_limits,
+    ibv_qp_attr_mask,
+    qp_transitions,
+)
+from fabrictwin.live.uverbs.reply import Reply
 
 _KINDS = (qp_transitions.RC, qp_transitions.UC, qp_transitions.UD)
-_RATE_LIMIT = int(QpMask.IBV_QP_RATE_LIMIT)
+_RATE_LIMIT = int(ibv_qp_attr_mask.IBV_QP_RATE_LIMIT)
 
 
 def _vector(record: tuple[bytes, int, int, int, int, int, int, int, int, int, int, int]) -> AddressVector:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.live import binaries, build
+from fabrictwin.live import native_libraries
+from fabrictwin.live.exec import preloadable
 
 _SOCKET, _ROOT, _HOST = "FABRICTWIN_LIVE_SOCKET", "FABRICTWIN_LIVE_ROOT", "FABRICTWIN_LIVE_HOST"
 NOT_FOUND, SIGNALLED = 127, 128  # exit codes, as shells have them
@@ -27,17 +28,17 @@ class Program:
 
 def check(command: Sequence[str]) -> None:
     """See that a command can be run on the twin. Raises ConfigError."""
-    found = binaries.find_program(command[0])
+    found = preloadable.find_program(command[0])
     if found is None:
         raise ConfigError(f"got {command[0]!r}, expected a program that can be found")
-    reason = binaries.why_not(found)
+    reason = preloadable.why_not(found)
     if reason:
         raise ConfigError(f"{found} {reason}: it cannot be run on the twin")
 
 
 def environment(host: str, socket: Path, root: Path, base: Mapping[str, str]) -> dict[str, str]:
     """The variables that make a program run on a host."""
-    preload = str(build.library("preload"))
+    preload = str(native_libraries.library("preload"))
     before = base.get("LD_PRELOAD", "")
     return {
         **base,
@@ -57,7 +58,7 @@ def start(program: Program, socket: Path, root: Path) -> subprocess.Popen[bytes]
 
 
 def exit_code(codes: Sequence[int]) -> int:
-    """The exit code of several programs: the first that is not 0; of one that a signal ended, 128 and its number."""
+    """The exit code of several programs: the first that is not 0 (128 and the number of a signal)."""
     for code in codes:
         if code:
             return SIGNALLED - code if code < 0 else code

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fabrictwin.live.adapters import Work
-    from fabrictwin.live.queues import RingQueuePair
+    from fabrictwin.live.ring_queues import RingQueuePair
+    from fabrictwin.live.twin_adapters import Work
 
 _TRANSPORTS = {2: "RC", 3: "UC", 4: "UD"}
 _OPERATIONS = {
@@ -80,8 +80,8 @@ class Statistics:
         if not self.rows:
             return "no messages crossed the twin"
         lines = [
-            f"{self.messages:,} messages, {self.bytes:,} bytes in {wall_s:.2f} s of wall clock; modelled time from post to"
-            " completion, of those that asked for one:",
+            f"{self.messages:,} messages, {self.bytes:,} bytes in {wall_s:.2f} s of wall clock; modelled time from"
+            " post to completion, of those that asked for one:",
             f"{'adapter':20} {'transport':9} {'operation':12} {'bytes':>10} {'messages':>9} {'failed':>6}"
             f" {'min µs':>9} {'mean µs':>9} {'max µs':>9}",
         ]

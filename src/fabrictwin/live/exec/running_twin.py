@@ -9,8 +9,9 @@ import subprocess
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.live import launch, wire
-from fabrictwin.live.running import Wanted
+from fabrictwin.live import wire
+from fabrictwin.live.exec import launch
+from fabrictwin.live.exec.own_twin import Wanted
 from fabrictwin.live.wire import Kind
 
 

@@ -8,11 +8,11 @@ import struct
 from functools import partial
 
 from fabrictwin.live import wire
-from fabrictwin.live.adapters import AddressVector, Domain, device_limits, check_access
 from fabrictwin.live.context import Context, Registered, refuse
-from fabrictwin.live.events import EventPipe
-from fabrictwin.live.queues import RingCompletions, RingSharedReceives
-from fabrictwin.live.reply import Reply
+from fabrictwin.live.event_pipe import EventPipe
+from fabrictwin.live.ring_queues import RingCompletions, RingSharedReceives
+from fabrictwin.live.twin_adapters import AddressVector, Domain, check_access, device_limits
+from fabrictwin.live.uverbs.reply import Reply
 
 _PAGE = 4096
 _REREG_TRANSLATION, _REREG_DOMAIN, _REREG_ACCESS = 1, 2, 4

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
-from fabrictwin.live.launch import Program
+from fabrictwin.live.exec.launch import Program
 
 
 def known_host(name: str, hosts: Sequence[str], **where: object) -> str:

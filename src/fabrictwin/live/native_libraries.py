@@ -45,8 +45,8 @@ def _compiler() -> str:
         if found is not None:
             return found
     raise ConfigError(
-        f"got no C compiler ({named or ', '.join(COMPILERS)}), expected one: programs run on the twin through a small"
-        " library that is compiled on first use (Debian: apt-get install gcc libc6-dev; Fedora: dnf install gcc)"
+        f"got no C compiler ({named or ', '.join(COMPILERS)}), expected one: programs run on the twin"
+        " through a small library that is compiled on first use (Debian: apt-get install gcc libc6-dev; Fedora: dnf install gcc)"
     )
 
 
@@ -83,7 +83,8 @@ def own_folder(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise ConfigError(
-            "expected a folder of your own, not a link or another user's; libraries are loaded from there", file=folder
+            "expected a folder of your own, not a link or another user's; libraries are loaded from there",
+            file=folder,
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         folder.chmod(0o700)
