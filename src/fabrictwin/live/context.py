@@ -13,6 +13,7 @@ from fabrictwin.live import wire
 from fabrictwin.live.datapath import PLACE_SHIFT, ClientMemory, SharedFile, library
 from fabrictwin.live.event_pipe import EventPipe
 from fabrictwin.live.message_statistics import Statistics
+from fabrictwin.live.multicast import Groups
 from fabrictwin.live.ring_queues import RingCompletions, RingQueuePair, RingReceives, RingSharedReceives
 from fabrictwin.live.twin_adapters import (
     Adapter,
@@ -42,6 +43,7 @@ class Registry(Protocol):
     world: World
     memory: ClientMemory
     statistics: Statistics
+    groups: Groups
 
     def watch(self, queue: RingReceives | RingSharedReceives) -> None: ...
 
@@ -67,7 +69,7 @@ class Queue:
     sends: int
     receives: int
     shared: int  # 0: none
-    groups: set[tuple[bytes, int]] = field(default_factory=set)  # multicast GID and LID
+    groups: set[bytes] = field(default_factory=set)  # multicast GIDs
 
 
 Kind = TypeVar("Kind")
@@ -212,8 +214,10 @@ class Context:
         queue = self.queues.pop(handle)
         pair = queue.pair
         for group in queue.groups:
-            self.world.groups.leave(*group, pair)  # type: ignore[attr-defined]
+            self.server.groups.leave(group, pair)
         pair.destroy()
+        if pair.copies is not None:
+            pair.copies.destroy()
         self.file.give_back(pair.ring)
         if isinstance(pair.receives, RingReceives):
             self.file.give_back(pair.receives.ring)

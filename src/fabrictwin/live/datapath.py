@@ -119,8 +119,10 @@ class Ring:
         return count
 
     def put(self, record: bytes) -> bool:
-        """Add an element to a ring that the server fills. False: it is full."""
-        if not self._put(self.address, self.log2_element, self.mask, self.index, record, len(record)):
+        """Add an element to a ring that the server fills. False: it is full, or gone."""
+        if not self.address or not self._put(
+            self.address, self.log2_element, self.mask, self.index, record, len(record)
+        ):
             return False
         self.index = self.index + 1 & self.mask
         return True

@@ -46,7 +46,8 @@ def _compiler() -> str:
             return found
     raise ConfigError(
         f"got no C compiler ({named or ', '.join(COMPILERS)}), expected one: programs run on the twin"
-        " through a small library that is compiled on first use (Debian: apt-get install gcc libc6-dev; Fedora: dnf install gcc)"
+        " through a small library that is compiled on first use (Debian: apt-get install gcc libc6-dev;"
+        " Fedora: dnf install gcc)"
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fabrictwin.live import wire
 from fabrictwin.live.datapath import Ring, library
+from fabrictwin.live.multicast import names_group
 from fabrictwin.live.twin_adapters import (
     ATOMIC_WRITE,
     BIND,
@@ -192,6 +193,7 @@ class RingQueuePair(QueuePair):
     context: Context
     handle: int
     user_handle: int
+    copies: QueuePair | None = None  # what sends copies of its multicast datagrams
     ring: Ring
     room: ctypes.Array[ctypes.c_char]
 
@@ -257,7 +259,8 @@ class RingQueuePair(QueuePair):
             requester.reject(self, work, LOC_QP_OP_ERR)
             return
         self.context.count(self, work)
-        if requester.post(self, work):
+        group = work.vector is not None and names_group(work.vector)
+        if self.context.server.groups.post(self, work) if group else requester.post(self, work):
             requester.reject(self, work, LOC_QP_OP_ERR)
 
     def _describe(self, work: Work, at: int) -> bool:

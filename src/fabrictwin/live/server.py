@@ -28,6 +28,10 @@ from fabrictwin.live.context import Context, Refused, refuse
 from fabrictwin.live.datapath import ClientMemory
 from fabrictwin.live.event_pipe import EventPipe
 from fabrictwin.live.message_statistics import Statistics
+from fabrictwin.live.multicast import Groups
+from fabrictwin.live.rdma_cm import cm_commands
+from fabrictwin.live.rdma_cm.identifier import CmChannel
+from fabrictwin.live.rdma_cm.manager import ConnectionManager
 from fabrictwin.live.ring_queues import RingReceives, RingSharedReceives
 from fabrictwin.live.twin_adapters import Adapter, Engine, World, open_session
 from fabrictwin.live.uverbs import dispatch
@@ -49,6 +53,7 @@ class Client:
         self.connection = connection
         self.pid = pid
         self.context: Context | None = None
+        self.connections: CmChannel | None = None
         self.watching = -1  # a descriptor of the process, readable once it has ended
 
 
@@ -59,6 +64,8 @@ class Server:
         self.memory = ClientMemory()
         self.world = World(twin, session=open_session(twin, engine), process_memory=self.memory)
         self.statistics = Statistics(log)
+        self.groups = Groups()
+        self.connections = ConnectionManager(self.world)
         self.folder = Path(tempfile.mkdtemp(prefix="fabrictwin-live-"))  # mode 0700
         self.socket = self.folder / "socket"
         self._trees: dict[str, Path] = {}
@@ -194,11 +201,14 @@ class Server:
     def _serve(self, client: Client, kind: int, argument: int, body: bytes) -> Reply | None:
         if kind == Kind.COMMAND and client.context is not None:
             return dispatch.answer(client.context, body)
+        if kind == Kind.CM_COMMAND and client.connections is not None:
+            return Reply(cm_commands.answer(client.connections, body))
+        opened = client.context or client.connections
         if kind == Kind.DESCRIPTOR:
-            if client.context is not None:
-                client.context.name_descriptor(argument)
+            if opened is not None:
+                opened.name_descriptor(argument)
             return None
-        if kind == Kind.OPEN and argument == wire.PROTOCOL and client.context is None:
+        if kind == Kind.OPEN and argument == wire.PROTOCOL and opened is None:
             return self._open(client, body)
         if kind == Kind.ADDRESS and len(body) == 16:
             found = self.world.by_gid(body)
@@ -221,6 +231,11 @@ class Server:
     def _open(self, client: Client, body: bytes) -> Reply:
         host, _, device = body.decode(errors="replace").rpartition("/")
         adapters = self._adapters(host)
+        if device == "rdma_cm":
+            channel = client.connections = CmChannel(self.connections, host, client.pid)
+            self.connections.channels.add(channel)
+            self.watch_pipe(channel.pipe, lambda: self.drop(client))
+            return Reply(descriptor=channel.pipe.reader, after=channel.pipe.hand_over)
         if not device.startswith("uverbs") or not device[6:].isdigit() or int(device[6:]) >= len(adapters):
             raise refuse(errno.ENODEV)
         context = client.context = Context(self, adapters[int(device[6:])], client.pid)
@@ -238,6 +253,10 @@ class Server:
             os.close(client.watching)
             client.watching = -1
         client.connection.close()
+        if client.connections is not None:
+            self.unwatch_pipe(client.connections.pipe)
+            client.connections.close()
+            self.connections.channels.discard(client.connections)
         if client.context is not None:
             client.context.close()
             self._watched = {queue for queue in self._watched if queue.ring.address}

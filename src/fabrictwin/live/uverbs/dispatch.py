@@ -34,6 +34,8 @@ COMMANDS: dict[int, Callable[[Context, wire.Call], Reply]] = {
     Command.MODIFY_SRQ: objects.modify_srq,
     Command.QUERY_SRQ: objects.query_srq,
     Command.DESTROY_SRQ: objects.destroy_srq,
+    Command.ATTACH_MCAST: queue_pairs.attach_mcast,
+    Command.DETACH_MCAST: queue_pairs.detach_mcast,
     Command.CREATE_QP: queue_pairs.create_qp,
     Command.MODIFY_QP: queue_pairs.modify_qp,
     Command.QUERY_QP: queue_pairs.query_qp,

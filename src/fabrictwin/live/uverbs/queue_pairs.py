@@ -33,6 +33,15 @@ def _vector(record: tuple[bytes, int, int, int, int, int, int, int, int, int, in
     )  # fmt: skip
 
 
+def pack_address(vector: AddressVector) -> bytes:
+    """`struct ib_uverbs_ah_attr`."""
+    v = vector
+    return wire.AH_ATTRIBUTES.pack(
+        v.dgid, v.flow_label, v.sgid_index, v.hop_limit, v.traffic_class, v.dlid, v.sl, v.src_path_bits,
+        v.static_rate, int(v.is_global), v.port_num,
+    )  # fmt: skip
+
+
 def _destination(vector: AddressVector) -> bytes:
     v = vector
     return wire.QP_DESTINATION.pack(
@@ -132,6 +141,26 @@ def query_qp(context: Context, call: wire.Call) -> Reply:
         int(pair.signal_all),
     )  # fmt: skip
     return Reply(_destination(a.ah_attr) + _destination(a.alt_ah_attr) + tail)
+
+
+def attach_mcast(context: Context, call: wire.Call) -> Reply:
+    gid, handle, _, _ = wire.MULTICAST.unpack_from(call.body)
+    queue = context.find(context.queues, handle)
+    if queue.pair.kind != qp_transitions.UD:
+        raise refuse(errno.EINVAL)
+    queue.groups.add(gid)
+    context.server.groups.join(gid, queue.pair)
+    return Reply()
+
+
+def detach_mcast(context: Context, call: wire.Call) -> Reply:
+    gid, handle, _, _ = wire.MULTICAST.unpack_from(call.body)
+    queue = context.find(context.queues, handle)
+    if gid not in queue.groups:
+        raise refuse(errno.EINVAL)
+    queue.groups.discard(gid)
+    context.server.groups.leave(gid, queue.pair)
+    return Reply()
 
 
 def destroy_qp(context: Context, call: wire.Call) -> Reply:
