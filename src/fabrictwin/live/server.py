@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.engines.base.messages import Opcode
 from fabrictwin.live import sysfs, wire
 from fabrictwin.live.context import Context, Refused, refuse
 from fabrictwin.live.datapath import ClientMemory
@@ -61,6 +62,7 @@ class Server:
     """Adapters of a twin, for programs on its hosts. Runs in one thread."""
 
     def __init__(self, twin: Twin, *, engine: Engine = "packet", log: IO[str] | None = None) -> None:
+        self.engine = engine
         self.memory = ClientMemory()
         self.world = World(twin, session=open_session(twin, engine), process_memory=self.memory)
         self.statistics = Statistics(log)
@@ -81,6 +83,16 @@ class Server:
         self.socket.chmod(0o600)
         self._listener.listen(128)
         self.watch_descriptor(self._listener.fileno(), self._accept)
+
+    def warm_up(self) -> None:
+        """Have the engine's kernels compiled, on a session of its own: programs would wait for them otherwise."""
+        session = open_session(self.world.twin, self.engine)
+        flow = session.open(0, 0)
+        for size in (8, 1 << 16):
+            session.send(flow, size, Opcode.WRITE)
+        while session.advance():
+            pass
+        self._origin_ns = time.monotonic_ns() - self.world.instant_ps // 1000
 
     # ------------------------------------------------------------------ the loop
 

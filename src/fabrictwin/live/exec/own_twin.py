@@ -66,6 +66,7 @@ def run(cluster: Path, wanted: Wanted, *, engine: Engine, messages: Path | None,
             raise ConfigError(f"cannot be written: {error.strerror}", file=messages) from None
         server = Server(twin, engine=engine, log=log)
         stack.callback(server.close)
+        server.warm_up()
         before = time.monotonic()
         codes = serve_programs(server, programs)
         if summary:
@@ -81,6 +82,7 @@ def serve_programs(server: Server, programs: Sequence[Program]) -> list[int]:
         stopped.append(time.monotonic())
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    wakeup = signal.set_wakeup_fd(-1)  # programs end first, and may take longer than a command may
     running: list[subprocess.Popen[bytes]] = []
     descriptors: list[int] = []
     try:
@@ -102,6 +104,7 @@ def serve_programs(server: Server, programs: Sequence[Program]) -> list[int]:
         for descriptor in descriptors:
             server.unwatch_descriptor(descriptor)
             os.close(descriptor)
+        signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
     return [program.returncode for program in running]

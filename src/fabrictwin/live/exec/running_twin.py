@@ -22,6 +22,7 @@ def run(path: Path, wanted: Wanted) -> int:
     roots = {host: Path(ask(path, Kind.TREE, host.encode()).decode()) for host in {p.host for p in programs}}
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     running: list[subprocess.Popen[bytes]] = []
+    wakeup = signal.set_wakeup_fd(-1)  # programs end first, and may take longer than a command may
     for number in before:
         signal.signal(number, lambda *_: launch.end(running))
     try:
@@ -29,6 +30,7 @@ def run(path: Path, wanted: Wanted) -> int:
         codes = [program.wait() for program in running]
     finally:
         launch.end(running)
+        signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
     return launch.exit_code(codes)
