@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fabrictwin.live import wire
 from fabrictwin.live.datapath import Ring, library
@@ -254,7 +254,7 @@ class RingQueuePair(QueuePair):
         sound = inline or number <= self.max_send_sge
         if inline:
             sound = length <= self.ring.element - wire.SEND_BYTES
-            work.data, work.length = room[first : first + length] if sound else b"", length
+            work.data, work.length = cast("bytes", room[first : first + length]) if sound else b"", length
         if not sound or not self._describe(work, at + wire.SEND_UNION):
             requester.reject(self, work, LOC_QP_OP_ERR)
             return

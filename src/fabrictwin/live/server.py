@@ -19,6 +19,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -171,12 +172,12 @@ class Server:
                 return
             connection.setblocking(False)
             client = self.clients[connection.fileno()] = Client(connection, pid)
-            self.watch_descriptor(connection.fileno(), lambda _, client=client: self._read(client))
+            self.watch_descriptor(connection.fileno(), partial(self._read, client))
             with contextlib.suppress(OSError):  # gone already: its socket says so too
                 client.watching = os.pidfd_open(pid)
-                self.watch_descriptor(client.watching, lambda _, client=client: self.drop(client))
+                self.watch_descriptor(client.watching, partial(self.drop, client))
 
-    def _read(self, client: Client) -> None:
+    def _read(self, client: Client, mask: int = 0) -> None:
         try:
             data = client.connection.recv(wire.PAYLOAD_BYTES + wire.REQUEST.size)
         except BlockingIOError:
@@ -253,7 +254,7 @@ class Server:
         context = client.context = Context(self, adapters[int(device[6:])], client.pid)
         return Reply(descriptor=context.file.descriptor)
 
-    def drop(self, client: Client) -> None:
+    def drop(self, client: Client, mask: int = 0) -> None:
         """Free all that a client had."""
         descriptor = client.connection.fileno()
         if descriptor < 0:

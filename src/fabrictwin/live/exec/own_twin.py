@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,7 +91,7 @@ def serve_programs(server: Server, programs: Sequence[Program]) -> list[int]:
             started = launch.start(program, server.socket, server.tree(program.host))
             running.append(started)
             descriptors.append(os.pidfd_open(started.pid))
-            server.watch_descriptor(descriptors[-1], lambda _, fd=descriptors[-1]: server.unwatch_descriptor(fd))
+            server.watch_descriptor(descriptors[-1], partial(_ended, server, descriptors[-1]))
         asked = False
         while any(program.poll() is None for program in running):
             server.turn()
@@ -108,6 +109,10 @@ def serve_programs(server: Server, programs: Sequence[Program]) -> list[int]:
         for number, handler in before.items():
             signal.signal(number, handler)
     return [program.returncode for program in running]
+
+
+def _ended(server: Server, descriptor: int, mask: int) -> None:
+    server.unwatch_descriptor(descriptor)  # the loop looks for who has ended
 
 
 def _kill(running: Sequence[subprocess.Popen[bytes]]) -> None:
