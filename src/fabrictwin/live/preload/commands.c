@@ -101,8 +101,12 @@ ssize_t live_cm_command(int descriptor, struct device *device, const void *comma
     if (header.cmd == RDMA_USER_CM_CMD_GET_EVENT) {
         /* a byte in the pipe for each event; a blocking descriptor waits for one here, as in the kernel */
         char one;
-        if (read(descriptor, &one, 1) != 1) {
-            if (errno == 0) errno = EIO;
+        ssize_t got = read(descriptor, &one, 1);
+        if (got < 0) return -1;
+        if (got == 0) {
+            /* another thread has closed the device: whoever waits in the kernel then waits for ever */
+            while (live_device(descriptor) != device) pause();
+            errno = EIO; /* the twin is gone */
             return -1;
         }
     }

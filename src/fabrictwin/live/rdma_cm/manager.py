@@ -260,7 +260,8 @@ class ConnectionManager:
             peer.peer, peer.state = None, State.DISCONNECTED
             peer.channel.tell(peer, Event.DISCONNECTED)
 
-    def connected(self) -> Iterator[Identifier]:
-        """Identifiers that are connected."""
-        for channel in self.channels:
-            yield from (each for each in channel.identifiers.values() if each.state is State.CONNECTED)
+    def listening(self) -> Iterator[str]:
+        """Where identifiers listen: host and port."""
+        for (host, _, port), holders in self._taken.items():
+            if any(each.state is State.LISTENING for each in holders):
+                yield f"{host}:{port}"
