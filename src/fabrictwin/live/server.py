@@ -102,9 +102,9 @@ class Server:
         while not until():
             self.turn()
 
-    def turn(self) -> None:
-        """Wait for something, and do it."""
-        happened = self._poll.poll(self._wait_s())
+    def turn(self, wait_s: float | None = None) -> None:
+        """Wait for something (for `wait_s` at most, where that is given), and do it."""
+        happened = self._poll.poll(self._wait_s() if wait_s is None else wait_s)
         if happened:
             self._quiet = 0
             self._advance()  # to now: what was due before
