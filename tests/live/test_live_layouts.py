@@ -62,13 +62,16 @@ EXPECTED = {
 }
 
 
-@pytest.mark.skipif(COMPILER is None or not HEADERS.is_file(), reason="needs a C compiler and the kernel's headers")
+@pytest.mark.skipif(
+    COMPILER is None or not HEADERS.is_file(), reason="needs a C compiler and the kernel's headers"
+)
 def test_layouts_are_the_kernels(tmp_path: Path) -> None:
     protocol = Path(wire.__file__).parent / "preload/protocol.h"
     program = tmp_path / "layouts.c"
     rows = "".join(f'printf("%ld\\n", (long)({expression}));' for expression in EXPECTED)
     program.write_text(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <rdma/rdma_user_rxe.h>\n#include <rdma/ib_user_verbs.h>\n"
+        "#include <stddef.h>\n#include <stdio.h>\n#include <rdma/rdma_user_rxe.h>\n"
+        "#include <rdma/ib_user_verbs.h>\n"
         f'#include <rdma/rdma_user_cm.h>\n#include "{protocol}"\nint main(void) {{ {rows} return 0; }}\n'
     )
     assert COMPILER is not None

@@ -77,7 +77,7 @@ def test_scripts_and_dynamic_programs_can_be_reached(tmp_path: Path) -> None:
     [
         (["-nostdlib", "-static"], "void _start(void) {}", 0o755, "statically linked"),
         ([], "int main(void) { return 0; }", 0o4755, "changes its user"),
-        ([], 'const char id[] __attribute__((section(".go.buildinfo"))) = "x"; int main(void) { return 0; }', 0o755,
+        ([], 'char id[] __attribute__((section(".go.buildinfo"))) = "x"; int main(void) { return 0; }', 0o755,
          "Go program"),
         ([], "int main(void) { return 0; }", 0o755, ""),
     ],

@@ -1,6 +1,7 @@
 """Real RDMA programs on two hosts of a small twin: a server on one, its client on the other.
 
-The programs come with Debian's ibverbs-utils, perftest, rdmacm-utils and ibverbs-providers; nobody here wrote them.
+The programs come with Debian's ibverbs-utils, perftest, rdmacm-utils and ibverbs-providers: judges that nobody here
+wrote.
 """
 
 from __future__ import annotations

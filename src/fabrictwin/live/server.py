@@ -18,12 +18,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.engines.base.engine import LinkChange
 from fabrictwin.engines.base.messages import Opcode
 from fabrictwin.live import sysfs, wire
 from fabrictwin.live.context import Context, Refused, refuse
@@ -35,7 +36,7 @@ from fabrictwin.live.rdma_cm import cm_commands
 from fabrictwin.live.rdma_cm.identifier import CmChannel
 from fabrictwin.live.rdma_cm.manager import ConnectionManager
 from fabrictwin.live.ring_queues import RingReceives, RingSharedReceives
-from fabrictwin.live.twin_adapters import Adapter, Engine, World, open_session
+from fabrictwin.live.twin_adapters import Adapter, Engine, World, ibv_event_type, open_session
 from fabrictwin.live.uverbs import dispatch
 from fabrictwin.live.uverbs.reply import Reply
 from fabrictwin.live.wire import Kind
@@ -44,6 +45,8 @@ from fabrictwin.twin.twin import Twin
 _STEPS = 256  # of the engine, before sockets are looked at again
 _SPINS = 200  # rounds without news that are spun, while something is in flight
 _NAP_S, _IDLE_S = 0.001, 0.2
+_PORT_ACTIVE = int(ibv_event_type.IBV_EVENT_PORT_ACTIVE)
+_PORT_ERROR = int(ibv_event_type.IBV_EVENT_PORT_ERR)
 _CREDENTIALS = struct.Struct("=iII")
 _DEBUG = "FABRICTWIN_LIVE_DEBUG"
 
@@ -291,6 +294,34 @@ class Server:
             found.mkdir()
             sysfs.write_tree(found, adapters)
         return found
+
+    # ------------------------------------------------------------------ links
+
+    def change_links(self, changes: Sequence[LinkChange]) -> None:
+        """Links run at other rates from now on, 0 is down: programs are told of their ports.
+
+        Raises ConfigError where the engine's links do not change.
+        """
+        world, session = self.world, self.world.session
+        change = getattr(session, "change", None)
+        if change is None:
+            raise ConfigError(f"links of the {self.engine} engine do not change, expected packet or flow")
+        before = {adapter.index: adapter.active for adapter in world.adapters}
+        rates = world.twin.link_rate_bps
+        for each in changes:
+            change(each)
+            if each.rate_bps is None:
+                rates.pop(each.port, None)
+            else:
+                rates[each.port] = each.rate_bps
+        changed = [adapter for adapter in world.adapters if adapter.active != before[adapter.index]]
+        for adapter in changed:
+            kind = _PORT_ACTIVE if adapter.active else _PORT_ERROR
+            for client in self.clients.values():
+                if client.context is not None and client.context.adapter is adapter:
+                    client.context.raise_port_event(kind)
+        for host in {adapter.host_name for adapter in changed} & self._trees.keys():
+            sysfs.update_ports(self._trees[host], world.host(host))
 
     def close(self) -> None:
         for client in list(self.clients.values()):
