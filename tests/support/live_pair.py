@@ -1,7 +1,7 @@
 """Real RDMA programs on two hosts of a small twin: a server on one, its client on the other.
 
-The programs come with Debian's ibverbs-utils, perftest, rdmacm-utils and ibverbs-providers: judges that nobody here
-wrote.
+The programs come with Debian's ibverbs-utils, perftest, rdmacm-utils and ibverbs-providers: judges that nobody
+here wrote.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fabrictwin.live.exec import launch
 from fabrictwin.live.message_statistics import Row
 from fabrictwin.live.native_libraries import COMPILERS
 from fabrictwin.live.server import Server
+from fabrictwin.live.twin_adapters import Engine
 from fabrictwin.twin import Twin
 
 PROGRAMS = ("ibv_devinfo", "ibv_rc_pingpong", "ib_write_bw", "rping")
@@ -50,8 +51,9 @@ class Ended:
 class LiveTwin:
     """A twin that is served from a thread of the test's process; `submit` runs something in that thread."""
 
-    def __init__(self, twin: Twin) -> None:
-        self.server = Server(twin, engine="analytic")
+    def __init__(self, twin: Twin, *, engine: Engine = "analytic") -> None:
+        self.server = Server(twin, engine=engine)
+        self.server.warm_up()
         self._work: list[tuple[object, threading.Event]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve)
