@@ -41,10 +41,16 @@ def _rate(adapter: Adapter) -> str:
 
 
 def _put(folder: Path, values: dict[str, object]) -> None:
+    made: set[str] = set()
     for name, value in values.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{value}\n")
+        path = f"{folder}/{name}"
+        parent = os.path.dirname(path)
+        if parent not in made:
+            os.makedirs(parent, exist_ok=True)
+            made.add(parent)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        os.write(descriptor, f"{value}\n".encode())
+        os.close(descriptor)
 
 
 def _link(path: Path, to: Path) -> None:

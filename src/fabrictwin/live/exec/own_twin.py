@@ -87,8 +87,9 @@ def serve_programs(server: Server, programs: Sequence[Program]) -> list[int]:
     running: list[subprocess.Popen[bytes]] = []
     descriptors: list[int] = []
     try:
+        trees = {program.host: server.tree(program.host) for program in programs}
         for program in programs:
-            started = launch.start(program, server.socket, server.tree(program.host))
+            started = launch.start(program, server.socket, trees[program.host])
             running.append(started)
             descriptors.append(os.pidfd_open(started.pid))
             server.watch_descriptor(descriptors[-1], partial(_ended, server, descriptors[-1]))
