@@ -11,8 +11,6 @@ import pytest
 from support.clusters import boxes
 from support.live_pair import NEEDS_PROGRAMS, LiveTwin, free_port, listens
 
-from fabrictwin.engines.base.engine import LinkChange
-
 pytestmark = NEEDS_PROGRAMS
 RETRY_EXCEEDED = "status 12"  # IBV_WC_RETRY_EXC_ERR, as perftest prints it
 KILLS = 12
@@ -88,12 +86,12 @@ def test_a_cut_link_ends_traffic_and_is_told_of() -> None:
         watch = live.start("host-1", ["stdbuf", "-oL", "ibv_asyncwatch"])
         _, client = traffic(live, "ib_write_bw")
         port = live.server.world.host("host-1")[0].port
-        live.submit(lambda: live.server.change_links([LinkChange(port, 0)]))
+        live.submit(lambda: live.server.change_links({port: 0}))
         output, _ = client.communicate(timeout=60)
         assert client.returncode != 0
         assert RETRY_EXCEEDED in output
         assert "PORT_DOWN" in live.run("host-1", ["ibv_devinfo"]).output
-        live.submit(lambda: live.server.change_links([LinkChange(port, None)]))
+        live.submit(lambda: live.server.change_links({port: None}))
         assert "PORT_ACTIVE" in live.run("host-1", ["ibv_devinfo"]).output
         watch.terminate()
         told = watch.communicate(timeout=10)[0]

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.live.exec import launch
 from fabrictwin.live.message_statistics import Row
 from fabrictwin.live.native_libraries import COMPILERS
 from fabrictwin.live.server import Server
-from fabrictwin.live.twin_adapters import Engine
 from fabrictwin.twin import Twin
 
 PROGRAMS = ("ibv_devinfo", "ibv_rc_pingpong", "ib_write_bw", "rping")
@@ -51,7 +51,7 @@ class Ended:
 class LiveTwin:
     """A twin that is served from a thread of the test's process; `submit` runs something in that thread."""
 
-    def __init__(self, twin: Twin, *, engine: Engine = "analytic") -> None:
+    def __init__(self, twin: Twin, *, engine: Fidelity = "analytic") -> None:
         self.server = Server(twin, engine=engine)
         self.server.warm_up()
         self._work: list[tuple[object, threading.Event]] = []

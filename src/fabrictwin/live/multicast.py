@@ -81,7 +81,7 @@ class Groups:
         return [
             pair
             for pair in self._members.get(gid, ())
-            if pair.adapter.plane == sender.plane and pair.state in requester.RECEIVING
+            if pair.adapter.plane == sender.plane and pair.state in qp_transitions.RECEIVING
         ]
 
     def post(self, pair: RingQueuePair, work: Work) -> int:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_cluster
-from fabrictwin.engines.base.engine import LinkChange
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.live.server import Server
 from fabrictwin.twin.twin import Twin
 
 if TYPE_CHECKING:
-    from fabrictwin.live.twin_adapters import Engine
     from fabrictwin.subnet.agents.agent_state import SubnetState
 
 _DOWN = 1  # PortInfo's port state
@@ -27,10 +26,10 @@ _DOWN = 1  # PortInfo's port state
 class ServedTwin:
     """Serves from `start` to `close`."""
 
-    def __init__(self, twin: Twin, *, engine: Engine = "packet") -> None:
+    def __init__(self, twin: Twin, *, engine: Fidelity = "packet") -> None:
         self.server = Server(twin, engine=engine)
         self.socket = self.server.socket
-        self._changes: queue.SimpleQueue[Sequence[LinkChange]] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[Mapping[int, int | None]] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ended = False
         self._thread = threading.Thread(target=self._serve, name="live", daemon=True)
@@ -39,7 +38,7 @@ class ServedTwin:
     def start(self) -> None:
         self._thread.start()
 
-    def change_links(self, changes: Sequence[LinkChange]) -> None:
+    def change_links(self, changes: Mapping[int, int | None]) -> None:
         """Links change as soon as the server's thread comes to it."""
         self._changes.put(changes)
         os.eventfd_write(self._wake, 1)
@@ -76,7 +75,7 @@ def serve_data(cluster: Path, state: SubnetState, say: Callable[[str], None]) ->
         port = int(state.fabric_port[slot])
         if port != NONE:
             down = state.logical(slot) == _DOWN
-            served.change_links([LinkChange(port, 0 if down else None)])
+            served.change_links({port: 0 if down else None})
 
     state.on_state.append(changed)
     served.start()

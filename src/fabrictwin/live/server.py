@@ -18,14 +18,15 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO
 
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.engines.base.engine import LinkChange
-from fabrictwin.engines.base.messages import Opcode
+from fabrictwin.engines.base.changes import TimedChange
+from fabrictwin.engines.base.messages import Message, Opcode
 from fabrictwin.live import sysfs, wire
 from fabrictwin.live.context import Context, Refused, refuse
 from fabrictwin.live.datapath import ClientMemory
@@ -36,7 +37,7 @@ from fabrictwin.live.rdma_cm import cm_commands
 from fabrictwin.live.rdma_cm.identifier import CmChannel
 from fabrictwin.live.rdma_cm.manager import ConnectionManager
 from fabrictwin.live.ring_queues import RingReceives, RingSharedReceives
-from fabrictwin.live.twin_adapters import Adapter, Engine, World, ibv_event_type, open_session
+from fabrictwin.live.twin_adapters import Adapter, World, ibv_event_type
 from fabrictwin.live.uverbs import dispatch
 from fabrictwin.live.uverbs.reply import Reply
 from fabrictwin.live.wire import Kind
@@ -65,10 +66,12 @@ class Client:
 class Server:
     """Adapters of a twin, for programs on its hosts. Runs in one thread."""
 
-    def __init__(self, twin: Twin, *, engine: Engine = "packet", log: IO[str] | None = None) -> None:
+    def __init__(self, twin: Twin, *, engine: Fidelity = "packet", log: IO[str] | None = None) -> None:
         self.engine = engine
         self.memory = ClientMemory()
-        self.world = World(twin, session=open_session(twin, engine), process_memory=self.memory)
+        session = twin.session(engine)
+        session.await_changes(True)  # a cut link is no error of the model
+        self.world = World(twin, session=session, process_memory=self.memory)
         self.statistics = Statistics(log)
         self.groups = Groups()
         self.connections = ConnectionManager(self.world)
@@ -90,11 +93,12 @@ class Server:
 
     def warm_up(self) -> None:
         """Have the engine's kernels compiled, on a session of its own: programs would wait for them otherwise."""
-        session = open_session(self.world.twin, self.engine)
+        twin = self.world.twin
+        session = Twin(twin.blueprint).session(self.engine)
         flow = session.open(0, 0)
         for size in (8, 1 << 16):
-            session.send(flow, size, Opcode.WRITE)
-        while session.advance():
+            session.send(flow, Message(size, Opcode.WRITE))
+        while session.advance().events:
             pass
         self._origin_ns = time.monotonic_ns() - self.world.instant_ps // 1000
 
@@ -297,23 +301,20 @@ class Server:
 
     # ------------------------------------------------------------------ links
 
-    def change_links(self, changes: Sequence[LinkChange]) -> None:
-        """Links run at other rates from now on, 0 is down: programs are told of their ports.
+    def change_links(self, changes: Mapping[int, int | None]) -> None:
+        """Let links run at other rates from now on, by port: 0 is down, None as built. Tell programs of theirs.
 
-        Raises ConfigError where the engine's links do not change.
+        Raises ConfigError.
         """
-        world, session = self.world, self.world.session
-        change = getattr(session, "change", None)
-        if change is None:
-            raise ConfigError(f"links of the {self.engine} engine do not change, expected packet or flow")
+        world = self.world
         before = {adapter.index: adapter.active for adapter in world.adapters}
         rates = world.twin.link_rate_bps
-        for each in changes:
-            change(each)
-            if each.rate_bps is None:
-                rates.pop(each.port, None)
+        for port, rate_bps in changes.items():
+            world.session.change(TimedChange(world.session.now_ps, port, rate_bps))
+            if rate_bps is None:
+                rates.pop(port, None)
             else:
-                rates[each.port] = each.rate_bps
+                rates[port] = rate_bps
         changed = [adapter for adapter in world.adapters if adapter.active != before[adapter.index]]
         for adapter in changed:
             kind = _PORT_ACTIVE if adapter.active else _PORT_ERROR

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from fabrictwin.verbs.abi.device_codes import ibv_event_type
 from fabrictwin.verbs.abi.queue_codes import ibv_qp_attr_mask
-from fabrictwin.verbs.adapter import qp_transitions, requester
-from fabrictwin.verbs.adapter.adapter import ROCE_V1, ROCE_V2, Adapter
+from fabrictwin.verbs.adapter import qp_transitions
+from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.completions import LOC_QP_OP_ERR, WC, Channel, CompletionQueue
+from fabrictwin.verbs.adapter.gid import ROCE_V1, ROCE_V2
 from fabrictwin.verbs.adapter.memory_regions import Domain, ProcessMemory, Region, Window
 from fabrictwin.verbs.adapter.qp_checks import MTU_BYTES, MTU_CODES, Attributes
 from fabrictwin.verbs.adapter.queue_pair import QueuePair
 from fabrictwin.verbs.adapter.receive_queues import Receive, ReceiveQueue, SharedReceiveQueue
+from fabrictwin.verbs.adapter.transport import requester
 from fabrictwin.verbs.adapter.work_requests import (
     ATOMIC_WRITE,
     BIND,
@@ -24,10 +26,9 @@ from fabrictwin.verbs.adapter.work_requests import (
     AddressVector,
     Work,
 )
-from fabrictwin.verbs.adapter.world import Engine, World
+from fabrictwin.verbs.adapter.world import World
 from fabrictwin.verbs.attributes import device_limits
 from fabrictwin.verbs.attributes.device_attributes import guid_format
-from fabrictwin.verbs.current_host import open_session
 from fabrictwin.verbs.pyverbs.mr import check_access
 
 __all__ = [
@@ -52,7 +53,6 @@ __all__ = [
     "Channel",
     "CompletionQueue",
     "Domain",
-    "Engine",
     "ProcessMemory",
     "QueuePair",
     "Receive",
@@ -67,7 +67,6 @@ __all__ = [
     "guid_format",
     "ibv_event_type",
     "ibv_qp_attr_mask",
-    "open_session",
     "qp_transitions",
     "requester",
 ]

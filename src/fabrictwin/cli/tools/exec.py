@@ -11,7 +11,7 @@ from fabrictwin.cli.completion import host_name
 from fabrictwin.cli.options import FILE
 
 if TYPE_CHECKING:
-    from fabrictwin.live.twin_adapters import Engine
+    from fabrictwin.base.capabilities import Fidelity
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -68,5 +68,5 @@ def exec(
         code = running_twin.run(twin, wanted)
     else:
         assert cluster is not None
-        code = own_twin.run(cluster, wanted, engine=cast("Engine", engine), messages=messages, summary=summary)
+        code = own_twin.run(cluster, wanted, engine=cast("Fidelity", engine), messages=messages, summary=summary)
     context.exit(code)

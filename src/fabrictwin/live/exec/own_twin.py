@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.live import native_libraries
 from fabrictwin.live.exec import launch, program_list
@@ -20,7 +21,6 @@ from fabrictwin.live.exec.launch import Program
 
 if TYPE_CHECKING:
     from fabrictwin.live.server import Server
-    from fabrictwin.live.twin_adapters import Engine
 
 _PATIENCE_S = 2.0  # between asking programs to end and ending them
 
@@ -48,7 +48,7 @@ class Wanted:
         return programs
 
 
-def run(cluster: Path, wanted: Wanted, *, engine: Engine, messages: Path | None, summary: bool) -> int:
+def run(cluster: Path, wanted: Wanted, *, engine: Fidelity, messages: Path | None, summary: bool) -> int:
     """Start a twin, run programs on it, and say what they did; returns their exit code. Raises ConfigError."""
     from fabrictwin.cluster.build_blueprint import build as build_cluster
     from fabrictwin.cluster.spec.spec import load_cluster
