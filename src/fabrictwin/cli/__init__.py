@@ -43,6 +43,7 @@ COMMANDS = {
     "cma_roce_mode": ("tools.rdma_tools", "Show or set which RoCE a device's connections take."),
     "routes": ("fabric.routes", "Judge forwarding tables, compare two, print them."),
     "sm": ("fabric.sm", "Bring a subnet up with the twin's own manager."),
+    "exec": ("tools.exec", "Run unmodified RDMA programs on hosts of the twin."),
     "up": ("fabric.up", "Serve a fabric's management to the real InfiniBand tools."),
     "catalog": ("fabric.catalog", "Hardware figures and their sources."),
     "schema": ("fabric.schema", "Print the JSON schema of a spec file, for editors."),

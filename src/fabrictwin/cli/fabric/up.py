@@ -50,6 +50,9 @@ from fabrictwin.cli.options import CLUSTER_FILE, GUID2LID, LMC, PARTITIONS, QOS_
 @click.option(
     "--run", is_flag=True, help="Run the spec's job inside the fabric once it is up: perfquery shows its traffic."
 )
+@click.option(
+    "--data", is_flag=True, help="Serve the adapters' data too: fabrictwin exec runs programs on the hosts."
+)
 def up(
     cluster: Path,
     sm: str,
@@ -66,6 +69,7 @@ def up(
     partitions: Path | None,
     console: bool,
     run: bool,
+    data: bool,
 ) -> None:
     """Serve until interrupted. Clients preload libumad2sim.so and name their node in SIM_HOST."""
     from fabrictwin.base.errors import ConfigError
@@ -103,4 +107,10 @@ def up(
         job = inside
         served.commands["run"] = lambda: job.say([one.manager for one in served.managers])
         served.first = served.commands["run"] if run else None
-    served.run()
+    if not data:
+        served.run()
+        return
+    from fabrictwin.live.served_twin import serve_data
+
+    with serve_data(cluster, served.endpoint.state, say):
+        served.run()

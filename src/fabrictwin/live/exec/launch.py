@@ -1,0 +1,76 @@
+"""Start programs as if they ran on hosts of the twin."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.live import native_libraries
+from fabrictwin.live.exec import preloadable
+
+_SOCKET, _ROOT, _HOST = "FABRICTWIN_LIVE_SOCKET", "FABRICTWIN_LIVE_ROOT", "FABRICTWIN_LIVE_HOST"
+NOT_FOUND, SIGNALLED = 127, 128  # exit codes, as shells have them
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command, and the host that it runs on."""
+
+    host: str
+    command: tuple[str, ...]
+
+
+def check(command: Sequence[str]) -> None:
+    """See that a command can be run on the twin. Raises ConfigError."""
+    found = preloadable.find_program(command[0])
+    if found is None:
+        raise ConfigError(f"got {command[0]!r}, expected a program that can be found")
+    reason = preloadable.why_not(found)
+    if reason:
+        raise ConfigError(f"{found} {reason}: it cannot be run on the twin")
+
+
+def environment(host: str, socket: Path, root: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """The variables that make a program run on a host."""
+    preload = str(native_libraries.library("preload"))
+    before = base.get("LD_PRELOAD", "")
+    return {
+        **base,
+        "LD_PRELOAD": f"{preload}:{before}" if before else preload,
+        _SOCKET: str(socket),
+        _ROOT: str(root),
+        _HOST: host,
+    }
+
+
+def start(program: Program, socket: Path, root: Path) -> subprocess.Popen[bytes]:
+    """Start a program. Raises ConfigError."""
+    try:
+        return subprocess.Popen(program.command, env=environment(program.host, socket, root, os.environ))
+    except OSError as error:
+        raise ConfigError(f"{program.command[0]}: {error.strerror}") from None
+
+
+def exit_code(codes: Sequence[int]) -> int:
+    """The exit code of several programs: the first that is not 0 (128 and the number of a signal)."""
+    for code in codes:
+        if code:
+            return SIGNALLED - code if code < 0 else code
+    return 0
+
+
+def end(programs: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask programs that still run to end."""
+    for program in programs:
+        if program.poll() is None:
+            program.send_signal(signal.SIGTERM)
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,62 @@
+/* The parts of the preloaded library, as they know each other. */
+#ifndef FABRICTWIN_LIVE_H
+#define FABRICTWIN_LIVE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dlfcn.h>
+#include <errno.h>
+#include <stddef.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include "protocol.h"
+
+#define LIVE_DESCRIPTORS 65536
+#define PATH_BYTES 4096
+
+enum descriptor_kind { NOT_OURS, VERBS_DEVICE, CM_DEVICE };
+
+/* What stands behind a descriptor of the program that is a device's. */
+struct device {
+    int socket;                   /* where commands go; hidden from the program */
+    int kind;                     /* enum descriptor_kind */
+    int minor;                    /* of uverbsN: N */
+    struct live_control *control;
+};
+
+/* start.c: how the program was started */
+extern const char *live_root;   /* folder with the files that the twin shows; NULL: the library does nothing */
+extern const char *live_socket; /* the server's socket */
+extern const char *live_host;   /* the host that the program runs on */
+
+/* devices.c */
+struct device *live_device(int descriptor);
+int live_open(const char *path);             /* a descriptor; -1: errno says why */
+int live_is_device(const char *path);        /* enum descriptor_kind */
+void live_stat_device(const char *path, struct stat *to);
+
+/* transport.c */
+int live_connect(void);
+int live_call(int socket, struct live_request *request, const void *payload, struct live_reply *reply, void *out,
+              size_t room, int *descriptor);
+int live_tell(int socket, uint32_t kind, uint64_t argument);
+void live_close(int socket);
+
+/* commands.c */
+ssize_t live_verbs_command(int descriptor, struct device *device, const void *command, size_t length);
+ssize_t live_cm_command(int descriptor, struct device *device, const void *command, size_t length);
+
+/* paths.c */
+const char *live_path(const char *path, char *room); /* the path that is to be opened instead, perhaps in `room` */
+
+/* The function of that name that this library stands in front of. */
+#define REAL(name) ((__typeof__(&name))live_real((void **)&real_##name, #name))
+#define DECLARE_REAL(name) static void *real_##name
+static inline void *live_real(void **known, const char *name) {
+    if (!*known) *known = dlsym(RTLD_NEXT, name);
+    return *known;
+}
+
+#endif

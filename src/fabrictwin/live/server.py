@@ -1,0 +1,332 @@
+"""The twin's side of live programs: one loop over their sockets and the twin's engine.
+
+Modelled time follows the wall clock and never runs ahead of it: what the model takes longer for than this machine
+makes programs wait; what it takes less for is as fast as the machine goes, and the modelled times are in the
+statistics. Timeouts and retries wait by the same clock, so a program has as long to post a receive as on hardware.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import os
+import select
+import socket
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from fabrictwin.base.capabilities import Fidelity
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.engines.base.changes import TimedChange
+from fabrictwin.engines.base.messages import Message, Opcode
+from fabrictwin.live import sysfs, wire
+from fabrictwin.live.context import Context, Refused, refuse
+from fabrictwin.live.datapath import ClientMemory
+from fabrictwin.live.event_pipe import EventPipe
+from fabrictwin.live.message_statistics import Statistics
+from fabrictwin.live.multicast import Groups
+from fabrictwin.live.rdma_cm import cm_commands
+from fabrictwin.live.rdma_cm.identifier import CmChannel
+from fabrictwin.live.rdma_cm.manager import ConnectionManager
+from fabrictwin.live.ring_queues import RingReceives, RingSharedReceives
+from fabrictwin.live.twin_adapters import Adapter, World, ibv_event_type
+from fabrictwin.live.uverbs import dispatch
+from fabrictwin.live.uverbs.reply import Reply
+from fabrictwin.live.wire import Kind
+from fabrictwin.twin.twin import Twin
+
+_STEPS = 256  # of the engine, before sockets are looked at again
+_SPINS = 200  # rounds without news that are spun, while something is in flight
+_NAP_S, _IDLE_S = 0.001, 0.2
+_PORT_ACTIVE = int(ibv_event_type.IBV_EVENT_PORT_ACTIVE)
+_PORT_ERROR = int(ibv_event_type.IBV_EVENT_PORT_ERR)
+_CREDENTIALS = struct.Struct("=iII")
+_DEBUG = "FABRICTWIN_LIVE_DEBUG"
+
+
+class Client:
+    """A connection: an opened device, of either sort, or one that only asks."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self.connection = connection
+        self.pid = pid
+        self.context: Context | None = None
+        self.connections: CmChannel | None = None
+        self.watching = -1  # a descriptor of the process, readable once it has ended
+
+
+class Server:
+    """Adapters of a twin, for programs on its hosts. Runs in one thread."""
+
+    def __init__(self, twin: Twin, *, engine: Fidelity = "packet", log: IO[str] | None = None) -> None:
+        self.engine = engine
+        self.memory = ClientMemory()
+        session = twin.session(engine)
+        session.await_changes(True)  # a cut link is no error of the model
+        self.world = World(twin, session=session, process_memory=self.memory)
+        self.statistics = Statistics(log)
+        self.groups = Groups()
+        self.connections = ConnectionManager(self.world)
+        self.folder = Path(tempfile.mkdtemp(prefix="fabrictwin-live-"))  # mode 0700
+        self.socket = self.folder / "socket"
+        self._trees: dict[str, Path] = {}
+        self._poll = select.epoll()
+        self._actions: dict[int, Callable[[int], None]] = {}
+        self._watched: set[RingReceives | RingSharedReceives] = set()
+        self.clients: dict[int, Client] = {}
+        self._origin_ns = time.monotonic_ns() - self.world.instant_ps // 1000
+        self._quiet = 0
+        self._debug = bool(os.environ.get(_DEBUG))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self._listener.bind(str(self.socket))
+        self.socket.chmod(0o600)
+        self._listener.listen(128)
+        self.watch_descriptor(self._listener.fileno(), self._accept)
+
+    def warm_up(self) -> None:
+        """Have the engine's kernels compiled, on a session of its own: programs would wait for them otherwise."""
+        twin = self.world.twin
+        session = Twin(twin.blueprint).session(self.engine)
+        flow = session.open(0, 0)
+        for size in (8, 1 << 16):
+            session.send(flow, Message(size, Opcode.WRITE))
+        while session.advance().events:
+            pass
+        self._origin_ns = time.monotonic_ns() - self.world.instant_ps // 1000
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Serve until `until` says so."""
+        while not until():
+            self.turn()
+
+    def turn(self, wait_s: float | None = None) -> None:
+        """Wait for something (for `wait_s` at most, where that is given), and do it."""
+        happened = self._poll.poll(self._wait_s() if wait_s is None else wait_s)
+        if happened:
+            self._quiet = 0
+            self._advance()  # to now: what was due before
+            for descriptor, mask in happened:
+                action = self._actions.get(descriptor)
+                if action is not None:
+                    action(mask)
+        if self._advance():
+            self._quiet = 0
+        elif not happened:
+            self._quiet += 1
+            if self._quiet < _SPINS:
+                os.sched_yield()
+
+    def _wait_s(self) -> float:
+        if self.world.idle and not self._watched:
+            return _IDLE_S
+        return 0 if self._quiet < _SPINS else _NAP_S
+
+    def _advance(self) -> bool:
+        """Let modelled time follow the wall clock. Returns whether anything happened."""
+        world = self.world
+        for queue in self._watched:
+            queue.collect()
+        limit = (time.monotonic_ns() - self._origin_ns) * 1000
+        steps = 0
+        while steps < _STEPS and world.step(limit):
+            steps += 1
+        if not steps and not world.records:
+            self._watched.clear()
+        return steps > 0
+
+    # ------------------------------------------------------------------ what is watched
+
+    def watch_descriptor(self, descriptor: int, action: Callable[[int], None], mask: int = select.EPOLLIN) -> None:
+        """Call `action` with what has happened to a descriptor."""
+        self._actions[descriptor] = action
+        self._poll.register(descriptor, mask)
+
+    def unwatch_descriptor(self, descriptor: int) -> None:
+        if self._actions.pop(descriptor, None) is not None:
+            with contextlib.suppress(OSError):
+                self._poll.unregister(descriptor)
+
+    def watch(self, queue: RingReceives | RingSharedReceives) -> None:
+        """Look into a receive queue's ring while messages may come for it."""
+        self._watched.add(queue)
+
+    def watch_pipe(self, pipe: EventPipe, gone: Callable[[], None]) -> None:
+        """Call `gone` once a client has closed its end."""
+        self.watch_descriptor(pipe.fileno(), lambda _: gone(), 0)
+
+    def unwatch_pipe(self, pipe: EventPipe) -> None:
+        self.unwatch_descriptor(pipe.fileno())
+
+    # ------------------------------------------------------------------ clients
+
+    def _accept(self, mask: int) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            connection, _ = self._listener.accept()
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            pid, user, _ = _CREDENTIALS.unpack(raw)
+            if user not in (os.geteuid(), 0):
+                connection.close()
+                return
+            connection.setblocking(False)
+            client = self.clients[connection.fileno()] = Client(connection, pid)
+            self.watch_descriptor(connection.fileno(), partial(self._read, client))
+            with contextlib.suppress(OSError):  # gone already: its socket says so too
+                client.watching = os.pidfd_open(pid)
+                self.watch_descriptor(client.watching, partial(self.drop, client))
+
+    def _read(self, client: Client, mask: int = 0) -> None:
+        try:
+            data = client.connection.recv(wire.PAYLOAD_BYTES + wire.REQUEST.size)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if len(data) < wire.REQUEST.size:
+            self.drop(client)
+            return
+        kind, length, argument = wire.REQUEST.unpack_from(data)
+        try:
+            if kind == Kind.DOORBELL and client.context is not None:
+                client.context.doorbell(argument & 0xFFFFFFFF)
+                return
+            if length != len(data) - wire.REQUEST.size:
+                raise refuse(errno.EPROTO)
+            reply = self._serve(client, kind, argument, data[wire.REQUEST.size :])
+        except Refused as error:
+            self._say(client, wire.REPLY.pack(error.errno or errno.EINVAL, 0, -1, 0))
+            return
+        except Exception:  # whatever a client has made happen, the others go on
+            if self._debug:
+                traceback.print_exc()
+            else:
+                print(f"fabrictwin: dropped process {client.pid}: {sys.exc_info()[1]!r}", file=sys.stderr)
+            self.drop(client)
+            return
+        if reply is not None:
+            head = wire.REPLY.pack(0, len(reply.data), reply.descriptor_at, 0)
+            self._say(client, head + reply.data, reply.descriptor)
+            if reply.after is not None:
+                reply.after()
+
+    def _serve(self, client: Client, kind: int, argument: int, body: bytes) -> Reply | None:
+        if kind == Kind.COMMAND and client.context is not None:
+            return dispatch.answer(client.context, body)
+        if kind == Kind.CM_COMMAND and client.connections is not None:
+            return Reply(cm_commands.answer(client.connections, body))
+        opened = client.context or client.connections
+        if kind == Kind.DESCRIPTOR:
+            if opened is not None:
+                opened.name_descriptor(argument)
+            return None
+        if kind == Kind.OPEN and argument == wire.PROTOCOL and opened is None:
+            return self._open(client, body)
+        if kind == Kind.ADDRESS and len(body) == 16:
+            found = self.world.by_gid(body)
+            return Reply(bytes(6) if found is None else found.mac)
+        if kind == Kind.TREE:
+            return Reply(os.fsencode(self.tree(body.decode(errors="replace"))))
+        if kind == Kind.HOSTS:
+            return Reply("\n".join(self.world.fabric.host_names).encode())
+        raise refuse(errno.EPROTO)
+
+    def _say(self, client: Client, data: bytes, descriptor: int = -1) -> None:
+        rights = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))] if descriptor >= 0 else []
+        )
+        try:
+            client.connection.sendmsg([data], rights)
+        except OSError:  # gone, or does not read what it asked for
+            self.drop(client)
+
+    def _open(self, client: Client, body: bytes) -> Reply:
+        host, _, device = body.decode(errors="replace").rpartition("/")
+        adapters = self._adapters(host)
+        if device == "rdma_cm":
+            channel = client.connections = CmChannel(self.connections, host, client.pid)
+            self.connections.channels.add(channel)
+            self.watch_pipe(channel.pipe, lambda: self.drop(client))
+            return Reply(descriptor=channel.pipe.reader, after=channel.pipe.hand_over)
+        if not device.startswith("uverbs") or not device[6:].isdigit() or int(device[6:]) >= len(adapters):
+            raise refuse(errno.ENODEV)
+        context = client.context = Context(self, adapters[int(device[6:])], client.pid)
+        return Reply(descriptor=context.file.descriptor)
+
+    def drop(self, client: Client, mask: int = 0) -> None:
+        """Free all that a client had."""
+        descriptor = client.connection.fileno()
+        if descriptor < 0:
+            return
+        self.unwatch_descriptor(descriptor)
+        self.clients.pop(descriptor, None)
+        if client.watching >= 0:
+            self.unwatch_descriptor(client.watching)
+            os.close(client.watching)
+            client.watching = -1
+        client.connection.close()
+        if client.connections is not None:
+            self.unwatch_pipe(client.connections.pipe)
+            client.connections.close()
+            self.connections.channels.discard(client.connections)
+        if client.context is not None:
+            client.context.close()
+            self._watched = {queue for queue in self._watched if queue.ring.address}
+
+    # ------------------------------------------------------------------ hosts
+
+    def _adapters(self, host: str) -> list[Adapter]:
+        try:
+            return self.world.host(host)
+        except ConfigError:
+            raise refuse(errno.ENODEV) from None
+
+    def tree(self, host: str) -> Path:
+        """The folder with the files that programs of a host see; written when first asked for."""
+        found = self._trees.get(host)
+        if found is None:
+            adapters = self._adapters(host)
+            found = self._trees[host] = self.folder / f"host-{len(self._trees)}"
+            found.mkdir()
+            sysfs.write_tree(found, adapters)
+        return found
+
+    # ------------------------------------------------------------------ links
+
+    def change_links(self, changes: Mapping[int, int | None]) -> None:
+        """Let links run at other rates from now on, by port: 0 is down, None as built. Tell programs of theirs.
+
+        Raises ConfigError.
+        """
+        world = self.world
+        before = {adapter.index: adapter.active for adapter in world.adapters}
+        rates = world.twin.link_rate_bps
+        for port, rate_bps in changes.items():
+            world.session.change(TimedChange(world.session.now_ps, port, rate_bps))
+            if rate_bps is None:
+                rates.pop(port, None)
+            else:
+                rates[port] = rate_bps
+        changed = [adapter for adapter in world.adapters if adapter.active != before[adapter.index]]
+        for adapter in changed:
+            kind = _PORT_ACTIVE if adapter.active else _PORT_ERROR
+            for client in self.clients.values():
+                if client.context is not None and client.context.adapter is adapter:
+                    client.context.raise_port_event(kind)
+        for host in {adapter.host_name for adapter in changed} & self._trees.keys():
+            sysfs.update_ports(self._trees[host], world.host(host))
+
+    def close(self) -> None:
+        for client in list(self.clients.values()):
+            self.drop(client)
+        self._listener.close()
+        self._poll.close()
+        sysfs.remove_tree(self.folder)

@@ -1,0 +1,1 @@
+"""The commands of /dev/infiniband/uverbsN, as the kernel's uverbs and rxe answer them."""

@@ -1,0 +1,98 @@
+"""Programs that are killed, and links that go: peers end with the error that hardware gives, nothing stays."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.clusters import boxes
+from support.live_pair import NEEDS_PROGRAMS, LiveTwin, free_port, listens
+
+pytestmark = NEEDS_PROGRAMS
+RETRY_EXCEEDED = "status 12"  # IBV_WC_RETRY_EXC_ERR, as perftest prints it
+KILLS = 12
+
+
+@pytest.fixture
+def live() -> Iterator[LiveTwin]:
+    with LiveTwin(boxes(2)) as twin:
+        yield twin
+
+
+def traffic(live: LiveTwin, program: str) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    """A bandwidth test under way, until somebody ends it."""
+    port = free_port()
+    command = [program, "-F", "-p", str(port), "-D", "30", "-s", "4096"]
+    server = live.start("host-0", command)
+    while not listens(port):
+        assert server.poll() is None
+        time.sleep(0.02)
+    before = live.server.statistics.messages
+    client = live.start("host-1", [*command, "localhost"])
+    deadline = time.monotonic() + 60
+    while live.server.statistics.messages < before + 200:
+        assert client.poll() is None, client.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return server, client
+
+
+def assert_nothing_is_left(live: LiveTwin) -> None:
+    """No object of any adapter, no client, no message under way."""
+    deadline = time.monotonic() + 10
+    while live.server.clients and time.monotonic() < deadline:
+        live.submit(lambda: None)
+        time.sleep(0.05)
+    assert not live.server.clients
+    for adapter in live.server.world.adapters:
+        assert not adapter.queue_pairs
+        assert not adapter.memory.local
+
+
+@pytest.mark.parametrize("program", ["ib_write_bw", "ib_read_bw"])
+def test_the_peer_of_a_killed_server_runs_out_of_retries(live: LiveTwin, program: str) -> None:
+    server, client = traffic(live, program)
+    server.kill()
+    output, _ = client.communicate(timeout=60)
+    assert client.returncode != 0
+    assert RETRY_EXCEEDED in output
+    server.wait()
+    assert_nothing_is_left(live)
+
+
+def test_the_twin_outlives_random_kills(live: LiveTwin) -> None:
+    """Either side of traffic is killed at a random time; a sound pair runs well afterwards."""
+    draw = random.Random(3)
+    for _ in range(KILLS):
+        both = traffic(live, draw.choice(["ib_write_bw", "ib_send_bw", "ib_read_bw"]))
+        time.sleep(draw.random() * 0.2)
+        for program in both if draw.random() < 0.3 else both[:1]:
+            program.kill()
+        for program in both:
+            program.kill() if program is both[1] and program.poll() is None else None
+            program.wait(30)
+        assert_nothing_is_left(live)
+    port = free_port()
+    command = ["ibv_rc_pingpong", "-c", "-n", "100", "-p", str(port)]
+    for ended in live.pair(command, [*command, "localhost"], port=port):
+        assert ended.code == 0, ended.output
+
+
+def test_a_cut_link_ends_traffic_and_is_told_of() -> None:
+    with LiveTwin(boxes(2), engine="packet") as live:
+        watch = live.start("host-1", ["stdbuf", "-oL", "ibv_asyncwatch"])
+        _, client = traffic(live, "ib_write_bw")
+        port = live.server.world.host("host-1")[0].port
+        live.submit(lambda: live.server.change_links({port: 0}))
+        output, _ = client.communicate(timeout=60)
+        assert client.returncode != 0
+        assert RETRY_EXCEEDED in output
+        assert "PORT_DOWN" in live.run("host-1", ["ibv_devinfo"]).output
+        live.submit(lambda: live.server.change_links({port: None}))
+        assert "PORT_ACTIVE" in live.run("host-1", ["ibv_devinfo"]).output
+        watch.terminate()
+        told = watch.communicate(timeout=10)[0]
+        assert told.index("IBV_EVENT_PORT_ERR") < told.index("IBV_EVENT_PORT_ACTIVE")

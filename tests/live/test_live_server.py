@@ -1,0 +1,176 @@
+"""The live server against clients that speak its protocol by hand: sound ones, and hostile ones."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import stat
+import struct
+from collections.abc import Iterator
+
+import pytest
+from support.clusters import boxes
+from support.live_client import RawClient
+
+from fabrictwin.live import wire
+from fabrictwin.live.native_libraries import COMPILERS
+from fabrictwin.live.server import Server
+from fabrictwin.live.wire import Command, Kind
+
+pytestmark = pytest.mark.skipif(
+    not any(shutil.which(name) for name in COMPILERS), reason="needs a C compiler (apt-get install gcc libc6-dev)"
+)
+PAGE = 4096
+REMOTE_WRITE_AND_LOCAL = 3
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server(boxes(2), engine="analytic")
+    yield made
+    made.close()
+
+
+def objects(server: Server) -> int:
+    """Queue pairs, regions and shared receive queues of all adapters."""
+    return sum(len(a.queue_pairs) + len(a.memory.local) + len(a.shared_receives) for a in server.world.adapters)
+
+
+def test_the_socket_is_the_users_alone(server: Server) -> None:
+    assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(server.socket.stat().st_mode) == 0o600
+
+
+def test_a_device_that_is_not_there(server: Server) -> None:
+    for host, device in (("host-0", "uverbs1"), ("host-7", "uverbs0"), ("host-0", "uverbs-1"), ("host-0", "x")):
+        assert not RawClient(server, host, device).opened
+
+
+def test_commands_before_the_context_are_refused(server: Server) -> None:
+    client = RawClient(server)
+    assert client.command(Command.ALLOC_PD, bytes(8))[0] == errno.EINVAL
+
+
+def test_what_rxe_does_not_have_is_refused(server: Server) -> None:
+    client = RawClient(server)
+    client.start()
+    for number in (37, 39, 40, 29, 200):  # OPEN_XRCD, CREATE_XSRQ, OPEN_QP, POST_RECV, none
+        assert client.command(number, bytes(32))[0] == errno.EOPNOTSUPP  # type: ignore[arg-type]
+
+
+def test_memory_must_be_there(server: Server) -> None:
+    client = RawClient(server)
+    domain = client.start()
+    room = bytearray(PAGE)
+    address = (id(room) // PAGE + 1) * PAGE  # mapped: this process is the client too
+    body = wire.REG_MR.pack(0, address, 8, address, domain, REMOTE_WRITE_AND_LOCAL)
+    error, payload = client.command(Command.REG_MR, body)
+    assert error == 0
+    _, lkey, rkey = struct.unpack_from("=III", payload)
+    assert lkey == rkey
+    for start, length, code in ((8, 8, errno.EFAULT), (address, 0, errno.EINVAL), (1 << 50, 8, errno.EINVAL)):
+        body = wire.REG_MR.pack(0, start, length, start, domain, REMOTE_WRITE_AND_LOCAL)
+        assert client.command(Command.REG_MR, body)[0] == code
+    assert client.command(Command.DEALLOC_PD, struct.pack("=I", domain))[0] == errno.EBUSY
+
+
+def test_sizes_are_rounded_as_rxe_rounds_them(server: Server) -> None:
+    client = RawClient(server)
+    domain = client.start()
+    queue = client.value(Command.CREATE_CQ, bytes(8) + wire.CREATE_CQ.pack(7, 100, 0, -1))
+    body = bytes(8) + wire.CREATE_QP.pack(9, domain, queue, queue, 0, 10, 16, 2, 1, 40, 1, 2, 0)
+    error, payload = client.command(Command.CREATE_QP, body)
+    assert error == 0
+    # slots: a power of two with one free; 40 bytes of inline data are room for two segments
+    assert struct.unpack_from("=5I", payload, 8) == (15, 31, 2, 1, 40)
+    for size in (1 << 20, 0xFFFFFFFF):
+        body = bytes(8) + wire.CREATE_QP.pack(9, domain, queue, queue, 0, size, 16, 2, 1, 40, 1, 2, 0)
+        assert client.command(Command.CREATE_QP, body)[0] == errno.EINVAL
+
+
+def test_a_doorbell_without_requests_does_nothing(server: Server) -> None:
+    client = RawClient(server)
+    handle, _ = client.queue_pair(client.start())
+    for argument in (handle, handle + 1, 0, 1 << 40):
+        client.send(wire.REQUEST.pack(Kind.DOORBELL, 0, argument))
+    assert client.value(Command.ALLOC_PD, bytes(8)) > 0
+
+
+def test_everything_goes_with_its_client(server: Server) -> None:
+    before, descriptors = objects(server), len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        client = RawClient(server)
+        client.queue_pair(client.start())
+        assert objects(server) > before
+        client.close()
+        assert objects(server) == before
+    assert not server.clients
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_nonsense_hurts_only_its_sender(server: Server) -> None:
+    """Random datagrams, commands with random bytes, and random bytes over the rings and their indices."""
+    good = RawClient(server, "host-1")
+    domain = good.start()
+    draw = random.Random(7)
+    for _ in range(60):
+        bad = RawClient(server)
+        handle, _ = bad.queue_pair(bad.start(), kind=draw.choice((2, 3, 4)))
+        memory = bad.memory()
+        for _ in range(20):
+            at = draw.randrange(len(memory) - 64)
+            memory[at : at + 64] = draw.randbytes(64)
+            ring = wire.CONTROL_BYTES + PAGE * draw.randrange((len(memory) - wire.CONTROL_BYTES) // PAGE)
+            struct.pack_into("=I", memory, ring + draw.choice((128, 256)), draw.getrandbits(32))
+            bad.send(wire.REQUEST.pack(Kind.DOORBELL, 0, handle))
+            number = draw.choice(list(Command))
+            size = 4 * draw.randrange(40)
+            body = draw.randbytes(size) if draw.random() < 0.5 else bytes(size)
+            data = wire.HEADER.pack(number, (8 + size) // 4, 64) + body
+            bad.send(wire.REQUEST.pack(Kind.COMMAND, len(data), 0) + data)
+            kind = draw.choice((*Kind, 99))
+            if draw.random() < 0.2:
+                bad.send(wire.REQUEST.pack(kind, draw.randrange(50), draw.getrandbits(64)) + draw.randbytes(20))
+        memory.close()
+        bad.close()
+    assert good.value(Command.ALLOC_PD, bytes(8)) != domain
+    good.close()
+    assert objects(server) == 0
+    assert not server.world.records
+
+
+def test_the_connection_manager_withstands_nonsense(server: Server) -> None:
+    draw = random.Random(11)
+    bad = RawClient(server, device="rdma_cm")
+    for _ in range(2000):
+        data = struct.pack("=IHH", draw.randrange(25), 0, 400) + draw.randbytes(draw.choice((0, 8, 24, 40, 300)))
+        bad.send(wire.REQUEST.pack(Kind.CM_COMMAND, len(data), 0) + data)
+        bad.socket.setblocking(False)
+        with_reply = True
+        while with_reply:
+            try:
+                with_reply = bool(bad.socket.recv(4096))
+            except BlockingIOError:
+                with_reply = False
+    bad.close()
+    assert RawClient(server, device="rdma_cm").opened
+
+
+def test_a_client_that_never_reads_is_dropped(server: Server) -> None:
+    deaf = RawClient(server)
+    deaf.start()
+    deaf.socket.setblocking(False)
+    data = wire.HEADER.pack(Command.QUERY_DEVICE, 4, 64) + bytes(8)
+    for _ in range(3000):
+        deaf.send(wire.REQUEST.pack(Kind.COMMAND, len(data), 0) + data)
+    assert len(server.clients) == 0
+    assert RawClient(server).opened
+
+
+def test_the_queues_file_cannot_be_shrunk(server: Server) -> None:
+    client = RawClient(server)
+    client.queue_pair(client.start())
+    with pytest.raises(PermissionError):
+        os.ftruncate(client.file, 0)

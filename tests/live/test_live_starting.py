@@ -1,0 +1,132 @@
+"""Which programs run where, and which cannot be reached by a preloaded library."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.live import native_libraries
+from fabrictwin.live.event_pipe import EventPipe
+from fabrictwin.live.exec import launch, program_list
+from fabrictwin.live.exec.preloadable import why_not
+
+HOSTS = ["host-0", "host-1"]
+COMPILER = next((name for name in native_libraries.COMPILERS if shutil.which(name)), None)
+
+
+def test_one_program_a_host() -> None:
+    made = program_list.on_every_host("run --rank {rank} --of {size} '{host} x'", HOSTS)
+    assert [each.host for each in made] == HOSTS
+    assert made[1].command == ("run", "--rank", "1", "--of", "2", "host-1 x")
+
+
+def test_a_file_of_programs(tmp_path: Path) -> None:
+    path = tmp_path / "programs"
+    path.write_text("# two\nhost-1: ib_write_bw -F\n\nhost-0: sh -c 'a; b'\n")
+    made = program_list.from_file(path, HOSTS)
+    assert [(each.host, each.command) for each in made] == [
+        ("host-1", ("ib_write_bw", "-F")),
+        ("host-0", ("sh", "-c", "a; b")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("host-2: x", r":1: got host 'host-2', expected one such as 'host-0'"),
+        ("host-0: x\nnothing", r":2: got 'nothing', expected 'host: command'"),
+        ("host-0: 'x", ":1: got"),
+        ("host-0:", ":1: got an empty command"),
+        ("", "got no line"),
+    ],
+)
+def test_a_wrong_file_of_programs(tmp_path: Path, text: str, wanted: str) -> None:
+    path = tmp_path / "programs"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=wanted):
+        program_list.from_file(path, HOSTS)
+
+
+def test_exit_codes() -> None:
+    assert launch.exit_code([0, 0]) == 0
+    assert launch.exit_code([0, 3, 4]) == 3
+    assert launch.exit_code([-9, 0]) == 137
+
+
+def test_a_program_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="expected a program that can be found"):
+        launch.check(["no-such-program-here"])
+
+
+def test_scripts_and_dynamic_programs_can_be_reached(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\nexit 0\n")
+    assert why_not(script) == ""
+    assert why_not(Path(shutil.which("sh") or "/bin/sh").resolve()) == ""
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@pytest.mark.parametrize(
+    ("flags", "source", "mode", "wanted"),
+    [
+        (["-nostdlib", "-static"], "void _start(void) {}", 0o755, "statically linked"),
+        ([], "int main(void) { return 0; }", 0o4755, "changes its user"),
+        ([], 'char id[] __attribute__((section(".go.buildinfo"))) = "x"; int main(void) { return 0; }', 0o755,
+         "Go program"),
+        ([], "int main(void) { return 0; }", 0o755, ""),
+    ],
+)  # fmt: skip
+def test_programs_that_bypass_a_preload(
+    tmp_path: Path, flags: list[str], source: str, mode: int, wanted: str
+) -> None:
+    text, program = tmp_path / "program.c", tmp_path / "program"
+    text.write_text(source)
+    assert COMPILER is not None
+    subprocess.run([COMPILER, *flags, "-o", str(program), str(text)], check=True)
+    program.chmod(mode)
+    found = why_not(program)
+    assert (wanted in found) if wanted else found == ""
+    if wanted:
+        with pytest.raises(ConfigError, match=f"{program.name} .*cannot be run on the twin"):
+            launch.check([str(program)])
+
+
+def test_libraries_are_kept_in_a_folder_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FABRICTWIN_CACHE", str(tmp_path))
+    (tmp_path / "live").mkdir(mode=0o777)
+    folder = native_libraries.cache_folder()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder.rmdir()
+    folder.symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match="not a link"):
+        native_libraries.cache_folder()
+
+
+def test_without_a_compiler_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(ConfigError, match="apt-get install gcc libc6-dev"):
+        native_libraries.library("preload")
+
+
+def test_events_that_were_read_are_counted_and_others_taken_back() -> None:
+    pipe = EventPipe(8)
+    for owner in ("a", "b", "a", "b", "a"):
+        pipe.write(owner.encode() * 8, owner)
+    assert os.read(pipe.reader, 64) == b"a" * 8  # one record at a time, whatever room there is
+    assert os.read(pipe.reader, 8) == b"b" * 8
+    assert pipe.end("a") == 1  # one was read; two are taken back
+    assert os.read(pipe.reader, 8) == b"b" * 8
+    assert pipe.end("b") == 2
+    os.set_blocking(pipe.reader, False)
+    with pytest.raises(BlockingIOError):
+        os.read(pipe.reader, 8)
+    pipe.close()
