@@ -173,6 +173,9 @@ def find(name: str) -> list[tuple[str, Entry]]:
 def _one(kind: str, name: str, model: type[E]) -> E:
     table = _kind(kind)
     if name not in table:
+        named = (entry for entry in table.values() if name.lower() in getattr(entry, "aliases", ()))
+        if (found := next(named, None)) is not None:
+            return cast(E, found)
         raise _unknown(name, tuple(table), _PLURALS.get(kind, f"{kind}s"))
     return cast(E, table[name])
 
