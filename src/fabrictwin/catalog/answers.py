@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.textfile import read_text
-from fabrictwin.base.yamlfile import Lines, config_error, read_yaml
+from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.yamlfile import Lines, read_yaml
 from fabrictwin.catalog.devices import FabricPreset, Nic, PortMode, Switch, VerbsDevice
 from fabrictwin.catalog.entry_kinds import KINDS, figures
 from fabrictwin.catalog.figures import Entry, Source
