@@ -117,7 +117,7 @@ def _workload() -> Target:
         try:
             Workload.model_validate(found)
         except ValidationError as error:
-            from fabrictwin.base.yamlfile import config_error
+            from fabrictwin.base.validation_errors import config_error
 
             raise config_error(error, Workload, data=found) from None
 

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.textfile import read_text
-from fabrictwin.base.yamlfile import Lines, config_error, read_yaml
+from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.yamlfile import Lines, read_yaml
 from fabrictwin.catalog.devices import FabricPreset, Nic, PortMode, Switch, VerbsDevice
 from fabrictwin.catalog.entry_kinds import KINDS, figures
 from fabrictwin.catalog.figures import Entry, Source
@@ -173,6 +174,9 @@ def find(name: str) -> list[tuple[str, Entry]]:
 def _one(kind: str, name: str, model: type[E]) -> E:
     table = _kind(kind)
     if name not in table:
+        named = (entry for entry in table.values() if name.lower() in getattr(entry, "aliases", ()))
+        if (found := next(named, None)) is not None:
+            return cast(E, found)
         raise _unknown(name, tuple(table), _PLURALS.get(kind, f"{kind}s"))
     return cast(E, table[name])
 

@@ -74,8 +74,12 @@ class PortMode(Model):
 
 
 class Switch(Entry):
-    """A network switch. The first mode is the usual one. One with `sharp` can reduce in the network."""
+    """A network switch. The first mode is the usual one. One with `sharp` can reduce in the network.
 
+    `aliases` are names that it is sold by, in small letters.
+    """
+
+    aliases: tuple[str, ...] = ()
     modes: tuple[PortMode, ...]
     sharp: bool = False
     latency: Figure[Duration]

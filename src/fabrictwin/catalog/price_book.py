@@ -17,7 +17,8 @@ from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import Rate
-from fabrictwin.base.yamlfile import Lines, config_error, read_yaml, read_yaml_file
+from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.yamlfile import Lines, read_yaml, read_yaml_file
 from fabrictwin.catalog.answers import names, sources
 from fabrictwin.catalog.entry_kinds import figures
 from fabrictwin.catalog.figures import Figure, Model

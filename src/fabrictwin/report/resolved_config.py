@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from fabrictwin.cluster.spec.spec import Spec, move_paths
 from fabrictwin.report.result import RunResult
 from fabrictwin.workload.job.workload_section import Workload
+from fabrictwin.workload.model.huggingface_cache import config_of
 
 
 class _Dumper(yaml.SafeDumper):
@@ -51,7 +53,7 @@ def resolved(spec: Spec, ranks: int) -> dict[str, Any]:
     model = workload.training.model
     if isinstance(model, str):
         # spelled out, the model no longer depends on where its file lies
-        keys = json.loads((spec.folder / model).read_text(encoding="utf-8"))
+        keys = json.loads(config_of(model, spec.folder).read_text(encoding="utf-8"))
         training["model"] = {**keys, "_name": workload.training.read_model(spec.folder).name}
     data = spec.to_dict()
     # found again from wherever the resolved spec lies
@@ -69,5 +71,10 @@ def moved(spec: Spec, folder: Path) -> dict[str, Any]:
     move_paths(data["cluster"], place)
     training = data.get("workload", {}).get("training", {})
     if isinstance(training.get("model"), str):
-        data["workload"] = {"training": {**training, "model": place(training["model"])}}
+        data["workload"] = {"training": {**training, "model": _placed(training["model"], spec.folder, place)}}
     return data
+
+
+def _placed(model: str, folder: Path, place: Callable[[str], str]) -> str:
+    """Return where a model's file lies from elsewhere; a name on the Hub is the same everywhere."""
+    return place(model) if config_of(model, folder) == folder / model else model

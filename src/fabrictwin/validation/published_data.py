@@ -16,7 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.textfile import read_text
-from fabrictwin.base.yamlfile import config_error, line_of, read_yaml_file
+from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.yamlfile import line_of, read_yaml_file
 
 TABLE, TEXTS = "training.csv", "training.yaml"
 

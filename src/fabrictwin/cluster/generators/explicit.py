@@ -54,18 +54,18 @@ def _host(host: ExplicitHost, index: int) -> HostSite:
 
 
 def _switch(switch: ExplicitSwitch, index: int) -> SwitchSite:
-    ports = switch.ports
+    ports, kind = switch.ports, switch.type
     if switch.type:
         try:
             entry = catalog.switch(switch.type)
         except ConfigError as error:
             raise ConfigError(error.message, key=f"switches[{index}].type") from None
-        ports = entry.ports if ports is None else ports
+        ports, kind = entry.ports if ports is None else ports, entry.name
     if ports is None:
         raise ConfigError("missing, expected a number of ports or a catalog type", key=f"switches[{index}].ports")
     return SwitchSite(
         name=switch.name,
-        type=switch.type,
+        type=kind,
         ports=ports,
         tier=switch.tier,
         pod=switch.pod,

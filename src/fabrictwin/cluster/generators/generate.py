@@ -44,8 +44,9 @@ def generate(cluster: GeneratedCluster, folder: Path = Path()) -> Blueprint:
         if key == "host_cable" or len(wiring.lower):
             check_cable(length, rate, key=f"network.{key}")
     adapters, trunks = len(wiring.adapter_switch), len(wiring.lower)
+    kind = catalog.switch(network.switch).name  # which may be written by a name that it is sold by
     switches = tuple(
-        SwitchSite(name=name, type=network.switch, ports=ports, tier=tier, pod=pod)
+        SwitchSite(name=name, type=kind, ports=ports, tier=tier, pod=pod)
         for name, tier, pod in zip(wiring.names, wiring.tier.tolist(), wiring.pod.tolist(), strict=True)
     )
     return Blueprint(

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import Duration, Rate, Size
-from fabrictwin.base.yamlfile import config_error
+from fabrictwin.base.validation_errors import config_error
 from fabrictwin.cluster.spec.cluster_section import Model, Seed
 
 

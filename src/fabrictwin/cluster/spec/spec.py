@@ -24,7 +24,8 @@ from pydantic import (
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.textfile import STDIN, name_of
 from fabrictwin.base.units import Duration
-from fabrictwin.base.yamlfile import Lines, Path_, config_error, line_of, read_yaml_file, undotted
+from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.yamlfile import Lines, Path_, line_of, read_yaml_file, undotted
 from fabrictwin.cluster.spec.cluster_section import Cluster, Count, Model, Seed
 from fabrictwin.cluster.spec.edits import set_key
 from fabrictwin.cluster.spec.fault_section import Fault, GpuFault, LinkFault, NoiseFault, SwitchFault, told_apart

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import format_rate
-from fabrictwin.base.yamlfile import config_error, read_yaml_file
+from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.yamlfile import read_yaml_file
 from fabrictwin.catalog import FabricPreset
 from fabrictwin.catalog.answers import names
 from fabrictwin.cluster.spec.cluster_section import GeneratedCluster

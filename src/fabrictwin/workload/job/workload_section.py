@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import Duration, Flops, Rate, Size
+from fabrictwin.workload.model.huggingface_cache import config_of
 from fabrictwin.workload.model.huggingface_families import load_model, read_model
 from fabrictwin.workload.model.model_sizes import Model
 
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+
+
+def _tokens(value: object) -> object:
+    """Read `8k` as 8192, as lengths of sequences are spoken of; anything else is left to `Count`."""
+    found = re.fullmatch(r"(\d{1,6})[kK]", value) if isinstance(value, str) else None
+    return value if found is None else int(found[1]) * 1024
+
+
+Tokens = Annotated[Count, BeforeValidator(_tokens, json_schema_input_type=int | str)]
 Sms = Annotated[int, Field(strict=True, ge=0, le=1024)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 
@@ -126,7 +137,7 @@ class Training(Section):
     micro_batch_size: Count = 1
     micro_batches: Count | None = None
     global_batch: Count | None = None
-    sequence: Count
+    sequence: Tokens
     precision: Literal["bf16", "fp16", "fp8", "fp4"] = "bf16"
     scaling: Literal["delayed", "current", "block"] = "delayed"  # of fp8
     gradient_precision: Literal["fp32", "same"] = "fp32"
@@ -192,7 +203,9 @@ class Training(Section):
 
     def _read(self, folder: Path) -> Model:
         if isinstance(self.model, str):
-            return load_model(folder / self.model)
+            path = config_of(self.model, folder)
+            model = load_model(path)
+            return model if path == folder / self.model else replace(model, name=self.model.rpartition("/")[2])
         try:
             return read_model(self.model, name=str(self.model.get("_name", "model")))
         except ConfigError as error:

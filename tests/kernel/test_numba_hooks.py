@@ -1,0 +1,107 @@
+"""What kernels take from numba beside its documented interface: each piece still is what it was written for."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from enum import IntEnum
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from numba import config, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import DefaultPassBuilder
+from numba.core.dispatcher import Dispatcher
+
+from fabrictwin.kernel.jit.decorators import helper, hot_entry, outlined
+from fabrictwin.kernel.jit.embedding import _Part
+
+compiled = pytest.mark.skipif(bool(config.DISABLE_JIT), reason="nothing is compiled")
+
+
+class Code(IntEnum):
+    """Two members."""
+
+    FIRST = 1
+    SECOND = 2
+
+
+def test_the_installed_numba_is_one_that_was_tried():
+    """Dependencies have a ceiling, and what is installed lies below it."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (wanted,) = [one for one in project["dependencies"] if one.startswith("numba")]
+    ceiling = tuple(map(int, wanted.partition("<")[2].split(".")))
+    assert tuple(map(int, numba.__version__.split(".")[:2])) < ceiling
+
+
+@pytest.mark.parametrize("name", ["_optimize_final_module", "_finalize_final_module", "_finalize_dynamic_globals"])
+def test_a_code_library_still_ends_in_the_steps_that_a_part_leaves_out(name):
+    assert list(inspect.signature(getattr(JITCodeLibrary, name)).parameters) == ["self"]
+    source = inspect.getsource(JITCodeLibrary.finalize) if hasattr(JITCodeLibrary, "finalize") else ""
+    source += inspect.getsource(JITCodeLibrary._finalize_final_module)
+    assert name in source
+    assert issubclass(_Part, JITCodeLibrary)
+
+
+def test_the_pipeline_has_a_place_behind_type_annotation():
+    assert "define_nopython_lowering_pipeline" in inspect.getsource(DefaultPassBuilder.define_nopython_pipeline)
+    assert "AnnotateTypes" in inspect.getsource(DefaultPassBuilder.define_nopython_lowering_pipeline)
+
+
+def test_calls_are_resolved_by_the_dispatchers_template():
+    assert list(inspect.signature(Dispatcher.get_call_template).parameters) == ["self", "args", "kws"]
+
+
+@compiled
+def test_an_entry_without_reference_counts_has_none():
+    @hot_entry
+    def total(array):
+        return array[1:].sum() if len(array) < 0 else array[0]
+
+    assert total(np.arange(3) + 5) == 5
+    (signature,) = total.overloads
+    assert "NRT_incref" not in "".join(
+        line for line in total.inspect_llvm(signature).splitlines() if line.lstrip().startswith("call")
+    )
+
+
+@compiled
+def test_codes_and_narrow_integers_are_handed_on_as_one_type():
+    @outlined
+    def doubled(value):
+        return 2 * value
+
+    @numba.njit
+    def both():
+        return doubled(Code.SECOND) + doubled(np.int32(3)) + doubled(4)
+
+    assert both() == 4 + 6 + 8
+    assert list(doubled.overloads) == [(types.intp,)]
+
+
+@compiled
+def test_a_part_has_no_machine_code_of_its_own():
+    @helper
+    def squared(value):
+        return value * value
+
+    @hot_entry
+    def use(value):
+        return squared(value) + 1
+
+    assert use(7) == 50
+    (part,) = squared.overloads.values()
+    assert isinstance(part.library, _Part)
+
+
+@compiled
+def test_a_compiled_function_has_an_address():
+    @hot_entry
+    def one(value):
+        return value + 1
+
+    one.compile((types.int64,))
+    found = one.overloads[(types.int64,)]
+    assert found.library.get_pointer_to_function(found.fndesc.llvm_func_name) > 0
