@@ -170,7 +170,7 @@ def build(settings: Settings, folder: str) -> tuple[Any, Any]:
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_model_len=settings.max_model_len,
             enable_chunked_prefill=settings.enable_chunked_prefill,
-            async_scheduling=settings.async_scheduling and not settings.drafter,
+            async_scheduling=False,
             is_encoder_decoder=False,
             policy=settings.policy,
             long_prefill_token_threshold=settings.long_prefill_token_threshold,

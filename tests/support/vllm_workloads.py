@@ -121,7 +121,7 @@ class Workload:
 NEW = ("0.33",)
 WORKLOADS = {
     "chat": Workload(Settings(2588), Traffic(250, 10, turns=0.3, prefixes=4, prefix_tokens=500)),
-    "tight": Workload(Settings(700), Traffic(200, 12, stops=0.3)),
+    "tight": Workload(Settings(700), Traffic(230, 12, stops=0.3)),
     "shared": Workload(
         Settings(800), Traffic(320, 20, prompt=(10, 700), prefixes=3, prefix_tokens=1024, turns=0.2, repeats=0.2)
     ),
@@ -136,14 +136,14 @@ WORKLOADS = {
     ),
     "asynchronous-eagle": Workload(
         Settings(700, async_scheduling=True, drafter="eagle", num_speculative_tokens=3),
-        Traffic(400, 20, stops=0.3, turns=0.2, repeats=0.1, prefixes=2, prefix_tokens=300),
+        Traffic(520, 20, stops=0.3, turns=0.2, repeats=0.1, prefixes=2, prefix_tokens=300),
     ),
     "ngram": Workload(
         Settings(600, drafter="ngram", num_speculative_tokens=4),
         Traffic(450, 18, stops=0.2, repeats=0.2, prefixes=2, prefix_tokens=300),
     ),
     "eagle": Workload(
-        Settings(900, drafter="eagle", num_speculative_tokens=2), Traffic(350, 18, turns=0.3, repeats=0.2)
+        Settings(900, drafter="eagle", num_speculative_tokens=2), Traffic(400, 18, turns=0.3, repeats=0.2)
     ),
     "windows": Workload(
         Settings(1500, windows=(0, 512, 512)),
