@@ -1,11 +1,12 @@
 """Play workloads on the scheduler of a real vLLM, on a CPU, and print its decisions.
 
-    python vllm_real.py SOURCE NAME...
+    python vllm_real.py SOURCE lines|sums NAME...
 
-SOURCE is the folder of an unpacked wheel, of which the Python files are enough. Runs in an environment with vLLM's
-dependencies, none of which the project needs: that of `pip download --no-deps vllm==VERSION` and its requirements.
-Nothing of vLLM is changed but what a machine without a GPU gets wrong: asynchronous scheduling, which the platform of
-CPUs switches off, and the choice of the model runner, which asks for Triton.
+prints a line a step, or the checksums that tests keep (`tests/serving/decisions/`). SOURCE is the folder of an
+unpacked wheel, of which the Python files are enough. Runs in an environment with vLLM's dependencies, none of
+which the project needs: that of `pip download --no-deps vllm==VERSION` and its requirements. Nothing of vLLM is
+changed but what a machine without a GPU gets wrong: asynchronous scheduling, which the platform of CPUs
+switches off, and the choice of the model runner, which asks for Triton.
 """
 
 from __future__ import annotations
@@ -161,7 +162,11 @@ def build(settings: Settings, folder: str) -> tuple[Any, Any]:
     from vllm.v1.structured_output import StructuredOutputManager
 
     model = ModelConfig(
-        model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=settings.max_model_len
+        model=folder,
+        tokenizer=folder,
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        max_model_len=settings.max_model_len,
     )
     scheduling = SchedulerConfig(
         **takes(
@@ -194,7 +199,7 @@ def build(settings: Settings, folder: str) -> tuple[Any, Any]:
     if settings.drafter:
         config.speculative_config = drafting(settings, model)
     config.scheduler_config.async_scheduling = settings.async_scheduling
-    if settings.v2_runner or hasattr(type(config), "use_v2_model_runner"):
+    if hasattr(type(config), "use_v2_model_runner"):
         chosen = settings.v2_runner
         type(config).use_v2_model_runner = property(lambda self: chosen)
     cache.num_gpu_blocks = settings.blocks
@@ -227,8 +232,6 @@ def build(settings: Settings, folder: str) -> tuple[Any, Any]:
             log_stats=False,
         )
     )
-    if settings.v2_runner and not hasattr(type(config), "use_v2_model_runner"):
-        raise ValueError("this release has one model runner")
     return scheduler, config
 
 
@@ -252,9 +255,9 @@ def drafting(settings: Settings, model: Any) -> Any:
     return built
 
 
-def main(source: str, *names: str) -> None:
-    """Print, for each workload, its name, then a line a step."""
-    release = ".".join(json.loads(json.dumps(source_version(source))).split(".")[:2])
+def main(source: str, form: str, *names: str) -> None:
+    """Print, for each workload, its name, then its decisions."""
+    release = ".".join(source_version(source).split(".")[:2])
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(CONFIG))
         for name in names or WORKLOADS:
@@ -264,7 +267,7 @@ def main(source: str, *names: str) -> None:
             player = RealPlayer(workload.settings, folder)
             queries = workload.traffic.queries(workload.settings)
             log: Log = play(player, workload.settings, queries, fills_past_done=release in NEW)
-            print(f"= {name}", *log.lines(), sep="\n", flush=True)
+            print(f"= {name}", *(log.recorded() if form == "sums" else log.lines()), sep="\n", flush=True)
 
 
 def source_version(source: str) -> str:

@@ -82,7 +82,9 @@ class TwinPlayer:
         return scheduled, [request.number for request in batch.preempted], batch
 
     def update(self, step: Batch) -> None:
-        known = {request: accepted(request.number, request.tokens, count) for request, count in step.drafts.items()}
+        known = {
+            request: accepted(request.number, request.tokens, count) for request, count in step.drafts.items()
+        }
         self.scheduler.update(step, known)
         count = self._settings.num_speculative_tokens
         if count and not self._settings.async_scheduling:
@@ -95,4 +97,6 @@ class TwinPlayer:
 
 def twin_log(settings: Settings, queries: list[Query], name: str) -> Log:
     """Play requests on the twin's scheduler of a release."""
-    return play(TwinPlayer(settings, name), settings, queries, fills_past_done=release(name).stays_ahead_of_done_steps)
+    return play(
+        TwinPlayer(settings, name), settings, queries, fills_past_done=release(name).stays_ahead_of_done_steps
+    )

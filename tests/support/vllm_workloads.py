@@ -1,5 +1,5 @@
-"""Workloads for a scheduler, and a loop that plays one on any scheduler. Imports the standard library alone, because
-the real vLLM runs in an environment of its own."""
+"""Workloads for a scheduler, and a loop that plays one on any scheduler. Imports the standard library alone,
+because the real vLLM runs in an environment of its own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Query:
-    """One request. Its first `shared` tokens come from the stream `prefix`, the others, output too, from `stream`."""
+    """One request. Its first `shared` tokens come from the stream `prefix`, the others, output too, from
+    `stream`.
+    """
 
     number: int
     arrival: float
@@ -126,7 +128,8 @@ WORKLOADS = {
         Settings(800), Traffic(320, 20, prompt=(10, 700), prefixes=3, prefix_tokens=1024, turns=0.2, repeats=0.2)
     ),
     "priority": Workload(
-        Settings(600, policy="priority"), Traffic(200, 14, priorities=4, prefixes=2, prefix_tokens=300, repeats=0.1)
+        Settings(600, policy="priority"),
+        Traffic(200, 14, priorities=4, prefixes=2, prefix_tokens=300, repeats=0.1),
     ),
     "pipeline": Workload(
         Settings(700, pipeline_parallel_size=2), Traffic(200, 12, turns=0.2, prefixes=2, prefix_tokens=200)
@@ -158,7 +161,9 @@ WORKLOADS = {
         Traffic(220, 12, stops=0.3, turns=0.3, repeats=0.2, prefixes=3, prefix_tokens=700),
     ),
     "threshold": Workload(
-        Settings(900, block_size=32, long_prefill_token_threshold=256, max_num_seqs=24, max_num_batched_tokens=512),
+        Settings(
+            900, block_size=32, long_prefill_token_threshold=256, max_num_seqs=24, max_num_batched_tokens=512
+        ),
         Traffic(180, 6, prompt=(50, 4000)),
     ),
     "whole-prompts": Workload(
@@ -216,10 +221,26 @@ class Log:
             for scheduled, preempted, free in self.steps
         ]
 
-    def digests(self, every: int = 10) -> list[str]:
-        """Checksum of every so many steps."""
+    def recorded(self, every: int = 25) -> list[str]:
+        """Lines that tell this log from others: steps, preemptions, and a checksum of every so many steps."""
         lines = self.lines()
-        return [f"{zlib.crc32(chr(10).join(lines[at : at + every]).encode()):08x}" for at in range(0, len(lines), every)]
+        sums = [
+            f"{zlib.crc32(chr(10).join(lines[at : at + every]).encode()):08x}"
+            for at in range(0, len(lines), every)
+        ]
+        head = f"{len(lines)} steps, {sum(len(preempted) for _, preempted, _ in self.steps)} preempted"
+        return [head, *(" ".join(sums[at : at + 12]) for at in range(0, len(sums), 12))]
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """Lines of each workload of a printed record, by its name."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("= "):
+            lines = found[line[2:]] = []
+        elif found:
+            lines.append(line)
+    return found
 
 
 def accepted(query: int, tokens: int, drafts: int) -> int:

@@ -1,1 +1,1 @@
-"""Inference servers on the twin: vLLM's scheduler, its KV cache, arrivals, the time of a step, and what a client sees."""
+"""Inference servers on the twin: vLLM's scheduler and KV cache, arrivals, step times, what a client sees."""

@@ -1,8 +1,8 @@
 """Prefix hits over groups of layers (`vllm/v1/core/kv_cache_coordinator.py`, `single_type_kv_cache_manager.py`).
 
-Layers of full attention need every block before the hit's end, layers with a sliding window only those that the next
-token sees. A hit is the longest length on which all groups agree; full attention is asked first because it can only
-shorten the others.
+Layers of full attention need every block before the hit's end, layers with a sliding window only those that the
+next token sees. A hit is the longest length on which all groups agree; full attention is asked first because it
+can only shorten the others.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class PrefixSearch:
                 if window == 0 and found[groups[0]] is not None:
                     current = min(current, len(found[groups[0]] or ()) * self._size)
                     continue
-                search = self._windowed(keys, current, groups, window) if window else self._full(keys, current, groups)
+                search = (
+                    self._windowed(keys, current, groups, window) if window else self._full(keys, current, groups)
+                )
                 current = len(search[0]) * self._size
                 for group, blocks in zip(groups, search, strict=True):
                     found[group] = blocks

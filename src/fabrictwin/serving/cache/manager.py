@@ -1,7 +1,7 @@
 """KV blocks of requests on one engine (`vllm/v1/core/kv_cache_manager.py`).
 
-All groups of layers draw blocks of one size from one pool. Layers with a sliding window give blocks back as the window
-moves on. Left out: groups with different block sizes, Mamba state, cross attention, KV connectors.
+All groups of layers draw blocks of one size from one pool. Layers with a sliding window give blocks back as the
+window moves on. Left out: groups with different block sizes, Mamba state, cross attention, KV connectors.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ class KvCache:
 
     def __init__(self, layout: CacheLayout, release: Release) -> None:
         changes = sum(one != other for one, other in zip(layout.windows, layout.windows[1:], strict=False))
-        if not release.any_mix_of_windows and len(layout.windows) > 1 and not (0 in layout.windows and changes == 1):
+        if (
+            not release.any_mix_of_windows
+            and len(layout.windows) > 1
+            and not (0 in layout.windows and changes == 1)
+        ):
             raise ValueError(
-                f"sliding windows: got {list(layout.windows)}, vLLM {release.name} takes groups of full attention before "
-                "or after groups of one other kind"
+                f"sliding windows: got {list(layout.windows)}, vLLM {release.name} "
+                "takes groups of full attention before or after groups of one other kind"
             )
-        self.pool = BlockPool(
-            layout.blocks, caching=layout.caching, unhashed_first=release.frees_unhashed_first
-        )
+        self.pool = BlockPool(layout.blocks, caching=layout.caching, unhashed_first=release.frees_unhashed_first)
         self.layout = layout
         self._release = release
         self._size = layout.block_size

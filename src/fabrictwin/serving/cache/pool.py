@@ -1,8 +1,8 @@
 """The pool of KV blocks with its free list and prefix cache (`vllm/v1/core/block_pool.py`).
 
-Blocks are numbers. Block 0 is never handed out: it stands in tables for blocks that are no longer held. A freed block
-that holds a cached prefix stays findable until its place in the free list comes up; a hit takes it out of the list.
-The same content may be cached in several blocks; the one that was cached first is found.
+Blocks are numbers. Block 0 is never handed out: it stands in tables for blocks that are no longer held. A freed
+block that holds a cached prefix stays findable until its place in the free list comes up; a hit takes it out of
+the list. The same content may be cached in several blocks; the one that was cached first is found.
 """
 
 from __future__ import annotations

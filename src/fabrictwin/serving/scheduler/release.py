@@ -16,14 +16,15 @@ class Release:
 
     Attributes:
         reserves_whole_prompt: A waiting request is admitted only if all of its known tokens fit.
-        sizes_hits_by_window: Blocks before the sliding window are dropped from a hit when it is adopted, and counts
-            of blocks never go below zero.
+        sizes_hits_by_window: Blocks before the sliding window are dropped from a hit when it is adopted, and
+            counts of blocks never go below zero.
         any_mix_of_windows: More than one kind of sliding window beside full attention.
-        waits_for_token_in_pipeline: With several pipeline stages a request whose token is in flight is passed over.
+        waits_for_token_in_pipeline: With several pipeline stages a request whose token is in flight is passed
+            over.
         clears_drafts_when_preempted: Drafts of a preempted request are dropped.
         skips_drafts_of_chunks: Drafts for a request in the middle of its prompt are ignored.
-        shifts_after_any_victim: Under the priority policy a victim ahead in the list moves the scan back even if it
-            was not scheduled, and a request that evicted itself does not end the scan.
+        shifts_after_any_victim: Under the priority policy a victim ahead in the list moves the scan back even
+            if it was not scheduled, and a request that evicted itself does not end the scan.
         frees_unhashed_first: Blocks without a hash go to the head of the free list, those with one to its tail.
         settles_before_freeing: Blocks that left the window are freed once no step in flight reads them; output in
             flight of a preempted request is told apart; the cap on admission knows that windows recycle blocks.

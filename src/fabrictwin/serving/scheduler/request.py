@@ -1,4 +1,4 @@
-"""A request as the scheduler of vLLM's V1 engine holds it (`vllm/v1/request.py`): counts of tokens, never tokens."""
+"""A request as vLLM's V1 scheduler holds it (`vllm/v1/request.py`): counts of tokens, never tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from enum import IntEnum
 NONE = -1
 
 BlockKeys = Callable[[int, int], list[int]]
-"""Identities of a request's full blocks `start` to `stop`, non-negative. Two blocks have one identity if and only if
-they hold the same tokens after the same tokens, which is what vLLM's chained hash of a block says."""
+"""Identities of a request's full blocks `start` to `stop`, non-negative. Two blocks have one identity if and
+only if they hold the same tokens after the same tokens, which is what vLLM's chained hash of a block says."""
 
 
 class Status(IntEnum):

@@ -2,12 +2,12 @@
 
 1. Requests that run are scheduled first, in their order: each gets as many tokens as it is behind, within what the
    step has left. One that decodes is behind by one token and its drafts, one in its prompt by the rest of it.
-2. If there are no blocks for a request, the last one that runs (or the one of least priority) is preempted: its blocks
-   are freed, and it will compute its tokens again.
-3. If nobody was preempted, waiting requests are admitted from the head of the queue while tokens, places and blocks
-   last. The first that does not fit ends the scan.
-4. Computed tokens are counted at once, so that the next step can be scheduled before this one returns; rejected drafts
-   are taken back then.
+2. If there are no blocks for a request, the last one that runs (or the one of least priority) is preempted: its
+   blocks are freed, and it will compute its tokens again.
+3. If nobody was preempted, waiting requests are admitted from the head of the queue while tokens, places and
+   blocks last. The first that does not fit ends the scan.
+4. Computed tokens are counted at once, so that the next step can be scheduled before this one returns; rejected
+   drafts are taken back then.
 
 Left out, and refused where a server is described: LoRA, multimodal inputs, encoder-decoder and pooling models,
 structured output, streaming input, KV connectors.
@@ -114,7 +114,8 @@ class Scheduler:
                 request.drafts = 0 if request.chunk and self.release.skips_drafts_of_chunks else count
 
     def update(self, batch: Batch, accepted: dict[Request, int] | None = None) -> Returned:
-        """Take what a step has computed: `accepted` drafts of each request and one token more for those that sample.
+        """Take what a step has computed: `accepted` drafts of each request and one token more for those that
+        sample.
 
         Steps are to be returned in the order in which they were scheduled.
         """
@@ -198,7 +199,17 @@ class Scheduler:
 class _Step:
     """One pass over the requests: the step's batch, and what it has left."""
 
-    __slots__ = ("_budget", "_cap", "_config", "_holds", "_rows", "_scheduler", "batch", "prefills", "running_prefill")
+    __slots__ = (
+        "_budget",
+        "_cap",
+        "_config",
+        "_holds",
+        "_rows",
+        "_scheduler",
+        "batch",
+        "prefills",
+        "running_prefill",
+    )
 
     def __init__(self, scheduler: Scheduler) -> None:
         config = scheduler.config
