@@ -30,7 +30,8 @@ def arrival_times(count: int, rate: float, *, burstiness: float = 1.0, seed: int
     else:
         intervals = np.random.default_rng(seed).gamma(burstiness, 1 / (rate * burstiness), count)
     times = np.cumsum(intervals)
-    return np.rint(times * (count / rate / times[-1]) * PS_PER_S).astype(np.int64)
+    scaled: Integers = np.rint(times * (count / rate / times[-1]) * PS_PER_S).astype(np.int64)
+    return scaled
 
 
 def lengths(count: int, mean: int, *, ratio: float = 0.0, seed: int = 0) -> Integers:

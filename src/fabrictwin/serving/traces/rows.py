@@ -26,7 +26,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
-            while raw := cast(bytes, stream.readline(LONGEST_LINE + 1)):
+            while raw := stream.readline(LONGEST_LINE + 1):
                 number += 1
                 if len(raw) > LONGEST_LINE:
                     raise ConfigError(f"got a line of more than {LONGEST_LINE >> 20} MiB", file=path, line=number)
