@@ -13,7 +13,9 @@ from fabrictwin.serving.arrivals.demand import Demand, Unshared
 from fabrictwin.serving.arrivals.process import arrival_times, conversations, lengths
 
 
-@given(count=st.integers(1, 200), rate=st.floats(0.1, 1e4), burstiness=st.floats(0.05, 50), seed=st.integers(0, 99))
+@given(
+    count=st.integers(1, 200), rate=st.floats(0.1, 1e4), burstiness=st.floats(0.05, 50), seed=st.integers(0, 99)
+)
 def test_the_last_request_is_sent_after_requests_by_rate(
     count: int, rate: float, burstiness: float, seed: int
 ) -> None:

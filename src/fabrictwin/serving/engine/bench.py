@@ -1,7 +1,7 @@
 """A benchmark's client and its server: requests go to replicas, and the times of their tokens come back.
 
-Replicas act in the order of their clocks. A request is routed when no replica has anything to do before it arrives.
-With a limit on concurrency a request is sent when it is due and fewer are in flight.
+Replicas act in the order of their clocks. A request is routed when no replica has anything to do before it
+arrives. With a limit on concurrency a request is sent when it is due and fewer are in flight.
 """
 
 from __future__ import annotations
@@ -86,7 +86,11 @@ class _Client:
 def _request(demand: Demand, number: int, sent_ps: int, scheduler: Scheduler) -> Request:
     layout = scheduler.cache.layout
     prompt, output = int(demand.prompt[number]), int(demand.output[number])
-    keys = demand.contents.keys(number, prompt, layout.block_size, layout.hash_lookahead) if layout.caching else no_keys
+    keys = (
+        demand.contents.keys(number, prompt, layout.block_size, layout.hash_lookahead)
+        if layout.caching
+        else no_keys
+    )
     priority = int(demand.priority[number]) if demand.priority is not None else 0
     return Request(number, prompt, output, arrival_ps=sent_ps, priority=priority, keys=keys)
 
@@ -114,7 +118,7 @@ def serve(demand: Demand, replicas: list[Replica], router: Router, *, concurrenc
                 raise SimulatedError(
                     "VLLMValidationError",
                     f"request {number}",
-                    f"the prompt has {request.prompt} tokens, and the model takes {config.max_model_len} with output",
+                    f"got a prompt of {request.prompt} tokens, expected fewer than {config.max_model_len}",
                 )
             place = router.choose(request, replicas) if len(replicas) > 1 else 0
             replicas[place].send(request, at)

@@ -1,8 +1,8 @@
 """One engine under a clock: vLLM's loop around the scheduler (`vllm/v1/engine/core.py`).
 
-The loop takes what has arrived, schedules a step while its queue of batches has room, and else waits for the oldest
-batch. One batch at a time is in each stage of the pipeline. With two batches in flight the host's part of a step runs
-while the device computes the one before it; with one it is added.
+The loop takes what has arrived, schedules a step while its queue of batches has room, and else waits for the
+oldest batch. One batch at a time is in each stage of the pipeline. With two batches in flight the host's part
+of a step runs while the device computes the one before it; with one it is added.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class StepRecord:
 class Replica:
     """A scheduler with a clock. `act` runs one turn of its loop; `next_ps` says when that is due."""
 
-    def __init__(self, scheduler: Scheduler, cost: StepCost, host: HostTimes, accepted: Accepted | None = None) -> None:
+    def __init__(
+        self, scheduler: Scheduler, cost: StepCost, host: HostTimes, accepted: Accepted | None = None
+    ) -> None:
         self.scheduler = scheduler
         self.next_ps = NEVER
         self.steps: list[StepRecord] = []
@@ -67,6 +69,9 @@ class Replica:
         self._depth = scheduler.config.steps_in_flight
         self._stages: list[int] = []
         self._decode_tokens = 1 + scheduler.config.num_speculative_tokens
+        self._empty_steps = 0
+        # a request waits at most a round of the pipeline or of the interval between prompts while nothing runs
+        self._patience = scheduler.config.pipeline_parallel_size + scheduler.config.prefill_schedule_interval + 2
 
     def send(self, request: Request, at_ps: int) -> None:
         """Send a request, which the loop takes at its next turn from `at_ps` on."""
@@ -96,6 +101,10 @@ class Replica:
             return now, None
         done, batch = self._queue.popleft()
         self.next_ps = max(now, done)
+        self._empty_steps = 0 if batch.total or self._queue else self._empty_steps + 1
+        if self._empty_steps > self._patience:  # what waits does not fit, and nothing will end: vLLM spins
+            self.next_ps = max(now, self._arrived[0][0]) if self._arrived else NEVER
+            return now, None
         returned = self._return(batch)
         self.in_flight -= len(returned.finished)
         return self.next_ps + self._host.output_ps, returned
@@ -134,7 +143,9 @@ class Replica:
 
     def _return(self, batch: Batch) -> Returned:
         scheduler, accepted = self.scheduler, self._accepted
-        known = {request: accepted(request, count) for request, count in batch.drafts.items()} if accepted else None
+        known = (
+            {request: accepted(request, count) for request, count in batch.drafts.items()} if accepted else None
+        )
         returned = scheduler.update(batch, known)
         drafts = scheduler.config.num_speculative_tokens
         if drafts and not scheduler.config.async_scheduling:

@@ -48,8 +48,8 @@ class LeastLoaded:
 class PrefixAware:
     """The replica that has most of the prompt cached; of equals the least loaded.
 
-    A chain of cached blocks is taken to have no gaps, as the order of eviction leaves it, so that its end is found by
-    halving.
+    A chain of cached blocks is taken to have no gaps, as the order of eviction leaves it, so that its end is
+    found by halving.
     """
 
     def choose(self, request: Request, replicas: list[Replica]) -> int:
@@ -75,5 +75,6 @@ class PrefixAware:
 
 def router(policy: Policy) -> Router:
     """Return a router of a policy."""
-    kinds = {"round_robin": RoundRobin, "least_loaded": LeastLoaded, "prefix_aware": PrefixAware}
-    return kinds[policy]()
+    if policy == "round_robin":
+        return RoundRobin()
+    return LeastLoaded() if policy == "least_loaded" else PrefixAware()

@@ -16,7 +16,9 @@ class Grid:
 
     def __init__(self, axes: Sequence[Sequence[float]], values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
         if values.shape != tuple(len(axis) for axis in axes):
-            raise ValueError(f"got values of shape {values.shape} on axes of {[len(axis) for axis in axes]} points")
+            raise ValueError(
+                f"got values of shape {values.shape} on axes of {[len(axis) for axis in axes]} points"
+            )
         self._axes = [list(axis) for axis in axes]
         self._values = values.ravel().tolist()
         self._strides = [int(np.prod(values.shape[place + 1 :])) for place in range(values.ndim)]

@@ -1,15 +1,15 @@
 """Times of a step from operators that were measured on the very GPU, model and degree of tensor parallelism.
 
-The tables are those that LLMServingSim's profiler writes of vLLM's own kernels (`profiler/perf`), CSV files, packed
-or not:
+The tables are those that LLMServingSim's profiler writes of vLLM's own kernels (`profiler/perf`), CSV files,
+packed or not:
 
 - `dense`: `layer`, `tokens`, `time_us` of what works on tokens;
 - `per_sequence`: `layer`, `sequences`, `time_us` of what works on sampled rows;
 - `attention`: `prefill_chunk`, `kv_prefill`, `n_decode`, `kv_decode`, `time_us` of one layer's attention;
 - `skew`: how far decodes of unequal contexts lie from their mean towards the longest (`alpha`), by bucket.
 
-Several chunks of prompts are added up as if each ran alone, but for what a kernel costs at least; decodes are counted
-at the mean of their contexts. What a mixed batch costs beyond prompts alone is taken at the chunks' sum.
+Several chunks of prompts are added up as if each ran alone, but for what a kernel costs at least; decodes are
+counted at the mean of their contexts. What a mixed batch costs beyond prompts alone is taken at the chunks' sum.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_US
+from fabrictwin.serving.step.graphs import padded_to
 from fabrictwin.serving.step.grid import Grid, table
 from fabrictwin.serving.step.shape import StepShape
 from fabrictwin.serving.traces.rows import Row, csv_rows
@@ -58,7 +59,9 @@ def _time_us(row: Row) -> float:
 def _by_layer(path: Path, variable: str) -> dict[str, dict[int, float]]:
     times: dict[str, dict[int, float]] = {}
     for row in csv_rows(path, "layer", variable, "time_us"):
-        times.setdefault(str(row.field("layer", "a layer's name")), {})[row.tokens(variable, least=0)] = _time_us(row)
+        times.setdefault(str(row.field("layer", "a layer's name")), {})[row.tokens(variable, least=0)] = _time_us(
+            row
+        )
     if not times:
         raise ConfigError("got no measured times", file=path)
     return times
@@ -122,8 +125,8 @@ class _Attention:
     """One layer's attention by chunk, tokens before it, decodes and their mean context."""
 
     def __init__(self, path: Path, skew: Path | None) -> None:
-        alone: dict[tuple[int, int], float] = {}
-        decodes: dict[tuple[int, int], float] = {}
+        alone: dict[tuple[int, ...], float] = {}
+        decodes: dict[tuple[int, ...], float] = {}
         mixed: dict[tuple[int, ...], float] = {}
         columns = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
         for row in csv_rows(path, *columns, "time_us"):
@@ -166,9 +169,9 @@ class _Attention:
         return self._mixed.at(chunk, before, count, context) if chunk else self._decodes.at(count, context)
 
 
-def _full(times: dict[tuple[int, ...], float] | dict[tuple[int, int], float], path: Path) -> Grid:
+def _full(times: dict[tuple[int, ...], float], path: Path) -> Grid:
     """Return the grid of those values of each variable that were measured with all values of the others."""
-    points: dict[tuple[int, ...], float] = dict(times)
+    points = dict(times)
     if not points:
         raise ConfigError("got no times of prompts, of decodes, or of both in a step", file=path)
     axes = [sorted({point[place] for point in points}) for place in range(len(next(iter(points))))]
@@ -176,7 +179,7 @@ def _full(times: dict[tuple[int, ...], float] | dict[tuple[int, int], float], pa
         size = int(np.prod([len(axis) for axis in axes]))
         if len(points) == size:
             break
-        counts = [{value: 0 for value in axis} for axis in axes]
+        counts = [dict.fromkeys(axis, 0) for axis in axes]
         for point in points:
             for place, value in enumerate(point):
                 counts[place][value] += 1
@@ -224,19 +227,12 @@ class MeasuredCost:
         self._rows_us = _sum(rows, [(name, 1) for name in rows], max_sequences)
         self._attention = _Attention(files.attention, files.skew)
         self._layers = layers
-        self._padded = _padding(graph_sizes, max_tokens)
+        self._padded = padded_to(graph_sizes, max_tokens)
 
     def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
         """Return the time of the one stage, picoseconds."""
         tokens = self._padded[shape.tokens] if shape.uniform else shape.tokens
-        time = self._tokens_us[tokens] + self._rows_us[shape.samples] + self._layers * self._attention.layer_us(shape)
+        time = (
+            self._tokens_us[tokens] + self._rows_us[shape.samples] + self._layers * self._attention.layer_us(shape)
+        )
         return (round(time * PS_PER_US),)
-
-
-def _padding(sizes: tuple[int, ...], last: int) -> list[int]:
-    """Return what each number of tokens is padded to: the next captured size, or nothing beyond the largest."""
-    padded = list(range(last + 1))
-    for low, high in zip((0, *sizes), sizes, strict=False):
-        for tokens in range(low + 1, min(high, last) + 1):
-            padded[tokens] = min(high, last)
-    return padded
