@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -56,7 +58,7 @@ def test_fields_are_those_of_a_computation_by_request(run: Served) -> None:
         sent = run.sent_ps[number] / S
         ttfts.append(times[0] - sent)
         e2els.append(times[-1] - sent)
-        itls += [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        itls += [later - earlier for earlier, later in pairwise(times)]
         tpot = (times[-1] - times[0]) / (output - 1) if output > 1 else 0.0
         tpots += [tpot] if output > 1 else []
         good += ttfts[-1] <= 0.9 and tpot <= 0.4

@@ -36,7 +36,7 @@ def replica(
     *stages_ms: int,
     ahead: bool = False,
     blocks: int = 1000,
-    host: HostTimes = HostTimes(),  # noqa: B008
+    host: HostTimes = HostTimes(),
     name: str = "0.19",
 ) -> Replica:
     chosen = release(name)
@@ -105,7 +105,7 @@ def test_the_clock_of_a_closed_loop() -> None:
     concurrency=st.none() | st.integers(1, 4),
     name=st.sampled_from(["0.12", "0.15", "0.19", "0.33"]),
 )
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_every_request_gets_its_tokens_in_order(
     arrivals: list[int], replicas: int, policy: Policy, ahead: bool, concurrency: int | None, name: str
 ) -> None:
@@ -140,5 +140,56 @@ def test_a_router_that_knows_prefixes_keeps_conversations_together() -> None:
 def test_a_request_that_fits_no_replica_is_named() -> None:
     with pytest.raises(SimulatedError, match="1 requests can never be scheduled"):
         run(demand([0], prompt=200), replica(10, blocks=5))
-    with pytest.raises(SimulatedError, match="request 0.*got a prompt of 5000 tokens"):
+    with pytest.raises(SimulatedError, match=r"request 0.*got a prompt of 5000 tokens"):
         run(demand([0], prompt=5000), replica(10))
+
+
+class ByContext:
+    """A step takes longer the more its requests remember."""
+
+    def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
+        chunks = sum(tokens * (before + tokens) for tokens, before in shape.chunks)
+        return (
+            3 * MS
+            + shape.tokens * 70_001
+            + shape.decode_context * 1_013
+            + shape.longest_decode * 77
+            + chunks * 11,
+        )
+
+
+@given(
+    arrivals=st.lists(st.integers(0, 3000), min_size=1, max_size=20),
+    replicas=st.integers(1, 3),
+    ahead=st.booleans(),
+    host_ms=st.sampled_from([0, 1, 5]),
+    concurrency=st.none() | st.integers(1, 4),
+    blocks=st.sampled_from([30, 200]),
+    name=st.sampled_from(["0.12", "0.15", "0.19", "0.33"]),
+)
+@settings(deadline=None)
+def test_merged_decodes_change_nothing(
+    arrivals: list[int],
+    replicas: int,
+    ahead: bool,
+    host_ms: int,
+    concurrency: int | None,
+    blocks: int,
+    name: str,
+) -> None:
+    asked = demand(sorted(arrivals), prompt=90, output=70)
+    seen = []
+    for merges in (False, True):
+        servers = [replica(1, ahead=ahead, blocks=blocks, name=name) for _ in range(replicas)]
+        servers = [
+            Replica(one.scheduler, ByContext(), HostTimes(host_ms * MS, 1000, 5000), merges_decodes=merges)
+            for one in servers
+        ]
+        out = run(asked, *servers, policy="least_loaded", concurrency=concurrency)
+        seen.append((out, [one.steps.tolist() for one in servers]))
+    (one, steps), (two, merged) = seen
+    assert one.delivered_ps.tolist() == two.delivered_ps.tolist()
+    assert sorted(zip(one.delivered_ps, one.request, strict=True)) == sorted(
+        zip(two.delivered_ps, two.request, strict=True)
+    )
+    assert steps == merged

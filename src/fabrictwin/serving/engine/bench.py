@@ -6,7 +6,6 @@ arrives. With a limit on concurrency a request is sent when it is due and fewer 
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from dataclasses import dataclass
 
@@ -104,8 +103,8 @@ def serve(demand: Demand, replicas: list[Replica], router: Router, *, concurrenc
     client = _Client(demand, concurrency)
     count = len(demand)
     sent, chosen, hits, preemptions = (np.zeros(count, np.int64) for _ in range(4))
-    who, when, gained = array("q"), array("q"), array("q")
     config = replicas[0].scheduler.config
+    limited = concurrency is not None
     while True:
         first = min(range(len(replicas)), key=lambda place: replicas[place].next_ps)
         due = client.next_ps()
@@ -124,14 +123,10 @@ def serve(demand: Demand, replicas: list[Replica], router: Router, *, concurrenc
             replicas[place].send(request, at)
             sent[number], chosen[number] = at, place
             continue
-        at, returned = replicas[first].act()
-        if returned is None:
-            continue
-        for request, tokens in returned.tokens.items():
-            who.append(request.number)
-            when.append(at)
-            gained.append(tokens)
-        for request in returned.finished:
+        # what ends elsewhere may send a request as soon as it does
+        until = min([due, *(one.next_ps for one in replicas if one is not replicas[first])]) if limited else due
+        at, finished = replicas[first].act(until)
+        for request in finished:
             client.ended(at)
             hits[request.number] = request.hit
             preemptions[request.number] = request.preemptions
@@ -139,7 +134,10 @@ def serve(demand: Demand, replicas: list[Replica], router: Router, *, concurrenc
     waiting = sum(len(replica.scheduler.waiting) for replica in replicas)
     if stuck or waiting or client.sent < count:
         raise SimulatedError("stalled", "server", f"{len(stuck) + waiting} requests can never be scheduled")
-    arrays = [np.frombuffer(one, np.int64) for one in (who, when, gained)]
-    order = np.argsort(arrays[1], kind="stable")
-    request_of, at_ps, tokens_of = (one[order] for one in arrays)
+    logs = [replica.deliveries for replica in replicas]
+    at_ps = np.concatenate([np.frombuffer(log.at_ps, np.int64) for log in logs])
+    order = np.argsort(at_ps, kind="stable")
+    at_ps = at_ps[order]
+    request_of = np.concatenate([np.frombuffer(log.request, np.int64) for log in logs])[order]
+    tokens_of = np.concatenate([np.frombuffer(log.tokens, np.int64) for log in logs])[order]
     return Served(demand, sent, chosen, hits, preemptions, request_of, at_ps, tokens_of)

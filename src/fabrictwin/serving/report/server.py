@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fabrictwin.base.units import PS_PER_S
-from fabrictwin.serving.engine.replica import Replica
+from fabrictwin.serving.engine.replica import STEP_FIELDS, Replica
 from fabrictwin.serving.predict import Prediction
 
 DETAILS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
@@ -22,7 +22,8 @@ def headline(found: Prediction) -> list[str]:
     layout, server = found.server.layout, found.server
     tokens = (layout.blocks - 1) * layout.block_size // max(1, len(layout.windows))
     share = tokens / layout.max_model_len
-    steps = [step for replica in found.replicas for step in replica.steps]
+    steps = sum(len(replica.steps) for replica in found.replicas)
+    computed = sum(int(replica.steps[:, STEP_FIELDS.index("tokens")].sum()) for replica in found.replicas)
     prompt = int(found.served.demand.prompt.sum())
     preempted = int(found.served.preemptions.sum())
     group, pipeline = server.served.group, server.served.pipeline
@@ -31,17 +32,16 @@ def headline(found: Prediction) -> list[str]:
         f"{server.gpus} {server.served.gpu}",
         f"GPU KV cache size: {tokens:,} tokens",
         f"Maximum concurrency for {layout.max_model_len:,} tokens per request: {share:.2f}x",
-        f"{len(steps):,} steps of {sum(step.tokens for step in steps) / len(steps):.1f} tokens, "
+        f"{steps:,} steps of {computed / steps:.1f} tokens, "
         f"{preempted} preemptions, {int(found.served.hits.sum()) / prompt:.1%} of prompts cached",
     ]
 
 
 def steps_csv(replicas: Iterable[Replica]) -> str:
     """Return one line a step: when it ran, what was in it, what waited."""
-    lines = ["replica,launched_s,done_s,tokens,requests,preempted,running,waiting,free_blocks"]
+    lines = ["replica,launched_s,done_s," + ",".join(STEP_FIELDS[2:])]
     for number, replica in enumerate(replicas):
-        for step in replica.steps:
-            times = f"{step.launched_ps / PS_PER_S:.9f},{step.done_ps / PS_PER_S:.9f}"
-            counts = (step.tokens, step.requests, step.preempted, step.running, step.waiting, step.free_blocks)
+        for launched, done, *counts in replica.steps.tolist():
+            times = f"{launched / PS_PER_S:.9f},{done / PS_PER_S:.9f}"
             lines.append(f"{number},{times}," + ",".join(map(str, counts)))
     return "\n".join([*lines, ""])

@@ -94,6 +94,42 @@ class Scheduler:
                 request.drafts = drafts
                 request.eligible = stagger
 
+    def decode_steps(self, last: Batch | None) -> int:
+        """Return for how many steps nothing can happen but that every running request decodes a token.
+
+        No block gets full or is needed, no request ends or waits, no draft is verified. `last`: the batch in
+        flight, under asynchronous scheduling; it has to be of the same requests.
+        """
+        config = self.config
+        if len(self.waiting) or config.num_speculative_tokens or config.pipeline_parallel_size > 1:
+            return 0
+        if self._has_finished or self.cache.layout.windows != (0,):
+            return 0
+        ahead = 0 if last is None else 1
+        if last is not None and not (last.total == len(last.sampling) == len(self.running) == len(last.tokens)):
+            return 0
+        size = self.cache.layout.block_size
+        steps = size
+        for request in self.running:
+            if request.placeholders != ahead or request.tokens - request.computed != 1 - ahead:
+                return 0
+            last_output = request.max_tokens if request.stop_after == NONE else request.stop_after
+            last_output = min(last_output, request.max_tokens, config.max_model_len - request.prompt)
+            held = len(request.blocks[0]) * size - request.computed
+            steps = min(steps, held, size - 2 - request.computed % size, last_output - request.outputs - 3)
+        return max(steps, 0)
+
+    def decode(self, steps: int) -> None:
+        """Count steps in which every running request decoded a token, as many as `decode_steps` allows."""
+        self._step += steps
+        self._executed += steps
+        for request in self.running:
+            request.computed += steps
+            request.tokens += steps
+            request.outputs += steps
+            if request.eligible:
+                request.eligible = self._step + 1
+
     def preempt(self, request: Request) -> None:
         """Take all blocks of a request that no longer runs, and queue it again."""
         self.cache.free(request)
