@@ -5,23 +5,24 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import typer
+import click
 
-app = typer.Typer()
+from fabrictwin.cli.options import JSON
+
+_FILE = click.Path(path_type=Path)
 
 
-@app.command()
+@click.command()
+@click.argument("spec", metavar="SPEC", help="A spec file with workload.serving; - reads it from stdin.")
+@JSON
+@click.option("--save", type=_FILE, metavar="FILE", help="Write the result's JSON, each request's times in it.")
+@click.option("--csv", type=_FILE, metavar="FILE", help="Write one line a request.")
+@click.option("--steps", type=_FILE, metavar="FILE", help="Write one line a step of every replica.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", help="The benchmark's seed; otherwise the spec's."
+)
 def serve(
-    spec: str = typer.Argument(
-        ..., metavar="SPEC", help="A spec file with workload.serving; - reads it from stdin."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the result's JSON and nothing else."),
-    save: Path | None = typer.Option(
-        None, metavar="FILE", help="Write the result's JSON, each request's times in it."
-    ),
-    csv: Path | None = typer.Option(None, metavar="FILE", help="Write one line a request."),
-    steps: Path | None = typer.Option(None, metavar="FILE", help="Write one line a step of every replica."),
-    seed: int | None = typer.Option(None, metavar="N", min=0, help="The benchmark's seed; otherwise the spec's."),
+    spec: str, as_json: bool, save: Path | None, csv: Path | None, steps: Path | None, seed: int | None
 ) -> None:
     """Predict the table of `vllm bench serve` for a server: time to first token, time per token, throughput."""
     import json
@@ -40,8 +41,6 @@ def serve(
     if steps is not None:
         write_text(steps, steps_csv(found.replicas))
     if as_json:
-        typer.echo(json.dumps(without_details(found.fields), indent=2))
+        click.echo(json.dumps(without_details(found.fields), indent=2))
         return
-    for line in headline(found):
-        typer.echo(line)
-    typer.echo(table(found.fields, found.settings))
+    click.echo("\n".join([*headline(found), table(found.fields, found.settings)]))

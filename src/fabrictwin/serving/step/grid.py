@@ -41,7 +41,12 @@ class Grid:
         return sum(values[offset] * weight for offset, weight in corners)
 
 
+def grid_of(axis: Sequence[float], values: Sequence[float]) -> Grid:
+    """Return a function of one variable."""
+    return Grid([axis], np.array(values, float))
+
+
 def table(axis: Sequence[float], values: Sequence[float], last: int) -> list[float]:
     """Return a function of one variable at 0 to `last`, from the points of `axis`, as `Grid` has it."""
-    grid = Grid([axis], np.array(values, float))
+    grid = grid_of(axis, values)
     return [grid.at(place) for place in range(last + 1)]
