@@ -2,10 +2,10 @@
 
 A matrix product: t = launch + cast + (compute³ + memory³)^⅓. Compute is the shortest, over tile sizes and
 splits of k, of waves × (loop + tile); a loop's turn takes its operations on one SM, longer for narrow tiles, or
-the latency of a turn. Waves lie between whole waves of all SMs and their plain share. Memory is operands and result over
-the memory's rate. fp8 and fp4 add the kernel that casts what goes in. The constants were fitted to 300 shapes
-of each type on H100 and GB200, from NVIDIA's measurements in aiconfigurator's database (Apache-2.0); other GPUs
-take those of the nearest generation with their own data sheet.
+the latency of a turn. Waves lie between whole waves of all SMs and their plain share. Memory is operands and
+result over the memory's rate. fp8 and fp4 add the kernel that casts what goes in. The constants were fitted to
+300 shapes of each type on H100 and GB200, from NVIDIA's measurements in aiconfigurator's database (Apache-2.0);
+other GPUs take those of the nearest generation with their own data sheet.
 
 Attention of prompts is causal tiles of 128 × 128 spread over the SMs, no shorter than the longest row of them;
 decodes read their KV, in waves of a sequence and KV head an SM. Constants from the same database. Small kernels
