@@ -57,9 +57,8 @@ LONGEST_RUN = 60_000  # requests × output tokens
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    text = (
-        gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text(encoding="utf-8")
-    )
+    raw = path.read_bytes()
+    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     return list(csv.DictReader(io.StringIO(text)))
 
 

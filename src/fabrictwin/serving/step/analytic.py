@@ -18,7 +18,8 @@ from fabrictwin.serving.step.grid import table
 from fabrictwin.serving.step.kernels import EXPERTS_US, Kernels
 from fabrictwin.serving.step.shape import StepShape
 from fabrictwin.workload.layers.number_formats import Precision
-from fabrictwin.workload.model.model_sizes import Experts, Linear, Model
+from fabrictwin.workload.model.model_blocks import Experts, Linear
+from fabrictwin.workload.model.model_sizes import Model
 
 HIDDEN_BYTES = 2
 COMPILED_LAUNCH_US = 5.0
