@@ -28,6 +28,7 @@ COMMANDS = {
     "plan": ("predict.plan", "Search for the fastest layout of a job that fits."),
     "validate": ("predict.validate", "Hold predictions against published measurements."),
     "topology": ("fabric.topology", "Show, import or export a cluster."),
+    "serve": ("predict.serve", "Predict what a benchmark of an inference server prints."),
     "compare": ("predict.compare", "Which fabric for this job: InfiniBand, RoCE or plain Ethernet."),
     "claims": ("predict.claims", "Common statements about these technologies, tested."),
     "jitter": ("predict.jitter", "What unevenness costs a job, by size and by source."),

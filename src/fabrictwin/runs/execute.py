@@ -302,7 +302,10 @@ def cluster_line(blueprint: Blueprint, fabric: Fabric) -> str:
 
 
 def spec_schema() -> dict[str, Any]:
-    """The JSON schema of a spec file, the workload's section included."""
+    """The JSON schema of a spec file, the workload's section included: a training job or a server."""
     from fabrictwin.cluster.spec.spec import json_schema
+    from fabrictwin.serving.config.section import ServingWorkload
 
-    return json_schema({"workload": workload_schema()})
+    kinds = [workload_schema(), ServingWorkload.model_json_schema()]
+    named = {name: entry for kind in kinds for name, entry in kind.pop("$defs", {}).items()}
+    return json_schema({"workload": {"anyOf": kinds, "$defs": named}})

@@ -1,0 +1,1 @@
+"""The `workload.serving` section, and what follows from it on a cluster's GPUs."""

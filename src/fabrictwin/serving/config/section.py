@@ -1,0 +1,183 @@
+"""The `workload.serving` section of a spec, in vLLM's names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.serving.engine.router import Policy as RouterPolicy
+from fabrictwin.serving.scheduler.config import Drafter
+from fabrictwin.serving.scheduler.release import NAMES, release
+from fabrictwin.serving.traces.formats import READERS
+from fabrictwin.workload.job.workload_section import Count, Section, Seed
+from fabrictwin.workload.model.huggingface_families import load_model, read_model
+from fabrictwin.workload.model.model_sizes import Model
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Amount = Annotated[float, Field(gt=0)]
+
+NOT_MODELLED = {
+    "enable_lora": "LoRA",
+    "max_loras": "LoRA",
+    "lora_modules": "LoRA",
+    "limit_mm_per_prompt": "multimodal input",
+    "mm_processor_kwargs": "multimodal input",
+    "kv_transfer_config": "disaggregated prefill",
+    "enable_expert_parallel": "expert parallelism",
+    "data_parallel_size": "data parallelism inside one server; give replicas",
+    "decode_context_parallel_size": "context parallelism",
+}
+
+
+class Speculative(Section):
+    """Drafts that are verified beside the next token; `acceptance` is the chance of each, given those before
+    it.
+    """
+
+    method: Drafter = "ngram"
+    num_speculative_tokens: Annotated[int, Field(strict=True, ge=1, le=32)]
+    acceptance: tuple[Annotated[float, Field(ge=0, le=1)], ...]
+
+    @model_validator(mode="after")
+    def _as_many(self) -> Self:
+        if len(self.acceptance) != self.num_speculative_tokens:
+            raise ValueError(f"got {len(self.acceptance)} acceptances for {self.num_speculative_tokens} drafts")
+        return self
+
+
+class Operators(Section):
+    """Files of operators that were measured on this GPU, model and degree of tensor parallelism."""
+
+    dense: str
+    per_sequence: str
+    attention: str
+    skew: str | None = None
+
+
+class Host(Section):
+    """What the host adds to a step, microseconds; hidden where the next step is scheduled ahead."""
+
+    schedule_us: Annotated[float, Field(ge=0)] = 0.0
+    request_us: Annotated[float, Field(ge=0)] = 0.0
+    output_us: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Trace(Section):
+    """Requests from a file; `rate_scale` 2 sends them twice as fast."""
+
+    file: str
+    format: str
+    rate_scale: Amount = 1.0
+
+    @field_validator("format")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in READERS:
+            raise ValueError(f"got {value!r}, expected one of {', '.join(READERS)}")
+        return value
+
+
+class Benchmark(Section):
+    """What the client sends, in the names of `vllm bench serve`, and conversations with shared prefixes."""
+
+    num_prompts: Count | None = None
+    request_rate: Amount | Literal["inf"] = "inf"
+    burstiness: Amount | Literal["inf"] = 1.0
+    max_concurrency: Count | None = None
+    random_input_len: Count = 1024
+    random_output_len: Count = 128
+    random_range_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    turns: Count = 1
+    prefixes: Annotated[int, Field(strict=True, ge=0, le=10**6)] = 0
+    prefix_tokens: Annotated[int, Field(strict=True, ge=0, le=10**6)] = 0
+    trace: Trace | None = None
+    metric_percentiles: tuple[Annotated[float, Field(ge=0, le=100)], ...] = (99.0,)
+    percentile_metrics: tuple[Literal["ttft", "tpot", "itl", "e2el"], ...] = ("ttft", "tpot", "itl")
+    goodput: dict[Literal["ttft", "tpot", "e2el"], Amount] = Field(default_factory=dict)
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if bool(self.prefixes) != bool(self.prefix_tokens):
+            raise ValueError("expected prefixes and prefix_tokens together")
+        drawn = self.model_fields_set & {"random_input_len", "random_output_len", "random_range_ratio", "turns"}
+        if self.trace and (drawn or self.prefixes):
+            raise ValueError(
+                f"got a trace and {', '.join(sorted(drawn) or ['prefixes'])}, expected one or the other"
+            )
+        return self
+
+
+class Serving(Section):
+    """A server: a model, vLLM's settings, replicas behind a router, and what a benchmark sends.
+
+    Settings that are not given take the release's defaults for `vllm serve` on the GPU.
+    """
+
+    model: str | dict[str, Any]
+    release: str = NAMES[-1]
+    quantization: Literal["none", "fp8", "fp4"] = "none"
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    tensor_parallel_size: Count = 1
+    pipeline_parallel_size: Count = 1
+    replicas: Count = 1
+    router: RouterPolicy = "round_robin"
+    max_model_len: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    max_num_seqs: Count | None = None
+    block_size: Count = 16
+    gpu_memory_utilization: Share | None = None
+    num_gpu_blocks_override: Count | None = None
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    async_scheduling: bool | None = None
+    long_prefill_token_threshold: Annotated[int, Field(strict=True, ge=0)] = 0
+    prefill_schedule_interval: Count = 1
+    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    enforce_eager: bool = False
+    cudagraph_capture_sizes: tuple[Count, ...] | None = None
+    speculative_config: Speculative | None = None
+    operators: Operators | None = None
+    host: Host = Host()
+    benchmark: Benchmark = Benchmark()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _modelled(cls, data: Any) -> Any:
+        for key, what in NOT_MODELLED.items():
+            if isinstance(data, dict) and key in data:
+                raise ValueError(f"got {key}: {what} is not modelled")
+        return data
+
+    @field_validator("release")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return release(value).name
+
+    @model_validator(mode="after")
+    def _of_release(self) -> Self:
+        if release(self.release).name != NAMES[-1]:
+            late = self.model_fields_set & {"watermark", "prefill_schedule_interval"}
+            if late:
+                raise ValueError(f"got {', '.join(sorted(late))}: not in vLLM {self.release}")
+        return self
+
+    def read_model(self, folder: Path) -> Model:
+        """Return the model that `model` names (relative to `folder`) or spells out. Raises ConfigError."""
+        if isinstance(self.model, str):
+            return load_model(folder / self.model)
+        try:
+            return read_model(self.model, name=str(self.model.get("_name", "model")))
+        except ConfigError as error:
+            key = "workload.serving.model" + (f".{error.key}" if error.key else "")
+            raise ConfigError(error.message, key=key) from None
+
+
+class ServingWorkload(Section):
+    """The `workload` section of a spec that is a server."""
+
+    serving: Serving

@@ -1,0 +1,313 @@
+"""From a spec to replicas: defaults of the release, checks that vLLM makes, KV blocks from memory, step times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.units import PS_PER_US
+from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.serving.cache.manager import CacheLayout, KvCache
+from fabrictwin.serving.config.section import Serving, ServingWorkload, Speculative
+from fabrictwin.serving.engine.replica import Accepted, HostTimes, Replica
+from fabrictwin.serving.scheduler.config import HIDDEN_STATE_DRAFTERS, SchedulerConfig
+from fabrictwin.serving.scheduler.release import Release, release
+from fabrictwin.serving.scheduler.request import Request
+from fabrictwin.serving.scheduler.scheduler import Scheduler
+from fabrictwin.serving.step.all_reduce import TensorGroup
+from fabrictwin.serving.step.analytic import AnalyticCost, ServedModel
+from fabrictwin.serving.step.graphs import capture_sizes
+from fabrictwin.serving.step.measured import MeasuredCost, OperatorFiles
+from fabrictwin.serving.step.shape import StepCost
+from fabrictwin.workload.layers.number_formats import Precision
+from fabrictwin.workload.model.model_sizes import Model
+
+GIB = 2**30
+LARGE_GPU = 70 * GIB
+HUGE_GPU = 160 * GIB
+OTHER_MEMORY = 1.5 * GIB
+"""CUDA context, NCCL's buffers and captured graphs on a GPU: an estimate."""
+LONGEST_DEFAULT = 131072
+WEIGHT_BYTES = {"none": 2.0, "fp8": 1.0, "fp4": 0.5625}
+PRECISIONS: dict[str, Precision] = {"none": "bf16", "fp8": "fp8", "fp4": "fp4"}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that is ready to run.
+
+    Attributes:
+        served: The model on its GPUs.
+        scheduler: Settings of each replica's scheduler.
+        layout: KV blocks of each.
+        release: Release of vLLM.
+        gpus: GPUs of all replicas.
+        make: Returns a fresh replica.
+    """
+
+    served: ServedModel
+    scheduler: SchedulerConfig
+    layout: CacheLayout
+    release: Release
+    gpus: int
+    make: Callable[[], Replica]
+
+
+def serving_section(spec: Spec) -> Serving:
+    """Return the `workload.serving` section of a spec. Raises ConfigError."""
+    return spec.validate_section("workload", ServingWorkload).serving
+
+
+@dataclass(frozen=True)
+class _Machine:
+    gpu: str
+    per_host: int
+    hosts: int
+    nic_gb_per_s: float
+
+
+def _machine(spec: Spec) -> _Machine:
+    """Return the GPU of the cluster's hosts, how many there are, and what one gets of the adapters."""
+    blueprint = build(spec.cluster, spec=spec)
+    kinds = {host.type for host in blueprint.hosts if host.type and catalog.host(host.type).gpu}
+    if len(kinds) != 1:
+        raise spec.error("cluster", f"got hosts of {len(kinds)} types with GPUs, expected one for a server")
+    host = catalog.host(kinds.pop())
+    rate = sum(float(catalog.nic(nic.type).port_rate.value) for nic in host.nics) / 8 / 1e9
+    hosts = sum(one.type == host.name for one in blueprint.hosts)
+    return _Machine(host.gpu, host.nodes.gpu, hosts, rate / host.nodes.gpu)
+
+
+def server(spec: Spec, serving: Serving) -> Server:
+    """Return the server that a spec describes.
+
+    Raises:
+        ConfigError: vLLM would refuse it, or the cluster has too few GPUs.
+    """
+    machine = _machine(spec)
+    try:
+        model = serving.read_model(spec.folder)
+    except ConfigError as error:
+        raise error.within(file=spec.path) from None
+    world = serving.tensor_parallel_size * serving.pipeline_parallel_size
+    gpus = machine.per_host * machine.hosts
+    if world * serving.replicas > gpus:
+        message = f"got {serving.replicas} replicas of {world} GPUs each, and the cluster has {gpus}"
+        raise spec.error("workload.serving.replicas", message)
+    _check_layout(spec, serving, model)
+    served = _served(serving, model, machine)
+    config = _scheduler(serving, served)
+    chosen = release(serving.release)
+    layout = _layout(spec, serving, served, config, chosen)
+    cost = _cost(spec, serving, served, config)
+    host = HostTimes(
+        *(
+            round(us * PS_PER_US)
+            for us in (serving.host.schedule_us, serving.host.request_us, serving.host.output_us)
+        )
+    )
+    accepted = (
+        _acceptance(serving.speculative_config, serving.benchmark.seed) if serving.speculative_config else None
+    )
+
+    def make() -> Replica:
+        return Replica(Scheduler(config, KvCache(layout, chosen), chosen), cost, host, accepted)
+
+    return Server(served, config, layout, chosen, world * serving.replicas, make)
+
+
+def _check_layout(spec: Spec, serving: Serving, model: Model) -> None:
+    """Refuse what vLLM refuses of a layout."""
+    size, stages = serving.tensor_parallel_size, serving.pipeline_parallel_size
+    key = "workload.serving.tensor_parallel_size"
+    if model.heads % size:
+        raise spec.error(key, f"got {size}, expected a divisor of the model's {model.heads} attention heads")
+    if max(model.kv_heads, size) % min(model.kv_heads, size):
+        raise spec.error(
+            key, f"got {size}: neither divides the {model.kv_heads} KV heads nor is a multiple of them"
+        )
+    if model.pattern or model.mamba:
+        raise spec.error("workload.serving.model", f"got {model.name}: Mamba layers are not modelled in a server")
+    if stages > model.layers:
+        message = f"got {stages} stages for {model.layers} layers"
+        raise spec.error("workload.serving.pipeline_parallel_size", message)
+
+
+def _served(serving: Serving, model: Model, machine: _Machine) -> ServedModel:
+    gpu = catalog.gpu(machine.gpu)
+    per_node = min(serving.tensor_parallel_size, machine.per_host)
+    group = TensorGroup(
+        serving.tensor_parallel_size, per_node, gpu.nvlink, int(gpu.compute_capability.value), machine.nic_gb_per_s
+    )
+    world = serving.tensor_parallel_size * serving.pipeline_parallel_size
+    within = world <= machine.per_host and bool(gpu.nvlink)
+    links = float(catalog.nvlink(gpu.nvlink).copy_rate_all_links.value) / 8e9 if within else machine.nic_gb_per_s
+    return ServedModel(
+        model=model,
+        gpu=machine.gpu,
+        precision=PRECISIONS[serving.quantization],
+        kv_bytes=1.0 if serving.kv_cache_dtype == "fp8" else 2.0,
+        group=group,
+        pipeline=serving.pipeline_parallel_size,
+        stage_gb_per_s=links,
+    )
+
+
+def _scheduler(serving: Serving, served: ServedModel) -> SchedulerConfig:
+    """Return the scheduler's settings, the release's defaults of `vllm serve` where none are given."""
+    gpu = catalog.gpu(served.gpu)
+    memory = int(gpu.memory.value)
+    large = memory >= LARGE_GPU and "a100" not in served.gpu
+    chosen = serving.release
+    tokens = 8192 if large else 2048
+    if chosen == "0.33" and memory >= HUGE_GPU:
+        tokens = 16384
+    longest = serving.max_model_len or served.model.positions or LONGEST_DEFAULT
+    batched = serving.max_num_batched_tokens or tokens
+    if not serving.enable_chunked_prefill:
+        batched = max(batched, longest)
+    drafts = serving.speculative_config
+    ahead = serving.async_scheduling
+    if ahead is None:
+        fits = drafts is None or drafts.method in HIDDEN_STATE_DRAFTERS
+        ahead = chosen != "0.12" and fits and (serving.pipeline_parallel_size == 1 or chosen == "0.33")
+    return SchedulerConfig(
+        max_num_batched_tokens=batched,
+        max_num_seqs=serving.max_num_seqs or (1024 if large else 256),
+        max_model_len=longest,
+        enable_chunked_prefill=serving.enable_chunked_prefill,
+        policy=serving.scheduling_policy,
+        long_prefill_token_threshold=serving.long_prefill_token_threshold,
+        async_scheduling=ahead,
+        pipeline_parallel_size=serving.pipeline_parallel_size,
+        num_speculative_tokens=drafts.num_speculative_tokens if drafts else 0,
+        drafter=drafts.method if drafts else "ngram",
+        v2_runner=chosen == "0.33",
+        prefill_schedule_interval=serving.prefill_schedule_interval,
+    )
+
+
+def weight_bytes(served: ServedModel, quantization: str) -> float:
+    """Return the bytes of the weights on the fullest rank: linear layers quantised, the rest in 16 bits."""
+    model, size = served.model, served.group.size
+    layers = served.stage_layers()
+    first = 0
+    fullest = 0.0
+    for stage, count in enumerate(layers):
+        parameters = sum(model.layer_on_rank(layer, size) for layer in range(first, first + count))
+        if model.experts:
+            sparse = sum(model.is_sparse(layer) for layer in range(first, first + count))
+            parameters += sparse * model.experts.count * model.expert_parameters() // size
+        embedding = model.vocab * model.hidden // size
+        ends = (stage == 0) + (stage == len(layers) - 1 and not (model.tied and len(layers) == 1))
+        fullest = max(fullest, parameters * WEIGHT_BYTES[quantization] + ends * embedding * 2.0)
+        first += count
+    return fullest
+
+
+def activation_bytes(served: ServedModel, config: SchedulerConfig) -> float:
+    """Return the peak of a step of as many tokens as there may be: the MLP's operands, or logits of all
+    requests.
+    """
+    model = served.model
+    width = (
+        model.ffn if model.experts is None else model.experts.ffn * model.experts.top_k + model.experts.shared_ffn
+    )
+    mlp = config.max_num_batched_tokens * (4 * model.hidden + (model.ups + 1) * width / served.group.size) * 2.0
+    return max(mlp, config.max_num_seqs * model.vocab * (2.0 + 4.0))
+
+
+def _windows(model: Model) -> tuple[int, ...]:
+    """Sliding windows of the groups that share blocks: layers that take turns make a group each."""
+    return tuple(sorted(model.windows))
+
+
+def _layout(
+    spec: Spec, serving: Serving, served: ServedModel, config: SchedulerConfig, chosen: Release
+) -> CacheLayout:
+    windows = _windows(served.model)
+    per_group = -(-max(served.stage_layers()) // len(windows))
+    page = serving.block_size * served.kv_bytes_per_token() * per_group
+    memory = float(catalog.gpu(served.gpu).memory.value)
+    share = serving.gpu_memory_utilization or (0.92 if chosen.name == "0.33" else 0.9)
+    weights = weight_bytes(served, serving.quantization)
+    left = memory * share - weights - activation_bytes(served, config) - OTHER_MEMORY
+    blocks = serving.num_gpu_blocks_override or int(left // page)
+    if blocks < 2:
+        message = (
+            f"got a model of {weights / GIB:.1f} GiB a GPU: no memory is left for KV blocks of "
+            f"{memory / GIB:.0f} GiB × {share:g}"
+        )
+        raise spec.error("workload.serving.gpu_memory_utilization", message)
+    needed = sum(-(-config.max_model_len // serving.block_size) for window in windows if not window)
+    if needed > blocks - 1:
+        most = (blocks - 1) * serving.block_size // max(1, windows.count(0))
+        message = (
+            f"got {config.max_model_len}: one request needs {needed} KV blocks of {serving.block_size} tokens, "
+            f"and there are {blocks - 1}, for {most} tokens"
+        )
+        raise spec.error("workload.serving.max_model_len", message)
+    hidden = config.num_speculative_tokens > 0 and config.drafter in HIDDEN_STATE_DRAFTERS
+    return CacheLayout(
+        blocks=blocks,
+        max_model_len=config.max_model_len,
+        block_size=serving.block_size,
+        windows=windows,
+        caching=serving.enable_prefix_caching,
+        in_flight_tokens=config.steps_in_flight * config.max_num_batched_tokens,
+        drops_last=hidden and not chosen.hashes_lookahead,
+        hash_lookahead=int(hidden and chosen.hashes_lookahead and serving.enable_prefix_caching),
+        watermark=serving.watermark,
+    )
+
+
+def _cost(spec: Spec, serving: Serving, served: ServedModel, config: SchedulerConfig) -> StepCost:
+    capability = int(catalog.gpu(served.gpu).compute_capability.value)
+    sizes = serving.cudagraph_capture_sizes
+    if sizes is None:
+        sizes = capture_sizes(
+            config.max_num_seqs, config.max_num_batched_tokens, capability=capability, release=serving.release
+        )
+    sizes = () if serving.enforce_eager else tuple(sorted(sizes))
+    tokens, sequences = config.max_num_batched_tokens, min(config.max_num_seqs, config.max_num_batched_tokens)
+    files = serving.operators
+    if files is None:
+        return AnalyticCost(served, max_tokens=tokens, max_sequences=sequences, graph_sizes=sizes)
+    if served.pipeline > 1:
+        raise spec.error("workload.serving.operators", "got measured operators and a pipeline, expected one stage")
+    folder: Path = spec.folder
+    hidden = served.model.hidden * 2
+    return MeasuredCost(
+        OperatorFiles(
+            folder / files.dense,
+            folder / files.per_sequence,
+            folder / files.attention,
+            folder / files.skew if files.skew else None,
+        ),
+        served.model.layers,
+        max_tokens=tokens,
+        max_sequences=sequences,
+        graph_sizes=sizes,
+        between_us=[2 * served.group.time_us(count * hidden) for count in range(tokens + 1)],
+    )
+
+
+def _acceptance(speculative: Speculative, seed: int) -> Accepted:
+    """Return a draw of accepted drafts: the same for the same seed, request and place in its output."""
+    bounds = [round(chance * 2**32) for chance in speculative.acceptance]
+
+    def accepted(request: Request, drafts: int) -> int:
+        state = (seed * 0x9E3779B97F4A7C15 + request.number * 0xBF58476D1CE4E5B9 + request.tokens) & (2**64 - 1)
+        for place in range(drafts):
+            state = (state + 0x9E3779B97F4A7C15) & (2**64 - 1)
+            mixed = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+            mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+            if (mixed ^ (mixed >> 31)) >> 32 >= bounds[place]:
+                return place
+        return drafts
+
+    return accepted

@@ -1,0 +1,233 @@
+"""One engine under a clock: vLLM's loop around the scheduler (`vllm/v1/engine/core.py`).
+
+The loop takes what has arrived, schedules a step while its queue of batches has room, and else waits for the
+oldest batch. One batch at a time is in each stage of the pipeline. With two batches in flight the host's part
+of a step runs while the device computes the one before it; with one it is added.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fabrictwin.serving.scheduler.batch import Batch, Returned
+from fabrictwin.serving.scheduler.request import Request
+from fabrictwin.serving.scheduler.scheduler import Scheduler
+from fabrictwin.serving.step.shape import StepCost, StepShape, shape_of
+
+NEVER = 2**63 - 1
+
+Accepted = Callable[[Request, int], int]
+"""Drafts of a request that are accepted, of as many."""
+
+
+@dataclass(frozen=True)
+class HostTimes:
+    """What the host adds to a step, picoseconds.
+
+    Attributes:
+        schedule_ps: From the loop's turn to the launch of the step: scheduling and preparing inputs.
+        request_ps: More of it for each request in the step.
+        output_ps: From the end of the step to what the client gets: sampling's copy, detokenizing, streaming.
+    """
+
+    schedule_ps: int = 0
+    request_ps: int = 0
+    output_ps: int = 0
+
+
+STEP_FIELDS = ("launched_ps", "done_ps", "tokens", "requests", "preempted", "running", "waiting", "free_blocks")
+"""Of each step: when it was launched and done, what was in it, and what it left running, waiting and free."""
+
+FEW_REQUESTS = 8
+"""That run at once: of more, one gets a block full in nearly every step."""
+
+
+class Deliveries:
+    """What clients got, in order of the replica's time: request, picosecond, tokens."""
+
+    def __init__(self) -> None:
+        self.request = array("q")
+        self.at_ps = array("q")
+        self.tokens = array("q")
+
+
+class Replica:
+    """A scheduler with a clock. `act` runs one turn of its loop; `next_ps` says when that is due.
+
+    `merges_decodes`: steps in which nothing happens but that few requests decode are counted together. What comes
+    out is the same.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cost: StepCost,
+        host: HostTimes,
+        accepted: Accepted | None = None,
+        *,
+        merges_decodes: bool = True,
+    ) -> None:
+        self.scheduler = scheduler
+        self.next_ps = NEVER
+        self.in_flight = 0
+        self.deliveries = Deliveries()
+        self._steps = array("q")
+        self._cost = cost
+        self._host = host
+        self._accepted = accepted
+        self._arrived: deque[tuple[int, Request]] = deque()
+        self._queue: deque[tuple[int, Batch]] = deque()
+        self._depth = scheduler.config.steps_in_flight
+        self._stages: list[int] = []
+        self._decode_tokens = 1 + scheduler.config.num_speculative_tokens
+        self._empty_steps = 0
+        # a request waits at most a round of the pipeline or of the interval between prompts while nothing runs
+        self._patience = scheduler.config.pipeline_parallel_size + scheduler.config.prefill_schedule_interval + 2
+        self._merges = merges_decodes and scheduler.config.pipeline_parallel_size == 1
+
+    @property
+    def steps(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """Steps that ran, a row each, in the columns of `STEP_FIELDS`."""
+        return np.frombuffer(self._steps, np.int64).reshape(-1, len(STEP_FIELDS))
+
+    def send(self, request: Request, at_ps: int) -> None:
+        """Send a request, which the loop takes at its next turn from `at_ps` on."""
+        self._arrived.append((at_ps, request))
+        self.in_flight += 1
+        if self.next_ps == NEVER:
+            self.next_ps = at_ps
+
+    def act(self, until_ps: int = 0) -> tuple[int, list[Request]]:
+        """Run one turn, or several up to `until_ps`; returns when clients get what came of it, and who ended.
+
+        Nothing may be sent to the replica before `until_ps` that is not sent yet.
+        """
+        now = self.next_ps
+        scheduler = self.scheduler
+        while self._arrived and self._arrived[0][0] <= now:
+            scheduler.add(self._arrived.popleft()[1])
+        if self._merges and until_ps > now and 0 < len(scheduler.running) <= FEW_REQUESTS:
+            until_ps = min(until_ps, self._arrived[0][0]) if self._arrived else until_ps
+            if self._decode_on(now, until_ps):
+                return self.next_ps, []
+        if scheduler.has_work:
+            batch = scheduler.schedule()
+            done = now
+            if batch.total:
+                now += self._host.schedule_ps + self._host.request_ps * len(batch.tokens)
+                done = self._run(batch, now)
+            self._queue.append((done, batch))
+            if self._fills(batch, now):
+                self.next_ps = now
+                return now, []
+        elif not self._queue:
+            self.next_ps = self._arrived[0][0] if self._arrived else NEVER
+            return now, []
+        done, batch = self._queue.popleft()
+        self.next_ps = max(now, done)
+        self._empty_steps = 0 if batch.total or self._queue else self._empty_steps + 1
+        if self._empty_steps > self._patience:  # what waits does not fit, and nothing will end: vLLM spins
+            self.next_ps = max(now, self._arrived[0][0]) if self._arrived else NEVER
+            return now, []
+        returned = self._return(batch)
+        self.in_flight -= len(returned.finished)
+        at_ps = self.next_ps + self._host.output_ps
+        deliveries = self.deliveries
+        for request, tokens in returned.tokens.items():
+            deliveries.request.append(request.number)
+            deliveries.at_ps.append(at_ps)
+            deliveries.tokens.append(tokens)
+        return at_ps, returned.finished
+
+    def _decode_on(self, now: int, until_ps: int) -> bool:
+        """Run steps of decodes alone while each begins before `until_ps`; returns if there was one."""
+        scheduler = self.scheduler
+        running = scheduler.running
+        ahead = self._depth > 1
+        if len(self._queue) != ahead or (ahead and self._queue[0][0] <= now):
+            return False
+        most = scheduler.decode_steps(self._queue[0][1] if ahead else None)
+        if most < 2:
+            return False
+        count = len(running)
+        # in a step, a request's new token is computed after those that were: one more than before it
+        contexts = [request.computed for request in running]
+        shape = StepShape(count, count, sum(contexts), max(contexts), min(contexts), [], count, uniform=True)
+        host_ps = self._host.schedule_ps + self._host.request_ps * count
+        output_ps = self._host.output_ps
+        free = scheduler.cache.pool.free_blocks
+        numbers = [request.number for request in running]
+        steps, deliveries = self._steps, self.deliveries
+        stage = self._stages[0] if self._stages else 0
+        done_before = self._queue[0][0] if ahead else 0
+        ran = 0
+        while ran < most and now < until_ps:
+            launched = now + host_ps
+            if ahead and done_before <= launched:
+                break
+            shape.decode_context += count
+            shape.longest_decode += 1
+            shape.shortest_decode += 1
+            done = stage = max(launched, stage) + self._cost.stages_ps(shape)[0]
+            steps.extend((launched, done, count, count, 0, count, 0, free))
+            now, done_before = (done_before, done) if ahead else (done, done)
+            deliveries.request.extend(numbers)
+            deliveries.at_ps.extend([now + output_ps] * count)
+            deliveries.tokens.extend([1] * count)
+            ran += 1
+        if not ran:
+            return False
+        scheduler.decode(ran)
+        self._stages = [stage]
+        self.next_ps = now
+        if ahead:
+            self._queue[0] = (done_before, self._queue[0][1])
+        return True
+
+    def _fills(self, batch: Batch, now: int) -> bool:
+        """Return if the loop schedules once more before it waits for a batch."""
+        if len(self._queue) >= self._depth:
+            return False
+        release = self.scheduler.release
+        if not batch.total and not (release.refills_past_empty_steps and self.scheduler.has_work):
+            return False
+        return release.stays_ahead_of_done_steps or self._queue[0][0] > now
+
+    def _run(self, batch: Batch, now: int) -> int:
+        """Launch a batch; returns when its last stage is done."""
+        times = self._cost.stages_ps(shape_of(batch, self._decode_tokens))
+        if len(self._stages) != len(times):
+            self._stages = [0] * len(times)
+        done = now
+        for stage, time in enumerate(times):
+            done = self._stages[stage] = max(done, self._stages[stage]) + time
+        scheduler = self.scheduler
+        self._steps.extend(
+            (
+                now,
+                done,
+                batch.total,
+                len(batch.tokens),
+                len(batch.preempted),
+                len(scheduler.running),
+                len(scheduler.waiting),
+                scheduler.cache.pool.free_blocks,
+            )
+        )
+        return done
+
+    def _return(self, batch: Batch) -> Returned:
+        scheduler, accepted = self.scheduler, self._accepted
+        known = (
+            {request: accepted(request, count) for request, count in batch.drafts.items()} if accepted else None
+        )
+        returned = scheduler.update(batch, known)
+        drafts = scheduler.config.num_speculative_tokens
+        if drafts and not scheduler.config.async_scheduling:
+            scheduler.set_drafts(dict.fromkeys(batch.sampling, drafts))
+        return returned

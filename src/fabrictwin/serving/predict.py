@@ -1,0 +1,107 @@
+"""What a server gives a benchmark: `fabrictwin serve` without its command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.serving.arrivals.demand import Contents, Demand, Unshared
+from fabrictwin.serving.arrivals.process import arrival_times, conversations, lengths
+from fabrictwin.serving.config.section import Benchmark
+from fabrictwin.serving.config.server import Server, server, serving_section
+from fabrictwin.serving.engine.bench import Served, serve
+from fabrictwin.serving.engine.replica import Replica
+from fabrictwin.serving.engine.router import router
+from fabrictwin.serving.report.bench import BenchSettings, result
+from fabrictwin.serving.traces.formats import read_trace
+
+DEFAULT_PROMPTS = 1000
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A run: the server, what the client saw, the benchmark's settings and its result's fields.
+
+    Attributes:
+        server: The server.
+        served: What the client saw.
+        settings: What the benchmark was asked for.
+        fields: What `vllm bench serve` would write.
+        replicas: The replicas as they ended, with their steps.
+    """
+
+    server: Server
+    served: Served
+    settings: BenchSettings
+    fields: dict[str, Any]
+    replicas: tuple[Replica, ...]
+
+
+def demand_of(spec: Spec, benchmark: Benchmark) -> Demand:
+    """Return the requests that a benchmark sends. Raises ConfigError."""
+    rate, burstiness = float(benchmark.request_rate), float(benchmark.burstiness)
+    if benchmark.trace:
+        trace = benchmark.trace
+        found = read_trace(spec.folder / trace.file, trace.format, limit=benchmark.num_prompts)
+        if "request_rate" in benchmark.model_fields_set:
+            return found.at(arrival_times(len(found), rate, burstiness=burstiness, seed=benchmark.seed))
+        return found.at(np.rint(found.arrival_ps / trace.rate_scale).astype(np.int64))
+    count = benchmark.num_prompts or DEFAULT_PROMPTS
+    ratio = benchmark.random_range_ratio
+    prompt = lengths(count, benchmark.random_input_len, ratio=ratio, seed=benchmark.seed + 1)
+    output = lengths(count, benchmark.random_output_len, ratio=ratio, seed=benchmark.seed + 2)
+    contents: Contents = Unshared()
+    if benchmark.turns > 1 or benchmark.prefixes:
+        prompt, contents = conversations(
+            prompt,
+            output,
+            turns=benchmark.turns,
+            prefixes=benchmark.prefixes,
+            prefix_tokens=benchmark.prefix_tokens,
+        )
+    times = arrival_times(count, rate, burstiness=burstiness, seed=benchmark.seed)
+    return Demand(times, prompt, output, contents)
+
+
+def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
+    """Return what a spec's server gives its benchmark.
+
+    Raises:
+        ConfigError: The spec is wrong, or vLLM would refuse it.
+        SimulatedError: A request can never be scheduled.
+    """
+    serving = serving_section(spec)
+    if seed is not None:
+        benchmark = serving.benchmark.model_copy(update={"seed": seed})
+        serving = serving.model_copy(update={"benchmark": benchmark})
+    benchmark = serving.benchmark
+    ready = server(spec, serving)
+    demand = demand_of(spec, benchmark)
+    wanted, most = demand.prompt + demand.output, ready.scheduler.max_model_len
+    if wanted.max() > most:
+        message = (
+            f"got {most}, and the longest request has {wanted.max()} tokens with its output "
+            f"({(wanted > most).sum()} of {len(demand)} are too long)"
+        )
+        raise ConfigError(message, file=spec.path, key="workload.serving.max_model_len")
+    replicas = [ready.make() for _ in range(serving.replicas)]
+    try:
+        served = serve(demand, replicas, router(serving.router), concurrency=benchmark.max_concurrency)
+    except ValueError as error:
+        raise spec.error("workload.serving.block_size", str(error)) from None
+    settings = BenchSettings(
+        model_id=ready.served.model.name,
+        request_rate=float(benchmark.request_rate),
+        burstiness=float(benchmark.burstiness),
+        max_concurrency=benchmark.max_concurrency,
+        percentiles=benchmark.metric_percentiles,
+        percentile_metrics=benchmark.percentile_metrics,
+        goodput=tuple(benchmark.goodput.items()),
+    )
+    if benchmark.trace and "request_rate" not in benchmark.model_fields_set:
+        settings = replace(settings, request_rate=float("inf"))
+    return Prediction(ready, served, settings, result(served, settings), tuple(replicas))

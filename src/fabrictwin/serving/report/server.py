@@ -1,0 +1,47 @@
+"""What is said of a server beside its benchmark: KV blocks, steps, and results without what each request did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fabrictwin.base.units import PS_PER_S
+from fabrictwin.serving.engine.replica import STEP_FIELDS, Replica
+from fabrictwin.serving.predict import Prediction
+
+DETAILS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
+
+
+def without_details(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a result without what stands for each request, as without `--save-detailed`."""
+    return {key: value for key, value in fields.items() if key not in DETAILS}
+
+
+def headline(found: Prediction) -> list[str]:
+    """Return lines about the server: its KV cache, as vLLM logs it, its steps, and what was found cached."""
+    layout, server = found.server.layout, found.server
+    tokens = (layout.blocks - 1) * layout.block_size // max(1, len(layout.windows))
+    share = tokens / layout.max_model_len
+    steps = sum(len(replica.steps) for replica in found.replicas)
+    computed = sum(int(replica.steps[:, STEP_FIELDS.index("tokens")].sum()) for replica in found.replicas)
+    prompt = int(found.served.demand.prompt.sum())
+    preempted = int(found.served.preemptions.sum())
+    group, pipeline = server.served.group, server.served.pipeline
+    return [
+        f"vLLM {server.release.name}: {len(found.replicas)} × (TP {group.size}, PP {pipeline}) on "
+        f"{server.gpus} {server.served.gpu}",
+        f"GPU KV cache size: {tokens:,} tokens",
+        f"Maximum concurrency for {layout.max_model_len:,} tokens per request: {share:.2f}x",
+        f"{steps:,} steps of {computed / steps:.1f} tokens, "
+        f"{preempted} preemptions, {int(found.served.hits.sum()) / prompt:.1%} of prompts cached",
+    ]
+
+
+def steps_csv(replicas: Iterable[Replica]) -> str:
+    """Return one line a step: when it ran, what was in it, what waited."""
+    lines = ["replica,launched_s,done_s," + ",".join(STEP_FIELDS[2:])]
+    for number, replica in enumerate(replicas):
+        for launched, done, *counts in replica.steps.tolist():
+            times = f"{launched / PS_PER_S:.9f},{done / PS_PER_S:.9f}"
+            lines.append(f"{number},{times}," + ",".join(map(str, counts)))
+    return "\n".join([*lines, ""])

@@ -1,0 +1,1 @@
+"""How long a step takes, from what runs in it."""

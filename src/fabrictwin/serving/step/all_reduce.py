@@ -1,0 +1,133 @@
+"""All-reduces of tensor parallelism as vLLM sends them, and how long each way takes.
+
+Order of dispatch (`vllm/distributed/device_communicators/cuda_communicator.py`), for a group inside one node: the
+custom all-reduce for 2, 4, 6 or 8 GPUs of an NVLink switch below a size; PyTorch's symmetric memory below
+another; else NCCL. Between nodes all go to NCCL. Sizes are those of `all_reduce_utils.py`. Left out:
+FlashInfer's all-reduce, which 0.33 prefers where it is installed, its fusion with the norm, and NCCL's
+symmetric memory, off by default.
+
+Times are one formula a way: a base, a part for every rank or hop, and bytes over a rate. Constants were fitted to
+NVIDIA's measurements in aiconfigurator's database (Apache-2.0): the custom kernel in CUDA graphs, nccl-tests
+without host time. Symmetric memory is taken to be as fast as NCCL, which no measurement supports or denies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+MIB = 2**20
+CUSTOM_MOST = 8 * MIB
+CUSTOM_SIZES = (2, 4, 6, 8)
+
+Way = Literal["none", "custom", "symmetric memory", "nccl"]
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """Sizes by GPUs: the custom kernel strictly below the first, symmetric memory below the second."""
+
+    custom: dict[int, int]
+    symmetric: dict[int, int]
+
+
+LIMITS = {
+    90: _Limits(
+        {2: 64 * MIB, 4: 32 * MIB, 6: MIB // 2, 8: MIB // 4}, {2: 64 * MIB, 4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB}
+    ),
+    100: _Limits({2: 2 * MIB, 4: 2 * MIB, 6: MIB, 8: MIB}, {2: 8 * MIB, 4: 32 * MIB, 6: 128 * MIB, 8: 128 * MIB}),
+    103: _Limits(
+        {2: 4 * MIB, 4: 4 * MIB, 6: 8 * MIB, 8: 4 * MIB}, {2: 4 * MIB, 4: 32 * MIB, 6: 32 * MIB, 8: 64 * MIB}
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Custom:
+    """Constants of the custom kernel, microseconds and GB/s; `second` is for its second stage."""
+
+    base: float
+    second: float
+    rank: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class _Nccl:
+    """Constants of NCCL's ring, microseconds and GB/s."""
+
+    base: float
+    hop: float
+    rate: float
+
+
+CUSTOM = {
+    "nvlink3": _Custom(4.73, 6.41, 0.18, 209),
+    "nvlink4": _Custom(4.25, 4.10, 0.06, 294),
+    "nvlink5": _Custom(7.13, 7.68, 0.05, 396),
+}
+NCCL = {
+    "nvlink3": _Nccl(10.02, 0.95, 154),
+    "nvlink4": _Nccl(5.52, 0.83, 269),
+    "nvlink5": _Nccl(7.87, 1.37, 430),
+    "pcie": _Nccl(3.03, 1.79, 27),
+}
+NETWORK_HOP_US = 5.0
+"""Of NCCL's ring between nodes: an estimate."""
+
+
+@dataclass(frozen=True)
+class TensorGroup:
+    """A tensor-parallel group: its GPUs, how many of them share a node, and what links them.
+
+    Attributes:
+        size: Ranks.
+        per_node: Ranks of the group in a node.
+        nvlink: Name of the NVLink generation in the catalog, empty for PCIe alone.
+        capability: CUDA compute capability × 10, such as 90.
+        network_gb_per_s: What one rank gets between nodes.
+    """
+
+    size: int
+    per_node: int
+    nvlink: str
+    capability: int
+    network_gb_per_s: float
+
+    @property
+    def _links(self) -> str:
+        return self.nvlink if self.nvlink in NCCL else "pcie"
+
+    def way(self, moved_bytes: int) -> Way:
+        """Return which all-reduce vLLM takes for a tensor."""
+        if self.size == 1:
+            return "none"
+        if self.size != self.per_node or (not self.nvlink and self.size != 2):
+            return "nccl"
+        limits = LIMITS.get(self.capability)
+        most = CUSTOM_MOST
+        if limits and self.nvlink:
+            most = min(most, limits.custom.get(self.size, 0))
+        if self.size in CUSTOM_SIZES and moved_bytes % 16 == 0 and moved_bytes < most:
+            return "custom"
+        if limits and self.nvlink and moved_bytes < limits.symmetric.get(self.size, 0):
+            return "symmetric memory"
+        return "nccl"
+
+    def time_us(self, moved_bytes: int) -> float:
+        """Return how long an all-reduce takes on the device, microseconds."""
+        way = self.way(moved_bytes)
+        if way == "none":
+            return 0.0
+        size = self.size
+        if way == "custom" and self._links in CUSTOM:
+            kernel = CUSTOM[self._links]
+            once = size == 2 or (size <= 4 and moved_bytes < MIB // 2) or moved_bytes < MIB // 4
+            moved = (size - 1) * moved_bytes if once else 2 * (size - 1) / size * moved_bytes
+            return kernel.base + (0.0 if once else kernel.second) + kernel.rank * size + moved / kernel.rate / 1e3
+        ring = NCCL[self._links]
+        rate = ring.rate if self.size == self.per_node else min(ring.rate, self.network_gb_per_s * self.per_node)
+        nodes = -(-size // self.per_node)
+        hops = 2 * (size - 1)
+        time = ring.base + hops * ring.hop + 2 * (size - 1) / size * moved_bytes / rate / 1e3
+        return time + (2 * (nodes - 1) * NETWORK_HOP_US if nodes > 1 else 0.0)

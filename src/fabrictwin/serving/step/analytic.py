@@ -1,0 +1,210 @@
+"""Times of a step from operators by shape: the catalog's measured products where there are, the roofline
+elsewhere.
+
+Layers are counted operator by operator at some sixty numbers of tokens, between which times are linear. Attention
+is products over pairs of tokens for prompts, and bytes of KV for decodes. Experts that some token goes to are read
+once. A step that is not captured in a graph takes at least what the host needs to launch its kernels. Pipeline
+stages send the hidden state and the residual, each tensor-parallel rank a slice, which the receivers gather.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fabrictwin.base.units import PS_PER_US
+from fabrictwin.serving.step.all_reduce import TensorGroup
+from fabrictwin.serving.step.graphs import padded_to
+from fabrictwin.serving.step.grid import table
+from fabrictwin.serving.step.kernels import EXPERTS_US, Kernels
+from fabrictwin.serving.step.shape import StepShape
+from fabrictwin.workload.layers.number_formats import Precision
+from fabrictwin.workload.model.model_blocks import Experts, Linear
+from fabrictwin.workload.model.model_sizes import Model
+
+HIDDEN_BYTES = 2
+COMPILED_LAUNCH_US = 5.0
+EAGER_LAUNCH_US = 20.0
+"""What the host needs to launch one kernel, of compiled PyTorch and of eager: estimates. An eager all-reduce was
+measured to take 17 to 20 us more than one in a graph on x86 hosts (aiconfigurator's database)."""
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model on its GPUs: what a replica is made of.
+
+    Attributes:
+        model: The model.
+        gpu: GPU in the catalog.
+        precision: Of the linear layers.
+        kv_bytes: Of an element in the KV cache.
+        group: Tensor-parallel group.
+        pipeline: Stages.
+        stage_gb_per_s: What a rank gets to the next stage.
+    """
+
+    model: Model
+    gpu: str
+    precision: Precision
+    kv_bytes: float
+    group: TensorGroup
+    pipeline: int
+    stage_gb_per_s: float
+
+    def stage_layers(self) -> list[int]:
+        """Layers of each stage: equal parts, the rest one each from the last stage but one backwards."""
+        layers, stages = self.model.layers, self.pipeline
+        parts = [layers // stages] * stages
+        for rest in range(layers % stages):
+            parts[-2 - rest] += 1
+        return parts
+
+    def kv_bytes_per_token(self) -> float:
+        """KV of one token and one layer on one rank; latent attention is held whole by every rank."""
+        latent = self.model.latent
+        if latent:
+            return (latent.kv_rank + latent.rope_size) * self.kv_bytes
+        heads = max(1, self.model.kv_heads // self.group.size)
+        return 2 * heads * self.model.head_size * self.kv_bytes
+
+
+def _points(last: int) -> list[int]:
+    """Numbers of tokens to count layers at: all small ones, then steps of an eighth."""
+    points = [*range(17), *range(20, 65, 4)]
+    while points[-1] < last:
+        points.append(max(points[-1] + 8, points[-1] * 9 // 8 // 8 * 8))
+    return [point for point in points if point < last] + [last]
+
+
+class AnalyticCost:
+    """Times of steps of a served model, by stage."""
+
+    def __init__(
+        self, served: ServedModel, *, max_tokens: int, max_sequences: int, graph_sizes: tuple[int, ...]
+    ) -> None:
+        self._served = served
+        self._model = model = served.model
+        self._tp = served.group.size
+        self._kernels = Kernels(served.gpu, served.precision)
+        points = _points(max_tokens)
+        sparse = model.sparse_layers
+        kinds = {kind: layers for kind, layers in ((False, model.layers - sparse), (True, sparse)) if layers}
+        tables = {
+            kind: table(points, [self._layer_us(count, sparse=kind) for count in points], max_tokens)
+            for kind in kinds
+        }
+        self._layer = [
+            sum(tables[kind][count] * layers for kind, layers in kinds.items()) / model.layers
+            for count in range(max_tokens + 1)
+        ]
+        launch = COMPILED_LAUNCH_US if graph_sizes else EAGER_LAUNCH_US
+        self._launch_us = launch * (len(model.attention_linears()) + (11 if sparse else 8))
+        self._between = table(points, [2 * self._all_reduce_us(count) for count in points], max_tokens)
+        self._embed = table(points, [self._embed_us(count) for count in points], max_tokens)
+        rows = _points(max_sequences)
+        self._head = table(rows, [self._head_us(count) for count in rows], max_sequences)
+        self._send = table(points, [self._send_us(count) for count in points], max_tokens)
+        self._graph = max(graph_sizes, default=0)
+        self._pad = padded_to(graph_sizes, max_tokens)
+        self._stages = served.stage_layers()
+        self._kv = served.kv_bytes_per_token()
+        self._heads = max(1, model.heads // self._tp)
+        self._kv_heads = 1 if model.latent else max(1, model.kv_heads // self._tp)
+        self._width = model.key_size + model.value_size
+        self._windows = model.windows
+
+    def _linear(self, tokens: int, linear: Linear) -> float:
+        inner, out = linear.inner, linear.out
+        if linear.split == "column":
+            out = -(-out // self._tp)
+        elif linear.split == "row":
+            inner = -(-inner // self._tp)
+        return self._kernels.linear(tokens, out, inner)
+
+    def _layer_us(self, tokens: int, *, sparse: bool) -> float:
+        """One layer but for its attention and what it communicates."""
+        if not tokens:
+            return 0.0
+        model, kernels = self._model, self._kernels
+        time = 2 * kernels.small(4 * HIDDEN_BYTES * tokens * model.hidden)
+        time += sum(self._linear(tokens, linear) for linear in model.attention_linears())
+        time += 2 * kernels.small(2 * HIDDEN_BYTES * tokens * model.qkv_width / self._tp)  # rotation; KV write
+        experts = model.experts
+        if not sparse or experts is None:
+            return time + self._mlp(tokens, model.ffn)
+        time += kernels.gemm(tokens, experts.count, model.hidden)
+        if experts.shared_ffn:
+            time += self._mlp(tokens, experts.shared_ffn)
+        return time + self._experts(tokens, experts)
+
+    def _mlp(self, tokens: int, width: int) -> float:
+        up, down = self._model.mlp_linears(width)
+        active = self._kernels.small(3 * HIDDEN_BYTES * tokens * width / self._tp)
+        return self._linear(tokens, up) + active + self._linear(tokens, down)
+
+    def _experts(self, tokens: int, experts: Experts) -> float:
+        """Both products of the fused kernel: rows of all tokens, weights of the experts that some token goes
+        to.
+        """
+        model, kernels = self._model, self._kernels
+        met = experts.count * (1 - (1 - experts.top_k / experts.count) ** tokens)
+        rows = tokens * experts.top_k
+        width = -(-experts.ffn // self._tp)
+        time = kernels.experts(rows, met, model.ups * width, model.expert_hidden)
+        time += kernels.experts(rows, met, model.expert_hidden, width)
+        return time + EXPERTS_US + kernels.small(2 * HIDDEN_BYTES * rows * model.hidden)
+
+    def _all_reduce_us(self, tokens: int) -> float:
+        return self._served.group.time_us(tokens * self._model.hidden * HIDDEN_BYTES) if tokens else 0.0
+
+    def _embed_us(self, tokens: int) -> float:
+        if not tokens:
+            return 0.0
+        return self._kernels.small(2 * HIDDEN_BYTES * tokens * self._model.hidden) + self._all_reduce_us(tokens)
+
+    def _head_us(self, rows: int) -> float:
+        """Logits of the sampled rows, gathered over the group, and a sampler that reads them a few times."""
+        if not rows:
+            return 0.0
+        vocab = -(-self._model.vocab // self._tp)
+        product = self._kernels.gemm(rows, vocab, self._model.hidden)
+        sample = 4 * self._kernels.small(4.0 * rows * self._model.vocab)
+        gather = self._served.group.time_us(rows * vocab * HIDDEN_BYTES) if self._tp > 1 else 0.0
+        return product + sample + gather
+
+    def _send_us(self, tokens: int) -> float:
+        """Hidden state and residual to the next stage: a slice from each rank, gathered by the receivers."""
+        if self._served.pipeline == 1 or not tokens:
+            return 0.0
+        moved = 2 * tokens * self._model.hidden * HIDDEN_BYTES
+        return moved / self._tp / self._served.stage_gb_per_s / 1e3 + self._served.group.time_us(moved) / 2
+
+    def _attention_us(self, shape: StepShape) -> float:
+        """One layer's attention on one rank, the mean over layers with and without a window."""
+        time = 0.0
+        for window in self._windows:
+            if shape.chunks:
+                chunks = [(tokens, min(before, window) if window else before) for tokens, before in shape.chunks]
+                time += self._kernels.prompt_attention(self._heads, chunks, self._width, self._kv)
+            if shape.decodes:
+                context = min(shape.decode_context, window * shape.decodes) if window else shape.decode_context
+                time += self._kernels.decode_attention(context * self._kv, shape.decodes * self._kv_heads)
+        return time / len(self._windows)
+
+    def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
+        """Return how long each stage takes, picoseconds."""
+        tokens = self._pad[shape.tokens]
+        layer = self._layer[tokens] + self._attention_us(shape)
+        if shape.tokens > self._graph:
+            layer = max(layer, self._launch_us)
+        layer += self._between[tokens]
+        times = []
+        for stage, layers in enumerate(self._stages):
+            time = layers * layer
+            if stage == 0:
+                time += self._embed[tokens]
+            if stage == len(self._stages) - 1:
+                time += self._head[shape.samples]
+            else:
+                time += self._send[tokens]
+            times.append(round(time * PS_PER_US))
+        return tuple(times)

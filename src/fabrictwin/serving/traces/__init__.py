@@ -1,0 +1,1 @@
+"""Traces of requests in the formats in which they are published."""

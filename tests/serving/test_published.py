@@ -1,0 +1,167 @@
+"""Servers against published measurements, with nothing fitted to a row."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fabrictwin.cluster.spec.spec import load_spec
+from fabrictwin.serving.arrivals.demand import Demand, HashedBlocks
+from fabrictwin.serving.cache.manager import CacheLayout, KvCache
+from fabrictwin.serving.engine.bench import serve
+from fabrictwin.serving.engine.replica import HostTimes, Replica
+from fabrictwin.serving.engine.router import router
+from fabrictwin.serving.predict import predict
+from fabrictwin.serving.report.bench import latencies
+from fabrictwin.serving.scheduler.config import SchedulerConfig
+from fabrictwin.serving.scheduler.release import release
+from fabrictwin.serving.scheduler.scheduler import Scheduler
+from fabrictwin.serving.step.graphs import capture_sizes
+from fabrictwin.serving.step.measured import MeasuredCost, OperatorFiles
+
+MODELS: dict[str, dict[str, Any]] = {
+    "meta-llama/Llama-3.1-70B": {
+        "model_type": "llama",
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": False,
+    },
+    "Qwen/Qwen3-32B": {
+        "model_type": "qwen3",
+        "hidden_size": 5120,
+        "intermediate_size": 25600,
+        "num_hidden_layers": 64,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+    },
+}
+HOSTS = {"h100_sxm": "dgx-h100", "h200_sxm": "dgx-h200"}
+LONGEST_RUN = 60_000  # requests × output tokens
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    raw = path.read_bytes()
+    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def _errors(shared: Path, hardware: str, *, skew: bool) -> dict[str, float]:
+    """Relative errors of one run of 300 requests, one by one measured on vLLM 0.19.0."""
+    folder = shared / "validation/serving"
+    rows = [
+        row
+        for row in _rows(folder / "llmservingsim_vllm_requests.csv")
+        if row["series"] == f"{hardware}/Llama-3.1-8B"
+    ]
+    prompts = _rows(folder / "llmservingsim_workload_llama-3.1-8b.csv.gz")
+    chains = [[int(one) for one in row["block16_ids"].split()] for row in prompts]
+    offsets = np.cumsum([0, *map(len, chains)]).astype(np.int64)
+    contents = HashedBlocks(16, offsets, np.array([one for chain in chains for one in chain], np.int64))
+    sent = np.array([round(float(row["arrival_s"]) * 1e12) for row in rows], np.int64)
+    prompt, output = (np.array([int(row[key]) for row in rows], np.int64) for key in ("input_len", "output_len"))
+    profile = folder / "llmservingsim_profile"
+    prefix = f"{hardware}__meta-llama__Llama-3.1-8B__bf16__tp1__"
+    names = ("dense", "per_sequence", "attention", *(("skew_fit",) if skew else ()))
+    most = int(rows[0]["max_num_seqs"])
+    cost = MeasuredCost(
+        OperatorFiles(*(profile / f"{prefix}{name}.csv.gz" for name in names)),
+        32,
+        max_tokens=2048,
+        max_sequences=most,
+        graph_sizes=capture_sizes(most, 2048, capability=89, release="0.19"),
+    )
+    chosen = release("0.19")
+    config = SchedulerConfig(2048, most, 32768, async_scheduling=True)
+    blocks = int(rows[0]["num_gpu_blocks"] or 20_000)  # ample where it is not told
+    replica = Replica(Scheduler(config, KvCache(CacheLayout(blocks, 32768), chosen), chosen), cost, HostTimes())
+    times = latencies(serve(Demand(sent, prompt, output, contents), [replica], router("round_robin")))
+    ttft = np.array([float(row["first_token_s"]) - float(row["arrival_s"]) for row in rows])
+    e2el = np.array([float(row["last_token_s"]) - float(row["arrival_s"]) for row in rows])
+    tpot = (e2el - ttft) / np.maximum(output - 1, 1)
+    return {
+        "ttft": times.ttft.mean() / ttft.mean() - 1,
+        "p99 ttft": np.percentile(times.ttft, 99) / np.percentile(ttft, 99) - 1,
+        "tpot": times.tpot.mean() / tpot.mean() - 1,
+        "e2el": times.e2el.mean() / e2el.mean() - 1,
+    }
+
+
+def test_a_server_short_of_kv_request_by_request(shared: Path) -> None:
+    """An RTX 4090 with 2,588 blocks: queues of a minute, right within 1%."""
+    errors = _errors(shared, "RTX4090", skew=False)
+    assert all(abs(error) < 0.01 for error in errors.values()), errors
+
+
+@pytest.mark.parametrize(
+    ("hardware", "bounds"), [("RTX4090", (0.035, 0.035, 0.03)), ("RTXPRO6000", (0.065, 0.015, 0.03))]
+)
+def test_servers_request_by_request(shared: Path, hardware: str, bounds: tuple[float, float, float]) -> None:
+    """With all that the profile holds. The goals, 3% of TTFT and 1.5% of TPOT and E2E, are not met on both."""
+    errors = _errors(shared, hardware, skew=True)
+    for name, bound in zip(("ttft", "tpot", "e2el"), bounds, strict=True):
+        assert abs(errors[name]) < bound, errors
+    assert abs(errors["p99 ttft"]) < 0.035
+
+
+def _served(row: dict[str, str], folder: Path) -> tuple[float, float]:
+    """Relative errors of TPOT and TTFT of one measured server."""
+    concurrency = int(float(row["concurrency"] or row["batch_size"]))
+    prompt, output = int(row["isl"]), int(row["osl"])
+    serving = {
+        "model": MODELS[row["model_path"]],
+        "release": "0.12" if row["backend_version"].startswith("0.12") else "0.19",
+        "quantization": "fp8" if row["gemm_quant_mode"] == "fp8" else "none",
+        "tensor_parallel_size": int(row["tp_size"]),
+        "max_model_len": int(1.2 * (prompt + output)) + 200,
+        "benchmark": {
+            "num_prompts": max(5 * concurrency, 10),
+            "max_concurrency": concurrency,
+            "random_input_len": prompt,
+            "random_output_len": output,
+            "random_range_ratio": 0.1,
+        },
+    }
+    network = {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm9700"}
+    cluster = {"hosts": {"type": HOSTS[row["system"]], "count": 1}, "network": network}
+    path = folder / "server.yaml"
+    path.write_text(json.dumps({"schema": 1, "cluster": cluster, "workload": {"serving": serving}}))
+    fields = predict(load_spec(path)).fields
+    return (
+        fields["mean_tpot_ms"] / float(row["silicon_tpot_ms"]) - 1,
+        fields["mean_ttft_ms"] / float(row["silicon_ttft_ms"]) - 1,
+    )
+
+
+@pytest.mark.second
+def test_means_of_served_models(shared: Path, tmp_path: Path) -> None:
+    """Every sixth row of vLLM on H100 and H200 with a dense model of 32B or 70B."""
+    rows = [
+        row
+        for row in _rows(shared / "validation/serving/aic_silicon_sample.csv")
+        if row["backend"] == "vllm"
+        and row["mode"] == "agg"
+        and row["model_path"] in MODELS
+        and int(float(row["concurrency"] or row["batch_size"])) * int(row["osl"]) <= LONGEST_RUN
+    ][::6]
+    errors = np.abs([_served(row, tmp_path) for row in rows])
+    assert len(errors) > 15
+    assert np.median(errors[:, 0]) < 0.13
+    assert np.quantile(errors[:, 0], 0.9) < 0.25
+    assert np.median(errors[:, 1]) < 0.45
