@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from fabrictwin.fabric.fabric import NONE
@@ -23,6 +23,7 @@ from fabrictwin.subnet.agents.mad_routing import Fate, Frame, Network
 from fabrictwin.subnet.wire.header import MAD_BYTES, RESPONSE, SA_DATA_BYTES, MadClass, Method
 from fabrictwin.subnet.wire.rmpp import PAYLOAD_BYTES, SA_HEADER_BYTES, Flag
 from fabrictwin.subnet.wire.rmpp import Kind as RmppKind
+from fabrictwin.subnet.wire.smp import NodeInfo
 
 CLIENTS = 10
 CONTROL_BYTES = 80
@@ -150,7 +151,7 @@ class Endpoint:
         if kind == Message.GET_GUID:
             return state.guid[m].to_bytes(8, "big")
         if kind == Message.GET_NODEINFO:
-            return self.network.sma._get_node_info(m, slot, 0)[1]
+            return self._node_info_of_client(m, slot)
         if kind == Message.GET_PORTINFO:
             status, data = self.network.sma._get_port_info(m, slot, body[0])
             return None if status else data
@@ -163,6 +164,17 @@ class Endpoint:
         if kind == Message.GET_PKEYS:
             return self.network.sma._get_pkeys(m, slot, 0)[1]
         return None
+
+    def _node_info_of_client(self, m: int, slot: int) -> bytes:
+        """NodeInfo as libumad2sim has to have it: it takes the node's GUID plus the port's number for the port's.
+
+        A manager finds itself by that GUID, so where a card's ports do not count on from the node, the node's GUID
+        is given as one that leads to the port's.
+        """
+        data: bytes = self.network.sma._get_node_info(m, slot, 0)[1]
+        info = NodeInfo.decode(data)
+        derived = info.port_guid if self.state.is_switch[m] else (info.port_guid - info.local_port_num) % (1 << 64)
+        return replace(info, node_guid=derived).encode() if derived != info.node_guid else data
 
     def _set_is_sm(self, number: int, is_sm: bool, now_ps: int) -> None:
         client = self.clients[number]
