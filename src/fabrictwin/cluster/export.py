@@ -141,7 +141,9 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
         hexadecimal = f"{guids[n]:016x}"
         who = known[n]
         if who is not None and who.vendor:
-            out += [f"vendid={who.vendor:#x}", f"devid={who.device:#x}", f"sysimgguid={who.system_guid:#x}"]
+            out += [f"vendid={who.vendor:#x}", f"devid={who.device:#x}"]
+        if who is not None:
+            out += [f"sysimgguid={who.system_guid:#x}"]
         if n < first:
             out += [f"switchguid=0x{guids[n]:x}({port_guids[n]:x})"]
             out += [

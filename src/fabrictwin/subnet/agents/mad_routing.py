@@ -17,6 +17,7 @@ from fabrictwin.subnet.agents.pma import PerformanceAgent
 from fabrictwin.subnet.agents.sma import SubnetAgent
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import (
+    MAD_BYTES,
     DIRECTION,
     MAX_HOPS,
     PERMISSIVE_LID,
@@ -41,6 +42,7 @@ class Frame:
     dqp: int
     sqp: int
     mad: bytes
+    length: int = MAD_BYTES  # as the sender told it: an answer of several datagrams is longer than one
 
 
 class Fate(IntEnum):
