@@ -396,7 +396,7 @@ def test_the_small_real_file_groups_adapters_by_host(shared: Path) -> None:
     assert len(built.cables) == 14
 
 
-# -- identity, and files that went through a terminal ---------------------------------------------------------------
+# -- identity, and files that went through a terminal --------------------------------------------------------
 
 
 def test_identities_are_as_discovered_and_print_back() -> None:

@@ -1,4 +1,4 @@
-"""What `up` serves of a discovered fabric is that fabric: identities, LIDs and links, as ibnetdiscover prints them."""
+"""What `up` serves of a discovered fabric is that fabric, as ibnetdiscover prints it: identities, LIDs, links."""
 
 from __future__ import annotations
 
