@@ -17,8 +17,8 @@ from fabrictwin.subnet.agents.pma import PerformanceAgent
 from fabrictwin.subnet.agents.sma import SubnetAgent
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import (
-    MAD_BYTES,
     DIRECTION,
+    MAD_BYTES,
     MAX_HOPS,
     PERMISSIVE_LID,
     RESPONSE,

@@ -312,7 +312,7 @@ def _as_single(mad: bytes, length: int) -> tuple[bytes, int]:
     """A table of several datagrams as one that ends with its last whole record, and how many bytes count.
 
     Clients cannot put segments together, but believe the length that the first one tells and read on behind it.
-    Segments tell it in their header; what OpenSM hands over to be cut into segments has none, and its length counts.
+    Segments tell it in their header; what OpenSM hands over to be cut has none, and its length counts.
     """
     if mad[1] != MadClass.SUBN_ADM or not mad[3] & RESPONSE:
         return mad, MAD_BYTES
