@@ -100,7 +100,7 @@ def test_any_graph_is_found_as_it_is(data):
     assert all(site.arrives(a, b) for a in ends for b in ends)
 
 
-@pytest.mark.parametrize("engine", ["minhop", "updn", "ftree", "dfsssp", "dmodk", "auto"])
+@pytest.mark.parametrize("engine", ["minhop", "updown", "fattree", "dfsssp", "dmodk", "auto"])
 def test_every_engine_routes_what_was_discovered(engine):
     site = Site(settings=Settings(engine=engine))
     assert site.hosted.reports[0].findings == ()

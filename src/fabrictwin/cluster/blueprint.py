@@ -9,6 +9,7 @@ NICs in the order of its catalog entry), then aggregation nodes. Port numbers ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
@@ -17,6 +18,17 @@ import numpy.typing as npt
 
 Technology = Literal["infiniband", "ethernet"]
 Int = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a network node says that it is, as it was discovered."""
+
+    vendor: int
+    device: int
+    system_guid: int  # the same for all nodes of one card or chassis
+    port_guid: int  # of the port that is plugged in; a switch's is that of port 0
+    description: str
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,7 @@ class Blueprint:
     aggregations: tuple[AggregationSite, ...] = ()
     mtu_bytes: int = 4096
     notes: tuple[str, ...] = field(default=())
+    identities: Mapping[int, Identity] = field(default_factory=dict)  # by node GUID; what is not there is made up
 
     @property
     def adapters(self) -> list[tuple[int, int]]:

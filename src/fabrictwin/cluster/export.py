@@ -124,6 +124,9 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
     descriptions += [f"{host.name} {host.nics[k]}" for host, k in adapters]
     descriptions += ["Mellanox Technologies Aggregation Node"] * len(blueprint.aggregations)
     first = len(switches)
+    known = [blueprint.identities.get(guid) for guid in guids]
+    descriptions = [who.description if who else text for who, text in zip(known, descriptions, strict=True)]
+    port_guids = [who.port_guid if who else guid for who, guid in zip(known, guids, strict=True)]
     speeds = _speed_names()
     links: dict[int, list[tuple[int, int, int, str]]] = {}
     for a, ap, b, bp, rate, _ in _rows(blueprint):
@@ -136,8 +139,13 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
     out = ["#", "# Topology file: written by fabrictwin", "#", ""]
     for n in range(len(guids)):
         hexadecimal = f"{guids[n]:016x}"
+        who = known[n]
+        if who is not None and who.vendor:
+            out += [f"vendid={who.vendor:#x}", f"devid={who.device:#x}"]
+        if who is not None:
+            out += [f"sysimgguid={who.system_guid:#x}"]
         if n < first:
-            out += [f"switchguid=0x{guids[n]:x}({guids[n]:x})"]
+            out += [f"switchguid=0x{guids[n]:x}({port_guids[n]:x})"]
             out += [
                 f'Switch\t{switches[n].ports} "S-{hexadecimal}"\t\t# "{descriptions[n]}" '
                 f"enhanced port 0 lid {lids[n]} lmc 0"
@@ -146,8 +154,8 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
             out += [f"caguid=0x{guids[n]:x}", f'Ca\t1 "H-{hexadecimal}"\t\t# "{descriptions[n]}"']
         for port, peer, peer_port, speed in sorted(links.get(n, [])):
             kind = "S" if peer < first else "H"
-            own = "" if n < first else f"({guids[n]:x}) "
-            far = f"({guids[peer]:x}) " if kind == "H" else ""
+            own = "" if n < first else f"({port_guids[n]:x}) "
+            far = f"({port_guids[peer]:x}) " if kind == "H" else ""
             lid = "" if n < first else f"lid {lids[n]} lmc 0 "
             out.append(
                 f'[{port}]{own}\t"{kind}-{guids[peer]:016x}"[{peer_port}]{far}\t\t'

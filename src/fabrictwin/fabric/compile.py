@@ -231,6 +231,7 @@ def compile_fabric(blueprint: Blueprint) -> Fabric:
         nic_post_ps=costs[:, 1].copy(),
         nic_deliver_ps=costs[:, 2].copy(),
         nic_qp_message_ps=costs[:, 3].copy(),
+        identities=blueprint.identities,
     )
     _find_planes(fabric)
     for column in vars(fabric).values():

@@ -11,7 +11,8 @@ switches; then aggregation nodes. A node's ports are contiguous: port number `k`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from fabrictwin.fabric.kinds import NodeKind as NodeKind
 from fabrictwin.kernel.codes import NONE as NONE
 
 if TYPE_CHECKING:
-    from fabrictwin.cluster.blueprint import Technology
+    from fabrictwin.cluster.blueprint import Identity, Technology
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,24 @@ class Fabric:
     nic_post_ps: I64  # [A] doorbell, WQE fetch and processing before the first byte of a message leaves
     nic_deliver_ps: I64  # [A] from the last byte on the wire to the completion that software sees
     nic_qp_message_ps: I64  # [A] time between messages of one queue pair at least
+    identities: Mapping[int, Identity] = field(default_factory=dict)  # as discovered, by node GUID
+
+    @cached_property
+    def port_guid(self) -> U64:
+        """[N] GUIDs of ports: a switch's own; of a channel adapter as discovered, else the node's plus 1.
+
+        That is how libumad2sim derives it, except where the number is another node's own.
+        """
+        guid = self.node_guid.copy()
+        end = np.isin(self.node_kind, (NodeKind.NIC, NodeKind.AGGREGATION)) & (guid != 0)
+        after = guid[end] + np.uint64(1)
+        guid[end] = np.where(np.isin(after, self.node_guid), guid[end], after)
+        if self.identities:
+            for node in np.flatnonzero(self.node_guid):
+                identity = self.identities.get(int(self.node_guid[node]))
+                if identity is not None and identity.port_guid:
+                    guid[node] = identity.port_guid
+        return guid
 
     @property
     def nodes(self) -> int:

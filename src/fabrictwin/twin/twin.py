@@ -19,7 +19,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError, InvariantError, did_you_mean
-from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
+from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, Identity, SwitchSite
 from fabrictwin.cluster.disturbances import CableChange
 from fabrictwin.cluster.faults import ACCESS_CONTROL, HostCause
 from fabrictwin.engines.base.changes import TimedChange
@@ -269,6 +269,7 @@ class Twin:
             "switches": [asdict(site) for site in self.blueprint.switches],
             "aggregations": [asdict(site) for site in self.blueprint.aggregations],
             "notes": list(self.blueprint.notes),
+            "identities": [[guid, asdict(who)] for guid, who in sorted(self.blueprint.identities.items())],
             "machines": {
                 name: host.model_dump(mode="json", exclude={"name"})
                 for name, host in catalog.defined_hosts().items()
@@ -306,6 +307,7 @@ class Twin:
                 aggregations=tuple(AggregationSite(**site) for site in state["aggregations"]),
                 mtu_bytes=state["mtu_bytes"],
                 notes=tuple(state["notes"]),
+                identities={guid: Identity(**who) for guid, who in state.get("identities", ())},
             )
             twin = cls(blueprint, engine=state["engine"], hash_name=state["hash"], seed=state["seed"])
             causes = state["host_causes"].items()

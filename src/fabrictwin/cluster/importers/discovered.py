@@ -16,10 +16,10 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.textfile import read_text
-from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
+from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, Identity, SwitchSite
 from fabrictwin.cluster.generators.generate import check_cable
 from fabrictwin.cluster.importers.fabric_tiers import infer_pods, infer_tiers
-from fabrictwin.cluster.importers.ibnetdiscover import Discovery, Port, parse
+from fabrictwin.cluster.importers.ibnetdiscover import Discovery, Node, Port, parse
 from fabrictwin.cluster.importers.recognise import Adapter, Recognised, recognise
 from fabrictwin.cluster.names import listed, natural_key
 from fabrictwin.cluster.reach import first_adapter, islands
@@ -89,9 +89,29 @@ def lay_out(discovery: Discovery, cluster: DiscoveredCluster) -> Blueprint:
             AggregationSite(name=name, guid=node.guid, lid=node.ports[0].lid) for name, node in aggregations
         ),
         mtu_bytes=cluster.mtu,
+        identities=_identities(found),
     )
     notes += _island_notes(blueprint)
     return Blueprint(**{**vars(blueprint), "notes": tuple(notes)})
+
+
+def _identities(found: Recognised) -> dict[int, Identity]:
+    """Who the nodes say that they are, by GUID."""
+    identities = {node.guid: _identity(node, node.port_guid) for node, _ in found.switches.values()}
+    identities |= {node.guid: _identity(node, node.ports[0].guid) for node in found.aggregations.values()}
+    for adapters in found.hosts.values():
+        identities |= {adapter.guid: _identity(adapter.node, adapter.port.guid) for adapter in adapters.values()}
+    return identities
+
+
+def _identity(node: Node, port_guid: int) -> Identity:
+    return Identity(
+        vendor=node.vendor,
+        device=node.device,
+        system_guid=node.system_guid or node.guid,
+        port_guid=port_guid or node.guid,
+        description=node.description,
+    )
 
 
 def _host_sites(

@@ -5,6 +5,9 @@ a port with what is plugged in at the other end. Every link therefore stands in 
 file that was cut short is told from a whole one. What the file says twice must agree; the width and speed of a
 link may differ between its ends, and both are kept. Extended port numbers of chassis (`[ext 5]`) and the
 numbers that `--full` adds are read over. Ports that are down are not in the format.
+
+A terminal program's log of such output is read too: what stands before the first line and after the last one, lost
+tabs, and control sequences are passed over.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ Kind = Literal["switch", "ca", "router"]
 
 SPEEDS = ("SDR", "DDR", "QDR", "FDR10", "FDR", "EDR", "HDR", "NDR", "XDR")
 WIDTHS = (1, 2, 4, 8, 12)
-MAX_LID = 65535
+MAX_LID = 0xBFFF  # the last unicast LID; 65535 is what a port has that nobody gave one
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Node:
     port_count: int
     description: str
     lid: int  # of a switch; 0 elsewhere
+    port_guid: int  # of a switch's port 0; 0 elsewhere
     ports: tuple[Port, ...]
     line: int
 
@@ -68,14 +72,15 @@ _NODE_NAME = r"\"([SHR])-([0-9a-fA-F]{16})\""
 _NUMBER = r"(\d{1,5})"
 _ATTRIBUTE = re.compile(rf"(vendid|devid|sysimgguid|switchguid|caguid|rtguid)={_HEX}(?:\({_HEX}\))?\s*\Z")
 _SWITCH = re.compile(
-    rf"Switch\s+{_NUMBER}\s+{_NODE_NAME}\s+# \"(.*)\" (?:enhanced|base) port 0 lid {_NUMBER} lmc \d\s*\Z"
+    rf"Switch\s*{_NUMBER}\s*{_NODE_NAME}\s*# \"(.*)\" (?:enhanced|base) port 0 lid {_NUMBER} lmc \d\s*\Z"
 )
-_CA = re.compile(rf"(Ca|Rt)\s+{_NUMBER}\s+{_NODE_NAME}\s+# \"(.*)\"\s*\Z")
+_CA = re.compile(rf"(Ca|Rt)\s*{_NUMBER}\s*{_NODE_NAME}\s*# \"(.*)\"\s*\Z")
 _EXT = r"(?:\[ext \d+\])?"
 _PORT = re.compile(
-    rf"\[{_NUMBER}\]{_EXT}(?:\({_HEX}\))?\s+{_NODE_NAME}\[{_NUMBER}\]{_EXT}(?:\({_HEX}\))?\s+"
+    rf"\[{_NUMBER}\]{_EXT}(?:\({_HEX}\))?\s*{_NODE_NAME}\[{_NUMBER}\]{_EXT}(?:\({_HEX}\))?\s*"
     rf"# (?:lid {_NUMBER} lmc \d )?\"(.*)\" lid {_NUMBER} (\d{{1,2}})x(\w+)(?: s=\d+ w=\d+)?(?: slot \d+)?\s*\Z"
 )
+_TERMINAL = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)|[\x00-\x08\x0e-\x1f\x7f]")
 _CHASSIS = re.compile(r"Chassis \d+\b|Chassis\s*\(|Spine \d+|Line \d+")
 _KINDS: dict[str, Kind] = {"Switch": "switch", "Ca": "ca", "Rt": "router"}
 _LETTER = {"switch": "S", "ca": "H", "router": "R"}
@@ -95,9 +100,11 @@ def parse(text: str, file: str | Path) -> Discovery:
     reader = _Reader(str(file))
     lines = text.split("\n")
     for number, line in enumerate(lines, start=1):
-        reader.read(line.rstrip("\r"), number)
+        reader.read(_TERMINAL.sub("", line.rstrip("\r")).rstrip("\r"), number)
     reader.finish()
     discovery = Discovery(str(file), reader.nodes)
+    if not discovery.nodes and reader.preface:
+        raise reader.unexpected(*reader.preface)
     if not discovery.nodes:
         raise ConfigError("got no nodes, expected what `ibnetdiscover` prints", file=file, line=1)
     if not any(node.ports for node in discovery.nodes.values()):
@@ -113,21 +120,40 @@ class _Reader:
         self.attributes: dict[str, int] = {}
         self.attributes_line = 0
         self.open: _Open | None = None
+        self.begun = False  # whether a line of the format has been read
+        self.stray: tuple[str, int] | None = None  # the first line since then that is none
+        self.preface: tuple[str, int] | None = None  # the first line before it
 
     def error(self, message: str, line: int, key: str | None = None) -> ConfigError:
         return ConfigError(message, file=self.file, line=line, key=key)
 
     def read(self, line: str, number: int) -> None:
-        if line.startswith("["):
-            self._port(line, number)
-        elif not line.strip() or line.startswith("#"):
+        text = line.lstrip()
+        if not text or text.startswith("#") or _CHASSIS.match(text):
             return
-        elif line.startswith(("Switch", "Ca", "Rt")):
-            self._node(line, number)
-        elif match := _ATTRIBUTE.match(line):
+        match = _ATTRIBUTE.match(text)
+        if match is None and not text.startswith(("[", "Switch", "Ca", "Rt")):
+            if self.begun:
+                self.stray = self.stray or (text, number)
+            else:
+                self.preface = self.preface or (text, number)
+            return
+        if not self.begun and match is None and not (_SWITCH.match(text) or _CA.match(text)):
+            return  # a terminal's prompt
+        if self.stray is not None:
+            raise self.unexpected(*self.stray)
+        self.begun = True
+        if match:
             self._attribute(match[1], int(match[2], 16), number)
-        elif not _CHASSIS.match(line):
-            raise self.error(f"got {quoted(line.strip())}, expected a line as `ibnetdiscover` prints it", number)
+            if match[1] == "switchguid" and match[3]:
+                self.attributes["port_guid"] = int(match[3], 16)
+        elif text.startswith("["):
+            self._port(text, number)
+        else:
+            self._node(text, number)
+
+    def unexpected(self, text: str, number: int) -> ConfigError:
+        return self.error(f"got {quoted(text.strip())}, expected a line as `ibnetdiscover` prints it", number)
 
     def _attribute(self, key: str, value: int, number: int) -> None:
         self.close()
@@ -167,6 +193,7 @@ class _Reader:
             port_count=int(count),
             description=description,
             lid=self._lid(lid, number),
+            port_guid=self.attributes.get("port_guid", 0),
             ports=(),
             line=number,
         )
@@ -207,7 +234,7 @@ class _Reader:
 
     def _lid(self, text: str, number: int) -> int:
         if int(text) > MAX_LID:
-            raise self.error(f"got LID {text}, expected at most {MAX_LID}", number)
+            raise self.error(f"got LID {text}, expected a unicast LID, at most {MAX_LID}", number)
         return int(text)
 
     def finish(self) -> None:

@@ -205,10 +205,11 @@ class _Names(Sequence[str]):
         return self._fabric.node_name(int(self._nodes[index]))
 
 
-def port_guids(fabric: Fabric, nodes: I32) -> U64:
-    """GUIDs of the ports of channel adapters: the node's plus 1, except where that is another node's own."""
-    guid = fabric.node_guid[nodes]
-    return np.where(np.isin(guid + np.uint64(1), fabric.node_guid), guid, guid + np.uint64(1))
+def _systems(fabric: Fabric, nodes: I32) -> U64:
+    """System image GUIDs of switches: as discovered, else their own."""
+    known = fabric.identities
+    guids = [int(guid) for guid in fabric.node_guid[nodes]]
+    return np.array([known[g].system_guid if g in known else g for g in guids], np.uint64)
 
 
 def switch_graph(fabric: Fabric) -> Switches:
@@ -228,8 +229,8 @@ def switch_graph(fabric: Fabric) -> Switches:
     return _assemble(
         name=_Names(fabric, row_node),
         guid=fabric.node_guid[row_node],
-        system_guid=fabric.node_guid[row_node],
-        endpoint_guid=port_guids(fabric, endpoint_node),
+        system_guid=_systems(fabric, row_node),
+        endpoint_guid=fabric.port_guid[endpoint_node],
         endpoint_node_guid=fabric.node_guid[endpoint_node],
         row=row[between].astype(np.int64),
         number=fabric.port_number[trunk].astype(np.int64),

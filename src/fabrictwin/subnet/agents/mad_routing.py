@@ -18,6 +18,7 @@ from fabrictwin.subnet.agents.sma import SubnetAgent
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import (
     DIRECTION,
+    MAD_BYTES,
     MAX_HOPS,
     PERMISSIVE_LID,
     RESPONSE,
@@ -41,6 +42,7 @@ class Frame:
     dqp: int
     sqp: int
     mad: bytes
+    length: int = MAD_BYTES  # as the sender told it: an answer of several datagrams is longer than one
 
 
 class Fate(IntEnum):

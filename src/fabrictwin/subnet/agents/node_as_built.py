@@ -18,6 +18,9 @@ _AGGREGATION_NAME = "Mellanox Technologies Aggregation Node"
 
 def describe(fabric: Fabric, node: int) -> bytes:
     """NodeDescription, as a host's software or a switch's sets it."""
+    known = fabric.identities.get(int(fabric.node_guid[node]))
+    if known is not None:
+        return known.description.encode()[:64]
     kind = fabric.node_kind[node]
     if kind == NodeKind.AGGREGATION:
         return _AGGREGATION_NAME.encode()
@@ -37,15 +40,16 @@ def node_info(fabric: Fabric, node: int, *, ports: int, port_guid: int) -> NodeI
     if fabric.node_kind[node] == NodeKind.AGGREGATION:
         device = _AGGREGATION_DEVICE
     kind_code = NodeType.SWITCH if is_switch else NodeType.CA
+    known = fabric.identities.get(guid)
     return NodeInfo(
         node_type=kind_code,
         num_ports=ports,
-        system_image_guid=guid,
+        system_image_guid=known.system_guid if known else guid,
         node_guid=guid,
         port_guid=port_guid,
         partition_cap=PKEYS[kind_code],
-        device_id=device,
-        vendor_id=_VENDOR,
+        device_id=known.device if known and known.vendor else device,
+        vendor_id=known.vendor if known and known.vendor else _VENDOR,
     )
 
 

@@ -8,8 +8,8 @@ Get, one row a slot, so that a Get is a copy and a column of a field is a slice.
 Links train when both ends are up and enabled: the widest width and the fastest speed that both allow and the
 cable was built for. Not modelled: the time that training takes, width or speed degrading by itself.
 
-GUIDs: libumad2sim derives a port's GUID as the node's plus the port number, so this does, except where that GUID
-is another node's own.
+Who a node says that it is, and the LID that its port has, are as discovered where the fabric was discovered;
+otherwise made up.
 """
 
 from __future__ import annotations
@@ -104,10 +104,7 @@ class PortStates:
         self._find_cables(base, is_switch)
 
         self.guid: list[int] = [int(g) for g in fabric.node_guid[self.fabric_node]]
-        own = set(self.guid)
-        self.port_guid: list[int] = [
-            g if switch or g + 1 in own else g + 1 for g, switch in zip(self.guid, self.is_switch, strict=True)
-        ]
+        self.port_guid: list[int] = [int(g) for g in fabric.port_guid[self.fabric_node]]
         self.description: list[bytes] = [describe(fabric, int(n)) for n in self.fabric_node]
         self.node_info: list[NodeInfo] = [
             node_info(fabric, int(node), ports=ports, port_guid=port_guid)
@@ -181,6 +178,8 @@ class PortStates:
                 template = port_as_built(fastest, widths, mtu, up, self.is_switch[m] and port > 0)
                 self.port_info[slot] = np.frombuffer(template, np.uint8)
                 self.info[64 * slot + 28] = port
+                if slot == self.end_slot(m):
+                    LID.put(self.info, int(self.fabric.node_lid[self.fabric_node[m]]), 64 * slot)
                 if port == 0:
                     STATE.put(self.info, PortState.ACTIVE, 64 * slot)
         for slot, far in enumerate(self.cable):

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.mad_routing import Fate, Frame, Network
-from fabrictwin.subnet.wire.header import MAD_BYTES, RESPONSE, SA_DATA_BYTES, MadClass, Method
+from fabrictwin.subnet.wire.header import MAD_BYTES, RESPONSE, SA_DATA, SA_DATA_BYTES, MadClass, Method
 from fabrictwin.subnet.wire.rmpp import PAYLOAD_BYTES, SA_HEADER_BYTES, Flag
 from fabrictwin.subnet.wire.rmpp import Kind as RmppKind
+from fabrictwin.subnet.wire.smp import NodeInfo
 
 CLIENTS = 10
 CONTROL_BYTES = 80
@@ -150,7 +151,7 @@ class Endpoint:
         if kind == Message.GET_GUID:
             return state.guid[m].to_bytes(8, "big")
         if kind == Message.GET_NODEINFO:
-            return self.network.sma._get_node_info(m, slot, 0)[1]
+            return self._node_info_of_client(m, slot)
         if kind == Message.GET_PORTINFO:
             status, data = self.network.sma._get_port_info(m, slot, body[0])
             return None if status else data
@@ -163,6 +164,17 @@ class Endpoint:
         if kind == Message.GET_PKEYS:
             return self.network.sma._get_pkeys(m, slot, 0)[1]
         return None
+
+    def _node_info_of_client(self, m: int, slot: int) -> bytes:
+        """NodeInfo as libumad2sim has to have it: it takes the node's GUID plus the port's number for the port's.
+
+        A manager finds itself by that GUID, so where a card's ports do not count on from the node, the node's GUID
+        is given as one that leads to the port's.
+        """
+        data: bytes = self.network.sma._get_node_info(m, slot, 0)[1]
+        info = NodeInfo.decode(data)
+        derived = info.port_guid if self.state.is_switch[m] else (info.port_guid - info.local_port_num) % (1 << 64)
+        return replace(info, node_guid=derived).encode() if derived != info.node_guid else data
 
     def _set_is_sm(self, number: int, is_sm: bool, now_ps: int) -> None:
         client = self.clients[number]
@@ -223,7 +235,7 @@ class Endpoint:
         if not mad[3] & RESPONSE and mad[3] != Method.TRAP_REPRESS:
             # the transaction id tells apart the clients of a port
             mad = mad[:8] + number.to_bytes(2, "big") + mad[10:]
-        sent = Frame(dlid, 0 if slid == 0xFFFF else slid, dqp, sqp, mad)
+        sent = Frame(dlid, 0 if slid == 0xFFFF else slid, dqp, sqp, mad, length)
         outcome = self.network.send(client.slot, sent, now_ps)
         if outcome.fate == Fate.UNROUTABLE:
             self.counts.unroutable += 1
@@ -292,25 +304,32 @@ class Endpoint:
 
 
 def pack_frame(frame: Frame, *, status: int = 0) -> bytes:
-    mad, length = _as_single(frame.mad)
+    mad, length = _as_single(frame.mad, frame.length)
     return _FRAME.pack(frame.dlid, frame.slid, frame.dqp, frame.sqp, status, length, mad)
 
 
-def _as_single(mad: bytes) -> tuple[bytes, int]:
+def _as_single(mad: bytes, length: int) -> tuple[bytes, int]:
     """A table of several datagrams as one that ends with its last whole record, and how many bytes count.
 
     Clients cannot put segments together, but believe the length that the first one tells and read on behind it.
+    Segments tell it in their header; what OpenSM hands over to be cut has none, and its length counts.
     """
-    if mad[1] != MadClass.SUBN_ADM or mad[_RMPP_TYPE] != RmppKind.DATA or not mad[_RMPP_FLAGS] & Flag.ACTIVE:
+    if mad[1] != MadClass.SUBN_ADM or not mad[3] & RESPONSE:
         return mad, MAD_BYTES
+    if mad[_RMPP_TYPE] != RmppKind.DATA or not mad[_RMPP_FLAGS] & Flag.ACTIVE:
+        return mad, length if length <= MAD_BYTES else SA_DATA.start + _whole_records(mad)
     payload = int.from_bytes(mad[_RMPP_PAYLOAD], "big")
     if payload > PAYLOAD_BYTES:
-        record = 8 * int.from_bytes(mad[_OFFSET], "big")
-        whole = SA_DATA_BYTES // record * record if 0 < record <= SA_DATA_BYTES else SA_DATA_BYTES
-        payload = SA_HEADER_BYTES + whole
+        payload = SA_HEADER_BYTES + _whole_records(mad)
     flags = bytes([mad[_RMPP_FLAGS] | Flag.FIRST | Flag.LAST])
     cut = mad[:_RMPP_FLAGS] + flags + mad[27:28] + (1).to_bytes(4, "big") + payload.to_bytes(4, "big") + mad[36:]
     return cut, min(MAD_BYTES, _RMPP_PAYLOAD_START + payload)
+
+
+def _whole_records(mad: bytes) -> int:
+    """Bytes of the whole records that one datagram holds."""
+    record = 8 * int.from_bytes(mad[_OFFSET], "big")
+    return SA_DATA_BYTES // record * record if 0 < record <= SA_DATA_BYTES else SA_DATA_BYTES
 
 
 def node_id(network: Network, m: int) -> str:
