@@ -45,7 +45,7 @@ def uniform(seed: int, number: I64) -> F64:
 
 
 def power(base: F64, exponent: int) -> F64:
-    """`base` to the power of `exponent`, by squaring: a product rounds alike everywhere, unlike a library's power."""
+    """`base` to the power of `exponent`, by squaring: products round alike everywhere, a library's power not."""
     result = np.ones_like(base)
     while exponent:
         if exponent & 1:
