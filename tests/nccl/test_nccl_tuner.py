@@ -472,3 +472,12 @@ def test_a_communicator_of_the_twin() -> None:
 def test_tables_hold_every_cell() -> None:
     found = tables(hopper(4), Settings())
     assert len(found.latency) == len(found.bandwidth) == 5 * 7 * 3
+
+
+def test_an_average_leaves_reduce_scatter_every_algorithm_but_pat() -> None:
+    tuner = Tuner(hopper(16, 1), read_settings({}))
+    algorithms = {
+        op: {a for a, _ in tuner.costs(Call("ReduceScatter", 1024, operation=op))} for op in ("sum", "avg")
+    }
+    assert algorithms["sum"] - algorithms["avg"] == {A.PAT}
+    assert A.RING in algorithms["avg"]

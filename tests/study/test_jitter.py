@@ -13,6 +13,7 @@ from support.specs import SMALL_JOB as SPEC
 from support.specs import small_job as spec
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import silent
 from fabrictwin.cli import main
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.report.page import Axis, Series, lines, table
@@ -111,7 +112,7 @@ def test_lateness_holds_up_a_step_that_begins_with_communication(tmp_path):
     path.write_text(SPEC.format(more="").replace("    sequence: 1024", "    sequence: 1024\n    sharding: fsdp"))
     found = predict(load_spec(path))
     late = Jitter.model_validate({"late": {"chance": 1.0, "mean": "3 ms", "distribution": "fixed"}})
-    layout = Sampler(load_spec(path), lambda _stage: None).job.layout
+    layout = Sampler(load_spec(path), silent).job.layout
     unit = Unit(found, layout.units, layout.positions)
     assert unit.sample(Jitter(), 2, 1).tolist() == [found.trace.end_ps] * 2
     assert unit.sample(late, 2, 1).tolist() == [found.trace.end_ps + 3 * 10**9] * 2

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import silent
 from fabrictwin.study.jitter import stragglers
 from fabrictwin.study.jitter.distributions import Amount
 from fabrictwin.study.jitter.published_jitter import read_published
@@ -54,7 +55,7 @@ def test_documents_fill_their_micro_batch():
 @pytest.mark.second
 def test_causes_cost_what_they_must():
     statistics = stragglers.read_statistics(find_data(None))
-    found = {cause.what: cause for cause in stragglers.causes(statistics, lambda _stage: None)}
+    found = {cause.what: cause for cause in stragglers.causes(statistics, silent)}
     assert all(cause.slowdown >= 1.0 for cause in found.values())
     beside = {key: value for cause in found.values() for key, value in cause.beside}
     # the projection to 128,256 words beside eight layers: in parameters, which products follow

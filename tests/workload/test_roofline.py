@@ -10,6 +10,7 @@ import pytest
 from support.specs import LLAMA_8B
 
 from fabrictwin import catalog
+from fabrictwin.base.progress import silent
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.validation.published_data import find_data, read_data
 from fabrictwin.validation.training_cases import cases
@@ -324,7 +325,7 @@ def test_constants_are_what_the_declared_rows_give():
         own = [case for case in cases(data) if case.row.set == name and case.calibrates]
         assert len(own) == sum(len(one.rows) for one in found.calibrated_from)
         if own:
-            errors = [outcome.error for outcome in judge(own, fidelity="analytic", stage=lambda _: None)]
+            errors = [outcome.error for outcome in judge(own, fidelity="analytic", stage=silent)]
             assert abs(median(errors)) < 0.05
 
 
