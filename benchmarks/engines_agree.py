@@ -23,9 +23,9 @@ from support.clusters import blueprint  # noqa: E402
 from support.programs import times  # noqa: E402
 
 from fabrictwin.base.units import parse_size  # noqa: E402
-from fabrictwin.engines.analytic.analytic_engine import AnalyticSession  # noqa: E402
-from fabrictwin.engines.flow.flow_engine import FlowSession  # noqa: E402
-from fabrictwin.engines.packet.packet_engine import PacketSession  # noqa: E402
+from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine  # noqa: E402
+from fabrictwin.engines.flow.flow_engine import FlowEngine  # noqa: E402
+from fabrictwin.engines.packet.packet_engine import PacketEngine  # noqa: E402
 from fabrictwin.program import collectives  # noqa: E402
 from fabrictwin.program.program import Communication  # noqa: E402
 from fabrictwin.twin import Twin  # noqa: E402
@@ -76,10 +76,10 @@ def rows(arguments: argparse.Namespace) -> Iterator[tuple[str, float, float, flo
             for size in arguments.sizes:
                 for channels in arguments.channels:
                     communication = [LOWERINGS[name](ranks, size, channels, host_of_rank)]
-                    (flow,) = times(FlowSession(twin.fabric, twin.routes), communication, nodes)
-                    (closed,) = times(AnalyticSession(twin.fabric), communication, nodes)
+                    (flow,) = times(FlowEngine(twin.fabric, twin.routes), communication, nodes)
+                    (closed,) = times(AnalyticEngine(twin.fabric), communication, nodes)
                     before = time.process_time()
-                    (packets,) = times(PacketSession(twin.fabric, twin.routes), communication, nodes)
+                    (packets,) = times(PacketEngine(twin.fabric, twin.routes), communication, nodes)
                     case = f"{name:10} {hosts:2} hosts {size / 2**20:8.3f} MiB {channels:2} channels"
                     yield case, flow / 1e6, packets / flow, closed / flow, time.process_time() - before
 

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.clusters import boxes
 from support.verbs_ends import End, connect
 
-from fabrictwin.engines.base.messages import Opcode
-from fabrictwin.engines.packet.packet_messages import PacketMessages
+from fabrictwin.engines.base.messages import Message, Opcode
+from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.verbs import current_host as place
 from fabrictwin.verbs.pyverbs.enums import IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND
 
@@ -39,24 +39,24 @@ def timed(name: str, ops: int, work: Callable[[], object]) -> None:
 def session_row(ops: int) -> None:
     """Messages of the session, one after the other, both events each."""
     twin = boxes(8)
-    session = PacketMessages(twin.fabric, twin.routes)
+    session = PacketEngine(twin.fabric, twin.routes)
     flow = session.open(0, 1)
 
     def work() -> None:
         for _ in range(ops):
-            session.send(flow, 8, Opcode.WRITE)
-            while session.advance():
+            session.send(flow, Message(8, Opcode.WRITE))
+            while session.advance().events:
                 pass
 
-    session.send(flow, 8, Opcode.WRITE)
+    session.send(flow, Message(8, Opcode.WRITE))
     session.advance()
     timed("message session: WRITE 8 B, alone", ops, work)
 
     def batch() -> None:
         for _ in range(ops // 64):
             for _ in range(64):
-                session.send(flow, 8, Opcode.WRITE)
-            while session.advance():
+                session.send(flow, Message(8, Opcode.WRITE))
+            while session.advance().events:
                 pass
 
     timed("message session: WRITE 8 B, 64 at a time", ops, batch)
@@ -65,7 +65,7 @@ def session_row(ops: int) -> None:
 def pair(engine: str, size: int = 1 << 16) -> tuple[End, End]:
     """Two connected ends."""
     twin = boxes(8)
-    session = PacketMessages(twin.fabric, twin.routes) if engine == "packet" else None
+    session = PacketEngine(twin.fabric, twin.routes) if engine == "packet" else None
     place.use(twin, engine=engine, session=session)  # type: ignore[arg-type]
     a, b = End("host-0", size=size, depth=256), End("host-1", size=size, depth=256)
     connect(a, b)

@@ -17,7 +17,7 @@ sys.path.insert(0, "tests")
 import numpy as np
 from support.clusters import boxes, dgx
 from fabrictwin.program import collectives
-from fabrictwin.engines.flow.flow_engine import FlowSession
+from fabrictwin.engines.flow.flow_engine import FlowEngine
 from support.programs import operations
 
 digest = hashlib.sha256()
@@ -26,7 +26,7 @@ for twin in (dgx(2), boxes(8, "infiniband", 4), boxes(8, "ethernet")):
     nics = np.arange(len(fabric.nic_node), dtype=np.int32)
     for array in (routes.lft, routes.groups.group_of, *routes.walk(nics, np.roll(nics, 3))):
         digest.update(np.ascontiguousarray(array).tobytes())
-    session = FlowSession(fabric, routes)
+    session = FlowEngine(fabric, routes)
     n = min(16, fabric.gpus)
     sends = [collectives.send(np.array([[i, (5 * i + 3) % n]]), 1 << 20 + i % 3) for i in range(n)
              if (5 * i + 3) % n != i]

@@ -26,9 +26,10 @@ from fabrictwin.capture.pcapng import LINK_ERF, CaptureWriter
 from fabrictwin.capture.reader import CaptureFile, Packet
 from fabrictwin.capture.recorder import CaptureRequest, adapters_named
 from fabrictwin.capture.transport_headers import Op
-from fabrictwin.engines.base.messages import FlowOptions, GidType, Opcode
+from fabrictwin.engines.base.messages import Contents, FlowOptions, GidType, Message, Opcode
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.tools.traffic import play_traffic, read_traffic
+from fabrictwin.tools.traffic.connection_matrix import read_traffic
+from fabrictwin.tools.traffic.play_traffic import play_traffic
 
 KINDS = {
     "roce": {"technology": "ethernet"},
@@ -85,10 +86,9 @@ def test_payload_is_the_bytes_that_were_given_and_zeros_where_none_were(files, t
     for s, p in zip(seen(files["roce"]), packets(files["roce"]), strict=True):
         if s.bth.opcode == transport.Service.RC | Op.SEND_ONLY:
             assert p.data[54 : 54 + s.payload_bytes] == captures.PAYLOAD[: s.payload_bytes]
-    session = captures.PacketMessages(boxes(8, "ethernet").fabric, boxes(8, "ethernet").routes)
-    with CaptureRequest(tmp_path / "z.pcapng", ("host-0",)).start(session.network) as recorder:
-        recorder.attach(session)
-        session.send(session.open(0, 1), 1000, Opcode.SEND)
+    session = captures.PacketEngine(boxes(8, "ethernet").fabric, boxes(8, "ethernet").routes)
+    with CaptureRequest(tmp_path / "z.pcapng", ("host-0",)).start(session):
+        session.send(session.open(0, 1), Message(1000, Opcode.SEND))
         captures.settle(session, {}, {})
     assert packets(tmp_path / "z.pcapng")[0].data[54:1054] == bytes(1000)
 
@@ -165,15 +165,14 @@ def test_losses_retransmissions_and_naks_of_a_flapping_link_are_found(tmp_path):
 def test_reads_whose_responses_are_lost_are_asked_for_again_on_the_wire(tmp_path):
     path = tmp_path / "r.pcapng"
     twin = boxes(8, "ethernet")
-    session = captures.PacketMessages(twin.fabric, twin.routes)
+    session = captures.PacketEngine(twin.fabric, twin.routes)
     port = int(twin.fabric.nic_port[1])
-    with CaptureRequest(path, ("host-0",)).start(session.network) as recorder:
-        recorder.attach(session)
+    with CaptureRequest(path, ("host-0",)).start(session):
         a = session.open(0, 1, options=FlowOptions(source_qpn=2, target_qpn=3, timeout=4))
         b = session.open(1, 0, options=FlowOptions(source_qpn=3, target_qpn=2, timeout=4))
-        m = session.send(a, 1 << 19, Opcode.READ_REQUEST, remote_address=0x10000)
-        session.network.at(captures.LinkFault(10_000_000, port, 0))
-        session.network.at(captures.LinkFault(11_000_000, port))
+        m = session.send(a, Message(1 << 19, Opcode.READ_REQUEST, contents=Contents(remote_address=0x10000)))
+        session.change(captures.TimedChange(10_000_000, port, 0))
+        session.change(captures.TimedChange(11_000_000, port))
         captures.settle(session, {a: b}, {m: (Opcode.READ_REQUEST, 1 << 19)})
     asked = [p for p in packets(path) if dissect(p).bth.opcode == Op.READ_REQUEST]
     assert len(asked) >= 2
@@ -194,8 +193,8 @@ def test_congestion_marks_cnps_and_pauses_are_there(tmp_path):
         read_traffic(cm), twin.fabric, twin.routes, options, slowdown=False, capture=CaptureRequest(path)
     )
     found = summarise(CaptureFile(path))
-    state = result.network.machine.state
-    qp = state.qp[: result.network.machine.queue_pairs]
+    state = result.engine.network.machine.state
+    qp = state.qp[: result.engine.network.machine.queue_pairs]
     assert found.total("cnps") == int(qp.cnps_sent.sum()) + int(qp.cnps_handled.sum()) > 0
     into = [f for f in found.flows if f.outbound is False and found.names[f.interface].startswith("host-7")]
     assert sum(f.ecn_marked for f in into) > 0
@@ -209,16 +208,15 @@ def test_a_capture_changes_nothing_and_costs_no_memory_by_its_length(tmp_path):
     twin = boxes(8)
     ends = []
     for captured in (False, True):
-        session = captures.PacketMessages(twin.fabric, twin.routes)
+        session = captures.PacketEngine(twin.fabric, twin.routes)
         recorder = None
         if captured:
-            recorder = CaptureRequest(tmp_path / "m.pcapng", ("host-0",), 64).start(session.network)
-            recorder.attach(session)
+            recorder = CaptureRequest(tmp_path / "m.pcapng", ("host-0",), 64).start(session)
         flow = session.open(0, 1)
         for _ in range(30):
             for _ in range(100):
-                session.send(flow, 3000, Opcode.WRITE)
-            while session.advance():
+                session.send(flow, Message(3000, Opcode.WRITE))
+            while session.advance().events:
                 pass
         ends.append(session.now_ps)
         if recorder is not None:

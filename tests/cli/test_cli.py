@@ -192,6 +192,27 @@ def test_completion_knows_the_catalog_and_the_hosts_of_a_cluster():
     assert complete("fabrictwin ibstat /nowhere --host ", 4) == set()
 
 
+def test_init_writes_examples_that_run_and_overwrites_nothing_else(tmp_path, capsys):
+    assert main(["init", "laptop", "--into", str(tmp_path / "new")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'new' / 'laptop.yaml'}\n"
+    assert main(["run", str(tmp_path / "new" / "laptop.yaml"), "--dry-run", "--fidelity", "analytic"]) == 0
+    assert main(["init", "--into", str(tmp_path / "new")]) == 0, "equal files are no obstacle"
+    (tmp_path / "new" / "laptop.yaml").write_text("mine")
+    capsys.readouterr()
+    assert main(["init", "--into", str(tmp_path / "new")]) == 2
+    assert "laptop.yaml: is there already and differs" in capsys.readouterr().err
+    assert main(["init", "lapdog", "--into", str(tmp_path)]) == 2
+    assert "did you mean 'laptop'?" in capsys.readouterr().err
+    assert main(["init", "--list"]) == 0
+    assert "\npackets " in capsys.readouterr().out
+    assert complete("fabrictwin init lap", 2) == {"laptop"}
+
+
+def test_a_published_fabric_that_is_missing_says_where_it_is(capsys):
+    assert main(["run", str(Path(SPEC_FILE).with_name("selene.yaml")), "--dry-run"]) == 2
+    assert "is published as topo/selene.compute.txt in the GitHub repository" in capsys.readouterr().err
+
+
 def test_completion_installs_and_prints_a_script(tmp_path):
     done = python("-m", "fabrictwin", "--install-completion", "bash", env=os.environ | {"HOME": str(tmp_path)})
     written = tmp_path / ".local/share/bash-completion/completions/fabrictwin"

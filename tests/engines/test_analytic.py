@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.clusters import blueprint
 
-from fabrictwin.engines.analytic.analytic_engine import AnalyticSession, IdealNetwork
+from fabrictwin.engines.analytic.closed_forms import ClosedForms, IdealNetwork
 from fabrictwin.engines.channels.pipeline_latency import beyond_drain
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.program import collectives, patterns
@@ -101,7 +101,7 @@ def test_a_trees_latency_is_that_of_its_slowest_way_where_edges_differ(seed):
 def test_bytes_and_latency_of_a_send_come_apart():
     fabric = Twin(blueprint(4)).fabric
     nodes = fabric.gpu_node[::8].astype(np.int32)
-    session = AnalyticSession(fabric)
+    session = ClosedForms(fabric)
     small, large = (collectives.send([[0, 1]], size) for size in (1 << 20, 1 << 24))
     less, more = session.terms(small, nodes), session.terms(large, nodes)
     assert more.drain_ps == pytest.approx(16 * less.drain_ps, rel=1e-6)

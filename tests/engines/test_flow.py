@@ -13,12 +13,12 @@ from support.clusters import boxes, dgx
 from support.programs import operations, times
 
 from fabrictwin.base.errors import ConfigError, InvariantError, SimulatedError
-from fabrictwin.engines.analytic.analytic_engine import AnalyticSession
-from fabrictwin.engines.base.engine import LinkChange
+from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
+from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import play
+from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.channel_resources import bind
-from fabrictwin.engines.channels.edge_paths import QueuePairs
-from fabrictwin.engines.flow.flow_engine import FlowSession
+from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.fabric.fabric import LinkKind
 from fabrictwin.kernel import slices
 from fabrictwin.program import collectives, patterns
@@ -27,8 +27,8 @@ from fabrictwin.program.program import NONE, Actor, Label, Program
 MIB = 1 << 20
 
 
-def flow(twin) -> FlowSession:
-    return FlowSession(twin.fabric, twin.routes)
+def flow(twin) -> FlowEngine:
+    return FlowEngine(twin.fabric, twin.routes)
 
 
 def test_a_message_takes_its_latency_and_its_bytes_over_the_slowest_link():
@@ -36,7 +36,7 @@ def test_a_message_takes_its_latency_and_its_bytes_over_the_slowest_link():
     session = flow(twin)
     send = collectives.send(np.array([[0, 8]]), 256 * MIB)
     (took,) = times(session, [send], twin.fabric.gpu_node)
-    found = session.finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[8:9])
+    found = session.flows.finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[8:9])
     fabric = twin.fabric
     slowest = min(int(fabric.port_payload_bps[p]) for p in found.port)
     # the adapter writes the last packet to memory once it is there whole
@@ -79,7 +79,7 @@ def test_ring_all_reduce_inside_a_host_is_its_closed_form(ranks):
     session = flow(twin)
     ring = collectives.all_reduce(np.arange(ranks)[None], size)
     (took,) = times(session, [ring], twin.fabric.gpu_node)
-    bound, _ = bind([ring], twin.fabric.gpu_node, twin.fabric, session.finder)
+    bound, _ = bind([ring], twin.fabric.gpu_node, twin.fabric, session.flows.finder)
     gpu = int(twin.fabric.gpu_node[0])
     mine = range(twin.fabric.node_port_start[gpu], twin.fabric.node_port_start[gpu + 1])
     nvlink = sum(int(twin.fabric.port_payload_bps[p]) for p in mine if twin.fabric.port_kind[p] == LinkKind.NVLINK)
@@ -123,7 +123,7 @@ def test_flow_and_analytic_agree_where_nothing_contends():
             collectives.send(np.array([[3, 27]]), size),
         ):
             (a,) = times(flow(twin), [communication], twin.fabric.gpu_node)
-            (b,) = times(AnalyticSession(twin.fabric), [communication], twin.fabric.gpu_node)
+            (b,) = times(AnalyticEngine(twin.fabric), [communication], twin.fabric.gpu_node)
             assert a == pytest.approx(b, rel=0.05), (communication.name, communication.algorithm, size)
 
 
@@ -135,7 +135,7 @@ def test_analytic_counts_oversubscription():
     took = {}
     for ratio in (1, 4):
         twin = boxes(8, "infiniband", ratio)
-        (took[ratio],) = times(AnalyticSession(twin.fabric), [together], twin.fabric.gpu_node)
+        (took[ratio],) = times(AnalyticEngine(twin.fabric), [together], twin.fabric.gpu_node)
         (slow,) = times(flow(twin), [together], twin.fabric.gpu_node)
         assert slow == pytest.approx(took[ratio], rel=0.05)
     assert took[4] == pytest.approx(4 * took[1], rel=0.02)
@@ -163,17 +163,17 @@ def test_small_messages_cost_what_the_adapter_says():
 def test_a_link_changes_while_bytes_move():
     twin = boxes(2)
     fabric = twin.fabric
-    session = FlowSession(fabric, twin.routes)
+    session = FlowEngine(fabric, twin.routes)
     size = 250 * MIB
     send = collectives.send(np.array([[0, 2]]), size)
     session.post(operations([0], [[]]), [send], fabric.gpu_node)
     half = round(size / 2 / (fabric.port_payload_bps[fabric.nic_port[0]] / 8e12))
     session.advance(half)
     assert session.counters().tx_bytes[fabric.nic_port[0]] == pytest.approx(size / 2, rel=1e-3)
-    session.change(LinkChange(int(fabric.nic_port[0]), 50_000_000_000))
+    session.change(TimedChange(session.now_ps, int(fabric.nic_port[0]), 50_000_000_000))
     session.advance()
     assert session.now_ps == pytest.approx(half + 4 * half, rel=1e-3)
-    session.change(LinkChange(int(fabric.nic_port[0]), 0))
+    session.change(TimedChange(session.now_ps, int(fabric.nic_port[0]), 0))
     session.post(operations([0], [[]]), [send], fabric.gpu_node)
     with pytest.raises(SimulatedError, match=r"host-0/mlx5_0/2 > leaf-0/1: link down: it carries nothing"):
         session.advance()
@@ -266,7 +266,7 @@ def test_rates_are_max_min_fair(pairs, oversubscription, slowed):
     session.post(operations(list(range(len(sends))), [[] for _ in sends]), sends, twin.fabric.gpu_node)
     moment = 10**9
     session.advance(moment)
-    bound, _ = bind(sends, twin.fabric.gpu_node, twin.fabric, session.finder)
+    bound, _ = bind(sends, twin.fabric.gpu_node, twin.fabric, session.flows.finder)
     ports = twin.fabric.ports
     paths = []
     for c in range(len(sends)):
@@ -274,15 +274,15 @@ def test_rates_are_max_min_fair(pairs, oversubscription, slowed):
         paths.append({int(r): Fraction(1) for r in bound.use_resource[uses] if r < ports})
     capacity = {r: Fraction(int(twin.fabric.port_payload_bps[r]), 8 * 10**12) for path in paths for r in path}
     expected = max_min(paths, capacity)
-    moved = session._fluid.progress(session._state) * float(1 << 40)
+    moved = session.graph.flow_progress() * float(1 << 40)
     for rate, got in zip(expected, moved, strict=True):
         assert got == pytest.approx(float(rate) * moment, rel=1e-9)
     port = sorted(capacity)[slowed % len(capacity)]
     full = int(twin.fabric.port_rate_bps[port])
-    session.change(LinkChange(port, full // 3))
+    session.change(TimedChange(session.now_ps, port, full // 3))
     capacity[port] *= Fraction(full // 3, full)
     session.advance(2 * moment)
-    later = session._fluid.progress(session._state) * float(1 << 40) - moved
+    later = session.graph.flow_progress() * float(1 << 40) - moved
     for rate, got in zip(max_min(paths, capacity), later, strict=True):
         assert got == pytest.approx(float(rate) * moment, rel=1e-6)
 
@@ -295,7 +295,7 @@ def test_flows_that_nothing_active_connects_are_solved_apart():
     sends = [collectives.send(np.array([[a, b]]), size) for a, b, size in pairs]
     session.post(operations([0, 1, 0, 1, 2], [[], [], [0], [1], [2, 3]]), sends, twin.fabric.gpu_node)
     session.advance()
-    assert session.solves == 3
+    assert session.graph.solves == 3
 
 
 def test_the_same_program_gives_the_same_times_twice():
@@ -332,7 +332,7 @@ def test_one_small_message_waits_for_no_queue_pair():
     twin = boxes(2)
     send = collectives.send(np.array([[0, 2]]), 64)
     (took,) = times(flow(twin), [send], twin.fabric.gpu_node)
-    found = flow(twin).finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[2:3])
+    found = flow(twin).flows.finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[2:3])
     assert took - int(found.latency_ps[0]) < int(twin.fabric.nic_qp_message_ps[0]) / 10
 
 
@@ -354,7 +354,7 @@ def test_a_gather_of_less_than_a_byte_a_rank_still_takes_its_latency(size):
     twin = dgx()
     gather = collectives.all_gather(np.arange(8)[None], size)
     (a,) = times(flow(twin), [gather], twin.fabric.gpu_node)
-    (b,) = times(AnalyticSession(twin.fabric), [gather], twin.fabric.gpu_node)
+    (b,) = times(AnalyticEngine(twin.fabric), [gather], twin.fabric.gpu_node)
     assert a == pytest.approx(b, rel=0.01)
     assert a > 0
 
@@ -362,10 +362,10 @@ def test_a_gather_of_less_than_a_byte_a_rank_still_takes_its_latency(size):
 def test_connections_of_gpus_that_share_an_adapter_are_told_apart():
     """Queue pairs are the adapter's: its connections differ in source port, in whatever posts they come."""
     twin = boxes(8, "ethernet")
-    pairs = QueuePairs(len(twin.fabric.nic_node))
+    pairs = QueuePairNumbers(len(twin.fabric.nic_node))
     departing = np.repeat(np.arange(4, dtype=np.int32), 2)
-    first = pairs.entropy(departing, departing + 4)
-    again = pairs.entropy(departing, departing + 4)
+    first = pairs.ports_by_side(departing, departing + 4)
+    again = pairs.ports_by_side(departing, departing + 4)
     tuples = [*zip(departing, first, strict=True), *zip(departing, again, strict=True)]
     assert len({(int(a), int(port)) for a, port in tuples}) == 16
 
@@ -411,10 +411,10 @@ def test_posting_while_bytes_move_changes_nothing_for_them():
 def test_analytic_sees_a_slow_trunk():
     send = collectives.send(np.array([[2 * i, 8 + 2 * i] for i in range(4)]), 64 * MIB)
     twin = boxes(8)
-    whole = times(AnalyticSession(twin.fabric), [send], twin.fabric.gpu_node)
-    slow = AnalyticSession(twin.fabric)
-    for port in np.flatnonzero(slow._network.is_trunk):
-        slow.change(LinkChange(int(port), 20_000_000_000))
+    whole = times(AnalyticEngine(twin.fabric), [send], twin.fabric.gpu_node)
+    slow = AnalyticEngine(twin.fabric)
+    for port in np.flatnonzero(slow.closed.forms.network.is_trunk):
+        slow.change(TimedChange(slow.now_ps, int(port), 20_000_000_000))
     assert times(slow, [send], twin.fabric.gpu_node)[0] == pytest.approx(10 * whole[0], rel=0.02)
 
 
@@ -432,7 +432,7 @@ def test_operations_that_cannot_be_are_refused(wrong, message):
         flow(twin).post(replace(operations([NONE], [[]]), **wrong), [], twin.fabric.gpu_node)
     with pytest.raises(ConfigError, match="rank outside"):
         flow(twin).post(operations([0], [[]]), [collectives.send(np.array([[0, 99]]), 8)], twin.fabric.gpu_node)
-    for change in (LinkChange(-1, 5), LinkChange(10**6, 5), LinkChange(0, -5)):
+    for change in (TimedChange(0, -1, 5), TimedChange(0, 10**6, 5), TimedChange(0, 0, -5)):
         with pytest.raises(ConfigError):
             flow(twin).change(change)
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.clusters import boxes
 
-from fabrictwin.engines.analytic.analytic_messages import AnalyticMessages
-from fabrictwin.engines.base.message_path import Way
-from fabrictwin.engines.base.messages import EventKind, FlowOptions, MessageSession, Opcode, Service
-from fabrictwin.engines.flow.flow_messages import FlowMessages, fair_rates
-from fabrictwin.engines.packet.packet_messages import PacketMessages
+from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
+from fabrictwin.engines.base.engine import Engine
+from fabrictwin.engines.base.messages import EventKind, FlowOptions, Message, Opcode, Posting, Service
+from fabrictwin.engines.flow.flow_engine import FlowEngine
+from fabrictwin.engines.flow.flow_tables import fair_rates
+from fabrictwin.engines.packet.packet_engine import PacketEngine
 
 MIB = 1 << 20
 
 
-def settle(session: MessageSession) -> list[tuple[int, int, EventKind]]:
+def settle(session: Engine) -> list[tuple[int, int, EventKind]]:
     seen = []
-    while events := session.advance():
+    while events := session.advance().events:
         assert [event.time_ps for event in events] == [session.now_ps] * len(events)
         seen += [tuple(event) for event in events]
     assert session.idle
@@ -29,15 +31,14 @@ def settle(session: MessageSession) -> list[tuple[int, int, EventKind]]:
 def test_messages_of_one_flow_take_what_the_closed_form_says(service):
     twin = boxes(8)
     seen = []
-    for make in (AnalyticMessages, FlowMessages):
-        s = make(twin.fabric, twin.routes)
+    for s in (AnalyticEngine(twin.fabric, lambda: twin.routes), FlowEngine(twin.fabric, twin.routes)):
         a = s.open(0, 7, options=FlowOptions(service=service, source_qpn=1, target_qpn=2))
         b = s.open(7, 0, options=FlowOptions(service=service, source_qpn=2, target_qpn=1, rate_bps=10**10))
         for size in (0, 1, 4096, 1 << 20):
-            s.send(a, size, Opcode.WRITE)
-        asked = s.send(a, 1 << 16, Opcode.READ_REQUEST)
-        s.send(b, 5000, Opcode.READ_RESPONSE, answers=asked, later_ps=10**6)
-        s.send(b, 5000, Opcode.WRITE, later_ps=10**7)
+            s.send(a, Message(size, Opcode.WRITE))
+        asked = s.send(a, Message(1 << 16, Opcode.READ_REQUEST))
+        s.send(b, Message(5000, Opcode.READ_RESPONSE, answers=asked, posting=Posting(later_ps=10**6)))
+        s.send(b, Message(5000, Opcode.WRITE, posting=Posting(later_ps=10**7)))
         seen.append(settle(s))
     closed, fluid = seen
     assert [event[1:] for event in fluid] == [event[1:] for event in closed]
@@ -47,45 +48,46 @@ def test_messages_of_one_flow_take_what_the_closed_form_says(service):
 
 @settings(deadline=None)
 @given(
-    ways=st.lists(st.tuples(st.sets(st.integers(0, 5), min_size=1), st.integers(1, 30)), min_size=1, max_size=7),
+    paths=st.lists(st.tuples(st.sets(st.integers(0, 5), min_size=1), st.integers(1, 30)), min_size=1, max_size=7),
     capacity=st.lists(st.integers(1, 40), min_size=6, max_size=6),
 )
-def test_rates_are_max_min_fair(ways, capacity):
+def test_rates_are_max_min_fair(paths, capacity):
     """Feasible, and each is at its limit or crosses a full port on which none is faster: there is one such."""
-    given_ways = [Way(0, limit * 10**9, tuple(sorted(ports))) for ports, limit in ways]
-    capacity = [c * 10**9 for c in capacity]
-    rates = fair_rates(given_ways, capacity)
-    load = [sum(r for r, way in zip(rates, given_ways, strict=True) if port in way.ports) for port in range(6)]
+    ports, limits = [sorted(each) for each, _ in paths], [limit * 1e9 for _, limit in paths]
+    capacity = np.array(capacity) * 1e9
+    rates = fair_rates(ports, capacity, np.array(limits)).tolist()
+    load = [sum(r for r, mine in zip(rates, ports, strict=True) if port in mine) for port in range(6)]
     assert all(used <= room * (1 + 1e-6) for used, room in zip(load, capacity, strict=True))
-    for rate, way in zip(rates, given_ways, strict=True):
-        assert rate <= way.rate_bps * (1 + 1e-6)
+    for rate, mine, limit in zip(rates, ports, limits, strict=True):
+        assert rate <= limit * (1 + 1e-6)
         fastest = [
-            max(r for r, other in zip(rates, given_ways, strict=True) if port in other.ports)
-            for port in way.ports
+            max(r for r, other in zip(rates, ports, strict=True) if port in other)
+            for port in mine
             if load[port] >= capacity[port] * (1 - 1e-5)
         ]
-        assert rate >= way.rate_bps * (1 - 1e-5) or any(rate >= f * (1 - 1e-5) for f in fastest)
+        assert rate >= limit * (1 - 1e-5) or any(rate >= f * (1 - 1e-5) for f in fastest)
 
 
 def test_messages_to_one_adapter_share_its_port_and_one_that_leaves_makes_room():
     """Two of 8 MiB and one of 2 MiB: a third each until the small one has left, then halves."""
     twin = boxes(8)
     took = {}
-    for make in (FlowMessages, PacketMessages):
+    for make in (FlowEngine, PacketEngine):
         s = make(twin.fabric, twin.routes)
         flows = [s.open(source, 0) for source in (1, 2, 5)]
         sent = [
-            s.send(flow, size, Opcode.WRITE) for flow, size in zip(flows, (8 * MIB, 8 * MIB, 2 * MIB), strict=True)
+            s.send(flow, Message(size, Opcode.WRITE))
+            for flow, size in zip(flows, (8 * MIB, 8 * MIB, 2 * MIB), strict=True)
         ]
         arrived = {m: t for t, m, kind in settle(s) if kind == EventKind.ARRIVED}
         took[make] = [arrived[m] for m in sent]
     rate = int(twin.fabric.port_payload_bps[twin.fabric.nic_port[0]])
-    alone = AnalyticMessages(twin.fabric, twin.routes)
-    alone.send(alone.open(5, 0), 0, Opcode.WRITE)
+    alone = AnalyticEngine(twin.fabric, lambda: twin.routes)
+    alone.send(alone.open(5, 0), Message(0, Opcode.WRITE))
     latency = next(t for t, _, kind in settle(alone) if kind == EventKind.ARRIVED)
-    first, second, small = took[FlowMessages]
+    first, second, small = took[FlowEngine]
     assert small - latency == pytest.approx(3 * 2 * MIB * 8e12 / rate, rel=1e-6)
     assert first == second
     assert first - latency == pytest.approx(18 * MIB * 8e12 / rate, rel=0.002)
-    for fluid, packets in zip(took[FlowMessages], took[PacketMessages], strict=True):
+    for fluid, packets in zip(took[FlowEngine], took[PacketEngine], strict=True):
         assert fluid == pytest.approx(packets, rel=0.05)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support.clusters import boxes
 
-from fabrictwin.engines.packet.packet_network import PacketNetwork
+from fabrictwin.engines.packet.network.packet_network import PacketNetwork
+from fabrictwin.engines.packet.network.port_counters import adapter_counters, port_counters, watch
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.engines.packet.port_counters import adapter_counters, port_counters, watch
 
 MB = 1_000_000
 
@@ -17,7 +17,7 @@ def incast(technology: str = "ethernet", **options) -> PacketNetwork:
     """Adapters 0 to 3 send 2 MB each to adapter 7."""
     twin = boxes(8, technology)
     network = PacketNetwork(twin.fabric, twin.routes, PacketOptions(**options))
-    network.connect([network.remote(i, 7) for i in range(4)])
+    network.connections.connect([network.connections.remote(i, 7) for i in range(4)])
     network.machine.add_tasks([1] * 4, range(4), [2 * MB] * 4, [0] * 4)
     return network
 

@@ -6,9 +6,10 @@ import pytest
 from support.clusters import boxes
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.engines.packet.packet_network import LinkFault, PacketNetwork, flapping
+from fabrictwin.engines.base.changes import TimedChange, flapping
+from fabrictwin.engines.packet.network.packet_network import PacketNetwork
+from fabrictwin.engines.packet.network.port_counters import port_counters
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.engines.packet.port_counters import port_counters
 
 US = 1_000_000
 
@@ -17,7 +18,7 @@ def one_flow(**options) -> PacketNetwork:
     """16 MB from adapter 0 to adapter 5."""
     twin = boxes(8)
     network = PacketNetwork(twin.fabric, twin.routes, PacketOptions(timeout=5, **options))
-    network.connect([network.remote(0, 5)])
+    network.connections.connect([network.connections.remote(0, 5)])
     network.machine.add_tasks([1], [0], [16_000_000], [0])
     return network
 
@@ -31,7 +32,7 @@ def test_a_link_that_slows_down_on_the_way_costs_the_rest_of_the_way():
     whole = took(one_flow())
     network = one_flow()
     port = int(network.fabric.nic_port[0])
-    network.at(LinkFault(whole // 2, port, int(network.fabric.port_rate_bps[port]) // 4))
+    network.at(TimedChange(whole // 2, port, int(network.fabric.port_rate_bps[port]) // 4))
     assert took(network) == pytest.approx(whole // 2 + 4 * (whole - whole // 2), rel=0.01)
 
 
@@ -51,14 +52,14 @@ def test_a_flap_costs_what_it_lasts_and_what_was_sent_meanwhile():
 
 def test_a_fault_after_the_end_changes_nothing():
     network = one_flow()
-    network.at(LinkFault(10**12, int(network.fabric.nic_port[0]), 0))
+    network.at(TimedChange(10**12, int(network.fabric.nic_port[0]), 0))
     assert took(network) == took(one_flow())
 
 
 def test_bit_errors_from_a_time_on_are_counted_from_then_on():
     network = one_flow()
     port = int(network.fabric.port_peer[network.fabric.nic_port[5]])
-    network.at(LinkFault(300 * US, port, error_rate=1e-7))
+    network.at(TimedChange(300 * US, port, error_rate=1e-7))
     network.run(300 * US)
     assert port_counters(network)["PortRcvErrors"].sum() == 0
     network.run()
@@ -70,5 +71,5 @@ def test_bit_errors_from_a_time_on_are_counted_from_then_on():
 def test_the_past_cannot_be_changed():
     network = one_flow()
     network.run(100 * US)
-    with pytest.raises(ConfigError, match="got a fault at 5 ps"):
-        network.at(LinkFault(5, 0))
+    with pytest.raises(ConfigError, match="got a change at 5 ps"):
+        network.at(TimedChange(5, 0))

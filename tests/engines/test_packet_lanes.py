@@ -10,7 +10,7 @@ from support.clusters import boxes
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.spec.packet_section import Packet
-from fabrictwin.engines.packet.packet_network import PacketNetwork
+from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.packet_options import PacketOptions, options_of
 from fabrictwin.kernel.packet.invariants import violations
 from fabrictwin.routing.lane_tables import LaneTables, PortArbitration
@@ -51,8 +51,8 @@ def play(twin, routes, flows, levels, **options):
     """Flows between adapters, each at a service level; returns the network after `until` microseconds."""
     chosen = PacketOptions(service_levels=tuple((str(i), level) for i, level in enumerate(levels)), **options)
     network = PacketNetwork(twin.fabric, routes, chosen)
-    first = network.connect(
-        [network.remote(a, b, sl=level) for (a, b, _), level in zip(flows, levels, strict=True)]
+    first = network.connections.connect(
+        [network.connections.remote(a, b, sl=level) for (a, b, _), level in zip(flows, levels, strict=True)]
     )
     n = len(flows)
     sizes = np.array([size for *_, size in flows])
@@ -114,7 +114,8 @@ def meet(technology, levels, **keys):
     """Packets taken of two endless flows that meet at a third host's link, under this `run.packet`."""
     twin = boxes(3, technology)
     network = PacketNetwork(twin.fabric, twin.routes, section(technology, **keys))
-    first = network.connect([network.remote(i, 2, sl=level) for i, level in enumerate(levels)])
+    to = network.connections
+    first = to.connect([to.remote(i, 2, sl=level) for i, level in enumerate(levels)])
     sizes = np.full(2, 50_000_000)
     network.machine.add_tasks(np.ones(2, int), first + np.arange(2), sizes, np.zeros(2, int))
     network.machine.run(400 * 10**6)
@@ -149,7 +150,8 @@ def test_a_victim_is_spared_on_a_priority_or_lane_of_its_own(technology):
         twin = boxes(8, technology)
         network = PacketNetwork(twin.fabric, twin.routes, section(technology, virtual_lanes=2, **shallow))
         flows = [(0, 4), (1, 4), (2, 4), (3, 4), (0, 5)]
-        first = network.connect([network.remote(a, b, sl=level if b == 5 else 0) for a, b in flows])
+        to = network.connections
+        first = to.connect([to.remote(a, b, sl=level if b == 5 else 0) for a, b in flows])
         sizes = np.array([4_000_000] * 5)
         network.machine.add_tasks(np.ones(5, int), first + np.arange(5), sizes, np.zeros(5, int))
         network.machine.run()

@@ -8,10 +8,10 @@ from support.clusters import blueprint, boxes, dgx
 from support.programs import operations, times
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
-from fabrictwin.engines.analytic.analytic_engine import AnalyticSession
-from fabrictwin.engines.base.engine import LinkChange
-from fabrictwin.engines.flow.flow_engine import FlowSession
-from fabrictwin.engines.packet.packet_engine import PacketSession
+from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
+from fabrictwin.engines.base.changes import TimedChange
+from fabrictwin.engines.flow.flow_engine import FlowEngine
+from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.fabric import NONE, LinkKind, NodeKind
 from fabrictwin.program import collectives
@@ -20,14 +20,14 @@ from fabrictwin.twin import Twin
 MIB = 1 << 20
 
 
-def packet(twin, **options) -> PacketSession:
-    return PacketSession(twin.fabric, twin.routes, PacketOptions(**options))
+def packet(twin, **options) -> PacketEngine:
+    return PacketEngine(twin.fabric, twin.routes, PacketOptions(**options))
 
 
 def both(twin, communications, **options) -> tuple[list[int], list[int]]:
     nodes = twin.fabric.gpu_node
     return (
-        times(FlowSession(twin.fabric, twin.routes), communications, nodes),
+        times(FlowEngine(twin.fabric, twin.routes), communications, nodes),
         times(packet(twin, **options), communications, nodes),
     )
 
@@ -57,12 +57,12 @@ def test_messages_of_any_size_over_one_to_five_switches_take_what_the_other_engi
     nodes, hops = memory(twin), set()
     for to in (1, 2, 4):
         ends = np.array([0]), np.array([to])
-        nics = PacketSession(twin.fabric, twin.routes).network.adapters(nodes[ends[0]], nodes[ends[1]])
+        nics = PacketEngine(twin.fabric, twin.routes).network.connections.adapters(nodes[ends[0]], nodes[ends[1]])
         hops.add(int(np.diff(twin.routes.walk(*nics)[1])[0]) - 1)
         for size in (64, 1000, 4096, 4097, 10_000, 65_536, MIB, 16 * MIB):
             message = [send(0, to, size)]
             (packets,) = times(packet(twin), message, nodes)
-            for other in (FlowSession(twin.fabric, twin.routes), AnalyticSession(twin.fabric)):
+            for other in (FlowEngine(twin.fabric, twin.routes), AnalyticEngine(twin.fabric)):
                 (took,) = times(other, message, nodes)
                 assert packets == pytest.approx(took, rel=0.03), (to, size, other.fidelity)
     assert hops == {1, 3, 5}
@@ -139,7 +139,7 @@ def test_rings_side_by_side_inside_a_host_agree_within_one_percent(channels, siz
 def test_every_port_carries_the_bytes_that_the_flow_engine_counts():
     twin = boxes(8)
     ring = collectives.all_reduce(np.arange(8)[None], 8 * MIB)
-    flow, packets = FlowSession(twin.fabric, twin.routes), packet(twin)
+    flow, packets = FlowEngine(twin.fabric, twin.routes), packet(twin)
     for session in (flow, packets):
         times(session, [ring], twin.fabric.gpu_node)
     assert packets.counters().tx_bytes.tolist() == flow.counters().tx_bytes.tolist()
@@ -153,7 +153,7 @@ def test_operations_wait_for_each_other_and_compute_takes_its_time():
         [send(0, 1, MIB), send(1, 2, MIB)],
         twin.fabric.gpu_node,
     )
-    done = session.advance()
+    done = session.advance().completions
     start, end = session.started_ps(), session.ended_ps()
     assert done.operation.tolist() == [0, 1, 2, 3]
     assert done.time_ps.tolist() == end.tolist()
@@ -167,9 +167,9 @@ def test_time_stops_where_it_is_asked_to_and_goes_on():
     whole, parts = packet(twin), packet(twin)
     times(whole, [send(0, 5)], twin.fabric.gpu_node)
     parts.post(operations([0], [[]]), [send(0, 5)], twin.fabric.gpu_node)
-    assert len(parts.advance(100_000_000).operation) == 0
+    assert len(parts.advance(100_000_000).completions.operation) == 0
     assert parts.now_ps == 100_000_000
-    assert parts.advance().operation.tolist() == [0]
+    assert parts.advance().completions.operation.tolist() == [0]
     assert parts.ended_ps().tolist() == whole.ended_ps().tolist()
     again = parts.post(operations([0], [[]]), [send(5, 0)], twin.fabric.gpu_node)
     assert again == 1
@@ -229,7 +229,7 @@ def test_a_link_at_half_rate_halves_the_rate():
     session = packet(twin)
     (whole,) = times(packet(twin), [send(0, 5)], memory(twin))
     port = int(twin.fabric.nic_port[0])
-    session.change(LinkChange(port, int(twin.fabric.port_rate_bps[port]) // 2))
+    session.change(TimedChange(session.now_ps, port, int(twin.fabric.port_rate_bps[port]) // 2))
     (half,) = times(session, [send(0, 5)], memory(twin))
     assert half == pytest.approx(2 * whole, rel=0.02)
 
@@ -237,7 +237,7 @@ def test_a_link_at_half_rate_halves_the_rate():
 def test_a_dead_link_uses_up_the_retries_and_says_between_whom():
     twin = boxes(8)
     session = packet(twin, timeout=4, retry_count=2)
-    session.change(LinkChange(int(twin.fabric.port_peer[twin.fabric.nic_port[5]]), 0))
+    session.change(TimedChange(session.now_ps, int(twin.fabric.port_peer[twin.fabric.nic_port[5]]), 0))
     session.post(operations([0], [[]]), [send(0, 5, MIB)], memory(twin))
     with pytest.raises(
         SimulatedError, match=r"mlx5_0: IBV_WC_RETRY_EXC_ERR: 1 queue pairs gave up after 2 retries"
@@ -336,4 +336,4 @@ def test_a_small_training_step_takes_what_the_flow_engine_says():
 def test_what_is_for_ethernet_is_refused_on_infiniband(options):
     twin = boxes(2)
     with pytest.raises(ConfigError, match="Ethernet"):
-        PacketSession(twin.fabric, twin.routes, PacketOptions(**options))
+        PacketEngine(twin.fabric, twin.routes, PacketOptions(**options))

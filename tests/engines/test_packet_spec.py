@@ -20,7 +20,7 @@ from fabrictwin.cluster.spec.packet_section import Balance, Control, DcqcnName, 
 from fabrictwin.cluster.spec.spec import load_spec, read_spec
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.congestion_parameters import CONTROLS, DCQCN
-from fabrictwin.engines.packet.packet_network import PacketNetwork
+from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.packet_options import BALANCES, PacketOptions, options_of
 from fabrictwin.kernel.packet.state.state import nbytes
 from fabrictwin.runs.execute import predict, prepare
@@ -190,9 +190,9 @@ def test_service_levels_of_the_routes_choose_the_lanes():
     routes = twin.routes
     lane = np.full((int(routes.lid.max()) + 1, len(routes.groups.distance)), 1, np.uint8)
     network = PacketNetwork(twin.fabric, dataclasses.replace(routes, lane=lane, lanes=2))
-    assert network.remote(0, 5).sl == 1
+    assert network.connections.remote(0, 5).sl == 1
     assert network.machine.config.lanes == 2
-    assert PacketNetwork(twin.fabric, routes).remote(0, 5).sl == 0
+    assert PacketNetwork(twin.fabric, routes).connections.remote(0, 5).sl == 0
 
 
 def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
@@ -206,7 +206,7 @@ def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
         prepared = prepare(load_spec(path))
         session = prepared.twin.session("packet")
         program = prepared.program
-        return session.size_of(program.operations, program.communications, prepared.rank_node).hops
+        return session.operations.size_of(program.operations, program.communications, prepared.rank_node).hops
 
     limit = hops(3, 4)
     assert hops(4, 4) > limit
@@ -225,7 +225,7 @@ def test_memory_is_estimated_before_the_run_and_is_about_what_it_takes(run):
     prepared = prepare(load_spec(run()))
     session = prepared.twin.session("packet")
     program = prepared.program
-    size = session.size_of(program.operations, program.communications, prepared.rank_node)
+    size = session.operations.size_of(program.operations, program.communications, prepared.rank_node)
     play(program, prepared.rank_node, session)
     taken = nbytes(session.network.machine.state)
     assert 0.5 * taken < size.memory_bytes < 2 * taken

@@ -61,7 +61,7 @@ def test_one_host_without_the_module_slows_all_down() -> None:
     assert comm.gpudirect(0, comm.adapters(0)[0], send=True)
     assert not comm.gpudirect(8, comm.adapters(8)[0], send=True)
     assert comm.graphs[Algorithm.RING].type_inter >= PathType.PHB
-    assert len(comm.views) == 2
+    assert len(comm.hosts.kinds) == 2
 
 
 def test_a_container_without_devices_is_left_with_sockets() -> None:

@@ -46,7 +46,7 @@ def test_a_rack_is_one_domain_of_several_machines() -> None:
     twin = Twin(blueprint(1, "gb200-nvl72", switch="q3400", topology={"kind": "single-switch"}))
     comm = initialise(twin)
     assert comm.nodes == 1
-    view = comm.views[0]
+    view = comm.hosts.kinds[0]
     assert view.system.parts == 18
     assert all(comm.path(0, b).type == PathType.NVL for b in range(1, 72))
     # an adapter is near the two GPUs of its superchip, out of reach from another machine
@@ -76,7 +76,7 @@ def test_switches_that_reduce_where_they_are_asked_to() -> None:
 def test_many_hosts_alike_are_searched_once() -> None:
     twin = Twin(blueprint(128, "dgx-h100", switch="qm9700"))
     comm = initialise(twin)
-    assert len(comm.views) == 1
+    assert len(comm.hosts.kinds) == 1
     assert (np.sort(comm.rings.order, axis=1) == np.arange(1024)).all()
     up = comm.trees.up
     assert ((up == -1).sum(axis=1) == 1).all()
@@ -93,7 +93,7 @@ def test_a_rack_whose_machines_are_taken_apart() -> None:
     assert (comm.nodes, comm.ranks_per_node) == (18, 4)
     assert comm.path(0, 3).type == PathType.NVL
     assert comm.path(0, 4).type == PathType.NET
-    assert all(view.system.parts == 1 for view in comm.views)
+    assert all(view.system.parts == 1 for view in comm.hosts.kinds)
     assert (np.sort(comm.rings.order, axis=1) == np.arange(72)).all()
 
 

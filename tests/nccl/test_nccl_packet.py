@@ -9,7 +9,7 @@ from support.nccl_machines import Choice, communicator, twin_of
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.packet.packet_engine import PacketSession
+from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
@@ -170,7 +170,7 @@ def test_communicators_have_queue_pairs_of_their_own() -> None:
     def queue_pairs(*groups: list[int]) -> int:
         """Between GPU 0 of either host, over communicators of these ranks."""
         session = twin.session("packet", PacketOptions())
-        assert isinstance(session, PacketSession)
+        assert isinstance(session, PacketEngine)
         builder = ProgramBuilder("two", 16)
         actor = builder.actor("ranks", np.arange(16))
         for ranks in groups:

@@ -61,7 +61,7 @@ def test_eight_h100_behind_nvswitches() -> None:
     comm = initialise(Twin(blueprint(1, "dgx-h100", switch="qm9700")), version="2.19.4")
     expected = "Pattern 4, crossNic 0, nChannels 12, bw 30.000000/30.000000, type NVL/PIX, sameChannels 1"
     assert graph_line(comm, Algorithm.RING) == expected
-    assert (comm.views[0].search.max_bw, comm.views[0].search.total_bw) == (370.8, 370.8)
+    assert (comm.hosts.kinds[0].search.max_bw, comm.hosts.kinds[0].search.total_bw) == (370.8, 370.8)
 
 
 @pytest.mark.parametrize("version", ["2.19.3", "2.20.5", "2.21.5"])
@@ -87,7 +87,7 @@ def test_two_hosts_of_two_hopper_gpus_and_two_adapters_without_pxn(version: str)
     assert channels_line(comm) == (
         "8 coll channels, 0 collnet channels, 0 nvls channels, 8 p2p channels, 2 p2p channels per peer"
     )
-    assert (comm.views[0].search.max_bw, comm.views[0].search.total_bw) == (48.0, 370.8)
+    assert (comm.hosts.kinds[0].search.max_bw, comm.hosts.kinds[0].search.total_bw) == (48.0, 370.8)
 
 
 def apart() -> System:
@@ -143,4 +143,4 @@ def test_one_gpu_a_host() -> None:
 def test_four_mi300x_have_what_three_links_carry() -> None:
     # https://github.com/ROCm/rccl/issues/1210: totalBw 144.0, three links of 48 GB/s
     comm = initialise(Twin(blueprint(1, "mi300x-8", switch="qm9700")), 4)
-    assert comm.views[0].search.total_bw == 144.0
+    assert comm.hosts.kinds[0].search.total_bw == 144.0

@@ -17,7 +17,7 @@ from fabrictwin.nccl.search.search_cache import cached_channels
 
 @pytest.fixture
 def found() -> list[Channels]:
-    return list(initialise(twin_of("dgx-h100", 2), 16).views[0].channels.values())
+    return list(initialise(twin_of("dgx-h100", 2), 16).hosts.kinds[0].channels.values())
 
 
 @pytest.fixture

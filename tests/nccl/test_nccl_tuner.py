@@ -15,7 +15,8 @@ from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.settings.settings import Settings, read_settings
 from fabrictwin.nccl.settings.version import version
 from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType, Pattern, Protocol
-from fabrictwin.nccl.tuning.cost_model import Shape, tables
+from fabrictwin.nccl.tuning.algorithm_rules import CommunicatorShape
+from fabrictwin.nccl.tuning.cost_model import tables
 from fabrictwin.nccl.tuning.tuner import Call, Choice, Tuner, choose, shape_of
 from fabrictwin.nccl.tuning.tuning_constants import constants
 from fabrictwin.twin import Twin
@@ -41,7 +42,9 @@ def graph(algorithm: Algorithm, channels: int, intra: float, inter: float, **oth
     return Graph(algorithm=algorithm, channels=channels, bw_intra=intra, bw_inter=inter, **given)  # type: ignore[arg-type]
 
 
-def hopper(hosts: int, local: int = 8, *, nvls: bool = True, collnet: bool = False, **others: object) -> Shape:
+def hopper(
+    hosts: int, local: int = 8, *, nvls: bool = True, collnet: bool = False, **others: object
+) -> CommunicatorShape:
     """H100s on NVSwitches with a 400G adapter each, as NCCL's search finds them."""
     many = hosts > 1
     channels = 16 if not many else 8 if local == 8 else local
@@ -72,10 +75,10 @@ def hopper(hosts: int, local: int = 8, *, nvls: bool = True, collnet: bool = Fal
         "collnet_heads": local if collnet else 0,
         **others,
     }
-    return Shape(ranks=hosts * local, nodes=hosts, local_ranks=local, graphs=graphs, **given)  # type: ignore[arg-type]
+    return CommunicatorShape(ranks=hosts * local, nodes=hosts, local_ranks=local, graphs=graphs, **given)  # type: ignore[arg-type]
 
 
-def shapes() -> Iterator[Shape]:
+def shapes() -> Iterator[CommunicatorShape]:
     for hosts, local in itertools.product((1, 2, 3, 16, 128), (1, 4, 8)):
         if hosts * local > 1:
             yield hopper(hosts, local)
@@ -116,7 +119,7 @@ def latencies(release: tuple[int, int]) -> tuple[dict[int, list[float]], list[di
     return base, hops
 
 
-def caps(release: tuple[int, int], shape: Shape) -> dict[str, float]:
+def caps(release: tuple[int, int], shape: CommunicatorShape) -> dict[str, float]:
     """GB/s that a channel, or LL as a whole, cannot exceed."""
     generation = 3 if shape.capability >= 100 else 2 if shape.capability >= 90 else 1
     column = 0 if shape.nodes == 1 else 1 if shape.nodes == 2 else 2
@@ -162,7 +165,7 @@ def allowed(release: tuple[int, int], collective: str, a: int) -> bool:
 
 
 def second_time(
-    release: tuple[int, int], shape: Shape, collective: str, nbytes: int, a: int, p: int
+    release: tuple[int, int], shape: CommunicatorShape, collective: str, nbytes: int, a: int, p: int
 ) -> float | None:
     """µs, or None where it cannot be."""
     n, nodes = shape.ranks, shape.nodes
@@ -325,7 +328,7 @@ def test_a_hundred_releases_share_one_file() -> None:
 
 
 def chosen(
-    shape: Shape, nbytes: int, collective: str = "AllReduce", release: str = "2.28.9", **variables: str
+    shape: CommunicatorShape, nbytes: int, collective: str = "AllReduce", release: str = "2.28.9", **variables: str
 ) -> Choice:
     return Tuner(shape, read_settings(variables, release=release)).choose(Call(collective, nbytes))
 

@@ -59,7 +59,7 @@ def test_the_order_is_that_of_bytes_from_the_last_to_the_first():
 
 
 def by_plain_loops(switches: Switches, lids: Lids) -> np.ndarray:
-    """minhop's tables as its rules read: hops by relaxation, counters a port, systems and switches not used yet."""
+    """minhop's tables as its rules read: hops by relaxation, counters a port, unused systems and switches."""
     rows = sorted(range(switches.rows), key=lambda r: int(switches.row_guid[r]).to_bytes(8, "big")[::-1])
     ports = [
         {

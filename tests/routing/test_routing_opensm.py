@@ -1,4 +1,5 @@
-"""Our tables and the real OpenSM's for the same fabric, entry for entry. Skips, saying so, where it is not installed.
+"""Our tables and the real OpenSM's for the same fabric, entry for entry. Skips, saying so, where it is not
+installed.
 
 OpenSM runs over ibsim and over the twin. `-m slow` adds thousands of hosts and NVIDIA's Selene, minutes each.
 """

@@ -10,10 +10,10 @@ import pytest
 from support.clusters import blueprint
 from support.programs import operations
 
-from fabrictwin.engines.base.engine import LinkChange
+from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.flow.flow_engine import FlowSession
-from fabrictwin.engines.packet.packet_engine import PacketSession
+from fabrictwin.engines.flow.flow_engine import FlowEngine
+from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.fabric.fabric import NETWORK, NONE
@@ -80,10 +80,10 @@ def permutation(fabric):
 def test_spread_flows_take_what_sprayed_packets_take_and_hashed_ones_collide():
     fabric = network({"kind": "fat-tree", "tiers": 2, "leaf_down": 8})
     routes, program, nodes = route(fabric), permutation(fabric), fabric.gpu_node.astype(np.int32)
-    even = play(program, nodes, FlowSession(fabric, routes, spread=True)).end_ps
-    hashed = play(program, nodes, FlowSession(fabric, routes)).end_ps
+    even = play(program, nodes, FlowEngine(fabric, routes, spread=True)).end_ps
+    hashed = play(program, nodes, FlowEngine(fabric, routes)).end_ps
     options = PacketOptions(balance="adaptive", lossless=True)
-    packets = play(program, nodes, PacketSession(fabric, routes, options)).end_ps
+    packets = play(program, nodes, PacketEngine(fabric, routes, options)).end_ps
     assert hashed > 1.5 * even
     assert packets == pytest.approx(even, rel=0.1)
 
@@ -106,14 +106,14 @@ def test_a_switch_spreads_around_its_own_dead_links_and_back(after_ps):
         session.post(operations([0], [[]]), sends, nodes)
         session.advance(after_ps)
         if down:
-            session.change(LinkChange(dead, 0))
+            session.change(TimedChange(session.now_ps, dead, 0))
         session.advance()
         return int(session.ended_ps()[-1])
 
     whole, cut, packets = (
-        FlowSession(fabric, routes, spread=True),
-        FlowSession(fabric, routes, spread=True),
-        PacketSession(fabric, routes, PacketOptions(balance="adaptive", lossless=True)),
+        FlowEngine(fabric, routes, spread=True),
+        FlowEngine(fabric, routes, spread=True),
+        PacketEngine(fabric, routes, PacketOptions(balance="adaptive", lossless=True)),
     )
     alone, without = took(whole, False), took(cut, True)
     assert without > 1.05 * alone
@@ -123,7 +123,7 @@ def test_a_switch_spreads_around_its_own_dead_links_and_back(after_ps):
     assert carried[dead] < before[dead] if after_ps else carried[dead] == 0
     assert carried[others].tolist() == pytest.approx([carried[others].mean()] * len(others), rel=0.2)
     assert carried[up].sum() == pytest.approx(before[up].sum(), rel=1e-6)
-    cut.change(LinkChange(dead, None))
+    cut.change(TimedChange(cut.now_ps, dead, None))
     cut.post(operations([0], [[]]), sends, nodes)
     now = cut.now_ps
     cut.advance()

@@ -18,6 +18,7 @@ from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.report.summary import summary
 from fabrictwin.runs import execute
+from fabrictwin.runs.dry_run import BASE_BYTES, DryRun, memory_bytes
 from fabrictwin.runs.execute import cluster_line, predict, prepare, with_overrides
 from fabrictwin.runs.folder import FILES
 from fabrictwin.runs.twins import make_twin
@@ -94,10 +95,35 @@ def test_a_dry_run_simulates_and_writes_nothing(spec_file, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "16 of 16 GPUs, on 2 hosts, simulated as 2 actors" in out
     assert "nothing was simulated" in out
+    assert "of this machine's memory" in out
+    assert "  GPU memory  " in out
     assert main(["run", str(spec_file), "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["operations"] == plan["compute_operations"] + plan["communication_operations"] > 100
     assert sorted(p.name for p in Path().iterdir()) == ["spec.yaml", "tiny.json"]
+
+
+def test_a_dry_run_refuses_what_a_run_would(spec_file, capsys):
+    text = spec_file.read_text().partition("\nrun:")[0]
+    spec_file.write_text(f"{text}\nrun: {{fidelity: packet, packet: {{packet_limit: 1000}}}}\n")
+    for command in (["--dry-run"], []):
+        assert main(["run", str(spec_file), *command]) == 2
+        assert "packet-hops, the limit is 1e+03" in capsys.readouterr().err
+    assert main(["run", str(spec_file), "--dry-run", "--out", "."]) == 2
+    assert "is not a run" in capsys.readouterr().err
+    assert main(["run", str(spec_file), "--dry-run", "--fidelity", "flow", "--pcap", "x"]) == 2
+    assert "nothing else has packets" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_packets_says_how_many_and_how_long(spec_file, capsys):
+    found = {}
+    for fidelity in ("packet", "flow"):
+        assert main(["run", str(spec_file), "--dry-run", "--json", "--fidelity", fidelity]) == 0
+        found[fidelity] = json.loads(capsys.readouterr().out)
+    assert found["flow"]["estimated_packet_hops"] is None
+    assert found["packet"]["estimated_packet_hops"] > 0
+    assert found["packet"]["estimated_wall_s"] > found["flow"]["estimated_wall_s"] > 0
+    assert found["packet"]["estimated_memory_bytes"] > found["flow"]["estimated_memory_bytes"]
 
 
 def test_the_folder_is_checked_before_anything_is_simulated(spec_file, capsys, monkeypatch):
@@ -207,7 +233,7 @@ def test_the_estimate_of_memory_covers_the_arrays(spec_file):
         for value in vars(thing).values()
         if isinstance(value, np.ndarray)
     )
-    assert least < execute.memory_bytes(prepared) - execute.BASE_BYTES < 20 * least
+    assert least < memory_bytes(DryRun(prepared, None)) - BASE_BYTES < 20 * least
 
 
 def test_the_cluster_in_one_line(spec_file):

@@ -11,10 +11,10 @@ from support.clusters import blueprint
 from support.programs import operations
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
-from fabrictwin.engines.base.engine import LinkChange, TableChange
-from fabrictwin.engines.packet.packet_engine import PacketSession
+from fabrictwin.engines.base.changes import TableEntries, TimedChange
+from fabrictwin.engines.packet.network.port_counters import port_counters
+from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.engines.packet.port_counters import port_counters
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program import collectives
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
@@ -376,7 +376,7 @@ def test_tables_change_in_a_session_without_any_manager():
     """Entries are written in place, and what the session was built from stays as it is."""
     twin = Twin(blueprint(16, "pcie-box", topology=TREE))
     held = twin.routes.lft.copy()
-    session = PacketSession(twin.fabric, twin.routes, PacketOptions())
+    session = PacketEngine(twin.fabric, twin.routes, PacketOptions())
     gpu = twin.fabric.gpu_node
     _, first = np.unique(twin.fabric.node_host[gpu], return_index=True)
     session.post(operations([0], [[]]), [collectives.send(np.array([[1, 13]]), 32 * MIB)], gpu[first])
@@ -387,7 +387,12 @@ def test_tables_change_in_a_session_without_any_manager():
     number = int(twin.fabric.port_number[old])
     other = 5 + (number - 5 + 1) % 4
     session.advance(400 * US)
-    session.change(TableChange(np.array([row, row]), np.array([lid, 40_000]), np.array([other, 7], np.uint8)))
+    session.change(
+        TimedChange(
+            session.now_ps,
+            tables=TableEntries(np.array([row, row]), np.array([lid, 40_000]), np.array([other, 7], np.uint8)),
+        )
+    )
     session.advance()
     new = old - number + other
     sent = port_counters(session.network)["PortXmitPkts"]
@@ -402,7 +407,7 @@ def test_ethernet_has_no_tables_to_change(fidelity):
     twin = Twin(
         blueprint(8, "pcie-box", technology="ethernet", switch="spectrum-4", topology={"kind": "single-switch"})
     )
-    change = TableChange(np.array([0]), np.array([1]), np.array([1], np.uint8))
+    change = TimedChange(0, tables=TableEntries(np.array([0]), np.array([1]), np.array([1], np.uint8)))
     with pytest.raises(ConfigError, match="change of forwarding tables"):
         twin.session(fidelity).change(change)
     with pytest.raises(ConfigError, match="expected infiniband"):
@@ -419,5 +424,5 @@ def test_a_link_that_is_slow_and_cut_is_slow_again_when_it_is_back(calm):
     run.session.change = lambda what: (seen.append(what), change(what))
     run.session.advance(1)
     run.run._advance(run.session, 0, 2)  # one operation more than there are: until nothing is due
-    rates = [c.rate_bps for c in seen if isinstance(c, LinkChange) and c.port == port]
+    rates = [c.rate_bps for c in seen if c.port == port]
     assert rates == [0, 50 * 10**9]

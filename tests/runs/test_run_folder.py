@@ -22,7 +22,12 @@ cluster:
   network: {technology: infiniband, switch: qm8700, topology: {kind: single-switch}}
 workload:
   training:
-    model: {hidden_size: 1024, num_hidden_layers: 4, num_attention_heads: 16, intermediate_size: 4096, vocab_size: 32000}
+    model:
+      hidden_size: 1024
+      num_hidden_layers: 4
+      num_attention_heads: 16
+      intermediate_size: 4096
+      vocab_size: 32000
     sequence: 1024
     global_batch: 16
     parallel: {tp: 8, pp: 1, dp: 2}

@@ -17,8 +17,8 @@ from fabrictwin.catalog.price_book import price_book
 from fabrictwin.cli import main
 from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.flow.flow_engine import FlowSession
-from fabrictwin.engines.packet.packet_engine import PacketSession
+from fabrictwin.engines.flow.flow_engine import FlowEngine
+from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.program.patterns import edges
@@ -84,10 +84,11 @@ def test_with_headers_latency_and_routes_equal_and_control_off_both_technologies
         nodes = fabric.gpu_node.astype(np.int32)
         program = program_of(phase, fabric.node_host[nodes].astype(np.int32), LOAD)
         if fidelity == "flow":
-            session = FlowSession(fabric, routes)
+            session = FlowEngine(fabric, routes)
         else:
-            session = PacketSession(fabric, routes, PacketOptions(control="none", lossless=True))
-            session.network.header_bytes = 32
+            session = PacketEngine(fabric, routes, PacketOptions(control="none", lossless=True))
+            headers = replace(session.network.model.headers, data=32)
+            session.network.model.__dict__["headers"] = headers
         took.append(play(program, nodes, session).end_ps)
     assert took[1] == pytest.approx(took[0], rel=0.02)
 
@@ -151,7 +152,7 @@ def test_an_incast_tells_loss_pauses_credits_and_adaptive_routing_apart(tmp_path
 def test_blocks_are_the_jobs_and_even_loads_get_the_assumed_hot_ones(tmp_path):
     from fabrictwin.study.jitter.jitter_study import Sampler
 
-    job = Sampler(spec(tmp_path), lambda _stage: None).job
+    job = Sampler(spec(tmp_path), lambda *_: None).job
     load = Load.of(job, 8)
     assert load.block_bytes == 1024 // 4 * 2 * 1024 * 2 // 8  # tokens of a rank, two experts, hidden size, bf16
     assert load.hot_times == 4.0
@@ -211,11 +212,11 @@ def test_without_a_cut_control_reads_not_modelled(tmp_path):
 
 
 def test_a_curve_over_a_key_of_the_spec(tmp_path):
-    curve = vary(spec(tmp_path), "workload.training.micro_batches=2,4,8", ["infiniband-ndr"], {}, lambda _: None)
+    curve = vary(spec(tmp_path), "workload.training.micro_batches=2,4,8", ["infiniband-ndr"], {}, lambda *_: None)
     steps = [seconds for _, seconds in curve.series[0][1]]
     assert steps == sorted(steps)
     assert curve.values == (2.0, 4.0, 8.0)
-    refused = vary(spec(tmp_path), "workload.training.parallel.tp=4,3", ["infiniband-ndr"], {}, lambda _: None)
+    refused = vary(spec(tmp_path), "workload.training.parallel.tp=4,3", ["infiniband-ndr"], {}, lambda *_: None)
     assert [i for _, i in refused.refused] == [1]
     grown = with_value(spec(tmp_path), "cluster.hosts.count", "8")
     assert grown.to_dict()["cluster"]["hosts"][0]["count"] == 8
@@ -228,7 +229,7 @@ def test_a_curve_over_a_key_of_the_spec(tmp_path):
 )
 def test_a_curve_that_cannot_be_is_one_clear_line(tmp_path, given):
     with pytest.raises(ConfigError):
-        vary(spec(tmp_path), given, ["infiniband-ndr"], {}, lambda _: None)
+        vary(spec(tmp_path), given, ["infiniband-ndr"], {}, lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Network
 from fabrictwin.subnet.operation.managed_fabric import LinkEffect, TableEffect
-from fabrictwin.subnet.operation.rehearsal import Rehearsal
+from fabrictwin.subnet.operation.scenario import Scenario
 from fabrictwin.subnet.operation.sweep_text import event_lines, path_data
 from fabrictwin.subnet.serve.endpoint import Endpoint
 
@@ -18,8 +18,8 @@ from fabrictwin.subnet.serve.endpoint import Endpoint
 class Replay:
     """Tables and links as effects leave them, by name; walks a path entry by entry."""
 
-    def __init__(self, rehearsal: Rehearsal) -> None:
-        self.state = state = rehearsal.endpoint.state
+    def __init__(self, scenario: Scenario) -> None:
+        self.state = state = scenario.endpoint.state
         self.held = {m: state.lft[row].copy() for m, row in state.row.items()}
         self.down: set[int] = set()
 
@@ -51,9 +51,9 @@ class Replay:
     ids=" then ".join,
 )
 def test_changed_paths_and_their_outages_are_what_a_replay_finds(events):
-    rehearsal = Rehearsal(Endpoint(Network(SubnetState(two_tiers()))))
-    rehearsal.start()
-    replay = Replay(rehearsal)
+    scenario = Scenario(Endpoint(Network(SubnetState(two_tiers()))))
+    scenario.start()
+    replay = Replay(scenario)
     leaves = [f"leaf-{i}" for i in range(4)]
     hosts = {f"host-{i}/mlx5_0": f"leaf-{i // 4}" for i in range(16)}
     pairs = [(leaf, host) for leaf in leaves for host in hosts if hosts[host] != leaf]
@@ -62,7 +62,7 @@ def test_changed_paths_and_their_outages_are_what_a_replay_finds(events):
         before = {pair: replay.way(*pair) for pair in pairs}
         state_of = {pair: before[pair][1] for pair in pairs}
         lost, whole = {}, {}
-        fabric = rehearsal.fabric
+        fabric = scenario.fabric
         fabric.plan(fabric.now_ps, event, 0)
         effects = fabric.settle()
         assert [e.time_ps for e in effects] == sorted(e.time_ps for e in effects)
@@ -89,9 +89,9 @@ def test_changed_paths_and_their_outages_are_what_a_replay_finds(events):
 
 
 def test_an_incident_tells_pairs_in_words_and_whole_as_data():
-    rehearsal = Rehearsal(Endpoint(Network(SubnetState(two_tiers()))))
-    rehearsal.start()
-    incident = rehearsal.do("cut leaf-0/5")
+    scenario = Scenario(Endpoint(Network(SubnetState(two_tiers()))))
+    scenario.start()
+    incident = scenario.do("cut leaf-0/5")
     text = "\n".join(event_lines(incident))
     pairs = sum(path.pairs for path in incident.paths)
     assert f"paths of {pairs} pairs of adapters changed; {pairs} were broken, for" in text

@@ -79,8 +79,8 @@ def test_the_tools_run_clean_on_selene(who, request):
 def test_the_tools_show_the_lids_and_tables_of_the_twins_manager(under_twin):
     up = under_twin
     name = adapter(up, "luna-0191")
-    manager = up.standing.managers[0].manager
-    assert f"lid {up.state.lid(up.standing.managers[0].slot)} " in up.tool("sminfo", host=name)
+    manager = up.served.managers[0].manager
+    assert f"lid {up.state.lid(up.served.managers[0].slot)} " in up.tool("sminfo", host=name)
     assert {up.state.port_guid[m]: up.state.lid(up.state.end_slot(m)) for m in range(len(up.state.guid))} == (
         manager.database.lid
     )
@@ -96,7 +96,7 @@ def test_a_standby_opensm_stays_standby_on_selene(under_twin):
     log = up.opensm(adapter(up, "luna-0190"), wait_for="Entering STANDBY state", seconds=300)
     time.sleep(12)  # many polls of the master, and a sweep of the twin's
     assert "MASTER" not in log.read_text()
-    assert up.standing.managers[0].manager.state == SmState.MASTER
+    assert up.served.managers[0].manager.state == SmState.MASTER
     assert "SMINFO_MASTER" in up.tool("sminfo", host=adapter(up, "luna-0191"))
 
 

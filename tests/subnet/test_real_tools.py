@@ -22,14 +22,14 @@ from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.export import to_ibnetdiscover
 from fabrictwin.cluster.importers.bindings import import_ibnetdiscover
 from fabrictwin.cluster.spec.spec import load_cluster, load_spec
-from fabrictwin.engines.packet.packet_network import PacketNetwork
+from fabrictwin.engines.packet.network.packet_network import PacketNetwork
+from fabrictwin.engines.packet.network.port_counters import port_counters
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.engines.packet.port_counters import port_counters
 from fabrictwin.runs.execute import predict
 from fabrictwin.subnet.agents.pma import SessionCounters
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.operation.tables_in_force import routes_of
-from fabrictwin.subnet.serve.served_fabric import Standing
+from fabrictwin.subnet.serve.served_fabric import ServedFabric
 from fabrictwin.subnet.serve.sockets import wall_ps
 from fabrictwin.subnet.serve.umad_client import UmadTransport
 from fabrictwin.subnet.wire.smp import SmState
@@ -150,7 +150,7 @@ def test_dumped_tables_are_what_the_switches_hold(who, request):
 def played(up: Up, a: int, b: int, size: int) -> PacketNetwork:
     """One message between two adapters, packet by packet over the tables that the switches hold now."""
     network = PacketNetwork(up.fabric, routes_of(up.state), PacketOptions(ack_every=4))
-    network.connect([network.remote(a, b)])
+    network.connections.connect([network.connections.remote(a, b)])
     network.machine.add_tasks([1], [0], [size], [0])
     network.run(drain=True)
     return network
@@ -302,13 +302,13 @@ def test_a_cut_cable_makes_the_real_opensm_route_around_it(cluster, tmp_path):
 
 def test_a_standby_opensm_stays_standby_and_takes_over_when_the_twins_manager_is_gone(cluster, tmp_path):
     with Up(cluster, tmp_path, manage=True) as up:
-        before = up.standing.managers[0].manager.database.lid.copy()
+        before = up.served.managers[0].manager.database.lid.copy()
         log = up.opensm("host-9 mlx5_0", wait_for="Entering STANDBY state")
         time.sleep(12)  # many polls of the master, and a sweep of the twin's
         assert "MASTER" not in log.read_text()
-        assert up.standing.managers[0].manager.state == SmState.MASTER
+        assert up.served.managers[0].manager.state == SmState.MASTER
         assert "SMINFO_MASTER" in up.tool("sminfo")
-        assert up.standing.managers[0].manager.database.lid == before
+        assert up.served.managers[0].manager.database.lid == before
         up.state.power_off(up.state.find("host-0/mlx5_0"), wall_ps())
         until = time.monotonic() + 60
         while time.monotonic() < until and "SUBNET UP" not in log.read_text():
@@ -354,7 +354,7 @@ def test_ten_tools_at_once_and_killed_ones_leave_room(cluster, tmp_path):
 def test_udp_clients_work_too(cluster, tmp_path):
     with Up(cluster, tmp_path, manage=True) as up:
         port = 20000 + os.getpid() % 20000
-        other = Standing(up.endpoint, udp_port=port, manage=False, say=lambda line: None)
+        other = ServedFabric(up.endpoint, udp_port=port, manage=False, say=lambda line: None)
         ended = threading.Event()
         thread = threading.Thread(target=other.serve, args=(ended.is_set,))
         thread.start()

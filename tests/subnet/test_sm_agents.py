@@ -11,9 +11,10 @@ from support.sm_fabrics import two_tiers
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint, Cables
 from fabrictwin.fabric.compile import compile_fabric
-from fabrictwin.subnet.agents.agent_state import NO_PORT, SubnetState
+from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Fate, Frame, Network, trap_mad
 from fabrictwin.subnet.agents.pma import SessionCounters
+from fabrictwin.subnet.agents.port_states import NO_PORT
 from fabrictwin.subnet.wire import link_encodings as speeds
 from fabrictwin.subnet.wire import pm as perf
 from fabrictwin.subnet.wire import smp

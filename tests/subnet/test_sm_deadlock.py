@@ -12,22 +12,22 @@ from fabrictwin.subnet.agents.mad_routing import Network
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.table_computation import carry_over, reroute
-from fabrictwin.subnet.operation.rehearsal import Rehearsal
+from fabrictwin.subnet.operation.scenario import Scenario
 from fabrictwin.subnet.serve.endpoint import Endpoint
 
 RING = 5
 
 
-def wheel(engine: str) -> Rehearsal:
+def wheel(engine: str) -> Scenario:
     """A ring of switches with a host each, around a hub that makes most paths short."""
     switches = [(f"s{i}", 4) for i in range(RING)] + [("hub", RING)]
     cables = [(f"s{i}", 1, f"h{i}", 1) for i in range(RING)]
     cables += [(f"s{i}", 2, f"s{(i + 1) % RING}", 3) for i in range(RING)]
     cables += [(f"s{i}", 4, "hub", i + 1) for i in range(RING)]
     fabric = compile_fabric(blueprint(switches, [f"h{i}" for i in range(RING)], cables))
-    rehearsal = Rehearsal(Endpoint(Network(SubnetState(fabric))), settings=Settings(engine=engine))
-    rehearsal.start()
-    return rehearsal
+    scenario = Scenario(Endpoint(Network(SubnetState(fabric))), settings=Settings(engine=engine))
+    scenario.start()
+    return scenario
 
 
 def circles(manager: SubnetManager, lft) -> list:
@@ -52,28 +52,28 @@ def circles(manager: SubnetManager, lft) -> list:
 
 @pytest.mark.parametrize("engine", ["updown", "balanced"])
 def test_a_rerouting_that_could_deadlock_is_replaced_by_all_new_tables(engine):
-    rehearsal = wheel(engine)
-    manager = rehearsal.managers[0].manager
+    scenario = wheel(engine)
+    manager = scenario.managers[0].manager
     assert circles(manager, manager.database.tables.lft) == []
     held, tables = dict(manager.programmer.lft), manager.database.tables
-    incident = rehearsal.do("off hub")
+    incident = scenario.do("off hub")
     # had it kept what still leads along a shortest path
     new, manager.database.tables = manager.database.tables, tables
     least = reroute(manager.database.graph, carry_over(manager.database.graph, held))
     assert circles(manager, least)
     manager.database.tables = new
     assert circles(manager, manager.database.tables.lft) == []
-    state = rehearsal.endpoint.state
+    state = scenario.endpoint.state
     for row, node in enumerate(manager.database.graph.nodes):
         programmed = state.lft[state.row[state.guid.index(node.guid)]]
         assert (programmed[: manager.database.tables.lft.shape[1]] == manager.database.tables.lft[row]).all()
     ends = [state.end_slot(state.find(f"h{i}/mlx5_0")) for i in range(RING)]
-    assert all(rehearsal.endpoint.network.route(a, state.lid(b))[0] == b for a in ends for b in ends)
+    assert all(scenario.endpoint.network.route(a, state.lid(b))[0] == b for a in ends for b in ends)
     assert incident.outage_ps > 0
 
 
 def test_a_rerouting_that_cannot_deadlock_is_kept():
-    rehearsal = wheel("balanced")
-    rehearsal.do("cut s0/4")
-    assert rehearsal.managers[0].manager.database.tables.remark == "after a failure, as few entries as possible"
-    assert circles(rehearsal.managers[0].manager, rehearsal.managers[0].manager.database.tables.lft) == []
+    scenario = wheel("balanced")
+    scenario.do("cut s0/4")
+    assert scenario.managers[0].manager.database.tables.remark == "after a failure, as few entries as possible"
+    assert circles(scenario.managers[0].manager, scenario.managers[0].manager.database.tables.lft) == []

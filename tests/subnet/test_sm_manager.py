@@ -266,7 +266,7 @@ def read_table(site: Site, m: int) -> list[int]:
     return table
 
 
-@pytest.mark.parametrize("engine", ["minhop", "updn", "dfsssp"])
+@pytest.mark.parametrize("engine", ["minhop", "updown", "dfsssp"])
 def test_tables_of_several_blocks_lead_every_lid_to_its_owner(engine):
     """More than 128 LIDs: the tables that switches answer with, walked link by link, blocks' ends too."""
     site = Site(two_tiers(leaves=9, spines=3, down=16), settings=Settings(engine=engine))

@@ -8,9 +8,17 @@ from support.clusters import boxes
 
 from fabrictwin.capture.pcapng import CaptureWriter
 from fabrictwin.capture.recorder import Recorder
-from fabrictwin.engines.base.messages import EventKind, FlowOptions, GidType, Opcode, Service
-from fabrictwin.engines.packet.packet_messages import PacketMessages
-from fabrictwin.engines.packet.packet_network import LinkFault
+from fabrictwin.engines.base.changes import TimedChange
+from fabrictwin.engines.base.messages import (
+    Contents,
+    EventKind,
+    FlowOptions,
+    GidType,
+    Message,
+    Opcode,
+    Service,
+)
+from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 
 US = 1_000_000
@@ -23,17 +31,17 @@ ANSWERS = {
 IPV6 = bytes.fromhex("20010db8000000000000000000000000")
 
 
-def settle(session: PacketMessages, back: dict[int, int], asked: dict[int, int]) -> list:
+def settle(session: PacketEngine, back: dict[int, int], asked: dict[int, int]) -> list:
     """Play to the end; requests are answered on the flow back."""
     seen = []
-    while events := session.advance():
+    while events := session.advance().events:
         seen += events
         for e in events:
             if e.kind == EventKind.ARRIVED and e.message in asked:
                 opcode, size = asked.pop(e.message)
-                session.send(
-                    back[e.message >> 40], size, ANSWERS[opcode], answers=e.message, payload=PAYLOAD[:size]
-                )
+                shown = Contents(payload=PAYLOAD[:size])
+                answer = Message(size, ANSWERS[opcode], answers=e.message, contents=shown)
+                session.send(back[e.message >> 40], answer)
     return seen
 
 
@@ -48,16 +56,15 @@ def write(
     ipv6: bool = False,
     faults: bool = False,
     **options,
-) -> PacketMessages:
+) -> PacketEngine:
     """Every opcode of RC, UC and UD between adapters 0 and 7, captured at `adapters`."""
     twin = boxes(8, technology)
-    session = PacketMessages(twin.fabric, twin.routes, PacketOptions(**options))
+    session = PacketEngine(twin.fabric, twin.routes, PacketOptions(**options))
     gids = {}
     if ipv6:
         gids = {"source_gid": IPV6[:15] + b"\1", "target_gid": IPV6[:15] + b"\2"}
     back_gids = dict(zip(gids, list(gids.values())[::-1], strict=True))
-    with Recorder(session.network, CaptureWriter(path, snaplen=snaplen), adapters) as recorder:
-        recorder.attach(session)
+    with Recorder(session.packets, CaptureWriter(path, snaplen=snaplen), adapters):
         flows, back = {}, {}
         for i, service in enumerate(Service):
             common = {"service": service, "gid_type": kind, "first_psn": 0xFFFFF0, "queue_key": 0x11111111}
@@ -72,8 +79,8 @@ def write(
         asked: dict = {}
         if faults:
             port = int(twin.fabric.nic_port[0])
-            session.network.at(LinkFault(6 * US, port, 0))
-            session.network.at(LinkFault(7 * US, port))
+            session.change(TimedChange(6 * US, port, 0))
+            session.change(TimedChange(7 * US, port))
         for size in sizes:
             for opcode in Opcode:
                 if opcode in (Opcode.READ_RESPONSE, Opcode.ATOMIC_RESPONSE):
@@ -86,16 +93,8 @@ def write(
                     if service == Service.UNRELIABLE_DATAGRAM and (size > 4096 or "WRITE" in opcode.name):
                         continue
                     length = 8 if opcode in (Opcode.COMPARE_SWAP, Opcode.FETCH_ADD) else size
-                    message = session.send(
-                        flow,
-                        length,
-                        opcode,
-                        remote_address=0x7F0000000000,
-                        remote_key=0xABCD,
-                        immediate=0x1234,
-                        operands=(5, 6),
-                        payload=memoryview(PAYLOAD)[:length],
-                    )
+                    shown = Contents(0x7F0000000000, 0xABCD, 0x1234, (5, 6), memoryview(PAYLOAD)[:length])
+                    message = session.send(flow, Message(length, opcode, contents=shown))
                     if opcode in ANSWERS:
                         asked[message] = (opcode, length)
         settle(session, back, asked)

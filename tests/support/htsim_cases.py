@@ -18,7 +18,8 @@ from support.clusters import blueprint
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.fabric import NETWORK, NodeKind
 from fabrictwin.routing.engines.registry import route
-from fabrictwin.tools.traffic import Traffic, play_traffic, read_traffic
+from fabrictwin.tools.traffic.connection_matrix import Traffic, read_traffic
+from fabrictwin.tools.traffic.play_traffic import play_traffic
 from fabrictwin.twin import Twin
 
 SEED = 42

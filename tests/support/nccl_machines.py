@@ -82,7 +82,7 @@ def _cut(whole: Communicator, gpus: int) -> Communicator:
         rank_node=whole.rank_node[keep],
         node_of_rank=whole.node_of_rank[keep],
         local_rank=whole.local_rank[keep],
-        device_of_rank=whole.device_of_rank[keep],
+        hosts=replace(whole.hosts, device_of_rank=whole.hosts.device_of_rank[keep]),
         graphs=graphs,
         rings=Rings(order),
         trees=Trees(up, np.full((*up.shape, 3), NONE, np.int32)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -243,3 +244,50 @@ def test_the_command_runs_prints_json_and_captures(tmp_path):
 def test_what_the_tools_would_refuse_is_refused(options, says):
     with pytest.raises(ConfigError, match=says):
         play(roce(), PerftestOptions(**({"test": "ib_write_bw", "source": "a", "target": "b"} | options)))
+
+
+ADDRESS = re.compile(
+    r"^ (local|remote) address: LID (0x[0-9a-f]{2,}) QPN (0x[0-9a-f]{4}) PSN (0x[0-9a-f]{4,6})"
+    r"(?: OUT (0x[0-9a-f]{2}))?(?: RKey (0x[0-9a-f]{6}) VAddr (0x[0-9a-f]{14}))?$",
+    re.MULTILINE,
+)
+
+
+def face(test: str, **options: object) -> str:
+    return text(run(infiniband("HDR", 1), test, iterations=options.pop("iterations", 5), **options))
+
+
+def test_the_ends_tell_each_other_what_perftest_exchanges():
+    """As perftest 4.5 prints it: psn is random, keys and buffers only where the other side writes or reads."""
+    write = ADDRESS.findall(face("ib_write_bw", queue_pairs=3))
+    assert [row[0] for row in write] == ["local"] * 3 + ["remote"] * 3
+    assert all(row[4] == "" and row[5] and row[6] for row in write)
+    assert len({row[3] for row in write}) == 6, "a PSN for each end"
+    assert len({row[6] for row in write}) == 6, "a buffer for each queue pair"
+    assert len({row[5] for row in write}) == 2, "a region on each host"
+    assert write[0][1] == "0x01"
+    assert all(row[4] == "0x10" and row[5] for row in ADDRESS.findall(face("ib_read_lat")))
+    for test in ("ib_send_bw", "ib_atomic_lat"):
+        assert all(row[4:] == ("", "", "") for row in ADDRESS.findall(face(test)))
+    assert face("ib_write_bw") == face("ib_write_bw"), "the same twin, the same numbers"
+
+
+def test_the_header_has_perftests_lines():
+    header = face("ib_send_bw", bidirectional=True, tx_depth=64, size=64).split("-" * 87)[1].splitlines()[2:]
+    assert header == [
+        " Dual-port       : OFF\t\tDevice         : mlx5_0",
+        " Number of qps   : 1\t\tTransport type : IB",
+        " Connection type : RC\t\tUsing SRQ      : OFF",
+        " PCIe relax order: ON",
+        " ibv_wr* API     : ON",
+        " TX depth        : 64",
+        " RX depth        : 512",
+        " CQ Moderation   : 64",
+        " Mtu             : 4096[B]",
+        " Link type       : IB",
+        " Max inline data : 0[B]",
+        " rdma_cm QPs\t : OFF",
+        " Data ex. method : Ethernet",
+    ]
+    assert " CQ Moderation   : 100" in face("ib_write_bw").splitlines()
+    assert "CQ Moderation" not in face("ib_write_lat")

@@ -12,7 +12,8 @@ from support.clusters import boxes
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.tools.traffic import Traffic, play_traffic, read_traffic
+from fabrictwin.tools.traffic.connection_matrix import Traffic, read_traffic
+from fabrictwin.tools.traffic.play_traffic import play_traffic
 
 GOOD = """\
 Nodes 8

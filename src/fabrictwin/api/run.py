@@ -40,7 +40,7 @@ class Result:
 
     @cached_property
     def breakdown(self) -> Table:
-        """Where the step goes: shares that add up to it, and what else was under way behind them."""
+        """Parts of the step that add up to it, and what else was under way behind them."""
         rows = [
             (
                 part["name"],

@@ -23,17 +23,27 @@ from fabrictwin.capture import transport_headers as transport
 from fabrictwin.capture.frames import Ends
 from fabrictwin.capture.pcapng import LINK_ERF, LINK_ETHERNET, CaptureWriter
 from fabrictwin.capture.transport_headers import Op
-from fabrictwin.engines.base.messages import Event, EventKind, FlowOptions, GidType, Opcode, Service
+from fabrictwin.engines.base.messages import (
+    NO_CONTENTS,
+    RESPONSES,
+    Contents,
+    Event,
+    EventKind,
+    FlowOptions,
+    GidType,
+    Opcode,
+    Service,
+)
+from fabrictwin.engines.base.queue_pairs import FIRST_QPN, QueuePairNumbers, hashed_udp_port
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.tables import adapter_ipv4
 
 if TYPE_CHECKING:
-    from fabrictwin.engines.packet.message_flows import Flow
-    from fabrictwin.engines.packet.packet_messages import PacketMessages
-    from fabrictwin.engines.packet.packet_network import PacketNetwork
+    from fabrictwin.engines.base.engine import Engine
+    from fabrictwin.engines.base.messages import Message
+    from fabrictwin.engines.base.packet_level import FlowRecord, PacketLevel
 
 SUBNET_PREFIX = bytes.fromhex("fe80000000000000")
-FIRST_QPN = 0x48
 KEPT = 256  # messages that a flow's late duplicates may still be of
 ECT, CE = 2, 3
 CE_OR_ECT = (ECT, CE)  # of IP's ECN field
@@ -68,17 +78,13 @@ _OPS: dict[Opcode, tuple[Op, Op, Op, Op]] = {
 
 @dataclass(slots=True)
 class _Message:
-    """What a capture shows of a message beside its bytes."""
+    """A message as a capture shows it, beside its bytes."""
 
     opcode: Opcode
     psn: int  # on the wire
     ordinal: int  # of its flow: message sequence numbers count them
     size: int
-    address: int = 0
-    key: int = 0
-    immediate: int = 0
-    operands: tuple[int, int] = (0, 0)
-    payload: Any = None
+    shown: Contents = NO_CONTENTS
     asked: Any = None  # of a response: its request
     left: int = 2  # events that are due
 
@@ -113,16 +119,14 @@ class _Stream:
 class Recorder:
     """Writes what tapped ports see. Use as a context; attach before connections are made."""
 
-    def __init__(
-        self, network: PacketNetwork, writer: CaptureWriter, adapters: Iterable[int] | None = None
-    ) -> None:
-        self.network, self.writer, self.fabric = network, writer, network.fabric
-        fabric = network.fabric
+    def __init__(self, packets: PacketLevel, writer: CaptureWriter, adapters: Iterable[int] | None = None) -> None:
+        self.packets, self.writer, self.fabric = packets, writer, packets.fabric
+        fabric = packets.fabric
         self._ethernet = fabric.technology == "ethernet"
-        self._ecn = ECT if network.options.control != "none" else 0
+        self._ecn = ECT if packets.marks_congestion else 0
         self._streams: dict[int, _Stream] = {}
         self._flows: dict[int, _Flow] = {}
-        self._qpn = np.full(len(fabric.nic_node), FIRST_QPN, np.int64)
+        self._numbers = QueuePairNumbers(len(fabric.nic_node))
         self._interface: dict[int, int] = {}
         wanted = range(len(fabric.nic_node)) if adapters is None else adapters
         for adapter in wanted:
@@ -131,17 +135,11 @@ class Recorder:
                 name = fabric.node_name(int(fabric.nic_node[adapter]))
                 link = LINK_ETHERNET if self._ethernet else LINK_ERF
                 self._interface[port] = writer.interface(name, link)
-        network.machine.tap(sorted(self._interface), self._drain)
-        network.on_connect = self._connected
-
-    def attach(self, session: PacketMessages) -> None:
-        """Single messages show what they are."""
-        session.on_post, session.on_events = self._posted, self._happened
-        session.flows.on_connect = self._opened
+        packets.observe(self, list(self._interface), self._drain)
 
     def close(self) -> None:
         """Write what is left."""
-        self.network.machine.read_tap()
+        self.packets.read_tap()
         self.writer.close()
 
     def __enter__(self) -> Recorder:
@@ -166,7 +164,6 @@ class Recorder:
         return SUBNET_PREFIX + int(self.fabric.node_guid[node]).to_bytes(8, "big")
 
     def _ends(self, source: int, target: int, options: FlowOptions, udp_port: int, *, back: bool) -> Ends:
-        lid = self.network.routes.lid
         gids = (options.source_gid, options.target_gid)
         ends = (source, target)
         if back:
@@ -177,8 +174,8 @@ class Recorder:
             target_mac=self._mac(ends[1]),
             source_gid=gids[0] or self._gid(ends[0]),
             target_gid=gids[1] or self._gid(ends[1]),
-            source_lid=int(lid[nodes[ends[0]]]),
-            target_lid=int(lid[nodes[ends[1]]]),
+            source_lid=self.packets.lid(int(nodes[ends[0]])),
+            target_lid=self.packets.lid(int(nodes[ends[1]])),
             roce_v1=options.gid_type == GidType.ROCE_V1,
             global_route=options.global_route,
             udp_port=udp_port,
@@ -186,30 +183,26 @@ class Recorder:
             hop_limit=options.hop_limit,
         )
 
-    def _connected(self, q: int, connection: Any) -> None:
-        """A queue pair of the kernel, of whatever."""
+    def connected(self, queue_pair: int, connection: Any) -> None:
+        """Take up a queue pair of the kernel, of whatever but single messages."""
         if connection.src == NONE or connection.noted:
             return
         source, target = connection.src, connection.dst
-        qpns = int(self._qpn[source]), int(self._qpn[target])
-        self._qpn[source] += 1
-        if source != target:
-            self._qpn[target] += 1
-        self._add(q, connection, FlowOptions(source_qpn=qpns[0], target_qpn=qpns[1]), NONE)
+        qpns = self._numbers.connection(source, target)
+        self._add(queue_pair, connection, FlowOptions(source_qpn=qpns[0], target_qpn=qpns[1]), NONE)
 
-    def _opened(self, q: int, connection: Any, flow: Flow) -> None:
-        """A queue pair of the kernel that carries one of the verbs' flows."""
-        self.network.machine.read_tap()  # what another one of that number did
+    def opened(self, queue_pair: int, connection: Any, flow: FlowRecord) -> None:
+        """Take up a queue pair of the kernel that carries one of the verbs' flows."""
+        self.packets.read_tap()  # what another one of that number did
         if flow.number not in self._flows:
             self._flows[flow.number] = _Flow(flow.options.first_psn)
-        self._add(q, connection, flow.options, flow.number)
+        self._add(queue_pair, connection, flow.options, flow.number)
 
     def _add(self, q: int, connection: Any, options: FlowOptions, flow: int) -> None:
         from fabrictwin.kernel.packet.state import state as s
 
         source, target = connection.src, connection.dst
-        # the entropy that switches hash has the UDP port in it: PacketNetwork.remote
-        udp = (connection.entropy ^ source * 0x1F35 ^ target * 0x5BD1) >> 15 & 0xFFFF
+        udp = hashed_udp_port(connection.entropy, source, target)
         rnr_us = connection.rnr_ps // 10**6
         code = min(range(32), key=lambda i: abs(transport.RNR_TIMER_US[i] - rnr_us))
         self._streams[q] = _Stream(
@@ -226,30 +219,26 @@ class Recorder:
 
     # ------------------------------------------------------------------ what messages are
 
-    def _posted(
-        self,
-        flow: Flow,
-        number: int,
-        opcode: Opcode,
-        size: int,
-        headers: tuple[int, int, int, tuple[int, int]],
-        answers: int | None,
-        payload: Any,
-        events: int,
+    def posted(
+        self, flow: FlowRecord, number: int, message: Message, answers: int | None, *, acknowledged: bool
     ) -> None:
-        mine = self._flows[flow.number]
+        """Take up what a message is."""
+        mine, size = self._flows[flow.number], message.size_bytes
         asked = None
         if answers is not None:
             asked = next((f.messages[answers] for f in self._flows.values() if answers in f.messages), None)
-        message = _Message(opcode, mine.psn, mine.count, size, *headers, payload, asked, events)
-        if opcode in (Opcode.READ_RESPONSE, Opcode.ATOMIC_RESPONSE):
-            message.psn, message.ordinal = (0, 0) if asked is None else (asked.psn, asked.ordinal)
+        shown = message.contents
+        mine.messages[number] = known = _Message(
+            message.opcode, mine.psn, mine.count, size, shown, asked, 2 if acknowledged else 1
+        )
+        if message.opcode in RESPONSES:
+            known.psn, known.ordinal = (0, 0) if asked is None else (asked.psn, asked.ordinal)
         else:
             mine.count += 1
             mine.psn += max(-(-size // flow.mtu), 1)
-        mine.messages[number] = message
 
-    def _happened(self, events: list[Event]) -> None:
+    def happened(self, events: list[Event]) -> None:
+        """Note messages that have ended."""
         for _, number, kind in events:
             mine = self._flows.get(number >> 40)
             message = None if mine is None else mine.messages.get(number)
@@ -328,8 +317,8 @@ class Recorder:
         service = _SERVICES[stream.options.service]
         at = (row[tap.PSN] - start) * stream.mtu
         body = bytes(size)
-        if message.payload is not None and size:
-            given = bytes(memoryview(message.payload).cast("B")[at : at + size])
+        if message.shown.payload is not None and size:
+            given = bytes(memoryview(message.shown.payload).cast("B")[at : at + size])
             body = given.ljust(size, b"\0")
         pad = -size & 3
         bth = transport.Bth(
@@ -352,16 +341,20 @@ class Recorder:
             parts.append(transport.deth(stream.options.queue_key, stream.source_qpn))
         for name in transport.EXTENDED.get(op, ()):
             if name == transport.RETH:
-                parts.append(transport.reth(message.address, message.key, message.size))
+                parts.append(transport.reth(message.shown.remote_address, message.shown.remote_key, message.size))
             elif name == transport.AETH:
                 parts.append(transport.aeth(transport.CREDITS_UNLIMITED, message.ordinal + 1))
             elif name == transport.ATOMIC_ETH:
-                parts.append(transport.atomic_eth(message.address, message.key, message.operands))
+                parts.append(
+                    transport.atomic_eth(
+                        message.shown.remote_address, message.shown.remote_key, message.shown.operands
+                    )
+                )
             elif name == transport.ATOMIC_ACK:
                 # the value that was there, as a number
-                parts.append((message.operands[0] & (1 << 64) - 1).to_bytes(8, "big"))
+                parts.append((message.shown.operands[0] & (1 << 64) - 1).to_bytes(8, "big"))
             else:  # ImmDt, IETH
-                parts.append((message.immediate & 0xFFFFFFFF).to_bytes(4, "big"))
+                parts.append((message.shown.immediate & 0xFFFFFFFF).to_bytes(4, "big"))
         return b"".join(parts)
 
     def _answer(self, stream: _Stream, row: list[int]) -> bytes:
@@ -388,7 +381,9 @@ class Recorder:
             message = found[1].asked or found[1]
             done = (at - found[0]) * stream.mtu
             bth = transport.Bth(transport.Service.RC | Op.READ_REQUEST, partition, stream.source_qpn, wire, True)
-            again = transport.reth(message.address + done, message.key, max(found[1].size - done, 0))
+            again = transport.reth(
+                message.shown.remote_address + done, message.shown.remote_key, max(found[1].size - done, 0)
+            )
             return self._frame(stream.back, bth.pack() + again, row, 0)
         syndrome = {s.ACK: transport.CREDITS_UNLIMITED, s.NAK: 0x60, s.RNR: 0x20 | stream.rnr_code}.get(
             kind, row[tap.MARKS] & 0x7F
@@ -423,10 +418,12 @@ class CaptureRequest:
     at: tuple[str, ...] = ()
     snaplen: int = 0
 
-    def start(self, network: PacketNetwork) -> Recorder:
-        """Begin to record. Raises ConfigError for a name that is not there, or a file that cannot be written."""
-        adapters = adapters_named(network.fabric, self.at)
-        return Recorder(network, CaptureWriter(self.path, snaplen=self.snaplen), adapters)
+    def start(self, engine: Engine) -> Recorder:
+        """Begin to record. Raises ConfigError without packets, for an unknown name or a file that cannot be."""
+        if engine.packets is None:
+            raise ConfigError("got an engine without packets, expected the packet engine", key="pcap")
+        adapters = adapters_named(engine.fabric, self.at)
+        return Recorder(engine.packets, CaptureWriter(self.path, snaplen=self.snaplen), adapters)
 
 
 def adapters_named(fabric: Fabric, names: Iterable[str]) -> list[int] | None:

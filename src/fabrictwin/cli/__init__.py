@@ -23,6 +23,7 @@ from fabrictwin.base.version import __version__
 
 # A command is a click command of its own name, in the module named here; adding one is one line here.
 COMMANDS = {
+    "init": ("predict.init", "Write the bundled examples, to begin with."),
     "run": ("predict.run", "Predict what a job gets on a cluster."),
     "plan": ("predict.plan", "Search for the fastest layout of a job that fits."),
     "validate": ("predict.validate", "Hold predictions against published measurements."),

@@ -68,6 +68,13 @@ def catalog_kind(_context: click.Context, _parameter: click.Parameter, begun: st
     return _matching(dict.fromkeys(kind for kind, _, _ in catalog.entries()), begun)
 
 
+def example_name(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Names of the bundled examples."""
+    from fabrictwin.runs.examples import example_names
+
+    return _matching(example_names(), begun)
+
+
 def host_name(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Hosts of the cluster that stands on the command line already."""
     from fabrictwin.cluster.build_blueprint import build

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import did_you_mean
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import Jacks, find_faults
@@ -83,6 +84,7 @@ def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
     """The spec's timed faults. Raises ConfigError for a name that is not there, or a time that fits nothing."""
     jacks = Jacks(blueprint)
     fidelity = spec.run.fidelity
+    can = capabilities_of(fidelity)
     broken = {fault.cable for fault in find_faults(blueprint, spec)[0]}
     busy: dict[tuple[int, bool], list[tuple[int, int]]] = {}
     changes: list[CableChange] = []
@@ -99,7 +101,7 @@ def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
                 noises.append(HostNoise(hosts, fault.noise, mix(seed, i)))
             elif isinstance(fault, SwitchFault):
                 key = f"faults[{i}].switch"
-                if fidelity == "analytic":
+                if not can.changes_under_way:
                     raise ValueError("got a switch that reboots at fidelity analytic, expected flow or packet")
                 switch = jacks.switch(fault.switch)
                 cables = tuple(cable for cable in jacks.cables_of(switch) if cable not in broken)
@@ -114,7 +116,7 @@ def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
                 reboots.append(Reboot(fault.at, until, switch, cables))
             elif isinstance(fault, LinkFault) and fault.timed:
                 key = f"faults[{i}].link"
-                if fidelity == "analytic" or (fidelity == "flow" and fault.error_rate is not None):
+                if not (can.changes_under_way if fault.error_rate is None else can.bit_errors):
                     what = "a link that changes while the job runs" if fault.error_rate is None else "bit errors"
                     models = "flow or packet" if fault.error_rate is None else "packet"
                     raise ValueError(f"got {what} at fidelity {fidelity}, expected fidelity {models}")

@@ -31,7 +31,7 @@ def packet_overhead(technology: Technology) -> int:
 
 
 def _fec_ps(technology: Technology, rate_bps: int) -> int:
-    """What error correction adds to a link of that data rate; 0 where the catalog knows no such speed."""
+    """Return what error correction adds to a link of that data rate; 0 where the catalog knows no such speed."""
     if technology == "ethernet":
         speeds = [catalog.ethernet(name) for name in catalog.names("ethernet")]
         return next((speed.fec_latency_ps for speed in speeds if speed.rate_bps == rate_bps), 0)
@@ -51,7 +51,7 @@ def _by_value(values: I64, of: I64 | None = None) -> tuple[list[tuple[int, ...]]
 
 
 class _Numbering:
-    """Where blueprint nodes land among fabric nodes."""
+    """Places of blueprint nodes among fabric nodes."""
 
     def __init__(self, blueprint: Blueprint) -> None:
         self.templates: list[HostTemplate] = []

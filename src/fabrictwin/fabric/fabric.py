@@ -12,48 +12,24 @@ switches; then aggregation nodes. A node's ports are contiguous: port number `k`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.fabric.host_template import HostTemplate
+from fabrictwin.fabric.kinds import I8 as I8
+from fabrictwin.fabric.kinds import I16 as I16
+from fabrictwin.fabric.kinds import I32 as I32
+from fabrictwin.fabric.kinds import I64 as I64
+from fabrictwin.fabric.kinds import NETWORK as NETWORK
+from fabrictwin.fabric.kinds import U64 as U64
+from fabrictwin.fabric.kinds import LinkKind as LinkKind
+from fabrictwin.fabric.kinds import NodeKind as NodeKind
 from fabrictwin.kernel.codes import NONE as NONE
 
 if TYPE_CHECKING:
     from fabrictwin.cluster.blueprint import Technology
-    from fabrictwin.fabric.host_template import HostTemplate
-
-
-I8 = npt.NDArray[np.int8]
-I16 = npt.NDArray[np.int16]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
-
-
-class NodeKind(IntEnum):
-    GPU = 0
-    NVSWITCH = 1
-    PCIE_SWITCH = 2
-    CPU = 3
-    NIC = 4
-    SWITCH = 5
-    AGGREGATION = 6
-
-
-class LinkKind(IntEnum):
-    """What a port's wire is; decides packet overhead and flow control."""
-
-    NVLINK = 0
-    PCIE = 1
-    CPU = 2  # the links between sockets
-    INFINIBAND = 3
-    ETHERNET = 4
-
-
-NETWORK = (LinkKind.INFINIBAND, LinkKind.ETHERNET)
 
 
 @dataclass(frozen=True)

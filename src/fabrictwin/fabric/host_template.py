@@ -15,7 +15,8 @@ from functools import cache, cached_property
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.fabric.fabric import I8, I32, I64, NONE, LinkKind, NodeKind
+from fabrictwin.fabric.kinds import I8, I32, I64, LinkKind, NodeKind
+from fabrictwin.kernel.codes import NONE
 
 _NODE_KIND = {
     "gpu": NodeKind.GPU,
@@ -99,7 +100,7 @@ class _Link:
 def _before(
     start: int, out: list[list[tuple[int, int]]], kinds: I8, passes: tuple[NodeKind, ...]
 ) -> dict[int, list[tuple[int, int]]]:
-    """What comes before each node on shortest paths from `start` through `passes`, as (port, node)."""
+    """Return what comes before each node on shortest paths from `start` through `passes`, as (port, node)."""
     distance = {start: 0}
     before: dict[int, list[tuple[int, int]]] = {start: []}
     queue = deque([start])
@@ -173,13 +174,13 @@ def with_access_control(template: HostTemplate) -> HostTemplate:
     """The template with access control services (ACS) on its PCIe switches.
 
     They redirect what peers below them send each other up to the root complex, which sends it down again (PCI
-    Express 5.0, 6.12.1, P2P Request Redirect and Completion Redirect). NVLink and ways through a CPU stay.
+    Express 5.0, 6.12.1, P2P Request Redirect and Completion Redirect). NVLink and paths through a CPU stay.
     """
     n, paths = len(template.node_kind), template.paths
     cpus = np.flatnonzero(template.node_kind == NodeKind.CPU).tolist()
     pair_start, share, hop_start, hops = [0], [], [0], []
 
-    def ways(a: int, b: int) -> list[tuple[float, list[int]]]:
+    def alternatives(a: int, b: int) -> list[tuple[float, list[int]]]:
         found = range(int(paths.pair_start[a * n + b]), int(paths.pair_start[a * n + b + 1]))
         return [(paths.share[i], paths.ports[paths.hop_start[i] : paths.hop_start[i + 1]].tolist()) for i in found]
 
@@ -189,9 +190,9 @@ def with_access_control(template: HostTemplate) -> HostTemplate:
 
     for a in range(n):
         for b in range(n):
-            for part, ports in ways(a, b):
+            for part, ports in alternatives(a, b):
                 if NodeKind.CPU not in template.node_kind[[a, b]] and turns_below(ports):
-                    over = [(ways(a, cpu), ways(cpu, b)) for cpu in cpus]
+                    over = [(alternatives(a, cpu), alternatives(cpu, b)) for cpu in cpus]
                     ports = min(
                         (up[0][1] + down[0][1] for up, down in over if up and down), key=len, default=ports
                     )

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
+from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
 from fabrictwin.fabric.host_template import Paths
 
 # From departing and arriving adapters to what tells their connections apart, such as UDP source ports.
@@ -22,7 +22,7 @@ Entropy = Callable[[I32, I32], np.ndarray]
 
 
 class Walker(Protocol):
-    """What paths need of forwarding tables; `routing.tables.Routes` is one.
+    """Forwarding tables as paths need them; `routing.tables.Routes` is one.
 
     `walk` returns network paths as (ports, start); `beyond_ps` the latency of what `walk` leaves out of them.
     """
@@ -77,6 +77,25 @@ def _share_before(paths: Paths) -> np.ndarray:
     of_pair = np.repeat(np.arange(len(paths.pair_start) - 1), np.diff(paths.pair_start))
     before: np.ndarray = total - total[paths.pair_start[:-1][of_pair]]
     return before
+
+
+def nearest_processor(fabric: Fabric, node: int) -> int | None:
+    """Return the processor whose memory is nearest to a node of its host: the path to it crosses the fewest links.
+
+    Ties go to the lower number; None where no processor is within reach.
+    """
+    host = int(fabric.node_host[node])
+    first = int(fabric.host_node_start[host])
+    template = fabric.templates[int(fabric.host_template[host])]
+    paths, n = template.paths, len(template.node_kind)
+    found: list[tuple[int, int]] = []
+    for cpu in np.flatnonzero(template.node_kind == NodeKind.CPU).tolist():
+        if first + cpu == node:
+            return node
+        path, end = paths.pair_start[(node - first) * n + cpu : (node - first) * n + cpu + 2].tolist()
+        if end > path:
+            found.append((int(paths.hop_start[path + 1] - paths.hop_start[path]), first + cpu))
+    return min(found)[1] if found else None
 
 
 class PathFinder:

@@ -34,7 +34,7 @@ MOST_OPERATIONS = 20_000_000  # about 3 GB while it is built
 
 
 def inlet(number: int) -> int:
-    """As a predecessor inside a block: whatever the copy's inlet of that number stands for."""
+    """A predecessor inside a block: whatever the copy's inlet of that number stands for."""
     return -2 - number
 
 
@@ -64,7 +64,7 @@ class Block:
 
     @property
     def inlets(self) -> int:
-        """How many inlets the block's predecessors name."""
+        """The number of inlets that the block's predecessors name."""
         return max((-1 - before for _, before in self._edges if before < NONE), default=0)
 
 

@@ -34,7 +34,7 @@ def execute(
     operation: str = "sum",
     number: str = "",
 ) -> npt.NDArray[T]:
-    """What each rank's buffer holds after the communications, one after the other.
+    """Return what each rank's buffer holds after the communications, one after the other.
 
     `data` is [ranks, elements], the buffer of each rank before. Without a seed the order is fixed. `operation` is
     sum, prod, min, max or avg (of all ranks of `data`); `number` "bf16" says that uint16 holds bfloat16.

@@ -1,4 +1,4 @@
-"""How the functional executor reduces numbers: NCCL's operations on numpy's types and on bfloat16.
+"""Reduction of numbers by the functional executor: NCCL's operations on numpy's types and on bfloat16.
 
 numpy has no bfloat16: it is held as uint16, the upper half of a float32. A result is rounded to the nearest, ties
 to even, after every step, as hardware does that adds in float32 and stores 16 bits.
@@ -41,7 +41,7 @@ def to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 
 def reduction(operation: str, number: str) -> Reduction:
-    """What combines two arrays of that kind of number. Raises ConfigError for an operation that NCCL has not."""
+    """Return the function that combines two arrays of a kind of number. Raises ConfigError for unknown ones."""
     if operation not in OPERATIONS:
         hint = did_you_mean(operation, OPERATIONS)
         raise ConfigError(f"got operation {operation!r}, expected one of {', '.join(OPERATIONS)}{hint}")

@@ -1,4 +1,4 @@
-"""What each pattern moves: bytes per edge, latency terms, single sends. Closed forms, in numpy.
+"""Data that each pattern moves: bytes per edge, latency terms, single sends. Closed forms, in numpy.
 
 Three views of the same channels, which tests hold together:
 
@@ -83,12 +83,12 @@ class Edges:
 
 
 def share(total: I64 | int, index: npt.NDArray[np.integer] | int, n: npt.NDArray[np.integer] | int) -> I64:
-    """How much of `total` falls to `index` of `n`: equal shares, the first larger by one; monotone in `total`."""
+    """Return the share of `index` in `n` of `total`: equal ones, the first larger by one; monotone in `total`."""
     return np.asarray(total // n + (index < total % n), dtype=np.int64)
 
 
 def share_start(total: I64 | int, index: npt.NDArray[np.integer] | int, n: npt.NDArray[np.integer] | int) -> I64:
-    """Where the share of `index` starts when shares lie one after the other."""
+    """Return where the share of `index` starts when shares lie one after the other."""
     return np.asarray(index * (total // n) + np.minimum(index, total % n), dtype=np.int64)
 
 
@@ -277,15 +277,15 @@ def rounds(channels: Channels) -> I64:
 def fill(channels: Channels) -> tuple[I32, I64]:
     """(hops, fill_bytes), both [C]: a channel takes `hops * latency + (edge bytes + fill_bytes) / rate`."""
     pattern = channels.pattern
-    ways, stores = np.zeros(len(channels), np.int64), np.zeros(len(channels), np.int64)
+    hops_of_tree, stores = np.zeros(len(channels), np.int64), np.zeros(len(channels), np.int64)
     is_tree = among(pattern, TREES)
     if is_tree.any():
         one = np.ones(len(channels.ranks), np.int64)
-        ways = tree_path(channels, one, one)
+        hops_of_tree = tree_path(channels, one, one)
         stored = (~hubs(channels)).astype(np.int64)
         above = parent_rows(channels)
         stores = tree_path(channels, stored, np.where(above != NONE, stored[above], 0))
-    hops = np.where(is_tree & (np.diff(channels.rank_start) > 1), ways, rounds(channels))
+    hops = np.where(is_tree & (np.diff(channels.rank_start) > 1), hops_of_tree, rounds(channels))
     stores = np.where(pattern == Pattern.CHAIN_BROADCAST, hops, stores)
     chunk = np.minimum(chunk_sizes(channels), channels.payload_bytes)
     fill_bytes = np.maximum(stores - 1, 0) * chunk

@@ -28,7 +28,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class Pattern(IntEnum):
-    """How the ranks of a channel pass data on. `ranks` of the channel gives the order (see program.patterns)."""
+    """Patterns in which ranks of a channel pass data on, in the order of its `ranks` (see program.patterns)."""
 
     MESSAGE = 0  # ranks[0] sends to ranks[1]
     RING_ALL_REDUCE = 1
@@ -44,7 +44,7 @@ class Pattern(IntEnum):
 
 
 class Seat(IntEnum):
-    """What sits at a place of a channel. Only trees have other seats than ranks."""
+    """Kinds of places in a channel. Only trees have other seats than ranks."""
 
     RANK = 0  # a rank's buffer
     RELAY = 1  # scratch memory of a rank's GPU
@@ -86,11 +86,11 @@ class Channels:
 
 @dataclass(frozen=True)
 class Connections:
-    """How each edge of a communication travels, as columns in the order of `patterns.edges`; E rows.
+    """Paths and costs of each edge of a communication, as columns in the order of `patterns.edges`; E rows.
 
     An edge goes from its source over `out` (host memory, or the GPU whose adapter it uses), the adapters
     `nic_out` and `nic_in`, and `into` (host memory) to its target. NONE leaves a stage out; without adapters the
-    edge stays in its host, or takes the shortest way where the two are on different ones.
+    edge stays in its host, or takes the shortest path where the two are on different ones.
     """
 
     cost_ps: I64  # what software spends on a step, beside the wire
@@ -99,7 +99,7 @@ class Connections:
     nic_in: I32
     into: I32
     paths: I32  # over how many network paths its bytes are spread; 1 is one queue pair
-    turns: npt.NDArray[np.bool_]  # messages take turns on the paths whole; else each is split over all of them
+    round_robin: npt.NDArray[np.bool_]  # each message goes whole over the next path; else it is split over all
     limit: npt.NDArray[np.float64]  # bytes a picosecond that its ends manage; inf where only wires count
     send_ps_per_byte: npt.NDArray[np.float64]  # of a processor core at `out`; 0 where adapters do the work
     receive_ps_per_byte: npt.NDArray[np.float64]  # of cores at `into`: the interrupt's and the reading thread's
@@ -127,7 +127,7 @@ class Communication:
     data_bytes: int = 1
     rate_share: float = 1.0  # of a wire's rate that this way of moving bytes gets
     root: int = NONE  # the rank that a rooted collective starts or ends at
-    connections: Connections | None = None  # None: every edge takes the shortest way at `step_cost_ps`
+    connections: Connections | None = None  # None: every edge takes the shortest path at `step_cost_ps`
     service_level: int | None = (
         None  # InfiniBand's, or the priority on Ethernet; None: as the engine's options say
     )
@@ -135,7 +135,7 @@ class Communication:
 
 @dataclass(frozen=True)
 class Label:
-    """What an operation is called, and which part of the breakdown it belongs to."""
+    """The name of an operation, and the part of the breakdown that it belongs to."""
 
     name: str
     category: str  # compute, optimizer, tp, pp, dp, ep, cp, other
@@ -168,7 +168,7 @@ class Actor:
 
 @dataclass(frozen=True)
 class Program:
-    """What runs: `ranks` ranks, folded into actors, and the graph of what they do."""
+    """A job as it runs: `ranks` ranks, folded into actors, and the graph of what they do."""
 
     name: str
     ranks: int

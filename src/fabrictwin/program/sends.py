@@ -49,7 +49,7 @@ class Sends:
 
 
 def scratch(row: npt.ArrayLike) -> I32:
-    """What stands for the scratch memory of a seat, by its row of `Channels.ranks`, among sources and targets."""
+    """Stands for the scratch memory of a seat, by its row of `Channels.ranks`, among sources and targets."""
     return np.asarray(-1 - np.asarray(row), np.int32)
 
 

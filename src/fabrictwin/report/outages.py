@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 from fabrictwin.base.units import format_time
@@ -81,45 +80,34 @@ def outage_lines(managed: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _cell(time_ps: int | None) -> str:
-    return f'<td class="n">{"–" if time_ps is None else escape(_when(time_ps))}</td>'
-
-
-def outage_section(managed: dict[str, Any] | None) -> str:
-    """The report's section; empty where no manager was at work or nothing broke."""
+def outage_table(managed: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What the report's section shows; None where no manager was at work or nothing broke."""
     if managed is None or not managed["events"]:
-        return ""
-    rows = "".join(
-        f'<tr><td class="name">{escape(event["what"])}</td>'
-        + "".join(_cell(event[key]) for key in ("at_ps", "noticed_ps", "settled_ps"))
-        + f'<td class="n">{event["broken_paths"]:,}</td>'
-        f'<td class="n">{escape("none" if event["outage_ps"] is None else format_time(event["outage_ps"]))}</td>'
-        + "".join(
-            f'<td class="n">{"not modelled" if event[key] is None else format(event[key], ",")}</td>'
-            for key in ("packets_lost", "packets_retransmitted")
-        )
-        + f'<td class="n">{event["table_entries_changed"]:,}</td></tr>'
-        for event in managed["events"]
-    )
-    paths = "".join(
-        f"<li>{escape(event['what'])}: {escape(entry_text(Entry(**entry)))}</li>"
-        for event in managed["events"]
-        for entry in event["entries"][: 4 * MOST_ENTRIES]
-    )
-    job = "".join(
-        f"<li>{escape(event['what'])}: {escape(_job_path(path))}</li>"
-        for event in managed["events"]
-        for path in event["job_paths"][: 4 * MOST_ENTRIES]
-    )
-    pairs = "".join(f"<li>{escape(event['what'])}: {escape(_pairs(event))}</li>" for event in managed["events"])
-    heads = ("at", "Noticed", "Settled", "Broken paths", "Outage", "Lost", "Sent again", "Table entries")
-    return (
-        "<section>\n<h2>What broke</h2>\n"
-        '<p class="soft small">Times after the start of the job. A path is a pair of a switch with adapters and a '
-        "destination; its outage ends with the last table entry that mends it. Packets count until the next event."
-        '</p>\n<div class="scroll"><table><thead><tr><th>What</th>'
-        + "".join(f'<th class="n">{head}</th>' for head in heads)
-        + f"</tr></thead><tbody>{rows}</tbody></table></div>\n"
-        f"<ul>{pairs}</ul>\n<details><summary>The job's paths that changed</summary><ul>{job}</ul></details>\n"
-        f"<details><summary>Table entries that changed</summary><ul>{paths}</ul></details>\n</section>"
-    )
+        return None
+    events = managed["events"]
+    return {
+        "rows": [{"what": event["what"], "cells": _cells(event)} for event in events],
+        "pairs": [f"{event['what']}: {_pairs(event)}" for event in events],
+        "job_paths": [
+            f"{event['what']}: {_job_path(path)}"
+            for event in events
+            for path in event["job_paths"][: 4 * MOST_ENTRIES]
+        ],
+        "entries": [
+            f"{event['what']}: {entry_text(Entry(**entry))}"
+            for event in events
+            for entry in event["entries"][: 4 * MOST_ENTRIES]
+        ],
+    }
+
+
+def _cells(event: dict[str, Any]) -> list[str]:
+    times = [event[key] for key in ("at_ps", "noticed_ps", "settled_ps")]
+    packets = [event[key] for key in ("packets_lost", "packets_retransmitted")]
+    return [
+        *("–" if time_ps is None else _when(time_ps) for time_ps in times),
+        f"{event['broken_paths']:,}",
+        "none" if event["outage_ps"] is None else format_time(event["outage_ps"]),
+        *("not modelled" if count is None else f"{count:,}" for count in packets),
+        f"{event['table_entries_changed']:,}",
+    ]

@@ -1,19 +1,34 @@
-"""Pages that need nothing else: the report's look, sortable tables, charts as inline SVG."""
+"""Pages that need nothing else: templates, the look, and the geometry of charts as inline SVG.
+
+All markup stands in `templates/`, where Jinja2 escapes what it is given; here is what goes into it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from functools import cache
 from importlib import resources
+from typing import Any
 
-from fabrictwin.report.report import POLICY
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fabrictwin.base.units import format_rate, format_size, format_time
+
+# nothing may be loaded, whatever the browser is asked for
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 COLOURS = ("--compute", "--dp", "--tp", "--better", "--optimizer", "--pp", "--ep", "--other")
 
 _WIDE, _TALL = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 14, 12, 44
+
+CLOSE = 1.25  # bars whose values differ by less are points on an axis of their own
+
+Tile = tuple[str, str, str, str]  # name, value, unit, what stands below
+Chart = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -25,59 +40,74 @@ class Series:
     dashed: bool = False
 
 
-def _asset(room: str, name: str) -> str:
-    return resources.files(f"fabrictwin.{room}").joinpath("assets", name).read_text(encoding="utf-8")
+def page_time(time_ps: float) -> str:
+    """A time as pages have it: `1.3 µs`, `0`, `−2 ms`."""
+    if time_ps < 0:
+        return f"−{page_time(-time_ps)}"
+    return format_time(round(time_ps)).replace(" us", " µs") if round(time_ps) else "0"
 
 
-def document(title: str, body: str, footer: str) -> str:
-    """A whole page around its body."""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)} · fabrictwin</title>\n"
-        f"<style>\n{_asset('report', 'report.css')}{_asset('study', 'study.css')}</style>\n"
-        f"</head>\n<body>\n<main>\n{body}\n<footer>fabrictwin · {escape(footer)}</footer>\n</main>\n"
-        f"<script>\n{_asset('study', 'study.js')}</script>\n</body>\n</html>\n"
+def page_percent(percent: float) -> str:
+    """Percent with one digit after the point and a minus sign of its own."""
+    return f"−{-percent:.1f}%" if round(percent, 1) < 0 else f"{abs(percent):.1f}%"
+
+
+def _category(key: str) -> str:
+    """The name of the colour of a part of the breakdown."""
+    return key.removeprefix("exposed_")
+
+
+@cache
+def page_environment(*packages: str) -> Environment:
+    """Templates of these packages, each with `templates` and `assets` beside its modules."""
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package) for package in packages]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters |= {
+        "time": page_time,
+        "size": format_size,
+        "rate": format_rate,
+        "percent": page_percent,
+        "category": _category,
+    }
+
+    def asset(name: str) -> Markup:
+        places = (resources.files(package).joinpath("assets", name) for package in packages)
+        text = next(place for place in places if place.is_file()).read_text(encoding="utf-8")
+        return Markup(text)
+
+    environment.globals["asset"] = asset
+    return environment
 
 
-def tiles(items: Sequence[tuple[str, str, str]]) -> str:
-    """Figures in a row: name, value with its unit, what stands below."""
-    cells = []
-    for name, value, under in items:
-        number, _, unit = value.partition(" ")
-        below = f'<div class="under">{escape(under)}</div>' if under else ""
-        cells.append(
-            f"<div><dt>{escape(name)}</dt><dd>{escape(number)} <span>{escape(unit)}</span>{below}</dd></div>"
-        )
-    return f'<dl class="answer">{"".join(cells)}</dl>'
+def render(environment: Environment, template: str, **given: Any) -> str:
+    """A page from its template."""
+    return environment.get_template(template).render(policy=POLICY, **given)
+
+
+def tile(name: str, value: str, under: str = "") -> Tile:
+    """A figure of the row at the top: its name, its value with a unit, what stands below."""
+    number, _, unit = value.partition(" ")
+    return name, number, unit, under
 
 
 Cell = str | tuple[str, float | None]
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> dict[str, Any]:
     """A table that sorts. A cell is text, or text with the number it is sorted by, which stands to the right."""
+
+    def cell(given: Cell) -> tuple[str, str | None]:
+        if isinstance(given, str):
+            return given, None
+        return given[0], "" if given[1] is None else f"{given[1]:.9g}"
+
     right = [any(isinstance(row[i], tuple) for row in rows) for i in range(len(heads))]
-    head = "".join(
-        f"<th{' class=n' if numeric else ''}>{escape(name)}</th>"
-        for name, numeric in zip(heads, right, strict=True)
-    )
-    body = []
-    for row in rows:
-        cells = []
-        for cell in row:
-            if isinstance(cell, tuple):
-                value = "" if cell[1] is None else f"{cell[1]:.9g}"
-                cells.append(f'<td class="n" data-v="{value}">{escape(cell[0])}</td>')
-            else:
-                cells.append(f"<td>{escape(cell)}</td>")
-        body.append(f"<tr>{''.join(cells)}</tr>")
-    return (
-        f'<div class="scroll"><table class="sortable"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
+    return {"heads": list(zip(heads, right, strict=True)), "rows": [[cell(one) for one in row] for row in rows]}
 
 
 def _ticks(low: float, high: float, *, logarithmic: bool) -> list[float]:
@@ -111,115 +141,116 @@ class Axis:
     zero: bool = False  # starts at 0
 
 
-def lines(series: Sequence[Series], x: Axis, y: Axis, *, label: str) -> str:
-    """A line chart with a legend."""
+def lines(series: Sequence[Series], x: Axis, y: Axis, *, label: str) -> Chart | None:
+    """Geometry of a line chart; None without a point."""
     points = [point for one in series for point in one.points]
     if not points:
-        return ""
-    xs, ys = [p[0] for p in points], [p[1] for p in points]
-    low_x, high_x = min(xs), max(xs)
-    low_y, high_y = (0.0 if y.zero else min(ys)), max(ys)
-    if high_y == low_y:
-        low_y, high_y = low_y - abs(low_y) * 0.05 - 1e-9, high_y + abs(high_y) * 0.05 + 1e-9
-    if not y.zero and not y.logarithmic:
-        margin = (high_y - low_y) * 0.06
-        low_y, high_y = low_y - margin, high_y + margin
+        return None
+    across = _Scale.over([p[0] for p in points], x, _LEFT, _WIDE - _RIGHT)
+    up = _Scale.over([p[1] for p in points], y, _TALL - _BOTTOM, _TOP, margin=True)
+    return _frame(label, x, y, across, up) | {
+        "series": [
+            {
+                "name": one.name,
+                "colour": COLOURS[i % len(COLOURS)],
+                "dashed": one.dashed,
+                "points": [
+                    (across.at(px), up.at(py), f"{one.name}: {_number(px)}, {py:.6g}") for px, py in one.points
+                ],
+            }
+            for i, one in enumerate(series)
+        ]
+    }
 
-    def place(value: float, low: float, high: float, axis: Axis) -> float:
-        if axis.logarithmic:
+
+def histogram(edges: Sequence[float], counts: Sequence[int], x: Axis, *, label: str) -> Chart | None:
+    """Geometry of bars of how often; None where all values are one."""
+    if edges[-1] <= edges[0]:
+        return None
+    across = _Scale(edges[0], edges[-1], _LEFT, _WIDE - _RIGHT)
+    up = _Scale(0.0, float(max(1, *counts)), _TALL - _BOTTOM, _TOP)
+    return _frame(label, x, Axis("steps"), across, up) | {
+        "bars": [
+            {
+                "x": across.at(left),
+                "y": up.at(count),
+                "wide": max(across.at(right) - across.at(left) - 1, 0.5),
+                "tall": up.at(0) - up.at(count),
+                "said": f"{left:.6g} to {right:.6g}: {count}",
+            }
+            for count, left, right in zip(counts, edges[:-1], edges[1:], strict=True)
+        ]
+    }
+
+
+def bars(rows: Sequence[tuple[str, float, str]], *, label: str) -> Chart:
+    """Bars from 0: name, value, what to print. Values that are close become points on an axis of their own."""
+    values = [abs(value) for _, value, _ in rows]
+    least, most = min(values, default=0.0), max(values, default=0.0)
+    close = len(rows) > 1 and 0 < least < most < CLOSE * least
+    low = least if close else 0.0
+    wide = most - low or 1.0
+
+    def said(value: float) -> str:
+        return next(text for _, one, text in rows if abs(one) == value)
+
+    return {
+        "label": label,
+        "close": close,
+        "low": said(least) if rows else "",
+        "high": said(most) if rows else "",
+        "spread": f"{100 * (most / least - 1):.2g}%" if close else "",
+        "rows": [
+            {"name": name, "percent": 100 * (abs(value) - low) / wide, "said": text} for name, value, text in rows
+        ],
+    }
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """From values to places on an axis."""
+
+    low: float
+    high: float
+    first: float
+    last: float
+    logarithmic: bool = False
+
+    @staticmethod
+    def over(values: Sequence[float], axis: Axis, first: float, last: float, *, margin: bool = False) -> _Scale:
+        """Return a scale on which all values have a place."""
+        low, high = (0.0 if axis.zero else min(values)), max(values)
+        if margin and high == low:
+            low, high = low - abs(low) * 0.05 - 1e-9, high + abs(high) * 0.05 + 1e-9
+        if margin and not axis.zero and not axis.logarithmic:
+            beside = (high - low) * 0.06
+            low, high = low - beside, high + beside
+        return _Scale(low, high, first, last, axis.logarithmic)
+
+    def at(self, value: float) -> float:
+        """Return the place of a value; the middle where all values are one."""
+        low, high = self.low, self.high
+        if self.logarithmic:
             value, low, high = math.log(value), math.log(low), math.log(high)
-        return (value - low) / (high - low) if high > low else 0.5
+        share = (value - low) / (high - low) if high > low else 0.5
+        return self.first + share * (self.last - self.first)
 
-    def at_x(value: float) -> float:
-        return _LEFT + place(value, low_x, high_x, x) * (_WIDE - _LEFT - _RIGHT)
-
-    def at_y(value: float) -> float:
-        return _TALL - _BOTTOM - place(value, low_y, high_y, y) * (_TALL - _TOP - _BOTTOM)
-
-    out = _frame(label)
-    for tick in _ticks(low_y, high_y, logarithmic=y.logarithmic):
-        out.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDE - _RIGHT}" y1="{at_y(tick):.1f}" y2="{at_y(tick):.1f}"/>'
-            f'<text x="{_LEFT - 7}" y="{at_y(tick) + 4:.1f}" text-anchor="end">{_number(tick)}</text>'
-        )
-    for tick in _ticks(low_x, high_x, logarithmic=x.logarithmic):
-        out.append(
-            f'<text x="{at_x(tick):.1f}" y="{_TALL - _BOTTOM + 17}" text-anchor="middle">{_number(tick)}</text>'
-        )
-    for i, one in enumerate(series):
-        colour = COLOURS[i % len(COLOURS)]
-        path = " ".join(f"{at_x(px):.1f},{at_y(py):.1f}" for px, py in one.points)
-        dash = ' stroke-dasharray="5 4"' if one.dashed else ""
-        out.append(f'<polyline class="mark" style="stroke:var({colour})"{dash} points="{path}"/>')
-        for px, py in one.points:
-            out.append(
-                f'<circle cx="{at_x(px):.1f}" cy="{at_y(py):.1f}" r="3" style="fill:var({colour})">'
-                f"<title>{escape(one.name)}: {_number(px)}, {py:.6g}</title></circle>"
-            )
-    return "".join([*out, _labels(x, y), "</svg>", _legend(series), "</div>"])
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return places and names of marks."""
+        return [(self.at(t), _number(t)) for t in _ticks(self.low, self.high, logarithmic=self.logarithmic)]
 
 
-def histogram(edges: Sequence[float], counts: Sequence[int], x: Axis, *, label: str) -> str:
-    """Bars of how often."""
-    low, high, most = edges[0], edges[-1], max(1, *counts)
-    if high <= low:
-        return ""
-    wide = (_WIDE - _LEFT - _RIGHT) / (high - low)
-    out = _frame(label)
-    for tick in _ticks(0, most, logarithmic=False):
-        y = _TALL - _BOTTOM - tick / most * (_TALL - _TOP - _BOTTOM)
-        out.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDE - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text x="{_LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{_number(tick)}</text>'
-        )
-    for count, left, right in zip(counts, edges[:-1], edges[1:], strict=True):
-        tall = count / most * (_TALL - _TOP - _BOTTOM)
-        out.append(
-            f'<rect x="{_LEFT + (left - low) * wide:.1f}" y="{_TALL - _BOTTOM - tall:.1f}" '
-            f'width="{max((right - left) * wide - 1, 0.5):.1f}" height="{tall:.1f}" style="fill:var(--compute)">'
-            f"<title>{left:.6g} to {right:.6g}: {count}</title></rect>"
-        )
-    for tick in _ticks(low, high, logarithmic=False):
-        at = _LEFT + (tick - low) * wide
-        out.append(f'<text x="{at:.1f}" y="{_TALL - _BOTTOM + 17}" text-anchor="middle">{_number(tick)}</text>')
-    return "".join([*out, _labels(x, Axis("steps")), "</svg></div>"])
-
-
-def bars(rows: Sequence[tuple[str, float, str]], *, label: str) -> str:
-    """Bars beside each other's names: name, value, what to print."""
-    most = max((abs(value) for _, value, _ in rows), default=0.0) or 1.0
-    tall = 26 * len(rows) + 8
-    out = [f'<div class="chart bars"><svg viewBox="0 0 {_WIDE} {tall}" role="img" aria-label="{escape(label)}">']
-    for i, (name, value, said) in enumerate(rows):
-        y = 4 + 26 * i
-        wide = max(abs(value) / most * (_WIDE - 290), 1)
-        out.append(
-            f'<text x="180" y="{y + 16}" text-anchor="end">{escape(name)}</text>'
-            f'<rect x="188" y="{y + 3}" width="{wide:.1f}" height="17" rx="3" style="fill:var(--compute)"/>'
-            f'<text x="{196 + wide:.1f}" y="{y + 16}">{escape(said)}</text>'
-        )
-    return "".join([*out, "</svg></div>"])
-
-
-def _frame(label: str) -> list[str]:
-    return [f'<div class="chart"><svg viewBox="0 0 {_WIDE} {_TALL}" role="img" aria-label="{escape(label)}">']
-
-
-def _labels(x: Axis, y: Axis) -> str:
-    bottom = _TALL - _BOTTOM
-    return (
-        f'<line class="axis" x1="{_LEFT}" x2="{_WIDE - _RIGHT}" y1="{bottom}" y2="{bottom}"/>'
-        f'<text x="{(_LEFT + _WIDE - _RIGHT) / 2}" y="{_TALL - 6}" text-anchor="middle">{escape(x.label)}</text>'
-        f'<text transform="translate(13 {(_TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">'
-        f"{escape(y.label)}</text>"
-    )
-
-
-def _legend(series: Sequence[Series]) -> str:
-    if len(series) < 2:
-        return ""
-    keys = "".join(
-        f'<span><i class="key" style="background:var({COLOURS[i % len(COLOURS)]})"></i>{escape(one.name)}</span>'
-        for i, one in enumerate(series)
-    )
-    return f'<div class="legend">{keys}</div>'
+def _frame(label: str, x: Axis, y: Axis, across: _Scale, up: _Scale) -> Chart:
+    return {
+        "label": label,
+        "wide": _WIDE,
+        "tall": _TALL,
+        "left": _LEFT,
+        "right": _WIDE - _RIGHT,
+        "top": _TOP,
+        "bottom": _TALL - _BOTTOM,
+        "x_label": x.label,
+        "y_label": y.label,
+        "x_ticks": across.ticks(),
+        "y_ticks": up.ticks(),
+    }

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.progress import Stage, silent
 from fabrictwin import catalog
+from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError, InvariantError
-from fabrictwin.base.units import PS_PER_S, format_rate, format_size
-from fabrictwin.capture.recorder import CaptureRequest, Recorder
+from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.units import PS_PER_S, format_rate
+from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
 from fabrictwin.cluster.faults import find_faults
 from fabrictwin.cluster.spec.cluster_section import GeneratedCluster
 from fabrictwin.cluster.spec.spec import Compare, Spec
-from fabrictwin.engines.base.engine import Session
+from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.packet.host_costs import works_in_hosts
+from fabrictwin.engines.packet.network.host_costs import works_in_hosts
 from fabrictwin.engines.packet.packet_options import options_of
-from fabrictwin.engines.packet.run_estimate import TooLargeError
+from fabrictwin.engines.packet.run_estimate import PacketSize, TooLargeError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.lowering.queue_pair_options import packet_options
 from fabrictwin.nccl.settings.spec_section import section_settings
-from fabrictwin.program.program import OpKind, Program
+from fabrictwin.program.program import Program
 from fabrictwin.report.management_record import Management
 from fabrictwin.report.resolved_config import resolved
 from fabrictwin.report.result import Reference, RunResult
@@ -46,9 +46,6 @@ from fabrictwin.workload.step.disturbed_program import add_noise, begin_late
 from fabrictwin.workload.step.step_work import Lowered, Work
 
 SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")
-
-BASE_BYTES = 180 << 20
-OPERATION_BYTES = 500
 
 
 def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
@@ -87,7 +84,7 @@ def with_overrides(spec: Spec, *, fidelity: str | None = None, seed: int | None 
 
 
 @contextmanager
-def _located(spec: Spec) -> Iterator[None]:
+def located(spec: Spec) -> Iterator[None]:
     """Errors of rooms that do not know the spec get its file and line."""
     try:
         yield
@@ -123,7 +120,7 @@ def prepare(spec: Spec, stage: Stage = silent) -> Prepared:
     stage("building the cluster")
     blueprint = build(spec.cluster, spec=spec)
     stage("compiling the fabric")
-    with _located(spec):
+    with located(spec):
         twin = make_twin(spec, blueprint)
         disturbed = find_disturbances(blueprint, spec)
     stage("lowering the workload")
@@ -144,10 +141,10 @@ def prepare(spec: Spec, stage: Stage = silent) -> Prepared:
     )
 
 
-def open_session(prepared: Prepared) -> Session:
-    """The session that the spec asks for. Raises ConfigError."""
+def open_session(prepared: Prepared) -> Engine:
+    """Start the engine that the spec asks for. Raises ConfigError."""
     run, twin = prepared.spec.run, prepared.twin
-    if run.fidelity != "packet":
+    if not capabilities_of(run.fidelity).packets:
         return twin.session(run.fidelity)
     technology, settings = twin.fabric.technology, section_settings(prepared.spec)
     options = options_of(run.packet, technology, run.seed)
@@ -157,38 +154,45 @@ def open_session(prepared: Prepared) -> Session:
     return twin.session("packet", replace(options, host_work=needs))
 
 
-def ended_share(session: Session) -> float:
-    """How many of a session's operations have ended, 0 to 1; read while its kernel runs."""
-    ended = session.ended_ps()
-    return float((ended >= 0).mean()) if len(ended) else 0.0
+def check_capture(spec: Spec, capture: CaptureRequest | None) -> None:
+    """Raise ConfigError where packets are asked for of a fidelity that has none."""
+    if capture is not None and not capabilities_of(spec.run.fidelity).packets:
+        raise ConfigError(
+            f"got fidelity {spec.run.fidelity}, expected packet: nothing else has packets", key="--pcap"
+        )
 
 
-def _recorder(session: Session, capture: CaptureRequest | None) -> Recorder | None:
-    from fabrictwin.engines.packet.packet_engine import PacketSession
-
-    if capture is None:
+def packets_needed(prepared: Prepared) -> PacketSize | None:
+    """What a packet run takes; None for other engines. Raises ConfigError where the run would be refused."""
+    if not capabilities_of(prepared.spec.run.fidelity).packets:
         return None
-    assert isinstance(session, PacketSession)
-    return capture.start(session.network)
+    with located(prepared.spec):
+        session = open_session(prepared)
+        assert session.packets is not None
+        program = prepared.program
+        try:
+            return session.packets.size_of(program.operations, program.communications, prepared.rank_node)
+        except TooLargeError as error:
+            raise _with_a_cut(prepared, session, error) from None
 
 
 def _unused(spec: Spec) -> tuple[str, ...]:
-    if spec.run.packet is None or spec.run.fidelity == "packet":
+    can = capabilities_of(spec.run.fidelity)
+    if spec.run.packet is None or can.packets:
         return ()
-    spread = spec.run.packet.balance in ("adaptive", "spray") and spec.run.fidelity == "flow"
+    spread = spec.run.packet.balance in ("adaptive", "spray") and can.spreading
     used = "of run.packet only balance was used" if spread else "run.packet was not used"
     return (f"{used}: the fidelity is {spec.run.fidelity}",)
 
 
-def _with_a_cut(prepared: Prepared, session: Session, error: TooLargeError) -> ConfigError:
+def _with_a_cut(prepared: Prepared, session: Engine, error: TooLargeError) -> ConfigError:
     """The refusal of a run that is too large, with a cut of the job that fits."""
-    from fabrictwin.engines.packet.packet_engine import PacketSession
     from fabrictwin.runs.packet_cut import cut_that_fits
 
     spec, twin = prepared.spec, prepared.twin
-    assert isinstance(session, PacketSession)
+    assert session.packets is not None
     # faults name cables of the whole blueprint
-    cut = cut_that_fits(spec, build(spec.cluster, spec=spec), twin.fabric, session)
+    cut = cut_that_fits(spec, build(spec.cluster, spec=spec), twin.fabric, session.packets)
     figures, _, instead = error.message.partition(": ")
     return ConfigError(f"{figures}: {cut}, or use fidelity flow" if cut else f"{figures}: {instead}", key="run")
 
@@ -207,10 +211,8 @@ def predict(
 
     Raises ConfigError, SimulatedError, InvariantError.
     """
-    if capture is not None and spec.run.fidelity != "packet":
-        raise ConfigError(
-            f"got fidelity {spec.run.fidelity}, expected packet: nothing else has packets", key="--pcap"
-        )
+    can = capabilities_of(spec.run.fidelity)
+    check_capture(spec, capture)
     prepared = prepare(spec, stage)
     prepared = prepared if alter is None else alter(prepared)
     twin = prepared.twin
@@ -218,14 +220,14 @@ def predict(
     if spec.run.subnet_manager is not None:
         stage("bringing the subnets up")
         managed = manage(spec, twin, prepared.disturbed)
-    elif spec.run.fidelity != "analytic":
+    elif can.routes:
         stage("routing")
-        with _located(spec):
+        with located(spec):
             _ = twin.routes
-    with _located(spec):
+    with located(spec):
         session = open_session(prepared)
-        stage(f"simulating at {spec.run.fidelity} fidelity", lambda: ended_share(session))
-        recorder = _recorder(session, capture)
+        stage(f"simulating at {spec.run.fidelity} fidelity", lambda: session.progress)
+        recorder = None if capture is None else capture.start(session)
         try:
             if managed is None:
                 changes = twin.timed_changes(prepared.disturbed.all_changes)
@@ -297,87 +299,6 @@ def cluster_line(blueprint: Blueprint, fabric: Fabric) -> str:
         f"{', '.join(parts)} ({fabric.gpus:,} GPU{'' if fabric.gpus == 1 else 's'}), {network}, "
         f"{switches:,} switch{'' if switches == 1 else 'es'}"
     )
-
-
-# --- a dry run
-
-
-def _array_bytes(thing: Any) -> int:
-    """Bytes of the arrays in a dataclass, and of those in dataclasses it holds."""
-    total = 0
-    for field in fields(thing):
-        value = getattr(thing, field.name)
-        if isinstance(value, np.ndarray):
-            total += value.nbytes
-        elif isinstance(value, tuple) and value and hasattr(value[0], "__dataclass_fields__"):
-            total += sum(_array_bytes(item) for item in value)
-        elif hasattr(value, "__dataclass_fields__"):
-            total += _array_bytes(value)
-    return total
-
-
-def memory_bytes(prepared: Prepared) -> int:
-    """An estimate of what the whole run takes, its report included.
-
-    Python with compiled code, the arrays that were built and their working copies, a byte of table for each
-    switch and destination, and what an operation takes from its posting to its slice in the timeline. It came out
-    within a tenth of the peak of two runs of 32 and 1,536 GPUs.
-    """
-    fabric = prepared.twin.fabric
-    built = _array_bytes(fabric) + _array_bytes(prepared.program)
-    tables = len(fabric.switch_nodes) * (len(fabric.nic_node) + len(fabric.switch_nodes))
-    return BASE_BYTES + 3 * built + tables + OPERATION_BYTES * len(prepared.program.operations)
-
-
-def plan_data(prepared: Prepared) -> dict[str, Any]:
-    """What a dry run says, as plain data."""
-    fabric, program = prepared.twin.fabric, prepared.program
-    kinds = program.operations.kind
-    hosts = np.unique(fabric.node_host[prepared.rank_node])
-    return {
-        "name": prepared.spec.name,
-        "cluster": cluster_line(prepared.twin.blueprint, fabric),
-        "job": prepared.layout_line,
-        "fidelity": prepared.spec.run.fidelity,
-        "seed": prepared.spec.run.seed,
-        "gpus": fabric.gpus,
-        "ranks": program.ranks,
-        "hosts_used": len(hosts),
-        "first_host": fabric.host_names[int(hosts[0])] if len(hosts) and hosts[0] != NONE else None,
-        "actors": len(program.actors),
-        "operations": len(program.operations),
-        "compute_operations": int((kinds == OpKind.COMPUTE).sum()),
-        "communication_operations": int((kinds == OpKind.COMMUNICATE).sum()),
-        "distinct_communications": len(program.communications),
-        "nodes": fabric.nodes,
-        "links": int((fabric.port_peer != NONE).sum()),
-        "estimated_memory_bytes": memory_bytes(prepared),
-        "notes": list(prepared.notes),
-    }
-
-
-def plan_json(prepared: Prepared) -> str:
-    return json.dumps(plan_data(prepared), indent=2, ensure_ascii=False) + "\n"
-
-
-def plan(prepared: Prepared) -> str:
-    """What a dry run prints."""
-    data = plan_data(prepared)
-    lines = [
-        data["name"],
-        f"  cluster     {data['cluster']}",
-        f"  job         {data['job']}",
-        f"  fidelity    {data['fidelity']}, seed {data['seed']}",
-        f"  ranks       {data['ranks']:,} of {data['gpus']:,} GPUs, on {data['hosts_used']:,} hosts, "
-        f"simulated as {data['actors']:,} actors",
-        f"  operations  {data['operations']:,}: {data['compute_operations']:,} compute, "
-        f"{data['communication_operations']:,} communication ({data['distinct_communications']:,} distinct)",
-        f"  fabric      {data['nodes']:,} nodes, {data['links']:,} directed links",
-        f"  memory      about {format_size(data['estimated_memory_bytes'])}",
-    ]
-    if data["notes"]:
-        lines += ["  notes", *(f"    {note}" for note in data["notes"])]
-    return "\n".join([*lines, "  nothing was simulated", ""])
 
 
 def spec_schema() -> dict[str, Any]:

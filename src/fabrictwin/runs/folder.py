@@ -25,9 +25,9 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from fabrictwin.base.version import __version__
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.interrupt import unfinished
+from fabrictwin.base.version import __version__
 from fabrictwin.report.csv_tables import flows_csv, links_csv
 from fabrictwin.report.report import report_html
 from fabrictwin.report.resolved_config import config_yaml

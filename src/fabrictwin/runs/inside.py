@@ -11,10 +11,8 @@ from pathlib import Path
 from fabrictwin.base.errors import FabrictwinError
 from fabrictwin.base.units import format_size, format_time
 from fabrictwin.cluster.spec.spec import load_spec
-from fabrictwin.engines.base.engine import LinkChange
+from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.packet.packet_engine import PacketSession
-from fabrictwin.engines.packet.port_counters import port_counters
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.runs.execute import open_session, prepare
 from fabrictwin.subnet.agents.agent_state import SubnetState
@@ -48,9 +46,9 @@ class Inside:
         session = open_session(prepared)
         for slot, port in enumerate(state.fabric_port.tolist()):
             if port != NONE and state.cable[slot] != NONE and state.logical(slot) != PortState.ACTIVE:
-                session.change(LinkChange(port, 0))
+                session.change(TimedChange(session.now_ps, port, 0))
         trace = play(prepared.program, prepared.rank_node, session)
-        exact = port_counters(session.network) if isinstance(session, PacketSession) else None
+        exact = None if session.packets is None else session.packets.port_counters()
         SessionCounters(state).load(session.counters(), exact)
         return trace
 

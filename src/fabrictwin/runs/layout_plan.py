@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fabrictwin.base.progress import Stage
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import Stage
 from fabrictwin.base.textfile import write_text
 from fabrictwin.base.units import PS_PER_S, format_size, format_time
 from fabrictwin.cluster.build_blueprint import build

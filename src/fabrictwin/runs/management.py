@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.disturbances import FOREVER, Disturbances
 from fabrictwin.cluster.spec.spec import Spec
@@ -49,7 +50,7 @@ def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None
     if fabric.technology != "infiniband":
         message = "got a subnet manager on ethernet, expected InfiniBand: no other technology has one"
         raise spec.error("run.subnet_manager", message)
-    if spec.run.fidelity == "analytic":
+    if not capabilities_of(spec.run.fidelity).routes:
         raise spec.error("run.subnet_manager", "got it at fidelity analytic, expected flow or packet")
     given = {key: value for key in OPTIONS if (value := getattr(asked, key)) is not None}
     try:

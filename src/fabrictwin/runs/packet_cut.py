@@ -8,7 +8,7 @@ from typing import Any
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.spec.spec import Spec
-from fabrictwin.engines.packet.packet_engine import PacketSession
+from fabrictwin.engines.base.packet_level import PacketLevel
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.workload.job.job import check
 from fabrictwin.workload.step.training_step import lower
@@ -16,7 +16,7 @@ from fabrictwin.workload.step.training_step import lower
 TRIES = 12  # each lowers the job anew
 
 
-def cut_that_fits(spec: Spec, blueprint: Blueprint, fabric: Fabric, session: PacketSession) -> str:
+def cut_that_fits(spec: Spec, blueprint: Blueprint, fabric: Fabric, packets: PacketLevel) -> str:
     """`in workload.training micro_batches: 4 (of 64) or parallel.dp: 2 (of 32) fits`; empty if nothing does.
 
     The numbers are the largest that fit, each alone.
@@ -28,8 +28,7 @@ def cut_that_fits(spec: Spec, blueprint: Blueprint, fabric: Fabric, session: Pac
             found = lower(_changed(spec, micro_batches, dp), blueprint, fabric)
         except ConfigError:
             return False  # sizes that do not divide
-        size = session.size_of(found.program.operations, found.program.communications, found.rank_node)
-        return size.excess(session.options) <= 1
+        return packets.excess(found.program.operations, found.program.communications, found.rank_node) <= 1
 
     m, dp = job.micro_batches, job.layout.dp
     step = job.layout.pp if job.chunks > 1 else 1  # the interleaved schedule wants multiples

@@ -12,7 +12,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Counters:
-    """What ports counted so far. All of shape [ports]; the port is the one that transmits.
+    """Counts of the ports so far. All of shape [ports]; the port is the one that transmits.
 
     A count that the engine's fidelity does not model is None, and prints as "not modelled".
     """
@@ -24,7 +24,7 @@ class Counters:
     pauses: I64 | None = None  # pause frames sent
 
     def since(self, earlier: Counters) -> Counters:
-        """What was counted after `earlier`, an older reading of the same session."""
+        """Return what was counted after `earlier`, an older reading of the same session."""
 
         def less(now: I64 | None, before: I64 | None) -> I64 | None:
             return None if now is None or before is None else now - before

@@ -1,5 +1,6 @@
 """The living thing: fabric, tables, clock and session together."""
 
-from fabrictwin.twin.twin import Fidelity, Twin
+from fabrictwin.base.capabilities import Fidelity
+from fabrictwin.twin.twin import Twin
 
 __all__ = ["Fidelity", "Twin"]

@@ -1,9 +1,9 @@
-"""A session and the managers of its fabric on one clock.
+"""An engine and the managers of its fabric on one clock.
 
-The session carries data; the managers hear of what breaks, sweep and program. Whichever has something due first
-goes first: the session advances to that moment, then the managers deal with it to the end of their sweeps, and
-what their datagrams set reaches the session at its time. Management does not wait for data (it has a lane of its
-own that is always served), so a sweep may run ahead of the session, which never sees a change before its time.
+The engine carries data; the managers hear of what breaks, sweep and program. Whichever has something due first
+goes first: the engine advances to that moment, then the managers deal with it to the end of their sweeps, and
+what their datagrams set reaches the engine at its time. Management does not wait for data (it has a lane of its
+own that is always served), so a sweep may run ahead of the engine, which never sees a change before its time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from itertools import count
 
 import numpy as np
 
-from fabrictwin.base.errors import InvariantError, SimulatedError
-from fabrictwin.engines.base.engine import Change, LinkChange, Session, TableChange, TimedChange
-from fabrictwin.engines.packet.packet_engine import PacketSession
-from fabrictwin.engines.packet.packet_network import LinkFault
+from fabrictwin.engines.base.changes import TableEntries, TimedChange
+from fabrictwin.engines.base.engine import Engine
 from fabrictwin.fabric.fabric import NONE, Fabric
-from fabrictwin.subnet.agents.agent_state import NO_PORT
+from fabrictwin.subnet.agents.port_states import NO_PORT
 from fabrictwin.subnet.operation.changed_paths import ChangedPath
 from fabrictwin.subnet.operation.managed_fabric import (
     NEVER,
@@ -86,7 +84,7 @@ class ManagedRun:
 
     @property
     def outages(self) -> tuple[Outage, ...]:
-        """What happened so far, in order."""
+        """Outages so far, in order."""
         end = self.origin_ps + self.end_ps
         return tuple(self._outage(i, end) for i in range(len(self._changed)))
 
@@ -114,33 +112,22 @@ class ManagedRun:
             retransmitted=None if lost is None else lost[1],
         )
 
-    def drive(self, session: Session, began: int, operations: int) -> None:
-        """Run a session to its end; `began` is its time when the run began. Raises SimulatedError."""
-        packet = session if isinstance(session, PacketSession) else None
+    def drive(self, engine: Engine, began: int, operations: int) -> None:
+        """Run an engine to its end; `began` is its time when the run began. Raises SimulatedError."""
         for change in self.changes:
             if change.error_rate is None:
                 self._push(change.time_ps, change)
-            elif packet is None:
-                raise InvariantError(f"bit errors at fidelity {session.fidelity}")
             else:
-                fault = LinkFault(began + change.time_ps, change.port, None, change.error_rate)
-                packet.network.at(fault)
-        if packet is not None:
-            packet.await_changes(True)
-        if self._advance(session, began, operations):
-            try:
-                if packet is not None:
-                    packet.await_changes(False)
-                session.advance()
-            except InvariantError as error:
-                if not self._down:
-                    raise
-                raise SimulatedError("link down", "a job that waits for it", str(error)) from None
-        self._losses.append(_losses(session))
-        self.end_ps = int(session.ended_ps().max(initial=0)) - began
+                engine.change(replace(change, time_ps=began + change.time_ps))
+        engine.await_changes(True)
+        if self._advance(engine, began, operations):
+            engine.await_changes(False)
+            engine.advance()
+        self._losses.append(_losses(engine))
+        self.end_ps = int(engine.ended_ps().max(initial=0)) - began
 
-    def _advance(self, session: Session, began: int, operations: int) -> bool:
-        """Advance as long as anything is to change; whether operations are left then."""
+    def _advance(self, engine: Engine, began: int, operations: int) -> bool:
+        """Advance as long as anything is to change; tells whether operations are left then."""
         done = 0
         while True:
             due = self.managed.next_ps()
@@ -148,20 +135,20 @@ class ManagedRun:
             at = min(self._queue[0][0] if self._queue else NEVER, due)
             if at >= NEVER:
                 return True
-            done += len(session.advance(began + at).operation)
+            done += len(engine.advance(began + at).completions)
             if done == operations:
                 return False
             if self._queue and self._queue[0][0] <= due:
                 while self._queue and self._queue[0][0] == at:
                     _, _, change, incident = heapq.heappop(self._queue)
-                    session.change(self._change(change, incident))
+                    engine.change(self._change(change, incident, began + at))
             else:
-                known, losses = len(self.managed.incidents), _losses(session)
+                known, losses = len(self.managed.incidents), _losses(engine)
                 effects = self.managed.step()
                 opened = len(self.managed.incidents) - known
                 self._losses += [losses] * opened
                 self._changed += [{} for _ in range(opened)]
-                self._take(effects, coalesce=session.fidelity != "packet")
+                self._take(effects, coalesce=not engine.capabilities.hop_by_hop)
 
     def _push(self, time_ps: int, change: TimedChange | Effect) -> None:
         # what is set late is the last incident's doing
@@ -186,18 +173,18 @@ class ManagedRun:
             self._changed[incident][key] = first, port
             self._entries[key] = port
 
-    def _change(self, what: TimedChange | Effect, incident: int) -> Change:
-        """What the session is told. A link that is down stays down, whatever its rate would be."""
+    def _change(self, what: TimedChange | Effect, incident: int, now_ps: int) -> TimedChange:
+        """The change that the engine is told. A link that is down stays down, whatever its rate would be."""
         if isinstance(what, TableEffect):
             if incident != NONE:
                 self._note(what, incident)
             rows = np.full(len(what.lid), self._row[what.node], np.int64)
-            return TableChange(rows, what.lid, what.port)
+            return TimedChange(now_ps, tables=TableEntries(rows, what.lid, what.port))
         if isinstance(what, LinkEffect):
             (self._down.discard if what.up else self._down.add)(what.port)
         else:
             self._rate[what.port] = what.rate_bps
-        return LinkChange(what.port, 0 if what.port in self._down else self._rate.get(what.port))
+        return TimedChange(now_ps, what.port, 0 if what.port in self._down else self._rate.get(what.port))
 
 
 def _times(path: ChangedPath) -> list[int]:
@@ -209,5 +196,5 @@ def _until(path: ChangedPath, end_ps: int) -> ChangedPath:
     return path if path.whole_ps <= end_ps else replace(path, after=(), whole_ps=NONE)
 
 
-def _losses(session: Session) -> tuple[int, int] | None:
-    return session.losses() if isinstance(session, PacketSession) else None
+def _losses(engine: Engine) -> tuple[int, int] | None:
+    return None if engine.packets is None else engine.packets.losses()

@@ -12,16 +12,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError, InvariantError, did_you_mean
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
 from fabrictwin.cluster.disturbances import CableChange
 from fabrictwin.cluster.faults import ACCESS_CONTROL, HostCause
-from fabrictwin.engines.base.engine import LinkChange, Session, TimedChange
+from fabrictwin.engines.base.changes import TimedChange
+from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.compile import compile_fabric, with_access_control_on
 from fabrictwin.fabric.fabric import Fabric, LinkKind, NodeKind
@@ -31,11 +33,10 @@ from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.tables import DEFAULT_HASH, Routes
 
 if TYPE_CHECKING:
+    from fabrictwin.engines.analytic.closed_forms import ClosedForms
     from fabrictwin.subnet.manager.mad_transport import MadTiming
     from fabrictwin.subnet.manager.settings.manager_settings import Settings
     from fabrictwin.subnet.operation.managed_fabric import ManagedFabric
-
-Fidelity = Literal["packet", "flow", "analytic"]
 
 _FORMAT = 2
 
@@ -72,7 +73,7 @@ class Twin:
         self.spread = False  # switches spread packets over equal-cost ports, as the flow engine sees it
         self.link_rate_bps: dict[int, int] = {}  # ports that do not run at the rate they were built for
         self.management: ManagedFabric | None = None  # the subnets' managers, where the twin has any
-        self._session: Session | None = None
+        self._session: Engine | None = None
         self._tables: np.ndarray | None = None
         self._clock_ps = 0
 
@@ -107,8 +108,8 @@ class Twin:
         from fabrictwin.subnet.agents.agent_state import SubnetState
         from fabrictwin.subnet.agents.mad_routing import Network
         from fabrictwin.subnet.operation import managed_fabric as managed
+        from fabrictwin.subnet.operation.cluster_endpoint import manager_nodes
         from fabrictwin.subnet.operation.manager_host import HostedManager
-        from fabrictwin.subnet.operation.rehearsal import manager_nodes
         from fabrictwin.subnet.operation.tables_in_force import routes_of
         from fabrictwin.subnet.serve.endpoint import Endpoint
 
@@ -178,7 +179,7 @@ class Twin:
         for end in self.ports_of(cable):
             self.link_rate_bps[end] = rate_bps
             if self._session is not None:
-                self._session.change(LinkChange(end, rate_bps))
+                self._session.change(TimedChange(self._session.now_ps, end, rate_bps))
 
     def path(self, source: str, destination: str) -> tuple[list[Hop], int]:
         """Every hop from one GPU (or processor) to another by name, and the latency in ps of an empty message.
@@ -212,35 +213,48 @@ class Twin:
         ]
         return hops, int(found.latency_ps[0])
 
-    def session(self, fidelity: Fidelity = "flow", packet: PacketOptions | None = None) -> Session:
-        """A new session of an engine over this twin, links as they are now. It becomes the twin's own.
+    def session(self, fidelity: Fidelity = "flow", packet: PacketOptions | None = None) -> Engine:
+        """Start an engine over this twin, links as they are now. It becomes the twin's own.
 
-        `packet` is what the packet engine is to model; the others have no such options.
+        `packet` is what the packet engine is to model; the others have no such options. Raises ConfigError.
         """
-        session: Session
-        if fidelity == "analytic":
-            from fabrictwin.engines.analytic.analytic_engine import AnalyticSession
-
-            session = AnalyticSession(self.fabric)
-        elif fidelity == "flow":
-            from fabrictwin.engines.flow.flow_engine import FlowSession
-
-            session = FlowSession(self.fabric, self.routes, spread=self.spread)
-        elif fidelity != "packet":
-            raise ConfigError(f"got fidelity {fidelity!r}, expected packet, flow or analytic")
-        else:
-            from fabrictwin.engines.packet.packet_engine import PacketSession
-
-            session = PacketSession(self.fabric, self.routes, packet)
-        for port, rate_bps in sorted(self.link_rate_bps.items()):
-            session.change(LinkChange(port, rate_bps))
+        engine = self._engine(fidelity, packet)
+        for change in self._links_now():
+            engine.change(change)
         self._clock_ps = self.now_ps
-        self._session = session
-        return session
+        self._session = engine
+        return engine
+
+    def _engine(self, fidelity: Fidelity, packet: PacketOptions | None) -> Engine:
+        capabilities_of(fidelity)  # refuses what is none
+        if fidelity == "analytic":
+            from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
+
+            return AnalyticEngine(self.fabric, lambda: self.routes)
+        if fidelity == "flow":
+            from fabrictwin.engines.flow.flow_engine import FlowEngine
+
+            return FlowEngine(self.fabric, self.routes, spread=self.spread)
+        from fabrictwin.engines.packet.packet_engine import PacketEngine
+
+        return PacketEngine(self.fabric, self.routes, packet)
+
+    def closed_forms(self) -> ClosedForms:
+        """Return the closed forms of communications over this twin, links as they are now."""
+        from fabrictwin.engines.analytic.closed_forms import ClosedForms
+
+        forms = ClosedForms(self.fabric)
+        for change in self._links_now():
+            forms.change(change)
+        return forms
+
+    def _links_now(self) -> list[TimedChange]:
+        """Changes that make links of a new engine run as the twin's do."""
+        return [TimedChange(0, port, rate_bps) for port, rate_bps in sorted(self.link_rate_bps.items())]
 
     def save(self, path: str | Path) -> None:
         """Write the twin at rest as one .npz file without pickles. Raises InvariantError while it is at work."""
-        if self._session is not None and (self._session.ended_ps() < 0).any():
+        if self._session is not None and not self._session.idle:
             raise InvariantError("a twin with operations under way cannot be saved")
         state = {
             "format": _FORMAT,
@@ -298,7 +312,9 @@ class Twin:
             twin.afflict({int(host): tuple(HostCause(**cause) for cause in each) for host, each in causes})
             options = state["options"]
             weights = {(guid, port): weight for guid, port, weight in options["weights"]}
-            lists = {key: tuple(options.get(key, ())) for key in ("roots", "order", "compute", "storage")}
+            lists: dict[str, Any] = {
+                key: tuple(options.get(key, ())) for key in ("roots", "order", "compute", "storage")
+            }
             rest = {key: options[key] for key in ("lmc", "lanes", "scatter") if key in options}
             twin.options = Options(weights=weights, **lists, **rest)
         except ConfigError:

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fabrictwin import catalog
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_US
@@ -29,7 +30,6 @@ from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.tuning.step_costs import Calibration, calibration
 from fabrictwin.nccl.tuning.tuner import Call, tuner
 from fabrictwin.twin import Twin
-from fabrictwin.twin.twin import Fidelity
 from fabrictwin.validation.published_data import Section, read_table, read_texts
 
 TABLE, TEXTS = "collectives.csv", "collectives.yaml"

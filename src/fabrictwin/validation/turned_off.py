@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import Size, format_size
 from fabrictwin.cluster.build_blueprint import build
@@ -26,7 +27,6 @@ from fabrictwin.nccl.settings.version import DEFAULT
 from fabrictwin.nccl.tuning.tuner import Call, tuner
 from fabrictwin.report.csv_tables import bus_factor
 from fabrictwin.runs.twins import make_twin
-from fabrictwin.twin.twin import Fidelity
 from fabrictwin.validation.published_data import Section, read_texts
 
 FILE = "turned_off.yaml"

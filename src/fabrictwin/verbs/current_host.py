@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.engines.base.engine import LinkChange
-from fabrictwin.verbs.adapter.world import Engine, World
+from fabrictwin.verbs.adapter.world import World
 
 if TYPE_CHECKING:
-    from fabrictwin.engines.base.messages import MessageSession
+    from fabrictwin.base.capabilities import Fidelity
+    from fabrictwin.engines.base.engine import Engine
     from fabrictwin.twin import Twin
     from fabrictwin.verbs.adapter.adapter import Adapter
 
@@ -22,7 +22,7 @@ _host = ""
 
 
 def use(
-    twin: Twin, *, host: str | None = None, engine: Engine = "packet", session: MessageSession | None = None
+    twin: Twin, *, host: str | None = None, engine: Fidelity = "packet", session: Engine | None = None
 ) -> World:
     """From now on this process runs on a host of `twin` (the first, where none is named).
 
@@ -31,32 +31,12 @@ def use(
     """
     global _world, _host
     if session is None:
-        session = open_session(twin, engine)
+        session = twin.session(engine)
     world = World(twin, session=session)
     name = twin.fabric.host_names[0] if host is None else host
     world.host(name)
     _world, _host = world, name
     return world
-
-
-def open_session(twin: Twin, engine: Engine) -> MessageSession:
-    """A message session of an engine over the twin. Raises ConfigError."""
-    if engine == "analytic":
-        from fabrictwin.engines.analytic.analytic_messages import AnalyticMessages
-
-        return AnalyticMessages(twin.as_it_runs, twin.routes)
-    if engine == "flow":
-        from fabrictwin.engines.flow.flow_messages import FlowMessages
-
-        return FlowMessages(twin.as_it_runs, twin.routes)
-    if engine == "packet":
-        from fabrictwin.engines.packet.packet_messages import PacketMessages
-
-        session = PacketMessages(twin.fabric, twin.routes)
-        for port, rate_bps in sorted(twin.link_rate_bps.items()):
-            session.change(LinkChange(port, rate_bps))
-        return session
-    raise ConfigError(f"got engine {engine!r}, expected packet, flow or analytic")
 
 
 def world() -> World:

@@ -2,8 +2,8 @@
 
 The bytes are a numpy array of this process. Where the adapter reaches the GPU (GPUDirect RDMA), messages that read
 or write them are timed over the way between the two, as the host is wired. Where it does not, they are staged in
-host memory (`engine.placing`): no way over PCIe leads there, `run.packet` has `gpudirect: false`, or the host
-lacks the module (`no-gpudirect-module`).
+host memory (`adapter.payload_placement`): no way over PCIe leads there, `run.packet` has `gpudirect: false`, or
+the host lacks the module (`no-gpudirect-module`).
 """
 
 from __future__ import annotations
@@ -62,5 +62,5 @@ def _lacking(adapter: Adapter, gpu: int) -> str:
         return "no way over PCIe leads there"
     if any(cause.kind == NO_PEER_MEMORY for cause in world.twin.host_causes.get(adapter.host, ())):
         return f"the host has {NO_PEER_MEMORY}"
-    options = getattr(world.session, "options", None)
-    return "" if options is None or options.gpudirect else "run.packet has gpudirect: false"
+    packets = world.session.packets
+    return "" if packets is None or packets.gpudirect else "run.packet has gpudirect: false"

@@ -10,12 +10,13 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from fabrictwin.verbs import current_host as place
-from fabrictwin.verbs.adapter.world import Engine, World
+from fabrictwin.verbs import current_host
+from fabrictwin.verbs.adapter.world import World
 from fabrictwin.verbs.attributes.unsupported import provider_module
 
 if TYPE_CHECKING:
-    from fabrictwin.engines.base.messages import MessageSession
+    from fabrictwin.base.capabilities import Fidelity
+    from fabrictwin.engines.base.engine import Engine
     from fabrictwin.twin import Twin
 
 _ROOM = "fabrictwin.verbs.pyverbs"
@@ -65,14 +66,14 @@ _finder = _Finder()
 
 
 def install(
-    twin: Twin, *, host: str | None = None, engine: Engine = "packet", session: MessageSession | None = None
+    twin: Twin, *, host: str | None = None, engine: Fidelity = "packet", session: Engine | None = None
 ) -> World:
     """Run this process on a host of `twin`, and let `import pyverbs` mean the twin's verbs from now on.
 
     Modules of an installed pyverbs that were imported before are dropped from `sys.modules`; names that a program
     took from them keep meaning hardware. Raises ConfigError for a host that the twin does not have.
     """
-    world = place.use(twin, host=host, engine=engine, session=session)
+    world = current_host.use(twin, host=host, engine=engine, session=session)
     for name in [name for name in sys.modules if name == _PUBLIC or name.startswith(f"{_PUBLIC}.")]:
         del sys.modules[name]
     if _finder not in sys.meta_path:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fabrictwin.base.errors import ConfigError
 from fabrictwin.capture.recorder import CaptureRequest, Recorder
-from fabrictwin.verbs import current_host as place
+from fabrictwin.verbs import current_host
 from fabrictwin.verbs.adapter.world import World
 
 
@@ -18,12 +17,7 @@ def capture(
     Before queue pairs connect; close the recorder, or use it as a context, when done. Raises ConfigError where the
     engine has no packets.
     """
-    from fabrictwin.engines.packet.packet_messages import PacketMessages
-
-    world = place.world() if world is None else world
-    if not isinstance(world.session, PacketMessages):
-        raise ConfigError("got an engine without packets, expected the packet engine", key="pcap")
-    recorder = CaptureRequest(Path(path), at, snaplen).start(world.session.network)
-    recorder.attach(world.session)
+    world = current_host.world() if world is None else world
+    recorder = CaptureRequest(Path(path), at, snaplen).start(world.session)
     world.captures = True
     return recorder

@@ -131,8 +131,7 @@ def _tests_of(suite: unittest.TestSuite, wanted: Sequence[str]) -> Iterator[unit
 
 def run(source: Path, twin: Twin, *, only: Sequence[str] = (), engine: str = "packet") -> list[Outcome]:
     """Run the tests of a folder. `only` picks tests whose name holds one of these words."""
-    from fabrictwin.verbs import current_host as place
-    from fabrictwin.verbs import install, uninstall
+    from fabrictwin.verbs import current_host, install, uninstall
 
     outcomes = []
     path, argv, modules, environment = list(sys.path), list(sys.argv), set(sys.modules), os.environ.get("PATH", "")
@@ -140,7 +139,7 @@ def run(source: Path, twin: Twin, *, only: Sequence[str] = (), engine: str = "pa
         folder = Path(temporary)
         tests = unpack(source, folder)
         install(twin, engine=engine)  # type: ignore[arg-type]
-        write_stand_ins(folder / "bin", [adapter.name for adapter in place.adapters()])
+        write_stand_ins(folder / "bin", [adapter.name for adapter in current_host.adapters()])
         os.environ["PATH"] = f"{folder / 'bin'}{os.pathsep}{environment}"
         sys.path[:0] = [str(folder), str(tests)]
         sys.argv = ["run_tests"]

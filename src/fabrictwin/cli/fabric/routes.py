@@ -263,7 +263,7 @@ def _lines(verdict: Judgement, remark: str) -> list[str]:
 
 def _beside(engine: str, others: tuple[Beside, ...]) -> list[str]:
     """Lines of what the twin's own engines would gain over one of OpenSM's."""
-    lines = []
+    lines: list[str] = []
     for other in others:
         text = other.refused or (
             f"all-to-all worst {other.all_to_all} ({_gained(other.gain_all_to_all)}), "

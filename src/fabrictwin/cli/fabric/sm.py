@@ -74,7 +74,8 @@ def sm(
 
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.subnet.manager.mad_transport import MadTiming
-    from fabrictwin.subnet.operation.rehearsal import Rehearsal, open_endpoint, partitioned
+    from fabrictwin.subnet.operation.cluster_endpoint import open_endpoint, partitioned
+    from fabrictwin.subnet.operation.scenario import Scenario
     from fabrictwin.subnet.operation.sweep_text import as_json as to_json
     from fabrictwin.subnet.operation.sweep_text import event_lines, sweep_lines
 
@@ -93,20 +94,20 @@ def sm(
     timing = MadTiming(agent_ps=_time(mad_time, "--mad-time"), hop_ps=_time(hop_time, "--hop-time"), window=window)
     endpoint = open_endpoint(cluster)
     settings = partitioned(settings, partitions, endpoint, host)
-    rehearsal = Rehearsal(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
+    scenario = Scenario(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
     for line in do:
-        rehearsal.target(line)  # what is mistyped is said before minutes of sweeps
-    first = rehearsal.start()
+        scenario.target(line)  # what is mistyped is said before minutes of sweeps
+    first = scenario.start()
     if not as_json:
-        for one, report in zip(rehearsal.managers, first, strict=True):
+        for one, report in zip(scenario.managers, first, strict=True):
             click.echo("\n".join(sweep_lines(report, len(one.manager.database.lid), one.transport.statistics)))
     events = []
     for line in do:
-        events.append(rehearsal.do(line))
+        events.append(scenario.do(line))
         if not as_json:
             click.echo("\n".join(event_lines(events[-1])))
     if as_json:
-        click.echo(json.dumps(to_json(rehearsal, first, events), indent=2))
+        click.echo(json.dumps(to_json(scenario, first, events), indent=2))
     if any(report.state.name == "NOT_ACTIVE" for report in first):
         raise click.exceptions.Exit(1)
 

@@ -70,8 +70,8 @@ def up(
     """Serve until interrupted. Clients preload libumad2sim.so and name their node in SIM_HOST."""
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.cli.fabric.sm import settings_of
-    from fabrictwin.subnet.operation.rehearsal import has_job, open_endpoint, partitioned
-    from fabrictwin.subnet.serve.served_fabric import Standing
+    from fabrictwin.subnet.operation.cluster_endpoint import has_job, open_endpoint, partitioned
+    from fabrictwin.subnet.serve.served_fabric import ServedFabric
 
     def say(line: str) -> None:
         print(line, flush=True)  # whoever waits for a line reads a pipe
@@ -88,7 +88,7 @@ def up(
 
         inside = Inside(cluster)
     endpoint = open_endpoint(cluster) if inside is None else inside.endpoint
-    standing = Standing(
+    served = ServedFabric(
         endpoint,
         name=socket,
         udp_port=udp,
@@ -101,6 +101,6 @@ def up(
     )
     if inside is not None:
         job = inside
-        standing.commands["run"] = lambda: job.say([one.manager for one in standing.managers])
-        standing.first = standing.commands["run"] if run else None
-    standing.run()
+        served.commands["run"] = lambda: job.say([one.manager for one in served.managers])
+        served.first = served.commands["run"] if run else None
+    served.run()

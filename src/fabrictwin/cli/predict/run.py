@@ -49,21 +49,23 @@ def run(
     from fabrictwin.report.summary import summary_json
     from fabrictwin.report.terminal import block
     from fabrictwin.runs import execute
-    from fabrictwin.runs.folder import Clock, run_folder
+    from fabrictwin.runs.folder import Clock, check_target, run_folder
 
     capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     started, clock = datetime.now(UTC), monotonic()
     read = execute.with_overrides(load_spec(spec, sys.stdin), fidelity=fidelity, seed=seed)
+    wanted = out or (Path(read.run.out) if read.run.out else None)
     if dry_run:
+        from fabrictwin.runs.dry_run import dry_run as try_out
+        from fabrictwin.runs.dry_run import dry_run_json, dry_run_text
+
+        if wanted is not None:
+            check_target(wanted)
         with Progress() as progress:
-            prepared = execute.prepare(read, progress.stage)
-        if as_json:
-            click.echo(execute.plan_json(prepared), nl=False)
-        else:
-            click.echo(execute.plan(prepared), nl=False)
+            found = try_out(read, progress.stage, capture)
+        click.echo(dry_run_json(found) if as_json else dry_run_text(found), nl=False)
         return
 
-    wanted = out or (Path(read.run.out) if read.run.out else None)
     with Progress() as progress, run_folder(read.name, wanted) as place:
         result = execute.predict(read, progress.stage, capture, what_if=True)
         progress.stage("writing")

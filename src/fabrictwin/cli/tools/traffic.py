@@ -69,7 +69,8 @@ def traffic(
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.engines.packet.packet_options import options_of
     from fabrictwin.runs.twins import make_twin
-    from fabrictwin.tools.traffic import play_traffic, read_traffic, table
+    from fabrictwin.tools.traffic.connection_matrix import read_traffic
+    from fabrictwin.tools.traffic.play_traffic import play_traffic, table
 
     capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     pattern = read_traffic(file)

@@ -29,9 +29,16 @@ from fabrictwin.kernel.codes import NONE
 _End = tuple[str, int]  # a node of the file and its port
 
 
+# Discovered fabrics that are others' to give away, by the name of their file.
+PUBLISHED = {"selene.compute.txt": "topo/selene.compute.txt in the GitHub repository Mellanox/ufm_sdk_3.0"}
+
+
 def discover(cluster: DiscoveredCluster, *, folder: Path) -> Blueprint:
     """The blueprint of a discovered cluster. Raises ConfigError."""
     path = folder / cluster.ibnetdiscover
+    if path.name in PUBLISHED and not path.exists():
+        message = f"no such file: it is published as {PUBLISHED[path.name]}; put it there"
+        raise ConfigError(message, file=path)
     return lay_out(parse(read_text(path), path), cluster)
 
 

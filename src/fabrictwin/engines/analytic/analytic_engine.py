@@ -1,131 +1,59 @@
-"""The analytic engine: closed forms of latency and bandwidth, no forwarding tables, no contention between
-operations.
+"""The analytic engine: every operation by closed forms, no forwarding tables, no contention between operations.
 
-A communication takes its latency terms plus the time its busiest resource needs for its bytes. Resources are
-what a closed form can know: links inside hosts, adapters and their cables, and the sum of each leaf switch's
-up-links (so oversubscription counts, collisions of routes do not). The network between leaves is ideal; its
-hops are counted from tiers and pods. Every operation has the fabric to itself.
+Messages between adapters take their tables' paths, by closed form as well; tables are asked for when a flow is
+first opened. A link that changes counts for what is posted later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from fabrictwin.base.errors import ConfigError
-from fabrictwin.engines.base.engine import Change, TableChange
-from fabrictwin.engines.channels.channel_resources import Bound, bind
-from fabrictwin.engines.channels.pipeline_latency import Beyond, Critical
-from fabrictwin.engines.flow.flow_engine import FlowSession
-from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
-from fabrictwin.fabric.memory_paths import EndToEnd
-from fabrictwin.kernel.codes import PS_PER_S
-from fabrictwin.program import patterns
-from fabrictwin.program.patterns import Edges
+from fabrictwin.base.errors import SimulatedError
+from fabrictwin.engines.analytic.closed_forms import ClosedForms
+from fabrictwin.engines.analytic.message_links import OwnLinks
+from fabrictwin.engines.base.changes import TimedChange
+from fabrictwin.engines.base.message_queues import NOT_FIXED, FixedTimes, MessageQueues
+from fabrictwin.engines.channels.channel_resources import Bound
+from fabrictwin.engines.flow.graph_engine import GraphEngine
+from fabrictwin.engines.flow.operation_graph import OperationGraph
+from fabrictwin.fabric.fabric import I32, NONE, Fabric
+from fabrictwin.fabric.memory_paths import PathFinder, Walker
 from fabrictwin.program.program import Communication, Operations, OpKind
 from fabrictwin.trace.trace import Counters
 
 
-class IdealNetwork:
-    """The network as a closed form sees it: adapters' cables, and a distance between leaves."""
+class AnalyticEngine(GraphEngine):
+    """The analytic engine over one fabric; see `engines.base.engine.Engine`."""
+
+    def __init__(
+        self, fabric: Fabric, routes: Callable[[], Walker] | None = None, *, fixed: FixedTimes = NOT_FIXED
+    ) -> None:
+        """`routes` are asked for when a flow is opened, without them cables and tiers; `fixed` are for tests."""
+        self._routes, self._fixed = routes, fixed
+        self.closed = ClosedOperations(fabric)
+        super().__init__("analytic", fabric, self.closed, self._own_queues)
+
+    def _own_queues(self, rates_bps: list[int]) -> MessageQueues:
+        routes = self.closed.forms.network if self._routes is None else self._routes()
+        queues = MessageQueues(PathFinder(self.fabric, routes), rates_bps, self._fixed)
+        queues.links = OwnLinks(queues)
+        return queues
+
+
+class ClosedOperations:
+    """Operations whose communications take closed-form durations."""
 
     def __init__(self, fabric: Fabric) -> None:
-        self.fabric = fabric
-        peer = np.where(fabric.nic_port == NONE, NONE, fabric.port_peer[fabric.nic_port])
-        self.leaf = np.where(peer == NONE, NONE, fabric.port_node[peer])  # [adapters] switch node
-        self._last_port = peer
-        network = np.isin(fabric.port_kind, NETWORK) & (fabric.port_peer != NONE)
-        is_switch = fabric.node_kind == NodeKind.SWITCH
-        far = fabric.port_node[fabric.port_peer]
-        trunk = np.flatnonzero(network & is_switch[fabric.port_node] & is_switch[far])
-        self.is_trunk = np.zeros(fabric.ports, bool)
-        self.is_trunk[trunk] = True
-        self.uplink_bps = np.bincount(
-            fabric.port_node[trunk], weights=fabric.port_payload_bps[trunk], minlength=fabric.nodes
-        )
-        tier = fabric.node_tier.astype(np.int64)
-        self._tiers = int(tier[is_switch].max(initial=1))
-        latency = fabric.port_latency_ps[trunk] + fabric.node_latency_ps[fabric.port_node[trunk]]
-        self._hop_ps = int(np.median(latency)) if len(trunk) else 0
-
-    def walk(self, source: I32, destination: I32, entropy: np.ndarray | None = None) -> tuple[I32, I64]:
-        """The adapter's own port, then the last switch's port to the destination. Raises ConfigError."""
-        fabric = self.fabric
-        for nics in (source, destination):
-            loose = np.flatnonzero(self._last_port[nics] == NONE)
-            if len(loose):
-                name = fabric.node_name(int(fabric.nic_node[nics[loose[0]]]))
-                raise ConfigError(f"{name} cannot be reached: it has no cable", key="cluster")
-        ports = np.stack([fabric.nic_port[source], self._last_port[destination]], axis=1).reshape(-1)
-        return ports.astype(np.int32), np.arange(0, 2 * len(source) + 1, 2, dtype=np.int64)
-
-    def beyond_ps(self, source: I32, destination: I32) -> I64:
-        """Latency between the leaves: two hops a tier to climb, from the pods that both are in."""
-        fabric = self.fabric
-        a, b = self.leaf[source], self.leaf[destination]
-        same_pod = (fabric.node_pod[a] == fabric.node_pod[b]) & (fabric.node_pod[a] != NONE)
-        climb = np.where(a == b, 0, np.where(same_pod, 1, max(1, self._tiers - 1)))
-        hops: I64 = 2 * climb.astype(np.int64) * self._hop_ps
-        return hops
-
-
-def _leaf_time(network: IdealNetwork, found: EndToEnd, rows: slice, size: I64) -> float:
-    """Time in ps that the busiest leaf's up-links need for what leaves or enters it."""
-    source, destination = found.source_nic[rows], found.destination_nic[rows]
-    far = np.flatnonzero((source != NONE) & (destination != NONE))  # what switches reduce knows its own links
-    if not len(far):
-        return 0.0
-    out, into = network.leaf[source[far]], network.leaf[destination[far]]
-    crossing = np.flatnonzero(out != into)
-    worst = 0.0
-    for leaf in (out, into):
-        carried = np.bincount(leaf[crossing], weights=size[far[crossing]])
-        at = np.flatnonzero(carried)
-        if len(at):
-            worst = max(worst, float((carried[at] * 8 * PS_PER_S / network.uplink_bps[at]).max()))
-    return worst
-
-
-@dataclass(frozen=True)
-class Terms:
-    """One communication bound to a fabric, for other sizes of the same pattern."""
-
-    whole: Communication
-    drain_ps: float
-    edge_bytes: int  # of the busiest edge
-    critical: Critical
-
-    def duration(self, part: float, chunk_bytes: int) -> int:
-        """What `part` of the bytes take in chunks of so many."""
-        whole = self.whole
-        payload = np.maximum(np.ceil(whole.channels.payload_bytes * part), 1).astype(np.int64)
-        chunks = np.full(len(payload), chunk_bytes, np.int64)
-        smaller = replace(whole.channels, payload_bytes=payload, chunk_bytes=chunks, offset_bytes=payload)
-        moved = max(int(self.edge_bytes * part), 1)
-        once = whole.base_ps
-        if whole.chunk_cost_ps:
-            once += -(-moved // chunk_bytes) * whole.chunk_cost_ps
-        beyond = self.critical.beyond(smaller).after(once)
-        return int(beyond.ends_ps(self.drain_ps * part, moved).max(initial=0))
-
-
-class AnalyticSession(FlowSession):
-    """Plays the graph of operations with closed-form durations for communications."""
-
-    fidelity = "analytic"
-
-    def __init__(self, fabric: Fabric) -> None:
-        self._network = IdealNetwork(fabric)
-        super().__init__(fabric, self._network)
+        self.fabric, self.forms = fabric, ClosedForms(fabric)
+        self.graph = OperationGraph(np.zeros(0))
         self._executed: list[tuple[int, I32, Bound]] = []  # (first operation, their communications, bound)
 
     def post(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> int:
         """Add operations; those without predecessors start now. Returns the id of the first."""
-        edges = [patterns.edges(c.channels) for c in communications]
-        bound, found = bind(communications, rank_node, self.fabric, self.finder, edges=edges)
-        duration = self._durations(bound, found, communications, edges)
+        duration, bound = self.forms.bind(communications, rank_node)
         takes_part = operations.communication != NONE
         which = np.where(takes_part, operations.communication, 0)
         as_compute = replace(
@@ -136,86 +64,22 @@ class AnalyticSession(FlowSession):
             ).astype(np.int64),
             communication=np.full(len(operations), NONE, np.int32),
         )
-        first = super().post(as_compute, (), rank_node)
+        first = self.graph.post(as_compute, np.zeros(1, np.int64), {})
         self._executed.append((first, operations.communication, bound))
         return first
 
-    def durations(self, communications: Sequence[Communication], rank_node: I32) -> I64:
-        """[communications] what each takes by itself, in ps."""
-        edges = [patterns.edges(c.channels) for c in communications]
-        bound, found = bind(communications, rank_node, self.fabric, self.finder, edges=edges, counted=False)
-        return self._durations(bound, found, communications, edges)
+    def held_up(self, operation: int, left: int) -> SimulatedError:
+        """Durations are known when operations start, so none is ever held up."""
+        return SimulatedError("stalled", f"operation {operation}", f"{left} operations never end")
 
-    def terms(self, communication: Communication, rank_node: I32) -> Terms:
-        """What any part of a communication's bytes takes."""
-        edges = patterns.edges(communication.channels)
-        bound, found = bind([communication], rank_node, self.fabric, self.finder, edges=[edges], counted=False)
-        drain = self._drain(bound, found, communication, edges, np.arange(len(bound.size_bytes)), slice(None))
-        return Terms(communication, drain, int(bound.size_bytes.max(initial=1)), bound.critical[0])
-
-    def _drain(
-        self,
-        bound: Bound,
-        found: EndToEnd,
-        communication: Communication,
-        edges: Edges,
-        mine: I64,
-        rows: slice,
-    ) -> float:
-        """What the busiest resource needs for the bytes of channels `mine`, whose `edges` are `rows`, in ps."""
-        uses = np.arange(bound.use_start[mine[0]], bound.use_start[mine[-1] + 1])
-        of_channel = np.repeat(mine, np.diff(bound.use_start)[mine])
-        demand = bound.use_coefficient[uses] * bound.size_bytes[of_channel]
-        resource: I64 = bound.use_resource[uses].astype(np.int64)
-        capacity = self._capacity
-        if 8 * len(uses) < len(capacity):
-            used, resource = np.unique(resource, return_inverse=True)
-            capacity = capacity[used]
-        total = np.bincount(resource, weights=demand, minlength=len(capacity))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            needed = np.where(total > 0, total / capacity, 0.0)
-            alone = bound.size_bytes[mine] / bound.limit[mine]
-        drain = float(max(needed.max(initial=0.0), alone.max(initial=0.0)))
-        drain = max(drain, _leaf_time(self._network, found, rows, edges.size_bytes))
-        if not np.isfinite(drain):
-            raise ConfigError(f"{communication.name}: a link on its way carries nothing", key="faults")
-        return drain
-
-    def _durations(
-        self, bound: Bound, found: EndToEnd, communications: Sequence[Communication], edges: Sequence[Edges]
-    ) -> I64:
-        """[communications] closed-form durations in ps."""
-        result = np.zeros(len(communications), np.int64)
-        edge_at = 0
-        of = np.searchsorted(bound.communication, np.arange(len(communications) + 1))
-        for i, communication in enumerate(communications):
-            mine = np.arange(of[i], of[i + 1])
-            rows = slice(edge_at, edge_at + len(edges[i]))
-            edge_at = rows.stop
-            if not len(mine):
-                continue
-            drain = self._drain(bound, found, communication, edges[i], mine, rows)
-            beyond = Beyond(*(getattr(bound, f.name)[mine] for f in fields(Beyond)))
-            result[i] = int(beyond.ends_ps(drain, bound.size_bytes[mine]).max(initial=0))
-        return result
-
-    def change(self, change: Change) -> None:
-        """A link changes now; counts for what is posted later. A trunk is a share of its leaf's up-links.
-
-        Raises ConfigError for a change of tables, which the closed form does not know.
-        """
-        if isinstance(change, TableChange):
-            raise ConfigError("got a change of tables at fidelity analytic, expected flow or packet", key="change")
-        before = self._capacity[change.port]
-        super().change(change)
-        if self._network.is_trunk[change.port]:
-            node = int(self.fabric.port_node[change.port])
-            self._network.uplink_bps[node] += (self._capacity[change.port] - before) * 8 * PS_PER_S
+    def apply(self, change: TimedChange) -> None:
+        """Let a link run at another rate, for what is posted later."""
+        self.forms.change(change)
 
     def counters(self) -> Counters:
         """Bytes on what the closed form knows: hosts' links and adapters' cables, of finished operations."""
         tx_bytes = np.zeros(self.fabric.ports, np.int64)
-        ended = self._state.operations.end_ps >= 0
+        ended = self.graph.ended_ps() >= 0
         for first, communication, bound in self._executed:
             done = ended[first : first + len(communication)] & (communication != NONE)
             count = np.bincount(communication[done], minlength=int(bound.communication.max(initial=-1)) + 1)

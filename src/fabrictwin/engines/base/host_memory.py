@@ -1,4 +1,4 @@
-"""What memory costs an adapter beyond the links that lead to it, for single messages.
+"""Costs of memory for an adapter beyond the links that lead to it, for single messages.
 
 A transaction over PCIe ends in a root port, and from there goes to memory; a read comes back by the same port.
 Half of a processor's latency from port to port is a root port's (Zambre et al., Breaking Band, ICPP 2019: 137.49
@@ -26,7 +26,7 @@ def _ends(chip: str) -> tuple[int, int]:
 
 
 def _processor(fabric: Fabric, adapter: int) -> str:
-    """The type of processor in an adapter's host; empty where no host is around it."""
+    """Return the type of processor in an adapter's host; empty where no host is around it."""
     host = int(fabric.node_host[fabric.nic_node[adapter]])
     nodes = np.arange(fabric.host_node_start[host], fabric.host_node_start[host + 1])
     processors = nodes[fabric.node_kind[nodes] == NodeKind.CPU]
@@ -34,7 +34,7 @@ def _processor(fabric: Fabric, adapter: int) -> str:
 
 
 def read_ps(fabric: Fabric, adapter: int) -> int:
-    """From a read's request at the end of its way to the data's start on the way back."""
+    """Time in ps from a read's request at the end of its path to the data's start back."""
     chip = _processor(fabric, adapter)
     if not chip:
         return 0
@@ -43,12 +43,12 @@ def read_ps(fabric: Fabric, adapter: int) -> int:
 
 
 def write_ps(fabric: Fabric, adapter: int) -> int:
-    """From a write's arrival at the end of its way until it is in memory."""
+    """Time in ps from a write's arrival at the end of its path until it is in memory."""
     chip = _processor(fabric, adapter)
     return sum(_ends(chip)) if chip else 0
 
 
 def late_ps(fabric: Fabric, adapter: int) -> int:
-    """What of a write is not in the latency that the fabric's graph has for its last node, a processor."""
+    """Time in ps of a write beyond the latency that the fabric's graph has for its last node, a processor."""
     chip = _processor(fabric, adapter)
     return max(write_ps(fabric, adapter) - catalog.chip(chip).latency.value, 0) if chip else 0

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from fabrictwin.engines.base.engine import FOREVER
 from fabrictwin.kernel.codes import EventKind as EventKind
 
 
@@ -24,7 +23,7 @@ class Service(IntEnum):
 
 
 class Opcode(IntEnum):
-    """What a message is: decides its headers, and what a capture shows."""
+    """Kinds of messages: they decide headers, and what a capture shows."""
 
     SEND = 0
     SEND_IMMEDIATE = 1
@@ -51,7 +50,7 @@ class Event(NamedTuple):
 
 
 class GidType(IntEnum):
-    """How packets are addressed: InfiniBand by LID, or an Ethernet frame of either kind of RoCE."""
+    """Addressing of packets: InfiniBand by LID, or an Ethernet frame of either kind of RoCE."""
 
     INFINIBAND = 0
     ROCE_V1 = 1
@@ -90,99 +89,51 @@ class FlowOptions:
     rate_bps: int | None = None  # static rate limit
 
 
-class MessageSession(Protocol):
-    """An engine at work on single messages. Time only advances."""
+class Posting(NamedTuple):
+    """Handing a message from software to its adapter.
 
-    @property
-    def now_ps(self) -> int: ...
+    Memories are the fabric nodes that bytes are read from and written to where they are not the flow's own; where
+    they change, the flow waits for what went before.
+    """
 
-    def open(
-        self,
-        source_adapter: int,
-        target_adapter: int,
-        *,
-        source_memory: int | None = None,
-        target_memory: int | None = None,
-        options: FlowOptions | None = None,
-    ) -> int:
-        """A flow between two adapters of the fabric (indices into `fabric.nic_node`, equal for loopback).
+    inline: bool = False  # payload comes with the work request
+    chained: bool = False  # the adapter reads the work request from memory, as of several posted at once
+    source_memory: int | None = None
+    target_memory: int | None = None
+    later_ps: int = 0  # software needs so long before it posts; what is posted after it goes after it
 
-        Memories are fabric nodes (a CPU or a GPU of the adapter's host), None the CPU nearest to the adapter.
-        Raises ConfigError where there is no way.
-        """
-        ...
 
-    def close(self, flow: int) -> None:
-        """Forget a flow: messages under way on it are lost, without an event."""
-        ...
+class Contents(NamedTuple):
+    """Parts of a message that only captures show."""
 
-    def receives(self, flow: int, pool: int) -> None:
-        """Messages on the flow that take a receive take it from this pool (several flows may share one)."""
-        ...
+    remote_address: int = 0
+    remote_key: int = 0
+    immediate: int = 0  # of SEND_INVALIDATE the key
+    operands: tuple[int, int] = (0, 0)  # of atomics: swap or add, compare; of the response what was there
+    payload: memoryview | None = None
 
-    def add_receives(self, pool: int, count: int) -> None:
-        """So many more receives are posted (or, negative, withdrawn) in a pool; pools start empty."""
-        ...
 
-    def send(
-        self,
-        flow: int,
-        size_bytes: int,
-        opcode: Opcode,
-        *,
-        takes_receive: bool = False,
-        tell_begin: bool = False,
-        tell_end: bool = True,
-        inline: bool = False,
-        chained: bool = False,
-        remote_address: int = 0,
-        remote_key: int = 0,
-        immediate: int = 0,
-        operands: tuple[int, int] = (0, 0),
-        answers: int | None = None,
-        payload: memoryview | None = None,
-        memory: int | None = None,
-        target_memory: int | None = None,
-        later_ps: int = 0,
-    ) -> int:
-        """Post a message now; returns its number.
+WITH_DOORBELL = Posting()
+NO_CONTENTS = Contents()
 
-        Of a request (READ, atomics) `size_bytes` is what is asked for: headers alone travel. It ends when the
-        first packet of its response is there. A response is a message on the flow back; it `answers` a request,
-        None the oldest one (flows that belong together have each other's queue pair numbers). Responses are a
-        stream of their own beside the sender's requests; nobody acknowledges them, and they have no ENDED.
 
-        `memory` and `target_memory` are the fabric nodes that the bytes are read from and written to, where they
-        are not the flow's own. Where they change, the flow waits for what went before. `inline`: the adapter
-        gets payload with the work request. `chained`: it reads the work request from memory, as of several that
-        are posted at once; one alone comes with the doorbell. `later_ps`: software needs so long before it posts;
-        what is posted after it goes after it. `tell_begin`: hold the first packet at the
-        receiving adapter at BEGUN until the next `advance`, so that `refuse` comes in time; it costs one more
-        event, so ask for it where a refusal is likely. Without `tell_end` there is no ENDED.
+class Message(NamedTuple):
+    """A message to be sent on a flow.
 
-        Addresses, keys, immediate data (of SEND_INVALIDATE the key), atomics' operands (swap or add, compare; of
-        the response what was there) and payload only show in captures.
-        """
-        ...
+    Of a request (READ, atomics) `size_bytes` is what is asked for: headers alone travel. It ends when the first
+    packet of its response is there. A response is a message on the flow back; it `answers` a request, None the
+    oldest one (flows that belong together have each other's queue pair numbers). Responses are a stream of their
+    own beside the sender's requests; nobody acknowledges them, and they have no ENDED.
+    """
 
-    def refuse(self, message: int, syndrome: int = NAK_REMOTE_ACCESS) -> None:
-        """The receiving side answers a begun or arrived message with a NAK: the sender sees ENDED at the time
-        of that NAK, and later messages of the flow that are under way never arrive.
-
-        Of an arrived message the acknowledgement is under way already: the NAK takes its place, and where the
-        sender has it, ENDED came before.
-        """
-        ...
-
-    def advance(self, until_ps: int = FOREVER) -> list[Event]:
-        """Run to the next instant at which something happened, at most to `until_ps`; what happened then.
-
-        Of a reliable message ARRIVED comes before ENDED. Empty: `until_ps` is reached, or (with FOREVER) nothing
-        is in flight but what asks for ever for receives that nobody has posted, and what is behind that.
-        """
-        ...
-
-    @property
-    def idle(self) -> bool:
-        """Nothing is in flight: without a new post, nothing will ever happen."""
-        ...
+    size_bytes: int
+    opcode: Opcode
+    takes_receive: bool = False
+    answers: int | None = None
+    posting: Posting = WITH_DOORBELL
+    contents: Contents = NO_CONTENTS
+    ended: bool = True  # the caller wants ENDED
+    begun: bool = (
+        False  # ... and BEGUN: the first packet waits at the receiving adapter for the next `advance`, so
+    )
+    # that `refuse` comes in time; it costs one more event, so ask for it where a refusal is likely

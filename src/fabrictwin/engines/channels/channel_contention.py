@@ -1,13 +1,13 @@
-"""When channels end whose pieces meet on links and take turns there, burst by burst.
+"""When channels end whose pieces meet on links and share them, burst by burst.
 
-Where channels go side by side their pieces come to a link together. It takes turns among them, a burst each, so
+Where channels go side by side their pieces come to a link together. It serves them one burst each, so
 on the first link all of them end late and almost together. From link to link those in front come further ahead,
 the burst under way being finished first, until each has the links to itself. How long that lasts depends on how
 many bursts a piece has; no closed form of rates and latencies says it. So the pieces are played
 (`kernel.flow.contention`): chunks of chains and trees over all their edges, children's before their parent's; a
 ring's shards over one edge that stands for all, where several channels take the same way around.
 
-Every edge is one of the parallel ways that it has, over those of its links that others use too. Of many chunks
+Every edge is one of the parallel paths that it has, over those of its links that others use too. Of many chunks
 some are played, and the others follow at the busiest link's pace; where that is too many bursts, they are longer.
 Of trees and chains of more than some thousand edges (16 channels over 256 ranks) each channel is taken by itself.
 
@@ -47,7 +47,7 @@ class Stretch:
     channel: I64  # [E]
     latency_ps: I64  # [E] beside `piece * byte_ps`
     byte_ps: F64  # [E] for a byte of the piece, with the links to itself
-    wire: F64  # [E] bytes on one of its parallel ways for a byte of the piece
+    wire: F64  # [E] bytes on one of its parallel paths for a byte of the piece
     edge: I64  # [U]
     link: I64  # [U] 0 .. L - 1
     need: F64  # [U] of the link's whole rate while the edge has it to itself
@@ -94,7 +94,7 @@ class Meeting:
 
         A piece has so many bursts, the last of which is shorter where that is no whole number.
         """
-        from fabrictwin.kernel.flow import contention as turns
+        from fabrictwin.kernel.flow import contention
         from fabrictwin.kernel.flow import heaps as queues
 
         on, edges = self.on, len(took)
@@ -113,7 +113,7 @@ class Meeting:
         beside = np.rint(took - np.maximum.reduceat(whole, start[:-1])).astype(np.int64)
         waits = np.repeat(np.arange(edges), np.diff(self.before_start))
         by_edge = np.argsort(self.before_edge, kind="stable")
-        way = turns.Way(
+        route = contention.Way(
             use_start=start,
             use_edge=edge,
             use_link=link,
@@ -128,7 +128,7 @@ class Meeting:
             before_edge=self.before_edge,
         )
         uses, links = len(edge), int(link.max()) + 1
-        course = turns.Course(
+        course = contention.Course(
             held=np.zeros(uses, np.int64),
             sent=np.zeros(uses, np.int64),
             behind=np.full(uses, NONE, np.int64),
@@ -145,7 +145,7 @@ class Meeting:
         room = int(pieces.sum()) + 2 * links + 1
         time, sequence, what = (np.zeros(room, np.int64) for _ in range(3))
         queue = queues.Queue(time, sequence, what, np.zeros(2, np.int64))
-        turns.play(way, course, queue)
+        contention.play(route, course, queue)
         return course.end_ps
 
 
@@ -238,7 +238,7 @@ def meeting(channels: Channels, edges: patterns.Edges, alone: Alone, fabric: Fab
 
 
 def _moves(byte_ps: F64) -> bool:
-    """Whether every edge has links, none of which is down."""
+    """Tell whether every edge has links, none of which is down."""
     return bool(np.isfinite(byte_ps).all() and (byte_ps > 0).all())
 
 
@@ -286,8 +286,8 @@ def loops(channels: Channels, edges: patterns.Edges, alone: Alone, fabric: Fabri
     use = np.flatnonzero(busiest[alone.edge] & (need > 1 - _EVEN))
     mark = np.zeros(count, np.uint64)
     np.add.at(mark, edges.channel[alone.edge[use]], _mixed(alone.port[use].astype(np.uint64)))
-    _, way, side = np.unique(mark[ring], return_inverse=True, return_counts=True)
-    together = side[way.reshape(-1)]
+    _, same, side = np.unique(mark[ring], return_inverse=True, return_counts=True)
+    together = side[same.reshape(-1)]
     ring, together = ring[together > 1], together[together > 1]
     if not len(ring):
         return None

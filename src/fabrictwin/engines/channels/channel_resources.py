@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.units import PS_PER_S
+from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.channel_contention import Alone, loops, meeting
 from fabrictwin.engines.channels.connection_paths import Uses, memory_and_cores
-from fabrictwin.engines.channels.edge_paths import QueuePairs, find_ways, join
+from fabrictwin.engines.channels.edge_paths import find_paths, join
 from fabrictwin.engines.channels.pipeline_latency import (
     Beyond,
     Critical,
@@ -27,7 +29,6 @@ from fabrictwin.engines.channels.pipeline_latency import (
 )
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
-from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Communication, Connections
 
@@ -118,7 +119,7 @@ def bind(
     rank_node: I32,
     fabric: Fabric,
     finder: PathFinder,
-    queue_pairs: QueuePairs | None = None,
+    queue_pairs: QueuePairNumbers | None = None,
     *,
     edges: Sequence[patterns.Edges] | None = None,
     counted: bool = True,
@@ -130,8 +131,8 @@ def bind(
     """
     if edges is None:
         edges = [patterns.edges(c.channels) for c in communications]
-    pairs = queue_pairs or QueuePairs(len(fabric.nic_node))
-    found, beside, how = find_ways(communications, edges, rank_node, fabric, finder, pairs)
+    pairs = queue_pairs or QueuePairNumbers(len(fabric.nic_node))
+    found, beside, how = find_paths(communications, edges, rank_node, fabric, finder, pairs)
     columns = _Columns.of(communications, edges)
     channel, channels = columns.channel, columns.channels
     edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, found, how, fabric)
@@ -237,8 +238,8 @@ def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric
     limit = np.full(columns.channels, np.inf)
     far = np.flatnonzero(found.source_nic != NONE)
     if len(far):
-        # each of several has every message, or in turns its share of them
-        each = columns.message[channel[far]] * np.where(how.turns, how.paths, 1)[far]
+        # each of several has every message, or its share of them, one after the other
+        each = columns.message[channel[far]] * np.where(how.round_robin, how.paths, 1)[far]
         least_ps = (-(-size[far] // each) - 1) * fabric.nic_qp_message_ps[found.source_nic[far]]
         with np.errstate(divide="ignore"):
             queue_pair = np.where(least_ps > 0, columns.flow_bytes[channel[far]] / least_ps, np.inf)

@@ -1,4 +1,4 @@
-"""The ways that edges of communications take: the shortest one, or the one that their connections say.
+"""Paths that edges of communications take: the shortest one, or the one that their connections say.
 
 A connection may lead over host memory (without GPUDirect, or between GPUs that cannot reach each other), over
 another GPU whose adapter it uses (PXN), or into switches that reduce and multicast: the NVSwitches of a host, over
@@ -16,9 +16,9 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.units import PS_PER_S
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd, Entropy, PathFinder, ranges
-from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.program.patterns import Edges, among
 from fabrictwin.program.program import Connections, Seat
 
@@ -42,7 +42,7 @@ def memory_and_cores(fabric: Fabric) -> tuple[F64, F64, F64]:
 
 @dataclass(frozen=True)
 class Uses:
-    """What edges use beside ports, for each byte: `edge[i]` uses `amount[i]` of resource `resource[i]`."""
+    """Resources that edges use beside ports: a byte of `edge[i]` uses `amount[i]` of `resource[i]`."""
 
     edge: I64
     resource: I32
@@ -51,7 +51,7 @@ class Uses:
 
 @dataclass(frozen=True)
 class Travellers:
-    """E edges that do not take the shortest way, with fabric nodes; NONE where an end is no node but
+    """E edges that do not take the shortest path, with fabric nodes; NONE where an end is no node but
     NVSwitches.
     """
 
@@ -63,7 +63,7 @@ class Travellers:
 
 
 def plain(edges: int) -> Connections:
-    """Connections that say nothing: the shortest way."""
+    """Connections that say nothing: the shortest path."""
     none = np.full(edges, NONE, np.int32)
     return Connections(
         cost_ps=np.zeros(edges, np.int64),
@@ -72,7 +72,7 @@ def plain(edges: int) -> Connections:
         nic_in=none,
         into=none,
         paths=np.ones(edges, np.int32),
-        turns=np.zeros(edges, np.bool_),
+        round_robin=np.zeros(edges, np.bool_),
         limit=np.full(edges, np.inf),
         send_ps_per_byte=np.zeros(edges),
         receive_ps_per_byte=np.zeros(edges),
@@ -203,7 +203,7 @@ def _adapters(go: Travellers, fabric: Fabric, finder: PathFinder) -> tuple[I64, 
 
 
 def _local(legs: _Legs, edge: I64, source: I32, target: I32, finder: PathFinder, *, order: int) -> None:
-    """A way inside a host, none where both ends are one."""
+    """Add a path inside a host, none where both ends are one."""
     moving = np.flatnonzero(source != target)
     if not len(moving):
         return

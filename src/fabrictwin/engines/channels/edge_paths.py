@@ -1,4 +1,4 @@
-"""The ways of all edges of several communications: shortest ones, or as their connections say."""
+"""Paths of all edges of several communications: shortest ones, or as their connections say."""
 
 from __future__ import annotations
 
@@ -6,56 +6,30 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.connection_paths import Travellers, Uses, plain, travel, travellers
 from fabrictwin.fabric.fabric import I32, I64, Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Communication, Connections
-from fabrictwin.routing.tables import udp_source_port
-
-_FIRST_QPN = 0x48  # as adapters hand them out, after the reserved ones
-
-
-def _serial(of: I32) -> I64:
-    """The how-manieth occurrence of its value each entry is, from 0."""
-    order = np.argsort(of, kind="stable")
-    first = np.searchsorted(of[order], of[order])
-    result = np.empty(len(of), np.int64)
-    result[order] = np.arange(len(of)) - first
-    return result
-
-
-class QueuePairs:
-    """Queue pair numbers as adapters hand them out: one after the other, for as long as a session lives."""
-
-    def __init__(self, adapters: int) -> None:
-        self._next = np.full(adapters, _FIRST_QPN, np.int64)
-
-    def entropy(self, departing: I32, arriving: I32) -> npt.NDArray[np.uint32]:
-        """UDP source ports of new connections between adapters."""
-        adapters = np.concatenate([departing, arriving])
-        qpn = (self._next[adapters] + _serial(adapters)).astype(np.uint32)
-        np.add.at(self._next, adapters, 1)
-        return udp_source_port(qpn[: len(departing)], qpn[len(departing) :])
 
 
 def _is_plain(communication: Communication) -> bool:
-    """Whether every edge takes the shortest way between two ranks."""
+    """Tell whether every edge takes the shortest path between two ranks."""
     return communication.connections is None and communication.channels.seat is None
 
 
-def find_ways(
+def find_paths(
     communications: Sequence[Communication],
     edges: Sequence[patterns.Edges],
     rank_node: I32,
     fabric: Fabric,
     finder: PathFinder,
-    pairs: QueuePairs,
+    numbers: QueuePairNumbers,
 ) -> tuple[EndToEnd, Uses, Connections]:
-    """The ways of all edges of all communications, one after the other, and how they are connected."""
-    entropy = pairs.entropy if fabric.technology == "ethernet" else None
+    """Return the paths of all edges of all communications, one after the other, and how they are connected."""
+    entropy = numbers.ports_by_side if fabric.technology == "ethernet" else None
     simple = [_is_plain(c) for c in communications]
     sizes = np.array([len(e) for e in edges], np.int64)
     first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What a channel takes beside draining the bytes of its busiest edge: its pieces' way along the critical path.
+"""Time of a channel beside draining the bytes of its busiest edge: its pieces' path along the critical path.
 
 A piece is what a pattern sends at once: a whole message, a ring's shard, a chunk of a chain or tree. On edge i it
 takes a latency a_i and a serialization s_i, which edges of the same channel lengthen where they share its links;
@@ -21,8 +21,8 @@ path, whichever is later, not after both.
 What reduces or multicasts inside a switch passes a chunk on while it comes in, and adds no s_i. *PAT* counts the
 mean latency for each of its rounds.
 
-Where pieces of several channels come to a link together they take turns, and a channel ends when playing them says
-(`turns`). A ring's run may lie beside its slowest edge, which bounds its time from above.
+Where pieces of several channels come to a link together they share it, and a channel ends when playing them says
+(`channel_contention`). A ring's run may lie beside its slowest edge, which bounds its time from above.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.channel_contention import Loops, Meeting
 from fabrictwin.fabric.compile import packet_overhead
 from fabrictwin.fabric.fabric import I64, NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd
-from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Pattern
 
@@ -96,7 +96,7 @@ def packet_tail_ps(found: EndToEnd, fabric: Fabric, piece: I64, rate: F64) -> I6
     it has come and the one before it has left.
     """
     edges = len(piece)
-    # uses of one way from end to end, in order; only inside a host a piece is split over several
+    # uses of one path from end to end, in order; only inside a host a piece is split over several
     inside = ((found.source_nic == NONE) & (found.destination_nic == NONE))[found.edge]
     keep = np.flatnonzero(inside | (found.before == 0))
     edge, port = found.edge[keep], found.port[keep]
@@ -173,7 +173,7 @@ class Critical:
     edge_ps: I64  # [E] what a piece takes on each edge beside `piece / edge_rate`
     edge_rate: F64  # [E]
     steps: I64  # [C] of rings and PAT
-    passed_on: Bool  # [C] chains and trees, or PAT: a chunk's `latency_ps` and `byte_ps` are its whole way's
+    passed_on: Bool  # [C] chains and trees, or PAT: a chunk's `latency_ps` and `byte_ps` are its whole path's
     latency_ps: F64  # [C]
     byte_ps: F64  # [C]
     ring: Bool  # [C]
@@ -225,7 +225,7 @@ class Critical:
         )
 
     def beyond(self, channels: Channels) -> Beyond:
-        """What each channel takes beside draining. `channels` are alike but for their bytes and chunks."""
+        """Return what each channel takes beside draining. `channels` are alike but for their bytes and chunks."""
         piece = pieces(channels)
         found = self._apart(piece)
         if self.meeting is not None:
@@ -237,7 +237,7 @@ class Critical:
         return found
 
     def _together(self, channels: Channels, piece: I64, apart: Beyond, meeting: Meeting) -> Beyond:
-        """Of channels that meet: their ends where nothing else is at work, as what their drain leaves of it."""
+        """Ends of channels that meet, where nothing else is at work, as what their drain leaves of it."""
         ends = meeting.ends(piece, -(-channels.payload_bytes // np.maximum(piece, 1)))
         mine = ends.period_ps > 0
         drain = ends.period_ps * channels.payload_bytes / np.maximum(piece, 1)
@@ -253,7 +253,7 @@ class Critical:
         return Beyond(*(np.where(mine, getattr(found, name), getattr(apart, name)) for name in names))
 
     def _apart(self, piece: I64) -> Beyond:
-        """Where the channels have their links to themselves, in pieces of so many bytes [C]."""
+        """Times of channels that have their links to themselves, in pieces of so many bytes [C]."""
         fill, path_ps = self.latency_ps, np.zeros(len(piece), np.float64)
         if not self.passed_on.all():
             from fabrictwin.kernel.flow.ring_latency import best_runs
@@ -279,18 +279,18 @@ class Critical:
 
 
 def beyond_drain(channels: Channels, edges: patterns.Edges, edge_ps: I64, edge_rate: F64) -> Beyond:
-    """What each channel takes; `edge_ps` is what a piece takes on each edge beside `piece / edge_rate`."""
+    """Return what each channel takes; `edge_ps` is what a piece takes on each edge beside `piece / edge_rate`."""
     return Critical.of(channels, edges, edge_ps, edge_rate).beyond(channels)
 
 
 def _tree_ways(channels: Channels, edges: patterns.Edges, edge_ps: I64, own: F64) -> tuple[F64, F64]:
-    """([C] latency, [C] serialization) of each tree's longest way up to the root and down again."""
+    """([C] latency, [C] serialization) of each tree's longest path up to the root and down again."""
     rises = _rises(channels, edges)
     tree = patterns.among(channels.pattern, patterns.TREES)[edges.channel]
     stored = np.where(patterns.hubs(channels)[edges.source_row], 0.0, own)
     weights = np.zeros((2, 2, len(channels.ranks)))  # latency and serialization, up and down
-    for way, lower, mine in ((0, edges.source_row, tree & rises), (1, edges.target_row, tree & ~rises)):
-        weights[0, way, lower[mine]] = edge_ps[mine]
-        weights[1, way, lower[mine]] = stored[mine]
+    for direction, lower, mine in ((0, edges.source_row, tree & rises), (1, edges.target_row, tree & ~rises)):
+        weights[0, direction, lower[mine]] = edge_ps[mine]
+        weights[1, direction, lower[mine]] = stored[mine]
     latency, serial = (patterns.tree_path(channels, *part) for part in weights)
     return latency, serial

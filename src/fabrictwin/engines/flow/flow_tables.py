@@ -5,7 +5,7 @@ Which resources are one constraint, and which flows meet, is `kernel.flow.max_mi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ def empty_columns() -> dict[str, npt.NDArray[Any]]:
 
 
 def flow_columns(bound: Bound, flow_of_channel: I64, lead: I64) -> dict[str, npt.NDArray[Any]]:
-    """What the kernel needs of F flows: sizes, latencies, limits, and the resources that each member uses."""
+    """Return columns of F flows: sizes, latencies, limits, and the resources that each member uses."""
     member = np.argsort(flow_of_channel, kind="stable")  # channels in the order of their flows
     uses = np.diff(bound.use_start)[member]
     longest = {name: np.zeros(len(lead), np.int64) for name in ("fill_ps", "serial_ps", "path_ps")}
@@ -77,7 +77,7 @@ class Constraints:
 
     @classmethod
     def of_uses(cls, use_start: I64, columns: Columns, capacity: F64) -> Constraints:
-        """Of every resource that can bind the tightest stands for its constraint."""
+        """Find the constraints: of the resources of each that can bind, the tightest stands for it."""
         from fabrictwin.kernel.flow import max_min as sharing
 
         resource, coefficient = columns["use_resource"], columns["use_coefficient"]
@@ -105,7 +105,7 @@ class Constraints:
         return cls(of, scale, represents[resource], len(one))
 
     def capacities(self, capacity: F64) -> F64:
-        """[C] what each constraint has to give."""
+        """[C] capacity of each constraint."""
         result = np.full(self.count, np.inf)
         used = np.flatnonzero(self.of != NONE)
         np.minimum.at(result, self.of[used], capacity[used] * self.scale[used])
@@ -160,7 +160,7 @@ def new_state(columns: Columns, flows: Any) -> Any:
     from fabrictwin.kernel.flow import heaps as queues
     from fabrictwin.kernel.flow import max_min as sharing
 
-    n, count, constraints = len(columns["kind"]), len(columns["size_bytes"]), len(flows.capacity)
+    n, count = len(columns["kind"]), len(columns["size_bytes"])
     operations = fluid.Operations(
         next_start=starts(columns["next_count"]), **{name: columns[name] for name in _PER_OPERATION}
     )
@@ -196,19 +196,7 @@ def new_state(columns: Columns, flows: Any) -> Any:
         np.zeros(_MEMO_POOL),
         np.zeros(3, np.int64),
     )
-    scratch = sharing.Scratch(
-        flow_rate=np.zeros(count),
-        member_frozen=np.zeros(len(flows.member_flow), np.int8),
-        demand=np.zeros(constraints),
-        taken=np.zeros(constraints),
-        touched=np.zeros(constraints, np.int32),
-        is_touched=np.zeros(constraints, np.int8),
-        heap_share=np.zeros(constraints + count + 1),
-        heap_what=np.zeros(constraints + count + 1, np.int32),
-        group=np.zeros(count, np.int32),
-        seen=np.zeros(count, np.int64),
-        passed=np.zeros(len(flows.met_start) - 1, np.int64),
-    )
+    scratch = _scratch(flows)
     return fluid.State(
         operations,
         flows,
@@ -224,8 +212,70 @@ def new_state(columns: Columns, flows: Any) -> Any:
     )
 
 
+def _scratch(flows: Any) -> Any:
+    """Work space for the solver."""
+    from fabrictwin.kernel.flow import max_min as sharing
+
+    count, constraints = len(flows.limit), len(flows.capacity)
+    return sharing.Scratch(
+        flow_rate=np.zeros(count),
+        member_frozen=np.zeros(len(flows.member_flow), np.int8),
+        demand=np.zeros(constraints),
+        taken=np.zeros(constraints),
+        touched=np.zeros(constraints, np.int32),
+        is_touched=np.zeros(constraints, np.int8),
+        heap_share=np.zeros(constraints + count + 1),
+        heap_what=np.zeros(constraints + count + 1, np.int32),
+        group=np.zeros(count, np.int32),
+        seen=np.zeros(count, np.int64),
+        passed=np.zeros(max(len(flows.met_start) - 1, 0), np.int64),
+    )
+
+
+def fair_rates(ports: Sequence[Sequence[int]], capacity: F64, limit: F64) -> F64:
+    """Return max-min fair rates of flows that each use some `ports` whole, none above its `limit`.
+
+    `capacity` [P] is of all ports, in the unit of the rates.
+    """
+    from fabrictwin.kernel.flow import max_min as sharing
+
+    flows, none, never = len(ports), np.zeros(0, np.int64), np.zeros(0)
+    uses = np.array([len(each) for each in ports], np.int64)
+    used, constraint = np.unique(np.array([p for each in ports for p in each], np.int64), return_inverse=True)
+    constraint = constraint.reshape(-1).astype(np.int32)
+    every = np.arange(flows, dtype=np.int32)
+    table = sharing.Flows(
+        size_bytes=never,
+        fill_ps=none,
+        serial_ps=none,
+        piece_bytes=never,
+        path_ps=none,
+        limit=limit,
+        member_start=np.arange(flows + 1, dtype=np.int32),
+        use_start=starts(uses),
+        use_constraint=constraint,
+        use_coefficient=np.ones(len(constraint)),
+        user_start=starts(np.bincount(constraint, minlength=len(used))),
+        user_member=np.repeat(every, uses)[np.argsort(constraint, kind="stable")],
+        member_flow=every,
+        capacity=capacity[used],
+        meeting_start=none,
+        meeting=every[:0],
+        met_start=none,
+        met_flow=every[:0],
+        key=np.zeros(0, np.uint64),
+        active=np.ones(flows, np.int32),
+        drained=none,
+    )
+    scratch = _scratch(table)
+    scratch.group[:] = every
+    sharing.fair_rates(table, scratch, flows)
+    rates: F64 = scratch.flow_rate
+    return rates
+
+
 def starts(counts: npt.NDArray[Any]) -> I64:
-    """Where each of so many begins, and where the last ends."""
+    """Return the offsets at which each of so many begins, and at which the last ends."""
     return np.concatenate([[0], np.cumsum(counts.astype(np.int64))]).astype(np.int64)
 
 

@@ -4,29 +4,28 @@ A flow is a queue pair of the kernel for each pair of memories that its messages
 responses that it carries. Before a message's first byte lie the doorbell, with which a work request that is posted
 alone comes to the adapter, processing, and the read of payload that does not come with it; one of several requests
 is read from memory first. A response takes the read alone. The sender's completion is written over PCIe. What a
-memory takes at the end of a way is `host_memory`'s.
+memory takes at the end of a path is `host_memory`'s.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base import host_memory
-from fabrictwin.engines.base.messages import FlowOptions, GidType, Opcode, Service
-from fabrictwin.engines.packet.packet_network import PacketNetwork
+from fabrictwin.engines.base.messages import REQUESTS, RESPONSES, FlowOptions, GidType, Opcode, Service
+from fabrictwin.engines.base.packet_level import Observer
+from fabrictwin.engines.base.queue_pairs import udp_port
+from fabrictwin.engines.packet.network.model import AETH_BYTES, SHORTEST_FRAME
+from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.packet_options import LOCAL_ACK_TIMEOUT_PS
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
-from fabrictwin.routing.tables import udp_source_port
+from fabrictwin.fabric.memory_paths import nearest_processor
 
 MTUS = (256, 512, 1024, 2048, 4096)
-_SHORTEST_FRAME = 84  # of Ethernet, with preamble and gap
 
 # bytes of extended headers on a message's first and last packet
 _FIRST: dict[Opcode, tuple[str, ...]] = {
@@ -41,12 +40,11 @@ _LAST: dict[Opcode, tuple[str, ...]] = {
     Opcode.WRITE_IMMEDIATE: ("ImmDt",),
     Opcode.SEND_INVALIDATE: ("IETH",),
 }
-AETH_BYTES = 4
 
 
 @dataclass(slots=True)
-class Way:
-    """One pair of memories of a flow."""
+class MemoryPair:
+    """Queue pairs and delays between one pair of memories of a flow."""
 
     q: int
     fetch_ps: int  # from the post to the first packet's start in memory: payload is read
@@ -72,23 +70,23 @@ class Flow:
     mtu: int
     shortest: int  # a packet with fewer bytes beside its headers is padded
     base: int  # of message numbers
-    connection: dict[str, Any]  # of every way
+    connection: dict[str, Any]  # of every pair of memories
     count: int = 0
     pool: int = NONE
-    way: Any = None  # the flow's own
+    pair: Any = None  # between the flow's own memories
     current: Any = None  # that the last message took
-    ways: dict[tuple[int, int], Way] = field(default_factory=dict)
+    pairs: dict[tuple[int, int], MemoryPair] = field(default_factory=dict)
     requests: dict[int, int] = field(default_factory=dict)  # queue pair of each request not yet answered
-    waiting: deque[tuple[Way, tuple[int, ...]]] = field(default_factory=deque)
+    waiting: deque[tuple[MemoryPair, tuple[int, ...]]] = field(default_factory=deque)
 
 
 def is_ipv4(gid: bytes) -> bool:
-    """Whether a GID is an IPv4 address mapped into IPv6's."""
+    """Tell whether a GID is an IPv4 address mapped into IPv6's."""
     return gid[:12] == bytes(10) + b"\xff\xff"
 
 
 def header_bytes(fabric: Fabric, options: FlowOptions, plain: int) -> int:
-    """Bytes around each packet's payload; `plain` is what they are without a GRH, over IPv4 on Ethernet."""
+    """Return bytes around each packet's payload; `plain` is what they are without a GRH, over IPv4 on Ethernet."""
     fields, framing = catalog.headers("infiniband"), catalog.headers("ethernet")
     ethernet, kind = fabric.technology == "ethernet", options.gid_type
     if kind is not None and ethernet == (kind == GidType.INFINIBAND):
@@ -106,15 +104,15 @@ def header_bytes(fabric: Fabric, options: FlowOptions, plain: int) -> int:
 
 
 def extras() -> list[tuple[int, int, int]]:
-    """By opcode: bytes of extended headers on the first packet and on the last, and what the kernel is to do."""
+    """Return by opcode bytes of extended headers on the first packet and the last, and the kernel's traits."""
     from fabrictwin.kernel.packet.state import state as s
 
     fields, table = catalog.headers("infiniband"), []
     for opcode in Opcode:
         traits = s.TELL_ARRIVED | s.TELL_ENDED
-        if opcode in (Opcode.READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD):
+        if opcode in REQUESTS:
             traits |= s.AT_ADAPTER | s.QUIET
-        elif opcode in (Opcode.READ_RESPONSE, Opcode.ATOMIC_RESPONSE):
+        elif opcode in RESPONSES:
             traits = s.TELL_ARRIVED  # nobody acknowledges it
         table.append((fields.bytes_of(*_FIRST.get(opcode, ())), fields.bytes_of(*_LAST.get(opcode, ())), traits))
     return table
@@ -126,7 +124,7 @@ class PacketFlows:
     def __init__(self, network: PacketNetwork) -> None:
         self.network, self.fabric = network, network.fabric
         self.closed: list[int] = []
-        self.on_connect: Callable[[int, Any, Flow], None] | None = None  # a capture wants to know
+        self.observer: Observer | None = None
         self._extras = extras()
 
     def open(
@@ -137,7 +135,7 @@ class PacketFlows:
         memories: tuple[int | None, int | None],
         given: FlowOptions,
     ) -> Flow:
-        """A flow between two adapters. Raises ConfigError."""
+        """Make a flow between two adapters. Raises ConfigError."""
         fabric = self.fabric
         for adapter in ends:
             if not 0 <= adapter < len(fabric.nic_node):
@@ -146,7 +144,7 @@ class PacketFlows:
         if mtu not in MTUS or mtu > fabric.mtu_bytes:
             known = ", ".join(str(m) for m in MTUS if m <= fabric.mtu_bytes)
             raise ConfigError(f"got a path MTU of {mtu} bytes, expected one of {known}", key="mtu_bytes")
-        header = header_bytes(fabric, given, self.network.header_bytes)
+        header = header_bytes(fabric, given, self.network.model.headers.data)
         ethernet = fabric.technology == "ethernet"
         ack = header + AETH_BYTES
         timed = given.timeout > 0 and given.service == Service.RELIABLE_CONNECTION
@@ -159,7 +157,7 @@ class PacketFlows:
             memories=(both[0], both[1]),
             extras=self._extras,
             mtu=mtu,
-            shortest=_SHORTEST_FRAME - header if ethernet else 0,
+            shortest=SHORTEST_FRAME - header if ethernet else 0,
             base=base,
             connection={
                 "service": int(given.service),
@@ -167,25 +165,25 @@ class PacketFlows:
                 "mtu_bytes": mtu,
                 "header_bytes": header,
                 "first_header_bytes": 0,
-                "ack_bytes": max(ack, _SHORTEST_FRAME) if ethernet else ack,
+                "ack_bytes": max(ack, SHORTEST_FRAME) if ethernet else ack,
                 "rto_ps": LOCAL_ACK_TIMEOUT_PS << given.timeout if timed else 0,
                 "retry_limit": given.retry_count,
                 "rnr_limit": given.rnr_retry,
                 "rnr_ps": given.rnr_timer_ps,
             },
         )
-        flow.way = flow.current = self.add_way(flow, flow.memories)
+        flow.pair = flow.current = self.add_pair(flow, flow.memories)
         return flow
 
     def _nearest(self, adapter: int) -> int:
-        """The host memory nearest to an adapter."""
-        fabric, nic = self.fabric, int(self.fabric.nic_node[adapter])
-        host = int(fabric.node_host[nic])
-        nodes = range(int(fabric.host_node_start[host]), int(fabric.host_node_start[host + 1]))
-        cpus = [n for n in nodes if fabric.node_kind[n] == NodeKind.CPU]
-        if not cpus:
-            raise ConfigError(f"{fabric.node_name(nic)} has no memory: its host has no processor", key="cluster")
-        return min(cpus, key=lambda n: (len(self.network.inside(n, nic)[0][1]), n))
+        """The host memory nearest to an adapter. Raises ConfigError where its host has none."""
+        nic = int(self.fabric.nic_node[adapter])
+        cpu = nearest_processor(self.fabric, nic)
+        if cpu is None:
+            raise ConfigError(
+                f"{self.fabric.node_name(nic)} has no memory: its host has no processor", key="cluster"
+            )
+        return cpu
 
     def _check_memory(self, memory: int, nic: int) -> None:
         fabric = self.fabric
@@ -199,11 +197,11 @@ class PacketFlows:
             names = fabric.node_name(memory), fabric.node_name(nic)
             raise ConfigError(f"got memory {names[0]}, expected one of the host of {names[1]}", key="memory")
 
-    def add_way(self, flow: Flow, memories: tuple[int, int]) -> Way:
-        """Queue pair between two memories by the flow's adapters."""
+    def add_pair(self, flow: Flow, memories: tuple[int, int]) -> MemoryPair:
+        """Add the queue pair between two memories by the flow's adapters."""
         from fabrictwin.kernel.packet.state import state as s
 
-        fabric, network, options = self.fabric, self.network, flow.options
+        fabric, network, options = self.fabric, self.network.connections, flow.options
         nics = int(fabric.nic_node[flow.source]), int(fabric.nic_node[flow.target])
         for memory, nic in zip(memories, nics, strict=True):
             self._check_memory(memory, nic)
@@ -214,8 +212,7 @@ class PacketFlows:
         else:
             udp = options.udp_source_port
             if udp is None and options.source_qpn and options.target_qpn:
-                qpns = np.array([[options.source_qpn], [options.target_qpn]], np.uint32)
-                udp = int(udp_source_port(*qpns)[0])
+                udp = udp_port(options.source_qpn, options.target_qpn)
             base = network.remote(
                 flow.source, flow.target, prefix=prefix, suffix=suffix, sl=options.service_level, udp_port=udp
             )
@@ -231,29 +228,29 @@ class PacketFlows:
         nic_type = catalog.nic(fabric.type_names[int(fabric.node_type[nics[0]])])
         begins = nic_type.doorbell.value + nic_type.processing.value
         near = self._walk_ps(network.inside(self._nearest(flow.source), nics[0])[0][1])
-        way = Way(
+        pair = MemoryPair(
             q=self._connect(flow, connection),
             fetch_ps=begins + reads,
             inline_ps=max(begins - asks, 0),
             request_ps=2 * near + host_memory.read_ps(fabric, flow.source),
             room_bytes=nic_type.doorbell_room.value,
             store_ps=nic_type.store.value,
-            # the request that it answers was told late by what a write takes at its end
+            # the request that it answers came late by what a write takes at its end
             answer_ps=max(reads - host_memory.late_ps(fabric, flow.source), 0),
             connection=connection,
         )
-        flow.ways[memories] = way
-        return way
+        flow.pairs[memories] = pair
+        return pair
 
-    def add_responses(self, flow: Flow, way: Way) -> int:
-        """The queue pair that carries a way's responses."""
+    def add_responses(self, flow: Flow, pair: MemoryPair) -> int:
+        """Add the queue pair that carries responses between these memories."""
         from fabrictwin.kernel.packet.state import state as s
 
-        way.responses = self._connect(flow, replace(way.connection, service=s.RESPONSES, message_ps=0))
-        return way.responses
+        pair.responses = self._connect(flow, replace(pair.connection, service=s.RESPONSES, message_ps=0))
+        return pair.responses
 
     def _walk_ps(self, ports: tuple[int, ...]) -> int:
-        """How long a first bit takes over ports inside a host."""
+        """Time in ps that a first bit takes over ports inside a host."""
         fabric = self.fabric
         passed = fabric.port_node[list(ports[1:])]
         return int(fabric.port_latency_ps[list(ports)].sum() + fabric.node_latency_ps[passed].sum())
@@ -270,11 +267,11 @@ class PacketFlows:
                 self.closed.remove(q)
                 machine.reuse_queue_pair(q, connection)
         if q == NONE:
-            q = self.network.connect([connection])
+            q = self.network.connections.connect([connection])
         record = machine.state.qp[q]
         record.pool = flow.pool
-        if self.on_connect is not None:
-            self.on_connect(q, connection, flow)
+        if self.observer is not None:
+            self.observer.opened(q, connection, flow)
         if flow.options.rate_bps:
             record.gap_q = int(rate_to_q(flow.options.rate_bps))
         return q

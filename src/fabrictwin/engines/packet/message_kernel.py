@@ -1,4 +1,4 @@
-"""The packet kernel as single messages drive it: rows in, news out.
+"""The packet kernel as single messages drive it: requests in, events out.
 
 Software's requests are rows that the next run reads; a run stops at the next instant that software is to know of.
 Both go through buffers that are shared with the kernel, so that many small messages cost little.
@@ -15,18 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from fabrictwin.engines.base.engine import FOREVER
-from fabrictwin.engines.packet.packet_network import PacketNetwork
+from fabrictwin.engines.base.changes import FOREVER
+from fabrictwin.engines.base.engine import Stop
+from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.fabric.fabric import NONE
 
 _ROOM = 1024  # messages at once, to begin with
-_TOLD_ROOM = 4096
+_EVENT_ROOM = 4096
 _MOST_ROWS = 2048  # that one run may read: each schedules an event
-_PATIENCE_PS = 100_000_000  # without news, before looking at what goes on; twice as long each time
+_PATIENCE_PS = 100_000_000  # without an event, before looking at what goes on; twice as long each time
 
 
 class MessageKernel:
-    """The kernel of one network, its inbox and what it told."""
+    """The kernel of one network, its inbox and the events that it tells."""
 
     def __init__(self, network: PacketNetwork) -> None:
         from fabrictwin.kernel.packet.state import state as s
@@ -35,15 +36,15 @@ class MessageKernel:
         self.network = network
         self.now = 0  # where time was let pass to without an event
         self._machine = machine = network.machine
-        self._faults = network.faults
+        self._changes = network.changes
         self._stepper = stepper
         self._stepped: Any = None
         self._steps: Any = None
         self._until: Any = None
-        self._stalled, self._told_status = s.STALLED, s.TOLD
+        self._stalled, self._told_status, self._sliced = s.STALLED, s.TOLD, s.SLICED
         self._only_retries = False  # as far as the last look saw, and nothing was asked for since
         machine.state = machine.state._replace(
-            inbox=np.zeros((_ROOM, s.INBOX_COLUMNS), np.int64), told=np.zeros((_TOLD_ROOM, 3), np.int64)
+            inbox=np.zeros((_ROOM, s.INBOX_COLUMNS), np.int64), told=np.zeros((_EVENT_ROOM, 3), np.int64)
         )
         machine.add_messages(_ROOM)
         self._row = struct.Struct(f"{s.INBOX_COLUMNS}q")
@@ -54,7 +55,7 @@ class MessageKernel:
             memoryview(clock[name])
             for name in ("inbox", "told", "open", "tasks_free", "now", "grow", "stall_seen")
         )
-        self._news = memoryview(machine.state.told).cast("B").cast("q")
+        self._happened = memoryview(machine.state.told).cast("B").cast("q")
 
     # ------------------------------------------------------------------ rows
 
@@ -93,45 +94,48 @@ class MessageKernel:
 
     @property
     def idle(self) -> bool:
-        """Nothing was asked for that is not done and told."""
+        """Nothing was asked for that is not done, with its event taken."""
         return not (self._open[0] or self.rows[0] or self._told[0])
 
-    def advance(self, until_ps: int) -> list[tuple[int, int, int]]:
-        """What is told at the next instant, (time, message, kind) each; none: `until_ps`, or nothing to come.
+    def advance(self, until_ps: int, budget: int | None) -> tuple[Stop, list[tuple[int, int, int]]]:
+        """Run to the next instant with events, (time, message, kind) each; none: see why it stopped.
 
         Raises SimulatedError for a deadlock or an unreachable adapter.
         """
         told = self._told
+        stop = Stop.EVENTS
         if not told[0]:
             rows, endless, time, machine = self.rows[0], until_ps >= FOREVER, self.time, self._machine
             if rows:
                 self._only_retries = False
             elif endless and (self._only_retries or not self._open[0]):
-                return []
+                return Stop.FINISHED, []
             if time[0] < self.now:
                 time[0] = self.now
-            if self._free[0] < rows or rows > _MOST_ROWS or self._faults:
+            if self._free[0] < rows or rows > _MOST_ROWS or self._changes or budget is not None:
                 self._make_room(rows)
-                self._run_on(until_ps)
+                stop = self._run_on(until_ps, budget)
             else:
-                # straight to the kernel; what it stops at beside news is dealt with by `_run_on`
+                # straight to the kernel; what it stops at beside events is dealt with by `_run_on`
                 if machine.state is not self._stepped:
                     self._stepped = machine.state
                     self._steps, self._until = self._stepper(machine.state)
                 self._until[1] = time[0] + _PATIENCE_PS if endless else until_ps
                 status = next(self._steps)
-                if status > self._stalled and status != self._told_status:
+                if status > self._stalled and status != self._told_status and status != self._sliced:
                     self._grow[0] = status
                 elif status == self._stalled:
                     self._stall_seen[0] = 0
-                if not told[0] and not (endless and not self._open[0]):
-                    self._run_on(until_ps)
+                if not told[0]:
+                    stop = Stop.FINISHED if endless and not self._open[0] else self._run_on(until_ps, None)
+            if not told[0]:
+                return stop, []
         n = told[0]
         told[0] = 0
-        news = self._news
+        happened = self._happened
         if n == 1:  # nearly always
-            return [(news[0], news[1], news[2])]
-        return [(news[i], news[i + 1], news[i + 2]) for i in range(0, 3 * n, 3)]
+            return Stop.EVENTS, [(happened[0], happened[1], happened[2])]
+        return Stop.EVENTS, [(happened[i], happened[i + 1], happened[i + 2]) for i in range(0, 3 * n, 3)]
 
     def _make_room(self, rows: int) -> None:
         machine = self._machine
@@ -140,37 +144,44 @@ class MessageKernel:
         if rows > _MOST_ROWS:
             machine.room_for_events(rows)
 
-    def _run_on(self, until_ps: int) -> None:
-        """To what is told next, or to `until_ps`; links change on the way as they are due to."""
+    def _run_on(self, until_ps: int, budget: int | None) -> Stop:
+        """Run to the next events, to `until_ps`, or out of budget; changes happen on the way as they are due."""
         network, told = self.network, self._told
         looks, patience = self.time[0], _PATIENCE_PS
+        last = None if budget is None else network.events + budget
+
+        def run(until: int, *, drain: bool = False) -> Stop:
+            left = None if last is None else max(last - network.events, 0)
+            return network.advance(until, drain=drain, budget=left)
+
         while True:
-            due = network.next_fault_ps
-            stop = until_ps if due is None or due > until_ps else due
-            if stop >= FOREVER:
+            due = min(network.changes.next_ps, until_ps)
+            if due >= FOREVER:
                 looks += patience
                 patience *= 2
-                if network.advance(looks, drain=False) or told[0]:
-                    return
+                stop = run(looks)
+                if stop != Stop.REACHED or told[0]:
+                    return stop
                 if self.retries_only():
                     self._only_retries = True
-                    return
+                    return Stop.FINISHED
                 continue
-            if network.advance(stop, drain=False) and not told[0]:
+            stop = run(due)
+            if stop == Stop.FINISHED and not told[0]:
                 if until_ps >= FOREVER:
-                    return
-                network.advance(stop, drain=True)  # timers that nobody waits for
-            if told[0]:
-                return
-            self.time[0] = max(self.time[0], stop)
-            if stop == due:
-                network.apply_fault()
+                    return stop
+                stop = run(due, drain=True)  # timers that nobody waits for
+            if told[0] or stop == Stop.BUDGET:
+                return stop
+            self.time[0] = max(self.time[0], due)
+            if network.changes.next_ps == due:
+                network.apply_next()
                 continue
-            self.now = max(self.now, stop)
-            return
+            self.now = max(self.now, due)
+            return Stop.REACHED
 
     def retries_only(self) -> bool:
-        """Whether all that is open waits for receives that are not posted, or behind what does, for ever."""
+        """Tell whether all that is open waits for receives that are not posted, or behind what does, for ever."""
         from fabrictwin.kernel.packet import events as e
         from fabrictwin.kernel.packet.state import state as s
 

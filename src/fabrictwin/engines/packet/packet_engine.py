@@ -1,327 +1,230 @@
-"""The packet engine behind the session interface: a communication becomes messages on queue pairs.
+"""The packet engine: every packet, credit, pause, mark and retransmission of the fabric.
 
-Every send of a pattern (`program.sends`) is a message that starts when those before it are in memory; a
-channel has queue pairs of its own between each two ranks, and so has each communicator (the ranks that take part
-with each other), as in NCCL. Inside a host a message is split over
-the parallel NVLink paths in proportion to their links. Flags that travel with data (LL, LL128) are bytes on the
-wire. The ways that messages take are `packet_ways`.
+Programs, single messages and transfers share one network and one clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import numpy as np
-
-from fabrictwin.engines.base.engine import FOREVER, Change, Completions, TableChange
-from fabrictwin.engines.packet.message_legs import Guide, Key, Way, Ways, guides
-from fabrictwin.engines.packet.packet_network import PacketNetwork
+from fabrictwin.base.capabilities import Capabilities, Fidelity, capabilities_of
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.engines.base.changes import FOREVER, TimedChange
+from fabrictwin.engines.base.engine import NO_COMPLETIONS, Advanced, Stop
+from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, FlowOptions, Message
+from fabrictwin.engines.base.packet_level import Observer, PacketTotals
+from fabrictwin.engines.base.transfers import Transfers, TransferTimes
+from fabrictwin.engines.packet.network import port_counters
+from fabrictwin.engines.packet.network.faults import apply_change
+from fabrictwin.engines.packet.network.packet_network import PacketNetwork
+from fabrictwin.engines.packet.packet_messages import PacketMessages
+from fabrictwin.engines.packet.packet_operations import PacketOperations
 from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_transfers import PacketTransfers
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
-from fabrictwin.program.program import Communication, Operations, OpKind
-from fabrictwin.program.sends import Sends, sends_of
+from fabrictwin.fabric.fabric import I32, I64, Fabric
+from fabrictwin.program.program import Communication, Operations
 from fabrictwin.routing.tables import Routes
 from fabrictwin.trace.trace import Counters
 
-# by (channel, source, target): how its connection is made, and what a step costs
-Guided = dict[tuple[int, int, int], tuple[Guide, int]]
 
+class PacketEngine:
+    """The packet engine over one fabric and its tables; see `engines.base.engine.Engine`."""
 
-class _Tasks:
-    """Tasks to be added, as growing columns. `after` are (task, predecessor): until its bytes are in memory."""
-
-    def __init__(self) -> None:
-        self.kind: list[int] = []
-        self.queue_pair: list[int] = []
-        self.size: list[int] = []
-        self.delay: list[int] = []
-        self.after: list[tuple[int, int]] = []
-
-    def add(self, kind: int, queue_pair: int, size: int, delay: int) -> int:
-        self.kind.append(kind)
-        self.queue_pair.append(queue_pair)
-        self.size.append(size)
-        self.delay.append(delay)
-        return len(self.kind) - 1
-
-
-class PacketSession:
-    """A session of the packet engine over one fabric and its tables."""
-
-    fidelity = "packet"
+    fidelity: Fidelity = "packet"
 
     def __init__(self, fabric: Fabric, routes: Routes, options: PacketOptions | None = None) -> None:
         self.fabric = fabric
         self.network = PacketNetwork(fabric, routes, options)
         self.options = self.network.options
-        self.ways = Ways(self.network)
-        self._service_levels = dict(self.options.service_levels)
-        self._communicators: dict[bytes, int] = {}
-        self._begin = np.zeros(0, np.int64)  # tasks at the start and the end of each operation
-        self._end = np.zeros(0, np.int64)
-        self._end_operation: dict[int, int] = {}
-        self._logged = 0
+        self.packets = NetworkPackets(self)
+        self.operations = PacketOperations(self.network)
+        self.transfers = PacketTransfers(self.network)
+        self.messages: PacketMessages | None = None  # once a flow is open
+        self.observer: Observer | None = None
         self._now = 0
 
     @property
+    def capabilities(self) -> Capabilities:
+        return capabilities_of(self.fidelity)
+
+    @property
     def now_ps(self) -> int:
+        if self.messages is not None:
+            return max(self._now, self.messages.now_ps)
         return max(self._now, self.network.machine.now)
 
-    # ------------------------------------------------------------------ posting
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way."""
+        if self.messages is not None:
+            return self.messages.idle
+        return int(self.network.machine.state.clock[0].open) == 0
+
+    @property
+    def progress(self) -> float:
+        """The share of the packet-hops that was counted on."""
+        counted = self.operations.hops + self.transfers.hops
+        if self.idle or not counted:
+            return float(self.idle)
+        return min(int(self.network.machine.state.clock[0].hops) / counted, 0.99)
+
+    # ------------------------------------------------------------------ operations and transfers
 
     def post(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> int:
-        """Add operations; those without predecessors start now. Returns the id of the first.
+        """Add operations. Raises ConfigError where they take more packet-hops or memory than the options allow."""
+        self._settle_clock()
+        return self.operations.post(operations, communications, rank_node)
 
-        Raises ConfigError where it would take more packet-hops or memory than the options allow.
-        """
-        from fabrictwin.kernel.packet.state import state as s
+    def started_ps(self) -> I64:
+        return self.operations.started_ps()
 
-        machine = self.network.machine
-        base_op, base_task = len(self._begin), machine.tasks
-        expanded: dict[int, list[Sends]] = {}
-        size = self.size_of(operations, communications, rank_node, expanded)
-        check_size(size, self.options, "this program")
-        used = dict.fromkeys(operations.communication[operations.communication != NONE].tolist())
-        guided = {at: guides(communications[at]) for at in used}
-        self.ways.open(
-            key for at in used for key in self._keys(communications[at], expanded[at], rank_node, guided[at])
-        )
-        tasks = _Tasks()
-        n = len(operations)
-        begin, end = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        for i in range(n):
-            if operations.kind[i] == OpKind.COMPUTE:
-                begin[i] = end[i] = tasks.add(s.DELAY, 0, 0, int(operations.duration_ps[i]))
-            else:
-                at = int(operations.communication[i])
-                begin[i] = tasks.add(s.DELAY, 0, 0, communications[at].base_ps)
-                lasts = self._expand(tasks, communications[at], expanded[at], guided[at], rank_node, int(begin[i]))
-                end[i] = tasks.add(s.DELAY, 0, 0, 0)
-                tasks.after += [(int(end[i]), last) for last in (lasts or [int(begin[i])])]
-        waiting = np.repeat(np.arange(n), np.diff(operations.after_start))
-        order = zip(begin[waiting].tolist(), end[operations.after].tolist(), strict=True)
-        tasks.after += order
-        pairs = np.array(tasks.after, np.int64).reshape(-1, 2)
-        if machine.now < self._now:
-            machine.state.clock[0].now = self._now
-        machine.add_tasks(tasks.kind, tasks.queue_pair, tasks.size, tasks.delay, after=(pairs[:, 0], pairs[:, 1]))
-        self._begin = np.concatenate([self._begin, begin + base_task])
-        self._end = np.concatenate([self._end, end + base_task])
-        self._end_operation |= {int(t) + base_task: base_op + i for i, t in enumerate(end)}
-        return base_op
+    def ended_ps(self) -> I64:
+        return self.operations.ended_ps()
 
-    def size_of(
+    def transfer(self, transfers: Transfers) -> None:
+        """Post transfers. Raises ConfigError where they take more than the options allow, and the second time."""
+        if len(self.transfers):
+            raise ConfigError("got transfers twice, expected them once an engine", key="transfers")
+        self._settle_clock()
+        self.transfers.post(transfers)
+
+    def transfer_times(self) -> TransferTimes:
+        return self.transfers.times()
+
+    # ------------------------------------------------------------------ messages
+
+    def _messages(self) -> PacketMessages:
+        if self.messages is None:
+            self.messages = PacketMessages(self.network, self.observer)
+        return self.messages
+
+    def open(
         self,
-        operations: Operations,
-        communications: Sequence[Communication],
-        rank_node: I32,
-        expanded: dict[int, list[Sends]] | None = None,
-    ) -> PacketSize:
-        """What posting would take; what is used is expanded on the way."""
-        from fabrictwin.kernel.packet.state import state as s
+        source_adapter: int,
+        target_adapter: int,
+        *,
+        source_memory: int | None = None,
+        target_memory: int | None = None,
+        options: FlowOptions | None = None,
+    ) -> int:
+        """Open a flow. Raises ConfigError where there is no path, or packets may come out of order."""
+        ends, memories = (source_adapter, target_adapter), (source_memory, target_memory)
+        return self._messages().open(ends, memories, options or FlowOptions())
 
-        fabric, options = self.fabric, self.options
-        expanded = {} if expanded is None else expanded
-        uses = np.bincount(
-            operations.communication[operations.communication != NONE], minlength=len(communications)
-        )
-        links = 2 * int(fabric.node_tier.max(initial=1)) + 4
-        links += 0 if options.gpudirect else 4  # to host memory and from it
-        # a message's packets at most, by who sends to whom on which channel: each such has a queue pair
-        largest: dict[tuple[int, int, int, int], int] = {}
-        parts = 0  # into how many a message inside a host is split
-        hops, messages = 0, 0
-        for at in np.flatnonzero(uses).tolist():
-            communication = communications[at]
-            channels, guided = communication.channels, guides(communication)
-            through = max((guide.pieces for guide, _ in guided.values()), default=1)
-            expanded[at] = [sends_of(channels, c) for c in range(len(channels))]
-            for c, sends in enumerate(expanded[at]):
-                source, target = rank_node[sends.source], rank_node[sends.target]
-                packets = np.maximum(-(-sends.length_bytes // fabric.mtu_bytes), 1)
-                own = self._communicator(communication, c)
-                far = fabric.node_host[source] != fabric.node_host[target]
-                near = np.flatnonzero(~far & (source != target))
-                if not parts and len(near):
-                    parts = len(self.network.local(int(source[near[0]]), int(target[near[0]])))
-                pieces = int(far.sum())
-                if through > 1 or not (options.gpudirect or guided):
-                    pieces = max(through, 3) * int(
-                        (-(-sends.length_bytes[far] // options.staging_chunk_bytes)).sum()
-                    )
-                messages += int(uses[at]) * (pieces + max(parts, 1) * int((~far).sum()))
-                inside = int((2 * packets[~far]).sum())
-                hops += int(uses[at]) * (inside + int((links * packets[far]).sum()))
-                for key in zip(source.tolist(), target.tolist(), packets.tolist(), strict=True):
-                    pair = (own, key[0], key[1], c)
-                    largest[pair] = max(largest.get(pair, 0), key[2])
-        reach = 2 * options.window_packets if options.selective else 0
-        pairs = len(largest) * max(parts, 1)
-        network = self.network.machine.state
-        room = int(network.port.peer.size) * 2 * (options.credit_bytes or 1 << 20) // fabric.mtu_bytes
-        packets_at_once = min(sum(largest.values()), room)
-        tasks = messages + 2 * len(operations)
-        memory = (
-            s.nbytes(network)
-            + tasks * (s.task_dtype.itemsize + s.heap_dtype.itemsize + 12)  # a successor or two, the log
-            + pairs * (s.qp_dtype.itemsize + reach + 4 * links)
-            + packets_at_once * s.packet_dtype.itemsize
-        )
-        return PacketSize(hops, messages, int(memory))
+    def close(self, flow: int) -> None:
+        self._messages().close(flow)
 
-    def _level(self, communication: Communication) -> int | None:
-        level = communication.service_level
-        return self._service_levels.get(communication.name) if level is None else level
+    def receives(self, flow: int, pool: int) -> None:
+        self._messages().receives(flow, pool)
 
-    def _communicator(self, communication: Communication, channel: int) -> int:
-        """The number of the ranks that a channel joins: collectives of the same ranks share their queue pairs."""
-        start = communication.channels.rank_start
-        members = np.unique(communication.channels.ranks[start[channel] : start[channel + 1]])
-        return self._communicators.setdefault(members.tobytes(), len(self._communicators))
+    def add_receives(self, pool: int, count: int) -> None:
+        self._messages().add_receives(pool, count)
 
-    def _keys(
-        self, communication: Communication, channels: list[Sends], rank_node: I32, guided: Guided
-    ) -> Iterator[Key]:
-        """The ways that a communication's sends take, in the order in which they ask for them."""
-        level = self._level(communication)
-        for c, sends in enumerate(channels):
-            ends = np.stack([sends.source, sends.target], axis=1)
-            once = np.sort(np.unique(ends, axis=0, return_index=True)[1])
-            for a, b in ends[once].tolist():
-                guide = guided[c, a, b][0] if guided else None
-                yield self._communicator(communication, c), int(rank_node[a]), int(rank_node[b]), c, level, guide
+    def send(self, flow: int, message: Message) -> int:
+        return self._messages().send(flow, message)
 
-    def _expand(
-        self,
-        tasks: _Tasks,
-        communication: Communication,
-        channels: list[Sends],
-        guided: Guided,
-        rank_node: I32,
-        begin: int,
-    ) -> list[int]:
-        """Messages of one communication; returns the tasks that end it."""
-        lasts: list[int] = []
-        level = self._level(communication)
-        wire, data = communication.wire_bytes, communication.data_bytes
-        for c, sends in enumerate(channels):
-            done: list[list[int]] = []  # tasks at the end of each send
-            awaited = np.zeros(len(sends), bool)
-            awaited[sends.after] = True
-            ways: dict[tuple[int, int], tuple[Way, int]] = {}
-            sent: dict[tuple[int, int], int] = {}
-            own = self._communicator(communication, c)
-            for k in range(len(sends)):
-                ends = int(sends.source[k]), int(sends.target[k])
-                if ends not in ways:
-                    guide, cost = guided[c, *ends] if guided else (None, communication.step_cost_ps)
-                    key = (own, int(rank_node[ends[0]]), int(rank_node[ends[1]]), c, level, guide)
-                    ways[ends] = self.ways[key], cost
-                way, cost = ways[ends]
-                first, last = int(sends.after_start[k]), int(sends.after_start[k + 1])
-                before = [t for j in sends.after[first:last] for t in done[j]] or [begin]
-                size = -(-int(sends.length_bytes[k]) * wire // data)
-                turn = sent[ends] = sent.get(ends, -1) + 1
-                done.append(self._message(tasks, way, size, cost, before, turn))
-                if not awaited[k]:
-                    lasts += done[k]
-        return lasts
-
-    def _message(
-        self, tasks: _Tasks, way: Way, size: int, cost_ps: int, before: list[int], turn: int
-    ) -> list[int]:
-        """The message of a way with number `turn` as tasks; returns those that must end for it to be in memory."""
-        from fabrictwin.kernel.packet.state import state as s
-
-        if not way.legs:  # memory to itself
-            same = tasks.add(s.DELAY, 0, 0, cost_ps)
-            tasks.after += [(same, t) for t in before]
-            return [same]
-        chunk = way.chunk_bytes or max(size, 1)
-        ends: list[int] = []
-        for start in range(0, max(size, 1), chunk):
-            here = min(chunk, size - start)
-            waits = before
-            for number, leg in enumerate(way.legs):
-                delay = leg.delay_ps + (way.pause_ps if number else cost_ps)
-                parts: list[int] = []
-                amount = max(round(here * leg.amount), 1) if leg.amount != 1 else here
-                carriers = leg.of(turn)
-                shares = _split(amount, [share for share, _ in carriers])
-                for (_, q), part in zip(carriers, shares, strict=True):
-                    if part or len(carriers) == 1:
-                        parts.append(tasks.add(s.MESSAGE, q, part, delay))
-                        tasks.after += [(parts[-1], t) for t in waits]
-                waits = parts
-            ends += waits
-        return ends
+    def refuse(self, message: int, syndrome: int = NAK_REMOTE_ACCESS) -> None:
+        self._messages().refuse(message, syndrome)
 
     # ------------------------------------------------------------------ time
 
-    def advance(self, until_ps: int = FOREVER) -> Completions:
-        """Run until `until_ps` or until nothing is left to do, and say what ended since the last call."""
-        self.network.run(None if until_ps >= FOREVER else until_ps)
-        if until_ps < FOREVER:
-            self._now = max(self._now, until_ps)
-        state = self.network.machine.state
-        logged = int(state.clock[0].logged)
-        ended = [self._end_operation.get(int(t)) for t in state.log[self._logged : logged]]
-        self._logged = logged
-        operation = np.array([o for o in ended if o is not None], np.int64)
-        time = state.task.done_ps[self._end[operation]].astype(np.int64)
-        order = np.lexsort((operation, time))
-        return Completions(operation[order], time[order])
+    def change(self, change: TimedChange) -> None:
+        """Let a link or tables change; what is on the wire of a link that goes down is lost.
 
-    def change(self, change: Change) -> None:
-        """A link changes now, and what is on its wire when it goes down is lost; or tables do.
-
-        Packets are looked up switch by switch, so those on their way take the new tables too.
+        Packets are looked up switch by switch, so those on their way take new tables too. Raises ConfigError.
         """
-        machine = self.network.machine
-        machine.state.clock[0].now = self.now_ps
-        if isinstance(change, TableChange):
-            self.network.set_tables(change)
+        now_ps = self.now_ps
+        if change.time_ps == now_ps and not self.network.changes:
+            self._settle_clock()
+            apply_change(self.network.machine, self.fabric, change)
         else:
-            self.network.set_rate(change.port, change.rate_bps)
+            self.network.changes.add(change, now_ps)
 
     def await_changes(self, awaited: bool) -> None:
-        """Whether somebody outside will yet change links or tables.
-
-        What waits for that is not stuck, and a packet without a way is dropped rather than an error.
-        """
+        """Say whether somebody outside will yet change something; packets without a path are dropped then."""
         self.network.awaits_changes = awaited
         self.network.machine.drops_unroutable |= awaited
 
+    def _settle_clock(self) -> None:
+        """Let the kernel's clock be where time was let pass to."""
+        if self.messages is not None:
+            self.messages.settle_clock()
+        elif self.network.machine.now < self._now:
+            self.network.machine.state.clock[0].now = self._now
+
+    def advance(self, until_ps: int = FOREVER, budget: int | None = None) -> Advanced:
+        """Advance; see `Engine`. Raises SimulatedError for a deadlock, spent retries, an unreachable adapter."""
+        if self.messages is not None:
+            stop, events = self.messages.advance(until_ps, budget)
+            ended = self.operations.completions() if len(self.operations) else NO_COMPLETIONS
+            return Advanced(stop, events, ended)
+        stop = self.network.run(None if until_ps >= FOREVER else until_ps, budget=budget)
+        if until_ps < FOREVER and stop != Stop.BUDGET:
+            self._now = max(self._now, until_ps)
+            stop = Stop.REACHED
+        return Advanced(stop, [], self.operations.completions())
+
+    def counters(self) -> Counters:
+        return port_counters.counters(self.network)
+
+
+class NetworkPackets:
+    """Losses, hardware counters and observers of the packet engine; see `PacketLevel`."""
+
+    def __init__(self, engine: PacketEngine) -> None:
+        self._engine, self.network, self.fabric = engine, engine.network, engine.fabric
+
+    @property
+    def marks_congestion(self) -> bool:
+        return self.network.options.control != "none"
+
+    @property
+    def gpudirect(self) -> bool:
+        return self.network.options.gpudirect
+
+    @property
+    def staging(self) -> tuple[int, int]:
+        """(bytes of a chunk that software stages in host memory, its time in ps a chunk)."""
+        return self.network.options.staging_chunk_bytes, self.network.options.staging_ps
+
+    def lid(self, node: int) -> int:
+        return int(self.network.routes.lid[node])
+
     def losses(self) -> tuple[int, int]:
-        """Data packets so far that were (lost on the way, sent again)."""
         machine = self.network.machine
         again = machine.state.qp.retransmitted[: machine.queue_pairs].sum()
         return int(machine.state.clock[0].dropped), int(again)
 
-    def counters(self) -> Counters:
-        """What the ports counted so far."""
-        return self.network.counters()
+    def totals(self) -> PacketTotals:
+        return port_counters.totals(self.network)
 
-    def started_ps(self) -> I64:
-        """[operations posted so far] when each started; -1 where it has not."""
-        started: I64 = self.network.machine.state.task.start_ps[self._begin].astype(np.int64)
-        return started
+    def port_counters(self) -> dict[str, I64]:
+        return port_counters.port_counters(self.network)
 
-    def ended_ps(self) -> I64:
-        """[operations posted so far] when each ended; -1 where it has not."""
-        ended: I64 = self.network.machine.state.task.done_ps[self._end].astype(np.int64)
-        return ended
+    def adapter_counters(self) -> dict[str, I64]:
+        return port_counters.adapter_counters(self.network)
 
+    def size_of(
+        self, operations: Operations, communications: Sequence[Communication], rank_node: I32
+    ) -> PacketSize:
+        size = self._engine.operations.size_of(operations, communications, rank_node)
+        check_size(size, self.network.options, "this program")
+        return size
 
-def _split(size: int, shares: list[float]) -> list[int]:
-    """`size` in parts proportional to `shares`, without a remainder."""
-    if len(shares) == 1:
-        return [size]
-    whole, reached, parts, before = sum(shares), 0.0, [], 0
-    for share in shares:
-        reached += share
-        cut = round(reached / whole * size)
-        parts.append(cut - before)
-        before = cut
-    return parts
+    def excess(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> float:
+        size = self._engine.operations.size_of(operations, communications, rank_node)
+        return size.excess(self.network.options)
+
+    def observe(self, observer: Observer, ports: Sequence[int], drain: Callable[[Any], None]) -> None:
+        """Tell an observer of queue pairs and messages, and hand what ports see to `drain`."""
+        engine = self._engine
+        engine.observer = observer
+        self.network.machine.tap(sorted(ports), drain)
+        self.network.connections.on_connect = observer.connected
+        if engine.messages is not None:
+            engine.messages.observe(observer)
+
+    def read_tap(self) -> None:
+        self.network.machine.read_tap()

@@ -1,31 +1,29 @@
-"""Single messages on the packet engine: every one is packets on the fabric, with whatever else is there.
+"""Single messages on the packet kernel: every one is packets on the fabric, with whatever else is there.
 
 Where a message of a flow goes between other memories than the one before, it waits until that one is done: an
-adapter keeps a connection's order, two streams over different PCIe paths would not.
+adapter keeps a connection's order, two streams over different PCIe paths would not. Once a flow is open, adapters
+also count what memory takes behind their last link, for everything that they receive.
 
 Left out: limits on outstanding READs (the caller's), the adapter's caches of keys and connections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base import host_memory
-from fabrictwin.engines.base.engine import FOREVER, LinkChange
-from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, Event, EventKind, FlowOptions, Opcode
-from fabrictwin.engines.packet.message_flows import AETH_BYTES, Flow, PacketFlows, Way
+from fabrictwin.engines.base.engine import Stop
+from fabrictwin.engines.base.messages import REQUESTS, Event, EventKind, FlowOptions, Message, Opcode
+from fabrictwin.engines.base.packet_level import Observer
+from fabrictwin.engines.packet.message_flows import Flow, MemoryPair, PacketFlows
 from fabrictwin.engines.packet.message_kernel import MessageKernel
-from fabrictwin.engines.packet.packet_network import PacketNetwork
-from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.fabric.fabric import NONE, Fabric
-from fabrictwin.routing.tables import Routes
-from fabrictwin.trace.trace import Counters
+from fabrictwin.engines.packet.network.model import AETH_BYTES
+from fabrictwin.engines.packet.network.packet_network import PacketNetwork
+from fabrictwin.fabric.fabric import NONE
 
 FLOW_BITS = 40  # a message's number: its flow above, a count below
-_KIND_OF = {int(kind): kind for kind in EventKind}  # faster than EventKind(number)
+_KINDS = tuple(EventKind)
 _new = tuple.__new__
 
 
@@ -35,76 +33,59 @@ def _request_bytes(opcode: Opcode, size_bytes: int) -> int:
     return 16 + remote + (4 + size_bytes + 15) // 16 * 16
 
 
-# what a message is to this engine
+# kinds of messages to this engine
 _PAYLOAD, _REQUEST, _READ_RESPONSE, _ATOMIC_RESPONSE = range(4)
 _CLASS = [_PAYLOAD] * len(Opcode)
-for _opcode in (Opcode.READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD):
+for _opcode in REQUESTS:
     _CLASS[_opcode] = _REQUEST
 _CLASS[Opcode.READ_RESPONSE], _CLASS[Opcode.ATOMIC_RESPONSE] = _READ_RESPONSE, _ATOMIC_RESPONSE
 
 
 class PacketMessages:
-    """A session of single messages over one fabric and its tables."""
+    """Flows and messages over one network. Raises ConfigError where packets may come out of order."""
 
-    fidelity = "packet"
-
-    def __init__(
-        self,
-        fabric: Fabric,
-        routes: Routes,
-        options: PacketOptions | None = None,
-        *,
-        network: PacketNetwork | None = None,
-    ) -> None:
+    def __init__(self, network: PacketNetwork, observer: Observer | None) -> None:
         from fabrictwin.kernel.packet.state import state as s
 
-        self.fabric = fabric
-        self.network = network or PacketNetwork(fabric, routes, options)
-        self.options = self.network.options
-        if self.options.selective:
+        self.network = network
+        if network.options.selective:
             raise ConfigError(
                 "got packets out of order (adaptive routing, spraying, nscc or selective repeat); queue pairs of "
                 "the verbs take them in order: expected balance routed and go-back-n",
                 key="packet",
             )
-        self._kernel = MessageKernel(self.network)
-        endpoint = self.network.machine.state.endpoint
-        for adapter in range(len(fabric.nic_node)):
-            endpoint.deliver_ps[adapter] += host_memory.late_ps(fabric, adapter)
+        self._kernel = MessageKernel(network)
+        endpoint = network.machine.state.endpoint
+        for adapter in range(len(network.fabric.nic_node)):
+            endpoint.deliver_ps[adapter] += host_memory.late_ps(network.fabric, adapter)
         self._ask = self._kernel.ask
         self._takes = [0] * len(Opcode)
         for opcode in (Opcode.SEND, Opcode.SEND_IMMEDIATE, Opcode.SEND_INVALIDATE):
             self._takes[opcode] = s.TAKES_FIRST
         self._takes[Opcode.WRITE_IMMEDIATE] = s.TAKES_LAST
         self._begin, self._end, self._close, self._refuse = s.TELL_BEGIN, s.TELL_ENDED, s.CLOSE, s.REFUSE
-        self.flows = PacketFlows(self.network)
+        self._flow_setup = PacketFlows(network)
         self._flows: dict[int, Flow] = {}
         self._by_ends: dict[tuple[int, int, int, int], Flow] = {}
         self._next_flow = 1
         self._blocked: dict[int, Flow] = {}  # flows with messages that wait for those before
         self._pools: dict[int, int] = {}
-        self.on_post: Callable[..., None] | None = None  # a capture wants to know what messages are
-        self.on_events: Callable[[list[Event]], None] | None = None
+        self._observer: Observer | None = None
+        self.observe(observer)
+
+    def observe(self, observer: Observer | None) -> None:
+        """Tell an observer what messages are."""
+        self._observer = self._flow_setup.observer = observer
 
     # ------------------------------------------------------------------ flows
 
-    def open(
-        self,
-        source_adapter: int,
-        target_adapter: int,
-        *,
-        source_memory: int | None = None,
-        target_memory: int | None = None,
-        options: FlowOptions | None = None,
-    ) -> int:
-        """As the Protocol says."""
-        number, given = self._next_flow, options or FlowOptions()
-        flow = self.flows.open(
-            number, number << FLOW_BITS, (source_adapter, target_adapter), (source_memory, target_memory), given
-        )
+    def open(self, ends: tuple[int, int], memories: tuple[int | None, int | None], options: FlowOptions) -> int:
+        """Open a flow. Raises ConfigError where there is no path."""
+        number = self._next_flow
+        flow = self._flow_setup.open(number, number << FLOW_BITS, ends, memories, options)
         self._next_flow += 1
         self._flows[number] = flow
-        self._by_ends[source_adapter, target_adapter, given.source_qpn, given.target_qpn] = flow
+        self._by_ends[(*ends, options.source_qpn, options.target_qpn)] = flow
         return number
 
     def _flow(self, number: int) -> Flow:
@@ -114,25 +95,25 @@ class PacketMessages:
             raise ConfigError(f"got flow {number}, expected one that is open", key="flow") from None
 
     def close(self, flow: int) -> None:
-        """As the Protocol says."""
+        """Forget a flow; its queue pairs serve again once nothing is left of them."""
         gone = self._flow(flow)
         del self._flows[flow]
         ends = (gone.source, gone.target, gone.options.source_qpn, gone.options.target_qpn)
         if self._by_ends.get(ends) is gone:
             del self._by_ends[ends]
         self._blocked.pop(flow, None)
-        for way in gone.ways.values():
-            for q in (way.q, way.responses):
+        for pair in gone.pairs.values():
+            for q in (pair.q, pair.responses):
                 if q != NONE:
                     self._ask(self._close, q, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-                    self.flows.closed.append(q)
+                    self._flow_setup.closed.append(q)
 
     def receives(self, flow: int, pool: int) -> None:
-        """As the Protocol says."""
+        """Let messages on the flow take receives from a pool."""
         mine = self._flow(flow)
         mine.pool = self._pool(pool)
-        for way in mine.ways.values():
-            self._kernel.set_pool(way.q, mine.pool)
+        for pair in mine.pairs.values():
+            self._kernel.set_pool(pair.q, mine.pool)
 
     def _pool(self, name: int) -> int:
         at = self._pools.get(name)
@@ -146,99 +127,76 @@ class PacketMessages:
         return at
 
     def add_receives(self, pool: int, count: int) -> None:
-        """As the Protocol says."""
+        """Post so many more receives in a pool."""
         self._kernel.add_receives(self._pool(pool), count)
 
     # ------------------------------------------------------------------ messages
 
-    def send(
-        self,
-        flow: int,
-        size_bytes: int,
-        opcode: Opcode,
-        *,
-        takes_receive: bool = False,
-        tell_begin: bool = False,
-        tell_end: bool = True,
-        inline: bool = False,
-        chained: bool = False,
-        remote_address: int = 0,
-        remote_key: int = 0,
-        immediate: int = 0,
-        operands: tuple[int, int] = (0, 0),
-        answers: int | None = None,
-        payload: memoryview | None = None,
-        memory: int | None = None,
-        target_memory: int | None = None,
-        later_ps: int = 0,
-    ) -> int:
-        """As the Protocol says."""
+    def send(self, flow: int, message: Message) -> int:
+        """Post a message now; returns its number. Raises ConfigError."""
         mine = self._flows.get(flow)
         if mine is None:
             raise ConfigError(f"got flow {flow}, expected one that is open", key="flow")
+        size_bytes, opcode, takes_receive, answers, posting, _, ended, begun = message
         if size_bytes < 0:
             raise ConfigError(f"got a message of {size_bytes} bytes, expected none less than 0", key="size_bytes")
+        inline, chained, source_memory, target_memory, later_ps = posting
         first, last, traits = mine.extras[opcode]
-        way: Way = mine.way
-        if memory is not None or target_memory is not None:
-            way = self._way(mine, memory, target_memory)
+        pair: MemoryPair = mine.pair
+        if source_memory is not None or target_memory is not None:
+            pair = self._pair(mine, source_memory, target_memory)
         mine.count += 1
         number = mine.base | mine.count
-        q, travels, partner = way.q, size_bytes, NONE
-        what = _CLASS[opcode]
-        if what == _PAYLOAD:
+        q, travels, partner = pair.q, size_bytes, NONE
+        kind = _CLASS[opcode]
+        if kind == _PAYLOAD:
             if not size_bytes:
-                delay = way.inline_ps
+                delay = pair.inline_ps
             elif not inline:
-                delay = way.fetch_ps
+                delay = pair.fetch_ps
             else:
                 request = _request_bytes(opcode, size_bytes)
-                delay = way.inline_ps + (request - 1) // 64 * way.store_ps
-                if request > way.room_bytes:
-                    delay = way.inline_ps
+                delay = pair.inline_ps + (request - 1) // 64 * pair.store_ps
+                if request > pair.room_bytes:
+                    delay = pair.inline_ps
                     chained = True
-        elif what == _REQUEST:
-            travels, delay = 0, way.inline_ps
+        elif kind == _REQUEST:
+            travels, delay = 0, pair.inline_ps
             mine.requests[number] = q
         else:
-            delay = way.answer_ps
-            if what == _ATOMIC_RESPONSE:
+            delay = pair.answer_ps
+            if kind == _ATOMIC_RESPONSE:
                 travels = 0
             elif travels > mine.mtu:
                 last += AETH_BYTES
-            q = way.responses if way.responses != NONE else self.flows.add_responses(mine, way)
+            q = pair.responses if pair.responses != NONE else self._flow_setup.add_responses(mine, pair)
             answers, partner = self._answered(mine, answers)
         if chained:
-            delay += way.request_ps
+            delay += pair.request_ps
         delay += later_ps
         last += -travels & 3
         if travels + first + last < mine.shortest:
             last = mine.shortest - travels - first
         if takes_receive:
             traits |= self._takes[opcode]
-        if tell_begin:
+        if begun:
             traits |= self._begin
-        if not tell_end:
+        if not ended:
             traits &= ~self._end
-        if self.on_post is not None:
-            events = 2 if traits & self._end else 1
-            headers = (remote_address, remote_key, immediate, operands)
-            self.on_post(mine, number, opcode, size_bytes, headers, answers, payload, events)
+        if self._observer is not None:
+            self._observer.posted(mine, number, message, answers, acknowledged=bool(traits & self._end))
         row = (0, q, travels, delay, number, first, last, traits, partner, NONE if answers is None else answers, 0)
-        if way is not mine.current or mine.waiting:
-            self._queue(mine, way, row)
+        if pair is not mine.current or mine.waiting:
+            self._queue(mine, pair, row)
         else:
             self._ask(*row)
         return number
 
-    def _way(self, flow: Flow, memory: int | None, target_memory: int | None) -> Way:
-        """The way between these memories, where they are not the flow's own."""
-        memories = (
-            flow.memories[0] if memory is None else memory,
-            flow.memories[1] if target_memory is None else target_memory,
-        )
-        way = flow.ways.get(memories)
-        return self.flows.add_way(flow, memories) if way is None else way
+    def _pair(self, flow: Flow, source: int | None, target: int | None) -> MemoryPair:
+        """The queue pair between these memories, where they are not the flow's own."""
+        memories = (flow.memories[0] if source is None else source, flow.memories[1] if target is None else target)
+        pair = flow.pairs.get(memories)
+        return self._flow_setup.add_pair(flow, memories) if pair is None else pair
 
     def _answered(self, flow: Flow, answers: int | None) -> tuple[int | None, int]:
         """The request that a response answers (else the oldest of the flow back), and its queue pair."""
@@ -252,9 +210,9 @@ class PacketMessages:
             back = self._flows.get(answers >> FLOW_BITS)
         return answers, NONE if back is None else back.requests.pop(answers, NONE)
 
-    def _queue(self, flow: Flow, way: Way, row: tuple[int, ...]) -> None:
-        """Another way than before: wait until what took that one is done."""
-        flow.waiting.append((way, row))
+    def _queue(self, flow: Flow, pair: MemoryPair, row: tuple[int, ...]) -> None:
+        """Between other memories than before: wait until what went between those is done."""
+        flow.waiting.append((pair, row))
         self._blocked[flow.number] = flow
         self._unblock()
 
@@ -265,21 +223,21 @@ class PacketMessages:
         posted = {int(q) for q in kernel.inbox[: kernel.rows[0], 1]} if self._blocked else set()
         for number, flow in list(self._blocked.items()):
             while flow.waiting:
-                way, row = flow.waiting[0]
-                before: Way = flow.current
-                if way is not before:
+                pair, row = flow.waiting[0]
+                before: MemoryPair = flow.current
+                if pair is not before:
                     busy = [q for q in (before.q, before.responses) if q != NONE and (live[q] or q in posted)]
                     if busy:
                         break
-                    flow.current = way
+                    flow.current = pair
                 flow.waiting.popleft()
                 self._ask(*row)
                 posted.add(row[1])
             if not flow.waiting:
                 del self._blocked[number]
 
-    def refuse(self, message: int, syndrome: int = NAK_REMOTE_ACCESS) -> None:
-        """As the Protocol says."""
+    def refuse(self, message: int, syndrome: int) -> None:
+        """Answer a message with a NAK."""
         flow = self._flows.get(message >> FLOW_BITS)
         if flow is None:
             return
@@ -296,36 +254,34 @@ class PacketMessages:
 
     @property
     def idle(self) -> bool:
-        """As the Protocol says."""
+        """Nothing is under way."""
         return self._kernel.idle and not self._blocked
 
-    def advance(self, until_ps: int = FOREVER) -> list[Event]:
-        """As the Protocol says. Raises SimulatedError for a deadlock or an unreachable adapter."""
+    def settle_clock(self) -> None:
+        """Let the kernel's clock be where time was let pass to."""
+        self._kernel.time[0] = self.now_ps
+
+    def advance(self, until_ps: int, budget: int | None) -> tuple[Stop, list[Event]]:
+        """Run to the next instant at which something happened to messages, at most to `until_ps`.
+
+        Raises SimulatedError for a deadlock or an unreachable adapter.
+        """
         while True:
-            news = self._kernel.advance(until_ps)
-            if news:
-                if len(news) == 1:  # nearly always
-                    time, message, kind = news[0]
-                    events = [_new(Event, (time, message, _KIND_OF[kind]))]
+            stop, happened = self._kernel.advance(until_ps, budget)
+            if happened:
+                if len(happened) == 1:  # nearly always
+                    time, message, kind = happened[0]
+                    events = [_new(Event, (time, message, _KINDS[kind]))]
                 else:
-                    events = [Event(time, message, _KIND_OF[kind]) for time, message, kind in news]
-                if self.on_events is not None:
-                    self.on_events(events)
+                    events = [Event(time, message, _KINDS[kind]) for time, message, kind in happened]
+                if self._observer is not None:
+                    self._observer.happened(events)
                 if self._blocked:
                     self._unblock()
-                return events
-            if not self._blocked:
-                return []
+                return stop, events
+            if not self._blocked or stop == Stop.BUDGET:
+                return stop, []
             before = self._kernel.rows[0]
             self._unblock()
             if self._kernel.rows[0] == before:
-                return []
-
-    def change(self, change: LinkChange) -> None:
-        """A link changes now; what is on its wire when it goes down is lost."""
-        self._kernel.time[0] = self.now_ps
-        self.network.set_rate(change.port, change.rate_bps)
-
-    def counters(self) -> Counters:
-        """What the ports counted so far."""
-        return self.network.counters()
+                return stop, []

@@ -1,4 +1,4 @@
-"""How the packet engine models a network: one frozen record, every field with its default and where it is from."""
+"""Options of the packet engine: one frozen record, every field with its default and where it is from."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PacketOptions:
     service_levels: tuple[tuple[str, int], ...] = ()  # of communications of a name
     sl_to_vl: tuple[int, ...] = ()  # the lane of each of 16 service levels; empty: the same number, modulo lanes
     vl_high: tuple[tuple[int, int], ...] = ()  # InfiniBand's arbitration tables: (lane, weight in 64 bytes)
-    vl_low: tuple[tuple[int, int], ...] = ()  # both empty: lanes take equal turns
+    vl_low: tuple[tuple[int, int], ...] = ()  # both empty: lanes are served equally
     vl_high_limit: int = 0  # 4,096 bytes; 0: one packet, 255: no limit
     strict_priorities: tuple[int, ...] = ()  # Ethernet: before all others, the highest first
     ets_weights: tuple[int, ...] = ()  # Ethernet: shares of the others, one a priority; empty: equal

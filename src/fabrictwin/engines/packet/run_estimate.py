@@ -1,4 +1,4 @@
-"""How much a packet run takes, found before it runs: packet-hops, messages, bytes of the engine's arrays.
+"""Size of a packet run, found before it runs: packet-hops, messages, bytes of the engine's arrays.
 
 Packet-hops stand for time. Memory is what the arrays will hold: messages, queue pairs, and packets, of which there
 are at most as many as fit into the buffers on their way, or as one message of every queue pair has. Left out: what
@@ -17,14 +17,14 @@ from fabrictwin.engines.packet.packet_options import PacketOptions
 
 @dataclass(frozen=True)
 class PacketSize:
-    """What a run takes."""
+    """Packet-hops, messages and memory of a run."""
 
     hops: int
     messages: int
     memory_bytes: int = 0
 
     def excess(self, options: PacketOptions) -> float:
-        """How many times the nearest limit; above 1 it is refused."""
+        """Return the share of the nearest limit; above 1 it is refused."""
         return max(
             self.hops / options.packet_limit,
             self.messages / options.message_limit,
@@ -33,7 +33,7 @@ class PacketSize:
 
 
 class TooLargeError(ConfigError):
-    """What would take too long, or more memory than it may."""
+    """A run would take too long, or more memory than it may."""
 
 
 def check_size(size: PacketSize, options: PacketOptions, what: str) -> None:

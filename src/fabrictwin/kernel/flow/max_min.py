@@ -245,3 +245,9 @@ def meetings(user_start, user_member, member_flow, key, mark):
                 count += 1
         if count < 2:
             mark[c] = np.uint64(0)
+
+
+@entry
+def fair_rates(flows, scratch, count):
+    """Leave the max-min fair rates of the `count` active flows listed in scratch.group in scratch.flow_rate."""
+    fill_progressively(flows, scratch, count)

@@ -154,7 +154,9 @@ def _descend(groups, counts, way, back, number, origin, before, hops, real):
 
 @helper
 def _push(groups, counts, way, back, number, depth, row, before, main, hops, real):
-    """Begin the search up from a switch: down from it first, then its groups up are sorted. Returns False at a root."""
+    """Begin the search up from a switch: down from it first, then its groups up are sorted. Returns False at a
+    root.
+    """
     way.found[1, depth] = _descend(groups, counts, way, back, number, row, before, hops, real)
     if groups.tier[row] == 0:
         return False
@@ -223,8 +225,8 @@ def _climb(groups, counts, way, back, number, origin, main, hops, real):
 def fill_fat_tree(groups, back, number, origin, port, lid, main, lft):
     """Fill forwarding tables `lft` uint8 [S, LIDs] for all destinations, in order.
 
-    `origin` int32 [K] are the switches that they hang on, `port` uint8 [K] the port there, 0 for the switch itself;
-    `lid` int32 [K] is 0 for a dummy; `main` uint8 [K] whether load is counted.
+    `origin` int32 [K] are the switches that they hang on, `port` uint8 [K] the port there, 0 for the switch
+    itself; `lid` int32 [K] is 0 for a dummy; `main` uint8 [K] whether load is counted.
     """
     rows = len(groups.first)
     many, edges = len(groups.order), len(back)

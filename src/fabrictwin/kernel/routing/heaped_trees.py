@@ -46,7 +46,7 @@ def _rise(heap, at, key, vertex):
 
 @helper
 def _take_nearest(heap):
-    """Remove and return the vertex at the top; the last element sinks from there, past the last of equal children."""
+    """Remove and return the vertex at the top; the last element sinks from there, past equal children."""
     nearest = heap.vertex[0]
     size = heap.size[0] - 1
     heap.size[0] = size
@@ -134,9 +134,9 @@ def _weigh(owner, sources, used, taken, count, behind, weight):
 def fill_heaped_trees(start, peer, back, number, owner, sources, base_weight, roots, lids, lft):
     """Fill forwarding tables `lft` uint8 [S, LIDs] with a tree for each LID, in order.
 
-    `roots` int32 [K] are the switches that the LIDs are at, plus S where it is an adapter's; `owner` [E] the switch
-    that a link starts at; `sources` int64 [S] what each switch counts. Returns the place of the first LID that some
-    switch does not reach, or NONE.
+    `roots` int32 [K] are the switches that the LIDs are at, plus S where it is an adapter's; `owner` [E] the
+    switch that a link starts at; `sources` int64 [S] what each switch counts. Returns the place of the first LID
+    that some switch does not reach, or NONE.
     """
     rows = len(start) - 1
     weight = np.full(len(peer), base_weight, np.int64)

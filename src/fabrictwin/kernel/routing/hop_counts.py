@@ -50,7 +50,7 @@ def ranks_below(start, peer, top, rank):
 
 @helper
 def _direction(rule, here, there, own, other):
-    """The direction of a step from rank `here` to rank `there`; `own` and `other` are what decides between equals."""
+    """The direction of a step from rank `here` to rank `there`; `own` and `other` decide between equals."""
     if rule == RULE_DNUP:
         if here == there:
             return LEVEL

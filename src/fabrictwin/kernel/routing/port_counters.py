@@ -111,7 +111,7 @@ def _scattered(best, to, row, numbers, load, state):
 
 @helper
 def _find(used, k, row, system, by_system):
-    """The place of the first earlier way of destination `k` by that switch, or by its system; NONE where none is."""
+    """The place of the first earlier way of destination `k` by that switch or its system, or NONE."""
     for j in range(used.filled[k]):
         at = used.row[k, j]
         if (system[at] == system[row]) if by_system else (at == row):

@@ -19,8 +19,8 @@ from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.nccl.communicator import channel_count as counts
 from fabrictwin.nccl.communicator.connect import connect_trees, copied, nvls_trees, ring_order
 from fabrictwin.nccl.communicator.rank_placement import hosts_of, networks_of, rank_nodes, views_of
-from fabrictwin.nccl.search.host_channels import cpu_of, cut_to, members_of, spread_graphs
-from fabrictwin.nccl.search.host_graphs import HostView
+from fabrictwin.nccl.search.host_channels import cpu_of, cut_to, spread_graphs
+from fabrictwin.nccl.search.host_graphs import HostView, HostViews
 from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.settings.settings import Settings, read_settings
 from fabrictwin.nccl.settings.version import DEFAULT
@@ -81,11 +81,8 @@ class Communicator:
     p2p_channels: int
     p2p_channels_per_peer: int
     nvls_trees: NvlsTrees | None  # absent on one host and without NVLS
-    views: tuple[HostView, ...]  # kinds of hosts: their systems and paths
-    view_of_node: I32  # [nodes] into views
+    hosts: HostViews  # their systems and paths
     host_of_node: I32  # [nodes] host of the fabric
-    first_adapter: I32  # [nodes] the adapter (index into fabric.nic_node) that a node's systems count from
-    device_of_rank: I32  # [ranks] the GPU's device number in its host's system
     network: str  # "IB" or "Socket"
     causes: dict[int, tuple[HostCause, ...]]  # what is wrong with hosts of the fabric, by host
     failure: Failure | None  # why it would not come up; None where it does
@@ -107,46 +104,46 @@ class Communicator:
 
     def view(self, rank: int) -> HostView:
         """The host of a rank."""
-        return self.views[int(self.view_of_node[self.node_of_rank[rank]])]
+        return self.hosts.kinds[int(self.hosts.kind_of_node[self.node_of_rank[rank]])]
 
     def path(self, a: int, b: int) -> Path:
         """Between two ranks, as NCCL classes it; of type NET where they are on different hosts."""
         if self.node_of_rank[a] != self.node_of_rank[b]:
             return Path(PathType.NET, 0.0, ())
-        return self.view(a).table(int(self.device_of_rank[a]), int(self.device_of_rank[b]))
+        return self.view(a).table(int(self.hosts.device_of_rank[a]), int(self.hosts.device_of_rank[b]))
 
     def direct(self, a: int, b: int) -> bool:
         """Return true if two ranks reach each other's memory over NVLink or PCIe (transport P2P)."""
         if self.node_of_rank[a] != self.node_of_rank[b]:
             return False
-        return self.view(a).table.direct(int(self.device_of_rank[a]), int(self.device_of_rank[b]))
+        return self.view(a).table.direct(int(self.hosts.device_of_rank[a]), int(self.hosts.device_of_rank[b]))
 
     def adapters(self, rank: int) -> list[int]:
         """The adapters (indices into fabric.nic_node) that a rank's sends use, in order of channels."""
-        preferred = self.view(rank).table.preferred_nets(int(self.device_of_rank[rank]))
+        preferred = self.view(rank).table.preferred_nets(int(self.hosts.device_of_rank[rank]))
         return [self._adapter(rank, net) for net in preferred]
 
     def net_path(self, rank: int, adapter: int) -> Path:
         """From a rank's GPU to an adapter of its host."""
-        return self.view(rank).table(int(self.device_of_rank[rank]), self._net(rank, adapter))
+        return self.view(rank).table(int(self.hosts.device_of_rank[rank]), self._net(rank, adapter))
 
     def gpudirect(self, rank: int, adapter: int, *, send: bool) -> bool:
         """Return true if an adapter moves a rank's data straight from or to its GPU (GPUDirect RDMA)."""
-        device, net = int(self.device_of_rank[rank]), self._net(rank, adapter)
+        device, net = int(self.hosts.device_of_rank[rank]), self._net(rank, adapter)
         return self.view(rank).table.gpudirect(device, net, read=send)
 
     def proxy(self, rank: int, adapter: int) -> int:
         """The rank whose GPU and proxy thread a send to an adapter goes through: itself, or another's with PXN."""
         view, node = self.view(rank), int(self.node_of_rank[rank])
-        own = int(self.device_of_rank[rank])
+        own = int(self.hosts.device_of_rank[rank])
         relay = view.table.relay(own, self._net(rank, adapter))
         if relay == own:
             return rank
-        mine = np.flatnonzero((self.node_of_rank == node) & (self.device_of_rank == relay))
+        mine = np.flatnonzero((self.node_of_rank == node) & (self.hosts.device_of_rank == relay))
         return int(mine[0])
 
     def _first_adapter(self, rank: int) -> int:
-        return int(self.first_adapter[self.node_of_rank[rank]])
+        return int(self.hosts.first_adapter[self.node_of_rank[rank]])
 
     def _adapter(self, rank: int, net: int) -> int:
         return self._first_adapter(rank) + self.view(rank).system.devices[net].index
@@ -186,23 +183,15 @@ def initialise(
     failed = failure(fabric, networks, causes, settings)
     if failed is not None and strict:
         raise failed.error(fabric.host_names[failed.host])
-    views, view_of_node, device_of_rank, first_adapter = views_of(
-        twin, rank_node, node_of_rank, host_of_node, networks, rules=rules, settings=settings
-    )
-    used = [views[v] for v in sorted(set(view_of_node.tolist()))]
-    capability = min(view.system.capability for view in used)
-    members = members_of(node_of_rank, device_of_rank, view_of_node, views)
-    graphs = spread_graphs(views, view_of_node, members, first_adapter)
+    hosts = views_of(twin, rank_node, node_of_rank, host_of_node, networks, rules=rules, settings=settings)
+    capability = min(view.system.capability for view in hosts.used)
+    graphs = spread_graphs(hosts, node_of_rank)
     ring, tree = graphs[Algorithm.RING], graphs[Algorithm.TREE]
     searched = min(ring.channels, tree.channels)
     ring, tree = cut_to(ring, searched), cut_to(tree, searched)
     graphs |= {Algorithm.RING: ring, Algorithm.TREE: tree}
-    crossing = np.array([view.channels[Algorithm.RING].cross_nic for view in views], np.int32)[view_of_node]
-    if not rules.since(23):
-        # earlier releases knew one way of crossing only, and before 2.19 none that swapped rings
-        crossing = np.full(nodes, 2 if ring.cross_nic and rules.since(19) else 0, np.int32)
-    patterns = [views[v].channels[Algorithm.TREE].pattern for v in view_of_node]
-    order = ring_order(ring.intra, crossing)
+    patterns = [hosts.kinds[kind].channels[Algorithm.TREE].pattern for kind in hosts.kind_of_node]
+    order = ring_order(ring.intra, _crossing(hosts, ring, rules))
     up, down = connect_trees(tree.intra, patterns, len(rank_node))
     limits = counts.limits_of(settings, rules)
     number = counts.collective_channels(
@@ -215,7 +204,9 @@ def initialise(
         if nodes > 1:
             heads = graphs[Algorithm.NVLS].intra[:, :, 0]
             between_heads = NvlsTrees(heads, *nvls_trees(heads, len(rank_node)))
-    p2p, per_peer = counts.p2p_channels(used, rules, limits, collective=number, ranks=len(rank_node), nodes=nodes)
+    p2p, per_peer = counts.p2p_channels(
+        hosts.used, rules, limits, collective=number, ranks=len(rank_node), nodes=nodes
+    )
     return Communicator(
         twin=twin,
         version=version,
@@ -225,7 +216,7 @@ def initialise(
         local_rank=local_rank,
         nodes=nodes,
         compute_capability=capability,
-        cpu=cpu_of([view.system for view in used]),
+        cpu=cpu_of([view.system for view in hosts.used]),
         graphs=graphs,
         rings=Rings(copied(order, number)),
         trees=Trees(copied(up, number), copied(down, number)),
@@ -234,15 +225,22 @@ def initialise(
         p2p_channels=p2p,
         p2p_channels_per_peer=per_peer,
         nvls_trees=between_heads,
-        views=tuple(views),
-        view_of_node=view_of_node,
+        hosts=hosts,
         host_of_node=host_of_node,
-        first_adapter=first_adapter,
-        device_of_rank=device_of_rank,
         network=next(iter(networks.values())).name,
         causes=causes,
         failure=failed,
     )
+
+
+def _crossing(hosts: HostViews, ring: Graph, rules: Rules) -> I32:
+    """[nodes] how rings may leave by another adapter than they came in by."""
+    if rules.since(23):
+        return np.array([view.channels[Algorithm.RING].cross_nic for view in hosts.kinds], np.int32)[
+            hosts.kind_of_node
+        ]
+    # earlier releases knew one way of crossing only, and before 2.19 none that swapped rings
+    return np.full(len(hosts.kind_of_node), 2 if ring.cross_nic and rules.since(19) else 0, np.int32)
 
 
 __all__ = [

@@ -83,7 +83,7 @@ class Conditions:
             fabric, communicator = self.fabric, self.communicator
             first = int(np.searchsorted(fabric.nic_node, fabric.host_node_start[host]))
             node = int(np.flatnonzero(communicator.host_of_node == host)[0])
-            view = communicator.views[int(communicator.view_of_node[node])]
+            view = communicator.hosts.kinds[int(communicator.hosts.kind_of_node[node])]
             mine = [first + view.system.devices[net].index for net in view.table.nets]
             self._taken[host] = tuple(n for n in mine if fabric.nic_port[n] != NONE)
         return self._taken[host]

@@ -6,6 +6,7 @@ Hosts alike (in kind, GPUs in use, adapters up, network and what is wrong with t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
-from fabrictwin.nccl.search.host_graphs import HostView, Wanted
+from fabrictwin.nccl.search.host_graphs import HostView, HostViews, Wanted
 from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.topology.detect import described, detect, machine_of, machines_of
@@ -117,8 +118,8 @@ def views_of(
     *,
     rules: Rules,
     settings: Settings,
-) -> tuple[list[HostView], I32, I32, I32]:
-    """Kinds of hosts, which of them each node is, the device number of each rank, each node's first adapter."""
+) -> HostViews:
+    """The hosts of ranks by kind; hosts alike are searched once."""
     fabric: Fabric = twin.fabric
     policy = _policy(settings)
     reducing: frozenset[int] = frozenset()
@@ -144,17 +145,8 @@ def views_of(
         if key not in known:
             sharp = network.name == IB and bool(reducing)
             wanted = _wanted(gpus, len(rank_node), collnet=sharp, rules=rules, settings=settings)
-            known[key] = _view(
-                fabric,
-                host,
-                gpus,
-                network,
-                reducing,
-                rules=rules,
-                policy=policy,
-                wanted=wanted,
-                file=settings.topo_file,
-            )
+            found = _Host(host, gpus, network, reducing, settings.topo_file)
+            known[key] = _view(fabric, found, rules, policy, wanted)
         view, first_gpu[node], before = known[key]
         first_adapter[node] += before
         if id(view) not in number:
@@ -168,7 +160,7 @@ def views_of(
             table[view.system.devices[gpu].index] = gpu
         tables.append(table)
     device = np.stack(tables)[view_of_node[node_of_rank], local - first_gpu[node_of_rank]]
-    return views, view_of_node, device.astype(np.int32), first_adapter
+    return HostViews(tuple(views), view_of_node, first_adapter, device.astype(np.int32))
 
 
 def _wanted(gpus: frozenset[int], ranks: int, *, collnet: bool, rules: Rules, settings: Settings) -> Wanted:
@@ -181,25 +173,26 @@ def _wanted(gpus: frozenset[int], ranks: int, *, collnet: bool, rules: Rules, se
     )
 
 
-def _view(
-    fabric: Fabric,
-    host: int,
-    gpus: frozenset[int],
-    network: HostNetwork,
-    reducing: frozenset[int],
-    file: str | None,
-    *,
-    rules: Rules,
-    policy: Policy,
-    wanted: Wanted,
-) -> tuple[HostView, int, int]:
+@dataclass(frozen=True)
+class _Host:
+    """A host of the fabric: its GPUs that take part, what it has of networks, a file that describes it instead."""
+
+    number: int
+    gpus: frozenset[int]
+    network: HostNetwork
+    reducing: frozenset[int]
+    file: str | None
+
+
+def _view(fabric: Fabric, host: _Host, rules: Rules, policy: Policy, wanted: Wanted) -> tuple[HostView, int, int]:
     """A host, and the numbers of the first GPU and adapter of the machine of it that is meant."""
-    entry = catalog.gpu(fabric.templates[fabric.host_template[host]].gpu_type)
+    entry = catalog.gpu(fabric.templates[fabric.host_template[host.number]].gpu_type)
     link = catalog.nvlink(entry.nvlink).kernel_rate.value / 8e9 if entry.nvlink else 0.0
-    kind = described(fabric, host, file) if file else ""
-    system = detect(fabric, host, adapters=network.adapters, sharp=reducing, host_type=kind)
+    kind = described(fabric, host.number, host.file) if host.file else ""
+    adapters, gpus = host.network.adapters, host.gpus
+    system = detect(fabric, host.number, adapters=adapters, sharp=host.reducing, host_type=kind)
     first_gpu = first_net = 0
     if wanted.machines_apart and system.parts > 1:
         system, first_gpu, first_net = by_itself(machine_with(system, gpus))
         gpus = frozenset(gpu - first_gpu for gpu in gpus)
-    return _searched(system, rules, policy, wanted, gpus, network.gpudirect, link), first_gpu, first_net
+    return _searched(system, rules, policy, wanted, gpus, host.network.gpudirect, link), first_gpu, first_net

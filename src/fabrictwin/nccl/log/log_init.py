@@ -81,7 +81,7 @@ class Scene:
     def usable(self, rank: int) -> list[int]:
         """The adapters of a rank's host that NCCL takes, in its order."""
         view = self.communicator.view(rank)
-        first = int(self.communicator.first_adapter[self.communicator.node_of_rank[rank]])
+        first = int(self.communicator.hosts.first_adapter[self.communicator.node_of_rank[rank]])
         return [first + view.system.devices[net].index for net in view.table.nets]
 
     def has(self, cause: str, rank: int) -> bool:

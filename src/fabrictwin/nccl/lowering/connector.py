@@ -19,8 +19,8 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
 from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.nccl.lowering.transport import Route, Transport, Transports
-from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, Protocol
-from fabrictwin.nccl.tuning.step_costs import StepCosts, picoseconds
+from fabrictwin.nccl.topology.graph_types import Graph
+from fabrictwin.nccl.tuning.step_costs import picoseconds
 from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import HUBS, Connections, Seat
 
@@ -51,17 +51,14 @@ class Connector:
     def connect(
         self,
         edges: Edges,
-        costs: StepCosts,
-        algorithm: Algorithm,
-        protocol: Protocol,
+        hop_us: dict[str, float],
         *,
         graph: Graph | None = None,
         graph_channel: I32 | None = None,
         channel_rate: float = np.inf,
-        hop_us: dict[str, float] | None = None,
         messages: I64 | None = None,
     ) -> Connections:
-        """Connections of each edge.
+        """Connections of each edge; a step over "nvlink", "pcie" or "net" takes `hop_us`.
 
         `graph_channel` [channels] is the channel of the graph that each goes by, `messages` [channels] the bytes
         of one message.
@@ -82,7 +79,6 @@ class Connector:
         def column(values: Sequence[float], kind: type) -> np.ndarray:
             return np.array(values, kind)[which] if values else np.zeros(0, kind)
 
-        hop = hop_us or {way: costs.hop_us(algorithm, protocol, way) for way in ("nvlink", "pcie", "net")}
         sockets = [r.transport == Transport.NET_SOCKET for r in routes]
         threads = self.transports.threads
         per_byte = [self._core_ps(r) if s else (0.0, 0.0, 0.0) for r, s in zip(routes, sockets, strict=True)]
@@ -97,7 +93,7 @@ class Connector:
         return Connections(
             cost_ps=column(
                 [
-                    0 if self._free(r, row) else picoseconds(hop[r.way])
+                    0 if self._free(r, row) else picoseconds(hop_us[r.way])
                     for r, row in zip(routes, distinct, strict=True)
                 ],
                 np.int64,
@@ -111,7 +107,7 @@ class Connector:
             ),
             into=moved([r.into for r in routes], ends.target),
             paths=spread,
-            turns=np.full(len(spread), in_turns),
+            round_robin=np.full(len(spread), in_turns),
             limit=column(slowest, np.float64),
             send_ps_per_byte=column([work[0] for work in per_byte], np.float64),
             receive_ps_per_byte=column([work[1] for work in per_byte], np.float64),
@@ -153,7 +149,7 @@ class Connector:
         inside = (edges.source_seat == Seat.NVSWITCH) | (edges.target_seat == Seat.NVSWITCH)
         place = np.zeros(len(edges), np.int64)
         for rank, nic in ((ends.source, ends.nic_out), (ends.target, ends.nic_in)):
-            of_host = np.where(ends.known, nic - communicator.first_adapter[node[rank]], 0)
+            of_host = np.where(ends.known, nic - communicator.hosts.first_adapter[node[rank]], 0)
             place = (place * (int(of_host.max(initial=0)) + 1) + of_host) * 2 + self._staged[node[rank]]
         alike = near | ends.known
         row = [
@@ -193,10 +189,10 @@ class Connector:
         """[ranks] the first rank that sits on a host seen alike as the same device."""
         communicator = self.communicator
         hosts = communicator.host_of_node[communicator.node_of_rank]
-        view = communicator.view_of_node[communicator.node_of_rank].astype(np.int64)
+        view = communicator.hosts.kind_of_node[communicator.node_of_rank].astype(np.int64)
         template = self.fabric.host_template[hosts].astype(np.int64)
         place = communicator.rank_node - self._host_start
-        _, which, _ = _distinct([view, template, communicator.device_of_rank.astype(np.int64), place])
+        _, which, _ = _distinct([view, template, communicator.hosts.device_of_rank.astype(np.int64), place])
         first = np.full(int(which.max()) + 1, len(which), np.int64)
         np.minimum.at(first, which, np.arange(len(which)))
         found: I64 = first[which]

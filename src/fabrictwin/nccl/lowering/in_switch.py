@@ -112,7 +112,6 @@ def channels(
     graph = communicator.graphs.get(algorithm)
     roots = Aggregation(communicator.twin.fabric) if algorithm != Algorithm.NVLS_TREE and several else None
     halves = _halves(algorithm, count)
-    members = communicator.members
     trees, payloads, offsets, of_graph, of_lanes = [], [], [], [], []
     elements, unit = task.size_bytes // task.element_bytes, task.element_bytes
     per_head = heads.shape[1]
@@ -128,9 +127,7 @@ def channels(
             if not payload:
                 continue
             channel = h % graph.channels if graph is not None and graph.channels else h
-            trees.append(
-                _tree(communicator, transports, algorithm, heads[:, h], members, half, roots, channel, gathers)
-            )
+            trees.append(_tree(transports, algorithm, heads[:, h], half, roots, channel, gathers))
             payloads.append(payload * unit)
             offsets.append((h_first + int(share_start(h_share, half, halves))) * unit)
             of_graph.append(channel)
@@ -185,17 +182,17 @@ def heads_of(communicator: Communicator, algorithm: Algorithm) -> I32:
 
 
 def _tree(
-    communicator: Communicator,
     transports: Transports,
     algorithm: Algorithm,
     heads: I32,
-    members: list[list[int]],
     half: int,
     network: Aggregation | None,
     channel: int,
     gathers: bool,
 ) -> _Tree:
     """One shard's tree: `heads` [nodes] are the ranks that see to it."""
+    communicator = transports.communicator
+    members = communicator.members
     tree = _Tree()
     above: list[int] = [NONE] * len(heads)
     if network is not None:

@@ -130,9 +130,7 @@ class Lowering:
             rate_share=costs.share(algorithm, protocol),
             connections=self.connector.connect(
                 edges,
-                costs,
-                algorithm,
-                protocol,
+                costs.hops_us(algorithm, protocol),
                 graph=graph,
                 graph_channel=made.graph_channel,
                 channel_rate=rate * wire / data if algorithm not in IN_SWITCH else np.inf,
@@ -269,12 +267,9 @@ class Lowering:
             rate_share=costs.inside.ring_share[protocol],
             connections=self.connector.connect(
                 edges,
-                costs,
-                Algorithm.RING,
-                protocol,
+                {"nvlink": costs.inside.send_hop, "pcie": costs.inside.pcie_hop[protocol], "net": net},
                 channel_rate=rate * wire / data,
                 messages=message_bytes(channels),
-                hop_us={"nvlink": costs.inside.send_hop, "pcie": costs.inside.pcie_hop[protocol], "net": net},
             ),
         )
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from fabrictwin.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.packet.host_costs import works_in_hosts
+from fabrictwin.engines.packet.network.host_costs import works_in_hosts
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.fabric import I64
 from fabrictwin.nccl.communicator.communicator import Communicator
@@ -22,7 +23,6 @@ from fabrictwin.nccl.lowering.transport import Transports
 from fabrictwin.nccl.tuning.step_costs import StepCosts
 from fabrictwin.program.program import Communication
 from fabrictwin.trace.trace import Counters
-from fabrictwin.twin.twin import Fidelity
 
 Asked = tuple[Task, Choice | None]
 
@@ -38,7 +38,7 @@ def measure(
 ) -> I64:
     """[tasks] what each takes, in ps. Raises ConfigError."""
     lowering = Lowering(communicator, transports=transports, costs=costs)
-    if fidelity == "analytic":
+    if capabilities_of(fidelity).closed_forms:
         return _closed(communicator, lowering, asked)
     lowered = [lowering(task, choice) for task, choice in asked]
     times, _ = _played(communicator, lowered, fidelity, packet)
@@ -63,7 +63,7 @@ def traffic(
 def _played(
     communicator: Communicator, lowered: list[Communication], fidelity: Fidelity, packet: PacketOptions | None
 ) -> tuple[I64, Counters]:
-    if fidelity == "packet":
+    if capabilities_of(fidelity).packets:
         packet = packet or PacketOptions()
         packet = replace(packet, host_work=works_in_hosts(lowered, communicator.twin.fabric))
     session = communicator.twin.session(fidelity, packet)
@@ -73,10 +73,7 @@ def _played(
 
 def _closed(communicator: Communicator, lowering: Lowering, asked: Sequence[Asked]) -> I64:
     """Sizes of one way together: the largest is bound to the fabric, the others are it with fewer bytes."""
-    from fabrictwin.engines.analytic.analytic_engine import AnalyticSession
-
-    session = communicator.twin.session("analytic")
-    assert isinstance(session, AnalyticSession)
+    forms = communicator.twin.closed_forms()
     result = np.zeros(len(asked), np.int64)
     alike: dict[tuple[object, ...], list[int]] = {}
     for i, (task, choice) in enumerate(asked):
@@ -85,11 +82,11 @@ def _closed(communicator: Communicator, lowering: Lowering, asked: Sequence[Aske
     for members in alike.values():
         if asked[members[0]][1] is None:
             # sends pick their protocol and parts by size
-            result[members] = session.durations([lowering(*asked[i]) for i in members], communicator.rank_node)
+            result[members] = forms.durations([lowering(*asked[i]) for i in members], communicator.rank_node)
             continue
         largest = max(members, key=lambda i: asked[i][0].size_bytes)
         whole = lowering(*asked[largest])
-        terms = session.terms(whole, communicator.rank_node)
+        terms = forms.terms(whole, communicator.rank_node)
         size = asked[largest][0].size_bytes
         for i in members:
             task, choice = asked[i]

@@ -178,8 +178,13 @@ class Transports:
         """
         communicator = self.communicator
         node = int(communicator.node_of_rank[rank])
-        relative = adapter - int(communicator.first_adapter[node])
-        key = (int(communicator.view_of_node[node]), int(communicator.device_of_rank[rank]), relative, sends)
+        relative = adapter - int(communicator.hosts.first_adapter[node])
+        key = (
+            int(communicator.hosts.kind_of_node[node]),
+            int(communicator.hosts.device_of_rank[rank]),
+            relative,
+            sends,
+        )
         if key not in self._sides:
             proxy = communicator.proxy(rank, adapter) if sends else rank
             self._sides[key] = proxy != rank, communicator.gpudirect(proxy, adapter, send=sends)

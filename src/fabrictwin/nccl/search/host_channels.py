@@ -8,52 +8,45 @@ import numpy as np
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.nccl.search.graph_search import Channels
-from fabrictwin.nccl.search.host_graphs import HostView
+from fabrictwin.nccl.search.host_graphs import HostViews
 from fabrictwin.nccl.topology.graph_types import I32, Algorithm, Graph
 from fabrictwin.nccl.topology.system import Kind, System
 
 
-def members_of(node_of_rank: I32, device_of_rank: I32, view_of_node: I32, views: list[HostView]) -> I32:
-    """[nodes, devices] the rank of each GPU device of each node's system; -1 where there is none."""
-    most = max(len(view.system.devices) for view in views)
-    members = np.full((len(view_of_node), most), NONE, np.int32)
-    members[node_of_rank, device_of_rank] = np.arange(len(node_of_rank))
-    return members
-
-
-def spread_graphs(
-    views: list[HostView], view_of_node: I32, members: I32, first_adapter: np.ndarray
-) -> dict[Algorithm, Graph]:
+def spread_graphs(hosts: HostViews, node_of_rank: I32) -> dict[Algorithm, Graph]:
     """Graphs of each kind of host, spread over the hosts. What one kind lacks nobody has."""
+    views = hosts.kinds
     common = set.intersection(*(set(view.channels) for view in views))
-    graphs = {}
-    for algorithm in sorted(common):
-        found = [view.channels[algorithm] for view in views]
-        graphs[algorithm] = _spread(algorithm, found, views, view_of_node, members, first_adapter)
-    if Algorithm.NVLS in graphs and len(view_of_node) > 1:
-        nvls = graphs[Algorithm.NVLS]
-        graphs[Algorithm.NVLS_TREE] = replace(nvls, algorithm=Algorithm.NVLS_TREE)
-    tree = graphs[Algorithm.TREE]
-    if all(len(view.table.gpus) == 1 for view in views) and len(view_of_node) > 1:
-        graphs[Algorithm.PAT] = replace(tree, algorithm=Algorithm.PAT)
+    members = _members(hosts, node_of_rank)
+    graphs = {
+        algorithm: _spread(algorithm, [view.channels[algorithm] for view in views], hosts, members)
+        for algorithm in sorted(common)
+    }
+    several = len(hosts.kind_of_node) > 1
+    if Algorithm.NVLS in graphs and several:
+        graphs[Algorithm.NVLS_TREE] = replace(graphs[Algorithm.NVLS], algorithm=Algorithm.NVLS_TREE)
+    if all(len(view.table.gpus) == 1 for view in views) and several:
+        graphs[Algorithm.PAT] = replace(graphs[Algorithm.TREE], algorithm=Algorithm.PAT)
     return graphs
 
 
-def _spread(
-    algorithm: Algorithm,
-    found: list[Channels],
-    views: list[HostView],
-    view_of_node: I32,
-    members: I32,
-    first_adapter: np.ndarray,
-) -> Graph:
+def _members(hosts: HostViews, node_of_rank: I32) -> I32:
+    """[nodes, devices] the rank of each GPU device of each node's system; -1 where there is none."""
+    most = max(len(view.system.devices) for view in hosts.kinds)
+    members = np.full((len(hosts.kind_of_node), most), NONE, np.int32)
+    members[node_of_rank, hosts.device_of_rank] = np.arange(len(node_of_rank))
+    return members
+
+
+def _spread(algorithm: Algorithm, found: list[Channels], hosts: HostViews, members: I32) -> Graph:
+    views = hosts.kinds
     channels = min(each.count for each in found)
     width = max(len(view.table.gpus) for view in views)
-    nodes = len(view_of_node)
+    nodes = len(hosts.kind_of_node)
     intra = np.full((nodes, channels, width), NONE, np.int32)
     inter = np.full((nodes, channels, 2), NONE, np.int32)
     for v, (each, view) in enumerate(zip(found, views, strict=True)):
-        mine = np.flatnonzero(view_of_node == v)
+        mine = np.flatnonzero(hosts.kind_of_node == v)
         devices = np.array([list(c) + [NONE] * (width - len(c)) for c in each.intra[:channels]], np.int64)
         spread = np.where(devices == NONE, NONE, members[mine][:, np.where(devices == NONE, 0, devices)])
         intra[mine] = spread
@@ -61,7 +54,7 @@ def _spread(
             [NONE if n == NONE else view.system.devices[n].index for n in ends] for ends in each.inter[:channels]
         ]
         index = np.array(nets, np.int64)
-        inter[mine] = np.where(index == NONE, NONE, index + first_adapter[mine][:, None, None])
+        inter[mine] = np.where(index == NONE, NONE, index + hosts.first_adapter[mine][:, None, None])
     return Graph(
         algorithm=algorithm,
         pattern=max(each.pattern for each in found),

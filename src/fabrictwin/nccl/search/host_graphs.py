@@ -12,7 +12,7 @@ from fabrictwin.nccl.search.graph_search import Channels, Search
 from fabrictwin.nccl.search.search_cache import cached_channels
 from fabrictwin.nccl.search.search_order import Relaxation
 from fabrictwin.nccl.settings.release_rules import Rules
-from fabrictwin.nccl.topology.graph_types import Algorithm, Pattern
+from fabrictwin.nccl.topology.graph_types import I32, Algorithm, Pattern
 from fabrictwin.nccl.topology.system import System
 from fabrictwin.nccl.topology.topology_paths import PathTable, Policy
 
@@ -73,3 +73,18 @@ class HostView:
         if self.wanted.nvls:
             found[Algorithm.NVLS] = self._compute(Pattern.NVLS, 1, most)
         return {algorithm: channels for algorithm, channels in found.items() if channels.count}
+
+
+@dataclass(frozen=True)
+class HostViews:
+    """The hosts of a communicator by kind."""
+
+    kinds: tuple[HostView, ...]
+    kind_of_node: I32  # [nodes] into kinds
+    first_adapter: I32  # [nodes] the adapter (index into fabric.nic_node) that a node's systems count from
+    device_of_rank: I32  # [ranks] the GPU's device number in its host's system
+
+    @cached_property
+    def used(self) -> list[HostView]:
+        """Kinds that a node is of, in their order."""
+        return [self.kinds[kind] for kind in sorted(set(self.kind_of_node.tolist()))]

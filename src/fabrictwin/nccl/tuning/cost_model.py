@@ -8,13 +8,20 @@ POWER's exception for trees over PCIe, a CUDA 11.8 exception of two ranks, tuner
 
 from __future__ import annotations
 
-from ctypes import c_float
 from dataclasses import dataclass
 
 from fabrictwin.nccl.constants import CORRECTIONS, LEAST_CORRECTED_BYTES
-from fabrictwin.nccl.settings.algorithm_selection import ALGORITHMS, COLLECTIVES, PROTOCOLS
+from fabrictwin.nccl.settings.algorithm_selection import COLLECTIVES, PROTOCOLS
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType, Protocol
+from fabrictwin.nccl.tuning.algorithm_rules import (
+    CommunicatorShape,
+    Table,
+    enable,
+    single,
+    thread_counts,
+    thread_thresholds,
+)
 from fabrictwin.nccl.tuning.tuning_constants import Constants, constants
 
 A = Algorithm
@@ -22,34 +29,12 @@ P = Protocol
 KEYS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")  # in the data
 GATHERS = ("AllGather", "ReduceScatter")
 
-Table = dict[tuple[str, Algorithm, Protocol], float]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A communicator as the cost model sees it."""
-
-    ranks: int
-    nodes: int
-    capability: int  # lowest compute capability, such as 90
-    highest_capability: int
-    cpu: str  # intel, amd, arm, other or mixed
-    graphs: dict[Algorithm, Graph]
-    channels: int
-    nvls_channels: int
-    local_ranks: int  # most on one host
-    x86: bool = True
-    nvswitch: bool = False
-    collnet: bool = False  # switches reduce, NCCL_COLLNET_ENABLE is set and there are hosts enough
-    collnet_heads: int = 0  # adapters of a host that lead into such switches
-    split_trees: bool = True  # no host needed the plain tree pattern
-
 
 @dataclass(frozen=True)
 class Tables:
     """µs and GB/s of each algorithm and protocol of a collective; a bandwidth of 0 is one that cannot be."""
 
-    shape: Shape
+    shape: CommunicatorShape
     constants: Constants
     latency: Table
     bandwidth: Table
@@ -80,7 +65,7 @@ class Tables:
             blackwell = rules.nvls_tree_correction and shape.capability >= 100 and shape.x86
             known = CORRECTIONS if algorithm == A.TREE else len(correction)
             if (algorithm == A.TREE or (algorithm == A.NVLS_TREE and blackwell)) and step < known:
-                bandwidth = _f(bandwidth * _f(correction[step]))
+                bandwidth = single(bandwidth * single(correction[step]))
         if (
             collective == "AllReduce"
             and algorithm == A.RING
@@ -89,11 +74,11 @@ class Tables:
             and nbytes // (shape.channels * shape.ranks) >= 64
         ):
             plateau = self.constants.ring_plateau["before_ampere" if shape.capability < 80 else "later"]
-            latency = _f(latency * plateau)
-        return _f(latency + _f(_f(nbytes) / _f(1000 * bandwidth)))
+            latency = single(latency * plateau)
+        return single(latency + single(single(nbytes) / single(1000 * bandwidth)))
 
 
-def tables(shape: Shape, settings: Settings) -> Tables:
+def tables(shape: CommunicatorShape, settings: Settings) -> Tables:
     """Evaluate the model for a communicator, with NCCL_ALGO, NCCL_PROTO and the like applied."""
     known = constants(settings.release)
     latency: Table = {}
@@ -107,15 +92,15 @@ def tables(shape: Shape, settings: Settings) -> Tables:
                 bandwidth[cell] = model.bandwidth() if possible else 0.0
                 latency[cell] = model.latency() if possible else 0.0
     backup = {cell: value for cell, value in bandwidth.items() if cell[1] == A.RING}
-    _enable(shape, settings, known, bandwidth, backup)
+    enable(shape, settings, known, bandwidth, backup)
     return Tables(
         shape,
         known,
         latency,
         bandwidth,
         backup,
-        _threads(shape, settings, known),
-        _thresholds(shape, settings, known),
+        thread_counts(shape, settings, known),
+        thread_thresholds(shape, settings, known),
     )
 
 
@@ -127,16 +112,11 @@ def generation(capability: int) -> str:
     return "volta"
 
 
-def _f(value: float) -> float:
-    """Round as a C `float` does."""
-    return c_float(value).value
-
-
 @dataclass(frozen=True)
 class _Model:
     """One cell of the tables."""
 
-    shape: Shape
+    shape: CommunicatorShape
     settings: Settings
     known: Constants
     collective: str
@@ -174,36 +154,36 @@ class _Model:
         amd = shape.cpu == "amd" or (shape.cpu == "mixed" and rules.mixed_cpu_counts_as_amd)
         ll_max = self.known.ll_max[row if nodes == 1 else "ampere" if amd else "volta"][column]
         collnet = self.algorithm in (A.COLLNET_DIRECT, A.COLLNET_CHAIN)
-        channel = _f(graph.bw_intra if nodes <= 2 or collnet else graph.bw_inter)
+        channel = single(graph.bw_intra if nodes <= 2 or collnet else graph.bw_inter)
         if self.algorithm in (A.NVLS, A.NVLS_TREE):
             channel = self._nvls_channel(channel, row, column)
-        bus = _f(channels * channel)
+        bus = single(channels * channel)
         alone = n / nodes < 2
         if self.algorithm == A.RING and self.protocol == P.LL:
             share = 0.5
             if rules.ring_ll == "by_collective":
                 quarter = nodes > 1 or self.collective in ("AllReduce", "Reduce")
                 share = 1 / 4 if quarter else 1 / 3
-            bus = _f(min(ll_max, bus * share))
+            bus = single(min(ll_max, bus * share))
         if self.algorithm == A.RING and self.protocol == P.LL128:
             share = rules.ring_ll128_alone if alone else 0.92
-            bus = _f(min(bus * share, channels * self.known.channel_ring_ll128[row][column]))
+            bus = single(min(bus * share, channels * self.known.channel_ring_ll128[row][column]))
         if self.algorithm == A.TREE:
-            bus = _f(min(bus * 0.92, channels * self.known.channel_tree[row][column]))
+            bus = single(min(bus * 0.92, channels * self.known.channel_tree[row][column]))
             if self.protocol == P.LL:
-                bus = _f(min(bus / 3.8, ll_max))
+                bus = single(min(bus / 3.8, ll_max))
             if self.protocol == P.LL128:
                 share = 7 / 9 if nodes == 1 else 120 / 128
-                bus = _f(min(bus * share, channels * self.known.channel_tree_ll128[row][column]))
+                bus = single(min(bus * share, channels * self.known.channel_tree_ll128[row][column]))
             if not shape.split_trees:
-                bus = _f(bus * 0.85)
+                bus = single(bus * 0.85)
         if self.algorithm == A.PAT:
-            bus = _f(bus * rules.pat_share)
+            bus = single(bus * rules.pat_share)
         if self.algorithm == A.COLLNET_DIRECT:
             bus = self._collnet_direct(bus, channel)
         if self.collective in GATHERS and nodes > 1 and self._needs_an_adapter_each():
             bus = bus if shape.collnet and shape.local_ranks <= shape.collnet_heads else 0.0
-        return _f(bus * self._ratio())
+        return single(bus * self._ratio())
 
     def _needs_an_adapter_each(self) -> bool:
         of_both = self.known.rules.collnet_gather == "nine_tenths"
@@ -212,35 +192,35 @@ class _Model:
     def _nvls_channel(self, generic: float, row: str, column: int) -> float:
         shape, graph, rules = self.shape, self.graph, self.known.rules
         tree = self.algorithm == A.NVLS_TREE
-        ppn = _f(shape.ranks / shape.nodes)
+        ppn = single(shape.ranks / shape.nodes)
         if rules.nvls_bandwidth == "generic":
             return generic
         if rules.nvls_bandwidth == "efficiency":
             channels = graph.channels
-            intra = _f(graph.bw_intra * _f(self.known.nvls_efficiency[row]) * (channels - 1) / channels)
+            intra = single(graph.bw_intra * single(self.known.nvls_efficiency[row]) * (channels - 1) / channels)
             # an all-reduce has both directions at work
-            intra = _f(intra * 2 if self.collective == "AllReduce" else intra * (ppn - 1) / ppn)
-            inter = _f(graph.bw_inter * (2 if tree and shape.nodes <= 2 else 1))
-            limit = _f(self.known.channel_nvls_tree[row][column]) if tree else float("inf")
+            intra = single(intra * 2 if self.collective == "AllReduce" else intra * (ppn - 1) / ppn)
+            inter = single(graph.bw_inter * (2 if tree and shape.nodes <= 2 else 1))
+            limit = single(self.known.channel_nvls_tree[row][column]) if tree else float("inf")
             return min(intra, inter, limit)
         if tree:
-            return _f(min(graph.bw_intra, graph.bw_inter if shape.nodes <= 2 else graph.bw_inter / 2))
+            return single(min(graph.bw_intra, graph.bw_inter if shape.nodes <= 2 else graph.bw_inter / 2))
         if rules.nvls_bandwidth == "by_collective" and self.collective in GATHERS:
-            return _f(min(_f(graph.bw_intra * (ppn - 1) / ppn), _f(graph.bw_inter * _f(0.9))))
-        return _f(min(graph.bw_intra, graph.bw_inter))
+            return single(min(single(graph.bw_intra * (ppn - 1) / ppn), single(graph.bw_inter * single(0.9))))
+        return single(min(graph.bw_intra, graph.bw_inter))
 
     def _collnet_direct(self, bus: float, channel: float) -> float:
         shape, graph = self.shape, self.graph
-        ppn = _f(shape.ranks / shape.nodes)
+        ppn = single(shape.ranks / shape.nodes)
         if self.collective in GATHERS:
             if self.known.rules.collnet_gather == "nine_tenths":
-                return _f(ppn * min(graph.bw_intra, _f(graph.bw_inter * _f(0.9))))
-            weight = _f((ppn - 1) / 7)
-            return _f(_f(ppn * channel) * (weight * 0.85 + (1 - weight) * 0.95))
-        factor = _f(ppn / graph.channels)  # GPUs for each adapter
-        factor = _f(factor - (factor - 1) / 2)
-        bus = _f(bus / factor)
-        return _f(bus * 0.85) if shape.capability >= 90 else bus
+                return single(ppn * min(graph.bw_intra, single(graph.bw_inter * single(0.9))))
+            weight = single((ppn - 1) / 7)
+            return single(single(ppn * channel) * (weight * 0.85 + (1 - weight) * 0.95))
+        factor = single(ppn / graph.channels)  # GPUs for each adapter
+        factor = single(factor - (factor - 1) / 2)
+        bus = single(bus / factor)
+        return single(bus * 0.85) if shape.capability >= 90 else bus
 
     def _ratio(self) -> float:
         """Bus bandwidth to algorithm bandwidth."""
@@ -252,13 +232,13 @@ class _Model:
                 return 1.0
         ring = self.shape.ranks / self.steps
         if self.algorithm == A.RING:
-            return _f(ring)
+            return single(ring)
         if self.algorithm in (A.NVLS, A.NVLS_TREE):
             if rules.nvls_ratio == "ring":
-                return _f(ring)
+                return single(ring)
             if rules.nvls_ratio == "measured" and self.algorithm == A.NVLS_TREE and nodes > 1:
-                return _f(0.70 * nodes / (2 * (nodes - 1)))
-            return _f(5 / 6)
+                return single(0.70 * nodes / (2 * (nodes - 1)))
+            return single(5 / 6)
         return 0.5
 
     def latency(self) -> float:
@@ -267,32 +247,32 @@ class _Model:
         nodes, n, p = shape.nodes, shape.ranks, self.protocol
         key, hop = KEYS[self.algorithm], self.known.hop_latency
         inside = hop["nvlink" if graph.type_intra == PathType.NVL else "pci"]
-        base = _f(self.known.base_latency[key][p])
-        intra = _f(inside[key][p])
+        base = single(self.known.base_latency[key][p])
+        intra = single(inside[key][p])
         alone = n == nodes and rules.inter_latency_alone == "tree"
-        inter = _f(hop["net"]["tree" if alone else key][p])
+        inter = single(hop["net"]["tree" if alone else key][p])
         # once more for Simple, which flushes what the adapter wrote
-        inter = _f(inter + graph.latency_inter * (2 if p == P.SIMPLE else 1))
+        inter = single(inter + graph.latency_inter * (2 if p == P.SIMPLE else 1))
         local = n // nodes - 1
         log = nodes.bit_length() - 1
         if self.algorithm == A.RING:
-            return _f(base + self._ring_hops(intra, inter, inside if nodes == 1 else hop["net"]))
+            return single(base + self._ring_hops(intra, inter, inside if nodes == 1 else hop["net"]))
         if self.algorithm == A.TREE:
-            return _f(base + 2 * (local * intra + log * inter))
+            return single(base + 2 * (local * intra + log * inter))
         if self.algorithm == A.COLLNET_DIRECT:
-            return _f(base + 2 * (min(1, local) * intra + local * rules.collnet_arity) + inter)
+            return single(base + 2 * (min(1, local) * intra + local * rules.collnet_arity) + inter)
         if self.algorithm == A.COLLNET_CHAIN:
-            return _f(base + 2 * local * intra + inter)
+            return single(base + 2 * local * intra + inter)
         if self.algorithm == A.PAT:
-            return _f(base + log * (inter / 3.5) + n * 2.8)
+            return single(base + log * (inter / 3.5) + n * 2.8)
         if rules.nvls_latency == "steps":
-            own = _f(hop["net"][key][p])
+            own = single(hop["net"][key][p])
             if self.algorithm == A.NVLS:
-                return _f(base + (own if nodes > 1 else 0))
-            return _f(base + 2 * (nodes - 1) * own)
+                return single(base + (own if nodes > 1 else 0))
+            return single(base + 2 * (nodes - 1) * own)
         if self.algorithm == A.NVLS:
-            return _f(intra + (inter if nodes > 1 else 0))
-        return _f(base + intra + 2 * log * inter)
+            return single(intra + (inter if nodes > 1 else 0))
+        return single(base + intra + 2 * log * inter)
 
     def _ring_hops(self, intra: float, inter: float, place: dict[str, tuple[float, float, float]]) -> float:
         shape, p = self.shape, self.protocol
@@ -303,7 +283,7 @@ class _Model:
         across = 0
         if shape.nodes > 1:
             overhead = self._net_overhead() * (self.known.net_overhead_simple if p == P.SIMPLE else 1)
-            intra = _f(max(intra, overhead))
+            intra = single(max(intra, overhead))
             across = shape.nodes - 1
             if self.collective == "AllReduce":
                 across = 2 * across if self.known.rules.inter_steps == "pairs" else 2 * shape.nodes
@@ -314,107 +294,3 @@ class _Model:
             return self.settings.net_overhead * 0.001
         table = self.known.net_overhead
         return table[self.shape.cpu] if self.shape.x86 and self.shape.cpu in table else table["other"]
-
-
-def _enable(shape: Shape, settings: Settings, known: Constants, bandwidth: Table, backup: Table) -> None:
-    """Take out what is switched off, by rule or by NCCL_ALGO and NCCL_PROTO."""
-    rules = known.rules
-    for collective in COLLECTIVES:
-        lists_algorithms = _algorithms(collective, shape, settings, rules.collnet_ignored)
-        for algorithm in Algorithm:
-            for protocol in Protocol:
-                cell = (collective, algorithm, protocol)
-                wanted = _protocol(collective, algorithm, protocol, shape, settings, known)
-                if not wanted:
-                    bandwidth[cell] = 0.0
-                    if algorithm == A.RING and rules.ring_fallback == "allowed_protocol":
-                        backup[cell] = 0.0
-                spared = algorithm == A.RING and collective != "AllReduce"
-                if spared and rules.ring_fallback == "other_collectives":
-                    continue
-                if not lists_algorithms[algorithm]:
-                    bandwidth[cell] = 0.0
-        if rules.ring_fallback in ("any_protocol", "allowed_protocol") and not any(
-            bandwidth[collective, algorithm, protocol] for algorithm in Algorithm for protocol in Protocol
-        ):
-            for protocol in Protocol:
-                bandwidth[collective, A.RING, protocol] = backup[collective, A.RING, protocol]
-
-
-def _algorithms(collective: str, shape: Shape, settings: Settings, collnet_ignored: bool) -> list[bool]:
-    chosen = settings.algo
-    allowed = [chosen is None or chosen.allows(collective, name) is not False for name in ALGORITHMS]
-    if shape.nodes == 1:
-        allowed[A.NVLS_TREE] = False
-    if not shape.collnet:
-        allowed[A.COLLNET_DIRECT] = allowed[A.COLLNET_CHAIN] = False
-        if shape.nodes > 1:
-            allowed[A.NVLS] = False
-        if collnet_ignored and not any(allowed[a] for a in (A.RING, A.TREE, A.NVLS, A.NVLS_TREE)):
-            allowed[A.RING] = allowed[A.TREE] = True
-    if not shape.nvswitch:
-        allowed[A.COLLNET_DIRECT] = False
-    return allowed
-
-
-def _protocol(
-    collective: str, algorithm: Algorithm, protocol: Protocol, shape: Shape, settings: Settings, known: Constants
-) -> bool:
-    said = None if settings.proto is None else settings.proto.allows(collective, PROTOCOLS[protocol])
-    if said is not None:
-        return said
-    if protocol != P.LL128:
-        return True
-    # LL128 unasked only where 128 bytes are known to arrive as one
-    graph, rules = shape.graphs.get(algorithm), known.rules
-    if graph is None or graph.type_intra > PathType.NVB:
-        return False
-    farthest = PathType.PXB
-    if shape.capability >= 90 and (settings.ll128_c2c or not rules.ll128_c2c):
-        farthest = PathType.PXN
-    if graph.type_inter > farthest:
-        return False
-    if shape.capability != shape.highest_capability and shape.capability < rules.ll128_mixed_from:
-        return False
-    return shape.capability in rules.ll128_capabilities if rules.ll128_capabilities else shape.capability >= 70
-
-
-def _threads(shape: Shape, settings: Settings, known: Constants) -> dict[tuple[Algorithm, Protocol], int]:
-    most = known.max_threads
-    ring = shape.graphs[A.RING]
-    slow = _f(_f(ring.bw_intra) * ring.channels) <= known.slow_ring_below
-    result: dict[tuple[Algorithm, Protocol], int] = {}
-    for algorithm in Algorithm:
-        for protocol in Protocol:
-            threads = 0
-            if algorithm in (A.RING, A.TREE):
-                name = PROTOCOLS[protocol]
-                default = (
-                    most["slow_ring"] if slow and algorithm == A.RING and protocol == P.SIMPLE else most[name]
-                )
-                if protocol == P.LL128:
-                    threads = _threads_wanted(settings.ll128_nthreads, most[name] // 4, most[name], default)
-                else:
-                    threads = _threads_wanted(settings.nthreads, 2 * 32, most[name], default)
-            elif algorithm != A.PAT and protocol == P.SIMPLE:
-                threads = most["others"]
-            result[algorithm, protocol] = threads
-    return result
-
-
-def _threads_wanted(wanted: int | None, least: int, most: int, default: int) -> int:
-    if wanted is None or wanted <= 0:
-        return default
-    return most if wanted % 32 else min(max(wanted, least), most)
-
-
-def _thresholds(shape: Shape, settings: Settings, known: Constants) -> dict[tuple[Algorithm, Protocol], int]:
-    table = known.thread_threshold
-    result = {(a, p): table[PROTOCOLS[p]] for a in Algorithm for p in Protocol}
-    result[A.RING, P.LL] *= shape.ranks
-    result[A.COLLNET_DIRECT, P.SIMPLE] = result[A.COLLNET_CHAIN, P.SIMPLE] = table["collnet"]
-    cells = [(a, p) for a in (A.TREE, A.RING) for p in Protocol]
-    for cell, wanted in zip(cells, settings.thread_thresholds, strict=False):
-        if wanted >= 0:
-            result[cell] = wanted
-    return result

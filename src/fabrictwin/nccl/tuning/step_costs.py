@@ -84,16 +84,15 @@ class StepCosts:
             return self.inside.nvls_share
         return (self.inside.tree_share if algorithm == Algorithm.TREE else self.inside.ring_share)[protocol]
 
-    def hop_us(self, algorithm: Algorithm, protocol: Protocol, way: str) -> float:
-        """A step over "nvlink", "pcie" or "net"."""
+    def hops_us(self, algorithm: Algorithm, protocol: Protocol) -> dict[str, float]:
+        """Time in µs of a step over "nvlink", "pcie" and "net"."""
         tree = algorithm in (Algorithm.TREE, Algorithm.COLLNET_CHAIN)
-        if way == "net":
-            if algorithm == Algorithm.NVLS_TREE:
-                return self.between.nvls_tree_hop
-            return (self.between.tree_hop if tree else self.between.ring_hop)[protocol]
-        if way == "pcie":
-            return self.inside.pcie_hop[protocol]
-        return (self.inside.tree_hop if tree else self.inside.ring_hop)[protocol]
+        net = (self.between.tree_hop if tree else self.between.ring_hop)[protocol]
+        return {
+            "nvlink": (self.inside.tree_hop if tree else self.inside.ring_hop)[protocol],
+            "pcie": self.inside.pcie_hop[protocol],
+            "net": self.between.nvls_tree_hop if algorithm == Algorithm.NVLS_TREE else net,
+        }
 
     def altered(self, figures: dict[str, Any]) -> StepCosts:
         """Single figures replaced, by name: what a calibration tries."""

@@ -16,7 +16,8 @@ from fabrictwin.nccl.settings.algorithm_selection import COLLECTIVES
 from fabrictwin.nccl.settings.settings import Settings, read_settings
 from fabrictwin.nccl.topology.graph_types import Algorithm, Pattern, Protocol
 from fabrictwin.nccl.topology.system import Kind
-from fabrictwin.nccl.tuning.cost_model import GATHERS, Shape, Tables, tables
+from fabrictwin.nccl.tuning.algorithm_rules import CommunicatorShape
+from fabrictwin.nccl.tuning.cost_model import GATHERS, Tables, tables
 from fabrictwin.nccl.tuning.tuning_constants import Constants
 
 A = Algorithm
@@ -56,12 +57,12 @@ class Choice:
 class Tuner:
     """The tables of one communicator, and its choices."""
 
-    def __init__(self, shape: Shape, settings: Settings) -> None:
+    def __init__(self, shape: CommunicatorShape, settings: Settings) -> None:
         self.settings = settings
         self.tables: Tables = tables(shape, settings)
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> CommunicatorShape:
         return self.tables.shape
 
     def costs(self, call: Call) -> dict[tuple[Algorithm, Protocol], float]:
@@ -166,12 +167,12 @@ def choose(
     return tuner(communicator).choose(Call(collective, nbytes, datatype, operation))
 
 
-def shape_of(communicator: Communicator) -> Shape:
+def shape_of(communicator: Communicator) -> CommunicatorShape:
     """A communicator as the cost model sees it."""
-    systems = [communicator.views[v].system for v in sorted(set(communicator.view_of_node.tolist()))]
+    systems = [view.system for view in communicator.hosts.used]
     collnet = communicator.graphs.get(A.COLLNET_DIRECT)
     tree = communicator.graphs.get(A.TREE)
-    return Shape(
+    return CommunicatorShape(
         ranks=communicator.ranks,
         nodes=communicator.nodes,
         capability=communicator.compute_capability,
@@ -209,7 +210,7 @@ def check(call: Call) -> None:
             raise ConfigError(f"got {value!r}, expected one of {', '.join(known)}{hint}", key=key)
 
 
-def _able(call: Call, algorithm: Algorithm, shape: Shape, known: Constants) -> bool:
+def _able(call: Call, algorithm: Algorithm, shape: CommunicatorShape, known: Constants) -> bool:
     """Can an algorithm do this operation on this type here?"""
     rules = known.rules
     gather = call.collective in GATHERS

@@ -64,6 +64,30 @@
     return low;
   };
 
+  // One state a pixel, so that no two blend into a colour that the legend does not have: a pixel goes to the state
+  // that is owed most time so far, "" where nothing is under way. Runs of [first pixel, end, state].
+  function pixels(row, count) {
+    const each = (view.to - view.from) / count, owed = new Map(), runs = [];
+    let i = after(row.end, view.from);
+    for (let p = 0; p < count; p++) {
+      const from = view.from + p * each, to = from + each;
+      let idle = each;
+      while (i < row.start.length && row.start[i] < to) {
+        const took = Math.min(row.end[i], to) - Math.max(row.start[i], from);
+        if (took > 0) { owed.set(row.kind[i], (owed.get(row.kind[i]) || 0) + took); idle -= took; }
+        if (row.end[i] > to) break;
+        i++;
+      }
+      owed.set("", (owed.get("") || 0) + Math.max(idle, 0));
+      let most = "", debt = -Infinity;
+      for (const [kind, time] of owed) if (time > debt) { most = kind; debt = time; }
+      owed.set(most, debt - each);
+      const last = runs[runs.length - 1];
+      if (last && last[2] === most) last[1] = p + 1; else runs.push([p, p + 1, most]);
+    }
+    return runs;
+  }
+
   function ticks(width) {
     const wanted = Math.max(2, width / 110), raw = (view.to - view.from) / wanted;
     const power = 10 ** Math.floor(Math.log10(raw));
@@ -75,7 +99,10 @@
 
   function plot(canvas, rowsNow) {
     const self = { canvas, hits: null };
-    const gutter = () => Math.min(150, Math.max(104, canvas.clientWidth * 0.14));
+    const gutter = (c, rows) => { // room for the longest name, but never most of a phone's width
+      const longest = Math.max(0, ...rows.map((row) => c.measureText(row.name).width));
+      return Math.min(Math.max(72, longest + 26), canvas.clientWidth * 0.42);
+    };
     const x = (t, left, width) => left + (t - view.from) / (view.to - view.from) * width;
 
     self.draw = () => {
@@ -86,7 +113,7 @@
       canvas.width = Math.round(w * ratio); canvas.height = Math.round(h * ratio);
       const c = canvas.getContext("2d");
       c.scale(ratio, ratio); c.font = dense < ROW ? FONT.replace("12px", "10px") : FONT; c.textBaseline = "middle";
-      const left = gutter(), width = w - left - 8, soft = color("soft"), line = color("line");
+      const left = gutter(c, rows), width = w - left - 8, soft = color("soft"), line = color("line");
       const paint = {}; // computed styles are slow to look up for every slice
       c.fillStyle = soft; c.strokeStyle = line; c.textAlign = "center"; c.lineWidth = 1;
       for (const t of ticks(width)) {
@@ -100,17 +127,18 @@
         c.save(); c.beginPath(); c.rect(0, top, left - 8, dense); c.clip();
         c.fillText(row.name, 12, top + tall / 2 + 1); c.restore();
         c.save(); c.beginPath(); c.rect(left, top, width, dense); c.clip();
-        let drawnTo = -1, drawnKind = "";
-        for (let i = after(row.end, view.from); i < row.start.length && row.start[i] < view.to; i++) {
-          const a = x(row.start[i], left, width), b = x(row.end[i], left, width), kind = row.kind[i];
-          // many slices in one pixel are one mark
-          if (b - drawnTo < 0.3 && kind === drawnKind) continue;
+        const first = Math.round(left * ratio), count = Math.round(width * ratio);
+        for (const [from, to, kind] of pixels(row, count)) {
+          if (kind === "") continue;
           paint[kind] ||= color(kind);
           c.fillStyle = paint[kind];
-          c.fillRect(a, top, Math.max(b - a - (b - a > 4 ? 0.75 : 0), 0.6), tall);
-          drawnTo = b; drawnKind = kind;
+          c.fillRect((first + from) / ratio, top, (to - from) / ratio, tall);
+        }
+        for (let i = after(row.end, view.from); i < row.start.length && row.start[i] < view.to; i++) {
+          const a = x(row.start[i], left, width), b = x(row.end[i], left, width);
+          if (b - a > 4) { c.fillStyle = color("panel"); c.fillRect(Math.round(b * ratio) / ratio - 1 / ratio, top, 1 / ratio, tall); }
           if (row.label && b - a > 60) {
-            c.fillStyle = letters(paint[kind]); c.save(); c.beginPath(); c.rect(a, top, b - a - 3, tall); c.clip();
+            c.fillStyle = letters(paint[row.kind[i]] || "#000000"); c.save(); c.beginPath(); c.rect(a, top, b - a - 3, tall); c.clip();
             c.fillText(row.label[i], Math.max(a, left) + 5, top + tall / 2 + 1); c.restore();
           }
         }

@@ -24,6 +24,7 @@ from fabrictwin.trace.trace import Trace
 LIMIT = 20_000
 CLOSE_UP = 3_000
 ROWS = 64
+PIXELS = 4096  # gaps between slices that are shorter than such a part of the step need not be seen
 
 I8 = npt.NDArray[np.int8]
 I64 = npt.NDArray[np.int64]
@@ -151,21 +152,21 @@ def _shrink(s: _Merged, category: I64) -> _Merged:
     if len(s.start) <= LIMIT:
         return s
     for key in (category[s.name] * (int(s.micro_batch.max()) + 2) + s.micro_batch, s.micro_batch):
-        merged = _merge(s, key)
+        merged = _merge(s, key, int(s.end.max()) // PIXELS)
         if len(merged.start) <= LIMIT:
             return merged
     width = max(1, int(s.end.max()) // LIMIT)
     while True:
-        merged = _merge(s, s.start // width)
+        merged = _merge(s, s.start // width, width)
         if len(merged.start) <= LIMIT:
             return merged
         width *= 2
 
 
-def _merge(s: _Merged, key: I64) -> _Merged:
-    """Join neighbours of one track with equal keys; the longest-lasting label gives the name."""
+def _merge(s: _Merged, key: I64, gap_ps: int) -> _Merged:
+    """Join neighbours of one track with equal keys and no longer gap between; the longest label gives the name."""
     new = np.ones(len(s.start), bool)
-    new[1:] = (np.diff(s.track) != 0) | (np.diff(key) != 0)
+    new[1:] = (np.diff(s.track) != 0) | (np.diff(key) != 0) | (s.start[1:] - s.end[:-1] > gap_ps)
     first = np.flatnonzero(new)
     group = np.cumsum(new) - 1
     labels = int(s.name.max()) + 1

@@ -2,8 +2,8 @@
 
 An engine is one function `(switches, lids, options) -> Tables`: it sees nothing but the switch
 graph, so a Fabric and what a subnet manager discovered serve alike. To add one (lash, nue, torus,
-dragonfly): write its file, name it in OWN or OPENSM and in docs/routing.md; `tests/test_routing_engines.py` holds every
-name in OWN to what its row there promises.
+dragonfly): write its file, name it in OWN or OPENSM and in docs/routing.md; `tests/test_routing_engines.py` holds
+every name in OWN to what its row there promises.
 """
 
 from __future__ import annotations

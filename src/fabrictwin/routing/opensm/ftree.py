@@ -1,13 +1,14 @@
 """ftree as OpenSM 3.3.23 computes it: ranks, tuples, checks of the shape, then LIDs one by one.
 
 Without a root GUID file ranks count from the switches with adapters, and the fabric must be a pure fat-tree: all
-adapters at the lowest rank, equally many neighbours and cables on a rank. With one, ranks count from the roots, and
-only all compute nodes must be at one rank. Each switch has a tuple of its rank and its places on the way from the
-first leaf; their order decides between equals. Compute nodes come first, leaf by leaf, with dummies in place of
-those that a leaf lacks; then other adapters, then the switches. (osm_ucast_ftree.c.)
+adapters at the lowest rank, equally many neighbours and cables on a rank. With one, ranks count from the roots,
+and only all compute nodes must be at one rank. Each switch has a tuple of its rank and its places on the way from
+the first leaf; their order decides between equals. Compute nodes come first, leaf by leaf, with dummies in place
+of those that a leaf lacks; then other adapters, then the switches. (osm_ucast_ftree.c.)
 
-Left out: `max_reverse_hops` (OpenSM's default is 0), `connect_roots`, `quasi_ftree_indexing`. Where OpenSM compares
-adapters with switches by what lies in memory (a switch above the leaves with adapters), their order here is by port.
+Left out: `max_reverse_hops` (OpenSM's default is 0), `connect_roots`, `quasi_ftree_indexing`. Where OpenSM
+compares adapters with switches by what lies in memory (a switch above the leaves with adapters), their order here
+is by port.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _fill(subnet: Subnet) -> None:
 
 
 def _ranks(subnet: Subnet) -> I32:
-    """[S] ranks from the roots that are given, otherwise from the adapters, and again from what comes out on top."""
+    """[S] ranks from the roots that are given, otherwise from the adapters, and again from those on top."""
     from fabrictwin.kernel.routing import hop_counts
 
     switches = subnet.switches
@@ -168,7 +169,9 @@ def _groups_of(switches: Switches, rank: I32, row: int) -> tuple[list[_Group], l
 
 
 def _index(ranked: _Ranked) -> I64:
-    """[S] places of the switches in the order of their tuples; groups of those that were met are put in that order."""
+    """[S] places of the switches in the order of their tuples; groups of those that were met are put in that
+    order.
+    """
     rows = len(ranked.rank)
     tuples: list[Tuple] = [UNINDEXED] * rows
     taken: set[Tuple] = set()

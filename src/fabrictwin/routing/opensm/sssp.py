@@ -1,8 +1,8 @@
 """sssp and dfsssp as OpenSM 3.3.23 computes them: trees of shortest paths that avoid links already in use.
 
-Compute nodes come first where they are given, then I/O nodes, then all other adapters, each switch by switch, those
-with most LIDs first; the switches' own LIDs last. Every LID has a tree of its own. dfsssp adds virtual lanes so
-that no paths can wait for each other in a circle. Its tables are OpenSM's; its lanes are not: OpenSM draws them
+Compute nodes come first where they are given, then I/O nodes, then all other adapters, each switch by switch,
+those with most LIDs first; the switches' own LIDs last. Every LID has a tree of its own. dfsssp adds virtual lanes
+so that no paths can wait for each other in a circle. Its tables are OpenSM's; its lanes are not: OpenSM draws them
 at random where there are more than it needs, and searches cycles in the order of a tree in memory.
 
 (osm_ucast_dfsssp.c; Domke, Hoefler, Nagel, "Deadlock-Free Oblivious Routing for Arbitrary Topologies", 2011.)

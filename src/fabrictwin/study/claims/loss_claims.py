@@ -6,9 +6,8 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.units import format_time
-from fabrictwin.engines.base.engine import TimedChange
+from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.packet.packet_engine import PacketSession
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.program import collectives
@@ -42,13 +41,13 @@ def _nodes(where: Twin) -> np.ndarray:
 def _goodput(where: Twin, options: PacketOptions, error_rate: float) -> tuple[float, int]:
     """(Gb/s, packets sent again) of one long message over links that spoil bits."""
     session = where.session("packet", options)
-    assert isinstance(session, PacketSession)
+    assert session.packets is not None
     nodes = _nodes(where)
     fabric = where.fabric
     switch = np.flatnonzero((fabric.node_kind[fabric.port_node] == NodeKind.SWITCH) & (fabric.port_peer >= 0))
     changes = [TimedChange(0, int(port), None, error_rate) for port in switch] if error_rate else []
     took = play(_program(np.array([[0, 1]]), MESSAGE, len(nodes)), nodes, session, changes).end_ps
-    return 8e3 * MESSAGE / took, int(session.network.machine.state.qp.retransmitted.sum())
+    return 8e3 * MESSAGE / took, session.packets.losses()[1]
 
 
 def lost_packet() -> Claim:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.fabric.fabric import I32
 from fabrictwin.nccl.communicator.communicator import initialise
@@ -14,7 +15,7 @@ from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import Task
 from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.tuning.tuner import Call, tuner
-from fabrictwin.twin.twin import Fidelity, Twin
+from fabrictwin.twin.twin import Twin
 
 SIZES = (64 << 10, 4 << 20, 256 << 20, 4 << 30)
 

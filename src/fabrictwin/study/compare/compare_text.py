@@ -9,10 +9,7 @@ from fabrictwin.study.compare.comparison import Comparison, OnFabric
 from fabrictwin.study.compare.phase_cut import PHASES
 from fabrictwin.study.compare.verdict import Verdict, verdict
 from fabrictwin.study.cost.cluster_cost import cost_data
-
-
-def _time(ps: float) -> str:
-    return format_time(round(ps))
+from fabrictwin.study.jitter.jitter_text import steps_end
 
 
 def _factor(value: float) -> str:
@@ -35,17 +32,17 @@ def _rows(found: Comparison) -> list[tuple[str, list[str]]]:
         )
 
     rows = [
-        each("step, p50", lambda f: _time(f.steps.p50)),
-        each("step, p95", lambda f: _time(f.steps.p95)),
-        each("step, p99", lambda f: _time(f.steps.p99)),
-        each("clean step", lambda f: _time(f.clean_ps)),
+        each("step, p50", lambda f: format_time(f.steps.p50)),
+        each("step, p95", lambda f: format_time(f.steps.p95)),
+        each("step, p99", lambda f: format_time(f.steps.p99)),
+        each("clean step", lambda f: format_time(f.clean_ps)),
         each("MFU", lambda f: "" if f.mfu is None else f"{f.mfu:.1%}"),
         each("tokens/s", lambda f: "" if f.tokens_per_s is None else f"{f.tokens_per_s:,.0f}"),
         each("exposed comm.", lambda f: f"{sum(f.exposed.values()):.1%}"),
     ]
     for size in sorted(next(iter(fabrics)).busbw_gbps):
         rows.append(each(f"busbw {format_size(size)}", lambda f, size=size: f"{f.busbw_gbps[size]:.4g} GB/s"))
-    rows.append(each("empty message, wires", lambda f: _time(f.latency_ps)))
+    rows.append(each("empty message, wires", lambda f: format_time(f.latency_ps)))
     near = any(f.factors is not None and f.factors.of("neighbours") for f in fabrics)
     for phase in (*PHASES, *(("neighbours",) if near else ())):
         rows.append(
@@ -95,8 +92,22 @@ def text(found: Comparison) -> str:
         f"  {name:{left}}" + "".join(f"  {cell:>{w}}" for cell, w in zip(cells, widths, strict=True))
         for name, cells in rows
     ]
+    if ends := steps_ends(found):
+        lines += ["", *(f"  {end}" for end in ends)]
     lines += ["", *_words(verdict(found))]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def steps_ends(found: Comparison) -> list[str]:
+    """A sentence for each set of percentiles that are the greatest step drawn, with the fabrics it is so on."""
+    fabrics: dict[str, list[str]] = {}
+    for f in found.fabrics:
+        if ends := steps_end(f.steps):
+            fabrics.setdefault(ends, []).append(f.name)
+    return [
+        f"{ends} on {', '.join(names)}: the greatest of the steps drawn; rarer ones may be longer."
+        for ends, names in fabrics.items()
+    ]
 
 
 def _words(found: Verdict) -> list[str]:

@@ -14,7 +14,6 @@ from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.progress import Stage
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.packet.packet_engine import PacketSession
 from fabrictwin.engines.packet.packet_options import options_of
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.study.compare.phase_cut import HOT, PHASES, Cut, Load, Phase, cut_of, program_of
@@ -104,7 +103,7 @@ def play_both(cut: Cut, load: Load, phase: Phase, seed: int, spec: Spec) -> Play
     twin, program = cut.twin, program_of(phase, cut.host, load)
     options = options_of(spec.run.packet, twin.fabric.technology, seed)
     session = twin.session("packet", cut.options(options))
-    assert isinstance(session, PacketSession)
+    assert session.packets is not None
     try:
         trace = play(program, cut.nodes, session)
     except SimulatedError as error:
@@ -123,7 +122,7 @@ def play_both(cut: Cut, load: Load, phase: Phase, seed: int, spec: Spec) -> Play
         drops=total(counters.drops),
         pauses=total(counters.pauses),
         marks=total(counters.ecn_marks),
-        retransmitted=session.losses()[1],
+        retransmitted=session.packets.losses()[1],
         wait_ps=total(counters.wait_ps),
     )
 

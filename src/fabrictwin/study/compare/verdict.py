@@ -21,10 +21,6 @@ class Verdict:
     unknown: tuple[str, ...]
 
 
-def _time(ps: float) -> str:
-    return format_time(round(ps))
-
-
 def _exposed(fabric: OnFabric) -> float:
     return sum(fabric.exposed.values())
 
@@ -33,11 +29,11 @@ def verdict(found: Comparison) -> Verdict:
     """The comparison's answer."""
     best, rest = found.best, [f for f in found.fabrics if f is not found.best]
     if not rest:
-        only = f"{best.name}: a step of {_time(best.steps.p50)}; nothing else was compared."
+        only = f"{best.name}: a step of {format_time(best.steps.p50)}; nothing else was compared."
         return Verdict(only, (), (), _unknown(found))
     alike = [f for f in rest if f.steps.p50 <= best.steps.p50 * (1 + CLOSE)]
     slower = sorted((f for f in rest if f not in alike), key=lambda f: f.steps.p50)
-    answer = f"{best.name} has the shortest median step, {_time(best.steps.p50)}"
+    answer = f"{best.name} has the shortest median step, {format_time(best.steps.p50)}"
     if alike:
         names = ", ".join(f.name for f in alike)
         answer += f"; {names} {'is' if len(alike) == 1 else 'are'} within {CLOSE:.0%} of it"
@@ -105,7 +101,7 @@ def _because(best: OnFabric, others: list[OnFabric]) -> tuple[str, ...]:
             if mine_n != theirs_n:
                 reasons.append((1e-3, f"{what} in the cuts: {mine_n:,} against {theirs_n:,}"))
     if best.latency_ps != other.latency_ps:
-        least, more = _time(best.latency_ps), _time(other.latency_ps)
+        least, more = format_time(best.latency_ps), format_time(other.latency_ps)
         reasons.append((1e-4, f"on adapters and wires an empty message takes {least} against {more}"))
     reasons.sort(key=lambda reason: -reason[0])
     return tuple(text for _, text in reasons[:3])
@@ -149,7 +145,9 @@ def _apart(found: Comparison) -> list[str]:
             if f.factors is not None and f.factors.of(phase)  # type: ignore[arg-type]
         }
         if took and max(took.values()) > 1.1 * min(took.values()):
-            each = ", ".join(f"{_time(ps)} on {name}" for name, ps in sorted(took.items(), key=itemgetter(1)))
+            each = ", ".join(
+                f"{format_time(ps)} on {name}" for name, ps in sorted(took.items(), key=itemgetter(1))
+            )
             lines.append(f"{what} of the cut takes {each}")
     return lines
 

@@ -27,14 +27,15 @@ def over_sockets(prepared: Prepared) -> Prepared:
     """The same job with its network traffic on TCP. Raises ConfigError."""
     twin, rank_node = prepared.twin, prepared.rank_node
     communicator = initialise(twin, rank_node, settings=read_settings(WITHOUT_RDMA))
-    transports, costs = Transports(communicator), calibration().of(communicator)
+    transports = Transports(communicator)
+    hops_us = calibration().of(communicator).hops_us(Algorithm.RING, Protocol.SIMPLE)
     host = twin.fabric.node_host[rank_node]
 
     def changed(communication: Communication) -> Communication:
         edges = patterns.edges(communication.channels)
         if not (host[edges.source] != host[edges.target]).any():
             return communication
-        connections = Connector(transports).connect(edges, costs, Algorithm.RING, Protocol.SIMPLE)
+        connections = Connector(transports).connect(edges, hops_us)
         # a job's steps carry their own cost already
         cost = np.maximum(connections.cost_ps, communication.step_cost_ps)
         return replace(communication, connections=replace(connections, cost_ps=cost))

@@ -9,14 +9,15 @@ knows no more of a second job; bits are packets' matter alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
+from fabrictwin.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.progress import Stage
 from fabrictwin.cluster.spec.spec import Spec
-from fabrictwin.engines.base.engine import Session, TimedChange
+from fabrictwin.engines.base.changes import TimedChange
+from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.packet_options import options_of
 from fabrictwin.fabric.fabric import NETWORK, NONE
@@ -54,14 +55,14 @@ def measured(spec: Spec, job: Job, jitter: Jitter, stage: Stage) -> Jitter:
     return jitter.model_copy(update=update) if update else jitter
 
 
-def _session(cut: Cut, spec: Spec, fidelity: Literal["packet", "flow"], seed: int) -> Session:
-    if fidelity == "flow":
-        return cut.twin.session("flow")
+def _session(cut: Cut, spec: Spec, fidelity: Fidelity, seed: int) -> Engine:
+    if not capabilities_of(fidelity).packets:
+        return cut.twin.session(fidelity)
     return cut.twin.session("packet", cut.options(options_of(spec.run.packet, cut.twin.fabric.technology, seed)))
 
 
 def _ends_ps(
-    cut: Cut, session: Session, program: Program, operations: int, changes: Sequence[TimedChange] = ()
+    cut: Cut, session: Engine, program: Program, operations: int, changes: Sequence[TimedChange] = ()
 ) -> int:
     try:
         trace = play(program, cut.nodes, session, changes)
@@ -71,7 +72,7 @@ def _ends_ps(
 
 
 def _beside_another(
-    cut: Cut, spec: Spec, job: Job, phase: Phase, other: Phase, fidelity: Literal["packet", "flow"], seed: int
+    cut: Cut, spec: Spec, job: Job, phase: Phase, other: Phase, fidelity: Fidelity, seed: int
 ) -> float:
     load = Load.of(job, cut.ranks // 2)
     took = []

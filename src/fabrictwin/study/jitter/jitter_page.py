@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from html import escape
-
 import numpy as np
 
-from fabrictwin.base.units import PS_PER_S, format_money, format_time
-from fabrictwin.report.page import Axis, Series, bars, document, histogram, lines, table, tiles
-from fabrictwin.study.jitter.jitter_study import Uneven
-from fabrictwin.study.jitter.jitter_text import MEANING
-
-
-def _time(ps: float) -> str:
-    return format_time(round(ps)).replace(" us", " µs")
+from fabrictwin.base.units import PS_PER_S, format_money
+from fabrictwin.report.page import (
+    Axis,
+    Cell,
+    Series,
+    bars,
+    histogram,
+    lines,
+    page_environment,
+    page_time,
+    render,
+    table,
+    tile,
+)
+from fabrictwin.study.jitter.jitter_study import AtSize, Uneven
+from fabrictwin.study.jitter.jitter_text import MEANING, steps_end
 
 
 def page(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD") -> str:
@@ -41,55 +47,39 @@ def page(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
         if found.exact
         else f"{len(found.times):,} steps from {found.sampled_units:,} sampled units: what is rarer is not seen."
     )
-    assumed = "<p>The figures are assumed: the spec has no section of its own.</p>" if found.assumed else ""
-    body = "\n".join(
-        [
-            "<header>",
-            f"<h1>{escape(found.name)}: what jitter costs</h1>",
-            f'<p class="what">{escape(found.cluster_line)}</p><p class="what">{escape(found.layout_line)}</p>',
-            tiles(
-                [
-                    ("Step, median", _time(here.p50), f"p95 {_time(here.p95)}, p99 {_time(here.p99)}"),
-                    ("Clean step", _time(clean), f"simulated at {found.fidelity}"),
-                    (
-                        "Lost a step",
-                        f"{found.lost_gpu_s:,.4g} GPU-s",
-                        f"{100 * (1 - clean / here.mean):.2f}% of it",
-                    ),
-                    ("Lost a month", f"{found.lost_gpu_hours_a_month:,.4g} GPU-h", money),
-                ]
-            ),
-            f"{assumed}<p class='soft small'>{sure}</p></header>",
-            '<div class="two"><section><h2>How long steps take</h2>',
-            histogram(edges.tolist(), counts.tolist(), Axis("step, s"), label="histogram of step times"),
-            "</section><section><h2>Which source costs most</h2>",
-            bars(
-                [(MEANING[s.source], s.mean_ps, f"{_time(s.mean_ps)}, {s.share:.0%}") for s in found.sources],
-                label="how much shorter the mean step is without each source",
-            ),
-            '<p class="soft small">How much shorter the mean step is without it. Sources hide behind each other: '
-            "shares need not add up.</p>",
-            "</section><section><h2>Step time by size</h2>",
-            lines([*sizes, even], Axis("GPUs", logarithmic=True), Axis("step, s"), label="step time by GPUs"),
-            "</section><section><h2>Useful GPUs by level of jitter</h2>",
-            lines(useful, Axis("GPUs", logarithmic=True), Axis("useful GPUs, %"), label="useful GPUs by GPUs"),
-            "</section></div>",
-            "<h2>By size</h2>",
-            table(
-                ["GPUs", "mean", "p50", "p95", "p99", "lost", "useful GPUs"],
-                [
-                    [
-                        (f"{row.gpus:,}", row.gpus),
-                        (_time(row.steps.mean), row.steps.mean),
-                        (_time(row.steps.p50), row.steps.p50),
-                        (_time(row.steps.p95), row.steps.p95),
-                        (_time(row.steps.p99), row.steps.p99),
-                        (f"{1 - clean / row.steps.mean:.2%}", 1 - clean / row.steps.mean),
-                        (f"{row.useful(clean):,.0f}", row.useful(clean)),
-                    ]
-                    for row in found.by_size
-                ],
-            ),
-        ]
+    return render(
+        page_environment("fabrictwin.report", "fabrictwin.study"),
+        "jitter.html.j2",
+        title=f"{found.name}: jitter",
+        footer=f"seed {found.seed}",
+        styles=["report.css", "study.css"],
+        scripts=["study.js"],
+        heading=f"{found.name}: what jitter costs",
+        found=found,
+        tiles=[
+            tile("Step, median", page_time(here.p50), f"p95 {page_time(here.p95)}, p99 {page_time(here.p99)}"),
+            tile("Clean step", page_time(clean), f"simulated at {found.fidelity}"),
+            tile("Lost a step", f"{found.lost_gpu_s:,.4g} GPU-s", f"{100 * (1 - clean / here.mean):.2f}% of it"),
+            tile("Lost a month", f"{found.lost_gpu_hours_a_month:,.4g} GPU-h", money),
+        ],
+        sure=sure,
+        ends=steps_end(here),
+        times=histogram(edges.tolist(), counts.tolist(), Axis("step, s"), label="histogram of step times"),
+        sources=bars(
+            [(MEANING[s.source], s.mean_ps, f"{page_time(s.mean_ps)}, {s.share:.0%}") for s in found.sources],
+            label="how much shorter the mean step is without each source",
+        ),
+        sizes=lines([*sizes, even], Axis("GPUs", logarithmic=True), Axis("step, s"), label="step time by GPUs"),
+        useful=lines(useful, Axis("GPUs", logarithmic=True), Axis("useful GPUs, %"), label="useful GPUs by GPUs"),
+        rows=table(
+            ["GPUs", "mean", "p50", "p95", "p99", "lost", "useful GPUs"],
+            [_row(row, clean) for row in found.by_size],
+        ),
     )
-    return document(f"{found.name}: jitter", body, f"seed {found.seed}")
+
+
+def _row(row: AtSize, clean_ps: int) -> list[Cell]:
+    steps = row.steps
+    times: list[Cell] = [(page_time(ps), ps) for ps in (steps.mean, steps.p50, steps.p95, steps.p99)]
+    lost, useful = 1 - clean_ps / steps.mean, row.useful(clean_ps)
+    return [(f"{row.gpus:,}", row.gpus), *times, (f"{lost:.2%}", lost), (f"{useful:,.0f}", useful)]

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_S, Raw
@@ -137,7 +138,7 @@ class Sampler:
         stage: Stage,
         alter: Callable[[Prepared], Prepared] | None = None,
     ) -> None:
-        if spec.run.fidelity == "packet":
+        if capabilities_of(spec.run.fidelity).packets:
             raise spec.error("run.fidelity", "got packet, expected flow or analytic: one clean step is simulated")
         if spec.faults:
             raise spec.error("faults", "got faults in a spec for jitter, expected them as sources under jitter")

@@ -23,8 +23,10 @@ MEANING = {
 }
 
 
-def _time(ps: float) -> str:
-    return format_time(round(ps))
+def steps_end(steps: Steps) -> str:
+    """Names of the percentiles that are the greatest step drawn; empty where none is."""
+    ends = [name for name in ("p95", "p99") if getattr(steps, name) >= steps.greatest * (1 - 1e-5)]
+    return " and ".join(ends)
 
 
 def text(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD") -> str:
@@ -35,7 +37,7 @@ def text(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
         found.name,
         f"  cluster      {found.cluster_line}",
         f"  job          {found.layout_line}",
-        f"  clean step   {_time(clean)}, simulated at {found.fidelity}; {found.units:,} "
+        f"  clean step   {format_time(clean)}, simulated at {found.fidelity}; {found.units:,} "
         + (
             f"unit of {found.unit_gpus:,} GPUs"
             if found.units == 1
@@ -44,8 +46,8 @@ def text(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
         f"  jitter       {', '.join(MEANING[name] for name in found.jitter.names())}"
         + (": assumed figures, the spec has no section of its own" if found.assumed else ""),
         "",
-        f"  step         mean {_time(here.mean)} (+{share:.2%}), p5 {_time(here.p5)}, p50 {_time(here.p50)}, "
-        f"p95 {_time(here.p95)}, p99 {_time(here.p99)}",
+        f"  step         mean {format_time(here.mean)} (+{share:.2%}), p5 {format_time(here.p5)}, "
+        f"p50 {format_time(here.p50)}, p95 {format_time(here.p95)}, p99 {format_time(here.p99)}",
         f"  lost         {found.lost_gpu_s:,.4g} GPU-seconds a step, "
         f"{found.lost_gpu_hours_a_month:,.4g} GPU-hours a month"
         + (
@@ -58,9 +60,8 @@ def text(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
         "  which source costs most (mean step without it)",
     ]
     for lost in found.sources:
-        lines.append(
-            f"    {MEANING[lost.source]:24} {_time(lost.mean_ps):>9} a step, {lost.share:.1%} of what is lost"
-        )
+        each = format_time(lost.mean_ps)
+        lines.append(f"    {MEANING[lost.source]:24} {each:>9} a step, {lost.share:.1%} of what is lost")
     lines += ["", *_sizes(found.by_size, clean), "", *_levels(found)]
     how = (
         f"{len(found.times):,} steps, every unit sampled"
@@ -69,6 +70,8 @@ def text(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
         f"rarer than one in {found.sampled_units:,} is not seen"
     )
     lines += ["", f"  {how}; seed {found.seed}"]
+    if ends := steps_end(here):
+        lines.append(f"  {ends}: the greatest of the steps drawn; rarer ones may be longer")
     return "\n".join(lines) + "\n"
 
 
@@ -76,10 +79,8 @@ def _sizes(rows: tuple[AtSize, ...], clean: int) -> list[str]:
     lines = [f"  {'GPUs':>9}  {'mean':>9}  {'p50':>9}  {'p95':>9}  {'p99':>9}  {'lost':>7}  {'useful GPUs':>11}"]
     for row in rows:
         s = row.steps
-        lines.append(
-            f"  {row.gpus:>9,}  {_time(s.mean):>9}  {_time(s.p50):>9}  {_time(s.p95):>9}  {_time(s.p99):>9}"
-            f"  {1 - clean / s.mean:>7.2%}  {row.useful(clean):>11,.0f}"
-        )
+        times = "".join(f"  {format_time(ps):>9}" for ps in (s.mean, s.p50, s.p95, s.p99))
+        lines.append(f"  {row.gpus:>9,}{times}  {1 - clean / s.mean:>7.2%}  {row.useful(clean):>11,.0f}")
     return lines
 
 

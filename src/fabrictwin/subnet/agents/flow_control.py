@@ -12,16 +12,14 @@ expires; both figures as recalled from the standard. Left out: what such a port 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.subnet.agents.notices import Notices
+from fabrictwin.subnet.agents.port_states import PortStates
 from fabrictwin.subnet.wire.fields import Field
 from fabrictwin.subnet.wire.link_encodings import lane_rate_bps
 from fabrictwin.subnet.wire.notice import Trap
 from fabrictwin.subnet.wire.smp import PortInfo
-
-if TYPE_CHECKING:
-    from fabrictwin.subnet.agents.agent_state import SubnetState
 
 UPDATE_SYMBOLS = 65_536
 WATCHDOG_SYMBOLS = 400_000
@@ -40,9 +38,11 @@ class _Fault:
 class FlowControl:
     """The faulty ports of one fabric."""
 
-    def __init__(self, state: SubnetState) -> None:
-        self.state = state
-        self.most_told = 1  # events of a fault for whose sake time goes on by itself
+    def __init__(self, state: PortStates, notices: Notices) -> None:
+        self.state, self.notices = state, notices
+        notices.next_cause.append(self.next_ps)
+        notices.raise_due.append(self.advance)
+        self.awaited_events = 1  # events of a fault for whose sake time goes on by itself
         self._faults: dict[int, _Fault] = {}  # by the slot that misbehaves
 
     def misbehave(self, slot: int, trap: Trap, now_ps: int) -> None:
@@ -77,7 +77,7 @@ class FlowControl:
             if times > fault.counted:
                 state.counters[_COUNTER[fault.trap]][far] += times - fault.counted
                 fault.counted = times
-                state.notices.raise_trap(state.node_of[far], fault.trap, now_ps, port=state.number[far])
+                self.notices.raise_trap(state.node_of[far], fault.trap, now_ps, port=state.number[far])
 
     def next_ps(self, plane: int) -> int | None:
         """When the other end of a faulty port of a subnet complains next, as long as it is to be waited for."""
@@ -87,7 +87,7 @@ class FlowControl:
             for slot, fault in self._faults.items()
             if state.link[slot] != NONE
             and fault.since_ps != NONE
-            and fault.counted < self.most_told
+            and fault.counted < self.awaited_events
             and state.plane_of(state.node_of[slot]) == plane
         ]
         return min(due, default=None)

@@ -1,10 +1,11 @@
-"""What nodes have to tell the manager: traps, repeated until it represses them (IBTA volume 1, 13.4.9)."""
+"""Notices of nodes to the manager: traps, repeated until it represses them (IBTA volume 1, 13.4.9)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from fabrictwin.subnet.agents.port_states import PortStates
 from fabrictwin.subnet.wire.fields import Field
 from fabrictwin.subnet.wire.notice import (
     LinkStateDetails,
@@ -16,9 +17,6 @@ from fabrictwin.subnet.wire.notice import (
     Trap,
 )
 from fabrictwin.subnet.wire.smp import PortInfo
-
-if TYPE_CHECKING:
-    from fabrictwin.subnet.agents.agent_state import SubnetState
 
 FIRST_TID = 0x7A70_0000_0000_0000
 _CAPABILITIES = Field(PortInfo, "capability_mask")
@@ -38,9 +36,12 @@ class PendingTrap:
 class Notices:
     """The pending traps of one fabric."""
 
-    def __init__(self, state: SubnetState) -> None:
+    def __init__(self, state: PortStates) -> None:
         self.state = state
         self.pending: list[PendingTrap] = []
+        # causes of traps that come by themselves: the next time in a plane, and what is due by now
+        self.next_cause: list[Callable[[int], int | None]] = []
+        self.raise_due: list[Callable[[int], None]] = []
         self._next_tid = FIRST_TID
 
     def raise_trap(self, m: int, trap: Trap, now_ps: int, *, port: int = 0, changes: int = 0) -> None:
@@ -52,12 +53,12 @@ class Notices:
             details = LinkStateDetails(lid=lid).encode()
         elif trap == Trap.LOCAL_CHANGES:
             kind = NoticeType.INFORMATIONAL
-            told = LocalChangesDetails(lid=lid, capability_mask=_CAPABILITIES.get(self.state.info, 64 * slot))
-            told.other_local_changes = 1 if changes else 0
-            told.node_description_change = changes & 1
-            told.link_width_enabled_change = changes >> 1 & 1
-            told.link_speed_enabled_change = changes >> 2 & 1
-            details = told.encode()
+            changed = LocalChangesDetails(lid=lid, capability_mask=_CAPABILITIES.get(self.state.info, 64 * slot))
+            changed.other_local_changes = 1 if changes else 0
+            changed.node_description_change = changes & 1
+            changed.link_width_enabled_change = changes >> 1 & 1
+            changed.link_speed_enabled_change = changes >> 2 & 1
+            details = changed.encode()
         else:
             details = PortDetails(lid=lid, port=port).encode()
         producer = Producer.SWITCH if self.state.is_switch[m] else Producer.CA
@@ -79,8 +80,8 @@ class Notices:
 
     def next_ps(self, plane: int) -> int | None:
         """When a node of that subnet next has a trap to send; None where none has."""
-        complaint = self.state.flow_control.next_ps(plane)
-        due = [] if complaint is None else [complaint]
+        causes = [cause(plane) for cause in self.next_cause]
+        due = [at for at in causes if at is not None]
         due += [
             t.due_ps
             for t in self.pending
@@ -92,7 +93,8 @@ class Notices:
 
     def due(self, now_ps: int, *, plane: int | None = None) -> list[PendingTrap]:
         """Traps to send now, and again after the subnet's timeout. Without a manager there is nobody to tell."""
-        self.state.flow_control.advance(now_ps)
+        for raise_due in self.raise_due:
+            raise_due(now_ps)
         out = []
         for trap in list(self.pending):
             if plane is not None and self.state.plane_of(self.state.node_of[trap.slot]) != plane:

@@ -18,7 +18,8 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.fabric.fabric import I64, NONE
 from fabrictwin.kernel.codes import PS_PER_S
-from fabrictwin.subnet.agents.agent_state import COUNTERS, SubnetState
+from fabrictwin.subnet.agents.agent_state import SubnetState
+from fabrictwin.subnet.agents.port_states import COUNTERS
 from fabrictwin.subnet.wire import pm as perf
 from fabrictwin.subnet.wire.fields import Attribute, Field, MadError
 from fabrictwin.subnet.wire.header import PERF_DATA, START, Method, Status

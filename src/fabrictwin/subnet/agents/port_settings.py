@@ -95,6 +95,6 @@ def set_state(state: SubnetState, slot: int, asked: PortInfo, now_ps: int) -> in
     if (now, logical) in ((PortState.INIT, PortState.ARMED), (PortState.ARMED, PortState.ACTIVE)):
         at = 64 * slot + 32
         state.info[at] = state.info[at] & 0xF0 | logical
-        state.tell_state(slot, now_ps)
+        state.notify_state(slot, now_ps)
         return OK
     return BAD

@@ -11,16 +11,18 @@ from collections.abc import Callable
 import numpy as np
 
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.subnet.agents.agent_state import FULL_PKEY, SubnetState
+from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.keys import KEY, PROTECT, Keys
 from fabrictwin.subnet.agents.node_as_built import LINEAR_CAP, PKEYS, SWITCH_PORT_PKEYS
 from fabrictwin.subnet.agents.port_settings import set_identity, set_link, set_state
+from fabrictwin.subnet.agents.port_states import CAPABILITIES, FULL_PKEY
 from fabrictwin.subnet.wire import link_encodings as speeds
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import DIRECTION, SMP_DATA, START, MadClass, Method, Status
 from fabrictwin.subnet.wire.notice import Notice, Trap
 from fabrictwin.subnet.wire.smp import (
     AttributeId,
+    Capability,
     ExtendedPortInfo,
     GuidInfo,
     NodeType,
@@ -304,9 +306,6 @@ class SubnetAgent:
 
     def set_is_sm(self, m: int, is_sm: bool, now_ps: int) -> None:
         """A subnet manager opens or closes the port: its capability shows, and the agent tells the manager."""
-        from fabrictwin.subnet.agents.agent_state import CAPABILITIES
-        from fabrictwin.subnet.wire.smp import Capability
-
         at = 64 * self.state.end_slot(m)
         before = CAPABILITIES.get(self.state.info, at)
         after = before | Capability.IS_SM if is_sm else before & ~Capability.IS_SM

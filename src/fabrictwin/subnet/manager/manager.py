@@ -55,7 +55,7 @@ class SubnetManager:
         self.programmer = Programmer(transport, self.settings, self.database.lft)
         self.administration = Administration(self.database, self.election)
         self.wants_heavy = False  # whether the next sweep is to look at everything
-        self._told: set[int] = set()  # switches whose traps came since the last sweep
+        self._trap_issuers: set[int] = set()  # switches whose traps came since the last sweep
         self._renamed: set[int] = set()  # nodes whose traps said that their description changed
         self.complaints = Complaints(self.settings.babbling_traps)
         self.malformed = 0  # datagrams that were dropped because they were none
@@ -80,7 +80,7 @@ class SubnetManager:
         """The heavy sweep: discover, decide who is master, and if it is this one, set everything up."""
         started = self.transport.now_ps
         self.wants_sweep = self.wants_heavy = False
-        self._told.clear()
+        self._trap_issuers.clear()
         self._renamed.clear()
         self.election.activity += 1
         found = Discovery(self.transport).run()
@@ -109,11 +109,11 @@ class SubnetManager:
             return self.sweep()
         self.wants_sweep = False
         self.election.activity += 1
-        self._told |= self.complaints.disable(self.transport)
+        self._trap_issuers |= self.complaints.disable(self.transport)
         before = {port_guid(port): port for port in self.database.ends()}
-        told = self._nodes_of(self._told)
-        self._told.clear()
-        looked = LightSweep(self.transport, self.database.subnet).run(told)
+        issuers = self._nodes_of(self._trap_issuers)
+        self._trap_issuers.clear()
+        looked = LightSweep(self.transport, self.database.subnet).run(issuers)
         self._read_descriptions()
         if looked is Looked.MORE:
             return self.sweep()
@@ -130,7 +130,7 @@ class SubnetManager:
         return [nodes[guid] for guid in sorted(guids) if guid in nodes]
 
     def _read_descriptions(self) -> None:
-        """Read the descriptions of nodes that told of a new one (trap 144)."""
+        """Read the descriptions of nodes that notice of a new one (trap 144)."""
         nodes = [
             self.database.subnet.nodes[guid]
             for guid in sorted(self._renamed)
@@ -237,7 +237,7 @@ class SubnetManager:
             self.administration.groups.drop(port_guid(port))
         for trap, ports in ((Trap.GID_IN_SERVICE, arrived), (Trap.GID_OUT_OF_SERVICE, gone)):
             for port in ports:
-                self.administration.reports.tell(trap, prefix | port_guid(port))
+                self.administration.reports.report_gid(trap, prefix | port_guid(port))
         if self.administration.groups.tree_changed:
             self.update_multicast()
 
@@ -295,21 +295,21 @@ class SubnetManager:
         """Repress it, remember to look, pass it on to who subscribed."""
         if self.state != SmState.MASTER:
             return []
-        told = Notice.decode(frame.mad, SMP_DATA.start)
+        notice = Notice.decode(frame.mad, SMP_DATA.start)
         tid = int.from_bytes(frame.mad[8:16], "big")
-        back = trap_mad(tid, told.encode(), Method.TRAP_REPRESS)
-        issuer = self.database.by_lid(told.issuer_lid)
-        if told.trap_number in (Trap.LINK_STATE_CHANGE, Trap.LOCAL_CHANGES):
+        back = trap_mad(tid, notice.encode(), Method.TRAP_REPRESS)
+        issuer = self.database.by_lid(notice.issuer_lid)
+        if notice.trap_number in (Trap.LINK_STATE_CHANGE, Trap.LOCAL_CHANGES):
             self.wants_sweep = True
             if issuer is not None and issuer.node.is_switch:
-                self._told.add(issuer.node.guid)
-            if issuer is not None and told.trap_number == Trap.LOCAL_CHANGES:
-                self._note_local_changes(issuer, LocalChangesDetails.decode(told.details))
-        elif told.trap_number in COMPLAINTS and issuer is not None:
-            number = PortDetails.decode(told.details).port
-            subnet, trap = self.database.subnet, Trap(told.trap_number)
+                self._trap_issuers.add(issuer.node.guid)
+            if issuer is not None and notice.trap_number == Trap.LOCAL_CHANGES:
+                self._note_local_changes(issuer, LocalChangesDetails.decode(notice.details))
+        elif notice.trap_number in COMPLAINTS and issuer is not None:
+            number = PortDetails.decode(notice.details).port
+            subnet, trap = self.database.subnet, Trap(notice.trap_number)
             self.wants_sweep |= self.complaints.hear(subnet, issuer.node, number, trap)
-        self.administration.reports.report(told, port_guid(issuer) if issuer is not None else 0)
+        self.administration.reports.report(notice, port_guid(issuer) if issuer is not None else 0)
         return [Frame(frame.slid, frame.dlid, 0, 0, back), *self.administration.poll(now_ps)]
 
     def _note_local_changes(self, port: Port, details: LocalChangesDetails) -> None:

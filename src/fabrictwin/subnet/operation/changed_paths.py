@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.graph.switches import U8, Switches, switch_graph
-from fabrictwin.subnet.agents.agent_state import LMC, NO_PORT, SubnetState
+from fabrictwin.subnet.agents.agent_state import SubnetState
+from fabrictwin.subnet.agents.port_states import LMC, NO_PORT
 
 I64 = npt.NDArray[np.int64]
 

@@ -25,8 +25,9 @@ import numpy.typing as npt
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import NEVER as NEVER
-from fabrictwin.subnet.agents.agent_state import NO_PORT, U8, SubnetState
+from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Frame
+from fabrictwin.subnet.agents.port_states import NO_PORT, U8
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.changed_paths import ChangedPath, Changes, PathFollower
 from fabrictwin.subnet.operation.manager_host import HostedManager
@@ -233,7 +234,7 @@ class ManagedFabric:
         self._manages = {plane.hosted.slot: plane for plane in self.planes}
         self._effects: list[Effect] = []
         state = self.state
-        state.flow_control.most_told = max(1, *(one.manager.settings.babbling_traps for one in managers), 1)
+        state.flow_control.awaited_events = max(1, *(one.manager.settings.babbling_traps for one in managers), 1)
         self._passes = [self._is_up(slot) for slot in range(state.slots)]
         state.on_state.append(self._state_changed)
         state.on_table.append(self._table_changed)

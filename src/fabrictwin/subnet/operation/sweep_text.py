@@ -14,7 +14,7 @@ from fabrictwin.subnet.operation.changed_paths import ChangedPath, path_text
 from fabrictwin.subnet.operation.managed_fabric import Entry, Incident, port_text
 
 if TYPE_CHECKING:
-    from fabrictwin.subnet.operation.rehearsal import Rehearsal
+    from fabrictwin.subnet.operation.scenario import Scenario
 
 MOST_NAMES = 5
 
@@ -131,10 +131,10 @@ def entry_text(entry: Entry) -> str:
     return f"{entry.switch} to {entry.destination}: port {port_text(entry.before)} -> {port_text(entry.after)}"
 
 
-def as_json(rehearsal: Rehearsal, first: list[SweepReport], events: list[Incident]) -> dict[str, Any]:
+def as_json(scenario: Scenario, first: list[SweepReport], events: list[Incident]) -> dict[str, Any]:
     """All of it, for programs. Times in picoseconds."""
     subnets = []
-    for one, report in zip(rehearsal.managers, first, strict=True):
+    for one, report in zip(scenario.managers, first, strict=True):
         sent = one.transport.statistics
         counted = {
             "requests": sent.requests,

@@ -15,7 +15,8 @@ from fabrictwin.routing.engines.filling import NO_LANES
 from fabrictwin.routing.graph.switches import U8, Switches, switch_graph
 from fabrictwin.routing.lane_tables import Entries, LaneTables, PortArbitration
 from fabrictwin.routing.tables import Routes
-from fabrictwin.subnet.agents.agent_state import LMC, NO_PORT, SubnetState
+from fabrictwin.subnet.agents.agent_state import SubnetState
+from fabrictwin.subnet.agents.port_states import LMC, NO_PORT
 from fabrictwin.subnet.manager.database import SubnetDatabase
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.wire.fields import Field

@@ -20,8 +20,9 @@ from fabrictwin.subnet.manager.database import Memory
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.lids import read_guid2lid
 from fabrictwin.subnet.manager.sweep_report import SweepReport
+from fabrictwin.subnet.operation.cluster_endpoint import manager_nodes
 from fabrictwin.subnet.operation.manager_host import HostedManager
-from fabrictwin.subnet.operation.rehearsal import manager_nodes, remember
+from fabrictwin.subnet.operation.scenario import keep_lids
 from fabrictwin.subnet.operation.sweep_text import sweep_lines
 from fabrictwin.subnet.serve.console import obey
 from fabrictwin.subnet.serve.endpoint import Endpoint, node_id, pack_frame
@@ -31,7 +32,7 @@ CLIENT_TIMEOUT_S = 1.0
 SWEEP_S = 10.0  # a light sweep so often, for what no trap tells of
 
 
-class Standing:
+class ServedFabric:
     """The endpoint, its sockets and perhaps a manager, together."""
 
     def __init__(
@@ -63,9 +64,9 @@ class Standing:
         self.server = Server(endpoint, name=name, udp_port=udp_port)
         self.server.idle = self._idle
         self.commands: dict[str, Callable[[], str]] = {}  # of the console, beside those that change the fabric
-        self.first: Callable[[], str] | None = None  # what is to be done and told once the fabric is up
+        self.first: Callable[[], str] | None = None  # what is to be run and printed once the fabric is up
         self._typed = b""
-        self._said = [0] * len(self.managers)
+        self._printed = [0] * len(self.managers)
         self._refused: set[int] = set()  # users that were named as refused
         self._next_sweep = 0.0
         self._stopped = False
@@ -115,14 +116,14 @@ class Standing:
             self.say(f"refused: datagrams of user {uid}; only user {os.getuid()} is served")
         for number, one in enumerate(self.managers):
             self.server.send_all(one.step(wall_ps()))
-            fresh = one.reports[self._said[number] :]
-            self._said[number] = len(one.reports)
+            fresh = one.reports[self._printed[number] :]
+            self._printed[number] = len(one.reports)
             for report in fresh:
-                self._tell(one, report)
+                self._print_report(one, report)
             if fresh and self.guid2lid is not None:
-                remember(self.guid2lid, self.managers)
+                keep_lids(self.guid2lid, self.managers)
 
-    def _tell(self, one: HostedManager, report: SweepReport) -> None:
+    def _print_report(self, one: HostedManager, report: SweepReport) -> None:
         if report.kind == "heavy":
             lines = sweep_lines(report, len(one.manager.database.lid), one.transport.statistics)
             self.say("\n".join([*lines[:2], *lines[3:]]))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.cluster.spec.packet_section import Packet
 from fabrictwin.engines.packet.packet_options import PacketOptions
@@ -204,7 +205,7 @@ class Run:
             return [0] * len(self.plans)
         # rows that are alike are played once
         distinct = list(dict.fromkeys(asked))
-        if fidelity == "packet":
+        if capabilities_of(fidelity).packets:
             rest.setdefault("packet", self.packet)
         measured = measure(self.communicator, distinct, fidelity=fidelity, **rest)  # type: ignore[arg-type]
         taken = dict(zip(distinct, (int(each) for each in measured), strict=True))

@@ -9,21 +9,22 @@ post; in bandwidth tests it does so while the adapter works, and is not counted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.errors import SimulatedError
-from fabrictwin.engines.base.messages import EventKind, FlowOptions, GidType, Opcode
-from fabrictwin.engines.packet.packet_messages import PacketMessages
+from fabrictwin.engines.base.engine import Engine
+from fabrictwin.engines.base.messages import Contents, EventKind, FlowOptions, GidType, Message, Opcode, Posting
+from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.tools.perftest.perftest_addresses import Address, addresses
 from fabrictwin.tools.perftest.perftest_hosts import End, find_end, software
 from fabrictwin.tools.perftest.perftest_options import ATOMICS, CONNECTIONS, RX_DEPTH, PerftestOptions, Verb
 from fabrictwin.twin.twin import Twin
 
-FIRST_QPN = 0x88
 _OPCODES = {Verb.WRITE: Opcode.WRITE, Verb.SEND: Opcode.SEND, Verb.READ: Opcode.READ_REQUEST}
 _PERCENTILES = (0.99, 0.999)
 _STARTS = 4096  # runs of messages that a peak is looked for in, at most
@@ -63,15 +64,16 @@ class Run:
     ends: tuple[End, End]
     mtu: int
     technology: str
+    addresses: list[tuple[Address, Address]]  # of each queue pair, the client's first
     rows: list[Bandwidth] | list[Latency]
 
 
 class _Pair:
     """Queue pairs of two hosts that are connected with each other."""
 
-    def __init__(self, session: PacketMessages, ends: tuple[End, End], number: int, base: FlowOptions) -> None:
-        from dataclasses import replace
-
+    def __init__(
+        self, session: Engine, ends: tuple[End, End], addresses: tuple[Address, Address], base: FlowOptions
+    ) -> None:
         self.there, self.back = (
             session.open(
                 a.adapter,
@@ -80,14 +82,16 @@ class _Pair:
                 target_memory=b.memory,
                 options=replace(
                     base,
-                    source_qpn=FIRST_QPN + number + side,
-                    target_qpn=FIRST_QPN + number + 1 - side,
+                    source_qpn=mine.qpn,
+                    target_qpn=theirs.qpn,
+                    first_psn=mine.psn,
                     source_gid=a.gid,
                     target_gid=b.gid,
                 ),
             )
-            for side, (a, b) in enumerate((ends, ends[::-1]))
+            for (a, b), (mine, theirs) in ((ends, addresses), (ends[::-1], addresses[::-1]))
         )
+        self.remote = {self.there: addresses[1], self.back: addresses[0]}
 
 
 def play(twin: Twin, options: PerftestOptions, packet: PacketOptions | None = None) -> Run:
@@ -97,23 +101,21 @@ def play(twin: Twin, options: PerftestOptions, packet: PacketOptions | None = No
     make: type[_Loop] = _PingPong if options.latency else _Stream
     if options.latency and options.verb in (Verb.READ, Verb.ATOMIC):
         make = _Ask
-    session = PacketMessages(twin.as_it_runs, twin.routes, packet)
+    session = PacketEngine(twin.as_it_runs, twin.routes, packet)
     recorder = None
     if options.pcap is not None:
         from fabrictwin.capture.recorder import CaptureRequest
 
-        recorder = CaptureRequest(options.pcap, options.pcap_at, options.snaplen).start(session.network)
-        recorder.attach(session)
+        recorder = CaptureRequest(options.pcap, options.pcap_at, options.snaplen).start(session)
     try:
-        pairs = [
-            _Pair(session, ends, 2 * i, _flow_options(options, mtu, twin.fabric))
-            for i in range(options.queue_pairs)
-        ]
-        rows = [make(session, pairs, options, size=size, ends=ends).row() for size in options.sizes(mtu)]
+        sizes = options.sizes(mtu)
+        exchanged = addresses(ends, options.queue_pairs, size=max(sizes), seed=twin.seed)
+        pairs = [_Pair(session, ends, one, _flow_options(options, mtu, twin.fabric)) for one in exchanged]
+        rows = [make(session, pairs, options, size=size, ends=ends).row() for size in sizes]
     finally:
         if recorder is not None:
             recorder.close()
-    return Run(options, ends, mtu, twin.fabric.technology, rows)  # type: ignore[arg-type]
+    return Run(options, ends, mtu, twin.fabric.technology, exchanged, rows)  # type: ignore[arg-type]
 
 
 def _flow_options(options: PerftestOptions, mtu: int, fabric: Fabric) -> FlowOptions:
@@ -133,7 +135,7 @@ class _Loop(ABC):
 
     def __init__(
         self,
-        session: PacketMessages,
+        session: Engine,
         pairs: list[_Pair],
         options: PerftestOptions,
         *,
@@ -143,10 +145,22 @@ class _Loop(ABC):
         self.ends = ends
         self.session, self.pairs, self.options, self.size = session, pairs, options, size
         self.rounds = options.rounds(size)
+        self.sent_on: dict[int, int] = {}  # flow of each message that has not arrived
         self.opcode = ATOMICS[options.atomic] if options.verb == Verb.ATOMIC else _OPCODES[options.verb]
         self.answer = {Verb.READ: Opcode.READ_RESPONSE, Verb.ATOMIC: Opcode.ATOMIC_RESPONSE}.get(options.verb)
         self.inline = size <= options.inline_bytes and self.answer is None
         self.takes = options.verb == Verb.SEND
+        self.requests = {
+            flow: Message(
+                size,
+                self.opcode,
+                takes_receive=self.takes,
+                posting=Posting(inline=self.inline),
+                contents=Contents(remote.vaddr, remote.rkey, operands=(1, 0)),
+            )
+            for pair in pairs
+            for flow, remote in pair.remote.items()
+        }
         if self.takes:
             for pair in pairs:
                 for flow in (pair.there, pair.back):
@@ -157,21 +171,19 @@ class _Loop(ABC):
         """Play it."""
 
     def post(self, flow: int) -> int:
-        return self.session.send(
-            flow,
-            self.size,
-            self.opcode,
-            takes_receive=self.takes,
-            inline=self.inline,
-            remote_address=0x7F0000000000,
-            remote_key=0x1000,
-            operands=(1, 0),
-        )
+        number = self.session.send(flow, self.requests[flow])
+        self.sent_on[number] = flow
+        return number
+
+    def respond(self, flow: int, request: int) -> int:
+        """Post the answer of a request on the flow back."""
+        assert self.answer is not None
+        return self.session.send(flow, Message(self.size, self.answer, answers=request))
 
     def think(self, time_ps: int) -> None:
         """A processor is busy for so long."""
         until = self.session.now_ps + time_ps
-        while self.session.advance(until):
+        while self.session.advance(until).events:
             pass
 
     def fail(self, kind: EventKind) -> SimulatedError:
@@ -204,16 +216,14 @@ class _Stream(_Loop):
                     posted[flow].append(session.now_ps)
         done, wanted = 0, self.rounds * len(flows)
         while done < wanted:
-            events = session.advance()
+            events = session.advance().events
             if not events:
                 raise SimulatedError("stalled", options.test, f"{wanted - done} of {wanted} never completed")
             for time, message, kind in events:
                 if kind in (EventKind.FAILED, EventKind.NOT_READY_FAILED):
                     raise self.fail(kind)
                 if kind == EventKind.ARRIVED and self.answer is not None and message in flow_of:
-                    of_answer[session.send(back[flow_of[message]], self.size, self.answer, answers=message)] = (
-                        message
-                    )
+                    of_answer[self.respond(back[flow_of[message]], message)] = message
                     continue
                 if self.answer is not None:
                     if kind != EventKind.ARRIVED or message not in of_answer:
@@ -221,7 +231,7 @@ class _Stream(_Loop):
                     message = of_answer.pop(message)
                 elif kind == EventKind.ARRIVED:
                     if self.takes:
-                        session.add_receives(flow_of_message(message), 1)
+                        session.add_receives(self.sent_on.pop(message), 1)
                     continue
                 elif kind != EventKind.ENDED:
                     continue
@@ -231,7 +241,7 @@ class _Stream(_Loop):
                 if len(posted[flow]) < self.rounds:
                     flow_of[self.post(flow)] = flow
                     posted[flow].append(time)
-        while session.advance():  # what is still on its way to memory
+        while session.advance().events:  # what is still on its way to memory
             pass
         if self.takes:
             for flow in flows:
@@ -242,13 +252,6 @@ class _Stream(_Loop):
         posts, ends = (np.sort(np.concatenate(list(times.values()))) for times in (posted, completed))
         peak = _peak(posts, ends) * bits
         return Bandwidth(self.size, self.rounds, max(peak, average), average, wanted / (last - began) * 1e12)
-
-
-def flow_of_message(message: int) -> int:
-    """The flow that a message was sent on."""
-    from fabrictwin.engines.packet.packet_messages import FLOW_BITS
-
-    return message >> FLOW_BITS
 
 
 def _peak(posted: npt.NDArray[np.int64], completed: npt.NDArray[np.int64]) -> float:
@@ -280,7 +283,7 @@ class _PingPong(_Loop):
             message = self.post(pair.back if turn % 2 else pair.there)
             arrived = False
             while not arrived:
-                events = session.advance()
+                events = session.advance().events
                 if not events:
                     raise SimulatedError("stalled", self.options.test, "a message never arrived")
                 for _, number, kind in events:
@@ -288,7 +291,7 @@ class _PingPong(_Loop):
                         raise self.fail(kind)
                     arrived |= number == message and kind == EventKind.ARRIVED
             self.think(works[1 - turn % 2].poll_ps)
-        while session.advance():
+        while session.advance().events:
             pass
         if self.takes:
             for flow in (pair.there, pair.back):
@@ -310,7 +313,7 @@ class _Ask(_Loop):
             message = self.post(pair.there)
             response = NONE
             while message != NONE or response != NONE:
-                events = session.advance()
+                events = session.advance().events
                 if not events:
                     raise SimulatedError("stalled", self.options.test, "a request was never answered")
                 for _, number, kind in events:
@@ -319,13 +322,13 @@ class _Ask(_Loop):
                     if kind != EventKind.ARRIVED:
                         continue
                     if number == message:
-                        response = session.send(pair.back, self.size, self.answer, answers=message)
+                        response = self.respond(pair.back, message)
                         message = NONE
                     elif number == response:
                         response = NONE
             self.think(work.poll_ps)
             times.append(session.now_ps - began)
-        while session.advance():
+        while session.advance().events:
             pass
         return _latency(self.size, np.array(times, np.float64))
 

@@ -1,13 +1,18 @@
-"""A run as perftest prints it: its header, the two ends, a table; and as data."""
+"""A run as perftest 4.5 prints it: its header, the two ends, a table; and as data.
+
+The lines on relaxed ordering, `ibv_wr*` and data exchange are the tool's defaults; here nothing hangs on them.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from fabrictwin.tools.perftest.perftest_addresses import Address
 from fabrictwin.tools.perftest.perftest_hosts import End
-from fabrictwin.tools.perftest.perftest_loops import FIRST_QPN, Bandwidth, Run
-from fabrictwin.tools.perftest.perftest_options import TX_DEPTH, Verb
+from fabrictwin.tools.perftest.perftest_loops import Bandwidth, Run
+from fabrictwin.tools.perftest.perftest_options import RX_DEPTH, TX_DEPTH, Verb
 
+CQ_MODERATION = 100  # the tool's default: a completion so often
 RULE = "-" * 87
 _NAMES = {Verb.WRITE: "RDMA_Write", Verb.READ: "RDMA_Read", Verb.SEND: "Send", Verb.ATOMIC: "Atomic"}
 PS_PER_US = 10**6
@@ -35,23 +40,43 @@ def _header(run: Run) -> list[str]:
         f" Dual-port       : OFF\t\tDevice         : {run.ends[0].device}",
         f" Number of qps   : {options.queue_pairs}\t\tTransport type : IB",
         f" Connection type : {options.connection}\t\tUsing SRQ      : OFF",
-        f" TX depth        : {1 if options.latency else options.tx_depth or TX_DEPTH}",
-        f" Mtu             : {run.mtu}[B]",
-        f" Link type       : {'Ethernet' if ethernet else 'IB'}",
+        " PCIe relax order: ON",
+        " ibv_wr* API     : ON",
+        f" TX depth        : {_tx_depth(run)}",
     ]
+    if options.verb == Verb.SEND and options.bidirectional:
+        lines.append(f" RX depth        : {RX_DEPTH}")
+    if not options.latency:
+        lines.append(f" CQ Moderation   : {min(CQ_MODERATION, _tx_depth(run))}")
+    lines += [f" Mtu             : {run.mtu}[B]", f" Link type       : {'Ethernet' if ethernet else 'IB'}"]
     if ethernet or options.gid_index is not None:
         lines.append(f" GID index       : {run.ends[0].gid_index}")
     if options.verb in (Verb.READ, Verb.ATOMIC):
         lines.append(f" Outstand reads  : {options.outstanding}")
     else:
         lines.append(f" Max inline data : {options.inline_bytes}[B]")
-    lines += [" rdma_cm QPs\t : OFF", " Data ex. method : Simulated", RULE]
+    lines += [" rdma_cm QPs\t : OFF", " Data ex. method : Ethernet", RULE]
     for side, (word, end) in enumerate(zip((" local", " remote"), run.ends, strict=True)):
-        for i in range(options.queue_pairs):
-            lines.append(f"{word} address: LID {end.lid:#06x} QPN {FIRST_QPN + 2 * i + side:#06x} PSN 0x000000")
+        for pair in run.addresses:
+            lines.append(f"{word} address: {_address(run, end, pair[side])}")
             if end.gid is not None:
                 lines.append(f" GID: {_gid(end)}")
     return [*lines, RULE]
+
+
+def _tx_depth(run: Run) -> int:
+    return 1 if run.options.latency else run.options.tx_depth or TX_DEPTH
+
+
+def _address(run: Run, end: End, at: Address) -> str:
+    """Return what one end tells the other: of READs how many it takes, and of READs and WRITEs where."""
+    options = run.options
+    line = f"LID {end.lid:#04x} QPN {at.qpn:#06x} PSN {at.psn:#06x}"
+    if options.verb == Verb.READ:
+        line += f" OUT {options.outstanding:#04x}"
+    if options.verb in (Verb.READ, Verb.WRITE):
+        line += f" RKey {at.rkey:#08x} VAddr {at.vaddr:#016x}"
+    return line
 
 
 def text(run: Run) -> str:

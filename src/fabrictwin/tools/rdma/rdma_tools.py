@@ -28,12 +28,12 @@ def open_world(cluster: str | Path) -> World:
     """The adapters of a cluster's file, for looking at. Raises ConfigError."""
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_cluster
-    from fabrictwin.engines.analytic.analytic_messages import AnalyticMessages
+    from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
     from fabrictwin.twin import Twin
 
     spec = load_cluster(cluster)
     twin = Twin(build(spec.cluster, spec=spec))
-    world = World(twin, session=AnalyticMessages(twin.fabric, twin.routes))
+    world = World(twin, session=AnalyticEngine(twin.fabric, lambda: twin.routes))
     roce_mode.apply(world, cluster)
     return world
 

@@ -69,7 +69,7 @@ class WC:
 
 
 class Channel:
-    """A completion channel: queues that have something to tell, first come, first told."""
+    """A completion channel: queues that have something to tell, in the order in which they had."""
 
     __slots__ = ("events", "on_event")
 
@@ -77,7 +77,7 @@ class Channel:
         self.events: deque[CompletionQueue] = deque()
         self.on_event: Any = None  # called when there is one more
 
-    def tell(self, queue: CompletionQueue) -> None:
+    def notify(self, queue: CompletionQueue) -> None:
         self.events.append(queue)
         if self.on_event is not None:
             self.on_event()
@@ -131,7 +131,7 @@ class CompletionQueue:
         if armed and (armed == ANY or solicited or completion.status):
             self.armed = UNARMED
             if self.channel is not None:
-                self.channel.tell(self)
+                self.channel.notify(self)
         return True
 
     def take(self, count: int) -> list[WC]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from fabrictwin.engines.base.messages import MessageSession
+    from fabrictwin.engines.base.engine import Engine
     from fabrictwin.fabric.fabric import Fabric
     from fabrictwin.routing.tables import Routes
     from fabrictwin.twin import Twin
@@ -18,7 +18,7 @@ class MessageLayer(Protocol):
 
     twin: Twin
     fabric: Fabric
-    session: MessageSession
+    session: Engine
     instant_ps: int
     captures: bool  # whether the session wants what only captures show
     places_memory: bool  # whether some region lies on a GPU

@@ -33,12 +33,13 @@ def staging(world: MessageLayer, gpu: int) -> Staging:
     finder = PathFinder(fabric, world.routes)
     pair, port, *_, latency = finder.inside(np.full(len(processors), gpu, np.int32), processors)
     near = int(np.argmin(latency))
-    options: PacketOptions = getattr(world.session, "options", None) or PacketOptions()
+    packets, usual = world.session.packets, PacketOptions()
+    chunk, chunk_ps = (usual.staging_chunk_bytes, usual.staging_ps) if packets is None else packets.staging
     return Staging(
         int(latency[near]),
         int(fabric.port_payload_bps[port[pair == near]].min()),
-        options.staging_chunk_bytes,
-        options.staging_ps,
+        chunk,
+        chunk_ps,
     )
 
 

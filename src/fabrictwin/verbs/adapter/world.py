@@ -1,4 +1,4 @@
-"""All adapters of one twin in this process, one clock, one message session under them.
+"""All adapters of one twin in this process, one clock, one engine under them.
 
 Simulated time stands still while a program computes. It moves when a program looks for a completion and there is
 none yet: then to the next instant at which something happens, no further. So what a program sees depends on its
@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
-from fabrictwin.engines.base.engine import FOREVER
-from fabrictwin.engines.base.messages import EventKind, MessageSession
-from fabrictwin.verbs.adapter import payload_placement as placing
+from fabrictwin.engines.base.changes import FOREVER
+from fabrictwin.engines.base.engine import Engine
+from fabrictwin.engines.base.messages import EventKind
+from fabrictwin.verbs.adapter import payload_placement as placement
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.memory_regions import ProcessMemory
 from fabrictwin.verbs.adapter.queue_pair import QueuePair
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from fabrictwin.routing.tables import Routes
     from fabrictwin.twin import Twin
 
-Engine = Literal["packet", "flow", "analytic"]
-
 _BEGUN, _ARRIVED, _ENDED = int(EventKind.BEGUN), int(EventKind.ARRIVED), int(EventKind.ENDED)
 _LOST = int(EventKind.LOST)
 _ACKNOWLEDGED = frozenset((RequestState.ACKNOWLEDGED, RequestState.FLUSHED_ACKNOWLEDGED))
@@ -39,9 +38,7 @@ _ACKNOWLEDGED = frozenset((RequestState.ACKNOWLEDGED, RequestState.FLUSHED_ACKNO
 class World:
     """Every adapter of a twin, and time."""
 
-    def __init__(
-        self, twin: Twin, *, session: MessageSession, process_memory: ProcessMemory | None = None
-    ) -> None:
+    def __init__(self, twin: Twin, *, session: Engine, process_memory: ProcessMemory | None = None) -> None:
         self.twin = twin
         self.process_memory = process_memory or ProcessMemory()  # where the bytes behind addresses are
         self.fabric: Fabric = twin.fabric
@@ -154,7 +151,7 @@ class World:
         """Go to the next instant at which something happens, at most to `until_ps`. False: nothing did."""
         timers = self.timers
         limit = min(timers[0][0], until_ps) if timers else until_ps
-        events = self.session.advance(limit)
+        events = self.session.advance(limit).events
         self.instant_ps = events[0][0] if events else self.session.now_ps
         if not events:
             if not timers or timers[0][0] > until_ps:
@@ -169,7 +166,7 @@ class World:
             if record is None:
                 continue
             if kind == _ARRIVED:
-                late = self.places_memory and placing.after_arrival_ps(record, self.instant_ps)
+                late = self.places_memory and placement.after_arrival_ps(record, self.instant_ps)
                 if late:
                     self.after(late, partial(self._arrived, message, record))
                 else:

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from typing import Any
 
-from fabrictwin.verbs import current_host as place
+from fabrictwin.verbs import current_host
 from fabrictwin.verbs.abi.device_codes import ibv_event_type, ibv_node_type, ibv_transport_type
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.gid import ROCE_V2
@@ -117,7 +117,7 @@ def _device(adapter: Adapter) -> Device:
 
 def get_device_list(host: str | None = None) -> list[Device]:
     """The devices of this process's host, or of another by name."""
-    return [_device(adapter) for adapter in place.adapters(host)]
+    return [_device(adapter) for adapter in current_host.adapters(host)]
 
 
 def rdma_get_devices() -> list[Device]:
@@ -186,10 +186,10 @@ class Context(PyverbsCM):
         else:
             if name is None:
                 raise PyverbsUserError("Device name must be provided")
-            adapter = place.find(name, host)
+            adapter = current_host.find(name, host)
             if adapter is None:
                 raise PyverbsRDMAError(f"Failed to find device {name}")
-            opened = Opened(adapter, place.world())
+            opened = Opened(adapter, current_host.world())
         opened.users += 1
         self.opened: Opened | None = opened
         self.adapter, self.world = opened.adapter, opened.world

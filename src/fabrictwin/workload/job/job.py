@@ -227,14 +227,8 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
             f"got {micro_batches} micro-batches, expected a multiple of pp {par.pp} for the interleaved schedule",
         )
     unit = training.pad_vocabulary * par.tp
-    slowdown = np.ones(layout.ranks)
     nodes = fabric.gpu_node[ranks]
-    _, slow = find_faults(blueprint, spec)
-    differs = np.zeros(layout.ranks, np.bool_)
-    for fault in slow:
-        here = (fabric.node_host[nodes] == fault.host) & (fabric.gpu_local[ranks] == fault.gpu)
-        slowdown[here] = fault.slowdown
-        differs[here] = fault.slowdown != 1 or fault.late_ps > 0
+    slowdown, differs = _slow_ranks(spec, blueprint, fabric, ranks)
     counts = split_layers(model.layers, par.pp * par.vp, ends_as_layers=par.ends_as_layers, given=par.layers)
     inside, outside = _rates(fabric, int(nodes[0]), len(gpus[0]))
     job = Job(
@@ -252,6 +246,18 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
         outside_bps=outside,
     )
     return job, nodes
+
+
+def _slow_ranks(
+    spec: Spec, blueprint: Blueprint, fabric: Fabric, gpus: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """([ranks] how many times as long compute takes, true where a rank is slow or late); `gpus` is each rank's."""
+    slowdown, differs = np.ones(len(gpus)), np.zeros(len(gpus), np.bool_)
+    for fault in find_faults(blueprint, spec)[1]:
+        here = (fabric.node_host[fabric.gpu_node[gpus]] == fault.host) & (fabric.gpu_local[gpus] == fault.gpu)
+        slowdown[here] = fault.slowdown
+        differs[here] = fault.slowdown != 1 or fault.late_ps > 0
+    return slowdown, differs
 
 
 def _rates(fabric: Fabric, node: int, gpus: int) -> tuple[float, float]:

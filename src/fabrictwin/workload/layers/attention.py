@@ -17,7 +17,7 @@ from typing import Literal
 from fabrictwin.workload.layers.pass_script import Collective, Part, Script
 from fabrictwin.workload.layers.roofline import NOTHING, Cost
 from fabrictwin.workload.layers.transformer import Sublayer
-from fabrictwin.workload.model.model_sizes import Linear
+from fabrictwin.workload.model.model_blocks import Linear
 
 
 class AttentionBlock(Sublayer):

@@ -30,7 +30,7 @@ from math import comb
 from fabrictwin.workload.layers.pass_script import Collective, Kind, Part, Script
 from fabrictwin.workload.layers.roofline import FLOAT_BYTES, NOTHING, Cost
 from fabrictwin.workload.layers.transformer import Sublayer
-from fabrictwin.workload.model.model_sizes import Linear
+from fabrictwin.workload.model.model_blocks import Linear
 
 
 class MlpBlock(Sublayer):

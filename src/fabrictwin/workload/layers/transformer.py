@@ -29,7 +29,8 @@ from typing import Literal
 
 from fabrictwin.workload.layers.pass_script import Collective, Kind, Part, Script
 from fabrictwin.workload.layers.roofline import FLOAT_BYTES, Cost, Roofline
-from fabrictwin.workload.model.model_sizes import Linear, Model
+from fabrictwin.workload.model.model_blocks import Linear
+from fabrictwin.workload.model.model_sizes import Model
 
 Attention = Literal["flash", "materialised"]
 

@@ -26,7 +26,8 @@ from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.whole_numbers import read_json
 from fabrictwin.workload.model.huggingface_keys import Config
-from fabrictwin.workload.model.model_sizes import Experts, Latent, Mamba, Model
+from fabrictwin.workload.model.model_blocks import Experts, Latent, Mamba
+from fabrictwin.workload.model.model_sizes import Model
 
 _LLAMA = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _MIXTRAL = (*_LLAMA, "num_local_experts", "num_experts_per_tok")

@@ -12,7 +12,7 @@ from copy import copy
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.engines.analytic.analytic_engine import AnalyticSession
+from fabrictwin.engines.analytic.closed_forms import ClosedForms
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication
 from fabrictwin.workload.job.job import Job
@@ -30,7 +30,7 @@ class CommunicationTimes:
 
     def __init__(self, fabric: Fabric, rank_node: npt.NDArray[np.int32], library: Library | None = None) -> None:
         self.library = library  # NCCL's own choices, where they are asked for
-        self._session = AnalyticSession(fabric)
+        self._forms = ClosedForms(fabric)
         self._rank_node = rank_node
         self._host = fabric.node_host[rank_node].astype(np.int64)
         self._local = rank_node - fabric.host_node_start[self._host]
@@ -83,7 +83,7 @@ class CommunicationTimes:
         if missing:
             # bound to the fabric together: looking up ways costs more than the bytes
             found = [make(groups, size) for size in missing]
-            taken = self._session.durations([c for made in found for c in made], self._rank_node)
+            taken = self._forms.durations([c for made in found for c in made], self._rank_node)
             at = 0
             for key, made in zip(missing.values(), found, strict=True):
                 self._known[key] = float(taken[at : at + len(made)].sum())

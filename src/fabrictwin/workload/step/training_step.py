@@ -60,5 +60,5 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     if gpu.gemm[training.precision].estimate:
         notes.append(f"matrix throughput of {job.gpu} in {training.precision} is an estimate (see the catalog)")
     if not held.fits:
-        notes.append(f"does not fit in a GPU's memory: {held.line}")
+        notes.append(f"a GPU's memory: {held.line}")
     return Lowered(program, rank_node, work, line, tuple(notes), held)

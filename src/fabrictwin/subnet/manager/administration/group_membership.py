@@ -105,7 +105,7 @@ class Groups:
             packet_life_time=LIFE_TIME,
         )
         self.known[mgid] = group = multicast.Group(record)
-        self.reports.tell(notice.Trap.MULTICAST_GROUP_CREATED, mgid)
+        self.reports.report_gid(notice.Trap.MULTICAST_GROUP_CREATED, mgid)
         return group
 
     def leave(self, mad: SaMad) -> sa.McMemberRecord:
@@ -130,7 +130,7 @@ class Groups:
         self.tree_changed = True
         if not any(state & multicast.FULL_MEMBER for state in group.members.values()) and not group.permanent:
             del self.known[group.record.mgid]
-            self.reports.tell(notice.Trap.MULTICAST_GROUP_DELETED, group.record.mgid)
+            self.reports.report_gid(notice.Trap.MULTICAST_GROUP_DELETED, group.record.mgid)
 
     def drop(self, guid: int) -> None:
         """A port is gone, and its memberships and subscriptions with it."""

@@ -31,17 +31,17 @@ class Refusal(Exception):  # noqa: N818 - a status, not a fault
         super().__init__(f"status 0x{status:04x}")
 
 
-def subscribed(info: notice.InformInfo, told: notice.Notice) -> bool:
-    if info.is_generic != told.is_generic:
+def subscribed(info: notice.InformInfo, reported: notice.Notice) -> bool:
+    if info.is_generic != reported.is_generic:
         return False
-    if info.trap_number not in (EVERY_TRAP, told.trap_number):
+    if info.trap_number not in (EVERY_TRAP, reported.trap_number):
         return False
-    if info.type not in (EVERY_TYPE, told.type):
+    if info.type not in (EVERY_TYPE, reported.type):
         return False
-    if info.producer_type not in (EVERY_PRODUCER, told.producer_type):
+    if info.producer_type not in (EVERY_PRODUCER, reported.producer_type):
         return False
     if info.lid_range_begin not in (0, EVERY_LID):
-        return info.lid_range_begin <= told.issuer_lid <= max(info.lid_range_end, info.lid_range_begin)
+        return info.lid_range_begin <= reported.issuer_lid <= max(info.lid_range_end, info.lid_range_begin)
     return True
 
 

@@ -59,26 +59,26 @@ class Reports:
             self.subscriptions = [s for s in self.subscriptions if s not in mine]
         return info
 
-    def tell(self, trap: int, gid: int) -> None:
+    def report_gid(self, trap: int, gid: int) -> None:
         """Report 64 to 67: a port or a group came or went."""
-        told = notice.Notice(
+        reported = notice.Notice(
             type=notice.NoticeType.SUBNET_MANAGEMENT,
             producer_type=notice.Producer.CLASS_MANAGER,
             trap_number=trap,
             issuer_lid=self.database.own_lid,
             details=notice.GidDetails(gid=gid).encode(),
         )
-        self.report(told, self.database.own_guid)
+        self.report(reported, self.database.own_guid)
 
-    def report(self, told: notice.Notice, issuer_guid: int) -> None:
+    def report(self, reported: notice.Notice, issuer_guid: int) -> None:
         """Pass a notice on to who subscribed to its like."""
         database = self.database
         body = notice.NoticeReport(
-            **{name: getattr(told, name) for name in notice.Notice.names()},
+            **{name: getattr(reported, name) for name in notice.Notice.names()},
             issuer_gid=database.settings.gid_prefix << 64 | issuer_guid,
         )
         for subscription in self.subscriptions:
-            if not subscribed(subscription.info, told):
+            if not subscribed(subscription.info, reported):
                 continue
             self._tid += 1
             mad = SaMad(

@@ -31,10 +31,10 @@ class LightSweep:
         self.subnet = subnet
         self._doubtful: dict[int, Node] = {}  # switches that lost a link in this sweep
 
-    def run(self, told: list[Node]) -> Looked:
-        """`told` are switches whose traps came: what they say gives the ways that still lead to the others."""
-        quiet = not told
-        if self._look_at(told) or self._look_across():
+    def run(self, issuers: list[Node]) -> Looked:
+        """`issuers` are switches whose traps came: what they say gives the ways that still lead to the others."""
+        quiet = not issuers
+        if self._look_at(issuers) or self._look_across():
             return Looked.MORE
         silent = self.subnet.switches
         while silent:

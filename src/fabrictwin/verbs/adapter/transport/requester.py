@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import errno
 
-from fabrictwin.engines.base.messages import EventKind, Opcode
-from fabrictwin.verbs.adapter import payload_placement as placing
+from fabrictwin.engines.base.messages import NO_CONTENTS, Contents, EventKind, Message, Opcode, Posting
+from fabrictwin.verbs.adapter import payload_placement as placement
 from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.completions import (
@@ -57,6 +57,7 @@ _ARRIVED, _UNANSWERED = RequestState.ARRIVED, RequestState.UNANSWERED
 
 MAX_MESSAGE = 1 << 31
 
+_POSTINGS = {(inline, chained): Posting(inline, chained) for inline in (False, True) for chained in (False, True)}
 _WIRE = {
     WRITE: Opcode.WRITE,
     WRITE_IMM: Opcode.WRITE_IMMEDIATE,
@@ -221,38 +222,23 @@ def _begin(qp: QueuePair, work: Work) -> None:
     warned = length > qp.mtu and opcode == WRITE and refuses_write(way.target, work)
     if world.captures or world.places_memory:
         payload = None
-        local = None if answered or work.data is not None else placing.local_region(qp, work)
+        local = None if answered or work.data is not None else placement.local_region(qp, work)
         if world.captures and not answered and length:
             payload = memoryview(world.process_memory.gather(work.places) if work.data is None else work.data)
-        work.message = message = world.session.send(
-            way.flow,
-            length,
-            _WIRE[opcode],
-            takes_receive=counted,
-            tell_begin=warned,
-            tell_end=not answered,
-            inline=work.data is not None,
-            chained=work.chained,
-            remote_address=work.address,
-            remote_key=work.rkey,
-            immediate=_wire_order(work),
-            operands=(work.swap, work.compare) if opcode == COMPARE_SWAP else (work.compare, 0),
-            payload=payload,
-            memory=placing.node_of(local),
-            target_memory=None if answered else placing.node_of(placing.remote_region(way.target, work)),
-            later_ps=placing.copy_ps(local, length),
+        posting = Posting(
+            work.data is not None,
+            work.chained,
+            placement.node_of(local),
+            None if answered else placement.node_of(placement.remote_region(way.target, work)),
+            placement.copy_ps(local, length),
         )
+        operands = (work.swap, work.compare) if opcode == COMPARE_SWAP else (work.compare, 0)
+        contents = Contents(work.address, work.rkey, _wire_order(work), operands, payload)
     else:
-        work.message = message = world.session.send(
-            way.flow,
-            length,
-            _WIRE[opcode],
-            takes_receive=counted,
-            tell_begin=warned,
-            tell_end=not answered,  # its answer says as much
-            inline=work.data is not None,
-            chained=work.chained,
-        )
+        posting, contents = _POSTINGS[work.data is not None, work.chained], NO_CONTENTS
+    # the answer of a request says as much as its end
+    asked = Message(length, _WIRE[opcode], counted, None, posting, contents, not answered, warned)
+    work.message = message = world.session.send(way.flow, asked)
     world.records[message] = work
 
 

@@ -10,10 +10,18 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from fabrictwin.engines.base.messages import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATION, Opcode
+from fabrictwin.engines.base.messages import (
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATION,
+    Contents,
+    Message,
+    Opcode,
+    Posting,
+)
 from fabrictwin.verbs.abi.completion_codes import ibv_wc_flags, ibv_wc_opcode
 from fabrictwin.verbs.abi.device_codes import ibv_event_type as event
-from fabrictwin.verbs.adapter import payload_placement as placing
+from fabrictwin.verbs.adapter import payload_placement as placement
 from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter.completions import (
     LOC_LEN_ERR,
@@ -277,19 +285,17 @@ def _answer(world: Simulation, qp: QueuePair, work: Work) -> Outcome:
     qp.inbound_reads += 1
     opcode = Opcode.READ_RESPONSE if reading else Opcode.ATOMIC_RESPONSE
     if world.captures or world.places_memory:
-        region = placing.region_of_key(qp.adapter, work.rkey)
-        message = world.session.send(
-            way.flow,
-            work.length,
-            opcode,
-            answers=work.message,
-            operands=(value, 0),
-            payload=memoryview(data) if world.captures and data else None,
-            memory=placing.node_of(region),
-            target_memory=placing.node_of(placing.local_region(work.qp, work)),
-            later_ps=placing.copy_ps(region, work.length),
+        region = placement.region_of_key(qp.adapter, work.rkey)
+        posting = Posting(
+            source_memory=placement.node_of(region),
+            target_memory=placement.node_of(placement.local_region(work.qp, work)),
+            later_ps=placement.copy_ps(region, work.length),
         )
+        payload = memoryview(data) if world.captures and data else None
+        contents = Contents(operands=(value, 0), payload=payload)
+        response = Message(work.length, opcode, False, work.message, posting, contents)
     else:
-        message = world.session.send(way.flow, work.length, opcode, answers=work.message)
+        response = Message(work.length, opcode, False, work.message)
+    message = world.session.send(way.flow, response)
     world.records[message] = Response(work, qp, data, value)
     return ANSWER

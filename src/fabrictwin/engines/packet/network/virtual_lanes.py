@@ -1,4 +1,4 @@
-"""Virtual lanes and priorities of a packet run: how many, which service level takes which, how they take turns.
+"""Virtual lanes and priorities of a packet run: how many, their service levels, their arbitration.
 
 InfiniBand: what a subnet manager programmed into each port (`Routes.lane_tables`), else `run.packet`'s maps and
 arbitration, alike on every port. Ethernet: strict priorities, then weights. Only the lanes are modelled that the
@@ -27,7 +27,7 @@ def _levels(routes: Routes, options: PacketOptions) -> list[int]:
 
 
 def lanes_needed(routes: Routes, options: PacketOptions) -> int:
-    """As asked for, what a routing engine needs that breaks cycles by service levels, and what tables lead to."""
+    """Return the lanes of a run: as asked for, as routing breaks cycles with, as tables lead to."""
     most = routes.lanes
     if routes.lane_tables is not None:
         most = max(most, 1 + max(routes.lane_tables.lanes_of(_levels(routes, options)), default=0))
@@ -40,7 +40,7 @@ def lanes_needed(routes: Routes, options: PacketOptions) -> int:
 def lane_tables(
     fabric: Fabric, routes: Routes, options: PacketOptions, *, lanes: int, strict: int, frame_bytes: int
 ) -> dict[str, Any]:
-    """What of the kernel's `Config` says how service levels become lanes, and lanes take turns."""
+    """Return the part of the kernel's `Config` that maps service levels to lanes and arbitrates between them."""
     from fabrictwin.kernel.packet.state.build import Arbitration
 
     if routes.lane_tables is not None and fabric.technology == "infiniband":
@@ -55,8 +55,8 @@ def lane_tables(
     if options.ets_weights:
         # the lightest sends a packet a turn
         least = min(options.ets_weights)
-        turns = [w * frame_bytes // least for w in options.ets_weights]
-        more["weights"] = (*turns, *([fabric.mtu_bytes] * (lanes - len(turns))))
+        quanta = [w * frame_bytes // least for w in options.ets_weights]
+        more["weights"] = (*quanta, *([fabric.mtu_bytes] * (lanes - len(quanta))))
     return more
 
 

@@ -1,4 +1,4 @@
-"""What operators read, under the names they know, and queue depths over time.
+"""Counters of ports and adapters, under the names that operators know, and queue depths over time.
 
 Port counters as `perfquery` prints them (InfiniBand Architecture 16.1.3; data in words of four octets without the
 VCRC, wait in ticks, here picoseconds) and as Ethernet adapters and switches expose them; adapter counters as Linux
@@ -13,14 +13,51 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.engines.base.packet_level import PacketTotals
 from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.trace.trace import Counters
 
 if TYPE_CHECKING:
-    from fabrictwin.engines.packet.packet_network import PacketNetwork
+    from fabrictwin.engines.packet.network.packet_network import PacketNetwork
+
+
+def counters(network: PacketNetwork) -> Counters:
+    """Return what every engine's ports count, and what only packets show."""
+    state, n = network.machine.state, network.fabric.ports
+    wait = state.port.wait_ps[:n].copy()
+    waiting = state.port.wait_since[:n]
+    wait += np.where(waiting >= 0, network.machine.now - waiting, 0)
+    ethernet = network.fabric.technology == "ethernet"
+    return Counters(
+        tx_bytes=state.port.tx_payload[:n].copy(),
+        wait_ps=wait,
+        drops=state.count.discards[:n].copy(),
+        ecn_marks=state.count.ecn_marks[:n].copy() if ethernet else None,
+        pauses=state.count.pause_tx[:n].copy() if ethernet else None,
+    )
+
+
+def totals(network: PacketNetwork) -> PacketTotals:
+    """Return packets of the whole run, wherever they were."""
+    state = network.machine.state
+    clock, queue_pairs = state.clock[0], state.qp[: network.machine.queue_pairs]
+    return PacketTotals(
+        created=int(clock.created),
+        hops=int(clock.hops),
+        retransmitted=int(queue_pairs.retransmitted.sum()),
+        dropped=int(clock.dropped),
+        trimmed=int(state.count.trims.sum()),
+        ecn_marked=int(state.count.ecn_marks.sum()),
+        out_of_sequence=int(queue_pairs.out_of_sequence.sum()),
+        cnps=int(queue_pairs.cnps_handled.sum()),
+        timeouts=int(queue_pairs.timeouts.sum()),
+        pause_frames=int(state.count.pause_tx.sum()),
+        pause_ps=int(state.hold.pause_ps.sum()),
+    )
 
 
 def port_counters(network: PacketNetwork) -> dict[str, I64]:
-    """Counters by name, each of shape [ports]."""
+    """Return counters by name, each of shape [ports]."""
     from fabrictwin.kernel.packet import events
     from fabrictwin.kernel.packet import invariants as checks
 
@@ -38,30 +75,30 @@ def port_counters(network: PacketNetwork) -> dict[str, I64]:
     lanes = 1 << int(state.settings[0].vl_bits)
     sent = state.port.tx_packets[:n]
     uncounted = catalog.headers("infiniband").bytes_of("VCRC") * (network.fabric.technology == "infiniband")
-    counters: dict[str, I64] = {
+    found: dict[str, I64] = {
         "PortXmitData": (state.port.tx_bytes[:n] - uncounted * sent) // 4,
         "PortRcvData": (octets - uncounted * packets) // 4,
         "PortXmitPkts": sent.copy(),
         "PortRcvPkts": packets - state.count.errors[:n],
-        "PortXmitWait": np.asarray(network.counters().wait_ps),
+        "PortXmitWait": np.asarray(counters(network).wait_ps),
         "PortXmitDiscards": state.count.discards[:n].copy(),
         "PortRcvErrors": state.count.errors[:n].copy(),
         "LocalLinkIntegrityErrors": state.count.replays[:n].copy(),
         "QueuePeakBytes": state.outlet.peak[: n * lanes].reshape(n, lanes).max(axis=1),
     }
     if network.fabric.technology == "ethernet":
-        counters |= {
+        found |= {
             "tx_pause": state.count.pause_tx[:n].copy(),
             "rx_pause": state.count.pause_rx[:n].copy(),
             "rx_pause_duration_ps": state.hold.pause_ps[: n * lanes].reshape(n, lanes).sum(axis=1),
             "ecn_marked": state.count.ecn_marks[:n].copy(),
             "trimmed": state.count.trims[:n].copy(),
         }
-    return counters
+    return found
 
 
 def adapter_counters(network: PacketNetwork) -> dict[str, I64]:
-    """Counters by name, each of shape [adapters]; the requester's are the sender's adapter's."""
+    """Return counters by name, each of shape [adapters]; the requester's are the sender's adapter's."""
     qp = network.machine.state.qp[: network.machine.queue_pairs]
     remote = qp[qp.src != NONE]
     n = len(network.fabric.nic_node)

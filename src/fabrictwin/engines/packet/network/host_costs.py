@@ -1,10 +1,10 @@
-"""What of a host is no wire, on the packet engine: memory, cores, the threads that serve sockets.
+"""Parts of a host that are no wires, on the packet engine: memory, cores, the threads that serve sockets.
 
-Many messages share them in turns. Each is a link of its own that leads back to where it begins, at the rate of the
+Many messages share them. Each is a link of its own that leads back to where it begins, at the rate of the
 memory, of all cores, of one thread; a byte takes as much of it as it takes of the processor. They stand behind the
 fabric's ports and nodes, and only where a program needs them (`PacketOptions.host_work`).
 
-Left out: a thread takes turns of one packet, not of one system call.
+Left out: a thread is shared packet by packet, not system call by system call.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.connection_paths import memory_and_cores
 from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
-from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.program.program import Communication
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ class HostWork:
     bps: I64  # [links]
 
     def port(self, first: int) -> dict[tuple[int, int], int]:
-        """By what it stands for, the port; `first` is the first one's number."""
+        """Return ports by what they stand for; `first` is the first one's number."""
         rows = zip(self.kind.tolist(), self.node.tolist(), strict=True)
         return {key: first + 2 * i for i, key in enumerate(rows)}
 
 
 def host_work(fabric: Fabric) -> HostWork:
-    """Of every processor its memory and cores, of every GPU one thread."""
+    """List of every processor its memory and cores, of every GPU one thread."""
     memory, cores, _ = memory_and_cores(fabric)
     cpu = np.flatnonzero(fabric.node_kind == NodeKind.CPU)
     gpus = fabric.gpu_node
@@ -61,7 +61,7 @@ def host_work(fabric: Fabric) -> HostWork:
 
 
 def works_in_hosts(communications: Iterable[Communication], fabric: Fabric) -> bool:
-    """Whether bytes of one of them pass host memory or cost a processor's time."""
+    """Tell whether bytes of one of them pass host memory or cost a processor's time."""
     for communication in communications:
         how = communication.connections
         if how is None:

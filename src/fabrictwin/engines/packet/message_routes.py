@@ -1,6 +1,6 @@
-"""The ways of messages on the packet engine: legs one after the other, each over queue pairs.
+"""Routes of messages on the packet engine: legs one after the other, each over queue pairs.
 
-Where nothing else is said a message takes the shortest way; without GPUDirect it goes chunk by chunk through host
+Where nothing else is said a message takes the shortest path; without GPUDirect it goes chunk by chunk through host
 memory at either end. A communication's connections (`program.Connections`) may say more: host memory or the GPU
 whose adapter is used, adapters, several queue pairs, a rate that its ends manage, processor work on every byte.
 
@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.channel_resources import message_bytes
-from fabrictwin.engines.packet.host_costs import CORES, MEMORY, THREAD, WORK_PS
-from fabrictwin.fabric.fabric import NONE, NodeKind
-from fabrictwin.kernel.codes import PS_PER_S
+from fabrictwin.engines.packet.network.host_costs import CORES, MEMORY, THREAD, WORK_PS
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.fabric.memory_paths import nearest_processor
 from fabrictwin.program import patterns
 from fabrictwin.program.program import HUBS, Communication, Pattern
 
 if TYPE_CHECKING:
-    from fabrictwin.engines.packet.packet_network import PacketNetwork
+    from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,16 @@ class Leg:
     parts: tuple[tuple[float, int], ...]  # (share, queue pair)
     amount: float = 1.0  # bytes of theirs for a byte of the message
     delay_ps: int = 0  # before the first byte leaves
-    turns: bool = False  # a message goes whole over one of them, the next over the next
+    round_robin: bool = False  # a message goes whole over one of them, the next over the next
 
-    def of(self, turn: int) -> tuple[tuple[float, int], ...]:
-        """What carries the message with that number."""
-        return ((1.0, self.parts[turn % len(self.parts)][1]),) if self.turns else self.parts
+    def carriers(self, number: int) -> tuple[tuple[float, int], ...]:
+        """Return what carries the message with that number, as (share, queue pair)."""
+        return ((1.0, self.parts[number % len(self.parts)][1]),) if self.round_robin else self.parts
 
 
 @dataclass(frozen=True)
-class Way:
-    """How one pair of memories exchanges data on one channel; no legs: memory to itself."""
+class MessageRoute:
+    """Legs by which one pair of memories exchanges data on one channel; no legs: memory to itself."""
 
     legs: tuple[Leg, ...]
     chunk_bytes: int = 0  # 0: a message goes in one piece
@@ -53,14 +54,14 @@ class Way:
 
 @dataclass(frozen=True)
 class Guide:
-    """What the connection of an edge says, as in `Connections`; nodes and adapters may be NONE."""
+    """A row of `Connections`, for one edge; nodes and adapters may be NONE."""
 
     out: int
     nic_out: int
     nic_in: int
     into: int
     paths: int
-    turns: bool  # of messages that follow each other, on the paths
+    round_robin: bool  # messages that follow each other go whole, each over the next path
     limit: float  # bytes a picosecond, on the wire
     message_bytes: int  # of one of several that follow each other, on the wire; 0 where there is but one
     share: float  # of its slowest wire's rate
@@ -77,7 +78,7 @@ class Guide:
 
 
 def guides(communication: Communication) -> dict[tuple[int, int, int], tuple[Guide, int]]:
-    """By (channel, source, target), where connections are given: how, and what a step costs software, in ps.
+    """Return by (channel, source, target), where connections are given, how each is made, and a step's cost in ps.
 
     Raises ConfigError for what switches reduce.
     """
@@ -101,7 +102,7 @@ def guides(communication: Communication) -> dict[tuple[int, int, int], tuple[Gui
         how.nic_in.tolist(),
         how.into.tolist(),
         how.paths.tolist(),
-        (how.turns & ~single[edges.channel]).tolist(),
+        (how.round_robin & ~single[edges.channel]).tolist(),
         how.limit.tolist(),
         following.tolist(),
         [communication.rate_share] * len(how),
@@ -129,23 +130,23 @@ class _Plan:
     amount: float = 1.0
     delay_ps: int = 0
     held: Guide | None = None  # whose rate holds it back
-    turns: bool = False
+    round_robin: bool = False
 
 
-class Ways:
-    """Ways of one network; those of a program are opened together."""
+class MessageRoutes:
+    """Routes over one network; those of a program are opened together."""
 
     def __init__(self, network: PacketNetwork) -> None:
         self.network, self.fabric, self.options = network, network.fabric, network.options
-        self._known: dict[Key, Way] = {}
+        self._known: dict[Key, MessageRoute] = {}
 
-    def __getitem__(self, key: Key) -> Way:
+    def __getitem__(self, key: Key) -> MessageRoute:
         return self._known[key]
 
     def open(self, asked: Iterable[Key]) -> None:
-        """Queue pairs of all ways that are not open yet, in the order in which they are asked for.
+        """Open queue pairs of all routes that are not open yet, in the order in which they are asked for.
 
-        Raises ConfigError where there is no way.
+        Raises ConfigError where there is no path.
         """
         new = [key for key in dict.fromkeys(asked) if key not in self._known]
         if not new:
@@ -156,7 +157,7 @@ class Ways:
         open_ = far & np.array([key[5] is None or key[5].nic_out == NONE for key in new])
         departing, arriving = np.full(len(new), NONE, np.int32), np.full(len(new), NONE, np.int32)
         if open_.any():
-            departing[open_], arriving[open_] = self.network.adapters(source[open_], target[open_])
+            departing[open_], arriving[open_] = self.network.connections.adapters(source[open_], target[open_])
         ends = zip(departing.tolist(), arriving.tolist(), strict=True)
         plans = [self._plan(key, *adapters) for key, adapters in zip(new, ends, strict=True)]
         remote = iter(self._remotes(new, plans))
@@ -168,15 +169,15 @@ class Ways:
             for leg in legs:
                 connections = leg.inside or tuple((1.0 / leg.count, next(remote)) for _ in range(leg.count))
                 if leg.held is not None:
-                    whole = 1.0 if leg.turns else None
+                    whole = 1.0 if leg.round_robin else None
                     holds += [(number + i, whole or share, leg.held) for i, (share, _) in enumerate(connections)]
                 parts = tuple((share, number + i) for i, (share, _) in enumerate(connections))
-                numbered.append(Leg(parts, leg.amount, leg.delay_ps, leg.turns))
+                numbered.append(Leg(parts, leg.amount, leg.delay_ps, leg.round_robin))
                 opened += [connection for _, connection in connections]
                 number += len(connections)
-            self._known[key] = Way(tuple(numbered), chunk, pause)
+            self._known[key] = MessageRoute(tuple(numbered), chunk, pause)
         if opened:
-            first = self.network.connect(opened)
+            first = self.network.connections.connect(opened)
             for q, share, guide in holds:
                 self._hold(q, opened[q - first], share, guide)
 
@@ -190,7 +191,7 @@ class Ways:
         ]
         if not between:
             return []
-        return self.network.remotes(
+        return self.network.connections.remotes(
             np.array([leg.adapters[0] for leg, _ in between], np.int32),
             np.array([leg.adapters[1] for leg, _ in between], np.int32),
             inside=[leg.ports for leg, _ in between],
@@ -219,14 +220,9 @@ class Ways:
         return legs, self.options.staging_chunk_bytes, self.options.staging_ps
 
     def memory(self, node: int) -> int:
-        """The host memory nearest to a GPU: the CPU that its path to it crosses the fewest links to."""
-        fabric = self.fabric
-        if fabric.node_kind[node] == NodeKind.CPU:
-            return node
-        host = int(fabric.node_host[node])
-        nodes = range(int(fabric.host_node_start[host]), int(fabric.host_node_start[host + 1]))
-        cpus = [m for m in nodes if fabric.node_kind[m] == NodeKind.CPU]
-        return min(cpus, key=lambda m: (len(self.network.inside(node, m)[0][1]), m)) if cpus else node
+        """Return the host memory nearest to a GPU; the GPU's own where its host has no processor."""
+        near = nearest_processor(self.fabric, node)
+        return node if near is None else near
 
     # ------------------------------------------------------------------ as connections say
 
@@ -270,13 +266,13 @@ class Ways:
     # ------------------------------------------------------------------ legs
 
     def _local(self, source: int, target: int, guide: Guide | None = None) -> _Plan:
-        return _Plan(inside=tuple(self.network.local(source, target)), held=guide)
+        return _Plan(inside=tuple(self.network.connections.local(source, target)), held=guide)
 
     def _remote(
         self, source: int, target: int, departing: int, arriving: int, guide: Guide | None = None
     ) -> _Plan:
         """From memory to memory by two adapters, over as many queue pairs as the connection has."""
-        fabric, network = self.fabric, self.network
+        fabric, network = self.fabric, self.network.connections
         prefix = network.inside(source, int(fabric.nic_node[departing]))[0][1]
         suffix = network.inside(int(fabric.nic_node[arriving]), target)[0][1]
         # the doorbell, and the adapter's request to memory before the data comes back
@@ -296,11 +292,11 @@ class Ways:
             count=count,
             delay_ps=delay,
             held=guide,
-            turns=count > 1 and guide is not None and guide.turns,
+            round_robin=count > 1 and guide is not None and guide.round_robin,
         )
 
     def _hold(self, q: int, connection: Any, share: float, guide: Guide) -> None:
-        """What a connection's rate means for one of its queue pairs.
+        """Apply a connection's rate to one of its queue pairs.
 
         Where messages follow each other its ends manage only so many: each passes at the wire's rate, since they
         work on it while it comes in.

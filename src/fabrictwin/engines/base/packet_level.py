@@ -1,0 +1,136 @@
+"""Interface of what only an engine with packets has: losses, hardware counters, the size of a run, observers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.engines.base.messages import Event, FlowOptions, Message
+from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.program.program import Communication, Operations
+
+if TYPE_CHECKING:
+    from fabrictwin.engines.packet.run_estimate import PacketSize
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PacketTotals:
+    """Packets of a whole run."""
+
+    created: int
+    hops: int  # acknowledgements included
+    retransmitted: int
+    dropped: int
+    trimmed: int
+    ecn_marked: int
+    out_of_sequence: int
+    cnps: int
+    timeouts: int
+    pause_frames: int
+    pause_ps: int  # summed over ports and priorities
+
+
+class Observer(Protocol):
+    """Listens to what is on the wires and who sends it; a capture is one."""
+
+    def connected(self, queue_pair: int, connection: Any) -> None:
+        """A queue pair of the kernel was made."""
+        ...
+
+    def opened(self, queue_pair: int, connection: Any, flow: FlowRecord) -> None:
+        """A queue pair of the kernel carries messages of a flow."""
+        ...
+
+    def posted(
+        self, flow: FlowRecord, number: int, message: Message, answers: int | None, *, acknowledged: bool
+    ) -> None:
+        """A message was posted; it `answers` a request, and an ENDED will come of it where it is acknowledged."""
+        ...
+
+    def happened(self, events: list[Event]) -> None:
+        """Messages had events."""
+        ...
+
+
+class FlowRecord(Protocol):
+    """A flow as observers see it."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def options(self) -> FlowOptions: ...
+
+    @property
+    def mtu(self) -> int: ...
+
+
+class PacketLevel(Protocol):
+    """An engine's packets."""
+
+    @property
+    def fabric(self) -> Fabric: ...
+
+    @property
+    def marks_congestion(self) -> bool:
+        """Senders understand ECN."""
+        ...
+
+    @property
+    def gpudirect(self) -> bool:
+        """Adapters reach the memory of GPUs."""
+        ...
+
+    @property
+    def staging(self) -> tuple[int, int]:
+        """(bytes of a chunk that software stages in host memory, its time in ps a chunk)."""
+        ...
+
+    def lid(self, node: int) -> int:
+        """The first LID of a fabric node."""
+        ...
+
+    def losses(self) -> tuple[int, int]:
+        """Data packets so far that were (lost on the way, sent again)."""
+        ...
+
+    def totals(self) -> PacketTotals:
+        """Packets so far."""
+        ...
+
+    def port_counters(self) -> dict[str, I64]:
+        """Counters of ports by the name that operators know, each of shape [ports]."""
+        ...
+
+    def adapter_counters(self) -> dict[str, I64]:
+        """Counters of adapters by name, each of shape [adapters]."""
+        ...
+
+    def size_of(
+        self, operations: Operations, communications: Sequence[Communication], rank_node: npt.NDArray[np.int32]
+    ) -> PacketSize:
+        """What operations would take. Raises TooLargeError where they are refused."""
+        ...
+
+    def excess(
+        self, operations: Operations, communications: Sequence[Communication], rank_node: npt.NDArray[np.int32]
+    ) -> float:
+        """Share of the nearest limit of time or memory that operations would take; above 1 they are refused."""
+        ...
+
+    def observe(self, observer: Observer, ports: Sequence[int], drain: Callable[[Any], None]) -> None:
+        """Tell an observer of everything from now on, and hand what these ports see to `drain`.
+
+        Rows are the kernel's (`kernel.packet.tap`).
+        """
+        ...
+
+    def read_tap(self) -> None:
+        """Hand over what ports saw since the last time."""
+        ...

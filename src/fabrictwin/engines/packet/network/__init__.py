@@ -1,0 +1,1 @@
+"""The packet kernel over one fabric: wiring, configuration, connections, faults, counters."""

@@ -1,0 +1,238 @@
+"""Connections of the packet kernel: paths inside hosts, queue pairs between adapters, what each is made of.
+
+A queue pair lives at the adapter. Its packets start in memory: the adapter reads ahead over PCIe as far as its
+buffer reaches, and what arrives goes on over PCIe to memory. Where ECMP fixes a connection's path for good, the
+path is looked up once, with the switches' own hash, and source-routed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.engines.base.queue_pairs import QueuePairNumbers, hash_key
+from fabrictwin.engines.packet.congestion_parameters import NSCC
+from fabrictwin.engines.packet.network.model import NetworkModel
+from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.fabric.memory_paths import PathFinder
+from fabrictwin.routing.tables import U32
+
+if TYPE_CHECKING:
+    from fabrictwin.kernel.packet.machine import Connection, Machine
+
+_BACK = 0x2A5A5A5  # tells acknowledgements from data where switches hash
+
+
+def too_large(error: Exception) -> ConfigError:
+    """Return the refusal of what does not fit into memory."""
+    return ConfigError(f"the packet engine {error}; a smaller cut of the job fits", key="packet")
+
+
+def _beyond_first(ports: I32, start: I64) -> list[tuple[int, ...]]:
+    """List each path's ports but its first, the adapter's own."""
+    flat, cuts = ports.tolist(), start.tolist()
+    return [tuple(flat[a + 1 : b]) for a, b in pairwise(cuts)]
+
+
+class Connections:
+    """Makes connections of one network and adds them to the kernel."""
+
+    def __init__(self, model: NetworkModel, machine: Machine) -> None:
+        self.model, self.machine = model, machine
+        self.finder = PathFinder(model.fabric, model.routes)
+        self.numbers = QueuePairNumbers(len(model.fabric.nic_node))
+        self.on_connect: Callable[[int, Connection], None] | None = None  # an observer's
+        self._inside: dict[tuple[int, int], list[tuple[float, tuple[int, ...]]]] = {}
+
+    def inside(self, source: int, destination: int) -> list[tuple[float, tuple[int, ...]]]:
+        """Return the paths inside a host, as (share of the traffic, ports)."""
+        key = (source, destination)
+        if key not in self._inside:
+            if source == destination:
+                self._inside[key] = [(1.0, ())]
+            else:
+                _, port, share, before, _ = self.finder.inside(
+                    np.array([source], np.int32), np.array([destination], np.int32)
+                )
+                cuts = np.flatnonzero(np.diff(before) != 0) + 1
+                self._inside[key] = [
+                    (float(part[0]), tuple(int(p) for p in ports))
+                    for part, ports in zip(np.split(share, cuts), np.split(port, cuts), strict=True)
+                ]
+        return self._inside[key]
+
+    def local(self, source: int, destination: int) -> list[tuple[float, Connection]]:
+        """Return a connection for each path inside a host, with its share."""
+        from fabrictwin.kernel.packet.machine import Connection
+        from fabrictwin.kernel.packet.state import state as s
+
+        return [
+            (
+                part,
+                Connection(port=ports[0], src=NONE, dst=NONE, mode=s.LOCAL, header_bytes=0, before=ports[1:]),
+            )
+            for part, ports in self.inside(source, destination)
+        ]
+
+    def adapters(self, source: I32, destination: I32) -> tuple[I32, I32]:
+        """Return the adapters between memory nodes of different hosts."""
+        return self.finder.adapters_between(source, destination)
+
+    @cached_property
+    def _spraying(self) -> list[bool]:
+        fabric = self.model.fabric
+        kind = fabric.node_type[fabric.nic_node].tolist()
+        names = {each: fabric.type_names[each] for each in set(kind)}
+        srd = {each: bool(name) and catalog.nic(name).transport == "srd" for each, name in names.items()}
+        return [srd[each] for each in kind]
+
+    def sprays(self, adapter: int) -> bool:
+        """Tell whether an adapter sends packets of one connection over many paths (SRD)."""
+        return self._spraying[adapter]
+
+    def remote(
+        self,
+        source: int,
+        destination: int,
+        *,
+        prefix: tuple[int, ...] = (),
+        suffix: tuple[int, ...] = (),
+        sl: int | None = None,
+        udp_port: int | None = None,
+    ) -> Connection:
+        """Return a reliable connection between adapters; `prefix` and `suffix` are ports inside the hosts.
+
+        The service level is the route's unless it is given; the UDP source port (Ethernet) follows from queue pair
+        numbers counted by adapter.
+        """
+        return self.remotes(
+            np.array([source], np.int32),
+            np.array([destination], np.int32),
+            inside=[(prefix, suffix)],
+            levels=[sl],
+            udp_ports=None if udp_port is None else np.array([udp_port], np.uint32),
+        )[0]
+
+    def remotes(
+        self,
+        source: I32,
+        destination: I32,
+        *,
+        inside: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
+        levels: Sequence[int | None],
+        udp_ports: U32 | None = None,
+    ) -> list[Connection]:
+        """Return `remote` for many connections at once, in order; `inside` are prefix and suffix of each."""
+        from fabrictwin.kernel.packet.machine import Connection
+        from fabrictwin.kernel.packet.state import state as s
+
+        fabric, options = self.model.fabric, self.model.options
+        port, back_port = fabric.nic_port[source], fabric.nic_port[destination]
+        for adapters, cables in ((source, port), (destination, back_port)):
+            loose = np.flatnonzero(cables == NONE)
+            if len(loose):
+                name = fabric.node_name(int(fabric.nic_node[adapters[loose[0]]]))
+                raise ConfigError(f"{name} has no cable", key="cluster")
+        udp = self.numbers.ports_by_connection(source, destination) if udp_ports is None else udp_ports
+        nothing: list[tuple[int, ...]] = [()] * len(source)
+        out, back = nothing, nothing
+        if fabric.technology == "ethernet" and options.balance == "routed":
+            out = _beyond_first(*self.model.routes.walk(source, destination, udp))
+            back = _beyond_first(*self.model.routes.walk(destination, source, udp))
+        routed = self.model.routes.service_level(source, destination).tolist()
+        alike = self._alike
+        # SRD's packets take a path each and come in any order
+        srd = alike | {"mode": s.SELECTIVE, "reorder": s.NEVER, "spray": True}
+        ack_sl = self.machine.config.lanes - 1 if options.control == "nscc" else None
+        found = []
+        columns = (source, destination, port, udp, fabric.nic_qp_message_ps[source])
+        for i, (a, b, cable, key, period) in enumerate(zip(*(x.tolist() for x in columns), strict=True)):
+            prefix, suffix = inside[i]
+            sl = levels[i]
+            if sl is None:
+                sl = options.service_level
+            if sl is None:
+                sl = routed[i]
+            entropy = hash_key(key, a, b)
+            sprays = self.sprays(a)
+            ports = [*prefix, cable, *(() if sprays else out[i])]
+            found.append(
+                Connection(
+                    port=ports[0],
+                    src=a,
+                    dst=b,
+                    sl=sl,
+                    ack_sl=ack_sl if ack_sl is not None else sl,
+                    entropy=entropy & s.M31,
+                    ack_entropy=(entropy ^ _BACK) & s.M31,
+                    message_ps=period,
+                    before=tuple(ports[1:]),
+                    after=suffix,
+                    back=() if sprays else back[i],
+                    **(srd if sprays else alike),
+                )
+            )
+        return found
+
+    @cached_property
+    def _alike(self) -> dict[str, Any]:
+        """Fields that connections between adapters have in common."""
+        from fabrictwin.kernel.packet import congestion as c
+        from fabrictwin.kernel.packet.state import state as s
+
+        options, headers = self.model.options, self.model.headers
+        nscc = options.control == "nscc"
+        window = options.window_bytes or s.NEVER
+        if nscc:
+            window = self.model.bdp_bytes * NSCC.window_of_bdp[0] // NSCC.window_of_bdp[1]
+        return {
+            "mode": s.SELECTIVE if options.selective else s.GO_BACK_N,
+            "header_bytes": headers.data,
+            "first_header_bytes": headers.first,
+            "ack_bytes": headers.acknowledgement,
+            "window_bytes": window,
+            "rto_ps": options.timeout_ps,
+            "retry_limit": options.retry_count,
+            "rnr_limit": options.rnr_retry,
+            "rnr_ps": options.rnr_timer_ps,
+            "ack_every": 1 if nscc else options.ack_every,
+            "reorder": 0 if options.balance == "routed" else s.NEVER,
+            "spray": options.balance == "spray",
+            "control": {"none": c.NO_CONTROL, "dcqcn": c.DCQCN, "nscc": c.NSCC}[options.control],
+            "base_ps": self.model.round_trip_ps,
+        }
+
+    def loopback(self, adapter: int, *, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Connection:
+        """Return a connection of an adapter with itself: over PCIe to it and back, never on a wire."""
+        from fabrictwin.kernel.packet.machine import Connection
+
+        return Connection(
+            port=prefix[0],
+            src=adapter,
+            dst=adapter,
+            header_bytes=self.model.headers.data,
+            ack_bytes=self.model.headers.acknowledgement,
+            ack_every=self.model.options.ack_every,
+            message_ps=int(self.model.fabric.nic_qp_message_ps[adapter]),
+            before=prefix[1:],
+            after=suffix,
+        )
+
+    def connect(self, connections: list[Connection]) -> int:
+        """Add queue pairs; returns the number of the first. Raises ConfigError where memory does not reach."""
+        from fabrictwin.kernel.packet.machine import OutOfMemoryError
+
+        try:
+            first = self.machine.add_queue_pairs(connections)
+        except OutOfMemoryError as error:
+            raise too_large(error) from None
+        if self.on_connect is not None:
+            for i, connection in enumerate(connections):
+                self.on_connect(first + i, connection)
+        return first

@@ -1,0 +1,73 @@
+"""Changes of links and tables on the packet kernel, and what is said of a network in which nothing moves any more.
+
+A link that goes down loses what waits for it and what is on its wire. Where lanes wait for each other for ever the
+error names the cycle.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.engines.base.changes import TableEntries, TimedChange
+from fabrictwin.fabric.fabric import NETWORK, Fabric
+
+if TYPE_CHECKING:
+    from fabrictwin.kernel.packet.machine import Machine
+
+_NETWORK = frozenset(int(kind) for kind in NETWORK)
+
+
+def apply_change(machine: Machine, fabric: Fabric, change: TimedChange) -> None:
+    """Change a link, its bit errors or tables now. Raises ConfigError."""
+    if change.tables is not None:
+        _set_tables(machine, fabric, change.tables)
+        return
+    if not 0 <= change.port < fabric.ports:
+        raise ConfigError(f"got port {change.port}, expected one of the fabric's {fabric.ports}")
+    if change.error_rate is not None:
+        machine.set_errors(change.port, round(8 * change.error_rate * 2**48))
+    else:
+        _set_rate(machine, fabric, change.port, change.rate_bps)
+
+
+def _set_rate(machine: Machine, fabric: Fabric, port: int, rate_bps: int | None) -> None:
+    """Let a directed link run at a rate: None is what was built, 0 takes it down."""
+    built = int(fabric.port_rate_bps[port])
+    wanted = built if rate_bps is None else rate_bps
+    if int(fabric.port_kind[port]) not in _NETWORK:
+        wanted = wanted * int(fabric.port_payload_bps[port]) // max(built, 1)
+    machine.set_rate(port, wanted)
+
+
+def _set_tables(machine: Machine, fabric: Fabric, entries: TableEntries) -> None:
+    if fabric.technology != "infiniband":
+        raise ConfigError("got a change of forwarding tables on Ethernet, expected InfiniBand", key="change")
+    machine.set_tables(entries.row, entries.lid, entries.port)
+
+
+def stall_error(machine: Machine, fabric: Fabric) -> SimulatedError:
+    """Return why nothing moves any more: a deadlock, exhausted retries, or tasks that wait for nothing to come."""
+    from fabrictwin.kernel.packet.state import state as s
+
+    deadlock, state = machine.deadlock, machine.state
+    if deadlock is not None:
+        names = " -> ".join(f"{fabric.port_name(port)} lane {vl}" for port, vl in deadlock.cycle)
+        return SimulatedError(
+            "deadlock",
+            fabric.port_name(deadlock.cycle[0][0]),
+            f"{len(deadlock.all)} outputs wait for each other for ever: {names}",
+        )
+    failed = np.flatnonzero(state.qp.failed[: machine.queue_pairs])
+    if len(failed):
+        qp = state.qp[failed[0]]
+        a, b = (fabric.node_name(int(fabric.nic_node[int(n)])) for n in (qp.src, qp.dst))
+        return SimulatedError(
+            "IBV_WC_RETRY_EXC_ERR",
+            a,
+            f"{len(failed)} queue pairs gave up after {int(qp.retry_limit)} retries, the first toward {b}",
+        )
+    left = int((state.task.status[: machine.tasks] != s.DONE).sum())
+    return SimulatedError("stalled", "packet engine", f"{left} tasks are open and nothing will ever move again")

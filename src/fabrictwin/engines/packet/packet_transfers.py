@@ -1,0 +1,100 @@
+"""Transfers between adapters on the packet kernel: a connection each, and tasks that wait for each other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.engines.base.transfers import Transfers, TransferTimes
+from fabrictwin.engines.packet.network.packet_network import PacketNetwork
+from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
+from fabrictwin.fabric.fabric import I64, NONE
+
+
+class PacketTransfers:
+    """Transfers posted on one network."""
+
+    def __init__(self, network: PacketNetwork) -> None:
+        self.network = network
+        self.hops = 0  # that they will take, about
+        self._first = self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def post(self, transfers: Transfers) -> None:
+        """Connect and post. Raises ConfigError where it would take more than the options allow."""
+        from fabrictwin.kernel.packet.state import state as s
+
+        network, n = self.network, len(transfers)
+        adapters = len(network.fabric.nic_node)
+        if n and not min(transfers.source.min(), transfers.target.min()) >= 0:
+            raise ConfigError("got an adapter below 0", key="transfers")
+        if n and max(transfers.source.max(), transfers.target.max()) >= adapters:
+            raise ConfigError(f"got an adapter beyond the fabric's {adapters}", key="transfers")
+        self.hops = _hops(network, transfers)
+        check_size(PacketSize(self.hops, n, _memory_bytes(network, transfers)), network.options, "this traffic")
+        connections = network.connections
+        ends = zip(transfers.source.tolist(), transfers.target.tolist(), strict=True)
+        first = connections.connect([connections.remote(a, b) for a, b in ends])
+        gates = transfers.gates
+        kind = [s.MESSAGE] * n + [s.TURNSTILE if gate.one_each else s.DELAY for gate in gates]
+        size = transfers.size_bytes.tolist() + [0] * len(gates)
+        # a message's clock starts when it is posted: a task of its own waits for its gate
+        delay = network.fabric.nic_post_ps[transfers.source].tolist() + [gate.delay_ps for gate in gates]
+        received: list[tuple[int, int]] = []
+        acknowledged: list[tuple[int, int]] = []
+        for task, gate in enumerate(gates, n):
+            received += [(task, cause) for cause in gate.received] + [(waiting, task) for waiting in gate.waiting]
+            acknowledged += [(task, cause) for cause in gate.acknowledged]
+        queue_pair = [*range(first, first + n), *([0] * len(gates))]
+        self._first = network.machine.add_tasks(
+            kind, queue_pair, size, delay, after=_columns(received), after_done=_columns(acknowledged)
+        )
+        self._count = n
+
+    def times(self) -> TransferTimes:
+        """When each started, was received and was done; NONE where it was not."""
+        from fabrictwin.kernel.packet.state import state as s
+
+        task = self.network.machine.state.task[self._first : self._first + self._count]
+        done = np.where(task.status == s.DONE, task.done_ps, NONE)
+        return TransferTimes(
+            task.start_ps.astype(np.int64), task.received_ps.astype(np.int64), done.astype(np.int64)
+        )
+
+
+def _columns(pairs: list[tuple[int, int]]) -> tuple[I64, I64]:
+    columns = np.array(pairs, np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
+
+
+def _hops(network: PacketNetwork, transfers: Transfers) -> int:
+    """Packet-hops that they will take, acknowledgements included."""
+    fabric, groups, switches = network.fabric, network.routes.groups, network.routes.switches
+    rows = np.full(len(fabric.nic_node), NONE, np.int64)
+    rows[fabric.node_nic[switches.endpoint_node]] = switches.endpoint_row
+    source, target = rows[transfers.source], rows[transfers.target]
+    known = (source >= 0) & (target >= 0)
+    column = switches.edge_column[np.maximum(target, 0)]
+    links = np.where(known, groups.distance[np.maximum(column, 0), np.maximum(source, 0)], 0) + 2
+    packets = np.maximum(-(-transfers.size_bytes // fabric.mtu_bytes), 1)
+    acks = 1 if network.options.control == "nscc" else network.options.ack_every
+    return int((links * (packets + -(-packets // acks))).sum())
+
+
+def _memory_bytes(network: PacketNetwork, transfers: Transfers) -> int:
+    """Bytes of the kernel's arrays: a queue pair and a task a transfer, and packets, of which there are at most as
+    many as fit into the buffers or as all transfers have.
+    """
+    from fabrictwin.kernel.packet.state import state as s
+
+    options, state, n = network.options, network.machine.state, len(transfers)
+    reach = 2 * options.window_packets if options.selective else 0
+    control = {"dcqcn": s.dcqcn_dtype.itemsize, "nscc": s.nscc_dtype.itemsize}.get(options.control, 0)
+    packets = int(np.maximum(-(-transfers.size_bytes // network.fabric.mtu_bytes), 1).sum())
+    room = int(state.port.peer.size) * 2 * (options.credit_bytes or 1 << 20) // network.fabric.mtu_bytes
+    links = 2 * int(network.fabric.node_tier.max(initial=1)) + 2
+    task = s.task_dtype.itemsize + s.heap_dtype.itemsize + 12
+    queue_pair = s.qp_dtype.itemsize + reach + control + 8 * links
+    return s.nbytes(state) + n * (task + queue_pair) + min(packets, room) * s.packet_dtype.itemsize

@@ -1,0 +1,59 @@
+"""The management of a cluster file's fabric, and the nodes and partitions of its managers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.subnet.agents.agent_state import SubnetState
+from fabrictwin.subnet.agents.mad_routing import Network
+from fabrictwin.subnet.manager.settings.manager_settings import Settings
+from fabrictwin.subnet.manager.settings.partitions import Everybody, read_partitions
+from fabrictwin.subnet.operation.manager_host import one_for_each_plane
+from fabrictwin.subnet.serve.console import find_node
+from fabrictwin.subnet.serve.endpoint import Endpoint
+
+
+def open_endpoint(cluster: Path) -> Endpoint:
+    """The management of the fabric that a cluster or spec file describes. Raises ConfigError."""
+    from fabrictwin.cluster.build_blueprint import build
+    from fabrictwin.cluster.spec.spec import load_cluster
+    from fabrictwin.fabric.compile import compile_fabric
+
+    spec = load_cluster(cluster)
+    fabric = compile_fabric(build(spec.cluster, spec=spec))
+    try:
+        return Endpoint(Network(SubnetState(fabric)))
+    except ConfigError as error:
+        raise error.within(file=cluster) from None
+
+
+def has_job(cluster: Path) -> bool:
+    """Whether a file is a spec with a workload. Raises ConfigError."""
+    from fabrictwin.cluster.spec.spec import load_cluster
+
+    return bool(load_cluster(cluster).workload)
+
+
+def manager_nodes(endpoint: Endpoint, host: str) -> list[int]:
+    """Where managers run, one a subnet; `host` names the first's node. Raises ConfigError."""
+    nodes = one_for_each_plane(endpoint, find_node(endpoint.state, host) if host else NONE)
+    if not nodes:
+        raise ConfigError("got no adapter with a cable, expected one for the manager to run on", key="cluster")
+    return nodes
+
+
+def partitioned(settings: Settings, path: Path | None, endpoint: Endpoint, host: str) -> Settings:
+    """Settings with the partitions of a file; without one as they are. Raises ConfigError."""
+    if path is None:
+        return settings
+    state = endpoint.state
+    guids = list(zip(state.port_guid, state.is_switch, strict=True))
+    everybody = Everybody(
+        adapters=frozenset(guid for guid, switch in guids if not switch),
+        switches=frozenset(guid for guid, switch in guids if switch),
+        manager=frozenset(state.port_guid[m] for m in manager_nodes(endpoint, host)),
+    )
+    return replace(settings, partitions=read_partitions(path, everybody))

@@ -1,0 +1,75 @@
+"""A scenario: managers bring a fabric up, then links and nodes break or come back, and the managers act."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fabrictwin.subnet.manager.database import Memory
+from fabrictwin.subnet.manager.mad_transport import MadTiming
+from fabrictwin.subnet.manager.settings.manager_settings import Settings
+from fabrictwin.subnet.manager.sweep.lids import read_guid2lid, write_guid2lid
+from fabrictwin.subnet.manager.sweep.table_computation import port_guid
+from fabrictwin.subnet.manager.sweep_report import SweepReport
+from fabrictwin.subnet.operation.cluster_endpoint import manager_nodes
+from fabrictwin.subnet.operation.managed_fabric import Incident, ManagedFabric
+from fabrictwin.subnet.operation.manager_host import HostedManager
+from fabrictwin.subnet.serve.console import find_target
+from fabrictwin.subnet.serve.endpoint import Endpoint
+
+
+class Scenario:
+    """A manager at work on each subnet of a fabric in this process, on the twin's own clock."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        host: str = "",
+        settings: Settings | None = None,
+        guid2lid: Path | None = None,
+        timing: MadTiming | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.guid2lid = guid2lid
+        kept = {} if guid2lid is None else read_guid2lid(guid2lid)
+        self.managers = [
+            HostedManager(endpoint, m, settings=settings, memory=Memory(dict(kept)), timing=timing)
+            for m in manager_nodes(endpoint, host)
+        ]
+        self.fabric = ManagedFabric(endpoint, self.managers)
+
+    def start(self) -> list[SweepReport]:
+        """The first sweep of each subnet."""
+        reports = self.fabric.start()
+        self._keep_lids()
+        return reports
+
+    def target(self, line: str) -> int:
+        """The managed node that an event is about. Raises ConfigError."""
+        return find_target(self.endpoint.state, line)
+
+    def do(self, line: str) -> Incident:
+        """Break or mend something and let the managers deal with it. Raises ConfigError."""
+        known = len(self.fabric.incidents)
+        at = self.fabric.now_ps
+        self.fabric.plan(at, line, self.target(line))
+        self.fabric.settle()
+        self._keep_lids()
+        return self.fabric.incidents[known]
+
+    def _keep_lids(self) -> None:
+        if self.guid2lid is not None:
+            keep_lids(self.guid2lid, self.managers)
+
+
+def keep_lids(path: Path, managers: list[HostedManager]) -> None:
+    """Write the LIDs that all managers know."""
+    lids: dict[int, int] = {}
+    lmcs: dict[int, int] = {}
+    for one in managers:
+        lids |= {guid: lid for guid, lid in one.manager.database.memory.lid.items() if guid not in lids}
+    for one in managers:
+        lids |= one.manager.database.lid
+        for node in one.manager.database.subnet.nodes.values():
+            lmcs |= {port_guid(port): port.info.lmc for port in node.ends()}
+    write_guid2lid(path, lids, lmcs)
