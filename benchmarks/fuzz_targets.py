@@ -200,7 +200,7 @@ def _edits() -> Target:
 
 
 def _traffic() -> Target:
-    from fabrictwin.tools.traffic import read_traffic
+    from fabrictwin.tools.traffic.connection_matrix import read_traffic
 
     samples = [
         b"Nodes 4\nConnections 2\n0->1 id 1 start 0 size 2000000\n2->3 id 2 start 5 size 4096\n",

@@ -24,7 +24,7 @@ from fabrictwin.subnet.manager.settings.partitions import Everybody, read_partit
 from fabrictwin.subnet.manager.settings.qos import read_qos
 from fabrictwin.subnet.manager.sweep.lids import read_guid2lid
 from fabrictwin.tools.rdma import roce_mode
-from fabrictwin.tools.traffic import read_traffic
+from fabrictwin.tools.traffic.connection_matrix import read_traffic
 from fabrictwin.workload.model.huggingface_families import load_model
 
 HUGE = "9" * 4400
