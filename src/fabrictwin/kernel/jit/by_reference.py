@@ -5,7 +5,7 @@ there. A simulation whose state is forty arrays then spends most of its compile 
 NamedTuple class that is registered here is passed as the address of a table instead, which says where its arrays
 are; the tuple keeps the table. Compiled code writes into the arrays and never replaces one.
 
-With the JIT off nothing changes: the NamedTuple itself is passed.
+With the JIT off nothing changes: the NamedTuple itself is passed. So it is with `FABRICTWIN_PLAIN_NUMBA=1`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from numba.extending import (
     typeof_impl,
     unbox,
 )
+
+from fabrictwin.kernel.jit.plain import PLAIN
 
 _WORD = ir.IntType(64)
 
@@ -48,6 +50,8 @@ class Table(types.Type):
 
 def by_reference(named):
     """Class decorator of a NamedTuple of arrays or of such tuples: compiled functions get its table's address."""
+    if PLAIN:
+        return named
 
     def table(self):
         words = []

@@ -6,6 +6,11 @@ and every kernel imports this module first.
 
 `cache_folder` says where the cache lies and who may write there.
 With `NUMBA_DISABLE_JIT=1` the decorators leave the functions as they are.
+
+Compile time rests on parts of numba that it does not document: `_nrt`, `get_call_template`, what `embedding` and
+`by_reference` use, and the address that `packet.stepping` calls. `FABRICTWIN_PLAIN_NUMBA=1` does without all of
+them: the same results from `numba.njit` alone, after minutes of compiling. A test holds each of them to the
+version of numba that is installed; pyproject.toml has the newest that was tried.
 """
 
 from __future__ import annotations
@@ -18,13 +23,14 @@ from numba import config, types
 
 from fabrictwin.kernel.jit.cache_folder import cache_folder
 from fabrictwin.kernel.jit.embedding import PartCompiler
+from fabrictwin.kernel.jit.plain import PLAIN
 
 _KERNEL = Path(__file__).parents[1]
 
 
 def _digest() -> str:
-    """Digest of every kernel source and of what compiles it."""
-    digest = hashlib.sha256(f"{numba.__version__} {config.OPT} {config.BOUNDSCHECK}".encode())
+    """Return a digest of every kernel source and of what compiles it."""
+    digest = hashlib.sha256(f"{numba.__version__} {config.OPT} {config.BOUNDSCHECK} {PLAIN}".encode())
     for source in sorted(_KERNEL.rglob("*.py")):
         digest.update(str(source.relative_to(_KERNEL)).encode())
         digest.update(source.read_bytes())
@@ -62,7 +68,9 @@ def _for_all_widths(dispatcher):
 
 
 def _called(**options):
-    """A decorator of functions that only compiled code calls."""
+    """Return a decorator of functions that only compiled code calls."""
+    if PLAIN:
+        return numba.njit
     compiled = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=PartCompiler, **options)
     return lambda function: _for_all_widths(compiled(function))
 
@@ -81,4 +89,4 @@ inner = _called()
 outlined = _called(_nrt=False)
 
 # An entry point whose whole call tree allocates nothing.
-hot_entry = numba.njit(cache=True, nogil=True, _nrt=False)
+hot_entry = entry if PLAIN else numba.njit(cache=True, nogil=True, _nrt=False)

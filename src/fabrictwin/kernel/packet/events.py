@@ -66,7 +66,8 @@ QP_LINES = 3
 @helper
 def pack(kind, port, value):
     """An event's what."""
-    return (int(kind) << KIND_SHIFT) | (int(port) << PORT_SHIFT) | int(value)
+    # a member of an enum has no int() in compiled code
+    return ((kind | 0) << KIND_SHIFT) | (int(port) << PORT_SHIFT) | int(value)
 
 
 @helper

@@ -16,6 +16,7 @@ from numba import config, types
 from numba.extending import intrinsic
 
 from fabrictwin.kernel.jit.decorators import entry
+from fabrictwin.kernel.jit.plain import PLAIN
 from fabrictwin.kernel.packet.loop import run
 from fabrictwin.kernel.packet.state.state import SLICE_EVENTS
 
@@ -24,7 +25,7 @@ ADDRESS = 0
 UNTIL = 1
 BUDGET = 2
 
-if config.DISABLE_JIT:
+if config.DISABLE_JIT or PLAIN:
 
     def steps(state: Any, ask: Any) -> Iterator[int]:
         """Statuses of one run after the other."""
@@ -32,7 +33,7 @@ if config.DISABLE_JIT:
             yield run(state, int(ask[UNTIL]), True, int(ask[BUDGET]))
 
     def address(state: Any) -> int:
-        """Nothing is compiled."""
+        """Return what nobody asks for."""
         return 0
 
 else:

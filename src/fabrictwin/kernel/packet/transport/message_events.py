@@ -53,7 +53,7 @@ def tell_now(state, t, kind):
 def tell(state, t, kind, time):
     """Software is to know at `time`."""
     state.note[t].holds += 1
-    push_heap(state, time, pack(QueueEvent.TELL, kind, t))
+    push_heap(state, time, pack(QueueEvent.TELL, kind | 0, t))
 
 
 @outlined
