@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
-GRACE_S = 0.6
+GRACE_S = 0.4
 
 _unfinished: set[Path] = set()
 

@@ -205,6 +205,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def program() -> Any:
     """Be the program `fabrictwin`: as `main`, and die of SIGPIPE where whoever read our output has left."""
     code = main()
+    if code == INTERRUPTED:
+        sys.stderr.flush()
+        os._exit(code)  # everything is put away; taking a compiler down takes a second of its own
     if code == PIPE_CLOSED:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)
