@@ -248,3 +248,17 @@ def test_the_kernel_agrees_where_numba_no_longer_knows_its_private_switch(tmp_pa
         check=True,
     )
     assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]
+
+
+@pytest.mark.slow  # compiles everything anew, for many minutes
+def test_the_kernel_agrees_without_anything_that_numba_does_not_document(tmp_path):
+    """`FABRICTWIN_PLAIN_NUMBA=1`: `numba.njit` alone, the same digests."""
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _SCRIPT, str(Path(__file__).parent)],
+        input=json.dumps(FEW),
+        env=os.environ | {"FABRICTWIN_CACHE": str(tmp_path), "FABRICTWIN_PLAIN_NUMBA": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]
