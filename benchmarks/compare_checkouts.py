@@ -4,9 +4,9 @@
 
 Each question is a command line, run in a folder of its own with the examples of BEFORE beside it, once by each
 checkout's sources and with this interpreter. The questions are those below and every command on a page of BEFORE's
-docs. Compared are exit code, standard output and all files written; `environment.json` (times and versions) is left
-out, durations on the wall and the version are masked. `--expect report.html` names a file whose bytes may differ; it
-is listed apart. Exits with 1 where something else differs.
+docs. Compared are exit code, standard output and all files written; `environment.json` (times and versions) is
+left out, durations on the wall and the version are masked. `--expect report.html` names a file whose bytes may
+differ; it is listed apart. Exits with 1 where something else differs.
 """
 
 from __future__ import annotations
