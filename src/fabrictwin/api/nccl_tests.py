@@ -108,9 +108,9 @@ def nccl_tests(
 
     `test` is its name (all_reduce_perf, ...). `options` are the command's long ones: minbytes, maxbytes, stepbytes
     (sizes as nccl-tests reads them: 8, "64K", "1G"), stepfactor, ngpus, nthreads, iters, warmup_iters, check,
-    datatype, op, root, run_cycles, hosts, np, nccl_version, nccl_conf; and source, the cluster's name in the head of
-    the output. `environment` holds NCCL_* variables. The test prints to `out` while it runs, notes on settings go
-    to `notes`. Raises ConfigError, and SimulatedError where NCCL does not come up.
+    datatype, op, root, run_cycles, hosts, np, nccl_version, nccl_conf; and source, the cluster's name in the head
+    of the output. `environment` holds NCCL_* variables. The test prints to `out` while it runs, notes on settings
+    go to `notes`. Raises ConfigError, and SimulatedError where NCCL does not come up.
     """
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.nccl.settings.spec_section import settings_here
