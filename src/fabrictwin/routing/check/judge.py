@@ -105,7 +105,7 @@ class Owners:
 
 
 def owners(switches: Switches, lids: Lids) -> Owners:
-    """Who owns which LID."""
+    """Return the owner of each LID."""
     own = np.flatnonzero(lids.row > 0)
     hung = np.flatnonzero((switches.endpoint_row != NONE) & (lids.endpoint > 0))
     hung = hung[np.lexsort((switches.endpoint_number[hung], switches.endpoint_row[hung]))]
@@ -122,7 +122,7 @@ def owners(switches: Switches, lids: Lids) -> Owners:
 
 
 def deadlock(switches: Switches, tables: Tables, lid: I32, sources: I32) -> Deadlock:
-    """Whether paths from switches `sources` to these LIDs can deadlock."""
+    """Look for a deadlock among paths from switches `sources` to these LIDs."""
     from fabrictwin.kernel.routing import lane_assignment as lanes
 
     widest = int(np.diff(switches.adjacent_start).max(initial=0))
@@ -151,7 +151,7 @@ def deadlock(switches: Switches, tables: Tables, lid: I32, sources: I32) -> Dead
 
 
 def shift_sample(adapters: int, most: int | None) -> I32:
-    """Which shifts to look at: all, or `most` of them evenly spread, the first and the last among them."""
+    """Return the shifts to look at: all, or `most` of them evenly spread, the first and the last among them."""
     possible = max(adapters - 1, 0)
     if most is None:
         most = max(FLOWS_AT_MOST // max(adapters, 1), 16)
