@@ -58,7 +58,7 @@ def compare(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare fabrics for this job and say why they differ: steps, bandwidth, loss, cost, in a table and a page."""
+    """Compare fabrics for this job, by how much and why: steps, bandwidth, loss, cost, in one table and page."""
     import json
 
     from fabrictwin.base.errors import ConfigError
