@@ -43,7 +43,7 @@ class Pause:
 
 
 def dissect(packet: Packet) -> Seen | Pause | None:
-    """What a captured packet is; None for what is not RDMA, or cut before its headers end."""
+    """Dissect a captured packet; None for what is not RDMA, or cut before its headers end."""
     try:
         if packet.link == LINK_ERF:
             return _infiniband(packet)

@@ -85,7 +85,7 @@ class Flow:
         self.messages += op in transport.ENDS
 
     def _again(self, seen: Seen, op: int) -> bool:
-        """Whether a packet came before; keeps account of what is missing."""
+        """Return True for a packet that came before, and keep account of what is missing."""
         psn, takes = seen.bth.psn, 1
         if op in transport.ANSWERS:
             # responses have the PSNs of their requests, between which others lie

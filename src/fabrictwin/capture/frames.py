@@ -43,7 +43,7 @@ class Ends:
 
 
 def is_ipv4(gid: bytes) -> bool:
-    """Whether a GID is an IPv4 address mapped into IPv6's."""
+    """Return True for a GID that is an IPv4 address mapped into IPv6's."""
     return gid[:12] == bytes(10) + b"\xff\xff"
 
 

@@ -249,7 +249,7 @@ class Recorder:
                 mine.ended.append(number)
 
     def _forget(self) -> None:
-        """What has ended and can hardly show again."""
+        """Drop what has ended and can hardly show again."""
         for mine in self._flows.values():
             while len(mine.ended) > KEPT:
                 mine.messages.pop(mine.ended.popleft(), None)

@@ -296,7 +296,7 @@ def port_rate(mode: PortMode) -> int:
 
 @cache
 def medium(length_mm: int, rate_bps: int) -> Medium:
-    """What one would cable a run with: the first medium of the data file that reaches. Raises ConfigError."""
+    """Choose what one would cable a run with: the first medium of the file that reaches. Raises ConfigError."""
     media = [cast(Medium, entry) for entry in _kind("cable").values()]
     for candidate in media:
         if length_mm <= candidate.reach_mm(rate_bps):

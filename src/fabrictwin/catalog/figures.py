@@ -60,5 +60,5 @@ class Entry(Model):
     note: str = ""
 
     def computed(self) -> dict[str, str]:
-        """What follows from the figures, for people: label to value with its unit."""
+        """Quantities that follow from the figures, for people: label to value with its unit."""
         return {}

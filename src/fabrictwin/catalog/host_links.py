@@ -47,7 +47,7 @@ class Nvlink(Entry):
 
     @property
     def copy_rate_bps(self) -> int:
-        """What one link gives a copy engine, from the measured rate of a pair of GPUs."""
+        """Rate that one link gives a copy engine, in bit/s, from the measured rate of a pair of GPUs."""
         return self.copy_rate_all_links.value // self.links_per_gpu.value
 
     def computed(self) -> dict[str, str]:
@@ -86,7 +86,7 @@ class Pcie(Entry):
         return round(self.lane_rate.value * self.line_code.value * lanes)
 
     def payload_rate_bps(self, lanes: int) -> int:
-        """What full-sized write transactions carry: less link-layer traffic, headers and framing."""
+        """Payload rate of full-sized writes in bit/s: less link-layer traffic, headers and framing."""
         payload = self.max_payload.value
         share = self.link_layer_share.value * Fraction(payload, payload + self.packet_overhead.value)
         return round(self.lane_rate.value * self.line_code.value * lanes * share)

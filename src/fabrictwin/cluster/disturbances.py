@@ -43,7 +43,7 @@ class Reboot:
     cables: tuple[int, ...]
 
     def changes(self) -> list[CableChange]:
-        """What that is for its cables."""
+        """Return the changes of its cables."""
         down = [CableChange(self.time_ps, cable, 0) for cable in self.cables]
         up = [CableChange(self.until_ps, cable) for cable in self.cables if self.until_ps < FOREVER]
         return down + up
@@ -68,7 +68,7 @@ class Disturbances:
 
     @property
     def all_changes(self) -> tuple[CableChange, ...]:
-        """Of all cables, those of rebooting switches too."""
+        """Changes of all cables, those of rebooting switches too."""
         return in_order([*self.changes, *(change for reboot in self.reboots for change in reboot.changes())])
 
 

@@ -111,7 +111,7 @@ class Jacknames:
 
 
 def to_ibnetdiscover(blueprint: Blueprint) -> str:
-    """What `ibnetdiscover` would print of this fabric. Raises ConfigError where it could not print it."""
+    """Write the fabric as `ibnetdiscover` would print it. Raises ConfigError where it could not print it."""
     if blueprint.technology != "infiniband":
         raise ConfigError(f"got a cluster of {blueprint.technology}, expected one of infiniband")
     switches = blueprint.switches

@@ -147,7 +147,7 @@ def find_faults(blueprint: Blueprint, spec: Spec) -> tuple[tuple[CableFault, ...
 
 
 def host_causes(blueprint: Blueprint, spec: Spec) -> dict[int, tuple[HostCause, ...]]:
-    """What is wrong with hosts, by host index. Raises ConfigError for a name that no host has."""
+    """Return the faults of hosts, by host index. Raises ConfigError for a name that no host has."""
     found: dict[int, tuple[HostCause, ...]] = {}
     names = [host.name for host in blueprint.hosts]
     for i, fault in enumerate(spec.faults):

@@ -11,7 +11,7 @@ APART = 16
 
 
 def node_guids(blueprint: Blueprint) -> list[int]:
-    """Of switches, then adapters host by host, then aggregation nodes: the order in which cables count nodes."""
+    """GUIDs of switches, then adapters host by host, then aggregation nodes: as cables count nodes."""
     given = [site.guid for site in blueprint.switches]
     given += [guid for host in blueprint.hosts for guid in (host.guids or (0,) * len(host.nics))]
     given += [site.guid for site in blueprint.aggregations]

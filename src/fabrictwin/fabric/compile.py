@@ -6,7 +6,7 @@ Vectorised by kind of host: ten thousand hosts compile in about a second.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint, Technology
 from fabrictwin.cluster.guids import node_guids
-from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, LinkKind, NodeKind
+from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.host_template import HostTemplate, host_template, with_access_control
+from fabrictwin.fabric.kinds import I8, I16, I32, I64, U64
 from fabrictwin.kernel.codes import PS_PER_S
 
 MAX_SWITCH_PORTS = 254  # port numbers are a byte; 255 means "none" in a forwarding table
@@ -67,6 +68,7 @@ class _Numbering:
         ports = np.array([len(t.port_node) for t in self.templates], np.int64)
         self.host_node_start = np.concatenate([[0], np.cumsum(nodes[self.host_template])]).astype(np.int32)
         self.host_port_start = np.concatenate([[0], np.cumsum(ports[self.host_template])]).astype(np.int64)
+        self.host_nodes, self.host_ports = int(self.host_node_start[-1]), int(self.host_port_start[-1])
 
 
 def with_access_control_on(fabric: Fabric, hosts: Iterable[int]) -> Fabric:
@@ -82,121 +84,174 @@ def with_access_control_on(fabric: Fabric, hosts: Iterable[int]) -> Fabric:
     return replace(fabric, templates=tuple(templates), host_template=which)
 
 
-def compile_fabric(blueprint: Blueprint) -> Fabric:
-    """The cluster as arrays. Raises ConfigError where a cable uses a port that is not there or is taken."""
-    numbering = _Numbering(blueprint)
-    templates, which = numbering.templates, numbering.host_template
-    node_base, port_base = numbering.host_node_start, numbering.host_port_start
-    host_nodes, host_ports = int(node_base[-1]), int(port_base[-1])
+@dataclass
+class _Columns:
+    """Node and port columns of a Fabric, under its names, while they are filled in."""
 
-    switches = blueprint.switches
-    for site in switches:
+    node_kind: I8
+    node_host: I32
+    node_type: I16
+    node_tier: I8
+    node_pod: I32
+    node_plane: I16
+    node_guid: U64
+    node_lid: I32
+    node_latency_ps: I64
+    node_buffer_bytes: I64
+    node_port_start: I64
+    port_node: I32
+    port_peer: I32
+    port_kind: I8
+    port_rate_bps: I64
+    port_payload_bps: I64
+    port_latency_ps: I64
+
+    @classmethod
+    def of_size(cls, nodes: int, ports: int) -> _Columns:
+        return cls(
+            node_kind=np.empty(nodes, np.int8),
+            node_host=np.full(nodes, NONE, np.int32),
+            node_type=np.zeros(nodes, np.int16),
+            node_tier=np.full(nodes, NONE, np.int8),
+            node_pod=np.full(nodes, NONE, np.int32),
+            node_plane=np.full(nodes, NONE, np.int16),
+            node_guid=np.zeros(nodes, np.uint64),
+            node_lid=np.zeros(nodes, np.int32),
+            node_latency_ps=np.zeros(nodes, np.int64),
+            node_buffer_bytes=np.zeros(nodes, np.int64),
+            node_port_start=np.empty(nodes + 1, np.int64),
+            port_node=np.empty(ports, np.int32),
+            port_peer=np.full(ports, NONE, np.int32),
+            port_kind=np.full(ports, LinkKind.INFINIBAND, np.int8),
+            port_rate_bps=np.zeros(ports, np.int64),
+            port_payload_bps=np.zeros(ports, np.int64),
+            port_latency_ps=np.zeros(ports, np.int64),
+        )
+
+
+class _TypeNames:
+    """Catalog names of nodes, numbered in order of first use; 0 is a node without one."""
+
+    def __init__(self) -> None:
+        self.number: dict[str, int] = {"": 0}
+
+    def __getitem__(self, name: str) -> int:
+        return self.number.setdefault(name, len(self.number))
+
+
+def _outside_port_start(blueprint: Blueprint, numbering: _Numbering) -> I64:
+    """First ports of switches, then aggregation nodes, behind those of hosts; the last entry ends them."""
+    for site in blueprint.switches:
         if not 1 <= site.ports <= MAX_SWITCH_PORTS:
             raise ConfigError(
                 f"got {site.ports} ports, expected 1 to {MAX_SWITCH_PORTS}", key=f"switch {site.name}"
             )
-    outside = len(switches) + len(blueprint.aggregations)
-    outside_ports = np.array([s.ports for s in switches] + [1] * len(blueprint.aggregations), np.int64)
-    nodes = host_nodes + outside
-    outside_start = host_ports + np.concatenate([[0], np.cumsum(outside_ports)])
-    ports = int(outside_start[-1])
+    counts = np.array([s.ports for s in blueprint.switches] + [1] * len(blueprint.aggregations), np.int64)
+    start: I64 = numbering.host_ports + np.concatenate([[0], np.cumsum(counts)])
+    return start
 
-    type_names: dict[str, int] = {"": 0}
 
-    def type_index(name: str) -> int:
-        return type_names.setdefault(name, len(type_names))
-
-    node_kind = np.empty(nodes, np.int8)
-    node_host = np.full(nodes, NONE, np.int32)
-    node_type = np.zeros(nodes, np.int16)
-    node_tier = np.full(nodes, NONE, np.int8)
-    node_pod = np.full(nodes, NONE, np.int32)
-    node_guid = np.zeros(nodes, np.uint64)
-    node_lid = np.zeros(nodes, np.int32)
-    node_latency = np.zeros(nodes, np.int64)
-    node_buffer = np.zeros(nodes, np.int64)
-    node_port_start = np.empty(nodes + 1, np.int64)
-    port_node = np.empty(ports, np.int32)
-    port_peer = np.full(ports, NONE, np.int32)
-    port_kind = np.full(ports, LinkKind.INFINIBAND, np.int8)
-    port_rate = np.zeros(ports, np.int64)
-    port_payload = np.zeros(ports, np.int64)
-    port_latency = np.zeros(ports, np.int64)
-    network_kind = LinkKind.INFINIBAND if blueprint.technology == "infiniband" else LinkKind.ETHERNET
-
-    for t, template in enumerate(templates):
-        members = np.flatnonzero(which == t)
+def _copy_hosts(columns: _Columns, numbering: _Numbering, network_kind: LinkKind, types: _TypeNames) -> None:
+    """Fill in the nodes and ports of hosts from their templates."""
+    node_base, port_base = numbering.host_node_start, numbering.host_port_start
+    for t, template in enumerate(numbering.templates):
+        members = np.flatnonzero(numbering.host_template == t)
         at = (node_base[members][:, None] + np.arange(len(template.node_kind))).astype(np.int64)
-        node_kind[at] = template.node_kind
-        node_host[at] = members[:, None]
-        node_type[at] = [type_index(name) for name in template.node_type]
-        node_tier[at] = np.where(template.node_kind == NodeKind.NIC, 0, NONE)
-        node_latency[at] = template.node_latency_ps
-        node_port_start[at] = port_base[members][:, None] + template.node_port_start[:-1]
+        columns.node_kind[at] = template.node_kind
+        columns.node_host[at] = members[:, None]
+        columns.node_type[at] = [types[name] for name in template.node_type]
+        columns.node_tier[at] = np.where(template.node_kind == NodeKind.NIC, 0, NONE)
+        columns.node_latency_ps[at] = template.node_latency_ps
+        columns.node_port_start[at] = port_base[members][:, None] + template.node_port_start[:-1]
         port_at = port_base[members][:, None] + np.arange(len(template.port_node))
-        port_node[port_at] = node_base[members][:, None] + template.port_node
-        port_peer[port_at] = np.where(
+        columns.port_node[port_at] = node_base[members][:, None] + template.port_node
+        columns.port_peer[port_at] = np.where(
             template.port_peer == NONE, NONE, port_base[members][:, None] + template.port_peer
         )
-        port_kind[port_at] = np.where(template.port_kind == NONE, network_kind, template.port_kind)
-        port_rate[port_at] = template.port_rate_bps
-        port_payload[port_at] = template.port_payload_bps
-        port_latency[port_at] = template.port_latency_ps
+        columns.port_kind[port_at] = np.where(template.port_kind == NONE, network_kind, template.port_kind)
+        columns.port_rate_bps[port_at] = template.port_rate_bps
+        columns.port_payload_bps[port_at] = template.port_payload_bps
+        columns.port_latency_ps[port_at] = template.port_latency_ps
 
-    def gather(field: str) -> I32:
-        """A template's node list for every host, in order of hosts."""
-        parts = [np.asarray(getattr(templates[t], field), np.int64) for t in range(len(templates))]
-        sizes = np.array([len(part) for part in parts])[which] if len(which) else np.zeros(0, np.int64)
-        base = np.repeat(port_base[:-1] if field == "nic_network_port" else node_base[:-1], sizes)
-        if not len(which):
-            return np.zeros(0, np.int32)
-        nodes_or_ports: I32 = (np.concatenate([parts[t] for t in which]) + base).astype(np.int32)
-        return nodes_or_ports
 
-    gpu_node, nic_node, nic_port = gather("gpus"), gather("nics"), gather("nic_network_port")
-    gpu_local = (gpu_node - node_base[node_host[gpu_node]]).astype(np.int32) if len(gpu_node) else gpu_node
-    for t, template in enumerate(templates):
+def _of_hosts(numbering: _Numbering, field: str) -> I32:
+    """A template's list of nodes or ports for every host, in order of hosts, as numbered in the fabric."""
+    which = numbering.host_template
+    if not len(which):
+        return np.zeros(0, np.int32)
+    parts = [np.asarray(getattr(template, field), np.int64) for template in numbering.templates]
+    sizes = np.array([len(part) for part in parts])[which]
+    start = numbering.host_port_start if field == "nic_network_port" else numbering.host_node_start
+    listed: I32 = (np.concatenate([parts[t] for t in which]) + np.repeat(start[:-1], sizes)).astype(np.int32)
+    return listed
+
+
+def _local_gpus(numbering: _Numbering, node_host: I32, gpu_node: I32) -> I32:
+    """Places of GPUs among those of their hosts."""
+    if not len(gpu_node):
+        return gpu_node
+    local: I32 = (gpu_node - numbering.host_node_start[node_host[gpu_node]]).astype(np.int32)
+    for t, template in enumerate(numbering.templates):
         order = np.full(len(template.node_kind), NONE, np.int32)
         order[template.gpus] = np.arange(len(template.gpus))
-        mine = which[node_host[gpu_node]] == t
-        gpu_local[mine] = order[gpu_local[mine]]
+        mine = numbering.host_template[node_host[gpu_node]] == t
+        local[mine] = order[local[mine]]
+    return local
 
-    lids = [lid for host in blueprint.hosts for lid in (host.lids or (0,) * len(host.nics))]
-    guids = np.array(node_guids(blueprint), np.uint64)
-    at = np.arange(host_nodes, nodes)
-    node_guid[np.concatenate([at[: len(switches)], nic_node, at[len(switches) :]])] = guids
-    node_lid[nic_node] = lids
 
-    node_kind[at] = [NodeKind.SWITCH] * len(switches) + [NodeKind.AGGREGATION] * len(blueprint.aggregations)
-    node_port_start[host_nodes:] = outside_start
-    port_node[host_ports:] = np.repeat(at, outside_ports)
-    port_kind[host_ports:] = network_kind
-    for i, site in enumerate(switches):
-        node = host_nodes + i
-        node_type[node] = type_index(site.type)
-        node_tier[node] = site.tier
-        node_pod[node] = site.pod
-        node_lid[node] = site.lid
+def _place_switches(
+    columns: _Columns, blueprint: Blueprint, host_nodes: int, port_start: I64, types: _TypeNames
+) -> None:
+    """Fill in the nodes of switches and aggregation nodes, which follow the hosts', and owners of their ports."""
+    switches, aggregations = blueprint.switches, blueprint.aggregations
+    at = np.arange(host_nodes, len(columns.node_kind))
+    columns.node_kind[at] = [NodeKind.SWITCH] * len(switches) + [NodeKind.AGGREGATION] * len(aggregations)
+    columns.node_port_start[host_nodes:] = port_start
+    columns.port_node[port_start[0] :] = np.repeat(at, np.diff(port_start))
+    for node, site in enumerate(switches, host_nodes):
+        columns.node_type[node] = types[site.type]
+        columns.node_tier[node] = site.tier
+        columns.node_pod[node] = site.pod
+        columns.node_lid[node] = site.lid
         if site.type:
             model = catalog.switch(site.type)
-            node_latency[node] = model.latency.value
-            node_buffer[node] = model.buffer.value
-    for i, aggregation in enumerate(blueprint.aggregations):
-        node = host_nodes + len(switches) + i
-        node_lid[node] = aggregation.lid
+            columns.node_latency_ps[node] = model.latency.value
+            columns.node_buffer_bytes[node] = model.buffer.value
+    for node, aggregation in enumerate(aggregations, host_nodes + len(switches)):
+        columns.node_lid[node] = aggregation.lid
 
-    _plug(blueprint, nic_port, host_nodes, node_port_start, port_peer, port_rate, port_latency)
-    network = np.isin(port_kind, NETWORK)
+
+def compile_fabric(blueprint: Blueprint) -> Fabric:
+    """The cluster as arrays. Raises ConfigError where a cable uses a port that is not there or is taken."""
+    numbering = _Numbering(blueprint)
+    templates, which = numbering.templates, numbering.host_template
+    switches, host_nodes = blueprint.switches, numbering.host_nodes
+    outside_start = _outside_port_start(blueprint, numbering)
+    nodes = host_nodes + len(switches) + len(blueprint.aggregations)
+    columns, types = _Columns.of_size(nodes, int(outside_start[-1])), _TypeNames()
+    network_kind = LinkKind.INFINIBAND if blueprint.technology == "infiniband" else LinkKind.ETHERNET
+
+    _copy_hosts(columns, numbering, network_kind, types)
+    gpu_node, nic_node = _of_hosts(numbering, "gpus"), _of_hosts(numbering, "nics")
+    nic_port = _of_hosts(numbering, "nic_network_port")
+    outside = np.arange(host_nodes, nodes)
+    as_cabled = np.concatenate([outside[: len(switches)], nic_node, outside[len(switches) :]])
+    columns.node_guid[as_cabled] = np.array(node_guids(blueprint), np.uint64)
+    columns.node_lid[nic_node] = [lid for host in blueprint.hosts for lid in (host.lids or (0,) * len(host.nics))]
+    _place_switches(columns, blueprint, host_nodes, outside_start, types)
+    columns.port_kind[numbering.host_ports :] = network_kind
+
+    _plug(blueprint, nic_port, host_nodes, columns)
+    network = np.isin(columns.port_kind, NETWORK)
     fraction = blueprint.mtu_bytes / (blueprint.mtu_bytes + packet_overhead(blueprint.technology))
-    port_payload[network] = np.rint(port_rate[network] * fraction).astype(np.int64)
+    columns.port_payload_bps[network] = np.rint(columns.port_rate_bps[network] * fraction).astype(np.int64)
 
     cost = {name: _nic_cost(name) for template in templates for name in template.nic_types}
     nic_types = [name for t in which for name in templates[t].nic_types]
     costs = np.array([cost[name] for name in nic_types], np.int64).reshape(-1, 4)
-    nic_port = (
-        np.where(port_peer[nic_port] == NONE, NONE, nic_port).astype(np.int32) if len(nic_port) else nic_port
-    )
-
+    if len(nic_port):
+        nic_port = np.where(columns.port_peer[nic_port] == NONE, NONE, nic_port).astype(np.int32)
+    filled = vars(columns) | {"node_port_start": columns.node_port_start.astype(np.int32)}
     fabric = Fabric(
         technology=blueprint.technology,
         mtu_bytes=blueprint.mtu_bytes,
@@ -204,27 +259,11 @@ def compile_fabric(blueprint: Blueprint) -> Fabric:
         switch_names=tuple(s.name for s in switches) + tuple(a.name for a in blueprint.aggregations),
         templates=tuple(templates),
         host_template=which,
-        host_node_start=node_base,
-        type_names=tuple(type_names),
-        node_kind=node_kind,
-        node_host=node_host,
-        node_type=node_type,
-        node_tier=node_tier,
-        node_pod=node_pod,
-        node_plane=np.full(nodes, NONE, np.int16),
-        node_guid=node_guid,
-        node_lid=node_lid,
-        node_latency_ps=node_latency,
-        node_buffer_bytes=node_buffer,
-        node_port_start=node_port_start.astype(np.int32),
-        port_node=port_node,
-        port_peer=port_peer,
-        port_kind=port_kind,
-        port_rate_bps=port_rate,
-        port_payload_bps=port_payload,
-        port_latency_ps=port_latency,
+        host_node_start=numbering.host_node_start,
+        type_names=tuple(types.number),
+        **filled,
         gpu_node=gpu_node,
-        gpu_local=gpu_local,
+        gpu_local=_local_gpus(numbering, columns.node_host, gpu_node),
         nic_node=nic_node,
         nic_port=nic_port,
         nic_message_ps=costs[:, 0].copy(),
@@ -258,16 +297,9 @@ def _nic_cost(name: str) -> tuple[int, int, int, int]:
     )
 
 
-def _plug(
-    blueprint: Blueprint,
-    nic_port: I32,
-    host_nodes: int,
-    node_port_start: I64,
-    port_peer: I32,
-    port_rate: I64,
-    port_latency: I64,
-) -> None:
+def _plug(blueprint: Blueprint, nic_port: I32, host_nodes: int, columns: _Columns) -> None:
     """Join the two ports of every cable, both directions."""
+    node_port_start = columns.node_port_start
     cables = blueprint.cables
     switches, nics = len(blueprint.switches), len(nic_port)
     ends = []
@@ -303,15 +335,16 @@ def _plug(
             key=f"cables[{i}]",
         )
     a, b = ends
-    port_peer[a], port_peer[b] = b, a
-    port_rate[a] = port_rate[b] = cables.rate_bps
+    columns.port_peer[a], columns.port_peer[b] = b, a
+    columns.port_rate_bps[a] = columns.port_rate_bps[b] = cables.rate_bps
     if len(cables):
         kinds, inverse = _by_value(np.asarray(cables.length_mm), np.asarray(cables.rate_bps))
         wire = np.array([catalog.cable_latency_ps(mm, bps) for mm, bps in kinds], np.int64)
         # error correction is done where the link ends; the catalog's switch latencies hold theirs already
         fec = np.array([_fec_ps(blueprint.technology, bps) for _, bps in kinds], np.int64)
         for port, far in ((a, b), (b, a)):
-            port_latency[port] = wire[inverse] + np.where(far < node_port_start[host_nodes], fec[inverse], 0)
+            ends_at_host = far < node_port_start[host_nodes]
+            columns.port_latency_ps[port] = wire[inverse] + np.where(ends_at_host, fec[inverse], 0)
 
 
 def _find_planes(fabric: Fabric) -> None:

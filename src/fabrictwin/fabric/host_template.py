@@ -211,97 +211,136 @@ def with_access_control(template: HostTemplate) -> HostTemplate:
     )
 
 
+@dataclass
+class _Nodes:
+    """The local nodes of a host and the links between them. NICs are named after their devices."""
+
+    gpu_type: str
+    names: list[str]
+    kinds: list[str]
+    types: list[str]
+    latency_ps: list[int]
+    nics: list[int]  # local nodes
+    nic_types: tuple[str, ...]
+    nic_rails: list[int]
+    links: list[_Link]
+
+
+def _catalog_host(host_type: str, nic_names: tuple[str, ...]) -> _Nodes:
+    """Nodes and links of a catalog host. Raises ConfigError for one that the catalog does not know."""
+    host = catalog.host(host_type)
+    names = list(host.node_names)
+    index = {name: i for i, name in enumerate(names)}
+    kinds = [host.kind_of(name) for name in names]
+    nic_types = tuple(nic.type for nic in host.nics)
+    chips = {kind: catalog.chip(chip) for kind, chip in host.chips.items()}
+    links = []
+    for edge in host.edges:
+        wire = catalog.link(edge.link)
+        links.append(
+            _Link(
+                index[edge.a],
+                index[edge.b],
+                _LINK_KIND[wire.kind],
+                wire.rate_bps * edge.count,
+                wire.payload_rate_bps * edge.count,
+                wire.latency_ps,
+            )
+        )
+    types = [
+        host.chips.get(kind, "") if kind in host.chips else (host.gpu if kind == "gpu" else "") for kind in kinds
+    ]
+    nics = [i for i, kind in enumerate(kinds) if kind == "nic"]
+    for k, i in enumerate(nics):
+        names[i] = nic_names[k]
+        types[i] = nic_types[k]
+    return _Nodes(
+        gpu_type=host.gpu,
+        names=names,
+        kinds=kinds,
+        types=types,
+        latency_ps=[chips[kind].latency.value if kind in chips else 0 for kind in kinds],
+        nics=nics,
+        nic_types=nic_types,
+        nic_rails=[nic.rail if host.nodes.gpu else NONE for nic in host.nics],
+        links=links,
+    )
+
+
+def _adapters_alone(nic_names: tuple[str, ...]) -> _Nodes:
+    """Adapters without a host around them."""
+    count = len(nic_names)
+    return _Nodes(
+        gpu_type="",
+        names=list(nic_names),
+        kinds=["nic"] * count,
+        types=[""] * count,
+        latency_ps=[0] * count,
+        nics=list(range(count)),
+        nic_types=("",) * count,
+        nic_rails=[NONE] * count,
+        links=[],
+    )
+
+
+class _Ports:
+    """Local ports node by node: its links in the host's order, then a NIC's network port."""
+
+    def __init__(self, nodes: _Nodes) -> None:
+        self.ends: list[tuple[int, int]] = []  # (node, the node behind it); NONE behind network ports
+        self.links: list[int] = []  # NONE of network ports
+        self.start = [0]
+        self.network: list[int] = []  # of each NIC
+        end_port: dict[tuple[int, int], int] = {}
+        for node in range(len(nodes.names)):
+            for number, link in enumerate(nodes.links):
+                for near, far in ((link.a, link.b), (link.b, link.a)):
+                    if near == node:
+                        end_port[number, node] = len(self.ends)
+                        self.ends.append((node, far))
+                        self.links.append(number)
+            if node in nodes.nics:
+                self.network.append(len(self.ends))
+                self.ends.append((node, NONE))
+                self.links.append(NONE)
+            self.start.append(len(self.ends))
+        self.peers = [
+            NONE if link == NONE else end_port[link, far]
+            for (_, far), link in zip(self.ends, self.links, strict=True)
+        ]
+
+
 @cache
 def host_template(host_type: str, nic_names: tuple[str, ...]) -> HostTemplate:
     """The template of a catalog host; with an empty type, of that many adapters without a host around them.
 
     Raises ConfigError for a host that the catalog does not know.
     """
-    links: list[_Link] = []
-    if host_type:
-        host = catalog.host(host_type)
-        names = list(host.node_names)
-        index = {name: i for i, name in enumerate(names)}
-        kind_names = [host.kind_of(name) for name in names]
-        nic_types = tuple(nic.type for nic in host.nics)
-        rails = [nic.rail if host.nodes.gpu else NONE for nic in host.nics]
-        gpu_type = host.gpu
-        chips = {kind: catalog.chip(chip) for kind, chip in host.chips.items()}
-        for edge in host.edges:
-            wire = catalog.link(edge.link)
-            links.append(
-                _Link(
-                    index[edge.a],
-                    index[edge.b],
-                    _LINK_KIND[wire.kind],
-                    wire.rate_bps * edge.count,
-                    wire.payload_rate_bps * edge.count,
-                    wire.latency_ps,
-                )
-            )
-        latency = [chips[kind].latency.value if kind in chips else 0 for kind in kind_names]
-        types = [
-            host.chips.get(kind, "") if kind in host.chips else (gpu_type if kind == "gpu" else "")
-            for kind in kind_names
-        ]
-        nic_nodes = [i for i, kind in enumerate(kind_names) if kind == "nic"]
-        for k, i in enumerate(nic_nodes):
-            names[i] = nic_names[k]
-            types[i] = nic_types[k]
-    else:
-        gpu_type = ""
-        names = list(nic_names)
-        kind_names = ["nic"] * len(names)
-        nic_types = ("",) * len(names)
-        rails = [NONE] * len(names)
-        latency = [0] * len(names)
-        types = [""] * len(names)
-        nic_nodes = list(range(len(names)))
-
-    # ports node by node: host links in order, then a NIC's network port
-    ports: list[tuple[int, int]] = []
-    port_links: list[int] = []
-    port_start = [0]
-    network_port = []
-    end_port: dict[tuple[int, int], int] = {}
-    for node in range(len(names)):
-        for number, link in enumerate(links):
-            for near, far in ((link.a, link.b), (link.b, link.a)):
-                if near == node:
-                    end_port[number, node] = len(ports)
-                    ports.append((node, far))
-                    port_links.append(number)
-        if node in nic_nodes:
-            network_port.append(len(ports))
-            ports.append((node, NONE))
-            port_links.append(NONE)
-        port_start.append(len(ports))
-    peer = [
-        NONE if link == NONE else end_port[link, far] for (_, far), link in zip(ports, port_links, strict=True)
-    ]
-    kinds = np.array([_NODE_KIND[kind] for kind in kind_names], np.int8)
+    nodes = _catalog_host(host_type, nic_names) if host_type else _adapters_alone(nic_names)
+    ports, links = _Ports(nodes), nodes.links
+    kinds = np.array([_NODE_KIND[kind] for kind in nodes.kinds], np.int8)
 
     def column(field: str) -> list[int]:
-        return [0 if link == NONE else int(getattr(links[link], field)) for link in port_links]
+        return [0 if link == NONE else int(getattr(links[link], field)) for link in ports.links]
 
     return HostTemplate(
         type=host_type,
-        gpu_type=gpu_type,
-        node_names=tuple(names),
+        gpu_type=nodes.gpu_type,
+        node_names=tuple(nodes.names),
         node_kind=kinds,
-        node_type=tuple(types),
-        node_latency_ps=np.array(latency, np.int64),
-        node_port_start=np.array(port_start, np.int32),
-        port_node=np.array([node for node, _ in ports], np.int32),
-        port_peer=np.array(peer, np.int32),
-        port_kind=np.array([NONE if link == NONE else links[link].kind for link in port_links], np.int8),
+        node_type=tuple(nodes.types),
+        node_latency_ps=np.array(nodes.latency_ps, np.int64),
+        node_port_start=np.array(ports.start, np.int32),
+        port_node=np.array([node for node, _ in ports.ends], np.int32),
+        port_peer=np.array(ports.peers, np.int32),
+        port_kind=np.array([NONE if link == NONE else links[link].kind for link in ports.links], np.int8),
         port_rate_bps=np.array(column("rate_bps"), np.int64),
         port_payload_bps=np.array(column("payload_bps"), np.int64),
         port_latency_ps=np.array(column("latency_ps"), np.int64),
         gpus=np.flatnonzero(kinds == NodeKind.GPU).astype(np.int32),
-        nics=np.array(nic_nodes, np.int32),
-        nic_types=nic_types,
-        nic_network_port=np.array(network_port, np.int32),
-        nic_rail=np.array(rails, np.int32),
-        paths=_paths(kinds, links, ports, port_links),
+        nics=np.array(nodes.nics, np.int32),
+        nic_types=nodes.nic_types,
+        nic_network_port=np.array(ports.network, np.int32),
+        nic_rail=np.array(nodes.nic_rails, np.int32),
+        paths=_paths(kinds, links, ports.ends, ports.links),
     )

@@ -60,7 +60,7 @@ def _table(kinds: tuple[int, ...]) -> Bool:
 
 
 def among(column: I8, kinds: tuple[int, ...]) -> Bool:
-    """Which patterns, or seats, are of some kinds."""
+    """Mask of the patterns, or seats, that are of some kinds."""
     found: Bool = _table(kinds)[column]
     return found
 

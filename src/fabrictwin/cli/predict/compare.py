@@ -58,7 +58,7 @@ def compare(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Which fabric for this job, by how much and why: steps, bandwidth, loss, cost, in one table and one page."""
+    """Compare fabrics for this job, by how much and why: steps, bandwidth, loss, cost, in one table and page."""
     from fabrictwin.api.compare import compare as side_by_side
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.base.progress import Progress

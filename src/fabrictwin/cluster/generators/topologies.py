@@ -242,7 +242,7 @@ def _fan(children: int, up: int, parents: int) -> tuple[Int, Int, Int, Int]:
 
 
 def _rank(parent: Int) -> Int:
-    """How many earlier links go to the same parent: its next free port."""
+    """Count earlier links to the same parent, for each link: the parent's next free port."""
     order = np.argsort(parent, kind="stable")
     sizes = np.bincount(parent)
     starts = np.cumsum(sizes) - sizes
@@ -252,7 +252,7 @@ def _rank(parent: Int) -> Int:
 
 
 def _parents(asked: int | None, key: str, *, children: int, up: int, radix: int, factor: int = 1) -> int:
-    """How many parents `children` with `up` ports each get: as asked, or the fewest that come out even."""
+    """Number of parents for `children` with `up` ports each: as asked, or the fewest that come out even."""
     least = _ceil(children * up / radix)
     if asked is None:
         fitting = [n for n in range(1, up + 1) if up % n == 0 and n >= least]

@@ -96,7 +96,7 @@ def lay_out(discovery: Discovery, cluster: DiscoveredCluster) -> Blueprint:
 
 
 def _identities(found: Recognised) -> dict[int, Identity]:
-    """Who the nodes say that they are, by GUID."""
+    """Identities that the nodes report, by GUID."""
     identities = {node.guid: _identity(node, node.port_guid) for node, _ in found.switches.values()}
     identities |= {node.guid: _identity(node, node.ports[0].guid) for node in found.aggregations.values()}
     for adapters in found.hosts.values():

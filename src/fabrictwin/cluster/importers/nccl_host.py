@@ -143,7 +143,7 @@ def _pci(machine: _Machine, pci: Element, above: str, group: NcclXml) -> None:
 
 
 def _below(pci: Element) -> Iterator[Element]:
-    """What hangs below a switch; through a second level that is really the same switch."""
+    """Yield what hangs below a switch; through a second level that is really the same switch."""
     generation = _broadcom(pci, 0)
     for child in pci.all("pci"):
         if generation and _broadcom(child, 1) == generation:

@@ -46,7 +46,7 @@ class Recognised:
 
 
 def recognise(discovery: Discovery) -> Recognised:
-    """What each node of a discovered fabric is."""
+    """Recognise the kind of each node of a discovered fabric."""
     notes: list[str] = []
     nodes = discovery.nodes.values()
     switches = _switches([node for node in nodes if node.kind == "switch"], notes)

@@ -345,7 +345,7 @@ _FORMS = {"network": "GeneratedCluster", "ibnetdiscover": "DiscoveredCluster", "
 
 
 def _form(value: Any) -> str:
-    """Which of the three a mapping is, by the key that only one of them has."""
+    """Tell which of the three forms a mapping has, by the key that only one of them has."""
     if isinstance(value, BaseModel):
         return type(value).__name__
     if isinstance(value, Mapping):

@@ -33,7 +33,7 @@ class LinkFault(Model):
 
     @property
     def timed(self) -> bool:
-        """Whether it happens while the job runs: routes are those of the whole fabric."""
+        """Return True where the fault happens while the job runs: routes are those of the whole fabric."""
         return self.at is not None or self.period is not None or self.error_rate is not None
 
     @model_validator(mode="after")

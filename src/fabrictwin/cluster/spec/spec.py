@@ -47,7 +47,7 @@ class Origin:
 
     @classmethod
     def reading(cls, path: str | Path, stdin: TextIO | None) -> Origin:
-        """Of what `read_yaml_file` reads; what comes from stdin has its paths relative to the current folder."""
+        """Origin of what `read_yaml_file` reads; from stdin, paths are relative to the current folder."""
         return cls(Path(), None) if name_of(path, stdin) == STDIN else cls(Path(path).parent, Path(path))
 
     def __eq__(self, other: object) -> bool:
@@ -157,7 +157,7 @@ class Spec(Model):
 
     @property
     def folder(self) -> Path:
-        """What relative paths in the spec are relative to."""
+        """Return the folder that paths in the spec are relative to."""
         return self._origin.folder
 
     def locate(self, key: str) -> tuple[str | None, int | None]:
@@ -170,7 +170,7 @@ class Spec(Model):
         return ConfigError(message, file=file, line=line, key=key)
 
     def validate_section(self, key: str, model: type[M], data: Any = None) -> M:
-        """What stands at `key`, as a model of another room. Raises ConfigError with file and line.
+        """Validate what stands at `key`, as a model of another room. Raises ConfigError with file and line.
 
         `data` is what to read where it is not what the file says (defaults filled in, say).
         """

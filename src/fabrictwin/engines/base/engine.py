@@ -187,7 +187,7 @@ class Engine(Protocol):
         ...
 
     def transfer_times(self) -> TransferTimes:
-        """When each transfer started, was received and was done; -1 where it was not."""
+        """Times in ps at which each transfer started, was received and was done; -1 where it was not."""
         ...
 
     # ------------------------------------------------------------------ time

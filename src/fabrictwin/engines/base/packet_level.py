@@ -115,7 +115,7 @@ class PacketLevel(Protocol):
     def size_of(
         self, operations: Operations, communications: Sequence[Communication], rank_node: npt.NDArray[np.int32]
     ) -> PacketSize:
-        """What operations would take. Raises TooLargeError where they are refused."""
+        """Estimate the work of operations in packets. Raises TooLargeError where they are refused."""
         ...
 
     def excess(

@@ -115,7 +115,7 @@ class Links(Protocol):
 
     @property
     def next_ps(self) -> int:
-        """When the next message has left; FOREVER where that is not known here."""
+        """Return the time in ps at which the next message has left; FOREVER where that is not known here."""
         ...
 
     def drain(self) -> None:

@@ -39,7 +39,7 @@ class SharedLinks:
 
     @property
     def next_ps(self) -> int:
-        """When the next message has left, at the rates of now."""
+        """Return the time in ps at which the next message has left, at the rates of now."""
         if not self._solved:
             self._solve()
         return FOREVER if self._next is None else self._next[0]

@@ -54,7 +54,7 @@ class PacketTransfers:
         self._count = n
 
     def times(self) -> TransferTimes:
-        """When each started, was received and was done; NONE where it was not."""
+        """Times in ps at which each started, was received and was done; NONE where it was not."""
         from fabrictwin.kernel.packet.state import state as s
 
         task = self.network.machine.state.task[self._first : self._first + self._count]

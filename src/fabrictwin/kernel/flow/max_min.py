@@ -217,7 +217,7 @@ def solve(flows, memo, scratch, count):
 
 @entry
 def usage(use_start, use_resource, use_coefficient, key, largest, mark):
-    """Of each resource [R], the `largest` coefficient and a `mark` of who uses it in which proportions.
+    """Usage of each resource [R]: the `largest` coefficient and a `mark` of who uses it in which proportions.
 
     Both come filled with zeros; `key` uint64 [M] is random. Equal marks: the same members in the same proportions.
     """

@@ -31,7 +31,7 @@ class _Part(JITCodeLibrary):
         return self
 
     def set_env(self, name, environment):
-        """What is not loaded has no environment."""
+        """Set no environment: what is not loaded has none."""
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)

@@ -11,7 +11,7 @@ from fabrictwin.kernel.jit.decorators import helper
 
 @helper
 def _before(score, at):
-    """Whether row `at` sorts before the row above it."""
+    """Return True where row `at` sorts before the row above it."""
     for k in range(6):
         if score[at, k] != score[at - 1, k]:
             return score[at, k] < score[at - 1, k]
@@ -83,7 +83,7 @@ def paired(q):
 
 @helper
 def may_leave(r, q, w, channel, net, step):
-    """Whether a channel may leave by an adapter, given the one that it entered by."""
+    """Return True where a channel may leave by an adapter, given the one that it entered by."""
     entered = w.inter[channel, 0]
     if q.pattern == Pattern.TREE and net != entered:
         return False

@@ -163,7 +163,7 @@ def push(state, lane, time, what):
 
 @helper
 def fetch_named(state, soon):
-    """What an event names: its port, its packet."""
+    """Prefetch what an event names: its port, its packet."""
     kind = soon >> KIND_SHIFT
     at = (soon >> PORT_SHIFT) & PORT_MASK
     bits = state.settings[0].vl_bits
@@ -187,7 +187,7 @@ def first_queue(state, at, port):
 
 @helper
 def fetch_behind(state, soon):
-    """What that names: the inlet to be freed, the queue pair that is next, the node, the destination."""
+    """Prefetch what that names: the inlet to be freed, the queue pair that is next, the node, the destination."""
     kind = soon >> KIND_SHIFT
     at = (soon >> PORT_SHIFT) & PORT_MASK
     bits = state.settings[0].vl_bits
@@ -223,7 +223,7 @@ def fetch_message(state, at):
 
 @helper
 def fetch_last(state, soon):
-    """What that names: the packet to be sent, the group of routes, the queue pair and its bitmap."""
+    """Prefetch what that names: the packet to be sent, the group of routes, the queue pair and its bitmap."""
     kind = soon >> KIND_SHIFT
     at = (soon >> PORT_SHIFT) & PORT_MASK
     port = state.port[place(at)]
@@ -258,7 +258,7 @@ def fetch_last(state, soon):
 
 @helper
 def fetch_output(state, node, at, out, vl):
-    """Where a packet that came in by port `at` will wait to leave by port `out`."""
+    """Prefetch the queue in which a packet that came in by port `at` will wait to leave by port `out`."""
     bits = state.settings[0].vl_bits
     prefetch(state.port, out, 0)
     prefetch(state.outlet, out << bits, 0)

@@ -120,7 +120,7 @@ def on_head_of_queue(state, slot, now):
 
 @helper
 def spoiled(state, port, wire):
-    """Whether a packet of so many bytes did not come over the link whole."""
+    """Return True where a packet of so many bytes did not come over the link whole."""
     if port.rx_traits & DOWN:
         return True
     if port.rx_traits & REPLAY:

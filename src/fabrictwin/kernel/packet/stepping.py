@@ -58,7 +58,7 @@ else:
             yield _call(ask[ADDRESS], state, ask[UNTIL], True, ask[BUDGET])
 
     def address(state: Any) -> int:
-        """Where the loop for a state of this type lies; compiled where it is not yet."""
+        """Return the address of the loop for a state of this type; it is compiled where it is not yet."""
         signature = (numba.typeof(state), types.int64, types.boolean, types.int64)
         run.compile(signature)
         compiled = run.overloads[signature]

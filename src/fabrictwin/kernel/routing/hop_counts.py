@@ -64,7 +64,7 @@ def _direction(rule, here, there, own, other):
 
 @helper
 def _forbidden(rule, before, after):
-    """Whether a path may not turn so."""
+    """Return True where a path may not turn so."""
     if rule == RULE_DNUP:
         return before == UP and after == DOWN
     return before == DOWN and after == UP

@@ -35,7 +35,7 @@ def _count_path(row, table, port_edge, start, peer, count, by):
 
 @helper
 def _passes(row, table, port_edge, peer, channel, known, trail):
-    """Whether the path from `row` takes a channel. `known` uint8 [S] remembers: 1 it does, 2 it does not."""
+    """Test if the path from `row` takes a channel. `known` uint8 [S] remembers: 1 it does, 2 it does not."""
     length = 0
     answer = 2
     while length < LONGEST_PATH:
@@ -214,7 +214,7 @@ def mark_turns(lft, lids, sources, port_edge, peer, up, lane):
 
 @entry
 def dependencies(lft, lids, sources, port_edge, start, peer, lane, lanes, bits):
-    """Which dependencies paths cause: `bits` uint64 [lanes, E, words], cleared by the caller, one bit a port.
+    """Mark dependencies that paths cause: `bits` uint64 [lanes, E, words], cleared by the caller, one bit a port.
 
     `lane` uint8 [lids, D], or of no size where all paths share lane 0. A table's paths from different switches
     join, so a walk ends where an earlier one of its lane has been.

@@ -393,7 +393,7 @@ def shortest_hops(graph, columns, hops):
 
 @entry
 def on_shortest_paths(hops, columns, on):
-    """Which switches lie on a shortest path between two of `columns` [D]: `on` uint8 [S] is filled.
+    """Mark the switches that lie on a shortest path between two of `columns` [D]: `on` uint8 [S] is filled.
 
     `hops` int32 [S, D] from each switch to each column; links must cost the same in both directions.
     """

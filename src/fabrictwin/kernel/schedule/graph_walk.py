@@ -32,7 +32,7 @@ def _uniform(seed, number):
 
 @helper
 def _draw(value, t, u):
-    """What table t has for u: cells of equal chance, the last one divided again, to one in CELLS^LEVELS."""
+    """Value of table t at u: cells of equal chance, the last one divided again, to one in CELLS^LEVELS."""
     level = 0
     x = u * CELLS
     cell = np.int64(x)

@@ -58,7 +58,7 @@ def _nominal(rate_bps: int) -> int:
 
 
 def machine_of(fabric: Fabric, node: int) -> int:
-    """Which machine of its NVLink domain a fabric node is in; 0 where its host is one machine."""
+    """Return the machine of its NVLink domain that a fabric node is in; 0 where its host is one machine."""
     host = int(fabric.node_host[node])
     template = fabric.templates[fabric.host_template[host]]
     return machines_of(template.type).get(template.node_names[node - int(fabric.host_node_start[host])], 0)

@@ -105,7 +105,7 @@ class Owners:
 
 
 def owners(switches: Switches, lids: Lids) -> Owners:
-    """Who owns which LID."""
+    """Return the owner of each LID."""
     own = np.flatnonzero(lids.row > 0)
     hung = np.flatnonzero((switches.endpoint_row != NONE) & (lids.endpoint > 0))
     hung = hung[np.lexsort((switches.endpoint_number[hung], switches.endpoint_row[hung]))]
@@ -122,7 +122,7 @@ def owners(switches: Switches, lids: Lids) -> Owners:
 
 
 def deadlock(switches: Switches, tables: Tables, lid: I32, sources: I32) -> Deadlock:
-    """Whether paths from switches `sources` to these LIDs can deadlock."""
+    """Look for a deadlock among paths from switches `sources` to these LIDs."""
     from fabrictwin.kernel.routing import lane_assignment as lanes
 
     widest = int(np.diff(switches.adjacent_start).max(initial=0))
@@ -151,7 +151,7 @@ def deadlock(switches: Switches, tables: Tables, lid: I32, sources: I32) -> Dead
 
 
 def shift_sample(adapters: int, most: int | None) -> I32:
-    """Which shifts to look at: all, or `most` of them evenly spread, the first and the last among them."""
+    """Return the shifts to look at: all, or `most` of them evenly spread, the first and the last among them."""
     possible = max(adapters - 1, 0)
     if most is None:
         most = max(FLOWS_AT_MOST // max(adapters, 1), 16)
@@ -160,33 +160,25 @@ def shift_sample(adapters: int, most: int | None) -> I32:
     return np.unique(np.linspace(1, possible, most).round()).astype(np.int32)
 
 
-def judge(
-    switches: Switches,
-    lids: Lids,
-    tables: Tables,
-    *,
-    slowness: F64 | None = None,
-    order: I32 | None = None,
-    shifts: int | None = None,
-    random: int = 32,
-    seed: int = 0,
-) -> Judgement:
-    """Judge tables.
+@dataclass(frozen=True)
+class _Paths:
+    """Paths of a table from every switch with endpoints to every LID."""
 
-    `slowness` [E] is an adapter's rate over a link's (1 where left out). `order` lists endpoints (adapters) for
-    permutations. `shifts` and `random` are how many of each to look at; `shifts=None` is all, as far as that
-    takes seconds.
-    """
+    pairs: int
+    unreached: int
+    first_unreached: str
+    hops: I64  # [2, hops + 1] pairs of adapters by hops, and by hops above the shortest path's
+    load: I64  # [E] paths between adapters through each link
+
+
+def _survey(switches: Switches, table: U8, who: Owners, plane: I64) -> _Paths:
     from fabrictwin.kernel.routing import path_loads as kernel
     from fabrictwin.kernel.routing import table_filling as forwarding
 
-    who = owners(switches, lids)
-    plane = planes(switches)
     columns, column = np.unique(who.at, return_inverse=True)
     shortest = np.empty((len(columns), switches.rows), np.int32)
     edges = len(switches.adjacent_row)
     forwarding.shortest_hops(graph_of(switches, np.ones(edges, np.int32)), columns.astype(np.int32), shortest)
-    table = np.ascontiguousarray(tables.lft.T)
     hung = switches.endpoint_row != NONE
     sources = np.stack(
         [np.bincount(switches.endpoint_row[hung], minlength=switches.rows), switches.row_adapters]
@@ -209,20 +201,47 @@ def judge(
         hops,
         load,
     )
-    slow = np.ones(edges) if slowness is None else slowness
+    return _Paths(int(pairs), int(lost), _why(switches, who, first, row, depth) if lost else "", hops, load)
+
+
+def _permuted(switches: Switches, who: Owners, order: I32 | None) -> I64:
+    """Owners that permutations are of: adapters in the order of the tree, or those that `order` lists."""
     adapters = np.flatnonzero(who.adapter & who.base)
     if order is None:
         visited = np.argsort(recognise(switches).visit)
-        adapters = adapters[np.argsort(visited[who.at[adapters]], kind="stable")]
-    else:
-        place = {
-            (int(r), int(n)): k for k, r, n in zip(adapters, who.at[adapters], who.number[adapters], strict=True)
-        }
-        wanted = [(int(switches.endpoint_row[x]), int(switches.endpoint_number[x])) for x in order]
-        adapters = np.array([place[key] for key in wanted if key in place], np.int64)
-    by_hops = hops[0][: int(np.flatnonzero(hops[0]).max(initial=0)) + 1]
+        return adapters[np.argsort(visited[who.at[adapters]], kind="stable")]
+    place = {(int(r), int(n)): k for k, r, n in zip(adapters, who.at[adapters], who.number[adapters], strict=True)}
+    wanted = [(int(switches.endpoint_row[x]), int(switches.endpoint_number[x])) for x in order]
+    return np.array([place[key] for key in wanted if key in place], np.int64)
+
+
+def judge(
+    switches: Switches,
+    lids: Lids,
+    tables: Tables,
+    *,
+    slowness: F64 | None = None,
+    order: I32 | None = None,
+    shifts: int | None = None,
+    random: int = 32,
+    seed: int = 0,
+) -> Judgement:
+    """Judge tables.
+
+    `slowness` [E] is an adapter's rate over a link's (1 where left out). `order` lists endpoints (adapters) for
+    permutations. `shifts` and `random` are how many of each to look at; `shifts=None` is all, as far as that
+    takes seconds.
+    """
+    who = owners(switches, lids)
+    plane = planes(switches)
+    table = np.ascontiguousarray(tables.lft.T)
+    paths = _survey(switches, table, who, plane)
+    slow = np.ones(len(switches.adjacent_row)) if slowness is None else slowness
+    adapters = _permuted(switches, who, order)
+    by_hops = paths.hops[0][: int(np.flatnonzero(paths.hops[0]).max(initial=0)) + 1]
     flows = int(by_hops.sum())
     everything = deadlock(switches, tables, who.lid, switches.edge_row)
+    hung = switches.endpoint_row != NONE
     with_adapters = np.flatnonzero(switches.row_adapters).astype(np.int32)
     return Judgement(
         engine=tables.engine,
@@ -230,16 +249,16 @@ def judge(
         endpoints=int(hung.sum()),
         switches=switches.rows,
         lanes=tables.lanes,
-        pairs=int(pairs),
-        unreached=int(lost),
-        first_unreached=_why(switches, who, first, row, depth) if lost else "",
+        pairs=paths.pairs,
+        unreached=paths.unreached,
+        first_unreached=paths.first_unreached,
         hops=tuple(int(n) for n in by_hops),
         mean_hops=float((by_hops * np.arange(len(by_hops))).sum() / flows) if flows else 0.0,
-        detours=int(hops[1, 1:].sum()),
+        detours=int(paths.hops[1, 1:].sum()),
         deadlock_adapters=deadlock(switches, tables, who.lid[who.adapter], with_adapters),
         deadlock_all=everything,
         lanes_needed=tables.lanes if everything.free else _lanes_needed(switches, who, tables),
-        all_to_all=_all_to_all(switches, load, slow, int(switches.row_adapters.sum())),
+        all_to_all=_all_to_all(switches, paths.load, slow, int(switches.row_adapters.sum())),
         shifts=_shifts(switches, table, who, adapters, slow, plane, shifts),
         random=_random(switches, table, who, adapters, slow, plane, random, seed),
     )

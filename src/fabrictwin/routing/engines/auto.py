@@ -25,7 +25,7 @@ from fabrictwin.routing.graph.switches import Lids, Switches
 
 
 def is_tree(switches: Switches, tiers: Tiers) -> bool:
-    """Whether going up and then down, where it leads from adapters to adapters, is never the longer way."""
+    """Return True where going up and then down, if it leads from adapters to adapters, is never the longer way."""
     from fabrictwin.kernel.routing import table_filling as forwarding
 
     if not tiers.treelike:

@@ -140,7 +140,7 @@ def own_lanes(
 
 
 def has_cycle(switches: Switches, lft: U8, lids: Any) -> bool:
-    """Whether all paths in one lane could deadlock."""
+    """Return True where all paths in one lane could deadlock."""
     from fabrictwin.kernel.routing import lane_assignment as lanes
 
     words = (int(np.diff(switches.adjacent_start).max(initial=0)) + 63) // 64

@@ -48,7 +48,7 @@ ECMP = "ecmp"  # Ethernet: the groups themselves are the tables
 
 
 def engine_names(technology: str) -> tuple[str, ...]:
-    """What `routing.engine` may say for a technology."""
+    """Names that `routing.engine` may hold for a technology."""
     return tuple(ENGINES) if technology == "infiniband" else ("auto", ECMP)
 
 

@@ -94,7 +94,7 @@ def uneven(switches: Switches, tiers: Tiers) -> str:
 
 
 def _usual(counts: I64) -> int:
-    """What most of them are, of equals the first; regular fabrics are all alike."""
+    """Return the commonest value, of equals the first; regular fabrics are all alike."""
     if (counts == counts[0]).all():
         return int(counts[0])
     return int(Counter(counts.tolist()).most_common(1)[0][0])

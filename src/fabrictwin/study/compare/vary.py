@@ -113,7 +113,7 @@ def curve_text(curve: Curve) -> str:
 
 
 def refusals(curve: Curve) -> list[str]:
-    """Which fabrics refuse which values, and why; those that say the same in one line."""
+    """Lines that say which fabrics refuse which values, and why; those that say the same in one line."""
     said: dict[tuple[int, str], list[str]] = {}
     for (name, i), why in sorted(curve.refused.items(), key=lambda item: item[0][1]):
         said.setdefault((i, why), []).append(name)

@@ -98,7 +98,7 @@ class Config:
 
 
 def serialize_ps(size: Any, ps_q: Any) -> Any:
-    """How long so many bytes take, rounded to the nearest picosecond as the kernel does."""
+    """Time that so many bytes take on a link, rounded to the nearest picosecond as the kernel does."""
     return (np.asarray(size, np.int64) * ps_q + s.RATE_HALF) >> s.RATE_BITS
 
 

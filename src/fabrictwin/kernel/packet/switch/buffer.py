@@ -42,7 +42,7 @@ def blocks(wire):
 
 @helper
 def pause_ps(port):
-    """How long a pause frame's highest quanta hold this port's peer (quanta count bit times)."""
+    """Return for how many ps a pause frame's highest quanta hold this port's peer (quanta count bit times)."""
     return (PAUSE_QUANTA * (LINE_QUANTUM_BITS // 8) * port.ps_q) >> RATE_BITS
 
 
@@ -248,7 +248,7 @@ def enqueue(state, at, p):
 
 @helper
 def mark(state, clock, outlet, settings):
-    """Whether a packet that leaves a queue this long is marked (RED with a probability that rises linearly)."""
+    """Draw the mark of a packet that leaves a queue this long (RED with a probability that rises linearly)."""
     length = outlet.queued
     if length <= outlet.kmin:
         return False

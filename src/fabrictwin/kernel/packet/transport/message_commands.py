@@ -86,7 +86,7 @@ def _refuse(state, row):
 
 @outlined
 def take_inbox(state):
-    """What software asked for since the last run. Rows: what, queue pair, then what each needs."""
+    """Carry out what software asked for since the last run. Rows: what, queue pair, then what each needs."""
     clock = state.clock[0]
     for row in range(clock.inbox):
         what = state.inbox[row, 0]

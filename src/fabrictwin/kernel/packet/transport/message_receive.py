@@ -105,7 +105,7 @@ def _out_of_order(state, q, qp, psn, sent_ps, now):
 
 @outlined
 def accept_message(state, q, qp, p, now):
-    """What becomes of a data packet at the receiving adapter."""
+    """Accept or refuse a data packet at the receiving adapter."""
     packet = state.packet[p]
     psn = packet.psn
     if qp.closed:

@@ -37,7 +37,7 @@ STARVED = -2
 
 @helper
 def may_send(state, qp):
-    """Whether the queue pair has something to send and its window is open."""
+    """Return True where the queue pair has something to send and its window is open."""
     if qp.failed:
         return False
     if qp.inflight > 0 and (qp.inflight + 1) * qp.mtu > qp.window:
