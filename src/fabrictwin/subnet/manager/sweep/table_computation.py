@@ -58,15 +58,13 @@ def graph_of(subnet: Subnet, lid: dict[int, int], lmc: int) -> Graph:
                 hung.append((r, number, peer))
     columns = np.array(cables, np.int64).reshape(-1, 4).T
     switches = build_switches(
-        name=[node.name for node in nodes],
-        guid=np.array([node.guid for node in nodes], np.uint64),
-        cable_row=columns[0],
-        cable_number=columns[1],
-        cable_peer_row=columns[2],
-        cable_peer_number=columns[3],
-        endpoint_row=np.array([r for r, _, _ in hung], np.int32),
-        endpoint_number=np.array([number for _, number, _ in hung], np.int32),
-        endpoint_adapter=np.array([_AGGREGATION not in port.node.description for _, _, port in hung], bool),
+        SwitchColumns([node.name for node in nodes], np.array([node.guid for node in nodes], np.uint64)),
+        CableColumns(columns[0], columns[1], columns[2], columns[3]),
+        EndpointColumns(
+            np.array([r for r, _, _ in hung], np.int32),
+            np.array([number for _, number, _ in hung], np.int32),
+            np.array([_AGGREGATION not in port.node.description for _, _, port in hung], bool),
+        ),
     )
     lids = Lids(
         np.array([lid[port_guid(node.ports[0])] for node in nodes], np.int32),
