@@ -4,9 +4,9 @@
 
 Each question is a command line, run in a folder of its own with the examples of BEFORE beside it, once by each
 checkout's sources and with this interpreter. The questions are those below and every command on a page of BEFORE's
-docs. Compared are exit code, standard output and all files written; `environment.json` (times and versions)
-is left out, durations on the wall are masked. `--expect report.html` names a file whose bytes may differ; it is
-listed apart. Exits with 1 where something else differs.
+docs. Compared are exit code, standard output and all files written; `environment.json` (times and versions) is
+left out, durations on the wall and the version are masked. `--expect report.html` names a file whose bytes may
+differ; it is listed apart. Exits with 1 where something else differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LEFT_OUT = {"environment.json"}
-WALL = re.compile(rb"\b\d+(\.\d+)? (s|ms|min)( of)? (wall|CPU)\b|in \d+(\.\d+)? s\b")
+VOLATILE = re.compile(rb"\b\d+(\.\d+)? (s|ms|min)( of)? (wall|CPU)\b|in \d+(\.\d+)? s\b|fabrictwin \d+\.\d+\.\d+")
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 TRAFFIC = "".join(
@@ -124,11 +124,11 @@ def ask(checkout: Path, examples: Path, command: str, cache: Path) -> Answer:
             capture_output=True,
             check=False,
         )
-        answer = Answer(done.returncode, {"stdout": WALL.sub(b"#", done.stdout)}, done.stderr.decode()[-400:])
+        answer = Answer(done.returncode, {"stdout": VOLATILE.sub(b"#", done.stdout)}, done.stderr.decode()[-400:])
         for path in sorted(here.rglob("*")):
             name = path.relative_to(here)
             if path.is_file() and name not in given and path.name not in LEFT_OUT:
-                answer.files[str(name)] = path.read_bytes()
+                answer.files[str(name)] = VOLATILE.sub(b"#", path.read_bytes())
         return answer
 
 

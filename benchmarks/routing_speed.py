@@ -43,7 +43,7 @@ from fabrictwin.routing.engines.registry import compute
 from fabrictwin.routing.graph.switches import Lids, Switches, assign_lids, switch_graph
 
 SHAPES = {648: {"tiers": 2}, **{hosts: {"tiers": 3, "pods": hosts // 324} for hosts in (1944, 5832, 11664)}}
-ENGINES = ("minhop", "updn", "ftree", "auto", "dmodk", "dfsssp")
+ENGINES = ("minhop", "updn", "dnup", "ftree", "sssp", "dfsssp", "auto", "dmodk")
 
 
 def tree(hosts: int) -> Blueprint:

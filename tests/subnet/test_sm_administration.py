@@ -18,7 +18,9 @@ from fabrictwin.subnet.manager.settings.manager_settings import Partition, Setti
 from fabrictwin.subnet.wire import notice, rmpp, sa
 from fabrictwin.subnet.wire.header import Method, SaMad, SaStatus, Status
 from fabrictwin.subnet.wire.sa import RecordId, component_mask
-from fabrictwin.subnet.wire.smp import AttributeId, NodeInfo, NodeType, PortInfo
+from fabrictwin.subnet.wire.smp import AttributeId, NodeInfo, NodeType, PKeyTable, PortInfo
+
+FRESH_PKEYS = PKeyTable(pkeys=(0xFFFF, *[0] * 31)).encode()  # as a port comes
 
 
 class Asker:
@@ -402,3 +404,46 @@ def test_only_what_was_subscribed_to_is_told(asker):
     asker.site.state.power_off(asker.site.state.find("host-9/mlx5_0"), asker.site.now)
     asker.site.hosted.manager.sweep()
     assert reports(asker.site) == []
+
+
+# -- tables of ports, held against what the agents hold -------------------------------------------------------
+
+
+def test_records_of_lanes_arbitration_keys_and_guids_are_what_ports_hold(asker):
+    state = asker.site.state
+    leaf = state.find("leaf-0")
+    lid = state.lid(state.end_slot(leaf))
+    maps = asker.table(sa.SlToVlRecord(lid=lid), "lid")
+    linked = [port for port in range(1, state.ports[leaf] + 1) if state.link[state.base[leaf] + port] != NONE]
+    assert {(r.into, r.out) for r in maps} == {(i, o) for o in linked for i in (0, *linked) if i != o}
+    for record in maps:
+        held = state.sl_to_vl.get((leaf, record.into, record.out)) or state.sl_to_vl[leaf, NONE, NONE]
+        assert record.table == held[:8]
+    for record in asker.table(sa.VlArbitrationRecord(lid=lid), "lid"):
+        assert record.table == state.vl_arbitration[state.base[leaf] + record.port_num, record.block]
+    (keys,) = asker.table(sa.PKeyTableRecord(lid=asker.lid), "lid")
+    assert keys.table == state.pkeys.get((state.end_slot(asker.m), 0), FRESH_PKEYS)
+    (guids,) = asker.table(sa.GuidInfoRecord(lid=asker.lid), "lid")
+    assert guids.table[:8] == state.port_guid[asker.m].to_bytes(8, "big")
+    assert not any(guids.table[8:])
+
+
+def test_records_of_multicast_tables_are_what_switches_hold(asker):
+    for name in ("host-0/mlx5_0", "host-3/mlx5_0", "host-7/mlx5_0"):
+        join(asker, name, BROADCAST)
+    state = asker.site.state
+    told = {(r.lid, r.block, r.position): r.table for r in asker.table(sa.MulticastForwardingRecord())}
+    held = {
+        (state.lid(state.base[m]), block, position): table
+        for (m, block, position), table in state.mft.items()
+        if any(table)
+    }
+    assert told == held != {}
+
+
+def test_subscriptions_are_told(asker):
+    assert asker.table(sa.InformInfoRecord()) == []
+    subscribe(asker, trap=64)
+    (record,) = asker.table(sa.InformInfoRecord())
+    assert record.subscriber_gid == asker.gid("host-7/mlx5_0")
+    assert notice.InformInfo.decode(record.inform_info).trap_number == 64

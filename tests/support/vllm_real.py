@@ -276,7 +276,8 @@ def source_version(source: str) -> str:
 
 
 if __name__ == "__main__":
-    os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_TARGET_DEVICE": "cpu"}
+    os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
+    os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_TARGET_DEVICE": "cpu"}
     os.environ["PYTHONPATH"] = sys.argv[1] + os.pathsep + os.environ.get("PYTHONPATH", "")
     sys.path.insert(0, sys.argv[1])
     main(*sys.argv[1:])

@@ -183,6 +183,11 @@ WORKLOADS = {
         Traffic(220, 12, stops=0.3, turns=0.2, prefixes=2, prefix_tokens=200),
         NEW,
     ),
+    "pipeline-one-runner": Workload(
+        Settings(600, pipeline_parallel_size=2, async_scheduling=True),
+        Traffic(150, 12, stops=0.3, repeats=0.2, prefixes=2, prefix_tokens=200),
+        ("0.15", "0.19"),
+    ),
     "watermark": Workload(
         Settings(700, watermark=0.05, prefill_schedule_interval=4, long_prefill_token_threshold=300),
         Traffic(220, 12, turns=0.2, prefixes=2, prefix_tokens=200),

@@ -78,9 +78,13 @@ class Comparison:
 
         path = Path(folder)
         make_folder(path)
-        write_text(path / "compare.json", json.dumps(self.data, indent=2) + "\n")
+        write_text(path / "compare.json", self.json())
         write_text(path / "compare.html", page(self.detail, self.curves))
         return path
+
+    def json(self) -> str:
+        """Return `data` as text."""
+        return json.dumps(self.data, indent=2) + "\n"
 
     def __repr__(self) -> str:
         steps = ", ".join(f"{one.name} {format_time(round(one.steps.p50))}" for one in self.detail.fabrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +61,10 @@ class JitterStudy:
 
         write_text(Path(path), page(self.detail, gpu_hour=self.gpu_hour, currency=self.currency))
         return Path(path)
+
+    def json(self) -> str:
+        """Return `data` as text."""
+        return json.dumps(self.data, indent=2) + "\n"
 
     def __repr__(self) -> str:
         here = self.detail.here

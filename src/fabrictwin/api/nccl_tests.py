@@ -13,14 +13,18 @@ from fabrictwin.base.progress import silent
 
 if TYPE_CHECKING:
     from fabrictwin.base.progress import Stage
+    from fabrictwin.nccl.settings.settings import Settings
     from fabrictwin.tools.nccl_tests.perf import Options, Row, Run
 
 
 class NcclTest:
     """Rows of a test, and what it printed."""
 
-    def __init__(self, detail: Run, rows: list[Row], text: str, *, wrong: bool) -> None:
-        self.detail, self.text, self.wrong = detail, text, wrong  # `wrong`: checked data came out otherwise
+    def __init__(self, detail: Run, rows: list[Row], text: str, settings: Settings) -> None:
+        from fabrictwin.tools.nccl_tests.perf_text import wrong_rows
+
+        self.detail, self.text, self.settings = detail, text, settings
+        self.wrong = bool(wrong_rows(rows))  # checked data came out otherwise
         self._rows = rows
 
     @property
@@ -49,11 +53,12 @@ class NcclTest:
         )
         return Table.of_rows(names, rows)
 
-    def json(self, arguments: Sequence[str] = (), environment: Sequence[str] = ()) -> str:
+    def json(self, arguments: Sequence[str] = ()) -> str:
         """Return the test's JSON file, as nccl-tests' -J writes it."""
         from fabrictwin.tools.nccl_tests.perf_text import as_json
 
-        return as_json(self.detail, self._rows, arguments=list(arguments), environment=list(environment))
+        environment = [f"{name}={value}" for name, value in self.settings.given]
+        return as_json(self.detail, self._rows, arguments=list(arguments), environment=environment)
 
     def __repr__(self) -> str:
         from fabrictwin.tools.nccl_tests.perf import average_bus_gbps
@@ -85,7 +90,7 @@ _FIELDS = {
     "run_cycles": "cycles",
 }
 _SIZES = ("minbytes", "maxbytes", "stepbytes")
-_PLACE = ("hosts", "np", "nccl_version", "nccl_conf")
+_PLACE = ("hosts", "np", "nccl_version", "nccl_conf", "source")
 
 
 def nccl_tests(
@@ -95,6 +100,7 @@ def nccl_tests(
     fidelity: str = "flow",
     environment: Mapping[str, str] | None = None,
     out: TextIO | None = None,
+    notes: TextIO | None = None,
     stage: Stage | None = None,
     **options: Any,
 ) -> NcclTest:
@@ -102,20 +108,22 @@ def nccl_tests(
 
     `test` is its name (all_reduce_perf, ...). `options` are the command's long ones: minbytes, maxbytes, stepbytes
     (sizes as nccl-tests reads them: 8, "64K", "1G"), stepfactor, ngpus, nthreads, iters, warmup_iters, check,
-    datatype, op, root, run_cycles, hosts, np, nccl_version, nccl_conf. `environment` holds NCCL_* variables. The
-    test prints to `out` while it runs. Raises ConfigError, and SimulatedError where NCCL does not come up.
+    datatype, op, root, run_cycles, hosts, np, nccl_version, nccl_conf; and source, the cluster's name in the head
+    of the output. `environment` holds NCCL_* variables. The test prints to `out` while it runs, notes on settings
+    go to `notes`. Raises ConfigError, and SimulatedError where NCCL does not come up.
     """
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.nccl.settings.spec_section import settings_here
     from fabrictwin.runs.twins import make_twin
     from fabrictwin.tools.nccl_tests import perf
     from fabrictwin.tools.nccl_tests.perf_run import play
-    from fabrictwin.tools.nccl_tests.perf_text import wrong_rows
 
     watcher, text = stage or silent, _Copy(out)
     asked, place = _asked(test, options), {name: options.get(name) for name in _PLACE}
     spec = load(cluster)
     settings = settings_here(spec, environment or {}, release=place["nccl_version"] or "", conf=place["nccl_conf"])
+    for note in settings.notes if notes is not None else ():
+        print(f"note: {note}", file=notes)
     watcher("compiling the fabric")
     twin = make_twin(spec, build(spec.cluster, spec=spec))
     per_process = asked.gpus * asked.threads
@@ -125,9 +133,9 @@ def nccl_tests(
     run = perf.prepare(
         twin, asked, settings=settings, rank_node=rank_node, packet=spec.run.packet, seed=spec.run.seed
     )
-    source = cluster if isinstance(cluster, str) else str(spec.path or spec.name)
+    source = place["source"] or (cluster if isinstance(cluster, str) else str(spec.path or spec.name))
     rows = play(run, text, fidelity=fidelity, source=source, stage=watcher, reduced=reduced)
-    return NcclTest(run, rows, text.getvalue(), wrong=bool(wrong_rows(rows)))
+    return NcclTest(run, rows, text.getvalue(), settings)
 
 
 def _asked(test: str, options: Mapping[str, Any]) -> Options:

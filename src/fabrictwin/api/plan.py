@@ -72,6 +72,12 @@ class Plan:
         write_best(self.detail, self.spec, Path(path))
         return Path(path)
 
+    def json(self) -> str:
+        """Return `data` as text."""
+        from fabrictwin.runs.layout_plan import plan_json
+
+        return plan_json(self.detail)
+
     def __repr__(self) -> str:
         from fabrictwin.workload.search.layout_search import layout_line
 

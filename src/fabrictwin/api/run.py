@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from fabrictwin.base.progress import Stage
     from fabrictwin.capture.recorder import CaptureRequest
     from fabrictwin.report.result import RunResult
+    from fabrictwin.runs.folder import Clock
 
 
 class Result:
     """What a run says: the step, where its time goes, what links carried, and the run folder."""
 
-    def __init__(self, detail: RunResult, started: datetime, wall_s: float) -> None:
+    def __init__(self, detail: RunResult, clock: Clock) -> None:
         self.detail = detail  # program, trace, fabric and all else that views are computed from
-        self._started, self._wall_s = started, wall_s
+        self.clock = clock  # of the world outside: when it began, what it took
 
     @property
     def step_time(self) -> float:
@@ -87,10 +88,10 @@ class Result:
 
     def save(self, folder: str | Path | None = None) -> Path:
         """Write the run folder (by default the next free `runs/NAME`) and return it. Raises ConfigError."""
-        from fabrictwin.runs.folder import Clock, write_folder
+        from fabrictwin.runs.folder import write_folder
 
         chosen = None if folder is None else Path(folder)
-        return write_folder(self.detail, chosen, Clock(self._started, self._wall_s))
+        return write_folder(self.detail, chosen, self.clock)
 
     def __repr__(self) -> str:
         parts = sorted(self.detail.breakdown.shares, key=lambda share: -share.time_ps)[:2]
@@ -125,8 +126,9 @@ def run(
     SimulatedError for what the simulated hardware reports.
     """
     from fabrictwin.runs.execute import predict, with_overrides
+    from fabrictwin.runs.folder import Clock
 
     started, clock = datetime.now(UTC), monotonic()
     asked = with_overrides(load(spec), fidelity=fidelity, seed=seed)
     detail = predict(asked, stage or silent, capture, what_if=what_if)
-    return Result(detail, started, monotonic() - clock)
+    return Result(detail, Clock(started, monotonic() - clock))

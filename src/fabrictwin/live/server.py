@@ -84,6 +84,7 @@ class Server:
         self.clients: dict[int, Client] = {}
         self._origin_ns = time.monotonic_ns() - self.world.instant_ps // 1000
         self._quiet = 0
+        self._behind = True  # modelled time has stood while nothing was under way
         self._debug = bool(os.environ.get(_DEBUG))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._listener.bind(str(self.socket))
@@ -114,17 +115,29 @@ class Server:
         happened = self._poll.poll(self._wait_s() if wait_s is None else wait_s)
         if happened:
             self._quiet = 0
-            self._advance()  # to now: what was due before
+            self._behind = not self._under_way()
+            if not self._behind:
+                self._advance()  # to now: what was due before
             for descriptor, mask in happened:
                 action = self._actions.get(descriptor)
                 if action is not None:
                     action(mask)
-        if self._advance():
+        if (self._watched or self._under_way()) and self._advance():
             self._quiet = 0
         elif not happened:
             self._quiet += 1
             if self._quiet < _SPINS:
                 os.sched_yield()
+
+    def _under_way(self) -> bool:
+        """Whether modelled time has anything to do: otherwise it stands, until somebody posts something."""
+        return bool(self.world.records or self.world.timers) or not self.world.idle
+
+    def catch_up(self) -> None:
+        """Bring modelled time to the wall clock's before something is posted."""
+        if self._behind:
+            self._behind = False
+            self._advance()
 
     def _wait_s(self) -> float:
         if self.world.idle and not self._watched:
@@ -197,6 +210,7 @@ class Server:
         kind, length, argument = wire.REQUEST.unpack_from(data)
         try:
             if kind == Kind.DOORBELL and client.context is not None:
+                self.catch_up()
                 client.context.doorbell(argument & 0xFFFFFFFF)
                 return
             if length != len(data) - wire.REQUEST.size:
@@ -306,6 +320,7 @@ class Server:
 
         Raises ConfigError.
         """
+        self.catch_up()
         world = self.world
         before = {adapter.index: adapter.active for adapter in world.adapters}
         rates = world.twin.link_rate_bps

@@ -59,21 +59,12 @@ def compare(
     as_json: bool,
 ) -> None:
     """Compare fabrics for this job, by how much and why: steps, bandwidth, loss, cost, in one table and page."""
-    import json
-
+    from fabrictwin.api.compare import compare as side_by_side
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.base.progress import Progress
-    from fabrictwin.base.textfile import make_folder, write_text
-    from fabrictwin.catalog.price_book import price_book
+    from fabrictwin.base.textfile import make_folder
     from fabrictwin.cluster.spec.spec import load_spec
     from fabrictwin.runs import execute
-    from fabrictwin.study.compare import comparison as comparing
-    from fabrictwin.study.compare.compare_page import page
-    from fabrictwin.study.compare.compare_text import data, text
-    from fabrictwin.study.compare.fabrics import own_presets
-    from fabrictwin.study.compare.vary import curve_data, curve_text
-    from fabrictwin.study.compare.vary import parse as parse_vary
-    from fabrictwin.study.compare.vary import vary as draw
 
     read = execute.with_overrides(load_spec(spec, sys.stdin), fidelity=fidelity)
     names = [name.strip() for name in fabrics.split(",") if name.strip()]
@@ -81,23 +72,21 @@ def compare(
         numbers = tuple(int(seed) for seed in seeds.split(",") if seed.strip())
     except ValueError:
         raise ConfigError(f"got {seeds!r}, expected whole numbers with commas between", key="--seeds") from None
-    own = {} if presets is None else own_presets(presets)
-    for one in vary:
-        parse_vary(one)
     if out is not None:
         make_folder(out)  # before minutes of work, not after
     with Progress() as progress:
-        found = comparing.compare(
-            read, names, book=price_book(prices), own=own, seeds=numbers, years=years, stage=progress.stage
+        found = side_by_side(
+            read,
+            names,
+            presets=presets,
+            vary=vary,
+            seeds=numbers,
+            prices=prices,
+            years=years,
+            stage=progress.stage,
         )
-        curves = tuple(draw(read, one, names, own, progress.stage) for one in vary)
-    whole = {**data(found), "curves": [curve_data(curve) for curve in curves]}
     if out is not None:
-        write_text(out / "compare.json", json.dumps(whole, indent=2) + "\n")
-        write_text(out / "compare.html", page(found, curves))
-    if as_json:
-        click.echo(json.dumps(whole, indent=2))
-        return
-    click.echo("\n".join([text(found), *(curve_text(curve) for curve in curves)]), nl=False)
-    if out is not None:
+        found.save(out)
+    click.echo(found.json() if as_json else str(found), nl=False)
+    if out is not None and not as_json:
         click.echo(f"\n{out / 'compare.html'}")

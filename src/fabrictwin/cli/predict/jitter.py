@@ -39,20 +39,11 @@ def jitter(
     as_json: bool,
 ) -> None:
     """The distribution of a job's step, against its size and by source; what it costs."""
-    import json
-
+    from fabrictwin.api.jitter import jitter as study
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.base.progress import Progress
-    from fabrictwin.base.textfile import write_text
-    from fabrictwin.catalog.price_book import price_book
-    from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_spec
     from fabrictwin.runs import execute
-    from fabrictwin.study.cost.bill_of_materials import bill_of_materials
-    from fabrictwin.study.cost.cluster_cost import cost
-    from fabrictwin.study.jitter.jitter_page import page
-    from fabrictwin.study.jitter.jitter_study import study
-    from fabrictwin.study.jitter.jitter_text import data, text
 
     def numbers(given: str, key: str, example: str, least: float) -> list[float]:
         try:
@@ -64,16 +55,12 @@ def jitter(
         return found
 
     read = execute.with_overrides(load_spec(spec, sys.stdin), fidelity=fidelity, seed=seed)
-    book = price_book(prices)
     sizes = [int(value) for value in numbers(gpus, "--gpus", "256,1024", 1)]
     wanted = numbers(levels, "--levels", "0.5,1,2", 0)
     with Progress() as progress:
-        bill = bill_of_materials(build(read.cluster, spec=read), book)
-        gpu_hour = cost(bill, book, years=years).gpu_hour
-        found = study(read, steps=steps, sizes=sizes, levels=wanted, stage=progress.stage)
+        found = study(
+            read, steps=steps, gpus=sizes, levels=wanted, prices=prices, years=years, stage=progress.stage
+        )
     if out is not None:
-        write_text(out, page(found, gpu_hour=gpu_hour, currency=book.currency))
-    if as_json:
-        click.echo(json.dumps(data(found, gpu_hour=gpu_hour, currency=book.currency), indent=2))
-    else:
-        click.echo(text(found, gpu_hour=gpu_hour, currency=book.currency), nl=False)
+        found.save(out)
+    click.echo(found.json() if as_json else str(found), nl=False)

@@ -30,13 +30,13 @@ from fabrictwin.cli.options import fidelity as fidelity_option
 )
 def plan(spec: str, top: int, fidelity: str, headroom: float, as_json: bool, write: Path | None) -> None:
     """Search parallel sizes, micro-batches and recomputation for the fastest step that fits in memory."""
+    from fabrictwin.api.plan import plan as search
     from fabrictwin.base.progress import Progress
     from fabrictwin.cluster.spec.spec import load_spec
-    from fabrictwin.runs import layout_plan as planning
 
     given = load_spec(spec, sys.stdin)
     with Progress() as progress:
-        found = planning.plan(given, top=top, fidelity=fidelity, stage=progress.stage, headroom=headroom / 100)
-    if write is not None and found.ranked:
-        planning.write_best(found, given, write)
-    click.echo(planning.plan_json(found) if as_json else planning.plan_text(found), nl=False)
+        found = search(given, top=top, fidelity=fidelity, headroom=headroom / 100, stage=progress.stage)
+    if write is not None and found.detail.ranked:
+        found.write_best(write)
+    click.echo(found.json() if as_json else str(found), nl=False)

@@ -40,19 +40,16 @@ def run(
     open_report: bool,
 ) -> None:
     """Predict what a job gets on a cluster: step time, throughput, where the time goes, which links carry it."""
-    from datetime import UTC, datetime
-    from time import monotonic
-
+    from fabrictwin.api.run import run as predict
     from fabrictwin.base.progress import Progress
     from fabrictwin.capture.recorder import CaptureRequest
     from fabrictwin.cluster.spec.spec import load_spec
     from fabrictwin.report.summary import summary_json
     from fabrictwin.report.terminal import block
     from fabrictwin.runs import execute
-    from fabrictwin.runs.folder import Clock, check_target, run_folder
+    from fabrictwin.runs.folder import check_target, run_folder
 
     capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
-    started, clock = datetime.now(UTC), monotonic()
     read = execute.with_overrides(load_spec(spec, sys.stdin), fidelity=fidelity, seed=seed)
     wanted = out or (Path(read.run.out) if read.run.out else None)
     if dry_run:
@@ -67,10 +64,10 @@ def run(
         return
 
     with Progress() as progress, run_folder(read.name, wanted) as place:
-        result = execute.predict(read, progress.stage, capture, what_if=True)
+        result = predict(read, what_if=True, capture=capture, stage=progress.stage)
         progress.stage("writing")
-        folder = place.write(result, Clock(started, monotonic() - clock))
-    click.echo(summary_json(result) if as_json else block(result, folder), nl=False)
+        folder = place.write(result.detail, result.clock)
+    click.echo(summary_json(result.detail) if as_json else block(result.detail, folder), nl=False)
     if open_report:
         import webbrowser
 

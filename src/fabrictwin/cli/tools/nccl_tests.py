@@ -8,6 +8,9 @@ import click
 
 from fabrictwin.cli.options import fidelity as fidelity_option
 
+# options by which sizes are typed
+SHORT = {"minbytes": "-b", "maxbytes": "-e", "stepbytes": "-i"}
+
 
 @click.command()
 @click.argument(
@@ -108,60 +111,45 @@ def nccl_tests(
     import os
     import sys
 
+    from fabrictwin.api.nccl_tests import nccl_tests as measure
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.base.progress import Progress
     from fabrictwin.base.textfile import write_text
-    from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_cluster
-    from fabrictwin.nccl.settings.spec_section import settings_here
-    from fabrictwin.runs.twins import make_twin
-    from fabrictwin.tools.nccl_tests import perf
-    from fabrictwin.tools.nccl_tests.perf_run import play
-    from fabrictwin.tools.nccl_tests.perf_text import as_json, wrong_rows
 
-    def size(text: str, key: str) -> int:
-        try:
-            return perf.parse_size(text)
-        except ConfigError as error:
-            raise error.within(key=key) from None
-
-    options = perf.Options(
-        test=perf.TESTS[test],
-        min_bytes=size(minbytes, "-b"),
-        max_bytes=size(maxbytes, "-e"),
-        step_bytes=size(stepbytes, "-i"),
-        step_factor=stepfactor,
-        iterations=iters,
-        warmup=warmup,
-        threads=nthreads,
-        gpus=ngpus,
-        check=check,
-        datatype=datatype,
-        operation=op,
-        root=root,
-        cycles=cycles,
-    )
     spec = load_cluster(cluster, sys.stdin)
-    settings = settings_here(spec, os.environ, release=release, conf=conf)
-    for note in settings.notes:
-        print(f"note: {note}", file=sys.stderr)
-    with Progress() as progress:
-        progress.stage("compiling the fabric")
-        twin = make_twin(spec, build(spec.cluster, spec=spec))
-        rank_node = perf.ranks_of(twin, gpus_per_process=ngpus * nthreads, hosts=hosts, processes=np)
-        options, reduced = perf.limited(options, twin, rank_node)
-        progress.stage("initialising")
-        run = perf.prepare(
-            twin,
-            options,
-            settings=settings,
-            rank_node=rank_node,
-            packet=spec.run.packet,
-            seed=spec.run.seed,
-        )
-        rows = play(run, sys.stdout, fidelity=fidelity, source=cluster, stage=progress.stage, reduced=reduced)
+    try:
+        with Progress() as progress:
+            found = measure(
+                test,
+                spec,
+                fidelity=fidelity,
+                environment=os.environ,
+                out=sys.stdout,
+                notes=sys.stderr,
+                stage=progress.stage,
+                source=cluster,
+                minbytes=minbytes,
+                maxbytes=maxbytes,
+                stepbytes=stepbytes,
+                stepfactor=stepfactor,
+                ngpus=ngpus,
+                nthreads=nthreads,
+                iters=iters,
+                warmup_iters=warmup,
+                check=check,
+                datatype=datatype,
+                op=op,
+                root=root,
+                run_cycles=cycles,
+                hosts=hosts,
+                np=np,
+                nccl_version=release,
+                nccl_conf=conf,
+            )
+    except ConfigError as error:
+        raise error.within(key=SHORT[error.key]) if error.key in SHORT else error from None
     if output is not None:
-        environment = [f"{name}={value}" for name, value in settings.given]
-        write_text(output, as_json(run, rows, arguments=sys.argv[1:], environment=environment))
-    if wrong_rows(rows):
+        write_text(output, found.json(sys.argv[1:]))
+    if found.wrong:
         raise click.exceptions.Exit(1)

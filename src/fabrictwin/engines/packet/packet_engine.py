@@ -102,6 +102,7 @@ class PacketEngine:
     def _messages(self) -> PacketMessages:
         if self.messages is None:
             self.messages = PacketMessages(self.network, self.observer)
+            self.messages.begin_at(self._now)
         return self.messages
 
     def open(

@@ -258,6 +258,10 @@ class PacketMessages:
         """Nothing is under way."""
         return self._kernel.idle and not self._blocked
 
+    def begin_at(self, time_ps: int) -> None:
+        """Let time begin where the engine let it pass to before there was any flow."""
+        self._kernel.now = max(self._kernel.now, time_ps)
+
     def settle_clock(self) -> None:
         """Let the kernel's clock be where time was let pass to."""
         self._kernel.time[0] = self.now_ps

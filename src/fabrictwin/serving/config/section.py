@@ -58,7 +58,7 @@ class Operators(Section):
 
 
 class Host(Section):
-    """What the host adds to a step, microseconds; hidden where the next step is scheduled ahead."""
+    """Times that the host adds to a step, microseconds; hidden where the next step is scheduled ahead."""
 
     schedule_us: Annotated[float, Field(ge=0)] = 0.0
     request_us: Annotated[float, Field(ge=0)] = 0.0
@@ -81,7 +81,7 @@ class Trace(Section):
 
 
 class Benchmark(Section):
-    """What the client sends, in the names of `vllm bench serve`, and conversations with shared prefixes."""
+    """Requests that the client sends, in the names of `vllm bench serve`; conversations share prefixes."""
 
     num_prompts: Count | None = None
     request_rate: Amount | Literal["inf"] = "inf"
@@ -160,6 +160,12 @@ class Serving(Section):
 
     @model_validator(mode="after")
     def _of_release(self) -> Self:
+        if (
+            self.release == NAMES[0]
+            and self.speculative_config
+            and self.speculative_config.method == "draft_model"
+        ):
+            raise ValueError(f"got the drafter draft_model: not in vLLM {self.release}")
         if release(self.release).name != NAMES[-1]:
             late = self.model_fields_set & {"watermark", "prefill_schedule_interval"}
             if late:

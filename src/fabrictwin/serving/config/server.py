@@ -175,9 +175,13 @@ def _scheduler(serving: Serving, served: ServedModel) -> SchedulerConfig:
     if ahead is None:
         fits = drafts is None or drafts.method in HIDDEN_STATE_DRAFTERS
         ahead = chosen != "0.12" and fits and (serving.pipeline_parallel_size == 1 or chosen == "0.33")
+    sequences = serving.max_num_seqs or (1024 if large else 256)
+    # 0.19 keeps a row free for each draft of a draft model; 0.33 counts them request by request
+    kept = sequences if drafts and drafts.method == "draft_model" and chosen == "0.19" else 0
     return SchedulerConfig(
         max_num_batched_tokens=batched,
-        max_num_seqs=serving.max_num_seqs or (1024 if large else 256),
+        max_num_seqs=sequences,
+        max_num_scheduled_tokens=max(batched - kept, 1) if kept else None,
         max_model_len=longest,
         enable_chunked_prefill=serving.enable_chunked_prefill,
         policy=serving.scheduling_policy,

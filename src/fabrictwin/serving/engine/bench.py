@@ -21,7 +21,7 @@ from fabrictwin.serving.scheduler.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class Served:
-    """What the client saw, in arrays by request or by delivery; times in picoseconds from the start.
+    """Deliveries as the client saw them, in arrays by request or by delivery; times in picoseconds from the start.
 
     Attributes:
         demand: What was asked for.

@@ -27,7 +27,7 @@ Accepted = Callable[[Request, int], int]
 
 @dataclass(frozen=True)
 class HostTimes:
-    """What the host adds to a step, picoseconds.
+    """Times that the host adds to a step, picoseconds.
 
     Attributes:
         schedule_ps: From the loop's turn to the launch of the step: scheduling and preparing inputs.
@@ -48,7 +48,7 @@ FEW_REQUESTS = 8
 
 
 class Deliveries:
-    """What clients got, in order of the replica's time: request, picosecond, tokens."""
+    """Tokens that clients got, in order of the replica's time: request, picosecond, tokens."""
 
     def __init__(self) -> None:
         self.request = array("q")

@@ -66,7 +66,7 @@ def latencies(served: Served) -> Latencies:
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What a benchmark was asked for: shown beside its results.
+    """Settings of a benchmark, shown beside its results.
 
     Attributes:
         model_id: Name of the model.

@@ -30,7 +30,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Returned:
-    """What clients get of a step.
+    """Output tokens that came of a step.
 
     Attributes:
         tokens: Output tokens that each request gained.

@@ -13,7 +13,7 @@ only if they hold the same tokens after the same tokens, which is what vLLM's ch
 
 
 class Status(IntEnum):
-    """Where a request stands."""
+    """State of a request."""
 
     WAITING = 0
     RUNNING = 1

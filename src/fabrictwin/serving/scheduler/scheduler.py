@@ -15,17 +15,30 @@ structured output, streaming input, KV connectors.
 
 from __future__ import annotations
 
-from fabrictwin.serving.cache.hits import Hit
 from fabrictwin.serving.cache.manager import KvCache
 from fabrictwin.serving.scheduler.batch import Batch, Returned
 from fabrictwin.serving.scheduler.config import SchedulerConfig
 from fabrictwin.serving.scheduler.release import Release
 from fabrictwin.serving.scheduler.request import NONE, Request, Status
+from fabrictwin.serving.scheduler.step_plan import StepPlan
 from fabrictwin.serving.scheduler.waiting import waiting_queue
 
 
 class Scheduler:
-    """Requests of one engine, and what runs next. It has no clock: a caller says when to schedule."""
+    """Requests of one engine, and what runs next. It has no clock: a caller says when to schedule.
+
+    Attributes:
+        config, cache, release: Settings, KV blocks, release of vLLM.
+        waiting: Requests that wait.
+        running: Requests that run, in the order in which they are scheduled.
+        step: Steps scheduled, empty ones too.
+        executed: Steps that computed something.
+        last_prefill: The last of these with a prompt in it.
+        capacity_bound: The last step that could admit prompts left some waiting.
+        passed: Waiting requests that a step went past.
+        lookahead, draft_slots: Slots and rows that drafting takes for a request.
+        most_running: Requests that run at once at most.
+    """
 
     def __init__(self, config: SchedulerConfig, cache: KvCache, release: Release) -> None:
         self.config = config
@@ -33,15 +46,15 @@ class Scheduler:
         self.release = release
         self.waiting = waiting_queue(config.policy)
         self.running: list[Request] = []
-        self._step = 0
+        self.step = 0
         self._has_finished = False
-        self._lookahead = config.lookahead
-        self._draft_slots = config.draft_slots if release.pads_drafts_on_admission else 0
-        self._most_running = config.max_num_active_seqs or config.max_num_seqs
-        self._executed = 0
-        self._last_prefill = -config.prefill_schedule_interval
-        self._capacity_bound = False
-        self._passed: set[Request] = set()
+        self.lookahead = config.lookahead
+        self.draft_slots = config.draft_slots if release.pads_drafts_on_admission else 0
+        self.most_running = config.max_num_active_seqs or config.max_num_seqs
+        self.executed = 0
+        self.last_prefill = -config.prefill_schedule_interval
+        self.capacity_bound = False
+        self.passed: set[Request] = set()
 
     @property
     def unfinished(self) -> int:
@@ -60,17 +73,17 @@ class Scheduler:
 
     def schedule(self) -> Batch:
         """Return what the next step computes; counts it as computed."""
-        self._step += 1
-        step = _Step(self)
+        self.step += 1
+        step = StepPlan(self)
         step.schedule_running()
         if not step.batch.preempted:
             step.admit_waiting()
         batch = step.batch
         batch.total = sum(batch.tokens.values())
         if batch.total:
-            self._executed += 1
+            self.executed += 1
         if step.prefills:
-            self._last_prefill = self._executed
+            self.last_prefill = self.executed
         self._count(batch)
         self._has_finished = False
         return batch
@@ -79,7 +92,7 @@ class Scheduler:
         """Count the tokens of a step as computed, and hold places for the output that it will give."""
         asynchronous = self.config.async_scheduling
         drafts = self.config.num_speculative_tokens
-        stagger = self._step + self.config.pipeline_parallel_size if self.config.v2_runner else 0
+        stagger = self.step + self.config.pipeline_parallel_size if self.config.v2_runner else 0
         sampling = batch.sampling
         for request, tokens in batch.tokens.items():
             request.computed += tokens
@@ -121,14 +134,14 @@ class Scheduler:
 
     def decode(self, steps: int) -> None:
         """Count steps in which every running request decoded a token, as many as `decode_steps` allows."""
-        self._step += steps
-        self._executed += steps
+        self.step += steps
+        self.executed += steps
         for request in self.running:
             request.computed += steps
             request.tokens += steps
             request.outputs += steps
             if request.eligible:
-                request.eligible = self._step + 1
+                request.eligible = self.step + 1
 
     def preempt(self, request: Request) -> None:
         """Take all blocks of a request that no longer runs, and queue it again."""
@@ -196,7 +209,7 @@ class Scheduler:
             self.running = [request for request in self.running if request not in stopped_running]
         if stopped_waiting:
             self.waiting.remove(stopped_waiting)
-            self._passed.difference_update(stopped_waiting)
+            self.passed.difference_update(stopped_waiting)
         return returned
 
     def _reject(self, request: Request, rejected: int) -> None:
@@ -230,214 +243,3 @@ class Scheduler:
             request.placeholders -= gained
         if was_running and (held or self.config.num_speculative_tokens > 0):
             self.cache.cache(request, request.computed - request.in_flight)
-
-
-class _Step:
-    """One pass over the requests: the step's batch, and what it has left."""
-
-    __slots__ = (
-        "_budget",
-        "_cap",
-        "_config",
-        "_holds",
-        "_rows",
-        "_scheduler",
-        "batch",
-        "prefills",
-        "running_prefill",
-    )
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        config = scheduler.config
-        self._scheduler = scheduler
-        self._config = config
-        self._budget = config.max_num_scheduled_tokens or config.max_num_batched_tokens
-        self._rows = config.max_num_batched_tokens
-        self.batch = Batch()
-        self.running_prefill = False
-        self.prefills = False
-        self._cap = self._prefill_cap()
-        self._holds = self._holds_prefills()
-
-    def _prefill_cap(self) -> int:
-        """Most tokens of one request in this step, 0 for no limit."""
-        cap = self._config.long_prefill_token_threshold
-        if cap == 0 or not self._scheduler.release.frees_long_prefill_alone:
-            return cap
-        requests = self._scheduler.unfinished
-        if requests <= 1:
-            return 0
-        return max(cap, self._rows // requests) if self._config.long_prefill_token_threshold_adaptive else cap
-
-    def _holds_prefills(self) -> bool:
-        """Return if this step is one of decodes alone, by the interval between prompts."""
-        scheduler, interval = self._scheduler, self._config.prefill_schedule_interval
-        return (
-            interval > 1
-            and not scheduler._capacity_bound
-            and scheduler._executed + 1 - scheduler._last_prefill < interval
-            and any(not request.chunk for request in scheduler.running)
-        )
-
-    def _passes_over(self, request: Request) -> bool:
-        """Return if a running request gets nothing in this step, whatever is left."""
-        scheduler, config = self._scheduler, self._config
-        if request.placeholders > 0:
-            certain = request.computed + 2 - request.placeholders
-            if certain >= request.prompt + request.max_tokens:
-                return True
-            if scheduler.release.waits_for_token_in_pipeline and config.pipeline_parallel_size > 1:
-                return True
-        return scheduler._step < request.eligible or (self._holds and request.chunk)
-
-    def _wanted(self, request: Request) -> int:
-        """Tokens that a running request is behind, within what the step and the model's length leave."""
-        behind = request.tokens + request.drafts + request.placeholders - request.computed
-        if 0 < self._cap < behind:
-            behind = self._cap
-        rows = self._rows - self._scheduler._draft_slots
-        return min(behind, self._budget, rows, self._config.max_model_len - 1 - request.computed)
-
-    def schedule_running(self) -> None:
-        """Schedule the requests that run, preempting from the end of the list when blocks run out."""
-        scheduler = self._scheduler
-        running = scheduler.running
-        cache = scheduler.cache
-        place = 0
-        while place < len(running) and self._budget > 0:
-            request = running[place]
-            if self._rows <= scheduler._draft_slots:
-                break
-            if self._passes_over(request):
-                place += 1
-                continue
-            wanted = self._wanted(request)
-            if wanted <= 0:
-                place += 1
-                continue
-            fits = True
-            while not cache.allocate(request, wanted, lookahead=scheduler._lookahead):
-                victim, place = self._preempt_one(place)
-                if victim is request:
-                    fits = False
-                    break
-            if fits:
-                self._take(request, wanted)
-                place += 1
-            elif not (scheduler.release.shifts_after_any_victim and self._config.policy == "priority"):
-                break
-
-    def _preempt_one(self, place: int) -> tuple[Request, int]:
-        """Preempt the running request that is to go; returns it and where the scan stands after it."""
-        scheduler = self._scheduler
-        running = scheduler.running
-        if self._config.policy == "priority":
-            victim = max(running, key=lambda request: (request.priority, request.arrival_ps))
-            index = running.index(victim)
-            del running[index]
-            scheduled = self._give_back(victim)
-            shifts = index < place if scheduler.release.shifts_after_any_victim else scheduled
-            place -= shifts
-        else:
-            victim = running.pop()
-        scheduler.preempt(victim)
-        self.batch.preempted.append(victim)
-        return victim, place
-
-    def _give_back(self, victim: Request) -> bool:
-        """Take a request out of this step; returns if it was in it."""
-        tokens = self.batch.tokens.pop(victim, 0)
-        if not tokens:
-            return False
-        self.batch.drafts.pop(victim, None)
-        self._budget += tokens
-        self._rows += tokens + self._scheduler._draft_slots
-        return True
-
-    def _take(self, request: Request, tokens: int) -> None:
-        """Put a running request into the step, with the drafts that fit."""
-        self.running_prefill |= request.chunk
-        self.prefills |= request.chunk
-        self.batch.tokens[request] = tokens
-        self._budget -= tokens
-        self._rows -= tokens + self._scheduler._draft_slots
-        if request.drafts:
-            drafts = tokens + request.computed - request.tokens - request.placeholders
-            if drafts > 0:
-                self.batch.drafts[request] = min(drafts, request.drafts)
-            request.drafts = 0
-
-    def admit_waiting(self) -> None:
-        """Admit waiting requests from the head of the queue until one does not fit."""
-        scheduler = self._scheduler
-        passed: list[Request] = []
-        while self._budget > 0 and len(scheduler.waiting) and self._rows > scheduler._draft_slots:
-            if len(scheduler.running) >= scheduler._most_running:
-                break
-            request = scheduler.waiting.peek()
-            if request.stale:
-                passed.append(scheduler.waiting.pop())
-                scheduler._passed.add(request)
-                continue
-            hit = scheduler.cache.lookup(request)
-            tokens, padded = self._first_tokens(request, hit.tokens if hit else 0)
-            if not tokens or not self._allocate_first(request, hit, tokens):
-                break
-            scheduler.waiting.pop()
-            self._admit(request, hit, tokens, padded)
-        for request in passed:
-            scheduler.waiting.put_back(request)
-        if not self._holds:
-            scheduler._capacity_bound = len(scheduler.waiting) > len(scheduler._passed)
-
-    def _first_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
-        """Tokens that a waiting request would begin with, 0 for none; and if it is padded with drafts."""
-        scheduler, config = self._scheduler, self._config
-        if self._holds and computed < request.tokens - 1:
-            return 0, False
-        left = min(self._budget, self._rows - scheduler._draft_slots)
-        tokens = request.tokens - computed
-        padded = False
-        drafts = config.num_speculative_tokens
-        if (
-            drafts
-            and scheduler.release.pads_drafts_on_admission
-            and tokens == 1
-            and not self.running_prefill
-            and (self.batch.tokens or computed > 0)
-            and computed + drafts + 2 <= config.max_model_len
-        ):
-            if drafts + 1 > left:
-                return 0, False
-            tokens, padded = drafts + 1, True
-        if 0 < self._cap < tokens:
-            tokens = self._cap
-        if not config.enable_chunked_prefill and tokens > left:
-            return 0, False
-        return min(tokens, left), padded
-
-    def _allocate_first(self, request: Request, hit: Hit | None, tokens: int) -> bool:
-        scheduler = self._scheduler
-        release, cache = scheduler.release, scheduler.cache
-        beside_others = bool(scheduler.running)
-        if release.reserves_whole_prompt and not cache.fits_whole(request, hit, beside_others=beside_others):
-            return False
-        lookahead = scheduler._lookahead if release.reserves_lookahead_on_admission else 0
-        return cache.allocate(request, tokens, hit=hit, lookahead=lookahead, margin=beside_others)
-
-    def _admit(self, request: Request, hit: Hit | None, tokens: int, padded: bool) -> None:
-        scheduler = self._scheduler
-        computed = hit.tokens if hit else 0
-        if request.hit == NONE:
-            request.hit = computed
-        scheduler.running.append(request)
-        scheduler._passed.discard(request)
-        request.status = Status.RUNNING
-        request.computed = computed
-        self.batch.admitted.append(request)
-        self.batch.tokens[request] = tokens
-        self._budget -= tokens
-        self._rows -= tokens + scheduler._draft_slots
-        if padded:
-            self.batch.drafts[request] = self._config.num_speculative_tokens
-        self.prefills |= computed < request.tokens - 1

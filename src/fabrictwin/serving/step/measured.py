@@ -89,7 +89,7 @@ def _bin(bins: dict[int, str] | dict[float, str], value: float, beyond: str) -> 
 
 
 class _Skew:
-    """Where in between attention lies: 0 as if all contexts were the mean, 1 as if all were the longest."""
+    """Place of attention between two bounds: 0 as if all contexts were the mean, 1 as if all were the longest."""
 
     def __init__(self, path: Path | None) -> None:
         self._alpha: dict[tuple[int, str, str, str, str], float] = {}

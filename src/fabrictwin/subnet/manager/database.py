@@ -36,6 +36,7 @@ class SubnetDatabase:
         self.graph: Graph | None = None  # of the switches
         self.tables: Tables | None = None  # as they were computed last
         self.lft: dict[int, U8] = {}  # forwarding tables as switches hold them, by switch GUID
+        self.mft: dict[tuple[int, int, int], bytes] = {}  # multicast's, by (switch GUID, block, position)
 
     @property
     def own_lid(self) -> int:

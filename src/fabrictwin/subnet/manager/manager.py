@@ -52,7 +52,7 @@ class SubnetManager:
         self.settings = self.database.settings
         transport.m_key = self.settings.m_key
         self.election = Election(transport, self.settings)
-        self.programmer = Programmer(transport, self.settings, self.database.lft)
+        self.programmer = Programmer(transport, self.settings, self.database.lft, self.database.mft)
         self.administration = Administration(self.database, self.election)
         self.wants_heavy = False  # whether the next sweep is to look at everything
         self._trap_issuers: set[int] = set()  # switches whose traps came since the last sweep
@@ -216,7 +216,7 @@ class SubnetManager:
         subnet = self.database.subnet
         self.administration.groups.tree_changed = False
         groups = self.administration.groups.known.values()
-        if not any(group.members for group in groups) and not self.programmer._multicast:
+        if not any(group.members for group in groups) and not self.programmer.mft:
             return
         graph = self.database.graph
         if graph is None:

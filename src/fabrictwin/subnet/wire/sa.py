@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import ClassVar
 
 from fabrictwin.subnet.wire.fields import Attribute, array, bits, raw
-from fabrictwin.subnet.wire.smp import NodeInfo, PortInfo, SmInfo, SwitchInfo
+from fabrictwin.subnet.wire.smp import NodeInfo, PortInfo, SlToVl, SmInfo, SwitchInfo
 
 
 class RecordId(IntEnum):
@@ -21,11 +21,16 @@ class RecordId(IntEnum):
     NODE = 0x11
     PORT_INFO = 0x12
     SWITCH_INFO = 0x14
+    SL_TO_VL = 0x13
     LINEAR_FORWARDING = 0x15
+    MULTICAST_FORWARDING = 0x17
     SM_INFO = 0x18
     LINK = 0x20
+    GUID_INFO = 0x30
     SERVICE = 0x31
+    PKEY_TABLE = 0x33
     PATH = 0x35
+    VL_ARBITRATION = 0x36
     MC_MEMBER = 0x38
     INFORM_INFO_RECORD = 0xF3
 
@@ -91,6 +96,64 @@ class LinkRecord(Attribute):
     from_port: int = bits(16, 8)
     to_port: int = bits(24, 8)
     to_lid: int = bits(32, 16)
+
+
+@dataclass(slots=True)
+class SlToVlRecord(Attribute):
+    SIZE: ClassVar[int] = 16
+    ID: ClassVar[int] = RecordId.SL_TO_VL
+    lid: int = bits(0, 16)
+    into: int = bits(16, 8)
+    out: int = bits(24, 8)
+    table: bytes = raw(8, SlToVl.SIZE)
+
+
+@dataclass(slots=True)
+class VlArbitrationRecord(Attribute):
+    SIZE: ClassVar[int] = 72
+    ID: ClassVar[int] = RecordId.VL_ARBITRATION
+    lid: int = bits(0, 16)
+    port_num: int = bits(16, 8)
+    block: int = bits(24, 8)
+    table: bytes = raw(8, 64)
+
+
+@dataclass(slots=True)
+class PKeyTableRecord(Attribute):
+    SIZE: ClassVar[int] = 72
+    ID: ClassVar[int] = RecordId.PKEY_TABLE
+    lid: int = bits(0, 16)
+    block: int = bits(16, 16)
+    port_num: int = bits(32, 8)
+    table: bytes = raw(8, 64)
+
+
+@dataclass(slots=True)
+class GuidInfoRecord(Attribute):
+    SIZE: ClassVar[int] = 72
+    ID: ClassVar[int] = RecordId.GUID_INFO
+    lid: int = bits(0, 16)
+    block: int = bits(16, 8)
+    table: bytes = raw(8, 64)
+
+
+@dataclass(slots=True)
+class MulticastForwardingRecord(Attribute):
+    SIZE: ClassVar[int] = 72
+    ID: ClassVar[int] = RecordId.MULTICAST_FORWARDING
+    lid: int = bits(0, 16)
+    position: int = bits(16, 4)
+    block: int = bits(23, 9)
+    table: bytes = raw(8, 64)
+
+
+@dataclass(slots=True)
+class InformInfoRecord(Attribute):
+    SIZE: ClassVar[int] = 60
+    ID: ClassVar[int] = RecordId.INFORM_INFO_RECORD
+    subscriber_gid: int = bits(0, 128)
+    enum: int = bits(128, 16)
+    inform_info: bytes = raw(24, 36)
 
 
 @dataclass(slots=True)
@@ -173,6 +236,12 @@ COMPONENTS: dict[type[Attribute], tuple[str, ...]] = {
     LinearForwardingRecord: ("lid", "block"),
     SmInfoRecord: ("lid", "", *(f"info.{name}" for name in SmInfo.names())),
     LinkRecord: LinkRecord.names(),
+    SlToVlRecord: ("lid", "into", "out"),
+    VlArbitrationRecord: ("lid", "port_num", "block"),
+    PKeyTableRecord: ("lid", "block", "port_num"),
+    GuidInfoRecord: ("lid", "block"),
+    MulticastForwardingRecord: ("lid", "position", "", "block"),
+    InformInfoRecord: ("subscriber_gid", "enum"),
     PathRecord: (
         *("service_id", "service_id", "dgid", "sgid", "dlid", "slid", "raw_traffic", "", "flow_label"),
         *("hop_limit", "tclass", "reversible", "num_path", "pkey", "qos_class", "sl", "mtu_selector", "mtu"),

@@ -1,9 +1,10 @@
 """Subnet administration: the manager answers what it knows (IBTA volume 1, chapter 15).
 
 Records: NodeRecord, PortInfoRecord, SwitchInfoRecord, LinearForwardingTableRecord, SMInfoRecord, LinkRecord,
-PathRecord, MCMemberRecord, ServiceRecord; InformInfo to subscribe to reports. Tables go by RMPP.
+PathRecord, MCMemberRecord, ServiceRecord, those of `port_tables`; InformInfo to subscribe to reports. Tables go by
+RMPP.
 
-Left out: MultiPathRecord, TraceRecord, GUIDInfoRecord and the tables of P_Keys, lanes and multicast as records.
+Left out: MultiPathRecord, TraceRecord.
 The trust of SM_Key (some components are for trusted clients only) is not enforced.
 """
 
@@ -19,6 +20,7 @@ from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.manager.administration.group_membership import Groups
 from fabrictwin.subnet.manager.administration.matching import MOST_RECORDS, Matcher, Refusal
 from fabrictwin.subnet.manager.administration.path_records import Paths
+from fabrictwin.subnet.manager.administration.port_tables import PortTables
 from fabrictwin.subnet.manager.administration.subscriptions import Reports
 from fabrictwin.subnet.manager.database import SubnetDatabase
 from fabrictwin.subnet.manager.election import Election
@@ -63,6 +65,7 @@ class Administration:
             RecordId.LINK: self._link_records,
             RecordId.SERVICE: self._service_records,
             RecordId.MC_MEMBER: self.groups.records,
+            **PortTables(database, self.reports).records,
         }
         self._kinds: dict[int, type[Attribute]] = {kind.ID: kind for kind in sa.ATTRIBUTES}
 

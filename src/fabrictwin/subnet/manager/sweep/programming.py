@@ -29,12 +29,18 @@ _PKEYS_A_BLOCK = 32
 class Programmer:
     """Sends settings, and remembers what each switch and port was given."""
 
-    def __init__(self, transport: Transport, settings: Settings, lft: dict[int, U8]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        settings: Settings,
+        lft: dict[int, U8],
+        mft: dict[tuple[int, int, int], bytes],
+    ) -> None:
         self.transport = transport
         self.settings = settings
         self.lft = lft  # as switches hold it, by switch GUID; kept up to date
         self._set_up: dict[tuple[int, int], tuple[int, ...]] = {}  # lanes and tables by (GUID, port)
-        self._multicast: dict[tuple[int, int, int], bytes] = {}  # by (GUID, block, position)
+        self.mft = mft  # likewise, by (GUID, block, position)
         self.findings: list[tuple[Kind, str, str]] = []
 
     def forget(self, node: Node) -> None:
@@ -42,8 +48,8 @@ class Programmer:
         self.lft.pop(node.guid, None)
         for number in (NONE, *node.ports):
             self._set_up.pop((node.guid, number), None)
-        if self._multicast:
-            self._multicast = {key: value for key, value in self._multicast.items() if key[0] != node.guid}
+        for key in [key for key in self.mft if key[0] == node.guid]:
+            del self.mft[key]
 
     def _send(self, requests: Sequence[Request], what: Sequence[object], attribute: str) -> list[Answer | None]:
         answers = self.transport.exchange(requests)
@@ -216,9 +222,9 @@ class Programmer:
                         wanted.setdefault((guid, block, position), [0] * 32)[place] = part
                     position += 1
         todo: list[tuple[tuple[int, int, int], bytes]] = []
-        for key in sorted(wanted.keys() | self._multicast.keys()):
+        for key in sorted(wanted.keys() | self.mft.keys()):
             table = MulticastForwarding(masks=tuple(wanted.get(key, [0] * 32))).encode()
-            if key[0] in subnet.nodes and self._multicast.get(key, bytes(64)) != table:
+            if key[0] in subnet.nodes and self.mft.get(key, bytes(64)) != table:
                 todo.append((key, table))
         requests = [
             put(subnet.nodes[guid].path, AttributeId.MULTICAST_FORWARDING, table, block | position << 28)
@@ -228,7 +234,7 @@ class Programmer:
         answers = self._send(requests, names, "MulticastForwardingTable")
         for (key, table), answer in zip(todo, answers, strict=True):
             if answer is not None and not answer[0]:
-                self._multicast[key] = table
+                self.mft[key] = table
 
     # -- ports ---------------------------------------------------------------------------------------------
 
