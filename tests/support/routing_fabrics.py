@@ -15,7 +15,15 @@ from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.routing.engines.registry import compute
 from fabrictwin.routing.engines.routing_options import Options
-from fabrictwin.routing.graph.switches import Lids, Switches, assign_lids, build_switches
+from fabrictwin.routing.graph.switches import (
+    CableColumns,
+    EndpointColumns,
+    Lids,
+    SwitchColumns,
+    Switches,
+    assign_lids,
+    build_switches,
+)
 
 
 def lids_of(fabric: Fabric, switches: Switches, lmc: int = 0) -> Lids:

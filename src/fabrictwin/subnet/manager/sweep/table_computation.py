@@ -15,7 +15,15 @@ from fabrictwin.fabric.fabric import I32, NONE
 from fabrictwin.routing.check.judge import deadlock
 from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.routing.engines.registry import DEADLOCK_ALLOWED, compute
-from fabrictwin.routing.graph.switches import U8, Lids, Switches, build_switches
+from fabrictwin.routing.graph.switches import (
+    U8,
+    CableColumns,
+    EndpointColumns,
+    Lids,
+    SwitchColumns,
+    Switches,
+    build_switches,
+)
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.discovery import Node, Port, Subnet
 
