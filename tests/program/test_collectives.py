@@ -14,6 +14,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.program import collectives, patterns
 from fabrictwin.program import data_execution as execute_module
 from fabrictwin.program.binary_trees import double_binary_tree
+from fabrictwin.program.collectives import Step
 from fabrictwin.program.data_execution import execute
 from fabrictwin.program.program import NONE, Communication
 from fabrictwin.program.sends import Sends, sends_of
@@ -49,7 +50,7 @@ def test_all_reduce_sums(n: int, algorithm: str) -> None:
         elements * item,
         algorithm=algorithm,
         channels=2,
-        chunk_bytes=4 * item,
+        step=Step(4 * item),
         host_of_rank=hosts_of(n, 4) if n % 2 else None,
         element_bytes=item,
     )
@@ -80,7 +81,7 @@ def test_broadcast(n: int) -> None:
     data = values(n, 37, np.float32)
     root = n // 2
     communication = collectives.broadcast(
-        np.arange(n), 37 * 4, root=root, channels=3, chunk_bytes=20, host_of_rank=hosts_of(n, 4), element_bytes=4
+        np.arange(n), 37 * 4, root=root, channels=3, step=Step(20), host_of_rank=hosts_of(n, 4), element_bytes=4
     )
     np.testing.assert_array_equal(execute([communication], data, seed=3), np.tile(data[root], (n, 1)))
 
@@ -132,7 +133,7 @@ def lowered(kind: str, n: int, elements: int, channels: int, chunk: int, per_hos
                 elements * 4,
                 algorithm=kind,
                 channels=2 * channels,
-                chunk_bytes=chunk,
+                step=Step(chunk),
                 host_of_rank=hosts,
                 element_bytes=4,
             )
@@ -154,7 +155,7 @@ def lowered(kind: str, n: int, elements: int, channels: int, chunk: int, per_hos
                     elements * 4,
                     root=elements % n,
                     channels=channels,
-                    chunk_bytes=chunk,
+                    step=Step(chunk),
                     host_of_rank=hosts,
                     element_bytes=4,
                 )

@@ -354,7 +354,7 @@ def test_ten_tools_at_once_and_killed_ones_leave_room(cluster, tmp_path):
 def test_udp_clients_work_too(cluster, tmp_path):
     with Up(cluster, tmp_path, manage=True) as up:
         port = 20000 + os.getpid() % 20000
-        other = ServedFabric(up.endpoint, udp_port=port, manage=False, say=lambda line: None)
+        other = ServedFabric(up.endpoint, udp_port=port, manager=None, say=lambda line: None)
         ended = threading.Event()
         thread = threading.Thread(target=other.serve, args=(ended.is_set,))
         thread.start()

@@ -340,7 +340,7 @@ sock.sendto(data, sender)
 @needs_root
 def test_a_served_fabric_says_whom_it_refused_once(name):
     said = []
-    served = ServedFabric(Endpoint(Network(SubnetState(two_tiers()))), name=name, manage=False, say=said.append)
+    served = ServedFabric(Endpoint(Network(SubnetState(two_tiers()))), name=name, manager=None, say=said.append)
     as_nobody("bound(f'{name}:a').sendto(bytes(80), path(f'{name}:ctl'))", name).communicate(timeout=60)
     rounds = iter([False, False, True])
     served.serve(lambda: next(rounds))
@@ -352,7 +352,7 @@ def test_a_served_fabric_says_whom_it_refused_once(name):
 def test_sockets_have_a_name_that_cannot_be_guessed_unless_they_are_given_one():
     state = SubnetState(two_tiers())
     said = []
-    served = [ServedFabric(Endpoint(Network(state)), manage=False, say=said.append) for _ in range(2)]
+    served = [ServedFabric(Endpoint(Network(state)), manager=None, say=said.append) for _ in range(2)]
     names = [one.server.name for one in served]
     assert names[0] != names[1]
     for one in served:

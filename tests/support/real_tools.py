@@ -25,7 +25,7 @@ from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Network
 from fabrictwin.subnet.serve.endpoint import Endpoint
-from fabrictwin.subnet.serve.served_fabric import ServedFabric
+from fabrictwin.subnet.serve.served_fabric import ManagerOptions, ServedFabric
 
 PRELOAD = next(iter(Path("/usr/lib").glob("*/umad2sim/libumad2sim.so")), None)
 TOOLS = ("opensm", "ibstat", "ibnetdiscover", "saquery", "ibsim")
@@ -52,7 +52,8 @@ class Up:
         self.folder = folder
         self.name = f"fabrictwin-real-{os.getpid()}-{os.urandom(3).hex()}"
         self._serving = threading.Event()
-        self.served = ServedFabric(self.endpoint, name=self.name, manage=manage, say=self._said)
+        manager = ManagerOptions() if manage else None
+        self.served = ServedFabric(self.endpoint, name=self.name, manager=manager, say=self._said)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self.served.serve, args=(self._ended.is_set,))
         self._programs: list[subprocess.Popen[str]] = []

@@ -15,7 +15,15 @@ from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.routing.engines.registry import compute
 from fabrictwin.routing.engines.routing_options import Options
-from fabrictwin.routing.graph.switches import Lids, Switches, assign_lids, build_switches
+from fabrictwin.routing.graph.switches import (
+    CableColumns,
+    EndpointColumns,
+    Lids,
+    SwitchColumns,
+    Switches,
+    assign_lids,
+    build_switches,
+)
 
 
 def lids_of(fabric: Fabric, switches: Switches, lmc: int = 0) -> Lids:
@@ -56,15 +64,9 @@ def graph(cables: list[tuple[int, int]], adapters: list[int], aggregation: list[
     columns = np.array(joined, np.int64).reshape(-1, 4).T
     ends = np.array([(r, n) for r, n, _ in hung], np.int64).reshape(-1, 2).T
     return build_switches(
-        name=[f"sw-{row}" for row in range(rows)],
-        guid=np.arange(rows) + 0x1000,
-        cable_row=columns[0],
-        cable_number=columns[1],
-        cable_peer_row=columns[2],
-        cable_peer_number=columns[3],
-        endpoint_row=ends[0],
-        endpoint_number=ends[1],
-        endpoint_adapter=[adapter for _, _, adapter in hung],
+        SwitchColumns([f"sw-{row}" for row in range(rows)], np.arange(rows) + 0x1000),
+        CableColumns(columns[0], columns[1], columns[2], columns[3]),
+        EndpointColumns(ends[0], ends[1], [adapter for _, _, adapter in hung]),
     )
 
 
@@ -93,15 +95,14 @@ def without(switches: Switches, dead: set[int]) -> Switches:
     ]
     back = switches.adjacent_back[keep]
     return build_switches(
-        name=list(switches.row_name),
-        guid=switches.row_guid,
-        cable_row=switches.adjacent_from[keep],
-        cable_number=switches.adjacent_number[keep],
-        cable_peer_row=switches.adjacent_row[keep],
-        cable_peer_number=switches.adjacent_number[back],
-        endpoint_row=switches.endpoint_row,
-        endpoint_number=switches.endpoint_number,
-        endpoint_adapter=switches.endpoint_adapter,
+        SwitchColumns(list(switches.row_name), switches.row_guid),
+        CableColumns(
+            switches.adjacent_from[keep],
+            switches.adjacent_number[keep],
+            switches.adjacent_row[keep],
+            switches.adjacent_number[back],
+        ),
+        EndpointColumns(switches.endpoint_row, switches.endpoint_number, switches.endpoint_adapter),
     )
 
 

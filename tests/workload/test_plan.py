@@ -20,7 +20,7 @@ from fabrictwin.cli.predict.plan import plan as app
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, load_spec, read_spec
 from fabrictwin.engines.base.play import play
-from fabrictwin.program.collectives import all_gather, reduce_scatter
+from fabrictwin.program.collectives import Step, all_gather, reduce_scatter
 from fabrictwin.report.resolved_config import spec_yaml
 from fabrictwin.runs.execute import predict
 from fabrictwin.runs.layout_plan import plan, plan_data, plan_text, with_layout
@@ -120,7 +120,9 @@ def test_a_rings_reduce_scatter_takes_what_its_all_gather_does():
     host = twin.fabric.node_host[nodes].astype(np.int64)
     for groups in (np.arange(16).reshape(2, 8), np.arange(16).reshape(8, 2).T.copy(), np.arange(16)[None]):
         made = [
-            make(groups, 1 << 24, channels=1, host_of_rank=host, element_bytes=2, step_cost_ps=1000, name="x")
+            make(
+                groups, 1 << 24, channels=1, host_of_rank=host, element_bytes=2, step=Step(cost_ps=1000), name="x"
+            )
             for make in (all_gather, reduce_scatter)
         ]
         gathered, scattered = forms.durations(made, nodes)

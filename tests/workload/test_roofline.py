@@ -21,7 +21,7 @@ from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
 from fabrictwin.workload.layers.number_formats import format_of
 from fabrictwin.workload.layers.pass_script import Compute, Start, Wait
-from fabrictwin.workload.layers.roofline import Cost, Roofline, gemm_flops_per_s
+from fabrictwin.workload.layers.roofline import Cost, Heads, Roofline, gemm_flops_per_s
 from fabrictwin.workload.layers.state_space import MambaBlock
 from fabrictwin.workload.layers.transformer import Shape
 from fabrictwin.workload.model.huggingface_families import read_model
@@ -52,7 +52,7 @@ def test_a_product_takes_as_long_with_its_sides_changed_places(gpu):
 
 def test_attention_backward_is_two_and_a_half_times_the_products_at_a_lower_rate():
     roof = Roofline("h100-sxm", "bf16")
-    forward, backward = (roof.flash_attention(2, 32, 8192, 128, part) for part in ("f", "b"))
+    forward, backward = (roof.flash_attention(2, Heads(32, 128), 8192, part) for part in ("f", "b"))
     flops = 2 * 2 * 32 * 8192**2 * 256 / 2
     assert forward.ps == pytest.approx(flops / catalog.gpu("h100-sxm").attention["flash"].throughput.value * 1e12)
     assert backward.ps / forward.ps == pytest.approx(2.5 * 370 / 318)
@@ -69,17 +69,17 @@ def test_attention_reaches_less_on_short_sequences():
 
 def test_a_throughput_of_its_own_for_backward():
     roof = Roofline("h100-sxm", "bf16", flash_flops_per_s=400e12, flash_backward_flops_per_s=100e12)
-    forward, backward = (roof.flash_attention(1, 8, 8192, 128, part) for part in ("f", "b"))
+    forward, backward = (roof.flash_attention(1, Heads(8, 128), 8192, part) for part in ("f", "b"))
     assert backward.ps / forward.ps == pytest.approx(2.5 * 4)
 
 
 def test_a_window_is_seen_by_every_query_but_the_first_ones():
     roof = Roofline("h100-sxm", "bf16")
-    whole, part = (roof.flash_attention(1, 64, 4096, 64, "f", window=window) for window in (0, 1024))
+    whole, part = (roof.flash_attention(1, Heads(64, 64), 4096, "f", window=window) for window in (0, 1024))
     # a tile that the window cuts is computed whole: of 128 keys, one more than a query sees
     seen = sum(min(i + 0.5, 1024 + 128) for i in range(4096))
     assert part.ps / whole.ps == pytest.approx(seen / (4096**2 / 2), rel=1e-3)
-    assert roof.flash_attention(1, 64, 4096, 64, "f", window=4096) == whole
+    assert roof.flash_attention(1, Heads(64, 64), 4096, "f", window=4096) == whole
 
 
 def test_layers_that_take_turns_with_a_window_cost_their_mean():
@@ -89,7 +89,7 @@ def test_layers_that_take_turns_with_a_window_cost_their_mean():
     }  # fmt: skip
     roof = Roofline("h100-sxm", "bf16")
     forward, backward = AttentionBlock(roof, shape(keys)).core()
-    both = [roof.flash_attention(1, 32, 4096, 128, "f", window=window).ps for window in (0, 1024)]
+    both = [roof.flash_attention(1, Heads(32, 128), 4096, "f", window=window).ps for window in (0, 1024)]
     assert forward.ps == pytest.approx(sum(both) / 2)
     assert backward.ps > 2 * forward.ps
 
@@ -169,7 +169,7 @@ def test_a_share_slows_everything_alike():
         lambda roof: roof.gemm(4096, 4096, 4096),
         lambda roof: roof.stream(1e9),
         lambda roof: roof.cast(1e9),
-        lambda roof: roof.flash_attention(1, 32, 8192, 128, "b"),
+        lambda roof: roof.flash_attention(1, Heads(32, 128), 8192, "b"),
     ):
         assert take(part).ps == pytest.approx(take(whole).ps / 0.8)
 
@@ -290,7 +290,7 @@ def test_attention_takes_longer_for_a_flop_where_heads_are_narrow():
     ratio = [float(texts[name].attention["transformer-engine"].split()[0]) for name in ("dgx-b200", "dgx-b300")]
     assert ratio[1] / ratio[0] == pytest.approx(score[0] / score[1], rel=1e-3)
     roof = Roofline("h100-sxm", "bf16")
-    wide, narrow = (roof.flash_attention(1, 128 // d, 8192, 64 * d, "f").ps for d in (2, 1))
+    wide, narrow = (roof.flash_attention(1, Heads(128 // d, 64 * d), 8192, "f").ps for d in (2, 1))
     products, exponential = 4 * 64 / 989.4e12, 1 / 3.9e12
     assert narrow / wide == pytest.approx(2 * (products + exponential) / (2 * products + exponential))
 

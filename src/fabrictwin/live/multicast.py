@@ -15,6 +15,8 @@ from fabrictwin.live.twin_adapters import (
     Adapter,
     AddressVector,
     QueuePair,
+    QueuePairObjects,
+    SendQueueLimits,
     Work,
     qp_transitions,
     requester,
@@ -122,14 +124,8 @@ def _shadow(pair: RingQueuePair) -> QueuePair:
             pair.world,
             pair.adapter,
             pair.kind,
-            domain=pair.domain,
-            sends=None,
-            receive_completions=None,
-            receives=None,
-            max_send_wr=1 << 30,
-            max_send_sge=pair.max_send_sge,
-            max_inline=1 << 30,
-            signal_all=False,
+            QueuePairObjects(pair.domain, sends=None, receive_completions=None, receives=None),
+            SendQueueLimits(max_wr=1 << 30, max_sge=pair.max_send_sge, max_inline=1 << 30, signal_all=False),
         )
         pair.adapter.queue_pairs.pop(shadow.number)
         shadow.number = pair.number

@@ -10,7 +10,7 @@ from fabrictwin.verbs.adapter.completions import LOC_QP_OP_ERR, WC, Channel, Com
 from fabrictwin.verbs.adapter.gid import ROCE_V1, ROCE_V2
 from fabrictwin.verbs.adapter.memory_regions import Domain, ProcessMemory, Region, Window
 from fabrictwin.verbs.adapter.qp_checks import MTU_BYTES, MTU_CODES, Attributes
-from fabrictwin.verbs.adapter.queue_pair import QueuePair
+from fabrictwin.verbs.adapter.queue_pair import QueuePair, QueuePairObjects, SendQueueLimits
 from fabrictwin.verbs.adapter.receive_queues import Receive, ReceiveQueue, SharedReceiveQueue
 from fabrictwin.verbs.adapter.transport import requester
 from fabrictwin.verbs.adapter.work_requests import (
@@ -55,9 +55,11 @@ __all__ = [
     "Domain",
     "ProcessMemory",
     "QueuePair",
+    "QueuePairObjects",
     "Receive",
     "ReceiveQueue",
     "Region",
+    "SendQueueLimits",
     "SharedReceiveQueue",
     "Window",
     "Work",

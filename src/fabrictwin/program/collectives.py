@@ -16,6 +16,7 @@ the local rank (the rail) that it left the previous one by.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -34,16 +35,26 @@ HostOfRank = npt.NDArray[np.integer] | Sequence[int] | None
 Orders = Callable[[I64, int], tuple[I64, I64]]
 
 
+@dataclass(frozen=True)
+class Step:
+    """A step of a pattern: what trees and chains move in one, and what it costs a rank beside the wire."""
+
+    chunk_bytes: int = CHUNK_BYTES
+    cost_ps: int = 0
+
+
+STEP = Step()
+
+
 def all_reduce(
     groups: Ranks,
     size_bytes: int,
     *,
     algorithm: Literal["ring", "tree"] = "ring",
     channels: int = 1,
-    chunk_bytes: int = CHUNK_BYTES,
     host_of_rank: HostOfRank = None,
     element_bytes: int = 1,
-    step_cost_ps: int = 0,
+    step: Step = STEP,
     name: str = "all-reduce",
 ) -> Communication:
     """Every rank ends with the sum. `tree` takes an even number of channels, half of them on each tree.
@@ -54,20 +65,14 @@ def all_reduce(
         raise ConfigError(f"got {channels} channels, expected an even number for a double binary tree")
     if algorithm not in ("ring", "tree"):
         raise ConfigError(f"got algorithm {algorithm!r}, expected 'ring' or 'tree'")
-    ring = algorithm == "ring"
     return _communication(
-        Pattern.RING_ALL_REDUCE if ring else Pattern.TREE_ALL_REDUCE,
+        _RING_ALL_REDUCE if algorithm == "ring" else _TREE_ALL_REDUCE,
         groups,
-        size_bytes,
-        orders=_ring if ring else _tree,
+        _Data(size_bytes, element_bytes),
         channels=channels,
-        chunk_bytes=chunk_bytes,
         host_of_rank=host_of_rank,
-        element_bytes=element_bytes,
-        step_cost_ps=step_cost_ps,
+        step=step,
         name=name,
-        kind="all_reduce",
-        algorithm=algorithm,
     )
 
 
@@ -78,20 +83,18 @@ def all_gather(
     channels: int = 1,
     host_of_rank: HostOfRank = None,
     element_bytes: int = 1,
-    step_cost_ps: int = 0,
+    step: Step = STEP,
     name: str = "all-gather",
 ) -> Communication:
     """Every rank ends with the full vector of `size_bytes`, of which it had its own shard."""
     return _communication(
-        Pattern.RING_ALL_GATHER,
+        _RING_ALL_GATHER,
         groups,
-        size_bytes,
+        _Data(size_bytes, element_bytes),
         channels=channels,
         host_of_rank=host_of_rank,
-        element_bytes=element_bytes,
-        step_cost_ps=step_cost_ps,
+        step=step,
         name=name,
-        kind="all_gather",
     )
 
 
@@ -102,20 +105,18 @@ def reduce_scatter(
     channels: int = 1,
     host_of_rank: HostOfRank = None,
     element_bytes: int = 1,
-    step_cost_ps: int = 0,
+    step: Step = STEP,
     name: str = "reduce-scatter",
 ) -> Communication:
     """Every rank ends with the sum of its own shard of the full vector of `size_bytes`."""
     return _communication(
-        Pattern.RING_REDUCE_SCATTER,
+        _RING_REDUCE_SCATTER,
         groups,
-        size_bytes,
+        _Data(size_bytes, element_bytes),
         channels=channels,
         host_of_rank=host_of_rank,
-        element_bytes=element_bytes,
-        step_cost_ps=step_cost_ps,
+        step=step,
         name=name,
-        kind="reduce_scatter",
     )
 
 
@@ -125,28 +126,22 @@ def broadcast(
     *,
     root: int = 0,
     channels: int = 1,
-    chunk_bytes: int = CHUNK_BYTES,
     host_of_rank: HostOfRank = None,
     element_bytes: int = 1,
-    step_cost_ps: int = 0,
+    step: Step = STEP,
     name: str = "broadcast",
 ) -> Communication:
     """Every rank ends with what the root has; `root` is a position in each group."""
     if not 0 <= root < np.asarray(groups).shape[-1]:
         raise ConfigError(f"got root {root}, expected a position in a group of {np.asarray(groups).shape[-1]}")
     return _communication(
-        Pattern.CHAIN_BROADCAST,
+        _Form(Pattern.CHAIN_BROADCAST, "broadcast", "chain", partial(_chain, root=root)),
         groups,
-        size_bytes,
-        orders=partial(_chain, root=root),
+        _Data(size_bytes, element_bytes),
         channels=channels,
-        chunk_bytes=chunk_bytes,
         host_of_rank=host_of_rank,
-        element_bytes=element_bytes,
-        step_cost_ps=step_cost_ps,
+        step=step,
         name=name,
-        kind="broadcast",
-        algorithm="chain",
     )
 
 
@@ -156,7 +151,7 @@ def all_to_all(
     *,
     channels: int = 1,
     element_bytes: int = 1,
-    step_cost_ps: int = 0,
+    step: Step = STEP,
     name: str = "all-to-all",
 ) -> tuple[Communication, ...]:
     """Every rank sends a block to every other: n - 1 communications, to be chained. A rank keeps its own block."""
@@ -164,18 +159,12 @@ def all_to_all(
     n = groups.shape[1]
     return tuple(
         _communication(
-            Pattern.SHIFT,
+            _Form(Pattern.SHIFT, "all_to_all", "pairwise", _as_given, shift=shift),
             groups,
-            block_bytes,
-            orders=_as_given,
-            shift=shift,
+            _Data(block_bytes, element_bytes, buffer_bytes=n * block_bytes),
             channels=channels,
-            element_bytes=element_bytes,
-            step_cost_ps=step_cost_ps,
+            step=step,
             name=f"{name}, shift {shift}",
-            kind="all_to_all",
-            algorithm="pairwise",
-            buffer_bytes=n * block_bytes,
         )
         for shift in range(1, n)
     )
@@ -187,7 +176,7 @@ def send(
     *,
     channels: int = 1,
     element_bytes: int = 1,
-    step_cost_ps: int = 0,
+    step: Step = STEP,
     name: str = "send",
 ) -> Communication:
     """Messages, one a pair: `pairs` is [groups, 2], sender and receiver."""
@@ -195,17 +184,12 @@ def send(
     if pairs.shape[1] != 2:
         raise ConfigError(f"got groups of {pairs.shape[1]}, expected pairs of sender and receiver")
     return _communication(
-        Pattern.MESSAGE,
+        _Form(Pattern.MESSAGE, "send", "message", _as_given, disjoint=False),
         pairs,
-        size_bytes,
-        orders=_as_given,
+        _Data(size_bytes, element_bytes),
         channels=channels,
-        element_bytes=element_bytes,
-        step_cost_ps=step_cost_ps,
+        step=step,
         name=name,
-        kind="send",
-        algorithm="message",
-        disjoint=False,
     )
 
 
@@ -216,7 +200,7 @@ def hierarchical_all_reduce(
     host_of_rank: npt.NDArray[np.integer] | Sequence[int],
     channels: int = 1,
     element_bytes: int = 1,
-    step_cost_ps: int = 0,
+    step: Step = STEP,
     name: str = "all-reduce",
 ) -> tuple[Communication, ...]:
     """Reduce-scatter inside hosts, an all-reduce of each shard along its rail, all-gather inside: to be chained.
@@ -251,22 +235,23 @@ def hierarchical_all_reduce(
             size_bytes,
             channels=channels,
             element_bytes=element_bytes,
-            step_cost_ps=step_cost_ps,
+            step=step,
             name=f"{name}, reduce-scatter in hosts",
         )
         phases.append(scatter)
     if n_hosts > 1:
         along = _communication(
-            Pattern.RING_ALL_REDUCE,
+            _RING_ALL_REDUCE,
             rails,
-            share(elements, shard, n_local) * element_bytes,
-            offset_bytes=share_start(elements, shard, n_local) * element_bytes,
-            buffer_bytes=-(-elements // n_local) * element_bytes,
+            _Data(
+                share(elements, shard, n_local) * element_bytes,
+                element_bytes,
+                offset_bytes=share_start(elements, shard, n_local) * element_bytes,
+                buffer_bytes=-(-elements // n_local) * element_bytes,
+            ),
             channels=channels,
-            element_bytes=element_bytes,
-            step_cost_ps=step_cost_ps,
+            step=step,
             name=f"{name}, along rails",
-            kind="all_reduce",
         )
         phases.append(along)
     if n_local > 1:
@@ -275,7 +260,7 @@ def hierarchical_all_reduce(
             size_bytes,
             channels=channels,
             element_bytes=element_bytes,
-            step_cost_ps=step_cost_ps,
+            step=step,
             name=f"{name}, all-gather in hosts",
         )
         phases.append(gather)
@@ -327,6 +312,34 @@ def _tree(hosts: I64, channel: int) -> tuple[I64, I64]:
     return np.arange(len(hosts)), parent
 
 
+@dataclass(frozen=True)
+class _Form:
+    """A collective's pattern, its names, and the order of ranks on its channels."""
+
+    pattern: Pattern
+    kind: str
+    algorithm: str
+    orders: Orders
+    shift: int = 0
+    disjoint: bool = True  # no rank is in two groups
+
+
+@dataclass(frozen=True)
+class _Data:
+    """A slice of each group's buffer, in whole elements; sizes and offsets may differ by group."""
+
+    size_bytes: int | I64
+    element_bytes: int
+    offset_bytes: int | I64 = 0
+    buffer_bytes: int | None = None  # None: the largest slice
+
+
+_RING_ALL_REDUCE = _Form(Pattern.RING_ALL_REDUCE, "all_reduce", "ring", _ring)
+_TREE_ALL_REDUCE = _Form(Pattern.TREE_ALL_REDUCE, "all_reduce", "tree", _tree)
+_RING_ALL_GATHER = _Form(Pattern.RING_ALL_GATHER, "all_gather", "ring", _ring)
+_RING_REDUCE_SCATTER = _Form(Pattern.RING_REDUCE_SCATTER, "reduce_scatter", "ring", _ring)
+
+
 # --- columns -----------------------------------------------------------------------------------------------
 
 
@@ -348,68 +361,60 @@ def _elements(size_bytes: int | I64, element_bytes: int) -> int:
 
 
 def _communication(
-    pattern: Pattern,
+    form: _Form,
     groups: Ranks,
-    size_bytes: int | I64,
+    data: _Data,
     *,
-    orders: Orders = _ring,
     channels: int = 1,
-    chunk_bytes: int = CHUNK_BYTES,
     host_of_rank: HostOfRank = None,
-    element_bytes: int = 1,
-    step_cost_ps: int = 0,
+    step: Step = STEP,
     name: str,
-    kind: str,
-    algorithm: str = "ring",
-    shift: int = 0,
-    offset_bytes: int | I64 = 0,
-    buffer_bytes: int | None = None,
-    disjoint: bool = True,
 ) -> Communication:
-    """Channels of all groups, group after group. `size_bytes` and `offset_bytes` may differ by group."""
+    """Channels of all groups, group after group."""
     groups = _as_groups(groups)
     g, n = groups.shape
-    _elements(size_bytes, element_bytes)
-    if channels < 1 or chunk_bytes < 1:
-        raise ConfigError(f"got {channels} channels and chunks of {chunk_bytes} bytes, expected at least 1")
-    if disjoint and len(np.unique(groups)) != groups.size:
+    unit = data.element_bytes
+    _elements(data.size_bytes, unit)
+    if channels < 1 or step.chunk_bytes < 1:
+        raise ConfigError(f"got {channels} channels and chunks of {step.chunk_bytes} bytes, expected at least 1")
+    if form.disjoint and len(np.unique(groups)) != groups.size:
         raise ConfigError("got a rank twice in one communication, expected groups that share none")
 
     if host_of_rank is not None:
         hosts = np.asarray(host_of_rank, dtype=np.int64)[groups]
     else:
-        each_alone = pattern == Pattern.TREE_ALL_REDUCE
+        each_alone = form.pattern == Pattern.TREE_ALL_REDUCE
         hosts = np.broadcast_to(np.arange(n) * each_alone, (g, n))
     # groups that lie alike on their hosts share their orders
     shapes, which = np.unique(hosts - hosts[:, :1], axis=0, return_inverse=True)
-    table = [[orders(shape, c) for c in range(channels)] for shape in shapes]
+    table = [[form.orders(shape, c) for c in range(channels)] for shape in shapes]
     order = np.array([[row[0] for row in rows] for rows in table])[which.reshape(-1)]  # [g, channels, n]
     parent = np.array([[row[1] for row in rows] for rows in table])[which.reshape(-1)]
 
     c = np.arange(channels)
-    elements = np.broadcast_to(np.asarray(size_bytes, dtype=np.int64) // element_bytes, (g,))[:, None]
-    payload = share(elements, c, channels) * element_bytes
-    offset = share_start(elements, c, channels) * element_bytes
-    offset = offset + np.broadcast_to(np.asarray(offset_bytes, dtype=np.int64), (g,))[:, None]
+    elements = np.broadcast_to(np.asarray(data.size_bytes, dtype=np.int64) // unit, (g,))[:, None]
+    payload = share(elements, c, channels) * unit
+    offset = share_start(elements, c, channels) * unit
+    offset = offset + np.broadcast_to(np.asarray(data.offset_bytes, dtype=np.int64), (g,))[:, None]
     used = payload > 0
     count = int(used.sum())
     ranks = np.take_along_axis(np.broadcast_to(groups[:, None, :], order.shape), order, axis=2)
     return Communication(
         name=name,
-        kind=kind,
-        algorithm=algorithm,
-        size_bytes=int(np.max(size_bytes)) if buffer_bytes is None else buffer_bytes,
+        kind=form.kind,
+        algorithm=form.algorithm,
+        size_bytes=int(np.max(data.size_bytes)) if data.buffer_bytes is None else data.buffer_bytes,
         groups=g,
-        step_cost_ps=step_cost_ps,
+        step_cost_ps=step.cost_ps,
         channels=Channels(
-            pattern=np.full(count, pattern, np.int8),
+            pattern=np.full(count, form.pattern, np.int8),
             rank_start=(np.arange(count + 1) * n).astype(np.int32),
             ranks=ranks[used].reshape(-1).astype(np.int32),
             parent=parent[used].reshape(-1).astype(np.int32),
-            shift=np.full(count, shift, np.int32),
+            shift=np.full(count, form.shift, np.int32),
             payload_bytes=payload[used],
             offset_bytes=offset[used],
-            chunk_bytes=np.full(count, chunk_bytes, np.int64),
-            element_bytes=element_bytes,
+            chunk_bytes=np.full(count, step.chunk_bytes, np.int64),
+            element_bytes=unit,
         ),
     )

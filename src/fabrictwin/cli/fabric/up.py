@@ -75,7 +75,7 @@ def up(
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.cli.fabric.sm import settings_of
     from fabrictwin.subnet.operation.cluster_endpoint import has_job, open_endpoint, partitioned
-    from fabrictwin.subnet.serve.served_fabric import ServedFabric
+    from fabrictwin.subnet.serve.served_fabric import ManagerOptions, ServedFabric
 
     def say(line: str) -> None:
         print(line, flush=True)  # whoever waits for a line reads a pipe
@@ -92,14 +92,12 @@ def up(
 
         inside = Inside(cluster)
     endpoint = open_endpoint(cluster) if inside is None else inside.endpoint
+    settings = partitioned(settings, partitions, endpoint, host)
     served = ServedFabric(
         endpoint,
         name=socket,
         udp_port=udp,
-        manage=sm == "auto",
-        host=host,
-        settings=partitioned(settings, partitions, endpoint, host),
-        guid2lid=guid2lid,
+        manager=ManagerOptions(host, settings, guid2lid) if sm == "auto" else None,
         say=say,
     )
     served.console = console

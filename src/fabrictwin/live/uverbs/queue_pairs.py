@@ -15,6 +15,8 @@ from fabrictwin.live.ring_queues import RingQueuePair, RingReceives
 from fabrictwin.live.twin_adapters import (
     AddressVector,
     Attributes,
+    QueuePairObjects,
+    SendQueueLimits,
     device_limits,
     ibv_qp_attr_mask,
     qp_transitions,
@@ -84,14 +86,13 @@ def create_qp(context: Context, call: wire.Call) -> Reply:
         context.world,
         context.adapter,
         kind,
-        domain=protection,
-        sends=send_queue,
-        receive_completions=receive_queue,
-        receives=own if shared is None else shared,
-        max_send_wr=ring.capacity,
-        max_send_sge=behind // wire.SEGMENT.size,
-        max_inline=behind,
-        signal_all=bool(signal_all),
+        QueuePairObjects(
+            protection,
+            sends=send_queue,
+            receive_completions=receive_queue,
+            receives=own if shared is None else shared,
+        ),
+        SendQueueLimits(ring.capacity, behind // wire.SEGMENT.size, behind, bool(signal_all)),
         sink=context,
     )
     pair.attach(context, ring, handle=handle, user_handle=user_handle)

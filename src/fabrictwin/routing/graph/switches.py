@@ -94,101 +94,105 @@ class Switches:
         )
 
 
-def build_switches(
-    *,
-    name: Sequence[str],
-    guid: npt.ArrayLike,
-    cable_row: npt.ArrayLike,
-    cable_number: npt.ArrayLike,
-    cable_peer_row: npt.ArrayLike,
-    cable_peer_number: npt.ArrayLike,
-    endpoint_row: npt.ArrayLike,
-    endpoint_number: npt.ArrayLike,
-    endpoint_adapter: npt.ArrayLike | None = None,
-    system_guid: npt.ArrayLike | None = None,
-    endpoint_guid: npt.ArrayLike | None = None,
-    endpoint_node_guid: npt.ArrayLike | None = None,
-) -> Switches:
+@dataclass(frozen=True)
+class SwitchColumns:
+    """Switches by name and GUID; without `system_guid` every switch is a system."""
+
+    name: Sequence[str]
+    guid: npt.ArrayLike
+    system_guid: npt.ArrayLike | None = None
+
+
+@dataclass(frozen=True)
+class CableColumns:
+    """Cables between switches, each once, its ends (row and port number) in either order."""
+
+    row: npt.ArrayLike
+    number: npt.ArrayLike
+    peer_row: npt.ArrayLike
+    peer_number: npt.ArrayLike
+
+
+@dataclass(frozen=True)
+class EndpointColumns:
+    """Endpoints in the order in which their LIDs are wanted: the switch's row and port number that each hangs on.
+
+    Adapters unless `adapter` says otherwise; without their GUIDs they count through from 1, each a node.
+    """
+
+    row: npt.ArrayLike
+    number: npt.ArrayLike
+    adapter: npt.ArrayLike | None = None
+    guid: npt.ArrayLike | None = None
+    node_guid: npt.ArrayLike | None = None
+
+
+def build_switches(switches: SwitchColumns, cables: CableColumns, endpoints: EndpointColumns) -> Switches:
     """A switch graph from plain columns, as a subnet manager has them after discovery.
 
-    Every cable between two switches stands once, its ends in either order; a cable from a switch to itself is
-    left out. Endpoints stand in the order in which their LIDs are wanted. Rows, edges and endpoints count
-    themselves in the columns that otherwise point into a Fabric. Without `system_guid` every switch is a system;
-    without their GUIDs endpoints count through from 1, each a node.
+    A cable from a switch to itself is left out. Rows, edges and endpoints count themselves in the columns that
+    otherwise point into a Fabric.
     """
-    a_row, b_row = np.asarray(cable_row, np.int64), np.asarray(cable_peer_row, np.int64)
-    a_number, b_number = np.asarray(cable_number, np.int64), np.asarray(cable_peer_number, np.int64)
+    a_row, b_row = np.asarray(cables.row, np.int64), np.asarray(cables.peer_row, np.int64)
+    a_number, b_number = np.asarray(cables.number, np.int64), np.asarray(cables.peer_number, np.int64)
     other = a_row != b_row
-    row = np.concatenate([a_row[other], b_row[other]])
-    number = np.concatenate([a_number[other], b_number[other]])
-    peer = np.concatenate([b_row[other], a_row[other]])
     count = int(other.sum())
-    hung = np.asarray(endpoint_row, np.int32)
-    port_guid = np.arange(1, len(hung) + 1) if endpoint_guid is None else endpoint_guid
-    return _assemble(
-        name=name,
-        guid=np.asarray(guid, np.uint64),
-        system_guid=np.asarray(guid if system_guid is None else system_guid, np.uint64),
-        endpoint_guid=np.asarray(port_guid, np.uint64),
-        endpoint_node_guid=np.asarray(port_guid if endpoint_node_guid is None else endpoint_node_guid, np.uint64),
-        row=row,
-        number=number,
-        peer=peer,
+    edges = _ordered(
+        rows=len(switches.name),
+        row=np.concatenate([a_row[other], b_row[other]]),
+        number=np.concatenate([a_number[other], b_number[other]]),
+        peer=np.concatenate([b_row[other], a_row[other]]),
         back=np.concatenate([np.arange(count) + count, np.arange(count)]),
         port=np.arange(2 * count),
-        row_node=np.arange(len(name), dtype=np.int32),
-        node_row=np.arange(len(name), dtype=np.int32),
+    )
+    hung = np.asarray(endpoints.row, np.int32)
+    adapter = np.ones(len(hung), bool) if endpoints.adapter is None else np.asarray(endpoints.adapter, bool)
+    port_guid = np.arange(1, len(hung) + 1) if endpoints.guid is None else endpoints.guid
+    node_guid = port_guid if endpoints.node_guid is None else endpoints.node_guid
+    system_guid = switches.guid if switches.system_guid is None else switches.system_guid
+    return Switches(
+        row_name=switches.name,
+        row_guid=np.asarray(switches.guid, np.uint64),
+        adjacent_start=edges.start,
+        adjacent_row=edges.row,
+        adjacent_number=edges.number,
+        adjacent_back=edges.back,
         endpoint_row=hung,
-        endpoint_number=np.asarray(endpoint_number, np.int32),
-        endpoint_adapter=(
-            np.ones(len(hung), bool) if endpoint_adapter is None else np.asarray(endpoint_adapter, bool)
-        ),
+        endpoint_number=np.asarray(endpoints.number, np.int32),
+        endpoint_adapter=adapter,
+        system_guid=np.asarray(system_guid, np.uint64),
+        endpoint_guid=np.asarray(port_guid, np.uint64),
+        endpoint_node_guid=np.asarray(node_guid, np.uint64),
+        row_node=np.arange(len(switches.name), dtype=np.int32),
+        node_row=np.arange(len(switches.name), dtype=np.int32),
+        adjacent_port=edges.port,
         endpoint_node=np.arange(len(hung), dtype=np.int32),
         endpoint_port=np.arange(len(hung), dtype=np.int32),
     )
 
 
-def _assemble(
-    *,
-    name: Sequence[str],
-    guid: U64,
-    system_guid: U64,
-    endpoint_guid: U64,
-    endpoint_node_guid: U64,
-    row: I64,
-    number: I64,
-    peer: I64,
-    back: I64,
-    port: I64,
-    row_node: I32,
-    node_row: I32,
-    endpoint_row: I32,
-    endpoint_number: I32,
-    endpoint_adapter: Bool,
-    endpoint_node: I32,
-    endpoint_port: I32,
-) -> Switches:
+@dataclass(frozen=True)
+class _Edges:
+    """Edges as a CSR over rows, in order of port: columns as in `Switches`."""
+
+    start: I32
+    row: I32
+    number: I32
+    back: I32
+    port: I32
+
+
+def _ordered(*, rows: int, row: I64, number: I64, peer: I64, back: I64, port: I64) -> _Edges:
+    """Edges in order of `row` and port `number`; `back` is each one's other direction, in the order given."""
     order = np.lexsort((number, row))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    return Switches(
-        row_name=name,
-        row_guid=guid,
-        adjacent_start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(guid)))]).astype(np.int32),
-        adjacent_row=peer[order].astype(np.int32),
-        adjacent_number=number[order].astype(np.int32),
-        adjacent_back=place[back[order]].astype(np.int32),
-        endpoint_row=endpoint_row,
-        endpoint_number=endpoint_number,
-        endpoint_adapter=endpoint_adapter,
-        system_guid=system_guid,
-        endpoint_guid=endpoint_guid,
-        endpoint_node_guid=endpoint_node_guid,
-        row_node=row_node,
-        node_row=node_row,
-        adjacent_port=port[order].astype(np.int32),
-        endpoint_node=endpoint_node,
-        endpoint_port=endpoint_port,
+    return _Edges(
+        start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int32),
+        row=peer[order].astype(np.int32),
+        number=number[order].astype(np.int32),
+        back=place[back[order]].astype(np.int32),
+        port=port[order].astype(np.int32),
     )
 
 
@@ -226,22 +230,30 @@ def switch_graph(fabric: Fabric) -> Switches:
     endpoint_port = plugged[at_end]
     endpoint_node, endpoint_row = fabric.port_node[endpoint_port], peer_row[at_end]
     number = fabric.port_number[peer_port[at_end]]
-    return _assemble(
-        name=_Names(fabric, row_node),
-        guid=fabric.node_guid[row_node],
-        system_guid=_systems(fabric, row_node),
-        endpoint_guid=fabric.port_guid[endpoint_node],
-        endpoint_node_guid=fabric.node_guid[endpoint_node],
+    edges = _ordered(
+        rows=len(row_node),
         row=row[between].astype(np.int64),
         number=fabric.port_number[trunk].astype(np.int64),
         peer=peer_row[between].astype(np.int64),
         back=np.searchsorted(trunk, fabric.port_peer[trunk]),
         port=trunk,
-        row_node=row_node,
-        node_row=node_row,
+    )
+    return Switches(
+        row_name=_Names(fabric, row_node),
+        row_guid=fabric.node_guid[row_node],
+        adjacent_start=edges.start,
+        adjacent_row=edges.row,
+        adjacent_number=edges.number,
+        adjacent_back=edges.back,
         endpoint_row=endpoint_row.astype(np.int32),
         endpoint_number=np.where(endpoint_row == NONE, 0, number).astype(np.int32),
         endpoint_adapter=fabric.node_kind[endpoint_node] == NodeKind.NIC,
+        system_guid=_systems(fabric, row_node),
+        endpoint_guid=fabric.port_guid[endpoint_node],
+        endpoint_node_guid=fabric.node_guid[endpoint_node],
+        row_node=row_node,
+        node_row=node_row,
+        adjacent_port=edges.port,
         endpoint_node=endpoint_node,
         endpoint_port=endpoint_port.astype(np.int32),
     )

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -32,6 +33,18 @@ CLIENT_TIMEOUT_S = 1.0
 SWEEP_S = 10.0  # a light sweep so often, for what no trap tells of
 
 
+@dataclass(frozen=True)
+class ManagerOptions:
+    """The managers of a served fabric: the host they run on ("" for the first), settings, where LIDs are kept."""
+
+    host: str = ""
+    settings: Settings | None = None
+    guid2lid: Path | None = None
+
+
+DEFAULT_MANAGER = ManagerOptions()
+
+
 class ServedFabric:
     """The endpoint, its sockets and perhaps a manager, together."""
 
@@ -41,21 +54,20 @@ class ServedFabric:
         *,
         name: str = "",
         udp_port: int | None = None,
-        manage: bool = True,
-        host: str = "",
-        settings: Settings | None = None,
-        guid2lid: Path | None = None,
+        manager: ManagerOptions | None = DEFAULT_MANAGER,
         say: Callable[[str], None] = print,
     ) -> None:
         self.endpoint = endpoint
         self.say = say
-        self.guid2lid = guid2lid
+        self.guid2lid = manager.guid2lid if manager is not None else None
         self.console = False  # whether commands are read from stdin
         self.managers: list[HostedManager] = []
-        if manage:
-            kept = {} if guid2lid is None else read_guid2lid(guid2lid)
-            for m in manager_nodes(endpoint, host):
-                one = HostedManager(endpoint, m, settings=settings, memory=Memory(dict(kept)), now_ps=wall_ps())
+        if manager is not None:
+            kept = {} if manager.guid2lid is None else read_guid2lid(manager.guid2lid)
+            for m in manager_nodes(endpoint, manager.host):
+                one = HostedManager(
+                    endpoint, m, settings=manager.settings, memory=Memory(dict(kept)), now_ps=wall_ps()
+                )
                 one.transport.ask_client = self._ask_client
                 # clients cannot take part in RMPP: an answer that is not confirmed is not repeated
                 one.manager.administration.rmpp_retries = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fabrictwin.base.errors import ConfigError
@@ -91,6 +92,27 @@ class Simulation(MessageLayer, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class QueuePairObjects:
+    """The objects that a queue pair is created with, as `ibv_qp_init_attr_ex` names them."""
+
+    domain: Domain | None
+    sends: CompletionQueue | None
+    receive_completions: CompletionQueue | None
+    receives: ReceiveQueue | None
+    extended: object = None  # the XRC domain of a receiving one
+
+
+@dataclass(frozen=True)
+class SendQueueLimits:
+    """The send queue's part of `ibv_qp_cap`, and whether every request completes with a signal."""
+
+    max_wr: int
+    max_sge: int
+    max_inline: int
+    signal_all: bool
+
+
 class QueuePair:
     """A queue pair of any type. `sink` takes its asynchronous events."""
 
@@ -99,16 +121,9 @@ class QueuePair:
         world: Simulation,
         adapter: Adapter,
         kind: int,
+        objects: QueuePairObjects,
+        limits: SendQueueLimits,
         *,
-        domain: Domain | None,
-        sends: CompletionQueue | None,
-        receive_completions: CompletionQueue | None,
-        receives: ReceiveQueue | None,
-        max_send_wr: int,
-        max_send_sge: int,
-        max_inline: int,
-        signal_all: bool,
-        extended: object = None,
         sink: Any = None,
     ) -> None:
         self.world = world
@@ -116,14 +131,15 @@ class QueuePair:
         self.memory = adapter.memory
         self.kind = kind
         self.number = adapter.new_number()
-        self.domain = domain
-        self.sends = sends
-        self.receive_completions = receive_completions
-        self.receives = receives
-        self.shared = isinstance(receives, SharedReceiveQueue)
-        self.max_send_wr, self.max_send_sge, self.max_inline = max_send_wr, max_send_sge, max_inline
-        self.signal_all = signal_all
-        self.extended = extended
+        self.domain = objects.domain
+        self.sends = objects.sends
+        self.receive_completions = objects.receive_completions
+        self.receives = objects.receives
+        self.shared = isinstance(objects.receives, SharedReceiveQueue)
+        self.extended = objects.extended
+        self.max_send_wr, self.max_send_sge = limits.max_wr, limits.max_sge
+        self.max_inline = limits.max_inline
+        self.signal_all = limits.signal_all
         self.sink = sink
 
         self.attributes = Attributes()

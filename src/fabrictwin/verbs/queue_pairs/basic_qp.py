@@ -13,7 +13,7 @@ from fabrictwin.verbs.abi.queue_codes import (
 )
 from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter.memory_regions import TYPE_1, TYPE_2
-from fabrictwin.verbs.adapter.queue_pair import QueuePair
+from fabrictwin.verbs.adapter.queue_pair import QueuePair, QueuePairObjects, SendQueueLimits
 from fabrictwin.verbs.adapter.receive_queues import ReceiveQueue
 from fabrictwin.verbs.adapter.transport import requester
 from fabrictwin.verbs.adapter.work_requests import BIND, INLINE, Work
@@ -144,15 +144,14 @@ class QP(PyverbsCM):
             world,
             context.adapter,
             kind,
-            domain=domain,
-            sends=None if attr.send_cq is None else attr.send_cq.cq,
-            receive_completions=None if attr.recv_cq is None else attr.recv_cq.cq,
-            receives=receives,
-            max_send_wr=cap.max_send_wr,
-            max_send_sge=cap.max_send_sge,
-            max_inline=cap.max_inline_data,
-            signal_all=bool(attr.sq_sig_all),
-            extended=None if xrcd is None else xrcd.xrcd,
+            QueuePairObjects(
+                domain,
+                sends=None if attr.send_cq is None else attr.send_cq.cq,
+                receive_completions=None if attr.recv_cq is None else attr.recv_cq.cq,
+                receives=receives,
+                extended=None if xrcd is None else xrcd.xrcd,
+            ),
+            SendQueueLimits(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data, bool(attr.sq_sig_all)),
             sink=context.context,
         )
         for owner in (context, self.pd, self.scq, self.rcq, self.srq, xrcd):

@@ -18,6 +18,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.nccl.constants import RING_LL128, RING_SIMPLE
 from fabrictwin.program import collectives
+from fabrictwin.program.collectives import Step
 from fabrictwin.program.program import Channels, Communication
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.nccl_communications import Library
@@ -53,7 +54,9 @@ _STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1
 
 def exchange(groups: npt.ArrayLike, block_bytes: int, *, step_cost_ps: int, name: str) -> Communication:
     """An all-to-all whose blocks all travel at once, as a group of sends and receives does."""
-    shifts = collectives.all_to_all(groups, block_bytes, element_bytes=2, step_cost_ps=step_cost_ps, name=name)
+    shifts = collectives.all_to_all(
+        groups, block_bytes, element_bytes=2, step=Step(cost_ps=step_cost_ps), name=name
+    )
     parts = [shift.channels for shift in shifts]
     columns = {
         key: np.concatenate([getattr(part, key) for part in parts])
@@ -135,7 +138,7 @@ class CommunicationFactory:
             channels=self.channels(groups),
             host_of_rank=self.job.host_of_rank,
             element_bytes=element_bytes,
-            step_cost_ps=self.step_cost(kind, groups, size_bytes),
+            step=Step(cost_ps=self.step_cost(kind, groups, size_bytes)),
             name=name,
         )
 
@@ -152,7 +155,7 @@ class CommunicationFactory:
         if self.library is not None:
             return self.library.send(pairs, size_bytes, name=name)
         cost = self.step_cost("send", pairs, size_bytes)
-        return collectives.send(pairs, size_bytes, step_cost_ps=cost, name=name)
+        return collectives.send(pairs, size_bytes, step=Step(cost_ps=cost), name=name)
 
     def gradients(self, groups: I64, size_bytes: int, name: str) -> tuple[Communication, ...]:
         """The phases of a gradient all-reduce as the spec chooses it, to be chained. Raises ConfigError."""
@@ -169,7 +172,7 @@ class CommunicationFactory:
                     host_of_rank=hosts,
                     channels=chosen.channels or 1,  # every rank of a host has a rail of its own
                     element_bytes=element,
-                    step_cost_ps=cost,
+                    step=Step(cost_ps=cost),
                     name=name,
                 )
             whole = collectives.all_reduce(
@@ -179,7 +182,7 @@ class CommunicationFactory:
                 channels=chosen.channels or self.channels(groups) * (2 if chosen.algorithm == "tree" else 1),
                 host_of_rank=hosts,
                 element_bytes=element,
-                step_cost_ps=cost,
+                step=Step(cost_ps=cost),
                 name=name,
             )
         except ConfigError as error:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fabrictwin.workload.layers.pass_script import Collective, Part, Script
-from fabrictwin.workload.layers.roofline import NOTHING, Cost
+from fabrictwin.workload.layers.roofline import NOTHING, Cost, Heads
 from fabrictwin.workload.layers.transformer import Sublayer
 from fabrictwin.workload.model.model_blocks import Linear
 
@@ -50,14 +50,13 @@ class AttentionBlock(Sublayer):
         """Cost of a layer's flash attention; where only some layers have a window, the mean of both kinds."""
         model, shape = self.model, self.shape
         block = shape.sequence // shape.cp if shape.context == "ring" else None
+        heads = Heads(model.heads // shape.tp, model.key_size, model.value_size)
         costs = [
             self.roof.flash_attention(
                 shape.batch,
-                model.heads // shape.tp,
+                heads,
                 shape.sequence,
-                model.key_size,
                 part,
-                value_size=model.value_size,
                 window=window,
                 block=block,
             )

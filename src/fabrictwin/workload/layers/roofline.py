@@ -54,6 +54,20 @@ class Cost:
 NOTHING = Cost()
 
 
+@dataclass(frozen=True)
+class Heads:
+    """Attention heads of one sequence on one GPU; values are as wide as keys unless told otherwise."""
+
+    count: int
+    key_size: int
+    value_size: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Elements of a key and a value together."""
+        return self.key_size + (self.key_size if self.value_size is None else self.value_size)
+
+
 @cache
 def _measured(gpu: str, precision: str) -> tuple[np.ndarray, np.ndarray]:
     rows = catalog.gemm_efficiency(gpu, precision)
@@ -159,12 +173,10 @@ class Roofline:
     def flash_attention(
         self,
         batch: int,
-        heads: int,
+        heads: Heads,
         sequence: int,
-        key_size: int,
         part: Literal["f", "b"],
         *,
-        value_size: int | None = None,
         window: int = 0,
         block: int | None = None,
     ) -> Cost:
@@ -172,12 +184,12 @@ class Roofline:
 
         `window`: keys that a query sees, 0 for all; `block`: the length that a kernel works on, if not all.
         """
-        width = key_size + (key_size if value_size is None else value_size)
+        width = heads.width
         seen = sequence * sequence / 2
         if window and window + flash.WINDOW_TILE < sequence:
             wide = window + flash.WINDOW_TILE
             seen = wide * (sequence - wide / 2)
-        flops = 2.0 * batch * heads * seen * width
+        flops = 2.0 * batch * heads.count * seen * width
         length = block or sequence
         rate = self._flash * flash.share(length, part)
         if part == "b":

@@ -15,7 +15,15 @@ from fabrictwin.fabric.fabric import I32, NONE
 from fabrictwin.routing.check.judge import deadlock
 from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.routing.engines.registry import DEADLOCK_ALLOWED, compute
-from fabrictwin.routing.graph.switches import U8, Lids, Switches, build_switches
+from fabrictwin.routing.graph.switches import (
+    U8,
+    CableColumns,
+    EndpointColumns,
+    Lids,
+    SwitchColumns,
+    Switches,
+    build_switches,
+)
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.discovery import Node, Port, Subnet
 
@@ -58,15 +66,13 @@ def graph_of(subnet: Subnet, lid: dict[int, int], lmc: int) -> Graph:
                 hung.append((r, number, peer))
     columns = np.array(cables, np.int64).reshape(-1, 4).T
     switches = build_switches(
-        name=[node.name for node in nodes],
-        guid=np.array([node.guid for node in nodes], np.uint64),
-        cable_row=columns[0],
-        cable_number=columns[1],
-        cable_peer_row=columns[2],
-        cable_peer_number=columns[3],
-        endpoint_row=np.array([r for r, _, _ in hung], np.int32),
-        endpoint_number=np.array([number for _, number, _ in hung], np.int32),
-        endpoint_adapter=np.array([_AGGREGATION not in port.node.description for _, _, port in hung], bool),
+        SwitchColumns([node.name for node in nodes], np.array([node.guid for node in nodes], np.uint64)),
+        CableColumns(columns[0], columns[1], columns[2], columns[3]),
+        EndpointColumns(
+            np.array([r for r, _, _ in hung], np.int32),
+            np.array([number for _, number, _ in hung], np.int32),
+            np.array([_AGGREGATION not in port.node.description for _, _, port in hung], bool),
+        ),
     )
     lids = Lids(
         np.array([lid[port_guid(node.ports[0])] for node in nodes], np.int32),
