@@ -116,7 +116,7 @@ class Context:
 
     @staticmethod
     def find(table: dict[int, Kind], handle: int) -> Kind:
-        """What a handle stands for. Raises Refused."""
+        """Return what a handle stands for. Raises Refused."""
         found = table.get(handle)
         if found is None:
             raise refuse(errno.EINVAL)
@@ -137,11 +137,11 @@ class Context:
         return place
 
     def vector(self, handle: int) -> AddressVector | None:
-        """Where an address handle leads."""
+        """Return where an address handle leads."""
         return self.vectors.get(handle)
 
     def bind(self, work: Work, keys: tuple[int, int, int], part: tuple[int, int], access: int) -> bool:
-        """What a bind request asks for: (window's key, region's lkey, new key), (address, length)."""
+        """Read a bind request: (window's key, region's lkey, new key), (address, length)."""
         window_key, lkey, key = keys
         found = next((w for w, _ in self.windows.values() if w.handle == window_key >> 8), None)
         region = self.adapter.memory.local.get(lkey)
@@ -200,6 +200,10 @@ class Context:
         queue = self.queues.get(handle)
         if queue is not None and queue.pair.state >= qp_transitions.RTS:
             queue.pair.doorbell()
+
+    def post_to_group(self, pair: RingQueuePair, work: Work) -> int:
+        """Send a datagram to every member of a multicast group; returns 0, or an errno."""
+        return self.server.groups.post(pair, work)
 
     def count(self, pair: RingQueuePair, work: Work) -> None:
         self.server.statistics.posted(pair, work)

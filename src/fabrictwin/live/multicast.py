@@ -8,8 +8,8 @@ copy for each member, so that n members take n times as long on its link.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from fabrictwin.live.ring_queues import FIRST_MULTICAST_LID, RingQueuePair
 from fabrictwin.live.twin_adapters import (
     ROCE_V2,
     Adapter,
@@ -22,10 +22,6 @@ from fabrictwin.live.twin_adapters import (
     requester,
 )
 
-if TYPE_CHECKING:
-    from fabrictwin.live.ring_queues import RingQueuePair
-
-FIRST_MULTICAST_LID = 0xC000
 _SCOPE = 0x0E
 _IPOIB_SIGNATURE = b"\x40\x1b"
 _CM_SIGNATURE = 0x01  # cma: "RDMA CM signature" in place of the scope, for port space UDP
@@ -53,13 +49,6 @@ def group_of(adapter: Adapter, ip: bytes, space: int) -> tuple[bytes, int]:
     return bytes(gid), FIRST_MULTICAST_LID + number % (0xFFFE - FIRST_MULTICAST_LID)
 
 
-def names_group(vector: AddressVector) -> bool:
-    """Whether an address vector leads to a group."""
-    gid = vector.dgid
-    mapped = gid[:12] == bytes(10) + b"\xff\xff" and gid[12] >> 4 == 0xE
-    return vector.dlid >= FIRST_MULTICAST_LID or (vector.is_global and (gid[0] == 0xFF or mapped))
-
-
 class Groups:
     """Attached queue pairs by group."""
 
@@ -79,7 +68,7 @@ class Groups:
                 del self._members[gid]
 
     def members(self, gid: bytes, sender: Adapter) -> list[RingQueuePair]:
-        """Who gets a datagram: those on the sender's network."""
+        """Queue pairs that get a datagram: those on the sender's network."""
         return [
             pair
             for pair in self._members.get(gid, ())
@@ -117,7 +106,7 @@ class Groups:
 
 
 def _shadow(pair: RingQueuePair) -> QueuePair:
-    """What sends the copies of a queue pair's datagrams: its like, without completions."""
+    """Return what sends the copies of a queue pair's datagrams: its like, without completions."""
     shadow = pair.copies
     if shadow is None:
         shadow = pair.copies = QueuePair(

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from fabrictwin.live import wire
 from fabrictwin.live.datapath import Ring, library
-from fabrictwin.live.multicast import names_group
 from fabrictwin.live.twin_adapters import (
     ATOMIC_WRITE,
     BIND,
@@ -23,6 +22,7 @@ from fabrictwin.live.twin_adapters import (
     LOC_QP_OP_ERR,
     NAMES_ADDRESS,
     WC,
+    AddressVector,
     CompletionQueue,
     Domain,
     QueuePair,
@@ -35,9 +35,6 @@ from fabrictwin.live.twin_adapters import (
     qp_transitions,
     requester,
 )
-
-if TYPE_CHECKING:
-    from fabrictwin.live.context import Context
 
 _BATCH = 64  # requests that are copied out of a ring at a time
 _CQ_ERR = int(ibv_event_type.IBV_EVENT_CQ_ERR)
@@ -187,17 +184,43 @@ class RingSharedReceives(_FromRing, SharedReceiveQueue):
         self.room = ctypes.create_string_buffer(_BATCH * ring.element)
 
 
+FIRST_MULTICAST_LID = 0xC000
+
+
+def names_group(vector: AddressVector) -> bool:
+    """Return True for an address vector that leads to a group."""
+    gid = vector.dgid
+    mapped = gid[:12] == bytes(10) + b"\xff\xff" and gid[12] >> 4 == 0xE
+    return vector.dlid >= FIRST_MULTICAST_LID or (vector.is_global and (gid[0] == 0xFF or mapped))
+
+
+class RingOwner(Protocol):
+    """The client's context, as its queue pairs need it."""
+
+    def note_state(self, pair: RingQueuePair) -> None: ...
+
+    def bind(self, work: Work, keys: tuple[int, int, int], part: tuple[int, int], access: int) -> bool: ...
+
+    def vector(self, handle: int) -> AddressVector | None: ...
+
+    def count(self, pair: RingQueuePair, work: Work) -> None: ...
+
+    def note_completion(self, pair: RingQueuePair, work: Work, status: int) -> None: ...
+
+    def post_to_group(self, pair: RingQueuePair, work: Work) -> int: ...
+
+
 class RingQueuePair(QueuePair):
     """A queue pair whose requests lie in a client's ring."""
 
-    context: Context
+    context: RingOwner
     handle: int
     user_handle: int
     copies: QueuePair | None = None  # what sends copies of its multicast datagrams
     ring: Ring
     room: ctypes.Array[ctypes.c_char]
 
-    def attach(self, context: Context, ring: Ring, *, handle: int, user_handle: int) -> None:
+    def attach(self, context: RingOwner, ring: Ring, *, handle: int, user_handle: int) -> None:
         """Take requests from a ring of a client."""
         self.context, self.ring, self.handle, self.user_handle = context, ring, handle, user_handle
         self.room = ctypes.create_string_buffer(_BATCH * ring.element)
@@ -260,7 +283,7 @@ class RingQueuePair(QueuePair):
             return
         self.context.count(self, work)
         group = work.vector is not None and names_group(work.vector)
-        if self.context.server.groups.post(self, work) if group else requester.post(self, work):
+        if self.context.post_to_group(self, work) if group else requester.post(self, work):
             requester.reject(self, work, LOC_QP_OP_ERR)
 
     def _describe(self, work: Work, at: int) -> bool:

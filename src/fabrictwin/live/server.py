@@ -130,7 +130,7 @@ class Server:
                 os.sched_yield()
 
     def _under_way(self) -> bool:
-        """Whether modelled time has anything to do: otherwise it stands, until somebody posts something."""
+        """True where modelled time has anything to do; otherwise it stands, until somebody posts something."""
         return bool(self.world.records or self.world.timers) or not self.world.idle
 
     def catch_up(self) -> None:

@@ -59,7 +59,7 @@ def _link(path: Path, to: Path) -> None:
 
 
 def port_files(adapter: Adapter) -> dict[str, object]:
-    """What of a port changes with its link."""
+    """Files of a port that change with its link."""
     a = device_limits.port_attributes(adapter)
     return {
         "state": _STATES[a.state],

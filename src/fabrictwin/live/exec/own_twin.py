@@ -35,7 +35,7 @@ class Wanted:
     file: Path | None
 
     def programs(self, names: Sequence[str]) -> list[Program]:
-        """What runs where, seen to be possible. Raises ConfigError."""
+        """Return what runs where, seen to be possible. Raises ConfigError."""
         if self.file is not None:
             programs = program_list.from_file(self.file, names)
         elif self.every is not None:

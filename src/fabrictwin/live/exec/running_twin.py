@@ -37,7 +37,7 @@ def run(path: Path, wanted: Wanted) -> int:
 
 
 def ask(path: Path, kind: Kind, body: bytes) -> bytes:
-    """What the server behind a socket answers. Raises ConfigError."""
+    """Return what the server behind a socket answers. Raises ConfigError."""
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
             raise ConfigError("expected the socket of a twin that is up", file=path)

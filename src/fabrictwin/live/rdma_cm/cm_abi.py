@@ -150,7 +150,7 @@ class Parameters:
         )  # fmt: skip
 
     def seen_from_peer(self) -> Parameters:
-        """What the other side is told: its resources are this side's depth, and the other way round."""
+        """Parameters that the other side is told: its resources are this side's depth, and the other way round."""
         return Parameters(
             self.qp_num, self.qkey, self.private_data, self.srq, self.initiator_depth, self.responder_resources,
             self.flow_control, self.retry_count, self.rnr_retry_count,

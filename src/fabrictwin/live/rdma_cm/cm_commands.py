@@ -155,7 +155,7 @@ def disconnect(channel: CmChannel, body: bytes) -> bytes:
 
 
 def init_qp_attr(channel: CmChannel, body: bytes) -> bytes:
-    """What a queue pair is to be modified with for a state: `struct ib_uverbs_qp_attr`."""
+    """Attributes to modify a queue pair with for a state: `struct ib_uverbs_qp_attr`."""
     _, number, state = struct.unpack_from("=QII", body)
     i = _find(channel, number)
     if i.adapter is None or state not in (_INIT, _RTR, _RTS):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fabrictwin.live.event_pipe import EventPipe
 from fabrictwin.live.rdma_cm import cm_abi
 from fabrictwin.live.rdma_cm.cm_abi import Address, Event, Parameters
 
 if TYPE_CHECKING:
-    from fabrictwin.live.rdma_cm.manager import ConnectionManager
-    from fabrictwin.live.twin_adapters import Adapter
+    from fabrictwin.live.twin_adapters import Adapter, AddressVector
 
 QUEUED_EVENTS = 4096  # of a program that does not read them; a request beyond is lost
 
@@ -65,10 +64,38 @@ class Identifier:
         return self.space in (cm_abi.PortSpace.UDP, cm_abi.PortSpace.IPOIB)
 
 
+class Manager(Protocol):
+    """The connection manager, as channels and the commands on them need it."""
+
+    channels: set[CmChannel]
+
+    def create(self, channel: CmChannel, uid: int, *, space: int, qp_type: int) -> Identifier: ...
+
+    def destroy(self, identifier: Identifier) -> None: ...
+
+    def bind(self, identifier: Identifier, address: Address) -> None: ...
+
+    def resolve(self, identifier: Identifier, source: Address | None, target: Address) -> None: ...
+
+    def resolve_route(self, identifier: Identifier) -> None: ...
+
+    def vector(self, identifier: Identifier) -> AddressVector: ...
+
+    def listen(self, identifier: Identifier, backlog: int) -> None: ...
+
+    def connect(self, identifier: Identifier, parameters: Parameters) -> None: ...
+
+    def accept(self, identifier: Identifier, parameters: Parameters, uid: int) -> None: ...
+
+    def reject(self, identifier: Identifier, private: bytes) -> None: ...
+
+    def disconnect(self, identifier: Identifier) -> None: ...
+
+
 class CmChannel:
     """An opened /dev/infiniband/rdma_cm: identifiers, and events in the order in which they came."""
 
-    def __init__(self, manager: ConnectionManager, host: str, pid: int) -> None:
+    def __init__(self, manager: Manager, host: str, pid: int) -> None:
         self.manager = manager
         self.host = host
         self.pid = pid

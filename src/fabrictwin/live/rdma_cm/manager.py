@@ -261,7 +261,7 @@ class ConnectionManager:
             peer.channel.tell(peer, Event.DISCONNECTED)
 
     def listening(self) -> Iterator[str]:
-        """Where identifiers listen: host and port."""
+        """Places where identifiers listen: host and port."""
         for (host, _, port), holders in self._taken.items():
             if any(each.state is State.LISTENING for each in holders):
                 yield f"{host}:{port}"

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fabrictwin.serving.cache.hits import Hit
+from fabrictwin.serving.cache.manager import KvCache
 from fabrictwin.serving.scheduler.batch import Batch
+from fabrictwin.serving.scheduler.config import SchedulerConfig
+from fabrictwin.serving.scheduler.release import Release
 from fabrictwin.serving.scheduler.request import NONE, Request, Status
+from fabrictwin.serving.scheduler.waiting import WaitingQueue
 
-if TYPE_CHECKING:
-    from fabrictwin.serving.scheduler.scheduler import Scheduler
+
+class SchedulerState(Protocol):
+    """The scheduler's requests and settings, as one pass over them sees and changes them."""
+
+    config: SchedulerConfig
+    cache: KvCache
+    release: Release
+    waiting: WaitingQueue
+    running: list[Request]
+    step: int
+    lookahead: int
+    draft_slots: int
+    most_running: int
+    executed: int
+    last_prefill: int
+    capacity_bound: bool
+    passed: set[Request]
+
+    @property
+    def unfinished(self) -> int: ...
+
+    def preempt(self, request: Request) -> None: ...
 
 
 class StepPlan:
@@ -27,7 +51,7 @@ class StepPlan:
         "running_prefill",
     )
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: SchedulerState) -> None:
         config = scheduler.config
         self._scheduler = scheduler
         self._config = config
