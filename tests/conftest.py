@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# a loaded machine is slow, which is no failure
+settings.register_profile("fabrictwin", deadline=None)
+settings.load_profile("fabrictwin")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

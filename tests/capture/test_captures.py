@@ -285,7 +285,7 @@ def read_whatever(path: Path) -> None:
     assert json.loads(json.dumps(found.as_json()))["packets"] == found.packets
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_damaged_captures_are_read_or_refused_never_worse(files, tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "damaged"

@@ -30,6 +30,11 @@ LONG = {
 }
 
 
+def _interruptible() -> None:
+    """Take SIGINT again where whoever started the tests ignores it, as shells have jobs in the background do."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *arguments],
@@ -39,6 +44,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_interruptible,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )
 

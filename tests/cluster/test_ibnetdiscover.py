@@ -125,7 +125,7 @@ def test_line_ends_of_other_systems_and_missing_comments_do_not_matter() -> None
     assert [node.name for node in parse(TEXT[TEXT.index("vendid") :], FILE).nodes.values()] == list(whole.nodes)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_only_config_errors_escape_from_mutated_files(data: st.DataObject) -> None:
     text = TEXT
@@ -143,14 +143,14 @@ def test_only_config_errors_escape_from_mutated_files(data: st.DataObject) -> No
     assert len(built.cables) > 0
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=st.text())
 def test_only_config_errors_escape_from_noise(text: str) -> None:
     with pytest.raises(ConfigError):
         parse(text, FILE)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(order=st.permutations(range(9)))
 def test_the_order_of_nodes_in_the_file_does_not_matter(order: list[int]) -> None:
     head, *nodes = TEXT.split("\n\n")

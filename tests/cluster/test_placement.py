@@ -154,7 +154,7 @@ def test_rails_that_are_islands_of_their_own_still_reach_their_like() -> None:
         place(built, spec)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_islands_are_the_connected_components(data: st.DataObject) -> None:
     built, _ = generated(10)

@@ -155,7 +155,6 @@ plain = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(data=st.dictionaries(plain_text.filter(lambda key: key != "<<"), plain, max_size=5))
 def test_json_is_read_as_it_stands(data: dict[str, Any]) -> None:
     """JSON is YAML: what any other tool writes with every string quoted comes back the same."""
@@ -163,7 +162,7 @@ def test_json_is_read_as_it_stands(data: dict[str, Any]) -> None:
         assert read_yaml(json.dumps(data, ensure_ascii=False), "f")[0] == data
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(text=st.text(st.characters(), max_size=60) | st.text("[]{}&*!?:-, \n\tab01'\"|>#%@`", max_size=60))
 def test_only_config_errors_escape_from_yaml(text: str) -> None:
     try:
@@ -173,7 +172,7 @@ def test_only_config_errors_escape_from_yaml(text: str) -> None:
     assert all(len(path) <= MAX_DEPTH for path in lines)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_only_config_errors_escape_from_mutated_specs(data: st.DataObject, tmp_path_factory: Any) -> None:
     text = SPEC

@@ -255,7 +255,7 @@ def test_impossible_shapes_say_which_key(topology: dict[str, Any], key: str, say
     assert caught.value.key == key
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     kind=st.sampled_from(["fat-tree", "rail-optimised"]),
     counts=st.lists(st.integers(1, 4), min_size=1, max_size=60),

@@ -16,7 +16,7 @@ from fabrictwin.program.program import Communication
 from fabrictwin.program.sends import sends_of
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=9), st.integers(0, 16))
 def test_the_best_run_is_the_best_of_all(gains, longest):
     n = len(gains)
@@ -81,7 +81,7 @@ def test_a_channel_over_fast_and_slow_edges_takes_what_playing_it_takes(kind, ho
     assert closed(communication, latency, byte_ps) == played(communication, latency, byte_ps)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_ring_of_any_edges_is_bounded_from_above(data):
     n = data.draw(st.integers(2, 9))

@@ -248,7 +248,7 @@ def max_min(paths: list[dict[int, Fraction]], capacity: dict[int, Fraction]) -> 
     return [rate[f] for f in range(len(paths))]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), min_size=1, max_size=12),
     st.sampled_from([1, 4]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.clusters import boxes
 
@@ -46,7 +46,6 @@ def test_messages_of_one_flow_take_what_the_closed_form_says(service):
         assert abs(when - wanted) <= 4  # of picoseconds: a message's end is rounded once
 
 
-@settings(deadline=None)
 @given(
     paths=st.lists(st.tuples(st.sets(st.integers(0, 5), min_size=1), st.integers(1, 30)), min_size=1, max_size=7),
     capacity=st.lists(st.integers(1, 40), min_size=6, max_size=6),

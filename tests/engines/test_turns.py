@@ -147,7 +147,7 @@ def _cuts(start: np.ndarray) -> tuple[list[int], list[int]]:
     return start[:-1].tolist(), start[1:].tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_random_scenes_end_when_a_plain_loop_says(data):
     """Channels of a few edges over one or two of four links, each edge after any earlier ones of its channel."""

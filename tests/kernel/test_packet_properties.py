@@ -19,7 +19,7 @@ from fabrictwin.kernel.packet.state import build
 from fabrictwin.kernel.packet.state import state as s
 
 SHAPES = ("star", "dumbbell", "tree")
-RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

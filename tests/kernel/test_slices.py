@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.packet_wiring import digest as digest_of
 from support.packet_wiring import dumbbell, infiniband, machine, roce, star
@@ -30,7 +30,6 @@ def crowded(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["ethernet", "infiniband"])
-@settings(deadline=None)
 @given(budgets=st.lists(st.integers(1, 300), min_size=1, max_size=20))
 def test_a_run_that_is_cut_ends_as_one_that_is_not(kind, budgets):
     whole = crowded(kind)

@@ -72,7 +72,7 @@ def kind_of(system: System, graph: nx.DiGraph, path: list[int]) -> PathType:
 
 
 @given(system=pci_trees())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_nearest_kind_of_path_that_there_is(system: System) -> None:
     table, graph = PathTable(system, NEW, PLAIN), graph_of(system)
     ends = {Kind.GPU, Kind.NET}
@@ -96,7 +96,7 @@ def test_the_nearest_kind_of_path_that_there_is(system: System) -> None:
 
 
 @given(system=pci_trees())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_path_is_wider_than_the_widest(system: System) -> None:
     graph = graph_of(system)
     for rules in (NEW, OLD):

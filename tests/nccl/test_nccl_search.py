@@ -88,7 +88,7 @@ def asked(pattern: Pattern, speed: float, draw_same: bool, types: tuple[int, int
     types=st.tuples(st.integers(1, 9), st.integers(4, 9)),
     cross=st.integers(0, 2),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_compiled_search_finds_what_the_recursive_one_does(
     system: System, minor: int, inter: bool, pattern: Pattern, speed: float, same: bool, types, cross: int
 ) -> None:
@@ -106,7 +106,7 @@ def test_the_compiled_search_finds_what_the_recursive_one_does(
 
 
 @given(system=machines(), minor=st.sampled_from((18, 21, 23, 28, 30)), inter=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_found_fits_on_the_links(system: System, minor: int, inter: bool) -> None:
     table = PathTable(system, Rules((2, minor)), Policy())
     inter = inter and bool(table.nets)

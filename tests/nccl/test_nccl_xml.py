@@ -196,7 +196,7 @@ def test_a_file_that_is_not_there_or_too_large(tmp_path: Path) -> None:
 
 
 @given(draws=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_reads_or_is_one_clear_error(draws: st.DataObject, tmp_path: Path) -> None:
     text = SMALL
     for _ in range(draws.draw(st.integers(1, 4))):

@@ -168,7 +168,7 @@ def lowered(kind: str, n: int, elements: int, channels: int, chunk: int, per_hos
 KINDS = ["ring", "tree", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     kind=st.sampled_from(KINDS),
     n=st.integers(1, 13),

@@ -122,7 +122,7 @@ def graphs(draw: st.DrawFn) -> Switches:
     return graph(cables, draw(st.lists(st.integers(0, 4), min_size=rows, max_size=rows)))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(switches=graphs(), lmc=st.integers(0, 1))
 def test_minhop_is_what_plain_loops_make_of_its_rules(switches, lmc):
     lids = number_lids(switches, lmc)

@@ -157,7 +157,7 @@ def test_half_a_file_an_empty_one_and_none(tmp_path):
         read_dump(tmp_path / "nothing")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     data=st.data(),
     text=st.sampled_from([IBROUTE, OPENSM, NUMBERS]),
@@ -173,7 +173,7 @@ def test_garbled_dumps_raise_nothing_but_the_modules_own_error(data, text):
     _parse(bytes(raw))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(raw=st.binary(max_size=300))
 @example(raw=b"Unicast lids [0-4] of switch Lid 3 guid 0xa001 ():\n0x \n")
 @example(raw=b"0x")

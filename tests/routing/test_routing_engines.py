@@ -122,7 +122,7 @@ def graphs(draw: st.DrawFn) -> Switches:
     return graph(cables, adapters, aggregation)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(switches=graphs(), engine=st.sampled_from(ANY_GRAPH), lmc=st.integers(0, 2))
 def test_any_graph_is_routed(switches, engine, lmc):
     lids = number_lids(switches, lmc)
@@ -135,7 +135,7 @@ def test_any_graph_is_routed(switches, engine, lmc):
         assert all(nx.is_directed_acyclic_graph(lane) for lane in dependency_graphs(switches, lids, tables))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(switches=graphs(), root=st.integers(0, 8))
 def test_updown_paths_go_up_and_then_down_below_the_root_given(switches, root):
     root %= switches.rows

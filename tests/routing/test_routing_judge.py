@@ -123,7 +123,7 @@ def test_the_verdict_is_that_of_plain_loops(make, engine):
     check_cycle(switches, lids, tables, verdict)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_tables_at_all_are_judged(data):
     switches = data.draw(

@@ -8,7 +8,7 @@ from collections import Counter
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.clusters import blueprint, boxes, dgx
 from support.routing_fabrics import tree
@@ -44,7 +44,6 @@ def murmur3_of(words, seed):
     return kernel.murmur3(words, seed)
 
 
-@settings(deadline=None)
 @given(words=U32S, seed=st.integers(0, 2**32 - 1))
 def test_crc32_is_zlibs(words, seed):
     array = np.array(words, np.uint32)

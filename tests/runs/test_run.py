@@ -136,7 +136,7 @@ def test_the_bubble_of_1f1b_is_its_closed_form():
     assert bubble.time_ps * (micro_batches + stages - 1) == parts.step_ps * (stages - 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 60), st.integers(0, 30), st.integers(0, 6)),

@@ -105,7 +105,7 @@ def test_the_clock_of_a_closed_loop() -> None:
     concurrency=st.none() | st.integers(1, 4),
     name=st.sampled_from(["0.12", "0.15", "0.19", "0.33"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_request_gets_its_tokens_in_order(
     arrivals: list[int], replicas: int, policy: Policy, ahead: bool, concurrency: int | None, name: str
 ) -> None:
@@ -167,7 +167,6 @@ class ByContext:
     blocks=st.sampled_from([30, 200]),
     name=st.sampled_from(["0.12", "0.15", "0.19", "0.33"]),
 )
-@settings(deadline=None)
 def test_merged_decodes_change_nothing(
     arrivals: list[int],
     replicas: int,

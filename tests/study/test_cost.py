@@ -133,7 +133,7 @@ def test_a_wrong_book_is_one_clear_line(tmp_path, text, said, capsys):
     assert re.search(said, line), line
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(max_size=120))
 def test_no_text_makes_a_book_raise_anything_but_its_own_error(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("book") / "p.yaml"

@@ -59,7 +59,7 @@ def test_the_sampled_mean_maximum_is_the_exact_one_within_one_percent(shape, ran
     assert drawn.mean() == pytest.approx(expected_greatest(shape, ranks), rel=0.01)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 10**6), st.floats(0.01, 1 - 1e-9))
 def test_the_tail_of_the_greatest_inverts_the_power(n, u):
     tail = float(tail_of_greatest(np.array([u]), n)[0])

@@ -36,7 +36,7 @@ def transfer(table: bytes, lost: list[bool]) -> tuple[rmpp.Sender, rmpp.Receiver
     return sender, receiver
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 12_000), st.lists(st.booleans(), max_size=12))
 def test_a_table_arrives_whole_in_spite_of_losses(size, lost):
     table = bytes(i * 7 & 0xFF for i in range(size))
@@ -80,7 +80,7 @@ def test_a_peer_that_never_acknowledges_gets_one_window_and_is_given_up():
     assert sender.failed == rmpp.Reason.TOO_MANY_RETRIES
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.binary(min_size=256, max_size=256), max_size=6))
 def test_a_receiver_ends_or_waits_whatever_it_is_sent(mads):
     receiver = rmpp.Receiver()

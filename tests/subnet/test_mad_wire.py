@@ -48,7 +48,7 @@ def bit_string(kind: type[Attribute], values: dict[str, object]) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_every_attribute_encodes_as_its_table_says_and_decodes_back(kind, data):
     values = data.draw(values_of(kind))
@@ -71,7 +71,7 @@ def test_no_two_fields_share_a_bit(kind):
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.binary(max_size=300), at=st.integers(0, 80))
 def test_any_bytes_decode_or_raise_the_rooms_own_error(kind, data, at):
     try:

@@ -161,7 +161,7 @@ def test_what_cannot_be_answered_says_why(asker, attribute, record, mask, method
     assert asker.ask(attribute, record, mask, method).status == status
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.binary(min_size=200, max_size=200), st.integers(0, 2**64 - 1), st.sampled_from(list(RecordId)), st.data()
 )
@@ -258,7 +258,7 @@ def test_the_tree_heals_after_a_dead_switch_and_dead_members_leave(asker):
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.sets(st.integers(0, 15), min_size=2))
 def test_every_set_of_members_is_reached_once(members):
     asker = Asker(Site(two_tiers(4, 3, 4)), "host-7/mlx5_0")

@@ -411,7 +411,7 @@ def test_every_performance_attribute_is_answered(network, kind):
     kind.decode(answer.data)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.binary(min_size=256, max_size=256), st.integers(0, 0xFFFF), st.sampled_from([0x01, 0x81, 0x03, 0x04, None])
 )

@@ -159,7 +159,7 @@ def test_requests_for_the_manager_go_there_and_its_answer_to_who_asked(endpoint)
     assert (client, unframe(data)[0]) == (1, 110)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.booleans(), st.binary(max_size=300)), max_size=8))
 def test_no_datagram_breaks_the_endpoint(datagrams):
     endpoint = Endpoint(Network(SubnetState(two_tiers(2, 1, 2))))

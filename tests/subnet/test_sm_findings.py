@@ -144,7 +144,7 @@ def test_a_port_that_says_it_is_down_though_a_link_ends_there_is_a_lie():
     assert "which it says is not up" in findings(site)[Kind.LIES]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 255), min_size=40, max_size=40), st.integers(0, 5))
 def test_whatever_a_node_says_of_itself_the_sweep_ends(noise, which):
     """A switch whose NodeInfo is noise, another at every question."""

@@ -64,7 +64,7 @@ def test_a_sweep_of_a_subnet_that_is_up_changes_nothing():
     assert site.hosted.manager.light_sweep().kind == "light"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_any_graph_is_found_as_it_is(data):
     """Random switches, cables and hosts against the graph that they were drawn from."""

@@ -105,7 +105,7 @@ def test_context_parallelism_divides_all_of_it():
     st.booleans(),
     st.sampled_from([GPT, LLAMA]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_recomputing_more_keeps_less(attention, tp, sequence_parallel, model):
     inputs = MemoryInputs(
         model, model.vocab, (model.layers,), tp=tp, attention=attention, sequence_parallel=sequence_parallel

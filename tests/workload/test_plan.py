@@ -116,7 +116,7 @@ def test_a_rings_reduce_scatter_takes_what_its_all_gather_does():
     """What times of one stand for the other by."""
     of = spec(hosts=2)
     twin = make_twin(of, build(of.cluster, spec=of))
-    session, nodes = twin.session("analytic"), twin.fabric.gpu_node
+    forms, nodes = twin.closed_forms(), twin.fabric.gpu_node
     host = twin.fabric.node_host[nodes].astype(np.int64)
     step = Step(cost_ps=1000)
     for groups in (np.arange(16).reshape(2, 8), np.arange(16).reshape(8, 2).T.copy(), np.arange(16)[None]):
@@ -124,7 +124,7 @@ def test_a_rings_reduce_scatter_takes_what_its_all_gather_does():
             make(groups, 1 << 24, channels=1, host_of_rank=host, element_bytes=2, step=step, name="x")
             for make in (all_gather, reduce_scatter)
         ]
-        gathered, scattered = session.durations(made, nodes)
+        gathered, scattered = forms.durations(made, nodes)
         assert gathered == scattered > 0
 
 
@@ -210,7 +210,7 @@ def bubble(schedule: str, p: int, v: int, m: int, times: tuple[float, float, flo
 
 
 @given(st.sampled_from([2, 3, 4, 8]), st.integers(1, 5), st.integers(1, 9), st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_bubbles_are_the_published_ones(p, groups, f, b):
     m = p * groups
     assert bubble("1f1b", p, 1, m, (f, b, 0)) == pytest.approx((p - 1) * (f + b))
