@@ -118,11 +118,10 @@ def test_a_rings_reduce_scatter_takes_what_its_all_gather_does():
     twin = make_twin(of, build(of.cluster, spec=of))
     forms, nodes = twin.closed_forms(), twin.fabric.gpu_node
     host = twin.fabric.node_host[nodes].astype(np.int64)
+    step = Step(cost_ps=1000)
     for groups in (np.arange(16).reshape(2, 8), np.arange(16).reshape(8, 2).T.copy(), np.arange(16)[None]):
         made = [
-            make(
-                groups, 1 << 24, channels=1, host_of_rank=host, element_bytes=2, step=Step(cost_ps=1000), name="x"
-            )
+            make(groups, 1 << 24, channels=1, host_of_rank=host, element_bytes=2, step=step, name="x")
             for make in (all_gather, reduce_scatter)
         ]
         gathered, scattered = forms.durations(made, nodes)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.kernel.packet.congestion import DCQCN, NSCC
 from fabrictwin.kernel.packet.congestion.dcqcn import ALPHA_ONE
 from fabrictwin.kernel.packet.invariants import Blocked, find_deadlock
@@ -165,7 +166,7 @@ class Machine:
     def _set_control(self, q: int, c: Connection) -> None:
         if c.control == DCQCN:
             d = self.state.dcqcn[q]
-            d.line = int(8 * b.PS_PER_S << s.RATE_BITS) // int(self.state.port.ps_q[c.port]) // 1000
+            d.line = int(8 * PS_PER_S << s.RATE_BITS) // int(self.state.port.ps_q[c.port]) // 1000
             d.alpha = ALPHA_ONE
         elif c.control == NSCC:
             n = self.state.nscc[q]
