@@ -66,6 +66,7 @@ class InterruptGuard:
         self._left = threading.Event()
         self._ends: tuple[socket.socket, socket.socket] | None = None
         self._before = -1
+        self._unraisable = sys.unraisablehook
 
     def __enter__(self) -> InterruptGuard:
         if threading.current_thread() is not threading.main_thread():
@@ -76,6 +77,8 @@ class InterruptGuard:
         theirs.setblocking(False)
         self._ends = ours, theirs
         self._before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        self._unraisable = sys.unraisablehook
+        sys.unraisablehook = self._drop
         threading.Thread(target=self._watch, args=(ours,), daemon=True, name="interrupt").start()
         return self
 
@@ -83,7 +86,13 @@ class InterruptGuard:
         self._left.set()
         if self._ends is not None:
             signal.set_wakeup_fd(self._before)
+            sys.unraisablehook = self._unraisable
             self._ends[1].close()  # the thread reads an end and leaves
+
+    def _drop(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Say nothing of an interrupt that reached a callback of LLVM, which swallows it: the watch ends it."""
+        if unraisable.exc_type is not KeyboardInterrupt:
+            self._unraisable(unraisable)
 
     def _watch(self, ours: socket.socket) -> None:
         with ours:

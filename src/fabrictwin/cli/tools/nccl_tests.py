@@ -117,6 +117,8 @@ def nccl_tests(
     from fabrictwin.base.textfile import write_text
     from fabrictwin.cluster.spec.spec import load_cluster
 
+    if output is not None and not output.absolute().parent.is_dir():
+        raise ConfigError("cannot be written: its folder is not there", file=output)
     spec = load_cluster(cluster, sys.stdin)
     try:
         with Progress() as progress:

@@ -2,7 +2,8 @@
 
 An algorithm answers what concerns it of: a packet was sent, an acknowledgement came (with its round trip and
 whether a mark was echoed), a CNP came, a loss was noticed, a timer of its own went off. It acts on the queue
-pair's `gap_q` (pace) and `window`. Another one is a file with these functions and a line in each of those here.
+pair's `gap_q` (pace) and `window`. Another one is a file with these functions, a
+line in each of those here, and its columns in `kernel/packet/state`; docs/architecture.md lists the rest.
 """
 
 from __future__ import annotations
