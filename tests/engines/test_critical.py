@@ -73,7 +73,7 @@ def costs(communication: Communication, per_host: int, network: tuple[int, int])
 @pytest.mark.parametrize("shard", [1, 20, 600])
 def test_a_channel_over_fast_and_slow_edges_takes_what_playing_it_takes(kind, hosts, per_host, network, shard):
     n = hosts * per_host
-    options = {"chunk_bytes": shard} if kind == "broadcast" else {}
+    options = {"step": collectives.Step(chunk_bytes=shard)} if kind == "broadcast" else {}
     communication = getattr(collectives, kind)(
         np.arange(n), n * shard, host_of_rank=np.arange(n) // per_host, **options
     )

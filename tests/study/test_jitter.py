@@ -16,7 +16,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import silent
 from fabrictwin.cli import main
 from fabrictwin.cluster.spec.spec import load_spec
-from fabrictwin.report.page import Axis, Series, lines, table
+from fabrictwin.report.page import Axis, Series, lines, page_environment, table
 from fabrictwin.runs.execute import predict
 from fabrictwin.study.jitter.distributions import Amount, expm1, log, normal_above, tail_of_greatest
 from fabrictwin.study.jitter.jitter_sources import Jitter
@@ -240,7 +240,8 @@ def test_the_command_writes_a_page_and_the_same_as_json(tmp_path, capsys):
     assert sum(data["histogram"]["steps"]) == 40
     assert data["step"]["p50_s"] >= data["clean_step_s"]
     text = page.read_text()
-    assert text.count("<svg") == 4
+    assert text.count("<svg") == 3  # steps by time, by size, useful GPUs
+    assert 'class="chart rows"' in text  # what each source costs
     assert "http" not in text.replace("http-equiv", "")
 
 
@@ -252,4 +253,10 @@ def test_charts_and_tables_escape_what_they_show():
         Axis("y"),
         label=hostile,
     )
-    assert "<script>" not in drawn + table([hostile], [[hostile], [(hostile, 1.0)]])
+    page = page_environment("fabrictwin.report").from_string(
+        '{% import "charts.html.j2" as charts %}{% import "parts.html.j2" as parts %}'
+        "{{ charts.lines(chart) }}{{ parts.table(rows) }}"
+    )
+    shown = page.render(chart=drawn, rows=table([hostile], [[hostile], [(hostile, 1.0)]]))
+    assert shown.count("&lt;script&gt;") >= 5
+    assert "<script>" not in shown

@@ -93,6 +93,8 @@ def _moment(row: Row, key: str) -> tuple[int, int]:
         moment = datetime.fromisoformat(whole + "+00:00")
     except ValueError:
         raise row.error(key, got, expected) from None
+    if moment.tzinfo is None:  # the zone was read as a part of the time
+        raise row.error(key, got, expected)
     return int((moment - _YEAR_2000).total_seconds()), int(fraction.ljust(9, "0") or 0)
 
 
