@@ -62,7 +62,9 @@ def test_compiled_and_interpreted_kernels_give_the_same_bytes():
 @pytest.mark.second
 def test_no_kernel_reads_or_writes_out_of_bounds():
     """numba's bounds checks are off in normal runs: here they are on."""
-    out = run(["-m", "pytest", "-x", "tests/test_flow.py", "tests/test_fabric.py"], NUMBA_BOUNDSCHECK="1")
+    out = run(
+        ["-m", "pytest", "-x", "tests/engines/test_flow.py", "tests/fabric/test_fabric.py"], NUMBA_BOUNDSCHECK="1"
+    )
     assert " passed" in out
 
 
@@ -70,7 +72,7 @@ def test_no_kernel_reads_or_writes_out_of_bounds():
 def test_every_line_of_the_fluid_kernel_runs_in_some_test(tmp_path):
     """Line coverage counts only what the interpreter runs, so this is measured with the compiler off."""
     data = {"COVERAGE_FILE": str(tmp_path / "coverage"), "NUMBA_DISABLE_JIT": "1"}
-    kernel = ",".join(f"*/fabrictwin/kernel/{name}.py" for name in ("fluid", "sharing", "queues"))
+    kernel = ",".join(f"*/fabrictwin/kernel/flow/{name}.py" for name in ("fluid", "max_min", "heaps"))
     run(
         [
             "-m",
@@ -80,7 +82,7 @@ def test_every_line_of_the_fluid_kernel_runs_in_some_test(tmp_path):
             f"--include={kernel}",
             "-m",
             "pytest",
-            "tests/test_flow.py",
+            "tests/engines/test_flow.py",
         ],
         **data,
     )

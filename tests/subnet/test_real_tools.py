@@ -23,7 +23,7 @@ from fabrictwin.cluster.export import to_ibnetdiscover
 from fabrictwin.cluster.importers.bindings import import_ibnetdiscover
 from fabrictwin.cluster.spec.spec import load_cluster, load_spec
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
-from fabrictwin.engines.packet.network.port_counters import port_counters
+from fabrictwin.engines.packet.network.port_counters import counters, port_counters
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.runs.execute import predict
 from fabrictwin.subnet.agents.pma import SessionCounters
@@ -186,7 +186,7 @@ def test_a_flows_packets_take_the_hops_that_ibtracert_prints(who, request):
     fabric = up.fabric
     for a, b in ((5, 127), (0, 64), (77, 3), (16, 17)):
         network = played(up, a, b, 1 << 20)
-        carried = network.counters().tx_bytes
+        carried = counters(network).tx_bytes
         port, taken = int(fabric.nic_port[a]), []
         while True:  # from link to link, as the bytes went
             taken.append(1 if not taken else int(fabric.port_number[port]))
@@ -208,7 +208,7 @@ def test_perfquery_shows_what_a_simulated_run_sent(who, request):
     size = 32 << 20
     before = {lid: extended(up, lid) for lid in (up.lid("host-5/mlx5_0"), up.lid("host-127/mlx5_0"))}
     network = played(up, 5, 127, size)
-    SessionCounters(up.state).load(network.counters(), port_counters(network))
+    SessionCounters(up.state).load(counters(network), port_counters(network))
     packets = size // 4096
     words = (size + packets * (8 + 12 + 4) + 16) // 4  # LRH, BTH, ICRC; the first packet's RETH
     acks = packets // 4
