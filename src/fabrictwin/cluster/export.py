@@ -126,7 +126,10 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
     first = len(switches)
     known = [blueprint.identities.get(guid) for guid in guids]
     descriptions = [who.description if who else text for who, text in zip(known, descriptions, strict=True)]
-    port_guids = [who.port_guid if who else guid for who, guid in zip(known, guids, strict=True)]
+    taken = set(guids)
+    # an adapter's port has the GUID after its node's, as in the twin, where that is free
+    invented = [g if n < first or g + 1 in taken else g + 1 for n, g in enumerate(guids)]
+    port_guids = [who.port_guid if who else guid for who, guid in zip(known, invented, strict=True)]
     speeds = _speed_names()
     links: dict[int, list[tuple[int, int, int, str]]] = {}
     for a, ap, b, bp, rate, _ in _rows(blueprint):
