@@ -113,6 +113,7 @@ class Run:
         self.surveys = Surveys(folder)
         self.lock = threading.Lock()
         self.copies: list[Copy] = []
+        self.rooms: list[str] = []  # of the mutants to be run
 
     def read(self) -> None:
         """Take up results of earlier runs; of two for one mutant the later holds. A line cut short is left out."""
@@ -133,14 +134,12 @@ class Run:
             due = [m for m in due if m.name in done]
         if not due:
             return
-        rooms = sorted({m.room for m in due})
+        self.rooms = sorted({m.room for m in due})
         self.copies = [Copy(self.folder / f"job-{job}") for job in range(self.jobs)]
         for at, copy in enumerate(self.copies):
             copy.refresh()
             if at == 0:
-                self.surveys.take(copy, rooms)
-            else:
-                copy.warm(rooms)
+                self.surveys.take(copy, self.rooms)
         with ThreadPoolExecutor(self.jobs) as pool:
             try:
                 for _ in pool.map(lambda m: self._one(m, len(mutants)), due):
@@ -156,6 +155,7 @@ class Run:
         with self.lock:
             copy = self.copies.pop()
         try:
+            copy.warm(self.rooms)
             result = judge(mutant, plans, copy)
         finally:
             with self.lock:

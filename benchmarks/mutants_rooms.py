@@ -22,7 +22,9 @@ from mutants_syntax import Mutant
 CHECKOUT = Path(__file__).resolve().parents[1]
 COPIED = ("src", "tests", "examples", "validation", "docs", "benchmarks", "pyproject.toml", "README.md")
 MEMORY_BYTES = 12 << 30  # of address space; llvm reserves some
-FIRST_S = 6.0  # of tests in the first go, before the many that a survivor has to face
+FIRST_S = {"compiled": 6.0, "interpreted": 15.0}  # of tests in the first go, before what a survivor has to face
+START_S, COMPILE_S = 30.0, 60.0  # what a process may take beside its tests
+SLOWER = 5.0  # than unbroken: what takes longer runs for ever
 COMPILED, INTERPRETED = "compiled", "interpreted"
 
 
@@ -195,6 +197,10 @@ def _digest(paths: list[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
+def _usual_s(tests: dict[str, Any], chosen: list[str]) -> float:
+    return sum(tests[test]["seconds"] for test in chosen)
+
+
 class Surveys:
     """What every test of the rooms reaches, kept by file and mode until the test or the room changes."""
 
@@ -240,19 +246,14 @@ class Surveys:
             if mode == COMPILED and "/kernel/" in mutant.file:  # what reaches a compiled line does not show
                 tests = self._as_interpreted(mutant.room)
             chosen = self._in_order(mutant, tests, whole=mode == COMPILED)
-            first, spent = [], 0.0
-            for test in chosen:
-                spent += tests[test]["seconds"]
-                first.append(test)
-                if spent > FIRST_S and mode == COMPILED:
-                    break
-            rest = chosen[len(first) :]
-            for part in (first, rest):
+            first: list[str] = []
+            while len(first) < len(chosen) and _usual_s(tests, first) < FIRST_S[mode]:
+                first.append(chosen[len(first)])
+            compiling = COMPILE_S if mode == COMPILED and "/kernel/" in mutant.file else 0.0
+            for part in (first, chosen[len(first) :] if mode == COMPILED else []):
                 if part:
-                    usual = sum(tests[test]["seconds"] for test in part)
-                    plans.append(
-                        Plan(tuple(part), mode, 60.0 + 6.0 * usual + (90.0 if "/kernel/" in mutant.file else 0.0))
-                    )
+                    limit = START_S + compiling + SLOWER * _usual_s(tests, part)
+                    plans.append(Plan(tuple(part), mode, limit))
         return plans
 
     def _as_interpreted(self, room: str) -> dict[str, Any]:
