@@ -119,6 +119,16 @@ def test_known_bytes_of_a_port_info():
     assert ext2 == (2, 2, 2)
 
 
+def test_known_bytes_of_discard_details():
+    """PortXmitDiscardDetails (IBTA volume 1, section 16.1): four counters of 16 bits after the selection."""
+    data = struct.pack(">BBH4H", 0, 7, 0xF, 1, 2, 3, 4)
+    found = perf.XmitDiscardDetails.decode(data)
+    assert (found.port_select, found.counter_select) == (7, 0xF)
+    assert (found.inactive_discards, found.neighbor_mtu_discards) == (1, 2)
+    assert (found.lifetime_limit_discards, found.hoq_lifetime_limit_discards) == (3, 4)
+    assert found.encode()[: len(data)] == data
+
+
 def test_the_packed_header_of_the_hot_path_is_the_table():
     smp_mad = header.DirectedSmp(
         method=2, direction=1, status=28, hop_pointer=3, hop_count=4, tid=2**63 + 5, attribute=0x15,

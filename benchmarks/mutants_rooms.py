@@ -1,0 +1,286 @@
+"""Which tests a mutant is held against, in which order, and where they run."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mutants_syntax import Mutant
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+COPIED = ("src", "tests", "examples", "validation", "docs", "benchmarks", "pyproject.toml", "README.md")
+MEMORY_BYTES = 12 << 30  # of address space; llvm reserves some
+FIRST_S = {"compiled": 6.0, "interpreted": 15.0}  # of tests in the first go, before what a survivor has to face
+START_S, COMPILE_S = 30.0, 60.0  # what a process may take beside its tests
+SLOWER = 5.0  # than unbroken: what takes longer runs for ever
+COMPILED, INTERPRETED = "compiled", "interpreted"
+
+
+@dataclass(frozen=True)
+class Room:
+    """A room's tests, and how its compiled loops run in them."""
+
+    tests: tuple[str, ...]  # patterns below tests/
+    modes: tuple[str, ...] = (COMPILED,)  # one after the other
+    cap_s: float = 60.0  # of a test in the survey; longer ones are left to the next mode
+
+
+# A changed kernel is compiled anew, for half a minute: what Python itself can run in two seconds goes first.
+# The packet kernel's own tests are those of its engine too, whose scenarios name its mechanisms.
+ROOMS = {
+    "kernel/packet": Room(
+        (
+            "kernel/test_packet_*.py",
+            "kernel/test_dcqcn_alpha.py",
+            "kernel/test_slices.py",
+            "engines/test_packet_*.py",
+        ),
+        (INTERPRETED, COMPILED),
+        2.0,
+    ),
+    "subnet": Room(("subnet/test_*.py",)),
+    "routing": Room(("routing/test_*.py",)),
+    "verbs": Room(("verbs/test_*.py", "tools/test_verbs_face.py")),
+    "nccl/tuning": Room(("nccl/test_*.py",)),
+    "workload": Room(("workload/test_*.py",)),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tests to run in one process, in this order, and the seconds that they have."""
+
+    tests: tuple[str, ...]
+    mode: str
+    limit_s: float
+
+
+class Copy:
+    """A copy of the checkout for one job, with its own cache of compiled loops; `shared` beside it as in place."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.checkout = folder, folder / "checkout"
+        self.process: subprocess.Popen[str] | None = None
+        self.cold = False  # the mutant in place changes a kernel
+
+    def refresh(self) -> None:
+        """Bring the copy to the checkout's state; what did not change keeps its time, and so its compiled code."""
+        self.checkout.mkdir(parents=True, exist_ok=True)
+        wanted = set()
+        for top in COPIED:
+            source = CHECKOUT / top
+            for path in [source] if source.is_file() else sorted(source.rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    wanted.add(path.relative_to(CHECKOUT))
+        for short in wanted:
+            here, there = CHECKOUT / short, self.checkout / short
+            if not there.exists() or there.read_bytes() != here.read_bytes():
+                there.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(here, there)
+        for path in sorted(self.checkout.rglob("*")):
+            stale = path.is_file() and path.relative_to(self.checkout) not in wanted
+            if stale and not {"__pycache__", ".hypothesis"} & set(path.parts):
+                path.unlink()
+        beside = self.folder / "shared"
+        if (CHECKOUT.parent / "shared").exists() and not beside.is_symlink():
+            beside.symlink_to((CHECKOUT.parent / "shared").resolve())
+
+    @contextlib.contextmanager
+    def mutated(self, mutant: Mutant) -> Iterator[None]:
+        """Have the mutant in place; afterwards the file is as it was, its time included."""
+        path = self.checkout / mutant.file
+        original, status = path.read_bytes(), path.stat()
+        self.cold = "/kernel/" in mutant.file
+        for kept in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            kept.unlink()  # by time and length alone it would pass for the mutant's
+        path.write_bytes(mutant.applied(original))
+        try:
+            yield
+        finally:
+            path.write_bytes(original)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+            shutil.rmtree(self.folder / "mutant-cache", ignore_errors=True)
+            self.cold = False
+
+    def warm(self, rooms: list[str]) -> None:
+        """Compile what the rooms' tests use, by running them."""
+        tests = [file for room in rooms if ROOMS[room].modes[0] == COMPILED for file in test_files(room)]
+        if tests and not self.is_warm:
+            print(f"compiling in {self.folder}", flush=True)
+            self.pytest([*tests, "--maxfail=100000"], COMPILED, {"PYTHONDONTWRITEBYTECODE": ""}, 1800.0)
+            self.set_warm()
+
+    @property
+    def is_warm(self) -> bool:
+        """Tell whether what the tests use was compiled since the kernels changed."""
+        mark = self.folder / "warm"
+        return mark.exists() and mark.read_text() == _digest([self.checkout / "src/fabrictwin/kernel"])
+
+    def set_warm(self) -> None:
+        """Note that it was."""
+        (self.folder / "warm").write_text(_digest([self.checkout / "src/fabrictwin/kernel"]))
+
+    def run(self, plan: Plan) -> str | None:
+        """Return the first test of the plan that fails; None where none does, nothing where time ran out."""
+        code, output = self.pytest(list(plan.tests), plan.mode, {}, plan.limit_s)
+        if code == 0:
+            return None
+        if code is None:
+            return ""
+        found = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", output, re.MULTILINE)
+        return found[1] if found else f"pytest ended with {code}"
+
+    def pytest(self, tests: list[str], mode: str, more: dict[str, str], limit_s: float) -> tuple[int | None, str]:
+        """Run tests in the copy: the exit code (None where the time ran out) and what was printed."""
+        cache = self.folder / ("mutant-cache" if self.cold else "cache")
+        cache.mkdir(mode=0o700, exist_ok=True)
+        environment = os.environ | {
+            "PYTHONPATH": f"{self.checkout / 'src'}:{self.checkout / 'benchmarks'}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "FABRICTWIN_CACHE": str(cache),
+            "NUMBA_DISABLE_JIT": "1" if mode == INTERPRETED else "0",
+        }
+        command = [sys.executable, "-m", "pytest", "-p", "mutants_survey", "-p", "no:cacheprovider", "-x"]
+        self.process = subprocess.Popen(
+            [*command, "--tb=no", "-rfE", *tests],
+            cwd=self.checkout,
+            env=environment | more,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=_limit_memory,
+        )
+        try:
+            output, _ = self.process.communicate(timeout=limit_s)
+            return self.process.returncode, output
+        except subprocess.TimeoutExpired:
+            self.end()
+            return None, ""
+
+    def end(self) -> None:
+        """End the tests that run, and what they started."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def _limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
+def test_files(room: str) -> list[str]:
+    """Return the test files of a room, relative to the checkout."""
+    tests = CHECKOUT / "tests"
+    return [str(p.relative_to(CHECKOUT)) for pattern in ROOMS[room].tests for p in sorted(tests.glob(pattern))]
+
+
+def _digest(paths: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _usual_s(tests: dict[str, Any], chosen: list[str]) -> float:
+    return sum(tests[test]["seconds"] for test in chosen)
+
+
+class Surveys:
+    """What every test of the rooms reaches, kept by file and mode until the test or the room changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "survey"
+        self.taken: dict[tuple[str, str], dict[str, Any]] = {}  # by room and mode: test to what was written down
+
+    def take(self, copy: Copy, rooms: list[str]) -> None:
+        """Run each test file that has not been surveyed since it or its room changed."""
+        self.folder.mkdir(exist_ok=True)
+        before = set(self.folder.iterdir())
+        due = [(room, mode, file) for room in rooms for mode in ROOMS[room].modes for file in test_files(room)]
+        for at, (room, mode, file) in enumerate(due, 1):
+            state = _digest([CHECKOUT / file, CHECKOUT / "src/fabrictwin" / room])
+            name = f"{room}-{Path(file).stem}-{mode}".replace("/", "-")
+            kept = self.folder / f"{name}-{state}.json"
+            if not kept.exists():
+                print(f"survey {at}/{len(due)}: {file}, {mode}", flush=True)
+                more = {
+                    "MUTANTS_SURVEY": str(kept),
+                    "MUTANTS_ROOMS": room,
+                    "MUTANTS_CAP_S": str(ROOMS[room].cap_s if mode == INTERPRETED else 600.0),
+                    "PYTHONDONTWRITEBYTECODE": "",
+                }
+                code, output = copy.pytest([file, "--maxfail=100000"], mode, more, 1800.0)
+                if not kept.exists():
+                    raise SystemExit(f"survey of {file} ended with {code}:\n{output[-2000:]}")
+            tests = json.loads(kept.read_text())["tests"]
+            for test in [name for name, found in tests.items() if found["failed"]]:
+                print(f"left out, since it fails unbroken ({mode}): {test}", flush=True)
+                del tests[test]
+            self.taken.setdefault((room, mode), {}).update(tests)
+        if before:
+            copy.warm(rooms)
+        else:  # every test has just run in the copy
+            copy.set_warm()
+
+    def plans(self, mutant: Mutant) -> list[Plan]:
+        """Return what to run, mode by mode: a few quick tests that reach the line, then the rest."""
+        plans = []
+        for mode in ROOMS[mutant.room].modes:
+            tests = self.taken[mutant.room, mode]
+            if mode == COMPILED and "/kernel/" in mutant.file:  # what reaches a compiled line does not show
+                tests = self._as_interpreted(mutant.room)
+            chosen = self._in_order(mutant, tests, whole=mode == COMPILED)
+            first: list[str] = []
+            while len(first) < len(chosen) and _usual_s(tests, first) < FIRST_S[mode]:
+                first.append(chosen[len(first)])
+            compiling = COMPILE_S if mode == COMPILED and "/kernel/" in mutant.file else 0.0
+            for part in (first, chosen[len(first) :] if mode == COMPILED else []):
+                if part:
+                    limit = START_S + compiling + SLOWER * _usual_s(tests, part)
+                    plans.append(Plan(tuple(part), mode, limit))
+        return plans
+
+    def _as_interpreted(self, room: str) -> dict[str, Any]:
+        """The compiled tests' times with the interpreted ones' lines."""
+        lines = self.taken[room, INTERPRETED]
+        return {
+            test: found | {"lines": lines.get(test, found)["lines"]}
+            for test, found in self.taken[room, COMPILED].items()
+        }
+
+    def _in_order(self, mutant: Mutant, tests: dict[str, Any], *, whole: bool) -> list[str]:
+        """Tests that reach the line, nearest and quickest first; where `whole`, also the others of their files.
+
+        Fixtures and caches hide from the survey what a later test rests on, hence those. A line that runs on
+        import, or in no test, goes with the tests that reach its file at all, and without such with all.
+        """
+        usable = {name: found for name, found in tests.items() if not found["ended"]}
+        exact = {name for name, found in usable.items() if mutant.line in found["lines"].get(mutant.file, ())}
+        near = exact or {name for name, found in usable.items() if mutant.file in found["lines"]} or set(usable)
+        words = set(Path(mutant.file).stem.split("_"))
+
+        def distance(test: str) -> tuple[bool, float]:
+            named = words & set(Path(test.split("::")[0]).stem.split("_"))
+            return not named, usable[test]["seconds"]
+
+        chosen = sorted(near, key=distance)
+        if whole:
+            files = {test.split("::")[0] for test in near}
+            chosen += sorted((t for t in usable if t not in near and t.split("::")[0] in files), key=distance)
+        return chosen
