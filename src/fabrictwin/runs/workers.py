@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -26,6 +27,7 @@ from fabrictwin.base.errors import ConfigError
 T = TypeVar("T")
 R = TypeVar("R")
 
+CONNECT_S = 10.0
 AHEAD = 4  # items a worker: enough that none waits, few enough that little is asked again after a death
 
 
@@ -149,20 +151,32 @@ def _ray() -> Any:
     return ray
 
 
+def _apply(work: Callable[[T], R], item: T) -> R:
+    return work(item)
+
+
+def _reach(address: str) -> None:
+    """Connect to HOST:PORT once; Ray itself would try for minutes. Raises OSError."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+
+
 def _on_ray(work: Callable[[T], R], items: Sequence[T], address: str) -> Answers[R]:
     ray = _ray()
     try:
+        _reach(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(f"got {address!r}, where no Ray cluster answers: {error}", key="--on") from None
     try:
         # a task whose node dies is asked again by Ray itself
-        remote = ray.remote(num_cpus=1, max_retries=2)(work)
+        remote, shared = ray.remote(num_cpus=1, max_retries=2)(_apply), ray.put(work)
         queue = iter(range(len(items)))
         under_way: dict[Any, int] = {}
         ahead = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
         for place in _some(queue, ahead):
-            under_way[remote.remote(items[place])] = place
+            under_way[remote.remote(shared, items[place])] = place
         while under_way:
             done, _ = ray.wait([*under_way])
             for reference in done:
@@ -174,6 +188,6 @@ def _on_ray(work: Callable[[T], R], items: Sequence[T], address: str) -> Answers
                     answer = Lost("its worker was killed: too little memory?")
                 yield place, answer
                 for following in _some(queue, 1):
-                    under_way[remote.remote(items[following])] = following
+                    under_way[remote.remote(shared, items[following])] = following
     finally:
         ray.shutdown()
