@@ -23,12 +23,6 @@ from fabrictwin.study.sweep.samples import grid, samples
 
 LAPTOP = Path(__file__).parents[2] / "examples" / "laptop.yaml"
 KEYS = ("cluster.hosts.count", "parallel.tp", "parallel.pp", "a.rate", "b.rate")
-    "cluster.hosts.count",
-    "workload.training.parallel.tp",
-    "workload.training.parallel.pp",
-    "a.rate",
-    "b.rate",
-)
 
 
 @pytest.mark.parametrize(

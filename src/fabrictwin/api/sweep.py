@@ -72,8 +72,8 @@ def sweep(
 
     `vary` are axes such as `"hosts=8,16,...,128"` and `"link_rate=100 Gb/s..800 Gb/s"`: every combination,
     or `samples` of them drawn by `sampling` with `seed`. `workers` are processes (by default all processors), `on`
-    the address of a Ray cluster instead. `journal` is a file that keeps what is done, so that the same sweep goes on
-    after it was ended. Points that cannot be have a reason in place of figures. Raises ConfigError.
+    the address of a Ray cluster instead. `journal` is a file that keeps what is done, so that the same sweep goes
+    on after it was ended. Points that cannot be have a reason in place of figures. Raises ConfigError.
     """
     from fabrictwin.study.sweep import sweep as study
 
