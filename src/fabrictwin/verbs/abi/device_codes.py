@@ -135,29 +135,6 @@ class ibv_device_cap_flags(IntEnum):
     IBV_DEVICE_MANAGED_FLOW_STEERING = 0x20000000
 
 
-class ibv_raw_packet_caps(IntEnum):
-    IBV_RAW_PACKET_CAP_CVLAN_STRIPPING = 1
-    IBV_RAW_PACKET_CAP_SCATTER_FCS = 2
-    IBV_RAW_PACKET_CAP_IP_CSUM = 4
-    IBV_RAW_PACKET_CAP_DELAY_DROP = 8
-
-
-class ibv_odp_general_caps(IntEnum):
-    IBV_ODP_SUPPORT = 1
-    IBV_ODP_SUPPORT_IMPLICIT = 2
-
-
-class ibv_odp_transport_cap_bits(IntEnum):
-    IBV_ODP_SUPPORT_SEND = 1
-    IBV_ODP_SUPPORT_RECV = 2
-    IBV_ODP_SUPPORT_WRITE = 4
-    IBV_ODP_SUPPORT_READ = 8
-    IBV_ODP_SUPPORT_ATOMIC = 16
-    IBV_ODP_SUPPORT_SRQ_RECV = 32
-    IBV_ODP_SUPPORT_FLUSH = 64
-    IBV_ODP_SUPPORT_ATOMIC_WRITE = 0x80
-
-
 class ibv_gid_type(IntEnum):
     IBV_GID_TYPE_IB = 0
     IBV_GID_TYPE_ROCE_V1 = 1
@@ -169,20 +146,7 @@ class ibv_gid_type_sysfs(IntEnum):
     IBV_GID_TYPE_SYSFS_ROCE_V2 = 1
 
 
-class ibv_values_mask(IntEnum):
-    IBV_VALUES_MASK_RAW_CLOCK = 1
-
-
 class ibv_fork_status(IntEnum):
     IBV_FORK_DISABLED = 0
     IBV_FORK_ENABLED = 1
     IBV_FORK_UNNEEDED = 2
-
-
-class ibv_counter_description(IntEnum):
-    IBV_COUNTER_PACKETS = 0
-    IBV_COUNTER_BYTES = 1
-
-
-class ibv_read_counters_flags(IntEnum):
-    IBV_READ_COUNTERS_ATTR_PREFER_CACHED = 1

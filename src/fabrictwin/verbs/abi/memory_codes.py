@@ -38,26 +38,6 @@ class ibv_mw_type(IntEnum):
     IBV_MW_TYPE_2 = 2
 
 
-class ibv_mr_init_attr_mask(IntEnum):
-    IBV_REG_MR_MASK_IOVA = 1
-    IBV_REG_MR_MASK_ADDR = 2
-    IBV_REG_MR_MASK_FD = 4
-    IBV_REG_MR_MASK_FD_OFFSET = 8
-    IBV_REG_MR_MASK_DMAH = 16
-    IBV_REG_MR_MASK_BUF = 32
-
-
-class ibv_tph_mem_type(IntEnum):
-    IBV_TPH_MEM_TYPE_VM = 0
-    IBV_TPH_MEM_TYPE_PM = 1
-
-
-class ibv_dmah_init_attr_mask(IntEnum):
-    IBV_DMAH_INIT_ATTR_MASK_CPU_ID = 1
-    IBV_DMAH_INIT_ATTR_MASK_PH = 2
-    IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE = 4
-
-
 class ibv_placement_type(IntEnum):
     IBV_FLUSH_GLOBAL = 1
     IBV_FLUSH_PERSISTENT = 2
@@ -66,15 +46,3 @@ class ibv_placement_type(IntEnum):
 class ibv_selectivity_level(IntEnum):
     IBV_FLUSH_MR = 1
     IBV_FLUSH_RANGE = 0
-
-
-class ibv_parent_domain_init_attr_mask(IntEnum):
-    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1
-    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 2
-    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC = 4
-
-
-class ibv_xrcd_init_attr_mask(IntEnum):
-    IBV_XRCD_INIT_ATTR_FD = 1
-    IBV_XRCD_INIT_ATTR_OFLAGS = 2
-    IBV_XRCD_INIT_ATTR_RESERVED = 4

@@ -26,12 +26,6 @@ class ibv_qp_state(IntEnum):
     IBV_QPS_UNKNOWN = 7
 
 
-class ibv_mig_state(IntEnum):
-    IBV_MIG_MIGRATED = 0
-    IBV_MIG_REARM = 1
-    IBV_MIG_ARMED = 2
-
-
 class ibv_qp_attr_mask(IntEnum):
     IBV_QP_STATE = 1
     IBV_QP_CUR_STATE = 2
@@ -91,10 +85,6 @@ class ibv_qp_create_send_ops_flags(IntEnum):
     IBV_QP_EX_WITH_ATOMIC_WRITE = 0x1000
 
 
-class ibv_query_qp_data_in_order_flags(IntEnum):
-    IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS = 1
-
-
 class ibv_query_qp_data_in_order_caps(IntEnum):
     IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG = 1
     IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES = 2
@@ -141,31 +131,3 @@ class ibv_srq_init_attr_mask(IntEnum):
     IBV_SRQ_INIT_ATTR_XRCD = 4
     IBV_SRQ_INIT_ATTR_CQ = 8
     IBV_SRQ_INIT_ATTR_TM = 16
-
-
-class ibv_wq_type(IntEnum):
-    IBV_WQT_RQ = 0
-
-
-class ibv_wq_init_attr_mask(IntEnum):
-    IBV_WQ_INIT_ATTR_FLAGS = 1
-
-
-class ibv_wq_flags(IntEnum):
-    IBV_WQ_FLAGS_CVLAN_STRIPPING = 1
-    IBV_WQ_FLAGS_SCATTER_FCS = 2
-    IBV_WQ_FLAGS_DELAY_DROP = 4
-    IBV_WQ_FLAGS_PCI_WRITE_END_PADDING = 8
-
-
-class ibv_wq_state(IntEnum):
-    IBV_WQS_RESET = 0
-    IBV_WQS_RDY = 1
-    IBV_WQS_ERR = 2
-    IBV_WQS_UNKNOWN = 3
-
-
-class ibv_wq_attr_mask(IntEnum):
-    IBV_WQ_ATTR_STATE = 1
-    IBV_WQ_ATTR_CURR_STATE = 2
-    IBV_WQ_ATTR_FLAGS = 4

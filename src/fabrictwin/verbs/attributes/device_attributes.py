@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 
 from fabrictwin.verbs.abi.device_codes import (
@@ -158,9 +159,9 @@ def _fields(of: type) -> list[str]:
     return [name for name, value in vars(of).items() if not name.startswith("_") and not callable(value)]
 
 
+@dataclass(eq=False, repr=False)
 class QueryDeviceExInput(PyverbsObject):
-    def __init__(self, comp_mask: int) -> None:
-        self.comp_mask = comp_mask
+    comp_mask: int
 
 
 class ODPCaps(PyverbsObject):
