@@ -18,6 +18,7 @@ from fabrictwin.base.version import __version__
 
 if TYPE_CHECKING:
     from fabrictwin.api.compare import Comparison, compare
+    from fabrictwin.api.diff import Difference, diff
     from fabrictwin.api.jitter import JitterStudy, jitter
     from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
     from fabrictwin.api.plan import Plan, plan
@@ -34,6 +35,7 @@ _HOME = {
     "run": "api.run",
     "plan": "api.plan",
     "compare": "api.compare",
+    "diff": "api.diff",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
     "sweep": "api.sweep",
@@ -41,6 +43,7 @@ _HOME = {
     "Result": "api.run",
     "Plan": "api.plan",
     "Comparison": "api.compare",
+    "Difference": "api.diff",
     "JitterStudy": "api.jitter",
     "NcclTest": "api.nccl_tests",
     "Sweep": "api.sweep",
@@ -54,6 +57,7 @@ _HOME = {
 __all__ = [
     "Comparison",
     "ConfigError",
+    "Difference",
     "FabrictwinError",
     "JitterStudy",
     "NcclTest",
@@ -66,6 +70,7 @@ __all__ = [
     "Twin",
     "__version__",
     "compare",
+    "diff",
     "jitter",
     "load",
     "nccl_tests",
