@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PlainSerializer,
@@ -33,10 +32,8 @@ from fabrictwin.base.units import (
 from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.blueprint import Technology
 from fabrictwin.cluster.names import parse_name, split_jack
-
-
-class Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+from fabrictwin.cluster.spec.model_base import Model as Model
+from fabrictwin.cluster.spec.qos_section import Qos
 
 
 Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
@@ -171,6 +168,13 @@ class Network(Model):
     trunk_cable: Length = TRUNK_CABLE
     mtu: Mtu = MTU
     routing: Routing = Routing()
+    qos: Qos | None = None  # Ethernet
+
+    @model_validator(mode="after")
+    def _of_ethernet(self) -> Network:
+        if self.qos is not None and self.technology != "ethernet":
+            raise ValueError("got qos on InfiniBand, expected it only on Ethernet: credits need none")
+        return self
 
 
 class GeneratedCluster(Model):
@@ -195,6 +199,10 @@ class GeneratedCluster(Model):
     @property
     def routing(self) -> Routing:
         return self.network.routing
+
+    @property
+    def qos(self) -> Qos | None:
+        return self.network.qos
 
 
 class Bind(Model):
@@ -339,6 +347,13 @@ class ExplicitCluster(Model):
     mtu: Mtu = MTU
     notes: tuple[str, ...] = ()
     routing: Routing = Routing()
+    qos: Qos | None = None  # Ethernet
+
+    @model_validator(mode="after")
+    def _of_ethernet(self) -> ExplicitCluster:
+        if self.qos is not None and self.technology != "ethernet":
+            raise ValueError("got qos on InfiniBand, expected it only on Ethernet: credits need none")
+        return self
 
 
 _FORMS = {"network": "GeneratedCluster", "ibnetdiscover": "DiscoveredCluster", "cables": "ExplicitCluster"}
