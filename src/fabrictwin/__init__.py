@@ -18,6 +18,7 @@ from fabrictwin.base.version import __version__
 
 if TYPE_CHECKING:
     from fabrictwin.api.compare import Comparison, compare
+    from fabrictwin.api.configure import ConfiguredFiles, LintReport, configure, lint
     from fabrictwin.api.jitter import JitterStudy, jitter
     from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
     from fabrictwin.api.plan import Plan, plan
@@ -33,12 +34,16 @@ _HOME = {
     "run": "api.run",
     "plan": "api.plan",
     "compare": "api.compare",
+    "configure": "api.configure",
+    "lint": "api.configure",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
     "Spec": "cluster.spec.spec",
     "Result": "api.run",
     "Plan": "api.plan",
     "Comparison": "api.compare",
+    "ConfiguredFiles": "api.configure",
+    "LintReport": "api.configure",
     "JitterStudy": "api.jitter",
     "NcclTest": "api.nccl_tests",
     "Table": "api.tables",
@@ -51,8 +56,10 @@ _HOME = {
 __all__ = [
     "Comparison",
     "ConfigError",
+    "ConfiguredFiles",
     "FabrictwinError",
     "JitterStudy",
+    "LintReport",
     "NcclTest",
     "Plan",
     "Result",
@@ -62,7 +69,9 @@ __all__ = [
     "Twin",
     "__version__",
     "compare",
+    "configure",
     "jitter",
+    "lint",
     "load",
     "nccl_tests",
     "plan",

@@ -35,7 +35,6 @@ from fabrictwin.cluster.names import parse_name, split_jack
 from fabrictwin.cluster.spec.model_base import Model as Model
 from fabrictwin.cluster.spec.qos_section import Qos
 
-
 Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Name = Annotated[str, BeforeValidator(parse_name, json_schema_input_type=str)]
@@ -84,7 +83,7 @@ class Routing(Model):
     hash: str = "default"  # Ethernet
     seed: Seed = 0
     roots: tuple[str, ...] = ()  # InfiniBand, as all below
-    weights: dict[str, Annotated[int, Field(strict=True, ge=1, le=255)]] = {}
+    weights: dict[str, Annotated[int, Field(strict=True, ge=1, le=255)]] = Field(default_factory=dict)
     lmc: Annotated[int, Field(strict=True, ge=0, le=7)] = 0
     lanes: Annotated[int, Field(strict=True, ge=1, le=15)] | None = None
 
@@ -214,7 +213,7 @@ class Bind(Model):
 
     match: str
     host: str
-    hcas: dict[str, str | Annotated[int, Field(strict=True, ge=0)]] = {}
+    hcas: dict[str, str | Annotated[int, Field(strict=True, ge=0)]] = Field(default_factory=dict)
 
 
 class SwitchHint(Model):

@@ -1,22 +1,32 @@
 """The `network.qos` section of a spec: classes of traffic, and what each port does with each priority.
 
 Its upper part is what `fabrictwin configure` makes configurations for. `ports` is what the packet engine plays: a
-list of rows, later ones over earlier ones, each for the ports that its names or globs match. A configuration that was
-read from switches and hosts becomes such rows.
+list of rows, later ones over earlier ones, each for the ports that its names or globs match. A configuration that
+was read from switches and hosts becomes such rows.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fabrictwin.base.units import Duration, Size
+from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.spec.model_base import Model
 
 Yes = Annotated[bool, Field(strict=True)]
-Priority = Annotated[int, Field(strict=True, ge=0, le=7)]
-Dscp = Annotated[int, Field(strict=True, ge=0, le=63)]
+
+
+def _key(value: object) -> object:
+    """Return the number of a key: YAML's and JSON's are texts."""
+    number = whole_or_none(value) if isinstance(value, str) else None
+    return value if number is None else number
+
+
+Priority = Annotated[int, BeforeValidator(_key, json_schema_input_type=int), Field(strict=True, ge=0, le=7)]
+Dscp = Annotated[int, BeforeValidator(_key, json_schema_input_type=int), Field(strict=True, ge=0, le=63)]
+Level = Annotated[int, BeforeValidator(_key, json_schema_input_type=int), Field(strict=True, ge=0, le=14)]
 Watch = Annotated[Duration, Field(gt=0)]
 Chip = Literal[
     "spectrum-1",
@@ -99,7 +109,7 @@ class Qos(Model):
     priority: Priority = 3
     cnp_dscp: Dscp = 48
     cnp_priority: Priority = 6
-    dscp_of_level: dict[Annotated[int, Field(strict=True, ge=0, le=14)], Dscp] = {}  # other service levels
+    dscp_of_level: dict[Level, Dscp] = Field(default_factory=dict)  # other service levels
     chip: Chip | None = None  # of the switches, where the catalog does not tell
     ports: tuple[QosPort, ...] = ()
 

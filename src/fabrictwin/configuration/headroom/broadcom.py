@@ -1,8 +1,8 @@
 """Headroom of chips of the Tomahawk class, as SONiC's static tables have it.
 
-Source: `pg_profile_lookup.ini` of sonic-net/sonic-buildimage. No formula is published. Every value of those tables is
-a whole number of cells, one for each frame of 64 bytes, which takes 84 bytes of the wire; the cable's part fits 5 ns
-a metre. What remains is two of the largest frames (one in the pause's way, one that the peer has begun) and a
+Source: `pg_profile_lookup.ini` of sonic-net/sonic-buildimage. No formula is published. Every value of those tables
+is a whole number of cells, one for each frame of 64 bytes, which takes 84 bytes of the wire; the cable's part fits
+5 ns a metre. What remains is two of the largest frames (one in the pause's way, one that the peer has begun) and a
 response of some 2.18 us. The result is within 5% of each entry for 100 to 800 Gb/s and 5 to 300 m; it is an
 interpretation, the tables are the reference.
 """

@@ -29,7 +29,12 @@ def headroom_bytes(speed_mbps: int, cable_m: int, mtu_bytes: int) -> int:
 
 
 def least_buffer(
-    speed_mbps: int, cable_m: int, mtu_bytes: int, *, max_mtu_bytes: int = LARGEST_MTU, cell_bytes: int = CELL_BYTES
+    speed_mbps: int,
+    cable_m: int,
+    mtu_bytes: int,
+    *,
+    max_mtu_bytes: int = LARGEST_MTU,
+    cell_bytes: int = CELL_BYTES,
 ) -> int:
     """Return the size below which the driver refuses a lossless buffer."""
     return headroom_bytes(speed_mbps, cable_m, mtu_bytes) + max(max_mtu_bytes, LARGEST_MTU) + cell_bytes

@@ -1,8 +1,8 @@
 """The headroom that SONiC reckons on Spectrum switches.
 
 Source: sonic-net/sonic-swss, cfgmgr/buffer_headroom_mellanox.lua (commit e6b0c5b5d), and the chips' figures of
-sonic-net/sonic-buildimage, platform/mellanox/asic_table.j2. Numbers are floating point as there, in the same order,
-so that results agree to the byte.
+sonic-net/sonic-buildimage, platform/mellanox/asic_table.j2. Numbers are floating point as there, in the same
+order, so that results agree to the byte.
 """
 
 from __future__ import annotations

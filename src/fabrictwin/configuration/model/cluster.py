@@ -92,8 +92,11 @@ def merged_hosts(first: Host, second: Host) -> Host:
     adapters = dict(first.adapters)
     for key, adapter in second.adapters.items():
         same = next(
-            (known for known, a in adapters.items() if key in (known, a.device, a.netdev)
-             or (adapter.netdev and adapter.netdev == a.netdev)),
+            (
+                known
+                for known, a in adapters.items()
+                if key in (known, a.device, a.netdev) or (adapter.netdev and adapter.netdev == a.netdev)
+            ),
             None,
         )
         if same is None:
@@ -102,11 +105,11 @@ def merged_hosts(first: Host, second: Host) -> Host:
         known = adapters.pop(same)
         merged = _merged_adapters(known, adapter)
         adapters[merged.device or same] = merged
-    rest = {
+    rest: dict[str, Any] = {
         name: {**getattr(first, name), **getattr(second, name)}
         for name in ("sysctl", "limits", "module_options", "services", "nccl")
     }
-    lists = {
+    lists: dict[str, Any] = {
         name: tuple(dict.fromkeys((*getattr(first, name), *getattr(second, name))))
         for name in ("modules", "kernel_arguments", "container")
     }

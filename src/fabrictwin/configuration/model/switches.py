@@ -1,7 +1,7 @@
 """A switch's configuration: ports, what each priority gets of the buffer, queues, maps, routing.
 
-Values that a file did not say are None, so that a rule tells what is wrong from what is unknown. Numbers of the maps
-are the standards': DSCP 0 to 63, traffic classes, priority groups, queues and priorities 0 to 7.
+Values that a file did not say are None, so that a rule tells what is wrong from what is unknown. Numbers of the
+maps are the standards': DSCP 0 to 63, traffic classes, priority groups, queues and priorities 0 to 7.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Ecn:
 class Group:
     """A priority group: its share of the ingress buffer.
 
-    `size_bytes` is reserved, `xoff_bytes` the headroom beyond the threshold, and XON comes `xon_offset_bytes` below
+    `size_bytes` is reserved, `xoff_bytes` the headroom beyond the threshold, XON comes `xon_offset_bytes` below
     it. The threshold is 2**`dynamic_th` times what the pool has free, or `static_th` bytes.
     """
 

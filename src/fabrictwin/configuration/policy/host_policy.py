@@ -114,7 +114,7 @@ def _peer(racked: Racked, end: End) -> str:
 
 def _ethernet(racked: Racked, k: int, end: End, name: str, intent: Intent) -> Adapter:
     metres = cable_metres(end.length_mm)
-    gateway, address = addresses.link(racked.first_adapter + k)
+    _gateway, address = addresses.link(racked.first_adapter + k)
     lossless = intent.lossless
     buffers, placed = _buffers(end, metres, intent) if lossless else ((), ())
     tc_of = {intent.priority: 1, intent.cnp_priority: 2}

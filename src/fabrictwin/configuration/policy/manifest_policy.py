@@ -20,7 +20,12 @@ def manifests(hosts: Mapping[str, Host]) -> tuple[dict[str, Any], ...]:
         return ()
     rails = list(first.adapters.values())
     pools = [_pool(rail) for rail in rails]
-    return (_policy(pools), *(_network(rail) for rail in rails), *(_functions(rail) for rail in rails), _pod(rails))
+    return (
+        _policy(pools),
+        *(_network(rail) for rail in rails),
+        *(_functions(rail) for rail in rails),
+        _pod(rails),
+    )
 
 
 def _pool(rail: Adapter) -> dict[str, Any]:
@@ -44,8 +49,16 @@ def _policy(pools: list[dict[str, Any]]) -> dict[str, Any]:
                 "config": json.dumps({"periodicUpdateInterval": 300, "configList": pools}),
             },
             "secondaryNetwork": {
-                "cniPlugins": {"image": "plugins", "repository": "ghcr.io/k8snetworkplumbingwg", "version": "v1.5.0"},
-                "multus": {"image": "multus-cni", "repository": "ghcr.io/k8snetworkplumbingwg", "version": "v4.1.0"},
+                "cniPlugins": {
+                    "image": "plugins",
+                    "repository": "ghcr.io/k8snetworkplumbingwg",
+                    "version": "v1.5.0",
+                },
+                "multus": {
+                    "image": "multus-cni",
+                    "repository": "ghcr.io/k8snetworkplumbingwg",
+                    "version": "v4.1.0",
+                },
             },
         },
     }

@@ -1,7 +1,7 @@
 """Slurm's topology.conf and gres.conf of a cluster.
 
-Slurm's tree has each node under one switch. In a rail-optimised fabric a host hangs on a leaf for every rail: hosts of
-the same leaves are one group, named by the first of these.
+Slurm's tree has each node under one switch. In a rail-optimised fabric a host hangs on a leaf for every rail:
+hosts of the same leaves are one group, named by the first of these.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def slurm(blueprint: Blueprint, ends: Mapping[int, Sequence[End]]) -> Slurm:
         pods.setdefault(blueprint.switches[leaf].pod, []).append(blueprint.switches[leaf].name)
     tops = [names[0] if len(names) == 1 else f"pod-{pod}" for pod, names in pods.items()]
     if len(pods) > 1:
-        rows += [
-            SlurmSwitch(f"pod-{pod}", switches=tuple(names)) for pod, names in pods.items() if len(names) > 1
-        ]
+        rows += [SlurmSwitch(f"pod-{pod}", switches=tuple(names)) for pod, names in pods.items() if len(names) > 1]
         rows.append(SlurmSwitch("fabric", switches=tuple(tops)))
     elif len(under) > 1:
         rows.append(SlurmSwitch("fabric", switches=tuple(next(iter(pods.values())))))

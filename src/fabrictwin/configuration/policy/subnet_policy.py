@@ -38,7 +38,9 @@ def subnet(blueprint: Blueprint, *, engine: str, lmc: int) -> Subnet:
     return Subnet(
         options=options,
         partitions=(
-            PartitionLine("Default", DEFAULT_PKEY, ipoib=True, mtu=MTU_4096, members={"ALL": "full", "SELF": "full"}),
+            PartitionLine(
+                "Default", DEFAULT_PKEY, ipoib=True, mtu=MTU_4096, members={"ALL": "full", "SELF": "full"}
+            ),
             PartitionLine("compute", COMPUTE_PKEY, ipoib=True, mtu=MTU_4096, defmember="full", members=members),
         ),
         roots=tuple(roots),

@@ -64,7 +64,7 @@ def cable_metres(length_mm: int) -> int:
 
 def maps(intent: Intent) -> Maps:
     """Return the maps of all ports: RoCE and CNPs to their classes, the rest to 0."""
-    classes = {dscp: 0 for dscp in range(64)} | {
+    classes = dict.fromkeys(range(64), 0) | {
         intent.dscp: intent.priority,
         intent.cnp_dscp: intent.cnp_priority,
     }
@@ -95,8 +95,8 @@ def switch(site: Site, intent: Intent, os: str) -> Switch:
     free = int(buffer) - taken
     if free <= 0:
         raise ConfigError(
-            f"{sites[site.number].name}: got {taken} bytes of headroom on {len(site.ends)} ports, expected less than "
-            f"the {int(buffer)} of the chip's buffer: fewer or shorter cables, or a shared headroom pool"
+            f"{sites[site.number].name}: got {taken} bytes of headroom on {len(site.ends)} ports, expected less "
+            f"than the {int(buffer)} of the chip's buffer: fewer or shorter cables, or a shared headroom pool"
         )
     ecn = _ecn(free, len(site.ends))
     ports = {}

@@ -53,7 +53,9 @@ def ports_of(text: str) -> list[str]:
     for part in text.split(","):
         span = re.fullmatch(r"([a-z]+)(\d{1,4})-(?:[a-z]+)?(\d{1,4})", part)
         if span:
-            found += [f"{span[1]}{n}" for n in range(int(span[2]), min(int(span[3]), int(span[2]) + MOST_PORTS) + 1)]
+            found += [
+                f"{span[1]}{n}" for n in range(int(span[2]), min(int(span[3]), int(span[2]) + MOST_PORTS) + 1)
+            ]
         elif part:
             found.append(part)
     return found[:MOST_PORTS]

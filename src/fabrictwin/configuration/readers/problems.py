@@ -31,9 +31,7 @@ class Problems:
         """Keep a problem."""
         self.found.append(Problem(kind, self.file, line, key, message))
 
-    def number(
-        self, text: object, key: str, *, most: int, least: int = 0, line: int | None = None
-    ) -> int | None:
+    def number(self, text: object, key: str, *, most: int, least: int = 0, line: int | None = None) -> int | None:
         """Return a whole number in its range; None, and a problem, for anything else."""
         value = None
         if isinstance(text, str):

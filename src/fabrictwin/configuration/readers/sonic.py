@@ -24,7 +24,7 @@ MOST_PORTS = 1024
 
 
 def read_switch(text: str, file: str) -> tuple[Switch, Problems]:
-    """Return the switch of a config_db.json and what in it is wrong. Raises ConfigError where it is no config_db."""
+    """Return the switch of a config_db.json and what in it is wrong. Raises ConfigError for what is none."""
     tables = _tables(text, file)
     read = _Reading(tables, Problems(file))
     meta = tables.get("DEVICE_METADATA", {}).get("localhost", {})
@@ -42,7 +42,9 @@ def read_switch(text: str, file: str) -> tuple[Switch, Problems]:
         platform=platform,
         ports=ports,
         pools=read.pools(),
-        over_subscribe=read.value(default, "over_subscribe_ratio", "DEFAULT_LOSSLESS_BUFFER_PARAMETER", most=65535),
+        over_subscribe=read.value(
+            default, "over_subscribe_ratio", "DEFAULT_LOSSLESS_BUFFER_PARAMETER", most=65535
+        ),
         small_packet_percent=read.value(pattern, "small_packet_percentage", "LOSSLESS_TRAFFIC_PATTERN", most=100),
         lossless_mtu_bytes=read.value(pattern, "mtu", "LOSSLESS_TRAFFIC_PATTERN", least=1, most=9216),
         watchdog_poll_ms=read.value(poll, "POLL_INTERVAL", "PFC_WD|GLOBAL", least=100, most=1000),
@@ -93,15 +95,13 @@ class _Reading:
     problems: Problems
     _maps: dict[tuple[str, ...], Maps] = field(default_factory=dict)
 
-    def value(
-        self, row: Mapping[str, Any], name: str, where: str, *, most: int, least: int = 0
-    ) -> int | None:
+    def value(self, row: Mapping[str, Any], name: str, where: str, *, most: int, least: int = 0) -> int | None:
         if name not in row:
             return None
         return self.problems.number(row[name], f"{where}|{name}", least=least, most=most)
 
     def referred(self, row: Mapping[str, Any], name: str, table: str, where: str) -> dict[str, Any] | None:
-        """The row of another table that a field names; None where there is none, with a problem where it is gone."""
+        """The row of another table that a field names; None, and a problem, where it is gone."""
         if name not in row:
             return None
         key = re.sub(r"^\[(?:[A-Z0-9_]+[|:])?(.*)\]$", r"\1", str(row[name]))
@@ -152,7 +152,9 @@ class _Reading:
                 trust=trust,  # type: ignore[arg-type]
                 maps=maps,
                 pfc=pfc,
-                groups={number: self._group(number_row, name, number) for number, number_row in groups.get(name, [])},
+                groups={
+                    number: self._group(number_row, name, number) for number, number_row in groups.get(name, [])
+                },
                 queues=queues.get(name, {}),
                 watchdog=self._watchdog(name),
                 address=addresses.get(name, ""),
@@ -167,7 +169,9 @@ class _Reading:
         for key in keys:
             for name in key.partition("|")[0].split(","):
                 if name not in known and name not in ("GLOBAL", "global", "CPU"):
-                    self.problems.add("reference", f"{table}|{key}", f"got port {quoted(name)}, which is not in PORT")
+                    self.problems.add(
+                        "reference", f"{table}|{key}", f"got port {quoted(name)}, which is not in PORT"
+                    )
 
     def _by_port(self, table: str, most: int) -> dict[str, list[tuple[int, dict[str, Any]]]]:
         """Rows whose key is `port|3-4`, or `port,port|3`, by port and number."""
@@ -256,12 +260,20 @@ class _Reading:
         if key not in self._maps:
             self._maps[key] = self._read_maps(row, where)
         # without the field no priority is paused
-        pfc = self.problems.priorities(row["pfc_enable"], f"{where}|pfc_enable") if "pfc_enable" in row else frozenset()
+        pfc = (
+            self.problems.priorities(row["pfc_enable"], f"{where}|pfc_enable")
+            if "pfc_enable" in row
+            else frozenset()
+        )
         return self._maps[key], trust, pfc
 
     def _read_maps(self, row: dict[str, Any], where: str) -> Maps:
         numbers: dict[str, dict[int, int]] = {}
-        tables = {"dscp_to_tc_map": ("DSCP_TO_TC_MAP", 63), "dot1p_to_tc_map": ("DOT1P_TO_TC_MAP", 7), **_MAP_TABLES}
+        tables = {
+            "dscp_to_tc_map": ("DSCP_TO_TC_MAP", 63),
+            "dot1p_to_tc_map": ("DOT1P_TO_TC_MAP", 7),
+            **_MAP_TABLES,
+        }
         for name, (table, most) in tables.items():
             found = self.referred(row, name, table, where) or {}
             pairs = {}

@@ -1,7 +1,7 @@
 """NVUE commands for a switch with Cumulus Linux 5.
 
-NVUE's own parser and schema are not public: commands are those of NVIDIA's NVUE command reference (docs.nvidia.com,
-networking-ethernet-software, "nvue-reference"), and are read back by `readers.nvue` alone.
+NVUE's own parser and schema are not public: commands are those of NVIDIA's NVUE command reference
+(docs.nvidia.com, networking-ethernet-software, "nvue-reference"), and are read back by `readers.nvue` alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def files(switch: Switch) -> list[WrittenFile]:
 def script(switch: Switch) -> str:
     """Return `nv set` commands, each with its reason."""
     out = Commented(width=92)
-    out.plain("#!/bin/sh", f"# Commands: {REFERENCE}", "# Checked by no parser of NVUE's: none is public.", "set -e")
+    out.plain(
+        "#!/bin/sh", f"# Commands: {REFERENCE}", "# Checked by no parser of NVUE's: none is public.", "set -e"
+    )
     out.add(f"nv set system hostname {switch.name}", "hostname")
     if switch.platform:
         out.add(f"# platform {switch.platform}", "platform")

@@ -1,7 +1,7 @@
 """SONiC's config_db.json of a switch, and beside it the reason of every value.
 
-Tables and fields as in SONiC's YANG models (sonic-net/sonic-buildimage, src/sonic-yang-models). Values are strings, as
-in the database.
+Tables and fields as in SONiC's YANG models (sonic-net/sonic-buildimage, src/sonic-yang-models). Values are
+strings, as in the database.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from fabrictwin.configuration.policy.chips import BOXES
 from fabrictwin.configuration.policy.reasons import reason
 from fabrictwin.configuration.writers.files import WrittenFile
 
-Tables = dict[str, dict[str, dict[str, Any]]]
+Rows = dict[str, dict[str, Any]]
+Tables = dict[str, Rows]
 MAP, RED, CNP, BULK = "AZURE", "AZURE_LOSSLESS", "scheduler.strict", "scheduler.dwrr"
 FAST_PORT_LANES = 8
 
@@ -108,7 +109,11 @@ def _profile(group: Group) -> dict[str, str]:
 
 
 def _buffers(switch: Switch) -> Tables:
-    pools, profiles, groups, queues, lists = {}, {}, {}, {}, {}
+    pools: Rows = {}
+    profiles: Rows = {}
+    groups: Rows = {}
+    queues: Rows = {}
+    lists: Rows = {}
     for name, pool in switch.pools.items():
         pools[name] = {"type": pool.kind, "mode": pool.mode}
         if pool.size_bytes is not None:
@@ -123,9 +128,9 @@ def _buffers(switch: Switch) -> Tables:
             used.append(group.profile)
         for number, queue in sorted(port.queues.items()):
             if queue.profile:
-                pool = "egress_lossless_pool" if "lossless" in queue.profile else "egress_lossy_pool"
+                egress = "egress_lossless_pool" if "lossless" in queue.profile else "egress_lossy_pool"
                 threshold = "7" if "lossless" in queue.profile else "3"
-                profiles[queue.profile] = {"pool": pool, "size": "0", "dynamic_th": threshold}
+                profiles[queue.profile] = {"pool": egress, "size": "0", "dynamic_th": threshold}
                 queues[f"{port.name}|{number}"] = {"profile": queue.profile}
         if "ingress_lossy_profile" in used:
             lists[port.name] = {"profile_list": ["ingress_lossy_profile"]}
@@ -184,7 +189,9 @@ def _maps(switch: Switch) -> Tables:
 
 
 def _queues(switch: Switch) -> Tables:
-    red, schedulers, queues = {}, {}, {}
+    red: Rows = {}
+    schedulers: Rows = {}
+    queues: Rows = {}
     for port in switch.ports.values():
         for number, queue in sorted(port.queues.items()):
             row: dict[str, str] = {}
@@ -239,7 +246,7 @@ def _neighbours(switch: Switch) -> Tables:
         if port.bgp:
             tables["INTERFACE"][port.name] = {"ipv6_use_link_local_only": "enable"}
             tables["BGP_NEIGHBOR"][f"default|{port.name}"] = {"peer_type": "external"}
-            tables["BGP_NEIGHBOR_AF"][f"default|{port.name}|ipv4_unicast"] = {"admin_status": "true"}
+            tables["BGP_NEIGHBOR_AF"][f"default|{port.name}|ipv4_unicast"] = {"admin_status": "up"}
         elif port.address:
             tables["INTERFACE"] |= {port.name: {}, f"{port.name}|{port.address}": {}}
     if switch.loopback:
@@ -256,9 +263,7 @@ def _neighbours(switch: Switch) -> Tables:
         tables["BGP_GLOBALS_AF"] = {"default|ipv4_unicast": {"max_ebgp_paths": "128"}}
         tables["ROUTE_REDISTRIBUTE"] = {"default|connected|bgp|ipv4": {}}
     if switch.lldp is not None:
-        tables["LLDP_PORT"] = {
-            name: {"enabled": "true" if switch.lldp else "false"} for name in switch.ports
-        }
+        tables["LLDP_PORT"] = {name: {"enabled": "true" if switch.lldp else "false"} for name in switch.ports}
     return tables
 
 
