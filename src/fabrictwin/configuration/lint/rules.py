@@ -47,6 +47,7 @@ RULES: tuple[Rule, ...] = (
 _EFFECT = {
     "range": ("value-range", "a value that it takes", "the value is refused, or means something else"),
     "reference": ("reference-missing", "a name that is defined", "the part that refers to it has no effect"),
+    "conflict": ("files-disagree", "the same in all files", "which of them is in force depends on what runs last"),
     "syntax": ("not-understood", "the format's own words", "the line is refused or ignored"),
 }
 

@@ -136,7 +136,8 @@ def _in_nvue(switch: Switch) -> Switch:
         }
         queues = {number: replace(queue, profile="") for number, queue in port.queues.items()}
         maps = replace(port.maps, tc_to_group={}, pfc_to_queue={})
-        ports[name] = replace(port, groups=lossless, queues=queues, maps=maps, lanes=0)
+        cable = port.cable_m if port.pfc else None
+        ports[name] = replace(port, groups=lossless, queues=queues, maps=maps, lanes=0, cable_m=cable)
     return replace(
         switch, ports=ports, pools={}, over_subscribe=None, small_packet_percent=None, lossless_mtu_bytes=None
     )

@@ -293,7 +293,8 @@ class _Reading:
         for key, adapter in self.adapters.items():
             if self.acs:
                 adapter = replace(adapter, acs_disabled=True)
-            if adapter.firmware.get("LINK_TYPE_P1") == "IB":
+            classless = adapter.trust is None and adapter.pfc is None
+            if classless and adapter.firmware.get("LINK_TYPE_P1") == "IB":
                 adapter = replace(adapter, technology="infiniband")
             adapters[adapter.device or key] = adapter
         return Host(

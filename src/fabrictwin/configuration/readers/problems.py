@@ -11,7 +11,7 @@ from fabrictwin.base.whole_numbers import whole_or_none
 
 @dataclass(frozen=True)
 class Problem:
-    """A value that is not what its place takes. `kind`: range, reference or syntax."""
+    """A value that is not what its place takes. `kind`: range, reference, syntax or conflict."""
 
     kind: str
     file: str

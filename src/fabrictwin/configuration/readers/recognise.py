@@ -91,6 +91,7 @@ def read_files(paths: Sequence[Path]) -> ReadFiles:
     """Read files and folders of files. Raises ConfigError for one that cannot be read at all."""
     whole, problems, unread = Configuration(), [], []
     parts: list[Configuration] = []
+    said: dict[tuple[str, str, str], tuple[object, str]] = {}
     for path in listed(paths):
         if path.name.endswith(_COMPANION):
             continue
@@ -104,6 +105,7 @@ def read_files(paths: Sequence[Path]) -> ReadFiles:
         part, found = read_text_as(kind, text, str(path))
         parts.append(part)
         problems += found.found
+        problems += _conflicts(part, said)
     for part in parts:
         whole = whole.merged(part) if len(parts) < _MANY else whole
     if len(parts) >= _MANY:
@@ -112,6 +114,23 @@ def read_files(paths: Sequence[Path]) -> ReadFiles:
 
 
 _MANY = 64
+_ONCE = ("mtu_bytes", "address", "ipoib_mode")  # what several files say of an interface
+
+
+def _conflicts(part: Configuration, said: dict[tuple[str, str, str], tuple[object, str]]) -> list[Problem]:
+    """What a file says of an interface otherwise than those before; `said` is modified in place."""
+    found = []
+    for host in part.hosts.values():
+        for adapter in host.adapters.values():
+            for field in _ONCE:
+                value = getattr(adapter, field)
+                if not value or not adapter.netdev:
+                    continue
+                known, file = said.setdefault((host.name, adapter.netdev, field), (value, host.file))
+                if known != value:
+                    what = f"got {field.removesuffix('_bytes')} {value}, expected {known} as in {file}"
+                    found.append(Problem("conflict", host.file, None, f"{host.name}/{adapter.netdev}", what))
+    return found
 
 
 def _merged_by_name(parts: Sequence[Configuration]) -> Configuration:
