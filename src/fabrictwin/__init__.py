@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fabrictwin.api.plan import Plan, plan
     from fabrictwin.api.run import Result, run
     from fabrictwin.api.specs import load
+    from fabrictwin.api.sweep import Sweep, sweep
     from fabrictwin.api.tables import Table
     from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
     from fabrictwin.cluster.spec.spec import Spec
@@ -38,6 +39,7 @@ _HOME = {
     "lint": "api.configure",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
+    "sweep": "api.sweep",
     "Spec": "cluster.spec.spec",
     "Result": "api.run",
     "Plan": "api.plan",
@@ -46,6 +48,7 @@ _HOME = {
     "LintReport": "api.configure",
     "JitterStudy": "api.jitter",
     "NcclTest": "api.nccl_tests",
+    "Sweep": "api.sweep",
     "Table": "api.tables",
     "Twin": "twin.twin",
     "ConfigError": "base.errors",
@@ -65,6 +68,7 @@ __all__ = [
     "Result",
     "SimulatedError",
     "Spec",
+    "Sweep",
     "Table",
     "Twin",
     "__version__",
@@ -76,6 +80,7 @@ __all__ = [
     "nccl_tests",
     "plan",
     "run",
+    "sweep",
 ]
 
 

@@ -188,10 +188,18 @@ def _codec(kind: type[Attribute]) -> _Codec:
 
 @dataclass(slots=True)
 class Attribute:
-    """A structure of `SIZE` bytes. Subclasses are dataclasses whose fields are `bits`, `array` or `raw`."""
+    """A structure of `SIZE` bytes. Subclasses are dataclasses whose fields are `bits`, `array` or `raw`.
+
+    `class NodeInfo(Attribute, size=40, id=0x11)` names its size and its AttributeID; what has no size is only
+    the part that several structures begin with.
+    """
 
     SIZE: ClassVar[int] = 0
     ID: ClassVar[int] = 0
+
+    def __init_subclass__(cls, *, size: int = 0, id: int = 0) -> None:
+        # `dataclass(slots=True)` makes each class a second time, without these
+        cls.SIZE, cls.ID = size or cls.SIZE, id or cls.ID
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, at: int = 0) -> Self:

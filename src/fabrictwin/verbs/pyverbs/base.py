@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
-from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsRDMAError
+from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
+
+Held = TypeVar("Held")
 
 last_errno = 0  # of the last verb that failed, as C's errno
 
@@ -27,6 +29,13 @@ def failure(msg: str, code: int) -> PyverbsRDMAError:
 def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:  # noqa: N802 - the interface's name
     """An error with the errno of the last verb that failed."""
     return PyverbsRDMAError(msg, last_errno)
+
+
+def still_open(held: Held | None, name: str) -> Held:
+    """Return what an object holds. Raises PyverbsUserError once it has been given back."""
+    if held is None:
+        raise PyverbsUserError(f"The {name} is closed")
+    return held
 
 
 class PyverbsObject:
