@@ -48,6 +48,8 @@ COMMANDS = {
     "sm": ("fabric.sm", "Bring a subnet up with the twin's own manager."),
     "exec": ("tools.exec", "Run unmodified RDMA programs on hosts of the twin."),
     "up": ("fabric.up", "Serve a fabric's management to the real InfiniBand tools."),
+    "configure": ("fabric.configure", "Write the configuration of a cluster's switches, hosts and managers."),
+    "lint": ("fabric.lint", "Check configurations of switches, hosts and managers."),
     "catalog": ("fabric.catalog", "Hardware figures and their sources."),
     "schema": ("fabric.schema", "Print the JSON schema of a spec file, for editors."),
 }
