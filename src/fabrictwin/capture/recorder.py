@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fabrictwin.base.closing import Closing
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.capture import frames
 from fabrictwin.capture import transport_headers as transport
@@ -116,7 +116,7 @@ class _Stream:
     count: int = 0
 
 
-class Recorder:
+class Recorder(Closing):
     """Writes what tapped ports see. Use as a context; attach before connections are made."""
 
     def __init__(self, packets: PacketLevel, writer: CaptureWriter, adapters: Iterable[int] | None = None) -> None:
@@ -141,14 +141,6 @@ class Recorder:
         """Write what is left."""
         self.packets.read_tap()
         self.writer.close()
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ------------------------------------------------------------------ who talks to whom
 
