@@ -338,7 +338,7 @@ def test_memory_of_a_gpu_needs_gpudirect():
     s = session(gpudirect=False)
     gpu = int(s.fabric.gpu_node[0])
     with pytest.raises(ConfigError, match="without GPUDirect"):
-        s.open(0, 1, source_memory=gpu)
+        s.open(0, 1, memories=(gpu, None))
     flow = s.open(0, 1)
     with pytest.raises(ConfigError, match="without GPUDirect"):
         s.send(flow, Message(100, Opcode.WRITE, posting=Posting(source_memory=gpu)))

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.engines.base.engine import NO_COMPLETIONS, Completions
 from fabrictwin.engines.packet.message_routes import Guide, Key, MessageRoute, MessageRoutes, guides
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
-from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program.program import Communication, Operations, OpKind
 from fabrictwin.program.sends import Sends, sends_of
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.transfers import Transfers, TransferTimes
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
-from fabrictwin.fabric.fabric import I64, NONE
+from fabrictwin.fabric.fabric import NONE
 
 
 class PacketTransfers:

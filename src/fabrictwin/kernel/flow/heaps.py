@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fabrictwin.kernel.jit.by_reference import by_reference
-from fabrictwin.kernel.jit.decorators import outlined
+from fabrictwin.kernel.jit.decorators import helper, outlined
 
 
 @by_reference
@@ -31,6 +31,13 @@ class Drains(NamedTuple):
     size: np.ndarray  # int64 [2]: length, next sequence number
 
 
+@helper
+def _put(queue, i, time_ps, sequence, what):
+    queue.time_ps[i] = time_ps
+    queue.sequence[i] = sequence
+    queue.what[i] = what
+
+
 @outlined
 def push(queue, time_ps, what):
     n = queue.size[0]
@@ -42,13 +49,9 @@ def push(queue, time_ps, what):
         parent = (i - 1) >> 2
         if queue.time_ps[parent] <= time_ps:
             break
-        queue.time_ps[i] = queue.time_ps[parent]
-        queue.sequence[i] = queue.sequence[parent]
-        queue.what[i] = queue.what[parent]
+        _put(queue, i, queue.time_ps[parent], queue.sequence[parent], queue.what[parent])
         i = parent
-    queue.time_ps[i] = time_ps
-    queue.sequence[i] = sequence
-    queue.what[i] = what
+    _put(queue, i, time_ps, sequence, what)
 
 
 @outlined
@@ -71,13 +74,9 @@ def pop(queue):
                 best = c
         if time_ps < queue.time_ps[best] or (time_ps == queue.time_ps[best] and sequence < queue.sequence[best]):
             break
-        queue.time_ps[i] = queue.time_ps[best]
-        queue.sequence[i] = queue.sequence[best]
-        queue.what[i] = queue.what[best]
+        _put(queue, i, queue.time_ps[best], queue.sequence[best], queue.what[best])
         i = best
-    queue.time_ps[i] = time_ps
-    queue.sequence[i] = sequence
-    queue.what[i] = what
+    _put(queue, i, time_ps, sequence, what)
     return top
 
 

@@ -76,6 +76,14 @@ def _before(a, time, sequence):
 
 
 @helper
+def _put(state, at, time, sequence, what):
+    mine = state.heap[place(at)]
+    mine.time = time
+    mine.sequence = sequence
+    mine.what = what
+
+
+@helper
 def push_heap(state, time, what):
     """Schedule what has no constant delay."""
     clock = state.clock[0]
@@ -92,15 +100,9 @@ def push_heap(state, time, what):
         above = state.heap[place(up)]
         if _before(above, time, sequence):
             break
-        mine = state.heap[place(at)]
-        mine.time = above.time
-        mine.sequence = above.sequence
-        mine.what = above.what
+        _put(state, at, above.time, above.sequence, above.what)
         at = up
-    mine = state.heap[place(at)]
-    mine.time = time
-    mine.sequence = sequence
-    mine.what = what
+    _put(state, at, time, sequence, what)
     clock.heap = n + 1
     if n + 1 > len(state.heap) - HEAP_MARGIN:
         clock.grow = GROW_HEAP
@@ -129,15 +131,9 @@ def pop_heap(state):
             least = state.heap[place(best)]
             if not _before(least, time, sequence):
                 break
-            mine = state.heap[place(at)]
-            mine.time = least.time
-            mine.sequence = least.sequence
-            mine.what = least.what
+            _put(state, at, least.time, least.sequence, least.what)
             at = best
-        mine = state.heap[place(at)]
-        mine.time = time
-        mine.sequence = sequence
-        mine.what = what
+        _put(state, at, time, sequence, what)
 
 
 @helper

@@ -95,25 +95,32 @@ def equal_cost_groups(adjacent_start, adjacent_row, adjacent_port, distance, gro
     return groups, filled
 
 
+@inner
+def _hop(path, count, port, port_peer, port_node):
+    """Take the link that `port` transmits on as hop `count` of `path`. Returns (status, node that it leads to)."""
+    if count == len(path):
+        return TOO_LONG, NONE
+    path[count] = port
+    peer = port_peer[port]
+    if peer == NONE:
+        return NO_ROUTE, NONE
+    return OK, port_node[peer]
+
+
 @entry
 def walk_tables(lft, node_row, node_port_start, port_peer, port_node, from_port, to_node, to_lid, hops, path):
     """Follow forwarding tables from network port `from_port[i]` to node `to_node[i]` of LID `to_lid[i]`.
 
     `path` int32 [n, longest] gets the transmitting ports, `hops` int32 [n] their number. Returns (status, i).
     """
-    longest = path.shape[1]
     for i in range(len(from_port)):
         port = from_port[i]
         count = 0
         while True:
-            if count == longest:
-                return TOO_LONG, i
-            path[i, count] = port
+            status, node = _hop(path[i], count, port, port_peer, port_node)
+            if status != OK:
+                return status, i
             count += 1
-            peer = port_peer[port]
-            if peer == NONE:
-                return NO_ROUTE, i
-            node = port_node[peer]
             if node == to_node[i]:
                 break
             row = node_row[node]
@@ -198,21 +205,16 @@ def walk_groups(
     `to_port[i]` is the edge switch's port to the destination, `edge_column` [S] the column of an edge row.
     Otherwise as `walk_tables`.
     """
-    longest = path.shape[1]
     for i in range(len(from_port)):
         port = from_port[i]
         last = to_port[i]
         column = edge_column[node_row[port_node[last]]]
         count = 0
         while True:
-            if count == longest:
-                return TOO_LONG, i
-            path[i, count] = port
+            status, node = _hop(path[i], count, port, port_peer, port_node)
+            if status != OK:
+                return status, i
             count += 1
-            peer = port_peer[port]
-            if peer == NONE:
-                return NO_ROUTE, i
-            node = port_node[peer]
             if node == to_node[i]:
                 break
             row = node_row[node]

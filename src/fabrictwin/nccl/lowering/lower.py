@@ -19,9 +19,10 @@ from typing import Protocol as Structural
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.channels.channel_resources import message_bytes
-from fabrictwin.fabric.fabric import I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.constants import WIRE_BYTES

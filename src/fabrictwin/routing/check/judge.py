@@ -20,15 +20,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.base.arrays import F64, I32, I64, U8, Bool
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables, own_lanes
 from fabrictwin.routing.engines.routing_options import MOST_LANES
 from fabrictwin.routing.graph.switch_tiers import ASTRAY_AT_MOST, astray_share, graph_of, planes, recognise
-from fabrictwin.routing.graph.switches import U8, Bool, Lids, Switches
-
-F64 = npt.NDArray[np.float64]
+from fabrictwin.routing.graph.switches import Lids, Switches
 
 FLOWS_AT_MOST = 20_000_000  # paths walked for shifts unless more are asked for: a few seconds
 

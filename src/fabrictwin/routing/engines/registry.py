@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.arrays import I64, U32
 from fabrictwin.base.errors import ConfigError, did_you_mean
-from fabrictwin.fabric.fabric import I64, NONE, Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.engines.auto import auto
 from fabrictwin.routing.engines.balanced import balanced
 from fabrictwin.routing.engines.dmodk import dmodk
@@ -24,7 +25,7 @@ from fabrictwin.routing.graph.switches import Lids, Switches, assign_lids, switc
 from fabrictwin.routing.opensm.counted import dnup, minhop, updn
 from fabrictwin.routing.opensm.ftree import ftree
 from fabrictwin.routing.opensm.sssp import dfsssp, sssp
-from fabrictwin.routing.tables import DEFAULT_HASH, HASHES, U32, Routes
+from fabrictwin.routing.tables import DEFAULT_HASH, HASHES, Routes
 
 OPENSM: dict[str, Engine] = {  # OpenSM's tables entry for entry
     "dfsssp": dfsssp,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I32
 from fabrictwin.base.units import format_time
-from fabrictwin.fabric.fabric import I32
 from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import Task

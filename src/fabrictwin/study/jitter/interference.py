@@ -8,7 +8,7 @@ knows no more of a second job; bits are packets' matter alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -32,27 +32,41 @@ def measured(spec: Spec, job: Job, jitter: Jitter, stage: Stage) -> Jitter:
     update: dict[str, object] = {}
     second, errors = jitter.second_job, jitter.bit_errors
     if second is not None and not second.factors:
-        found: dict[Phase, list[float]] = {phase: [] for phase in PHASES}
-        for seed in second.seeds:
-            cut = cut_of(spec, seed=seed)
-            for phase in PHASES:
-                stage(f"playing a {phase} beside a second job, {second.fidelity}, seed {seed}")
-                factor = _beside_another(cut, spec, job, phase, second.traffic, second.fidelity, seed)
-                found[phase].append(factor)
         update["second_job"] = second.model_copy(
-            update={"factors": tuple(found["ring"]), "exchange": tuple(found["exchange"])}
+            update=_factors(
+                spec,
+                second.seeds,
+                stage,
+                f"beside a second job, {second.fidelity}",
+                lambda cut, phase, seed: _beside_another(
+                    cut, spec, job, phase, second.traffic, second.fidelity, seed
+                ),
+            )
         )
     if errors is not None and not errors.factors:
-        spoilt: dict[Phase, list[float]] = {phase: [] for phase in PHASES}
-        for seed in errors.seeds:
-            cut = cut_of(spec, seed=seed)
-            for phase in PHASES:
-                stage(f"playing a {phase} over links that spoil bits, seed {seed}")
-                spoilt[phase].append(_over_bad_links(cut, spec, job, phase, errors.rate, seed))
         update["bit_errors"] = errors.model_copy(
-            update={"factors": tuple(spoilt["ring"]), "exchange": tuple(spoilt["exchange"])}
+            update=_factors(
+                spec,
+                errors.seeds,
+                stage,
+                "over links that spoil bits",
+                lambda cut, phase, seed: _over_bad_links(cut, spec, job, phase, errors.rate, seed),
+            )
         )
     return jitter.model_copy(update=update) if update else jitter
+
+
+def _factors(
+    spec: Spec, seeds: Sequence[int], stage: Stage, beside: str, play_cut: Callable[[Cut, Phase, int], float]
+) -> dict[str, tuple[float, ...]]:
+    """Return how much longer each phase takes, by seed: of rings as `factors`, of exchanges as `exchange`."""
+    found: dict[Phase, list[float]] = {phase: [] for phase in PHASES}
+    for seed in seeds:
+        cut = cut_of(spec, seed=seed)
+        for phase in PHASES:
+            stage(f"playing a {phase} {beside}, seed {seed}")
+            found[phase].append(play_cut(cut, phase, seed))
+    return {"factors": tuple(found["ring"]), "exchange": tuple(found["exchange"])}
 
 
 def _session(cut: Cut, spec: Spec, fidelity: Fidelity, seed: int) -> Engine:

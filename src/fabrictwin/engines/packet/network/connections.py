@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I32, I64, U32
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers, hash_key
 from fabrictwin.engines.packet.congestion_parameters import NSCC
 from fabrictwin.engines.packet.network.model import NetworkModel
-from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import PathFinder
-from fabrictwin.routing.tables import U32
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.machine import Connection, Machine

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.connection_paths import memory_and_cores
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.program.program import Communication
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.engines.base.packet_level import PacketTotals
-from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.trace.trace import Counters
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.packet.network.host_costs import host_work, with_host_work
 from fabrictwin.engines.packet.network.model import NetworkModel
-from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.state.build import Wiring

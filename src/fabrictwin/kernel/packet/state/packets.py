@@ -71,6 +71,14 @@ def free_packet(state, p):
 
 
 @helper
+def delivery_ps(state, endpoint):
+    """What an adapter takes between memory and wire; nothing inside a host (NONE)."""
+    if endpoint == NONE:
+        return 0
+    return state.endpoint[place(endpoint)].deliver_ps
+
+
+@helper
 def entropy_of(base, psn):
     """A packet's own entropy, for spraying."""
     return mix(base + psn * 0x9E37) & M31

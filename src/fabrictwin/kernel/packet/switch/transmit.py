@@ -28,7 +28,7 @@ from fabrictwin.kernel.packet.state.state import (
     TAPPED,
 )
 from fabrictwin.kernel.packet.switch.arbitration import arbitrate, charge
-from fabrictwin.kernel.packet.switch.buffer import blocks, drop, mark
+from fabrictwin.kernel.packet.switch.buffer import blocks, drop, join_ring, mark
 from fabrictwin.kernel.packet.tap import OUT, record
 from fabrictwin.kernel.packet.transport.send import STARVED, next_of_queue_pairs
 
@@ -53,12 +53,7 @@ def dequeue(state, port, outlet, packet):
         queue.head = packet.next
         outlet.head = queue.next
         if queue.head != NONE:
-            queue.next = NONE
-            if outlet.head == NONE:
-                outlet.head = index
-            else:
-                state.queue[place(outlet.tail)].next = index
-            outlet.tail = index
+            join_ring(state, outlet, queue, index)
 
 
 @helper

@@ -13,7 +13,7 @@ from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.congestion import DCQCN, on_ack, on_cnp, on_loss
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import free_packet
+from fabrictwin.kernel.packet.state.packets import delivery_ps, free_packet
 from fabrictwin.kernel.packet.state.state import (
     ACK,
     ACKED,
@@ -64,12 +64,8 @@ def deliver(state, p, qp, now):
     elif packet.extra > qp.in_memory:
         qp.in_memory = packet.extra
         t = int(qp.receiving)
-        late = 0
-        if qp.dst != NONE:
-            late = state.endpoint[place(qp.dst)].deliver_ps
-        while t != NONE:
-            if state.task[place(t)].psn_end > qp.in_memory:
-                break
+        late = delivery_ps(state, qp.dst)
+        while t != NONE and state.task[place(t)].psn_end <= qp.in_memory:
             receive_task(state, t, now + late)
             t = int(state.task[place(t)].next)
         qp.receiving = t
