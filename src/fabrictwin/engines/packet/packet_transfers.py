@@ -80,7 +80,7 @@ def _hops(network: PacketNetwork, transfers: Transfers) -> int:
     column = switches.edge_column[np.maximum(target, 0)]
     links = np.where(known, groups.distance[np.maximum(column, 0), np.maximum(source, 0)], 0) + 2
     packets = np.maximum(-(-transfers.size_bytes // fabric.mtu_bytes), 1)
-    acks = 1 if network.options.control == "nscc" else network.options.ack_every
+    acks = network.options.packets_an_ack
     return int((links * (packets + -(-packets // acks))).sum())
 
 
@@ -92,7 +92,7 @@ def _memory_bytes(network: PacketNetwork, transfers: Transfers) -> int:
 
     options, state, n = network.options, network.machine.state, len(transfers)
     reach = 2 * options.window_packets if options.selective else 0
-    control = {"dcqcn": s.dcqcn_dtype.itemsize, "nscc": s.nscc_dtype.itemsize}.get(options.control, 0)
+    control = 0 if options.control == "none" else getattr(state, options.control).itemsize
     packets = int(np.maximum(-(-transfers.size_bytes // network.fabric.mtu_bytes), 1).sum())
     room = int(state.port.peer.size) * 2 * (options.credit_bytes or 1 << 20) // network.fabric.mtu_bytes
     links = 2 * int(network.fabric.node_tier.max(initial=1)) + 2

@@ -18,7 +18,6 @@ from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, I64, U32
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers, hash_key
-from fabrictwin.engines.packet.congestion_parameters import NSCC
 from fabrictwin.engines.packet.network.model import NetworkModel
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import PathFinder
@@ -149,7 +148,7 @@ class Connections:
         alike = self._alike
         # SRD's packets take a path each and come in any order
         srd = alike | {"mode": s.SELECTIVE, "reorder": s.NEVER, "spray": True}
-        ack_sl = self.machine.config.lanes - 1 if options.control == "nscc" else None
+        ack_sl = self.machine.config.lanes - 1 if options.congestion.trims else None
         found = []
         columns = (source, destination, port, udp, fabric.nic_qp_message_ps[source])
         for i, (a, b, cable, key, period) in enumerate(zip(*(x.tolist() for x in columns), strict=True)):
@@ -183,28 +182,24 @@ class Connections:
     @cached_property
     def _alike(self) -> dict[str, Any]:
         """Fields that connections between adapters have in common."""
-        from fabrictwin.kernel.packet import congestion as c
+        from fabrictwin.kernel.packet.congestion import Control
         from fabrictwin.kernel.packet.state import state as s
 
         options, headers = self.model.options, self.model.headers
-        nscc = options.control == "nscc"
-        window = options.window_bytes or s.NEVER
-        if nscc:
-            window = self.model.bdp_bytes * NSCC.window_of_bdp[0] // NSCC.window_of_bdp[1]
         return {
             "mode": s.SELECTIVE if options.selective else s.GO_BACK_N,
             "header_bytes": headers.data,
             "first_header_bytes": headers.first,
             "ack_bytes": headers.acknowledgement,
-            "window_bytes": window,
+            "window_bytes": options.congestion.window_bytes(self.model.scale, options.window_bytes or s.NEVER),
             "rto_ps": options.timeout_ps,
             "retry_limit": options.retry_count,
             "rnr_limit": options.rnr_retry,
             "rnr_ps": options.rnr_timer_ps,
-            "ack_every": 1 if nscc else options.ack_every,
+            "ack_every": options.packets_an_ack,
             "reorder": 0 if options.balance == "routed" else s.NEVER,
             "spray": options.balance == "spray",
-            "control": {"none": c.NO_CONTROL, "dcqcn": c.DCQCN, "nscc": c.NSCC}[options.control],
+            "control": Control[options.control.upper()],
             "base_ps": self.model.round_trip_ps,
         }
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.kernel.codes import PS_PER_S
+from fabrictwin.kernel.packet.congestion import ALGORITHMS
 from fabrictwin.kernel.packet.state import state as s
 from fabrictwin.kernel.packet.state.state import State, records
 from fabrictwin.kernel.packet.switch.arbitration import ENTRIES, HIGH, LIMIT_UNIT, LOW, UNLIMITED
@@ -249,6 +250,10 @@ def build(wiring: Wiring, config: Config) -> State:
         column = wiring.edge_column
         endpoint.edge = np.where(row >= 0, column[np.maximum(row, 0)], s.NONE) if len(column) else s.NONE
 
+    controls: dict[str, Any] = {}
+    for control, algorithm in ALGORITHMS.items():
+        controls[control.name.lower()] = records(0, algorithm.dtype)
+        controls[f"{control.name.lower()}_settings"] = records(1, algorithm.settings_dtype)
     rows = config.sl2vl or (tuple(i % v for i in range(16)),)
     state = State(
         clock=clock,
@@ -283,10 +288,7 @@ def build(wiring: Wiring, config: Config) -> State:
         arbiter=arbiter,
         arbitration=arbitration,
         high_limit=high_limit,
-        dcqcn=records(0, s.dcqcn_dtype),
-        dcqcn_settings=records(1, s.dcqcn_settings_dtype),
-        nscc=records(0, s.nscc_dtype),
-        nscc_settings=records(1, s.nscc_settings_dtype),
+        **controls,
         note=records(0, s.note_dtype),
         pool=np.zeros(1, np.int64),
         inbox=np.zeros((1, s.INBOX_COLUMNS), np.int64),
