@@ -22,7 +22,7 @@ from support.packet_wiring import (
 )
 
 from fabrictwin.kernel.packet import invariants as checks
-from fabrictwin.kernel.packet.state import state as s
+from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state.build import Arbitration
 
 MB = 1_000_000

@@ -105,7 +105,7 @@ def header_bytes(fabric: Fabric, options: FlowOptions, plain: int) -> int:
 
 def extras() -> list[tuple[int, int, int]]:
     """Return by opcode bytes of extended headers on the first packet and the last, and the kernel's traits."""
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
 
     fields, table = catalog.headers("infiniband"), []
     for opcode in Opcode:
@@ -199,7 +199,7 @@ class PacketFlows:
 
     def add_pair(self, flow: Flow, memories: tuple[int, int]) -> MemoryPair:
         """Add the queue pair between two memories by the flow's adapters."""
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         fabric, network, options = self.fabric, self.network.connections, flow.options
         nics = int(fabric.nic_node[flow.source]), int(fabric.nic_node[flow.target])
@@ -244,7 +244,7 @@ class PacketFlows:
 
     def add_responses(self, flow: Flow, pair: MemoryPair) -> int:
         """Add the queue pair that carries responses between these memories."""
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         pair.responses = self._connect(flow, replace(pair.connection, service=s.RESPONSES, message_ps=0))
         return pair.responses

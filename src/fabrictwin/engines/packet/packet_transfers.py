@@ -25,7 +25,7 @@ class PacketTransfers:
 
     def post(self, transfers: Transfers) -> None:
         """Connect and post. Raises ConfigError where it would take more than the options allow."""
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         network, n = self.network, len(transfers)
         adapters = len(network.fabric.nic_node)
@@ -56,7 +56,7 @@ class PacketTransfers:
 
     def times(self) -> TransferTimes:
         """Times in ps at which each started, was received and was done; NONE where it was not."""
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         task = self.network.machine.state.task[self._first : self._first + self._count]
         done = np.where(task.status == s.DONE, task.done_ps, NONE)
@@ -88,7 +88,9 @@ def _memory_bytes(network: PacketNetwork, transfers: Transfers) -> int:
     """Bytes of the kernel's arrays: a queue pair and a task a transfer, and packets, of which there are at most as
     many as fit into the buffers or as all transfers have.
     """
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state.network_records import packet_dtype
+    from fabrictwin.kernel.packet.state.state import heap_dtype, nbytes
+    from fabrictwin.kernel.packet.state.transport_records import qp_dtype, task_dtype
 
     options, state, n = network.options, network.machine.state, len(transfers)
     reach = 2 * options.window_packets if options.selective else 0
@@ -96,6 +98,6 @@ def _memory_bytes(network: PacketNetwork, transfers: Transfers) -> int:
     packets = int(np.maximum(-(-transfers.size_bytes // network.fabric.mtu_bytes), 1).sum())
     room = int(state.port.peer.size) * 2 * (options.credit_bytes or 1 << 20) // network.fabric.mtu_bytes
     links = 2 * int(network.fabric.node_tier.max(initial=1)) + 2
-    task = s.task_dtype.itemsize + s.heap_dtype.itemsize + 12
-    queue_pair = s.qp_dtype.itemsize + reach + control + 8 * links
-    return s.nbytes(state) + n * (task + queue_pair) + min(packets, room) * s.packet_dtype.itemsize
+    task = task_dtype.itemsize + heap_dtype.itemsize + 12
+    queue_pair = qp_dtype.itemsize + reach + control + 8 * links
+    return nbytes(state) + n * (task + queue_pair) + min(packets, room) * packet_dtype.itemsize

@@ -15,7 +15,7 @@ from enum import IntEnum
 
 from fabrictwin.kernel.jit.decorators import helper
 from fabrictwin.kernel.packet.state.array_access import place, prefetch
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     DATA,
     ENDPOINT,
     GROW_HEAP,

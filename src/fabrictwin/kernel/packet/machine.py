@@ -13,9 +13,11 @@ from fabrictwin.kernel.packet.congestion import ALGORITHMS, Control
 from fabrictwin.kernel.packet.invariants import Blocked, find_deadlock
 from fabrictwin.kernel.packet.loop import begin, kick_all, ready_all, run
 from fabrictwin.kernel.packet.state import build as b
-from fabrictwin.kernel.packet.state import state as s
+from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state.build import Config, Wiring
-from fabrictwin.kernel.packet.state.state import State, records
+from fabrictwin.kernel.packet.state.records import records
+from fabrictwin.kernel.packet.state.state import State, nbytes
+from fabrictwin.kernel.packet.state.transport_records import qp_dtype
 
 _GREW = (s.GROW_PACKETS, s.GROW_HEAP, s.GROW_LANES, s.TAP_FULL)
 
@@ -112,7 +114,7 @@ class Machine:
     def reuse_queue_pair(self, q: int, connection: Connection) -> None:
         """Another connection in place of one that is closed and of which nothing is left."""
         records_ = self.state.qp[q : q + 1]
-        records_[:] = np.zeros(1, s.qp_dtype)
+        records_[:] = np.zeros(1, qp_dtype)
         hops = self._fill(records_, [connection])
         self.state = self.state._replace(hop=self._with_hops(hops))
         if connection.control:
@@ -311,7 +313,7 @@ class Machine:
 
     def check_memory(self, more: int) -> None:
         """Raises OutOfMemoryError where the arrays and `more` bytes are above the limit."""
-        needed = s.nbytes(self.state) + more
+        needed = nbytes(self.state) + more
         if needed > self.limit_bytes:
             raise OutOfMemoryError(f"needs {needed} bytes, the limit is {self.limit_bytes}")
 

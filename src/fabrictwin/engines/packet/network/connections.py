@@ -69,7 +69,7 @@ class Connections:
     def local(self, source: int, destination: int) -> list[tuple[float, Connection]]:
         """Return a connection for each path inside a host, with its share."""
         from fabrictwin.kernel.packet.machine import Connection
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         return [
             (
@@ -129,7 +129,7 @@ class Connections:
     ) -> list[Connection]:
         """Return `remote` for many connections at once, in order; `inside` are prefix and suffix of each."""
         from fabrictwin.kernel.packet.machine import Connection
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         fabric, options = self.model.fabric, self.model.options
         port, back_port = fabric.nic_port[source], fabric.nic_port[destination]
@@ -183,7 +183,7 @@ class Connections:
     def _alike(self) -> dict[str, Any]:
         """Fields that connections between adapters have in common."""
         from fabrictwin.kernel.packet.congestion import Control
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         options, headers = self.model.options, self.model.headers
         return {

@@ -75,7 +75,7 @@ def works_in_hosts(communications: Iterable[Communication], fabric: Fabric) -> b
 
 def with_host_work(wiring: Wiring, work: HostWork, room_bytes: int) -> Wiring:
     """The wiring with a node and a link for each; `room_bytes` may be on it at once."""
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
 
     links, ports, nodes = len(work.kind), len(wiring.port_node), len(wiring.node_flags)
     own = np.repeat(np.arange(nodes, nodes + links), 2)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def build_config(model: NetworkModel, work_ports: int) -> Config:
     """Return the kernel's configuration; `work_ports` stand behind the fabric's and know no service levels."""
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
     from fabrictwin.kernel.packet.state.build import Config
 
     fabric, options = model.fabric, model.options

@@ -131,7 +131,7 @@ class QueueDepths:
 
 def watch(network: PacketNetwork, ports: I32, *, period_ps: int, until_ps: int) -> QueueDepths:
     """Run to `until_ps` or to the end and note queue depths every `period_ps`; changes no result."""
-    from fabrictwin.kernel.packet.state.state import OUT_OF_REACH
+    from fabrictwin.kernel.packet.state.constants import OUT_OF_REACH
 
     machine = network.machine
     times, rows = [], []

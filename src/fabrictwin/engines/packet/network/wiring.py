@@ -25,7 +25,7 @@ NIC_BUFFER_BYTES = 4 << 20  # an estimate: adapters do not publish their buffers
 
 def build_wiring(model: NetworkModel) -> tuple[Wiring, dict[tuple[int, int], int]]:
     """Return what the kernel is built from, and the ports that stand for memory, cores and threads of hosts."""
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
     from fabrictwin.kernel.packet.state.build import Wiring
 
     fabric, routes, options = model.fabric, model.routes, model.options
@@ -72,7 +72,7 @@ def build_wiring(model: NetworkModel) -> tuple[Wiring, dict[tuple[int, int], int
 
 def _node_flags(model: NetworkModel) -> I32:
     """[nodes] how each takes packets in and passes them on."""
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
 
     fabric = model.fabric
     infiniband, kind = fabric.technology == "infiniband", fabric.node_kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.state import GROW_PACKETS, M31, M32, NONE, OVERFLOW, PACKET_MARGIN
+from fabrictwin.kernel.packet.state.constants import GROW_PACKETS, M31, M32, NONE, OVERFLOW, PACKET_MARGIN
 
 
 @helper

@@ -16,8 +16,7 @@ from __future__ import annotations
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.events import VL_SHIFT, QueueEvent, pack, push, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import draw, free_packet, kick, take_packet
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     ALPHA_BITS,
     BLOCK_BITS,
     BY_INPUT,
@@ -31,6 +30,7 @@ from fabrictwin.kernel.packet.state.state import (
     SHARED,
     TRIM,
 )
+from fabrictwin.kernel.packet.state.packets import draw, free_packet, kick, take_packet
 from fabrictwin.kernel.packet.transport.message_events import lose_message
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from fabrictwin.kernel.jit.decorators import helper
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import draw
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     ARBITRATED,
     CREDIT,
     DATA,
@@ -27,6 +26,7 @@ from fabrictwin.kernel.packet.state.state import (
     STORE,
     TAPPED,
 )
+from fabrictwin.kernel.packet.state.packets import draw
 from fabrictwin.kernel.packet.switch.arbitration import arbitrate, charge
 from fabrictwin.kernel.packet.switch.buffer import blocks, drop, join_ring, mark
 from fabrictwin.kernel.packet.tap import OUT, record

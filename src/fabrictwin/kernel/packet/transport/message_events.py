@@ -12,8 +12,8 @@ from __future__ import annotations
 from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
+from fabrictwin.kernel.packet.state.constants import NONE, RC, TELL_ARRIVED, TELL_ENDED, TOLD, UC, UD
 from fabrictwin.kernel.packet.state.packets import delivery_ps
-from fabrictwin.kernel.packet.state.state import NONE, RC, TELL_ARRIVED, TELL_ENDED, TOLD, UC, UD
 
 TOLD_MARGIN = 8
 ALREADY = -1  # qp.refused: the message was taken before it was refused

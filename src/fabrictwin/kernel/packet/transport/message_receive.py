@@ -14,7 +14,7 @@ from __future__ import annotations
 from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     ACK,
     AT_ADAPTER,
     FIRST,

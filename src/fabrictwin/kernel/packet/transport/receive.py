@@ -13,8 +13,7 @@ from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.congestion import on_ack, on_cnp, on_loss, wants_cnps
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import delivery_ps, free_packet
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     ACK,
     ACKED,
     ARRIVED,
@@ -34,6 +33,7 @@ from fabrictwin.kernel.packet.state.state import (
     SELECTIVE,
     TRIM,
 )
+from fabrictwin.kernel.packet.state.packets import delivery_ps, free_packet
 from fabrictwin.kernel.packet.switch.buffer import consume, forward
 from fabrictwin.kernel.packet.transport.dependencies import receive_task
 from fabrictwin.kernel.packet.transport.message_events import pass_received

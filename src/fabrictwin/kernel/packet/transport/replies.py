@@ -6,8 +6,8 @@ from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.congestion import on_loss
 from fabrictwin.kernel.packet.state.array_access import place
+from fabrictwin.kernel.packet.state.constants import CNP, LOST, NONE, REFUSED, RNR, SELECTIVE
 from fabrictwin.kernel.packet.state.packets import delivery_ps, take_packet
-from fabrictwin.kernel.packet.state.state import CNP, LOST, NONE, REFUSED, RNR, SELECTIVE
 from fabrictwin.kernel.packet.switch.buffer import enqueue
 from fabrictwin.kernel.packet.transport.dependencies import fail_queue_pair, finish_task
 from fabrictwin.kernel.packet.transport.message_events import complete_messages, fail_messages
