@@ -93,7 +93,6 @@ def push_heap(state, time, what):
         return
     sequence = clock.sequence
     clock.sequence = sequence + 1
-    clock.heap_events += 1
     at = n
     while at > 0:
         up = (at - 1) >> 2

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fabrictwin.base.arrays import I64, U32
+from fabrictwin.base.arrays import U32
 from fabrictwin.base.errors import ConfigError, did_you_mean
-from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.routing.engines.auto import auto
 from fabrictwin.routing.engines.balanced import balanced
 from fabrictwin.routing.engines.dmodk import dmodk
@@ -117,13 +117,3 @@ def route(
         lanes=tables.lanes,
         remark=tables.remark,
     )
-
-
-def unreachable(routes: Routes, adapters: I64) -> int:
-    """The first of `adapters` that the first of them cannot reach, or NONE: same subnet and cabled."""
-    fabric = routes.fabric
-    if not len(adapters):
-        return NONE
-    plane = np.where(fabric.nic_port[adapters] == NONE, NONE, fabric.node_plane[fabric.nic_node[adapters]])
-    wrong = np.flatnonzero((plane == NONE) | (plane != plane[0]))
-    return int(adapters[wrong[0]]) if len(wrong) else NONE

@@ -41,7 +41,6 @@ clock_dtype = layout(
     ("lost_control", "i8"),  # acknowledgements and the like dropped
     ("payload_delivered", "i8"),
     ("unroutable", "i8"),  # a destination without a way, NONE
-    ("heap_events", "i8"),
     ("inbox", "i8"),  # rows filled
     ("told", "i8"),
     ("tasks_head", "i8"),  # free tasks, NONE
