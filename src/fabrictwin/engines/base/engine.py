@@ -49,7 +49,7 @@ from fabrictwin.base.capabilities import Capabilities, Fidelity
 from fabrictwin.engines.base.changes import FOREVER, TimedChange
 from fabrictwin.engines.base.messages import (
     NAK_REMOTE_ACCESS,
-    NEAREST,
+    NEAR,
     PLAIN,
     Event,
     FlowOptions,
@@ -147,7 +147,7 @@ class Engine(Protocol):
 
     # ------------------------------------------------------------------ single messages
 
-    def open(self, source: int, target: int, memories: Memories = NEAREST, options: FlowOptions = PLAIN) -> int:
+    def open(self, source: int, target: int, memories: Memories = NEAR, options: FlowOptions = PLAIN) -> int:
         """Open a flow between two adapters of the fabric (indices into `fabric.nic_node`, equal for loopback).
 
         Memories, of the source and the target, are fabric nodes: a CPU or a GPU of the adapter's host.

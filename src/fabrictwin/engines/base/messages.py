@@ -92,7 +92,7 @@ class FlowOptions:
 PLAIN = FlowOptions()
 
 Memories = tuple[int | None, int | None]  # nodes that a flow reads from and writes to
-NEAREST: Memories = (None, None)  # the processors nearest to its adapters
+NEAR: Memories = (None, None)  # the processors nearest to its adapters
 
 
 class Posting(NamedTuple):

@@ -57,17 +57,13 @@ class Observer(Protocol):
         ...
 
 
-class FlowRecord(Protocol):
+@dataclass(slots=True)
+class FlowRecord:
     """A flow as observers see it."""
 
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def options(self) -> FlowOptions: ...
-
-    @property
-    def mtu(self) -> int: ...
+    number: int
+    options: FlowOptions
+    mtu: int
 
 
 class PacketLevel(Protocol):

@@ -17,7 +17,7 @@ from fabrictwin.engines.base.engine import Advanced, Stop
 from fabrictwin.engines.base.message_queues import MessageQueues
 from fabrictwin.engines.base.messages import (
     NAK_REMOTE_ACCESS,
-    NEAREST,
+    NEAR,
     PLAIN,
     Event,
     FlowOptions,
@@ -131,7 +131,7 @@ class GraphEngine:
         self._queues.pass_to(self.graph.now_ps)
         return self._queues
 
-    def open(self, source: int, target: int, memories: Memories = NEAREST, options: FlowOptions = PLAIN) -> int:
+    def open(self, source: int, target: int, memories: Memories = NEAR, options: FlowOptions = PLAIN) -> int:
         """Open a flow between two adapters. Raises ConfigError where there is no path."""
         return self.queues.open((source, target), memories, options)
 

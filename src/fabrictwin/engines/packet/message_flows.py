@@ -17,7 +17,7 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base import host_memory
 from fabrictwin.engines.base.messages import REQUESTS, RESPONSES, FlowOptions, GidType, Opcode, Service
-from fabrictwin.engines.base.packet_level import Observer
+from fabrictwin.engines.base.packet_level import FlowRecord, Observer
 from fabrictwin.engines.base.queue_pairs import udp_port
 from fabrictwin.engines.packet.network.model import AETH_BYTES, SHORTEST_FRAME
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
@@ -58,16 +58,13 @@ class MemoryPair:
 
 
 @dataclass(slots=True)
-class Flow:
+class Flow(FlowRecord):
     """One direction of a connection."""
 
-    number: int
     source: int
     target: int
-    options: FlowOptions
     memories: tuple[int, int]
     extras: list[tuple[int, int, int]]  # by opcode: bytes on the first packet, on the last, traits
-    mtu: int
     shortest: int  # a packet with fewer bytes beside its headers is padded
     base: int  # of message numbers
     connection: dict[str, Any]  # of every pair of memories

@@ -13,7 +13,7 @@ from fabrictwin.base.capabilities import Capabilities, Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.changes import FOREVER, TimedChange
 from fabrictwin.engines.base.engine import NO_COMPLETIONS, Advanced, Stop
-from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, NEAREST, PLAIN, FlowOptions, Memories, Message
+from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, NEAR, PLAIN, FlowOptions, Memories, Message
 from fabrictwin.engines.base.packet_level import Observer, PacketTotals
 from fabrictwin.engines.base.transfers import Transfers, TransferTimes
 from fabrictwin.engines.packet.network import port_counters
@@ -106,7 +106,7 @@ class PacketEngine:
             self.messages.begin_at(self._now)
         return self.messages
 
-    def open(self, source: int, target: int, memories: Memories = NEAREST, options: FlowOptions = PLAIN) -> int:
+    def open(self, source: int, target: int, memories: Memories = NEAR, options: FlowOptions = PLAIN) -> int:
         """Open a flow. Raises ConfigError where there is no path, or packets may come out of order."""
         return self._messages().open((source, target), memories, options)
 

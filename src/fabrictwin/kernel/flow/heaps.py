@@ -63,11 +63,10 @@ def pop(queue):
     time_ps, sequence, what = queue.time_ps[n], queue.sequence[n], queue.what[n]
     i = 0
     while True:
-        child = 4 * i + 1
-        if child >= n:
+        best = 4 * i + 1
+        if best >= n:
             break
-        best = child
-        for c in range(child + 1, min(child + 4, n)):
+        for c in range(best + 1, min(best + 4, n)):
             if queue.time_ps[c] < queue.time_ps[best] or (
                 queue.time_ps[c] == queue.time_ps[best] and queue.sequence[c] < queue.sequence[best]
             ):
@@ -93,11 +92,10 @@ def settle_down(drains, who, i):
     order, place = drains.order, drains.place
     n = drains.size[0]
     while True:
-        child = 4 * i + 1
-        if child >= n:
+        best = 4 * i + 1
+        if best >= n:
             break
-        best = child
-        for c in range(child + 1, min(child + 4, n)):
+        for c in range(best + 1, min(best + 4, n)):
             if earlier(drains, order[c], order[best]):
                 best = c
         if not earlier(drains, order[best], who):

@@ -118,11 +118,10 @@ def pop_heap(state):
         time, sequence, what = last.time, last.sequence, last.what
         at = 0
         while True:
-            first = 4 * at + 1
-            if first >= n:
+            best = 4 * at + 1
+            if best >= n:
                 break
-            best = first
-            for child in range(first + 1, min(first + 4, n)):
+            for child in range(best + 1, min(best + 4, n)):
                 if _before(
                     state.heap[place(child)], state.heap[place(best)].time, state.heap[place(best)].sequence
                 ):

@@ -18,6 +18,7 @@ NO_PORT = 255  # LFT entry of a destination that cannot be reached
 OK = 0
 TOO_LONG = 1  # a walk met a loop
 NO_ROUTE = 2  # a walk met a table entry that leads nowhere
+ARRIVED = 3
 
 
 @entry
@@ -96,7 +97,7 @@ def equal_cost_groups(adjacent_start, adjacent_row, adjacent_port, distance, gro
 
 
 @inner
-def _hop(path, count, port, port_peer, port_node):
+def _hop(path, count, port, to_node, port_peer, port_node, node_row):
     """Take the link that `port` transmits on as hop `count` of `path`. Returns (status, node that it leads to)."""
     if count == len(path):
         return TOO_LONG, NONE
@@ -104,7 +105,10 @@ def _hop(path, count, port, port_peer, port_node):
     peer = port_peer[port]
     if peer == NONE:
         return NO_ROUTE, NONE
-    return OK, port_node[peer]
+    node = port_node[peer]
+    if node == to_node:
+        return ARRIVED, node
+    return (NO_ROUTE if node_row[node] == NONE else OK), node
 
 
 @entry
@@ -117,16 +121,13 @@ def walk_tables(lft, node_row, node_port_start, port_peer, port_node, from_port,
         port = from_port[i]
         count = 0
         while True:
-            status, node = _hop(path[i], count, port, port_peer, port_node)
-            if status != OK:
+            status, node = _hop(path[i], count, port, to_node[i], port_peer, port_node, node_row)
+            if status != OK and status != ARRIVED:
                 return status, i
             count += 1
-            if node == to_node[i]:
+            if status == ARRIVED:
                 break
-            row = node_row[node]
-            if row == NONE:
-                return NO_ROUTE, i
-            number = lft[row, to_lid[i]]
+            number = lft[node_row[node], to_lid[i]]
             if number == NO_PORT or number == 0:
                 return NO_ROUTE, i
             port = node_port_start[node] + number - 1
@@ -211,18 +212,16 @@ def walk_groups(
         column = edge_column[node_row[port_node[last]]]
         count = 0
         while True:
-            status, node = _hop(path[i], count, port, port_peer, port_node)
-            if status != OK:
+            status, node = _hop(path[i], count, port, to_node[i], port_peer, port_node, node_row)
+            if status != OK and status != ARRIVED:
                 return status, i
             count += 1
-            if node == to_node[i]:
+            if status == ARRIVED:
                 break
-            row = node_row[node]
-            if row == NONE:
-                return NO_ROUTE, i
             if node == port_node[last]:
                 port = last
                 continue
+            row = node_row[node]
             g = group_of[row, column]
             if g == NONE:
                 return NO_ROUTE, i

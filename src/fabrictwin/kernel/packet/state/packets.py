@@ -72,7 +72,7 @@ def free_packet(state, p):
 
 @helper
 def delivery_ps(state, endpoint):
-    """What an adapter takes between memory and wire; nothing inside a host (NONE)."""
+    """Time between an adapter's wire and memory; nothing inside a host (NONE)."""
     if endpoint == NONE:
         return 0
     return state.endpoint[place(endpoint)].deliver_ps

@@ -23,14 +23,14 @@ def reply(state, q, qp, kind, psn, sent_ps, extra, flags):
     packet.kind = kind
     packet.qp = q
     packet.psn = psn
-    packet.sent_ps = sent_ps
-    packet.extra = extra
-    packet.marks = flags
-    packet.dst = qp.src
     packet.wire = qp.ack_bytes
     if kind == CNP:
         packet.wire = state.settings[0].cnp_wire
     packet.payload = 0
+    packet.sent_ps = sent_ps
+    packet.extra = extra
+    packet.marks = flags
+    packet.dst = qp.src
     packet.sl = qp.ack_sl
     packet.vl = qp.ack_vl
     packet.entropy = qp.ack_entropy
