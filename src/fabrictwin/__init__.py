@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fabrictwin.api.plan import Plan, plan
     from fabrictwin.api.run import Result, run
     from fabrictwin.api.specs import load
+    from fabrictwin.api.sweep import Sweep, sweep
     from fabrictwin.api.tables import Table
     from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
     from fabrictwin.cluster.spec.spec import Spec
@@ -35,12 +36,14 @@ _HOME = {
     "compare": "api.compare",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
+    "sweep": "api.sweep",
     "Spec": "cluster.spec.spec",
     "Result": "api.run",
     "Plan": "api.plan",
     "Comparison": "api.compare",
     "JitterStudy": "api.jitter",
     "NcclTest": "api.nccl_tests",
+    "Sweep": "api.sweep",
     "Table": "api.tables",
     "Twin": "twin.twin",
     "ConfigError": "base.errors",
@@ -58,6 +61,7 @@ __all__ = [
     "Result",
     "SimulatedError",
     "Spec",
+    "Sweep",
     "Table",
     "Twin",
     "__version__",
@@ -67,6 +71,7 @@ __all__ = [
     "nccl_tests",
     "plan",
     "run",
+    "sweep",
 ]
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.real_tools import JUDGED_BY_REAL_TOOLS, PRELOAD, Up, cables, dumped_tables
+from support.specs import boxes_cluster, boxes_job
 
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.export import to_ibnetdiscover
@@ -36,19 +37,11 @@ from fabrictwin.subnet.wire.smp import SmState
 
 pytestmark = JUDGED_BY_REAL_TOOLS
 
-CLUSTER = """\
-hosts: {type: pcie-box, count: 128}
-network:
-  technology: infiniband
-  switch: qm8700
-  topology: {kind: fat-tree, tiers: 3, radix: 16}
-"""
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cluster") / "three-tiers.yaml"
-    path.write_text(CLUSTER)
+    path.write_text(boxes_cluster(128, tiers=3, radix=16))
     return path
 
 
@@ -236,7 +229,7 @@ def test_a_job_that_up_runs_shows_in_perfquery(tmp_path):
         ' "num_key_value_heads": 4, "vocab_size": 1024}'
     )
     spec = tmp_path / "job.yaml"
-    spec.write_text(JOB)
+    spec.write_text(boxes_job("run: {fidelity: packet}\n"))
     name = f"fabrictwin-run-{os.getpid()}"
     command = [sys.executable, "-m", "fabrictwin", "up", str(spec), "--socket", name, "--run"]
     up = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -261,25 +254,6 @@ def test_a_job_that_up_runs_shows_in_perfquery(tmp_path):
     finally:
         up.terminate()
         up.wait(20)
-
-
-JOB = """\
-schema: 1
-name: job
-cluster:
-  hosts: {type: pcie-box, count: 4}
-  network:
-    technology: infiniband
-    switch: qm8700
-    topology: {kind: single-switch}
-workload:
-  training:
-    model: tiny.json
-    parallel: {tp: 1, pp: 2}
-    micro_batches: 4
-    sequence: 512
-run: {fidelity: packet}
-"""
 
 
 def test_a_cut_cable_makes_the_real_opensm_route_around_it(cluster, tmp_path):

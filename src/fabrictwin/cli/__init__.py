@@ -30,6 +30,7 @@ COMMANDS = {
     "topology": ("fabric.topology", "Show, import or export a cluster."),
     "serve": ("predict.serve", "Predict what a benchmark of an inference server prints."),
     "compare": ("predict.compare", "Which fabric for this job: InfiniBand, RoCE or plain Ethernet."),
+    "sweep": ("predict.sweep", "A spec over many values of its keys: a table and a page."),
     "claims": ("predict.claims", "Common statements about these technologies, tested."),
     "jitter": ("predict.jitter", "What unevenness costs a job, by size and by source."),
     "cost": ("predict.cost", "The bill of materials, and what a cluster and its job cost."),

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fabrictwin.cli.completion import fabric_names
-from fabrictwin.cli.options import JSON, PRICES, YEARS
+from fabrictwin.cli.options import JSON, PRICES, YEARS, file
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
@@ -24,12 +24,7 @@ FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
     show_default=FIVE.replace(",", ", "),
     help="Presets; `fabrictwin catalog list fabric`.",
 )
-@click.option(
-    "--presets",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Presets of your own, or changes to the catalog's.",
-)
+@file("--presets", help="Presets of your own, or changes to the catalog's.")
 @click.option(
     "--vary",
     multiple=True,
@@ -42,9 +37,7 @@ FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
 @fidelity_option("flow", "analytic", help="Of the step; otherwise the spec's.")
 @PRICES
 @YEARS
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write compare.json and compare.html here."
-)
+@file("--out", metavar="DIR", help="Write compare.json and compare.html here.")
 @JSON
 def compare(
     spec: str,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, quoted
-from fabrictwin.base.yamlfile import Path_, undotted
+from fabrictwin.base.yamlfile import Path_, read_yaml, undotted
 
 
 def set_key(data: Any, key: str, value: Any, *, option: str | None = None) -> None:
@@ -27,6 +27,19 @@ def set_key(data: Any, key: str, value: Any, *, option: str | None = None) -> No
     if not isinstance(section, dict):
         raise ConfigError(f"got {quoted(key)}, expected a key of the spec", key=option)
     section[last] = _laid_over(section.get(last), value)
+
+
+def set_text(data: Any, key: str, value: str, *, option: str) -> None:
+    """Put a value as YAML writes it at a key, modified in place; `a:b` at keys that are joined as `x+y`.
+
+    Raises ConfigError at `option`, where a command line gave both.
+    """
+    keys = key.split("+")
+    values = value.split(":", len(keys) - 1)
+    if len(values) != len(keys):
+        raise ConfigError(f"got {quoted(value)}, expected {len(keys)} values, such as a:b", key=option)
+    for one, its in zip(keys, values, strict=True):
+        set_key(data, one.strip(), read_yaml(its.strip(), option)[0], option=option)
 
 
 def _section(data: Any, path: Path_, key: str, option: str | None) -> Any:

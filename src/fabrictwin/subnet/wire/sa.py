@@ -44,8 +44,21 @@ class Selector(IntEnum):
 
 
 @dataclass(slots=True)
-class NodeRecord(Attribute, size=108, id=RecordId.NODE):
+class LidRecord(Attribute):
+    """A record of what the node or port with a LID has."""
+
     lid: int = bits(0, 16)
+
+
+@dataclass(slots=True)
+class TableRecord(LidRecord):
+    """A block of a port's or a switch's table."""
+
+    table: bytes = raw(8, 64)
+
+
+@dataclass(slots=True)
+class NodeRecord(LidRecord, size=108, id=RecordId.NODE):
     info: bytes = raw(4, NodeInfo.SIZE)
     description: bytes = raw(44, 64)
 
@@ -59,21 +72,18 @@ class PortInfoRecord(Attribute, size=68, id=RecordId.PORT_INFO):
 
 
 @dataclass(slots=True)
-class SwitchInfoRecord(Attribute, size=24, id=RecordId.SWITCH_INFO):
-    lid: int = bits(0, 16)
+class SwitchInfoRecord(LidRecord, size=24, id=RecordId.SWITCH_INFO):
     info: bytes = raw(4, SwitchInfo.SIZE)
 
 
 @dataclass(slots=True)
-class LinearForwardingRecord(Attribute, size=72, id=RecordId.LINEAR_FORWARDING):
-    lid: int = bits(0, 16)
+class LinearForwardingRecord(LidRecord, size=72, id=RecordId.LINEAR_FORWARDING):
     block: int = bits(16, 16)
     ports: bytes = raw(8, 64)
 
 
 @dataclass(slots=True)
-class SmInfoRecord(Attribute, size=28, id=RecordId.SM_INFO):
-    lid: int = bits(0, 16)
+class SmInfoRecord(LidRecord, size=28, id=RecordId.SM_INFO):
     info: bytes = raw(4, SmInfo.SIZE)
 
 
@@ -86,42 +96,33 @@ class LinkRecord(Attribute, size=6, id=RecordId.LINK):
 
 
 @dataclass(slots=True)
-class SlToVlRecord(Attribute, size=16, id=RecordId.SL_TO_VL):
-    lid: int = bits(0, 16)
+class SlToVlRecord(LidRecord, size=16, id=RecordId.SL_TO_VL):
     into: int = bits(16, 8)
     out: int = bits(24, 8)
     table: bytes = raw(8, SlToVl.SIZE)
 
 
 @dataclass(slots=True)
-class VlArbitrationRecord(Attribute, size=72, id=RecordId.VL_ARBITRATION):
-    lid: int = bits(0, 16)
+class VlArbitrationRecord(TableRecord, size=72, id=RecordId.VL_ARBITRATION):
     port_num: int = bits(16, 8)
     block: int = bits(24, 8)
-    table: bytes = raw(8, 64)
 
 
 @dataclass(slots=True)
-class PKeyTableRecord(Attribute, size=72, id=RecordId.PKEY_TABLE):
-    lid: int = bits(0, 16)
+class PKeyTableRecord(TableRecord, size=72, id=RecordId.PKEY_TABLE):
     block: int = bits(16, 16)
     port_num: int = bits(32, 8)
-    table: bytes = raw(8, 64)
 
 
 @dataclass(slots=True)
-class GuidInfoRecord(Attribute, size=72, id=RecordId.GUID_INFO):
-    lid: int = bits(0, 16)
+class GuidInfoRecord(TableRecord, size=72, id=RecordId.GUID_INFO):
     block: int = bits(16, 8)
-    table: bytes = raw(8, 64)
 
 
 @dataclass(slots=True)
-class MulticastForwardingRecord(Attribute, size=72, id=RecordId.MULTICAST_FORWARDING):
-    lid: int = bits(0, 16)
+class MulticastForwardingRecord(TableRecord, size=72, id=RecordId.MULTICAST_FORWARDING):
     position: int = bits(16, 4)
     block: int = bits(23, 9)
-    table: bytes = raw(8, 64)
 
 
 @dataclass(slots=True)

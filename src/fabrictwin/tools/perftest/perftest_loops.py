@@ -103,10 +103,8 @@ def play(twin: Twin, options: PerftestOptions, packet: PacketOptions | None = No
         make = _Ask
     session = PacketEngine(twin.as_it_runs, twin.routes, packet)
     recorder = None
-    if options.pcap is not None:
-        from fabrictwin.capture.recorder import CaptureRequest
-
-        recorder = CaptureRequest(options.pcap, options.pcap_at, options.snaplen).start(session)
+    if options.capture is not None:
+        recorder = options.capture.start(session)
     try:
         sizes = options.sizes(mtu)
         exchanged = addresses(ends, options.queue_pairs, size=max(sizes), seed=twin.seed)
