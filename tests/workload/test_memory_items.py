@@ -1,7 +1,7 @@
 """Every item of a GPU's memory by the equations that it is from, for a model small enough to write them out.
 
-Weights and their states: Rajbhandari et al. 2020 (ZeRO), section 3. Activations: Korthikanti et al. 2022, equations
-1 to 6. Micro-batches in flight: the same, section 4.2.3. Sizes are told apart by being different.
+Weights and their states: Rajbhandari et al. 2020 (ZeRO), section 3. Activations: Korthikanti et al. 2022,
+equations 1 to 6. Micro-batches in flight: the same, section 4.2.3. Sizes are told apart by being different.
 """
 
 from __future__ import annotations
