@@ -19,6 +19,7 @@ from fabrictwin.base.version import __version__
 if TYPE_CHECKING:
     from fabrictwin.api.compare import Comparison, compare
     from fabrictwin.api.diff import Difference, diff
+    from fabrictwin.api.doctor import doctor
     from fabrictwin.api.jitter import JitterStudy, jitter
     from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
     from fabrictwin.api.plan import Plan, plan
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fabrictwin.api.tables import Table
     from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
     from fabrictwin.cluster.spec.spec import Spec
+    from fabrictwin.diagnosis.diagnose import Diagnosis
     from fabrictwin.twin.twin import Twin
 
 _HOME = {
@@ -36,6 +38,7 @@ _HOME = {
     "plan": "api.plan",
     "compare": "api.compare",
     "diff": "api.diff",
+    "doctor": "api.doctor",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
     "sweep": "api.sweep",
@@ -44,6 +47,7 @@ _HOME = {
     "Plan": "api.plan",
     "Comparison": "api.compare",
     "Difference": "api.diff",
+    "Diagnosis": "diagnosis.diagnose",
     "JitterStudy": "api.jitter",
     "NcclTest": "api.nccl_tests",
     "Sweep": "api.sweep",
@@ -58,6 +62,7 @@ __all__ = [
     "Comparison",
     "ConfigError",
     "Difference",
+    "Diagnosis",
     "FabrictwinError",
     "JitterStudy",
     "NcclTest",
@@ -71,6 +76,7 @@ __all__ = [
     "__version__",
     "compare",
     "diff",
+    "doctor",
     "jitter",
     "load",
     "nccl_tests",

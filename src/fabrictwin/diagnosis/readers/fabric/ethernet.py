@@ -85,7 +85,11 @@ class MlnxQos:
                     if each.isdigit():
                         self.sink.add("qos.dscp", (int(each), int(dscp[1])))
                 return True
-            return not bare or bool(re.match(r"(DCBX|dscp2prio|default prio|Receive buffer|tc:|buffer|tsa:|ratelimit|priority|\d)", bare))
+            return not bare or bool(
+                re.match(
+                    r"(DCBX|dscp2prio|default prio|Receive buffer|tc:|buffer|tsa:|ratelimit|priority|\d)", bare
+                )
+            )
         return True
 
     def close(self) -> None:

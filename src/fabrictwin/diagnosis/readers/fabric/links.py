@@ -27,8 +27,17 @@ _LINKINFO = re.compile(
 _RATE = re.compile(r"(\d+)X\s+([\d.]+) Gbps\s+(\S+)/\s*(\S+)")
 
 # Gb/s of a lane, by the names that the tools print and the speeds in iblinkinfo (IBTA vol. 1, 14.2.5.6)
-LANE_GBPS = {"SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.3125, "FDR": 14.0625, "EDR": 25.78125, "HDR": 53.125,
-             "NDR": 106.25, "XDR": 200.0}  # fmt: skip
+LANE_GBPS = {
+    "SDR": 2.5,
+    "DDR": 5.0,
+    "QDR": 10.0,
+    "FDR10": 10.3125,
+    "FDR": 14.0625,
+    "EDR": 25.78125,
+    "HDR": 53.125,
+    "NDR": 106.25,
+    "XDR": 200.0,
+}
 
 
 class Links:

@@ -101,11 +101,15 @@ def read_config(data: Any, sink: Sink) -> bool:
         sink.add("sonic.trust", "dscp" if row.get("dscp_to_tc_map") else "none", Subject(device=port))
     for name, row in _rows(data, "BUFFER_PROFILE"):
         got = {key: int(row[key]) for key in ("size", "xon", "xoff") if str(row.get(key, ""))[:16].isdigit()}
-        sink.add("sonic.profile", (got.get("size", -1), got.get("xon", -1), got.get("xoff", -1)), Subject(device=name))
+        sink.add(
+            "sonic.profile", (got.get("size", -1), got.get("xon", -1), got.get("xoff", -1)), Subject(device=name)
+        )
     for name, row in _rows(data, "WRED_PROFILE"):
         least, most = str(row.get("green_min_threshold", "")), str(row.get("green_max_threshold", ""))
         if least.isdigit() and most.isdigit():
-            sink.add("sonic.wred", (int(least[:15]), int(most[:15]), str(row.get("ecn", ""))), Subject(device=name))
+            sink.add(
+                "sonic.wred", (int(least[:15]), int(most[:15]), str(row.get("ecn", ""))), Subject(device=name)
+            )
     watchdog = data.get("PFC_WD")
     sink.add("sonic.watchdog", bool(watchdog))
     return True

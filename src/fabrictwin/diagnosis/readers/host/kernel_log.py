@@ -27,18 +27,38 @@ class KernelLog:
         self._rules: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], str], None]], ...] = (
             ("Xid", re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?"), self._xid),
             ("SXid", re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)"), self._sxid),
-            ("NVSwitch", re.compile(r"detected NVSwitch (non-fatal|fatal) error (\d+).*?pci bus id (\S+)(.*)"), self._switch),
+            (
+                "NVSwitch",
+                re.compile(r"detected NVSwitch (non-fatal|fatal) error (\d+).*?pci bus id (\S+)(.*)"),
+                self._switch,
+            ),
             ("peer", re.compile(r"((?:nvidia[-_]peermem|nv_peer_mem)\S*) ?(.*)"), self._peermem),
             ("segfault", re.compile(r"(\S+?)\[\d+\]: segfault at .* in (\S+?)\["), self._segfault),
             ("mlx5", re.compile(r"mlx5_(?:core|ib) ([0-9a-f:.]+).*?: (.*)"), self._mlx5),
-            ("available PCIe", re.compile(r"([0-9a-f:.]+): ([\d.]+) Gb/s available PCIe bandwidth, limited by (\S+ \S+ \S+ \S+) link at (\S+) \(capable of ([\d.]+)"), self._narrow),
+            (
+                "available PCIe",
+                re.compile(
+                    r"([0-9a-f:.]+): ([\d.]+) Gb/s available PCIe bandwidth, limited by (\S+ \S+ \S+ \S+) link at (\S+) \(capable of ([\d.]+)"
+                ),
+                self._narrow,
+            ),
             ("IOMMU", re.compile(r"(?:Default domain type: (\w+)|IOMMU enabled)"), self._iommu),
-            ("version", re.compile(r"(?i)(fabric manager.*version.*(?:mismatch|does not match|doesn't match).*|API mismatch: .*)"), self._mismatch),
-            ("AER", re.compile(r"([0-9a-f]{4}:[0-9a-f:.]+):? .*AER: (.*)|AER: (.*(?:Uncorrect|Correct)\S* .*)"), self._aer),
+            (
+                "version",
+                re.compile(
+                    r"(?i)(fabric manager.*version.*(?:mismatch|does not match|doesn't match).*|API mismatch: .*)"
+                ),
+                self._mismatch,
+            ),
+            (
+                "AER",
+                re.compile(r"([0-9a-f]{4}:[0-9a-f:.]+):? .*AER: (.*)|AER: (.*(?:Uncorrect|Correct)\S* .*)"),
+                self._aer,
+            ),
             ("Killed", re.compile(r"Out of memory: Killed process \d+ \((\S+)\)"), self._killed),
             ("[ERROR]", re.compile(r"\[ERROR\] \[tid \d+\] (.*)"), self._manager),
             ("[FATAL]", re.compile(r"\[FATAL\] \[tid \d+\] (.*)"), self._manager),
-        )  # fmt: skip
+        )
 
     def line(self, text: str) -> bool:
         """Take a line; always, since any line may stand in a kernel's log."""
@@ -81,7 +101,9 @@ class KernelLog:
             self.sink.add("mlx5.module", said[:160], about)
         elif port is not None:
             self.sink.add("link.event", (port[2] or port[3] or "").lower(), about)
-        elif re.search(r"(?i)health|fatal|fw_fatal|recover|timeout|failed|err(?:or)?\b|corrupt|bad system state", said):
+        elif re.search(
+            r"(?i)health|fatal|fw_fatal|recover|timeout|failed|err(?:or)?\b|corrupt|bad system state", said
+        ):
             if not re.search(r"(?i)err counter is 0|error recovery", said):
                 self.sink.add("mlx5.error", re.sub(r"0x[0-9a-f]+|\d{3,}", "#", said)[:160], about)
 

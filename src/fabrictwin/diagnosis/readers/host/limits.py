@@ -28,7 +28,11 @@ class Limits:
             return True
         if self._module(bare) or self._limit(bare) or self._setting(bare):
             return True
-        return bool(re.match(r"[\w ,/()-]{4,40}\s+\(?[\w./, -]+\)?\s+(?:unlimited|\d+)$|Filesystem|Limit\s|\w+ +\d+ +\d+", bare))
+        return bool(
+            re.match(
+                r"[\w ,/()-]{4,40}\s+\(?[\w./, -]+\)?\s+(?:unlimited|\d+)$|Filesystem|Limit\s|\w+ +\d+ +\d+", bare
+            )
+        )
 
     def _module(self, bare: str) -> bool:
         if re.match(r"Module\s+Size\s+Used by", bare):
@@ -46,7 +50,9 @@ class Limits:
         if locked is not None:
             value = locked[1] or locked[2]
             factor = 1024 if locked[1] else 1
-            self.sink.add("limit.locked", -1 if value == "unlimited" else int(value) * factor if value.isdigit() else -1)
+            self.sink.add(
+                "limit.locked", -1 if value == "unlimited" else int(value) * factor if value.isdigit() else -1
+            )
             return True
         shared = re.match(r"(?:shm|tmpfs)\s+([\d.]+)([KMGT]?)\s.*/dev/shm$", bare)
         if shared is not None:

@@ -8,7 +8,9 @@ from fabrictwin.diagnosis.evidence import Sink, Subject
 
 OPENS_TOPOLOGY = r"^\s*GPU0\s+(?:GPU1|NIC0|mlx5_\d+|CPU Affinity)"
 OPENS_NVLINK = r"^GPU \d+: .*\(UUID: "
-OPENS_QUERY = r"^=+NVSMI LOG=+|^\|\s*NVIDIA-SMI\s|^Attached GPUs\s+:|^GPU [0-9A-F]{8}:[0-9A-F:.]+\s*$|^\s{4}Fabric\s*$"
+OPENS_QUERY = (
+    r"^=+NVSMI LOG=+|^\|\s*NVIDIA-SMI\s|^Attached GPUs\s+:|^GPU [0-9A-F]{8}:[0-9A-F:.]+\s*$|^\s{4}Fabric\s*$"
+)
 _LINKS = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "PSB"))
 
 
@@ -105,9 +107,9 @@ class Query:
             self.sink.add("smi.gpu", value, about)
         elif name == "Driver Version":
             self.sink.add("smi.driver", value)
-        elif name == "State" and self._section == "Fabric":
-            self.sink.add("smi.fabric", value, about)
-        elif name == "Status" and self._section == "Fabric" and value not in ("Success", "N/A"):
+        elif (name == "State" and self._section == "Fabric") or (
+            name == "Status" and self._section == "Fabric" and value not in ("Success", "N/A")
+        ):
             self.sink.add("smi.fabric", value, about)
         elif name == "Pending" and value == "Yes":
             self.sink.add("smi.remap-pending", True, about)

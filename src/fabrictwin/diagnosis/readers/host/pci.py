@@ -10,9 +10,13 @@ OPENS = r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z][\w/ -]*(?: \[[0
 _DEVICE = re.compile(r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:]+?)(?: \[[0-9a-f]{4}\])?: (.*)")
 _LINK = re.compile(r"Speed ([\d.]+|unknown)(?:GT/s)?(?: \((\w+)\))?, Width x(\d+)(?: \((\w+)\))?")
 # by PCI class and maker: what RDMA between GPUs goes through
-_ADAPTER = re.compile(r"(?i)infiniband controller|ethernet controller.*(?:mellanox|connectx|bluefield)|network controller.*mellanox")
+_ADAPTER = re.compile(
+    r"(?i)infiniband controller|ethernet controller.*(?:mellanox|connectx|bluefield)|network controller.*mellanox"
+)
 _GPU = re.compile(r"(?i)(?:3D|VGA|Display)[\w ]* controller.*nvidia|3D controller.*nvidia")
-_ACCELERATOR_NAMES = re.compile(r"\[(A100[^\]]*|H100[^\]]*|H200[^\]]*|B200[^\]]*|GB200[^\]]*|V100[^\]]*)\]|\b(A100|H100|H200|B200)\b")
+_ACCELERATOR_NAMES = re.compile(
+    r"\[(A100[^\]]*|H100[^\]]*|H200[^\]]*|B200[^\]]*|GB200[^\]]*|V100[^\]]*)\]|\b(A100|H100|H200|B200)\b"
+)
 
 
 class Lspci:
@@ -36,7 +40,9 @@ class Lspci:
             self._bridge, self._able = "bridge" in found[2].lower(), (0.0, 0)
             if self._kind:
                 named = _ACCELERATOR_NAMES.search(whole)
-                self.sink.add(f"pci.{self._kind}", (named[1] or named[2]) if named else found[3][:80], self._about())
+                self.sink.add(
+                    f"pci.{self._kind}", (named[1] or named[2]) if named else found[3][:80], self._about()
+                )
             self.sink.add("pci.read", True)
             return True
         self._attribute(text.strip())

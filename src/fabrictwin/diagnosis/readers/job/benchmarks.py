@@ -14,7 +14,9 @@ _RANK = re.compile(
     r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d+) \[([\w:.]+)\]\s+(.*\S)"
 )
 _ROW = re.compile(r"\s*(\d+)\s+(\d+)\s+([a-z]\w*)\s+(.*)")
-ROW_BEGINS = re.compile(r"^\s*\d+\s+\d+\s+(?:float|double|half|bfloat16|u?int\d+|fp8_\w+|f8\w+)\b[^:]*?(?=\s*[\w.-]*:\d+:\d+ \[|$)")
+ROW_BEGINS = re.compile(
+    r"^\s*\d+\s+\d+\s+(?:float|double|half|bfloat16|u?int\d+|fp8_\w+|f8\w+)\b[^:]*?(?=\s*[\w.-]*:\d+:\d+ \[|$)"
+)
 _MIB_TO_GBPS = 8 * 2**20 / 1e9
 OPENS_NCCL_TESTS = (
     r"^# (?:nThread \d+ nGpus|nccl-tests version|Collective test starting)|^#\s+size\s+count\s+type|"
@@ -133,7 +135,9 @@ class Perftest:
                     self.device = value
                 elif name in ("Mtu", "Link type", "Transport type"):
                     add("perftest.option", (name, value), Subject(device=self.device))
-            failed = re.search(r"Failed status (\d+)|[Uu]nable to (?:init|Connect)|Couldn't|Failed to modify", text)
+            failed = re.search(
+                r"Failed status (\d+)|[Uu]nable to (?:init|Connect)|Couldn't|Failed to modify", text
+            )
             if failed is not None:
                 add("nccl.warn", f"perftest: {text[:200]}")
         else:

@@ -52,10 +52,28 @@ def _check_sizes(data: bytes, file: str) -> None:
 
     try:
         for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-            if opcode.name in ("LONG_BINPUT", "PUT", "BINPUT") and isinstance(argument, int) and argument > len(data):
+            if (
+                opcode.name in ("LONG_BINPUT", "PUT", "BINPUT")
+                and isinstance(argument, int)
+                and argument > len(data)
+            ):
                 raise ConfigError("names a memo beyond its own size", file=file)
-            if opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "REDUCE", "BUILD", "NEWOBJ", "NEWOBJ_EX",
-                               "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER"):  # fmt: skip
+            if opcode.name in (
+                "GLOBAL",
+                "STACK_GLOBAL",
+                "INST",
+                "OBJ",
+                "REDUCE",
+                "BUILD",
+                "NEWOBJ",
+                "NEWOBJ_EX",
+                "EXT1",
+                "EXT2",
+                "EXT4",
+                "PERSID",
+                "BINPERSID",
+                "NEXT_BUFFER",
+            ):
                 raise ConfigError(f"holds {opcode.name}, which plain data never does", file=file)
             if number > 50_000_000:
                 raise ConfigError("holds more than a dump does", file=file)
@@ -91,7 +109,9 @@ def read(data: bytes, sink: Sink) -> bool:
         for key, group in groups.items():
             if isinstance(group, Mapping):
                 ranks = tuple(_ranks(group.get("ranks")))
-                sink.add("fr.group", (str(key)[:80], str(group.get("desc", ""))[:80], *ranks), place=Place(sink.file, 0))
+                sink.add(
+                    "fr.group", (str(key)[:80], str(group.get("desc", ""))[:80], *ranks), place=Place(sink.file, 0)
+                )
     entries = dump.get("entries")
     for number, entry in enumerate(entries[-KEPT_ENTRIES:] if isinstance(entries, list) else ()):
         if isinstance(entry, Mapping):
@@ -136,5 +156,15 @@ def _entry(entry: Mapping[Any, Any], number: int, about: Subject, sink: Sink) ->
     state = str(entry.get("state", ""))[:20]
     if entry.get("retired") and state != "completed":
         state = "completed"
-    value = (name, sequence, what, sizes, outs, dtypes, state, _whole(entry, "time_created_ns"), _whole(entry, "timeout_ms"))
+    value = (
+        name,
+        sequence,
+        what,
+        sizes,
+        outs,
+        dtypes,
+        state,
+        _whole(entry, "time_created_ns"),
+        _whole(entry, "timeout_ms"),
+    )
     sink.add(kind, value, about, place=Place(sink.file, number + 1, f"{what} {sizes} {state}"[:200]))

@@ -36,12 +36,18 @@ class Launchers:
             group = _GROUP.search(text)
             rank, sequence, verb, size_in, size_out, limit = watchdog.groups()
             name = (group[2] or group[1]) if group else ""
-            add("watchdog", (name, int(sequence), verb, int(size_in), int(size_out), int(limit)), Subject(rank=int(rank)))
+            add(
+                "watchdog",
+                (name, int(sequence), verb, int(size_in), int(size_out), int(limit)),
+                Subject(rank=int(rank)),
+            )
             return True
         progress = _PROGRESS.search(text)
         if progress is not None:
             who = re.search(r"[Rr]ank (\d+)", text)
-            add("watchdog.progress", (int(progress[1]), int(progress[2])), Subject(rank=int(who[1]) if who else -1))
+            add(
+                "watchdog.progress", (int(progress[1]), int(progress[2])), Subject(rank=int(who[1]) if who else -1)
+            )
             return True
         for kind, pattern in _LINES:
             found = pattern.search(text)
@@ -66,11 +72,21 @@ _LINES = (
     ("check.passed", re.compile(r"(\w+ Test Succeeded)")),
     ("job.nccl-version", re.compile(r"vLLM is using nccl==([\d.]+)")),
     ("job.custom-allreduce", re.compile(r"(Custom allreduce is disabled.*)")),
-    ("job.rendezvous", re.compile(r"(RendezvousTimeoutError|RendezvousConnectionError|[Cc]lient socket has (?:timed out|failed).*|DistStoreError.*|DistNetworkError.*)")),
+    (
+        "job.rendezvous",
+        re.compile(
+            r"(RendezvousTimeoutError|RendezvousConnectionError|[Cc]lient socket has (?:timed out|failed).*|DistStoreError.*|DistNetworkError.*)"
+        ),
+    ),
     ("job.not-initialized", re.compile(r"((?:CUDA |cuda).*?error\.?\s*:?\s*802.*|system not yet initialized)")),
     ("job.memory", re.compile(r"(CUDA out of memory.*)")),
     ("job.signal", re.compile(r"(Signal \d+ \(SIG\w+\))")),
-    ("job.failed", re.compile(r"(unhandled (?:system|cuda) error.*|ncclSystemError.*|ncclInternalError.*|Test NCCL failure.*)")),
+    (
+        "job.failed",
+        re.compile(
+            r"(unhandled (?:system|cuda) error.*|ncclSystemError.*|ncclInternalError.*|Test NCCL failure.*)"
+        ),
+    ),
     ("job.exit", re.compile(r"exitcode\s*:\s*(-?\d+)")),
     ("check.ran", re.compile(r"([Hh]ealthcheck)")),
-)  # fmt: skip
+)

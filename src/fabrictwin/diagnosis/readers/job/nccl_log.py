@@ -21,11 +21,15 @@ _INIT = re.compile(
     r"rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?.*?(?: busId (\w+))?(?: commId (0x\w+))?(?: commHash \w+)? - "
     r"Init (START|COMPLETE)"
 )
-_PLACED = re.compile(r"comm (0x\w+) rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank (\d+) MNNVL (\d)")
+_PLACED = re.compile(
+    r"comm (0x\w+) rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank (\d+) MNNVL (\d)"
+)
 _COUNTS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(\d+) nvls channels, (\d+) p2p channels")
 _DEVICE = re.compile(r"\[(\d+)\]([\w.+-]+):(\d+)/(IB|RoCE|\w+)")
 _GDR_HCA = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']*)'")
-_GDR_FAR = re.compile(r"GPU Direct RDMA Disabled for (?:GPU|rank) (\S+) */? *HCA (\S+) \(distance (\d+) (?:>=|>) (\d+)\)")
+_GDR_FAR = re.compile(
+    r"GPU Direct RDMA Disabled for (?:GPU|rank) (\S+) */? *HCA (\S+) \(distance (\d+) (?:>=|>) (\d+)\)"
+)
 _MADE = re.compile(r"name=(\S+) speed=(\d+) ndevs=(\d+)")
 _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via ([^\s(]+)")
 _SET = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*)")
@@ -110,7 +114,7 @@ class NcclLog:
         thread = self._threads.get(head) or self._thread(head)
         if thread is None:
             return False
-        message = message.rstrip()
+        message = message.strip()
         if mark == " NCCL WARN ":
             self._warning(thread, message)
             return True
@@ -254,7 +258,9 @@ class NcclLog:
             self.sink.add("nccl.multicast", "is not available" not in message, Subject(thread.host))
 
     def _pattern(self, thread: Thread, message: str) -> None:
-        found = re.match(r"Pattern (\d+), crossNic \d+, nChannels (\d+), bw ([\d.]+)/([\d.]+), type (\w+)/(\w+)", message)
+        found = re.match(
+            r"Pattern (\d+), crossNic \d+, nChannels (\d+), bw ([\d.]+)/([\d.]+), type (\w+)/(\w+)", message
+        )
         if found is not None:
             value = (int(found[1]), int(found[2]), float(found[3]), float(found[4]), found[5], found[6])
             self.sink.add("nccl.graph", value, Subject(thread.host))
@@ -308,7 +314,12 @@ class NcclLog:
         if rank < 0:
             return
         calls = self._calls.setdefault((thread.host, rank, ranks), OrderedDict())
-        calls[int(operation, 16)] = (verb, int(count), int(datatype), Place(self.sink.file, self.sink.number, message[:160]))
+        calls[int(operation, 16)] = (
+            verb,
+            int(count),
+            int(datatype),
+            Place(self.sink.file, self.sink.number, message[:160]),
+        )
         if len(calls) > KEPT_CALLS:
             calls.popitem(last=False)
 
@@ -319,8 +330,12 @@ class NcclLog:
             return
         found = _SET.match(message)
         if found is not None:
-            self.sink.add("nccl.setting", (found[1], found[2].strip().strip("'\"").rstrip(".")), Subject(thread.host))
-        elif "Could not enable P2P" in message or "Connection refused" in message or "Connection closed" in message:
+            self.sink.add(
+                "nccl.setting", (found[1], found[2].strip().strip("'\"").rstrip(".")), Subject(thread.host)
+            )
+        elif (
+            "Could not enable P2P" in message or "Connection refused" in message or "Connection closed" in message
+        ):
             self._warning(thread, message)
 
     def _warning(self, thread: Thread, message: str) -> None:
@@ -334,7 +349,9 @@ class NcclLog:
             self.sink.add("nccl.way", value, Subject(host, rank), place=place, count=count)
         for (host, rank, ranks), calls in self._calls.items():
             for number, (verb, count, datatype, place) in calls.items():
-                self.sink.add("nccl.call", (number, verb, count, datatype, int(ranks)), Subject(host, rank), place=place)
+                self.sink.add(
+                    "nccl.call", (number, verb, count, datatype, int(ranks)), Subject(host, rank), place=place
+                )
 
 
 def _normal(message: str) -> str:

@@ -14,7 +14,9 @@ OPENS = (
 )
 _GROUP = re.compile(r"\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\d+)\s+([A-Z,]+)\s+([A-Z,]+)\s*$")
 _COMM = re.compile(r"\s*#(\d+-\d+) \(([0-9a-f]+)\) (\w+)")
-_RANK = re.compile(r"\s*(?:Rank (\d+)|The missing rank: (\d+)|Missing ranks?: ([\d, -]+))(?: -- GPU (\S+) managed by process (\d+) on node (\S+))?")
+_RANK = re.compile(
+    r"\s*(?:Rank (\d+)|The missing rank: (\d+)|Missing ranks?: ([\d, -]+))(?: -- GPU (\S+) managed by process (\d+) on node (\S+))?"
+)
 _PROCESS = re.compile(r"\s*Process (\d+) on node (\S+) managing GPUs? (\S+)")
 
 
@@ -58,14 +60,20 @@ class RasReport:
                 for rank in range(int(first), min(int(last or first), int(first) + 10_000) + 1):
                     self.sink.add("ras.missing", self._comm, Subject(rank=rank))
             return
-        self.sink.add("ras.rank", (self._comm, self._state, int(found[5] or 0)), Subject(found[6] or "", int(found[1])))
+        self.sink.add(
+            "ras.rank", (self._comm, self._state, int(found[5] or 0)), Subject(found[6] or "", int(found[1]))
+        )
 
     def _words(self, bare: str) -> None:
         count = re.match(r"(\d+) ranks? ha(?:ve|s) (?:status (\w+)|launched up to operation (\d+))", bare)
         if count is not None:
             self._state = count[2] or f"operation {count[3]}"
             self.sink.add("ras.minority", (self._comm, self._state, int(count[1])))
-        elif "different status" in bare or "launched a different number" in bare or "collective operation counts" in bare:
+        elif (
+            "different status" in bare
+            or "launched a different number" in bare
+            or "collective operation counts" in bare
+        ):
             kind = "status" if "status" in bare else "counts"
             self.sink.add("ras.differs", (self._comm, kind))
         elif "considered dead" in bare:
@@ -116,7 +124,11 @@ def _communicator(comm: Mapping[str, Any], sink: Sink) -> None:
             host = str(missing.get("host", "")) if isinstance(missing, Mapping) else ""
             sink.add("ras.missing", name, Subject(host, rank))
             if isinstance(missing, Mapping) and missing.get("considered_dead"):
-                sink.add("ras.dead", (int(missing.get("pid") or 0), str(missing.get("cuda_dev", ""))), Subject(host, rank))
+                sink.add(
+                    "ras.dead",
+                    (int(missing.get("pid") or 0), str(missing.get("cuda_dev", ""))),
+                    Subject(host, rank),
+                )
     for each in _list(comm.get("ranks")):
         if not isinstance(each, Mapping) or not isinstance(each.get("rank"), int):
             continue

@@ -15,11 +15,17 @@ _TAG = re.compile(r"<(/?)(\w+)((?:\s+[\w:.-]+=\"[^\"<>]{0,400}\")*)\s*(/?)>")
 _ATTRIBUTE = re.compile(r"([\w:.-]+)=\"([^\"]*)\"")
 GPU_CLASS = "0x0302"
 DEVICES = {
-    "0x20b0": "NVIDIA A100-SXM4-40GB", "0x20b2": "NVIDIA A100-SXM4-80GB", "0x20b5": "NVIDIA A100 80GB PCIe",
-    "0x20f1": "NVIDIA A100-PCIE-40GB", "0x2330": "NVIDIA H100 80GB HBM3", "0x2331": "NVIDIA H100 PCIe",
-    "0x2335": "NVIDIA H200", "0x2901": "NVIDIA B200", "0x1db5": "Tesla V100-SXM2-32GB",
+    "0x20b0": "NVIDIA A100-SXM4-40GB",
+    "0x20b2": "NVIDIA A100-SXM4-80GB",
+    "0x20b5": "NVIDIA A100 80GB PCIe",
+    "0x20f1": "NVIDIA A100-PCIE-40GB",
+    "0x2330": "NVIDIA H100 80GB HBM3",
+    "0x2331": "NVIDIA H100 PCIe",
+    "0x2335": "NVIDIA H200",
+    "0x2901": "NVIDIA B200",
+    "0x1db5": "Tesla V100-SXM2-32GB",
     "0x1db1": "Tesla V100-SXM2-16GB",
-}  # fmt: skip
+}
 
 
 class TopologyXml:
@@ -58,24 +64,36 @@ class TopologyXml:
         elif name == "pci":
             self._pci(got)
         elif name == "gpu":
-            add("topo.gpu", (int(got["dev"]) if got.get("dev", "").isdigit() else -1, got.get("sm", "")),
-                Subject(device=bus))  # fmt: skip
+            add(
+                "topo.gpu",
+                (int(got["dev"]) if got.get("dev", "").isdigit() else -1, got.get("sm", "")),
+                Subject(device=bus),
+            )
             if got.get("gdr") == "0":
                 add("topo.gpu-gdr-off", True, Subject(device=bus))
         elif name == "nvlink":
             count = got.get("count", "0")
-            add("topo.nvlink", (got.get("target", ""), int(count) if count.isdigit() else 0, got.get("tclass", "")),
-                Subject(device=bus))  # fmt: skip
+            add(
+                "topo.nvlink",
+                (got.get("target", ""), int(count) if count.isdigit() else 0, got.get("tclass", "")),
+                Subject(device=bus),
+            )
         elif name == "net":
             speed = got.get("speed", "0")
-            add("topo.net", (int(speed) if speed.isdigit() else 0, got.get("gdr", ""), got.get("port", "")),
-                Subject(device=got.get("name", "")))  # fmt: skip
+            add(
+                "topo.net",
+                (int(speed) if speed.isdigit() else 0, got.get("gdr", ""), got.get("port", "")),
+                Subject(device=got.get("name", "")),
+            )
 
     def _pci(self, got: dict[str, str]) -> None:
         kind, bus = got.get("class", ""), got.get("busid", "")
         speed = re.match(r"[\d.]+", got.get("link_speed", ""))
         width = got.get("link_width", "")
-        value = (float(speed[0].rstrip(".")) if speed and speed[0].count(".") < 2 else 0.0, int(width) if width.isdigit() else 0)
+        value = (
+            float(speed[0].rstrip(".")) if speed and speed[0].count(".") < 2 else 0.0,
+            int(width) if width.isdigit() else 0,
+        )
         if kind.startswith(GPU_CLASS):
             self.sink.add("topo.gpu-link", value, Subject(device=bus))
             if got.get("vendor") == "0x10de" and got.get("device") in DEVICES:

@@ -1,0 +1,142 @@
+"""Who waits for whom, and who waits for nobody: the culprit of a hang.
+
+A rank waits in its first call that has not completed, for every member of that group which has not called it. A
+rank that others wait for and which itself waits for nobody is where the hang begins. Where two ranks wait for each
+other in two groups they called in different orders; where all have called and none has completed, the network or a
+GPU below stands still. Rules after PyTorch's analyser of flight recorders (tools/flight_recorder) and its gaps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.hangs.calls import Call, Group
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A rank that waits in a call for ranks that have not called it."""
+
+    rank: int
+    group: str
+    sequence: int
+    call: Call
+    absent: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A sequence number at which ranks called different things. `odd` are those of the smaller side."""
+
+    group: str
+    sequence: int
+    how: str
+    odd: tuple[int, ...]
+    odd_call: Call
+    other_call: Call
+
+
+def mismatches(groups: dict[str, Group]) -> Iterator[Mismatch]:
+    """The first mismatch of each group."""
+    for group in groups.values():
+        numbers = sorted({number for calls in group.calls.values() for number in calls})
+        for number in numbers:
+            found = _mismatch(group, number)
+            if found is not None:
+                yield found
+                break
+
+
+def _mismatch(group: Group, number: int) -> Mismatch | None:
+    calls = {rank: mine[number] for rank, mine in sorted(group.calls.items()) if number in mine}
+    if len(calls) < 2:
+        return None
+    usual_key = Counter((c.verb, c.sizes, c.kinds) for c in calls.values()).most_common(1)[0][0]
+    usual = next(c for c in calls.values() if (c.verb, c.sizes, c.kinds) == usual_key)
+    odd = {rank: call.differs(usual) for rank, call in calls.items() if call.differs(usual)}
+    if not odd or (all(call.done for call in calls.values()) and not any(how == "type" for how in odd.values())):
+        return None
+    first = next(iter(odd))
+    same = tuple(rank for rank, how in odd.items() if how == odd[first])
+    return Mismatch(group.name, number, odd[first], same, calls[first], usual)
+
+
+def waits(groups: dict[str, Group]) -> list[Wait]:
+    """The first uncompleted call of every rank and group, with the members that have not called it."""
+    found = []
+    for group in groups.values():
+        for rank in sorted(group.calls):
+            number = group.pending(rank)
+            if number < 0:
+                continue
+            # a ring buffer may have dropped what a rank called long ago: only ranks that are behind are absent
+            absent = {other for other in group.members if group.last(other) < number}
+            found.append(Wait(rank, group.name, number, group.calls[rank][number], frozenset(absent)))
+    return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Where a hang begins. `kind` is missing, late, order or stuck."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    wait: Wait
+    waiting: tuple[Wait, ...]
+
+    def facts(self) -> list[Fact]:
+        """Evidence: the calls that wait."""
+        return [wait.call.fact for wait in (self.wait, *self.waiting[:4])]
+
+
+def verdict(groups: dict[str, Group], dumped: set[int]) -> Verdict | None:
+    """Where the hang begins; None where nobody waits."""
+    waiting = waits(groups)
+    if not waiting:
+        return None
+    absent: Counter[int] = Counter(rank for wait in waiting for rank in wait.absent)
+    if not absent:
+        first = min(waiting, key=lambda wait: (wait.sequence, wait.group))
+        # the ranks whose kernel has not begun are where it stands still
+        idle = tuple(
+            w.rank
+            for w in waiting
+            if not w.call.started and w.sequence == first.sequence and w.group == first.group
+        )
+        begun = [w for w in waiting if w.call.started]
+        return Verdict("late" if idle and begun else "stuck", idle if begun else (), first, tuple(waiting))
+    by_rank: dict[int, list[Wait]] = {}
+    for wait in waiting:
+        by_rank.setdefault(wait.rank, []).append(wait)
+    gone = tuple(sorted(rank for rank in absent if dumped and rank not in dumped))
+    free = tuple(sorted(rank for rank in absent if not _blocked(by_rank.get(rank, ()))))
+    if gone:
+        return Verdict("missing", gone, _one_for(waiting, gone), tuple(waiting))
+    if free:
+        return Verdict("late", free, _one_for(waiting, free), tuple(waiting))
+    return Verdict("order", tuple(sorted(absent)), _one_for(waiting, tuple(absent)), tuple(waiting))
+
+
+def _blocked(mine: tuple[Wait, ...] | list[Wait]) -> bool:
+    """Return true for a rank that itself waits for somebody."""
+    return any(wait.absent for wait in mine)
+
+
+def _one_for(waiting: list[Wait], ranks: tuple[int, ...]) -> Wait:
+    return next(wait for wait in waiting if wait.absent & set(ranks))
+
+
+def spans(ranks: tuple[int, ...] | list[int] | frozenset[int], most: int = 12) -> str:
+    """Ranks as people write them: `0-3, 7`."""
+    parts: list[str] = []
+    ordered = sorted(set(ranks))
+    start = 0
+    for i, rank in enumerate(ordered):
+        if i + 1 == len(ordered) or ordered[i + 1] != rank + 1:
+            first = ordered[start]
+            parts.append(str(first) if first == rank else f"{first}-{rank}")
+            start = i + 1
+    return ", ".join(parts[:most]) + (" ..." if len(parts) > most else "")
