@@ -21,7 +21,8 @@ COMMANDS = (
     (
         "sysfs-infiniband.txt",
         "grep -rs . /sys/class/infiniband/*/ports/*/counters /sys/class/infiniband/*/ports/*/hw_counters "
-        "/sys/class/infiniband/*/ports/*/state /sys/class/infiniband/*/ports/*/phys_state /sys/class/infiniband/*/ports/*/rate "
+        "/sys/class/infiniband/*/ports/*/state /sys/class/infiniband/*/ports/*/phys_state "
+        "/sys/class/infiniband/*/ports/*/rate "
         "/sys/class/infiniband/*/ports/*/link_layer",
     ),
     ("nvidia-smi-q.txt", "nvidia-smi -q"),
@@ -74,12 +75,13 @@ def _head() -> list[str]:
 
 
 def _gather() -> list[str]:
-    body = [
+    return [
         'gather=$(cat <<"END_OF_GATHER"',
         "here=$(mktemp -d) || exit 1",
         "name=$(hostname -s)",
         'mkdir -p "$here/$name" && cd "$here/$name" || exit 1',
-        'run() { file=$1; shift; timeout 60 sh -c "$*" > "$file" 2>> errors.txt || echo "$file: $* failed" >> errors.txt; '
+        'run() { file=$1; shift; timeout 60 sh -c "$*" > "$file" 2>> errors.txt || '
+        'echo "$file: $* failed" >> errors.txt; '
         '[ -s "$file" ] || rm -f "$file"; }',
         *(f"run {file} {shlex.quote(command)}" for file, command in COMMANDS),
         "for device in /sys/class/infiniband/*/device/net/*; do",
@@ -92,7 +94,6 @@ def _gather() -> list[str]:
         ")",
         "",
     ]
-    return body
 
 
 def _drive(hosts: tuple[str, ...], launcher: str) -> list[str]:
@@ -104,7 +105,8 @@ def _drive(hosts: tuple[str, ...], launcher: str) -> list[str]:
     if hosts:
         lines = [
             f"for host in {' '.join(hosts)}; do",
-            f'  printf "%s\\n" "$gather" | {reach} 2>> "$work/errors.txt" | tar xf - -C "$work" || echo "$host: not reached" >&2',
+            f'  printf "%s\\n" "$gather" | {reach} 2>> "$work/errors.txt" | tar xf - -C "$work" \\',
+            '    || echo "$host: not reached" >&2',
             "done",
         ]
     else:

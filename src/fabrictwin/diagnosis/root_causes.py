@@ -1,7 +1,7 @@
 """Root causes on top, consequences beneath: one order for all findings of a case.
 
-A finding is a consequence of another where the list of causes says so (`Cause.follows`) and both are about the same
-hosts, or one of them is about no host in particular. A consequence of several goes to the most certain.
+A finding is a consequence of another where the list of causes says so (`Cause.follows`) and both are about the
+same hosts, or one of them is about no host in particular. A consequence of several goes to the most certain.
 """
 
 from __future__ import annotations

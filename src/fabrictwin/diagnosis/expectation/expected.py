@@ -1,4 +1,4 @@
-"""The twin's answer for hardware: channels, transports and bandwidths that NCCL reaches there, with and without faults."""
+"""The twin's answer for hardware: channels, transports and bandwidths there, with and without faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures to hold a cluster against: nccl-tests' and perftest's bandwidths and step times, as tables and health checks.
+"""Figures to hold a cluster against: bandwidths of nccl-tests and perftest, step times; tables and health checks.
 
 Shapes of health checks: NHC (LBNL's node health check: one check a line, as `mpirun all_reduce_perf` wrappers take
 them) and azurehpc-health-checks' `azure_nccl_allreduce` lines, each with the floor that the tolerance leaves.
@@ -88,19 +88,23 @@ def _perftest(asked: Asked) -> list[Figure]:
     from fabrictwin import catalog
 
     nic = catalog.nic(catalog.host(asked.host).nics[0].type)
-    kind = "infiniband" if asked.fabric == "infiniband" else "roce"
-    headers = catalog.headers(kind)
-    overhead = int(headers.data.value)
+    transport = catalog.headers("infiniband")
+    if asked.fabric == "infiniband":
+        overhead = transport.bytes_of("LRH", "BTH", "ICRC", "VCRC")
+    else:
+        frame = catalog.headers("ethernet").bytes_of("preamble", "ethernet", "IPv4", "UDP", "FCS", "gap")
+        overhead = frame + transport.bytes_of("BTH", "ICRC")
     rate = nic.port_rate.value / 1e9 * 4096 / (4096 + overhead)
     return [Figure("ib_write_bw", 2, 65536, rate, "Gb/s", floor=rate * (1 - asked.tolerance))]
 
 
 def _step(asked: Asked) -> Figure:
+    from fabrictwin.base.units import PS_PER_S
     from fabrictwin.cluster.spec.spec import load_spec
-    from fabrictwin.runs.execute import execute
+    from fabrictwin.runs.execute import predict
 
-    result = execute(load_spec(asked.spec))
-    seconds = result.step_ps / 1e12
+    result = predict(load_spec(asked.spec))
+    seconds = result.trace.end_ps / PS_PER_S
     return Figure("training step", 0, 0, seconds, "s", ceiling=seconds * (1 + asked.tolerance))
 
 
@@ -134,7 +138,8 @@ def _table(asked: Asked, found: list[Figure]) -> str:
         choice = f"{f.algorithm} {f.protocol}".strip()
         limit = f.ceiling or f.floor
         lines.append(
-            f"{f.test:20} {f.hosts or '':>5} {size:>10} {f.value:10.2f} {limit:10.2f} {f.unit:11} {choice}".rstrip()
+            f"{f.test:20} {f.hosts or '':>5} {size:>10} {f.value:10.2f} {limit:10.2f} "
+            f"{f.unit:11} {choice}".rstrip()
         )
     return "\n".join(lines) + "\n"
 

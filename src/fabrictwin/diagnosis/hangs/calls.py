@@ -1,4 +1,4 @@
-"""Calls of collectives by group, rank and sequence number, from dumps, watchdogs and NCCL's log: one table for all."""
+"""Calls of collectives by group, rank and sequence number: of dumps, watchdogs and NCCL's log, in one table."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def recorded(evidence: Evidence) -> tuple[dict[str, Group], set[int]]:
         group = groups.setdefault(name, Group(name))
         group.members |= {int(rank or 0) for rank in fact.parts[2:]}
     for fact in evidence.of("fr.call"):
-        name, sequence, verb, sizes, outs, kinds, state, *_ = fact.parts
-        group = groups.setdefault(str(name), Group(str(name)))
+        named, sequence, verb, sizes, outs, kinds, state, *_ = fact.parts
+        group = groups.setdefault(str(named), Group(str(named)))
         call = Call(str(verb), f"{sizes} {outs}", str(kinds), state == "completed", state != "scheduled", fact)
         group.calls[fact.subject.rank][int(sequence or 0)] = call
     dumped = {fact.subject.rank for fact in evidence.of("fr.dump") if fact.subject.rank >= 0}

@@ -235,7 +235,8 @@ def waiting_lines(case: Case) -> list[str]:
     for wait in waits(groups):
         if wait.absent:
             lines.append(
-                f"rank {wait.rank} waits in {wait.call.verb} {wait.sequence} of group {wait.group} for rank(s) {spans(wait.absent)}"
+                f"rank {wait.rank} waits in {wait.call.verb} {wait.sequence} of group {wait.group} "
+                f"for rank(s) {spans(wait.absent)}"
             )
     return lines
 

@@ -1,8 +1,8 @@
 """Prefixes and colours that launchers put before a line, taken off.
 
 mpirun's `[1,3]<stdout>:`, torchrun's `[rank3]:` and `[default3]:`, Ray's and vLLM's `(Worker pid=7, ip=10.0.0.2)`,
-Kubernetes' timestamps with `stdout F`, `[pod/name/container]`, Docker Compose's `name-1  |`. Slurm's `3: ` is taken
-off where most lines of the file's beginning have one, since other formats number lines so.
+Kubernetes' timestamps with `stdout F`, `[pod/name/container]`, Docker Compose's `name-1  |`. Slurm's `3: ` is
+taken off where most lines of the file's beginning have one, since other formats number lines so.
 """
 
 from __future__ import annotations

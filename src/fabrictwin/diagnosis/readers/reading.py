@@ -32,7 +32,7 @@ MOST_FILES = 100_000
 
 
 def read_paths(paths: Iterable[str | Path]) -> Evidence:
-    """Evidence of files, of all files below folders, and of tar archives. Raises ConfigError for what is not there."""
+    """Evidence of files, of all files below folders, of archives. Raises ConfigError where one is not there."""
     evidence = Evidence()
     for path in paths:
         _read_path(Path(path), evidence)

@@ -195,6 +195,8 @@ def roce(case: Case) -> Iterator[Finding]:
     for row in ports.values():
         yield from _buffers(row)
         yield from _control(row, ports)
+        yield from _priority(row)
+        yield from _notifications(row, ports)
 
 
 def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
@@ -265,22 +267,26 @@ def _control(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:
             expected="few",
             confidence=0.7,
         )
-    bytes_ = {
-        name: int(fact.parts[1] or 0)
-        for name, fact in row.items()
-        if name.startswith("rx_prio") and name.endswith("_bytes")
-    }
-    whole = sum(bytes_.values())
-    if whole > 10**12 and bytes_.get("rx_prio0_bytes", 0) > 0.95 * whole and "rx_vport_rdma_unicast_bytes" in row:
-        if _value(row, "rx_vport_rdma_unicast_bytes") > 0.5 * whole:
-            yield found(
-                cause("wrong-priority"),
-                [row["rx_prio0_bytes"]],
-                seen=f"priority 0 carries {bytes_['rx_prio0_bytes']} bytes of {whole}",
-                expected="RDMA on the lossless priority",
-                confidence=0.8,
-            )
-    if _value(row, "np_cnp_sent") == 0 and _value(row, "rp_cnp_handled") == 0:
+
+
+def _priority(row: dict[str, Fact]) -> Iterator[Finding]:
+    """RDMA on priority 0."""
+    carried = {name: _value(row, name) for name in row if name.startswith("rx_prio") and name.endswith("_bytes")}
+    whole, first = sum(carried.values()), carried.get("rx_prio0_bytes", 0)
+    rdma = _value(row, "rx_vport_rdma_unicast_bytes")
+    if whole > 10**12 and first > 0.95 * whole and rdma > 0.5 * whole:
+        yield found(
+            cause("wrong-priority"),
+            [row["rx_prio0_bytes"]],
+            seen=f"priority 0 carries {first} bytes of {whole}",
+            expected="RDMA on the lossless priority",
+            confidence=0.8,
+        )
+
+
+def _notifications(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:
+    """Congestion notifications that are sent and reach nobody."""
+    if "np_cnp_sent" not in row:
         return
     senders = sum(_value(other, "np_cnp_sent") for other in ports.values())
     handled = sum(_value(other, "rp_cnp_handled") for other in ports.values())

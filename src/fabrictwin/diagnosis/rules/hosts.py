@@ -103,7 +103,7 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
     bad = [fact for fact in case.of("aer") if fact.value == "uncorrectable"]
     if bad:
         yield found(cause("pci-errors"), bad, seen="AER: uncorrectable", expected="none", confidence=0.8)
-    reports = [fact for fact in case.of("fabricmanager.error")]
+    reports = case.of("fabricmanager.error")
     if reports and not case.of("sxid"):
         yield found(
             cause("fabric-manager"),
@@ -253,7 +253,7 @@ def pci(case: Case) -> Iterator[Finding]:
             expected=f"{fact.parts[3]} GT/s",
             confidence=0.5,
             severity=Severity.QUESTION,
-            collect="lspci -vvv while traffic runs: links may slow down at rest, and a slot may be slower than the card",
+            collect="lspci -vvv while traffic runs: links may slow down at rest, and a slot may be slower",
         )
     if idle:
         yield found(

@@ -225,21 +225,28 @@ def settings(case: Case) -> Iterator[Finding]:
                 expected_from="NCCL user guide: variables for debugging should not stay in production",
                 gain="" if case.expected is None else case.expected.gain_without_setting(name, value),
             )
-    odd = case.settings.get("NCCL_IB_HCA", [])
-    if odd and case.expected is not None and case.nodes != 1:
-        text = str(odd[0].parts[1]).lstrip("=")
-        named = [part for part in text.split(",") if part]
-        if named and not text.startswith("^") and all(re.search(r"\d$", part) for part in named):
-            if len(named) < case.expected.rails:
-                yield found(
-                    _about("NCCL_IB_HCA"),
-                    odd,
-                    seen=f"NCCL_IB_HCA={odd[0].parts[1]}",
-                    expected=f"all {case.expected.rails} rails",
-                    confidence=0.8,
-                    expected_from=TWIN,
-                    gain=case.expected.gain_without_setting("NCCL_IB_HCA", str(odd[0].parts[1])),
-                )
+    yield from _filtered(case)
+
+
+def _filtered(case: Case) -> Iterator[Finding]:
+    """NCCL_IB_HCA names fewer adapters than the host has rails."""
+    facts = case.settings.get("NCCL_IB_HCA", [])
+    if not facts or case.expected is None or case.nodes == 1:
+        return
+    value = str(facts[0].parts[1])
+    named = [part for part in value.lstrip("=").split(",") if part]
+    # a prefix such as `mlx5` takes them all
+    single = not value.startswith("^") and all(re.search(r"\d(?::\d+)?$", part) for part in named)
+    if named and single and len(named) < case.expected.rails:
+        yield found(
+            _about("NCCL_IB_HCA"),
+            facts,
+            seen=f"NCCL_IB_HCA={value}",
+            expected=f"all {case.expected.rails} rails",
+            confidence=0.8,
+            expected_from=TWIN,
+            gain=case.expected.gain_without_setting("NCCL_IB_HCA", value),
+        )
 
 
 def _about(name: str) -> Cause:

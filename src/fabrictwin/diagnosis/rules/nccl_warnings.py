@@ -28,13 +28,13 @@ _WORDS: tuple[tuple[str, str], ...] = (
         "gid-unreachable",
     ),
     (
-        r"ibv_reg_mr|ibv_create_qp failed|ibv_create_cq failed|Cannot allocate memory.*ibv|locked memory|RLIMIT_MEMLOCK",
+        r"ibv_reg_mr|ibv_create_qp failed|ibv_create_cq failed|Cannot allocate memory.*ibv|RLIMIT_MEMLOCK",
         "locked-memory",
     ),
     (r"shared memory segment|/dev/shm|No space left on device|shmem|posix_fallocate", "shared-memory"),
     (r"system not yet initialized|error 802|cuda failure 802|CUDA_ERROR_SYSTEM_NOT_READY", "cuda-not-initialized"),
     (
-        r"no socket interface found|No (?:usable )?(?:socket )?interface found|Unable to find a usable network interface",
+        r"no socket interface found|No (?:usable )?(?:socket )?interface found|find a usable network interface",
         "no-socket-interface",
     ),
     (r"NET/Socket : no interface", "no-socket-interface"),
@@ -42,7 +42,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"[Dd]uplicate GPU detected", "duplicate-gpu"),
     (r"NVLS|multicast|cuMulticast", "nvls-off"),
     (
-        r"Message truncated|[Mm]essage size mismatch|received \d+ bytes instead of|mismatch(?:ed)? (?:between|collective|size)",
+        r"Message truncated|size mismatch|received \d+ bytes instead of|mismatch\w* (?:between|collective|size)",
         "size-mismatch",
     ),
     (r"wrong type \d+ != \d+|invalid magic|unexpected (?:magic|connection)|magic .* mismatch", "foreign-peer"),
@@ -53,7 +53,8 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"Could not enable P2P|peer mapping resources|P2P is disabled", "p2p-off"),
     (r"Cuda failure|CUDA failure|cuda failure", "cuda-failure"),
     (
-        r"[Cc]onnection refused|[Cc]onnection timed out|retries exhausted|exceeded retries|No route to host|connect to .* failed",
+        r"[Cc]onnection (?:refused|timed out)|retries exhausted|exceeded retries|No route to host|"
+        r"connect to .* failed",
         "connect-refused",
     ),
     (

@@ -52,7 +52,8 @@ def states(case: Case) -> Iterator[Finding]:
         yield found(
             cause("port-down"),
             facts,
-            seen=f"State: Down, physical state {physical[facts[0].subject].text if facts[0].subject in physical else 'unknown'}",
+            seen="State: Down, physical state "
+            + (physical[facts[0].subject].text if facts[0].subject in physical else "unknown"),
             expected="Active, LinkUp",
             confidence=0.6 if spare else 0.85,
             severity=Severity.NOTE if spare else Severity.ERROR if up or used else Severity.WARNING,

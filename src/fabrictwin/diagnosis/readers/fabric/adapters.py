@@ -14,7 +14,10 @@ OPENS_IBSTAT = r"^CA '[\w.:-]+'\s*$"
 OPENS_DEVINFO = r"^hca_id:\s+\S+"
 OPENS_GIDS = r"^DEV\s+PORT\s+INDEX\s+GID\s+IPv4|^[\w.]+\s+\d+\s+\d+\s+[0-9a-f]{4}:[0-9a-f:]{34}\s"
 OPENS_SWITCH = r"^(?:Switch-?IB|Quantum|[\w-]+) .*Mellanox Technologies|^part number\s+\|"
-OPENS_SYSFS = r"^\S*/sys/class/(?:infiniband|net)/\S+|^(?:\./)?(?:infiniband/)?(?:mlx|ib|roce|rdmap|hfi|irdma|bnxt)[\w.]*/ports/\d+/"
+OPENS_SYSFS = (
+    r"^\S*/sys/class/(?:infiniband|net)/\S+|"
+    r"^(?:\./)?(?:infiniband/)?(?:mlx|ib|roce|rdmap|hfi|irdma|bnxt)[\w.]*/ports/\d+/"
+)
 
 
 class Ibstat:
@@ -178,7 +181,8 @@ class SysfsTree:
     """Reads files of /sys/class/infiniband as `path:value`."""
 
     _PATH = re.compile(
-        r"\S*?([\w.-]+)/ports/(\d+)/(?:(counters|hw_counters)/(\w+)|(state|phys_state|rate|link_layer))\s*[: ]\s*(.*)$"
+        r"\S*?([\w.-]+)/ports/(\d+)/"
+        r"(?:(counters|hw_counters)/(\w+)|(state|phys_state|rate|link_layer))\s*[: ]\s*(.*)$"
     )
 
     def __init__(self, sink: Sink) -> None:

@@ -12,7 +12,8 @@ import re
 from fabrictwin.diagnosis.evidence import Sink, Subject
 
 OPENS_PERFQUERY = (
-    r"^#? ?Port (?:extended )?counters: Lid \d+ port|^#? ?PortRcvErrorDetails|^#? ?Port\w*(?:Details|Discards?)\w*: Lid|"
+    r"^#? ?Port (?:extended )?counters: Lid \d+ port|^#? ?PortRcvErrorDetails|"
+    r"^#? ?Port\w*(?:Details|Discards?)\w*: Lid|"
     r"^# [A-Z][\w ]*: Lid \d+ port \d+|^PortSelect:\.+"
 )
 OPENS_ERRORS = r"^Errors for (?:0x[0-9a-f]+ )?\"|^\s*GUID 0x[0-9a-f]+ port (?:ALL|\d+): \["
@@ -110,7 +111,7 @@ class QueryErrors:
         port = re.match(r"GUID (0x[0-9a-f]+) port (ALL|\d+):", bare)
         if port is not None:
             about = Subject(device=self._node or port[1], port=port[2])
-            for name, value, unit in re.findall(r"\[(\w+) == (\d+)(?: \([\d.]+ ?([KMGT]?)B?\))?\]", bare):
+            for name, value in re.findall(r"\[(\w+) == (\d+)(?: \([\d.]+ ?[KMGT]?B?\))?\]", bare):
                 if port[2] != "ALL":
                     self.sink.add("port.counter", (counter_name(name), int(value)), about)
             return True

@@ -22,7 +22,8 @@ _PLAIN = re.compile(
     r"(SW|CA|RT)\s+(\d+)\s+(\d+) (0x[0-9a-f]+) (\d+)x (\S+)\s*(?:- (SW|CA|RT)\s+(\d+)\s+(\d+) (0x[0-9a-f]+) )?(.*)"
 )
 _LINKINFO = re.compile(
-    r"(?:(0x[0-9a-f]+) \"\s*(.*?)\"\s+)?(\d+)\s+(\d+)\[\s*\]\s*==\(\s*(.*?)\s*\)==>\s*(?:(\S+)\s+(\d+)\[\s*\] \"(.*?)\")?\s*(\(.*)?$"
+    r"(?:(0x[0-9a-f]+) \"\s*(.*?)\"\s+)?(\d+)\s+(\d+)\[\s*\]\s*==\(\s*(.*?)\s*\)==>\s*"
+    r"(?:(\S+)\s+(\d+)\[\s*\] \"(.*?)\")?\s*(\(.*)?$"
 )
 _RATE = re.compile(r"(\d+)X\s+([\d.]+) Gbps\s+(\S+)/\s*(\S+)")
 
@@ -78,7 +79,7 @@ class Links:
         self.sink.add("fabric.link", (width, speed, far, "Active"), Subject(device=self._name, port=port))
 
     def _plain(self, found: re.Match[str]) -> None:
-        kind, lid, port, guid, width, speed, other, *_, rest = found.groups()
+        kind, _, port, guid, width, speed, other, *_, rest = found.groups()
         names = re.search(r"\( '(.*?)' - '(.*?)' \)", rest)
         name = names[1] if names else rest.strip().strip("'")
         self.sink.add("fabric.node", (kind, 0), Subject(device=name or guid))

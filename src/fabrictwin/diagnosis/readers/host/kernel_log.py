@@ -1,7 +1,7 @@
 """Kernel messages (dmesg, journalctl -k, /dev/kmsg) and the fabric manager's log.
 
 Lines are told by what they say, not by how they begin: timestamps differ between dmesg, dmesg -T, --decode, kmsg's
-`6,3965,206764310,-;` and syslog. Sources: NVIDIA, "Xid errors" and fabric manager user guide; the kernel's drivers.
+`6,3965,206764310,-;` and syslog. Sources: NVIDIA, "Xid errors" and fabric manager user guide; kernel drivers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class KernelLog:
             (
                 "available PCIe",
                 re.compile(
-                    r"([0-9a-f:.]+): ([\d.]+) Gb/s available PCIe bandwidth, limited by (\S+ \S+ \S+ \S+) link at (\S+) \(capable of ([\d.]+)"
+                    r"([0-9a-f:.]+): ([\d.]+) Gb/s available PCIe bandwidth, limited by (\S+ \S+ \S+ \S+) "
+                    r"link at (\S+) \(capable of ([\d.]+)"
                 ),
                 self._narrow,
             ),
@@ -103,9 +104,8 @@ class KernelLog:
             self.sink.add("link.event", (port[2] or port[3] or "").lower(), about)
         elif re.search(
             r"(?i)health|fatal|fw_fatal|recover|timeout|failed|err(?:or)?\b|corrupt|bad system state", said
-        ):
-            if not re.search(r"(?i)err counter is 0|error recovery", said):
-                self.sink.add("mlx5.error", re.sub(r"0x[0-9a-f]+|\d{3,}", "#", said)[:160], about)
+        ) and not re.search(r"(?i)err counter is 0|error recovery", said):
+            self.sink.add("mlx5.error", re.sub(r"0x[0-9a-f]+|\d{3,}", "#", said)[:160], about)
 
     def _narrow(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("pci.narrow", (float(found[2]), float(found[5]), found[3]), Subject(device=found[1]))

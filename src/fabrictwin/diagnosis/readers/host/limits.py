@@ -1,4 +1,4 @@
-"""Limits and settings of a host: `ulimit -a`, `df` of /dev/shm, kernel command line, modules, environment, sysctl."""
+"""Limits and settings of a host: `ulimit -a`, `df` of /dev/shm, kernel command line, modules, environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from fabrictwin.diagnosis.evidence import Sink, Subject
 
 OPENS = (
     r"^max locked memory\s|^\s*core file size\s|^Max locked memory\s|^(?:shm|tmpfs)\s.*\s/dev/shm$|^BOOT_IMAGE=|"
-    r"^(?:export )?NCCL_\w+=|^nvidia_peermem\s|^(?:mlx5_ib|ib_uverbs)\s+\d+|^Module\s+Size\s+Used by|^MAX_ACC_OUT_READ|"
+    r"^(?:export )?NCCL_\w+=|^nvidia_peermem\s|^(?:mlx5_ib|ib_uverbs)\s+\d+|^Module\s+Size\s+Used by|"
+    r"^MAX_ACC_OUT_READ|"
     r"^\s*(?:MAX_ACC_OUT_READ|PCI_WR_ORDERING|ADVANCED_PCI_SETTINGS|ROCE_CC_PRIO_MASK\w*)\s|^RoCE v[12]$|"
     r"^cma_roce_mode|^● ?nvidia-fabricmanager|nvidia-fabricmanager\.service"
 )

@@ -31,9 +31,8 @@ class TopologyMatrix:
             return True
         if re.match(r"(?:GPU\d+|NIC\d+|mlx5_\w+)$", words[0]) and len(words) > 1:
             for head, cell in zip(self._heads, words[1:], strict=False):
-                if cell in _LINKS or re.fullmatch(r"NV\d+", cell):
-                    if cell != "X":
-                        self.sink.add("smi.path", (head, cell), Subject(device=words[0]))
+                if (cell in _LINKS or re.fullmatch(r"NV\d+", cell)) and cell != "X":
+                    self.sink.add("smi.path", (head, cell), Subject(device=words[0]))
             return True
         named = re.match(r"\s*(NIC\d+): (\S+)", text)
         if named is not None:
@@ -93,7 +92,7 @@ class Query:
         if gpu is not None:
             self._gpu = f"GPU {gpu[1]}"
             return True
-        if bare.startswith("|") or bare.startswith("+") or not bare or bare.startswith("="):
+        if not bare or bare.startswith(("|", "+", "=")):
             version = re.search(r"Driver Version: ([\d.]+)", bare)
             if version is not None:
                 self.sink.add("smi.driver", version[1])

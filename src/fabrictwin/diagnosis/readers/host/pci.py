@@ -1,4 +1,4 @@
-"""`lspci -vvv` and plain `lspci -nn`: link width and speed, access control, read requests (pciutils, ls-caps.c)."""
+"""`lspci -vvv` and `lspci -nn`: link width and speed, access control, read requests (pciutils, ls-caps.c)."""
 
 from __future__ import annotations
 

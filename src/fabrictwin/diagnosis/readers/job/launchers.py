@@ -75,7 +75,8 @@ _LINES = (
     (
         "job.rendezvous",
         re.compile(
-            r"(RendezvousTimeoutError|RendezvousConnectionError|[Cc]lient socket has (?:timed out|failed).*|DistStoreError.*|DistNetworkError.*)"
+            r"(RendezvousTimeoutError|RendezvousConnectionError|[Cc]lient socket has (?:timed out|failed).*|"
+            r"DistStoreError.*|DistNetworkError.*)"
         ),
     ),
     ("job.not-initialized", re.compile(r"((?:CUDA |cuda).*?error\.?\s*:?\s*802.*|system not yet initialized)")),

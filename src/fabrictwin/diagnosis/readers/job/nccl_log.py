@@ -1,7 +1,7 @@
 """NCCL's log, releases 2.18 to 2.30, with the lines of all ranks interleaved.
 
-A line belongs to the process and thread that its prefix names (`host:pid:tid [device] NCCL INFO ...`); what launchers
-put before it is passed over. Messages are told apart by their first word, so that a line costs a dictionary look-up.
+A line belongs to the process and thread that its prefix names (`host:pid:tid [device] NCCL INFO ...`); what
+launchers put before it is passed over. Messages are told apart by their first word: a line costs a look-up.
 Wording by release: the public sources of NCCL (src/init.cc, bootstrap.cc, graph/, transport/, transport/net_ib).
 """
 
@@ -88,7 +88,8 @@ class NcclLog:
             "Attribute": self._attribute,
             "Initialized": self._initialized,
             "Init": self._timings,
-        } | {f"{verb}:": self._call for verb in VERBS}
+        }
+        self._by_word |= {f"{verb}:": self._call for verb in VERBS}
 
     def version_line(self, text: str) -> bool:
         """Take the line that names the release and no rank; False where it is none."""
@@ -129,12 +130,10 @@ class NcclLog:
         return True
 
     def _thread(self, head: str) -> Thread | None:
-        found = None
-        for found in _HEAD.finditer(head[-400:]):
-            pass
-        if found is None:
+        heads = _HEAD.findall(head[-400:])
+        if not heads:
             return None
-        host, pid, tid, device = found.groups()
+        host, pid, tid, device = heads[-1]
         key = f"{host}:{pid}:{tid} [{device}]"
         thread = self._threads.get(key)
         if thread is None:

@@ -15,7 +15,8 @@ OPENS = (
 _GROUP = re.compile(r"\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\d+)\s+([A-Z,]+)\s+([A-Z,]+)\s*$")
 _COMM = re.compile(r"\s*#(\d+-\d+) \(([0-9a-f]+)\) (\w+)")
 _RANK = re.compile(
-    r"\s*(?:Rank (\d+)|The missing rank: (\d+)|Missing ranks?: ([\d, -]+))(?: -- GPU (\S+) managed by process (\d+) on node (\S+))?"
+    r"\s*(?:Rank (\d+)|The missing rank: (\d+)|Missing ranks?: ([\d, -]+))"
+    r"(?: -- GPU (\S+) managed by process (\d+) on node (\S+))?"
 )
 _PROCESS = re.compile(r"\s*Process (\d+) on node (\S+) managing GPUs? (\S+)")
 
