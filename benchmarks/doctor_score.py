@@ -5,8 +5,8 @@
 DIR (default `../shared/data/doctor`) holds the samples and `index.csv`: for each file its kind, symptom and the
 cause that its source names. A cause in words becomes the ids that name it by the table below, which knows
 mechanisms and no files. A sample with a fault counts when the first finding is the right one, and when one of the
-first three is; a clean one when nothing is an error; an unclear one when the verdict says that evidence does not suffice, or nothing
-is found.
+first three is; a clean one when nothing is an error; an unclear one when the verdict says that evidence does not
+suffice, or nothing is found.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ JOB = (
     Cause("rails-missing", _W, "fewer adapters are in use than the host has rails: a port is down, filtered or not passed "
           "to the container",
           "ibstat | grep -A3 Port   # bring the port up; or correct NCCL_IB_HCA (a prefix matches: mlx5_1 takes mlx5_10 too; =mlx5_1 does not)",
-          "NCCL user guide, NCCL_IB_HCA", follows=("port-down", "no-subnet-manager", "setting-forced", "socket-fallback")),
+          "NCCL user guide, NCCL_IB_HCA", follows=("port-down", "no-subnet-manager", "setting-forced", "socket-fallback", "gdr-off", "gdr-far")),
     Cause("wrong-hca", _W, "an adapter of another network is among those that NCCL uses (storage, management, a bond)",
           "export NCCL_IB_HCA=^=<that adapter>   # or list the compute adapters: NCCL_IB_HCA==mlx5_0,mlx5_3,...",
           "NCCL user guide, NCCL_IB_HCA"),
@@ -53,7 +53,7 @@ JOB = (
           "NCCL src/graph/xml.cc; NVIDIA, NVLink error counters", follows=("nvlink-inactive", "xid", "sxid")),
     Cause("channels-few", _W, "NCCL uses fewer channels than it would find on this hardware",
           "unset NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS; nvidia-smi nvlink --status   # and compare NCCL_TOPO_DUMP_FILE with a good host",
-          "NCCL src/graph/search.cc", follows=("nvlink-degraded", "setting-forced", "rails-missing", "p2p-off")),
+          "NCCL src/graph/search.cc", follows=("nvlink-degraded", "setting-forced", "rails-missing", "p2p-off", "gdr-off", "gdr-far", "gdr-unused", "acs-redirects")),
     Cause("setting-forced", _W, "a setting that is meant for debugging overrides what NCCL would choose",
           "unset {variable}", "NCCL user guide, environment variables"),
     Cause("topology-file", _Q, "NCCL reads the machine from a file instead of detecting it: a file of another machine gives wrong paths",

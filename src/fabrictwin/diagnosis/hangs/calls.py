@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fabrictwin.diagnosis.evidence import Evidence, Fact
 
 # sizes may differ by rank: what is sent to whom is the program's own matter
-UNEVEN = re.compile(r"(?i)all_?to_?all|gather|scatter|broadcast|reduce$|_v$|coalesced|send|recv")
+UNEVEN = re.compile(r"(?i)all_?to_?all|^(?:nccl:)?(?:gather|scatter|reduce|broadcast)$|_v$|coalesced|send|recv")
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def _verdict(one: Verdict) -> Finding:
         return found(
             cause("collective-stuck"),
             one.facts(),
-            object=f"ranks {who}",
+            object=f"ranks {spans(one.ranks)}",
             seen=f"all have called {call}, none has completed it",
             expected="completed",
             confidence=0.85,
@@ -65,7 +65,7 @@ def _verdict(one: Verdict) -> Finding:
     words = {
         "missing": f"no dump of this rank; ranks {who} wait for it in {call}",
         "late": f"not in the collective that ranks {who} wait in: {call}",
-        "order": f"ranks wait for each other in two groups: {call}, and the other way round",
+        "order": f"waits in another group than ranks {who}, which wait for it in {call}: orders differ",
     }
     return found(
         cause(_KINDS[one.kind]),

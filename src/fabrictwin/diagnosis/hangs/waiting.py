@@ -29,7 +29,8 @@ class Wait:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A sequence number at which ranks called different things. `odd` are those of the smaller side."""
+    """A sequence number at which ranks called different things. `odd` are those of the smaller side,
+    or all where there is none."""
 
     group: str
     sequence: int
@@ -61,6 +62,8 @@ def _mismatch(group: Group, number: int) -> Mismatch | None:
         return None
     first = next(iter(odd))
     same = tuple(rank for rank, how in odd.items() if how == odd[first])
+    if len(same) * 2 == len(calls):
+        same = tuple(calls)  # neither side is the smaller: both are named
     return Mismatch(group.name, number, odd[first], same, calls[first], usual)
 
 
@@ -98,26 +101,33 @@ def verdict(groups: dict[str, Group], dumped: set[int]) -> Verdict | None:
     if not waiting:
         return None
     absent: Counter[int] = Counter(rank for wait in waiting for rank in wait.absent)
-    if not absent:
-        first = min(waiting, key=lambda wait: (wait.sequence, wait.group))
-        # the ranks whose kernel has not begun are where it stands still
-        idle = tuple(
-            w.rank
-            for w in waiting
-            if not w.call.started and w.sequence == first.sequence and w.group == first.group
-        )
-        begun = [w for w in waiting if w.call.started]
-        return Verdict("late" if idle and begun else "stuck", idle if begun else (), first, tuple(waiting))
     by_rank: dict[int, list[Wait]] = {}
     for wait in waiting:
         by_rank.setdefault(wait.rank, []).append(wait)
     gone = tuple(sorted(rank for rank in absent if dumped and rank not in dumped))
-    free = tuple(sorted(rank for rank in absent if not _blocked(by_rank.get(rank, ()))))
     if gone:
         return Verdict("missing", gone, _one_for(waiting, gone), tuple(waiting))
-    if free:
-        return Verdict("late", free, _one_for(waiting, free), tuple(waiting))
-    return Verdict("order", tuple(sorted(absent)), _one_for(waiting, tuple(absent)), tuple(waiting))
+    idle = tuple(sorted(rank for rank in absent if rank not in by_rank))
+    if idle:
+        return Verdict("late", idle, _one_for(waiting, idle), tuple(waiting))
+    # ranks that all others of a group have joined, and that wait all the same: for the network, or a GPU
+    stuck = [wait for wait in waiting if not wait.absent and not _blocked(by_rank[wait.rank])]
+    if stuck:
+        return _stuck(stuck, waiting)
+    # all wait for somebody: who is missing from an otherwise whole group went its own way
+    fewest = min(len(wait.absent) for wait in waiting if wait.absent)
+    odd = tuple(sorted({rank for wait in waiting if len(wait.absent) == fewest for rank in wait.absent}))
+    return Verdict("order", odd, _one_for(waiting, odd), tuple(waiting))
+
+
+def _stuck(stuck: list[Wait], waiting: list[Wait]) -> Verdict:
+    """The collective that all have called and none completes; ranks whose kernel has not begun are to blame."""
+    first = min(stuck, key=lambda wait: (wait.sequence, wait.group))
+    mine = [wait for wait in stuck if (wait.group, wait.sequence) == (first.group, first.sequence)]
+    idle = tuple(wait.rank for wait in mine if not wait.call.started)
+    if idle and len(idle) < len(mine):
+        return Verdict("late", idle, first, tuple(waiting))
+    return Verdict("stuck", tuple(wait.rank for wait in mine), first, tuple(waiting))
 
 
 def _blocked(mine: tuple[Wait, ...] | list[Wait]) -> bool:

@@ -17,6 +17,7 @@ _LOCAL_INTERFACE = re.compile(
     r"^(?:lo|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w+|cni\d*|cali\w+|flannel\S*|kube-\S*|podman\d*|lxc\w*)$"
 )
 TWIN = "the twin's NCCL on this hardware"
+MOSTLY = 0.5
 
 
 def gpudirect(case: Case) -> Iterator[Finding]:
@@ -25,8 +26,9 @@ def gpudirect(case: Case) -> Iterator[Finding]:
     # a later line may turn it on: DMA-BUF is tried after the module
     on = {fact.subject for fact in case.of("nccl.gdr") if fact.value is True}
     off = [fact for fact in off if fact.subject not in on]
-    direct = [fact for fact in case.of("nccl.way") if "GDRDMA" in str(fact.value)]
-    if off and not direct:
+    direct = {fact.subject.host for fact in case.of("nccl.way") if "GDRDMA" in str(fact.value)}
+    off = [fact for fact in off if fact.subject.host not in direct]
+    if off:
         inside = case.nodes == 1
         efa = any("efa" in str(fact.value) for fact in case.of("nccl.ofi-provider"))
         yield found(
@@ -61,8 +63,10 @@ def gpudirect(case: Case) -> Iterator[Finding]:
         if re.match(r"NET/(?:IB|AWS|OFI|FasTrak)", str(fact.value and fact.parts[0]))
     ]
     through = [fact for fact in ways if "GDRDMA" not in str(fact.parts[0])]
+    # a few connections to another rail go through host memory on healthy hosts too
+    share = sum(fact.count for fact in through) / max(sum(fact.count for fact in ways), 1)
     # sends may go through host memory on PCIe-only machines of old releases; receives never need to
-    if through and not off and not far and (case.expected is None or case.expected.gpudirect):
+    if share >= MOSTLY and not off and not far and (case.expected is None or case.expected.gpudirect):
         certain = case.expected is not None or any(fact.value is True for fact in case.of("nccl.gdr"))
         received = [fact for fact in through if fact.parts[1] == "receive"] or through
         yield found(

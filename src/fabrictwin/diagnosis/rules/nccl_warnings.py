@@ -20,7 +20,7 @@ _STATUS = {
     12: "transport-retry",
     13: "receiver-not-ready",
 }
-_COMPLETION = re.compile(r"ompletion .*?(?:with error|status[= ]|Failed status) ?=?(\d+)|Failed status (\d+)")
+_COMPLETION = re.compile(r"ompletion .*?(?:with error|status[= ]) ?=?(?:\w+\()?(\d+)|Failed status (\d+)")
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"async (?:fatal )?event.*(?:port error|port err)|port error|async event : port", "port-error-event"),
     (
