@@ -61,8 +61,8 @@ _HOME = {
 __all__ = [
     "Comparison",
     "ConfigError",
-    "Difference",
     "Diagnosis",
+    "Difference",
     "FabrictwinError",
     "JitterStudy",
     "NcclTest",
