@@ -50,6 +50,7 @@ ENDPOINT = 1  # terminates packets that are not source-routed further
 INPUT_QUEUED = 2  # virtual output queues, one a (output, lane, input)
 SHARED = 4  # shared buffer with dynamic thresholds, tail drop, PFC on lossless priorities
 CUT_THROUGH = 8
+CONFIGURED = 16  # its ports have records of their own (State.port_qos, State.slot_qos)
 
 # Flow control of a link and other properties of a port.
 FAULTY = 128  # its link makes bit errors
@@ -60,6 +61,7 @@ INTERNAL = 8  # NVLink, PCIe: the rate is that of payload, headers are in it
 DOWN = 16
 TAPPED = 64  # packets that leave or come in are recorded
 BY_INPUT = 256  # what leaves by it takes its lane by service level and input port
+RULED = 1024  # configured by priority: State.port_qos, State.slot_qos
 ARBITRATED = 512  # its lanes take turns by InfiniBand's two tables
 REPLAY = 32  # bit errors are repaired by the link itself, which costs time, not packets
 
@@ -93,6 +95,8 @@ TAKES_LAST = 64  # ... or with its last
 POST = 0
 REFUSE = 1
 CLOSE = 2
+
+STUCK = 2  # of inlet.xoff: an adapter pauses without end, whatever room it has
 
 # What a selective sender knows of a packet.
 ACKED = 1
@@ -241,6 +245,41 @@ node_dtype = np.dtype(
         ("queue_start", "i4"),  # input-queued: the first of its queues
         ("ports", "i4"),
         ("shared_peak", "i8"),
+    ],
+    align=True,
+)
+
+# What a configured port does, beside what each of its priorities does.
+port_qos_dtype = np.dtype(
+    [
+        ("response_ps", "i8"),  # from a pause frame's arrival to its effect
+        ("detection_ps", "i8"),  # of the watchdog; 0: there is none
+        ("restoration_ps", "i8"),
+        ("group_row", "i4"),  # row of State.sl2vl: the priority of what comes in, by service level
+        ("queue_row", "i4"),  # and the lane that it leaves by
+        ("obeys", "i4"),  # priorities that a pause stops, a bit each
+        ("frame", "i4"),  # larger ones are dropped; 0: none is
+        ("cell", "i4"),  # of the buffer: a packet takes whole ones
+        ("forwards", "i4"),  # what the watchdog does: 1 sends on, 0 drops
+    ],
+    align=True,
+)
+
+# What a configured port does with a priority: coming in, then going out.
+slot_qos_dtype = np.dtype(
+    [
+        ("alpha_q", "i8"),  # of the dynamic threshold
+        ("threshold", "i8"),  # a static one, NONE: dynamic
+        ("reserve", "i8"),
+        ("resume", "i8"),
+        ("sends", "i8"),  # pauses, where it is too full
+        ("most_headroom", "i8"),  # that was ever taken
+        ("pmax_q", "i8"),  # chance of a mark at kmax, of 2**32
+        ("storm", "i8"),  # the watchdog saw a pause without end
+        ("watching", "i8"),  # an event of the watchdog is scheduled
+        ("last_pause", "i8"),
+        ("storms", "i8"),
+        ("storm_drops", "i8"),
     ],
     align=True,
 )
@@ -495,6 +534,8 @@ settings_dtype = np.dtype(
         ("trim_vl", "i8"),
         ("hoq_ps", "i8"),  # head-of-queue lifetime, 0: for ever
         ("cnp_wire", "i8"),
+        ("cnp_sl", "i8"),  # service level of CNPs; NONE: that of acknowledgements
+        ("gap", "i8"),  # bytes of a frame on the wire that take no buffer: preamble and gap
         ("cnp_ps", "i8"),  # a queue pair's CNPs are at least this far apart
         ("look_ahead", "i8"),  # fetch the output of a packet before it arrives: pays where caches don't hold ports
     ],
@@ -586,6 +627,8 @@ class State(NamedTuple):
     queued: Any  # int64 [P] bytes waiting and on the wire, for adaptive choice
     queue: Any
     node: Any  # [N]
+    port_qos: Any  # [P] where ports are configured, else [1]
+    slot_qos: Any  # [P * V] likewise
     packet: Any
     endpoint: Any  # [E]
     qp: Any  # [Q]
