@@ -249,6 +249,7 @@ def predict(
         try:
             if managed is None:
                 changes = twin.timed_changes(prepared.disturbed.all_changes)
+                changes += twin.pause_changes(prepared.disturbed.storms)
                 trace = play(prepared.program, prepared.rank_node, session, changes)
             else:
                 trace = play(prepared.program, prepared.rank_node, session, drive=managed.drive)

@@ -1,8 +1,8 @@
 """`network.qos` of a spec as what the packet kernel is told of each port and priority.
 
 Rows name ports by globs of `leaf-0/3` and `host-0/mlx5_0`; later rows go over earlier ones. Service levels stand
-for DSCPs: each has RoCE's unless `dscp_of_level` says otherwise, CNPs have the last. Maps from DSCP to priority become
-rows of the kernel's table of service levels.
+for DSCPs: each has RoCE's unless `dscp_of_level` says otherwise, CNPs have the last. Maps from DSCP to priority
+become rows of the kernel's table of service levels.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def set_port_qos(state: State, qos: PortQos, *, alpha_q: int, resume: int, quant
     port.rx_traits[:] = np.where(port.peer >= 0, port.traits[peer], 0)
     port.strict[ruled] = qos.strict[ruled]
     # what leaves an adapter goes by its own map
-    adapter = ruled & ((state.node.traits[port.node] & s.ENDPOINT) != 0)
+    adapter = ruled & (qos.queue_row != s.NONE) & ((state.node.traits[port.node] & s.ENDPOINT) != 0)
     port.sl2vl[adapter] = qos.queue_row[adapter]
     nodes = np.unique(port.node[ruled])
     nodes = nodes[(state.node.traits[nodes] & s.SHARED) != 0]

@@ -129,7 +129,8 @@ def configured_threshold(node, rule):
 def admit_configured(state, node, packet, at, vl, now):
     """Take a packet for the queue of port `at` and lane `vl` into a configured node's buffer. False: no room.
 
-    A frame may be too large for either port; a queue whose watchdog fired takes nothing.
+    A frame may be too large for either port; a queue whose watchdog fired takes nothing. The threshold is compared
+    with what is there before the packet, as a switch does that learns a packet's size as it comes in.
     """
     slot = int(packet.slot)
     bits = state.settings[0].vl_bits
@@ -147,9 +148,11 @@ def admit_configured(state, node, packet, at, vl, now):
     over = inlet.held + size - rule.reserve
     if over > 0:
         taken = min(over, size)
-        if over > configured_threshold(node, rule) or node.shared_used + taken > node.shared_limit:
-            if rule.sends and inlet.xoff == 0:
-                set_xoff(state, slot, now)
+        limit = configured_threshold(node, rule)
+        if over > limit and rule.sends and inlet.xoff == 0:
+            set_xoff(state, slot, now)
+        # the packet that crosses the threshold is still below it; headroom is for what comes after
+        if over - size >= max(limit, 0) or node.shared_used + taken > node.shared_limit:
             if inlet.headroom + size > inlet.headroom_limit:
                 return False
             inlet.headroom += size
