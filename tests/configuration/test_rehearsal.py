@@ -168,7 +168,7 @@ def _watched(detection: str | None) -> Edit:
 
 
 def test_a_pause_storm_stops_a_rail_and_a_watchdog_frees_it(configured: Spec) -> None:
-    """Host 0 pauses without end: host 1, which sends to it, is paused, and what it has for host 2 waits as well."""
+    """Host 0 pauses without end: host 1 sends to it and is paused; what it has for host 2 waits."""
     freed = {}
     for detection in (None, "200 us"):
         incast = Incast(configured, _watched(detection))

@@ -150,7 +150,11 @@ def _play(assumed: Assumptions, headroom: int, late_ps: int) -> Outcome:
 def _connections(assumed: Assumptions) -> tuple[Any, Any]:
     from fabrictwin.kernel.packet.machine import Connection
 
-    common = {"header_bytes": HEADER + assumed.gap_bytes, "ack_bytes": CONTROL_BYTES, "ack_every": 1 << 20}
+    common: dict[str, Any] = {
+        "header_bytes": HEADER + assumed.gap_bytes,
+        "ack_bytes": CONTROL_BYTES,
+        "ack_every": 1 << 20,
+    }
     flood = Connection(port=0, src=0, dst=2, sl=PRIORITY, mtu_bytes=assumed.frame_bytes - HEADER, **common)
     against = Connection(port=1, src=1, dst=0, sl=0, mtu_bytes=assumed.largest_bytes - HEADER, **common)
     return flood, against

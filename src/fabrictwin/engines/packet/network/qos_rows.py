@@ -24,8 +24,19 @@ LANES = 8
 CNP_LEVEL = 15
 ALPHA_ONE = 256
 MOST_CELL = 1 << 16
-_PER_PORT = ("group_row", "queue_row", "sends", "obeys", "frame", "cell", "response_ps", "detection_ps")
-_PER_PORT += ("restoration_ps", "forwards", "strict")
+_PER_PORT = (
+    "group_row",
+    "queue_row",
+    "sends",
+    "obeys",
+    "frame",
+    "cell",
+    "response_ps",
+    "detection_ps",
+    "restoration_ps",
+    "forwards",
+    "strict",
+)
 _PER_SLOT = ("headroom", "alpha_q", "threshold", "reserve", "resume", "kmin", "kmax", "pmax_q", "weight")
 
 
