@@ -19,6 +19,8 @@ from fabrictwin.base.version import __version__
 if TYPE_CHECKING:
     from fabrictwin.api.compare import Comparison, compare
     from fabrictwin.api.configure import ConfiguredFiles, LintReport, configure, lint
+    from fabrictwin.api.diff import Difference, diff
+    from fabrictwin.api.doctor import doctor
     from fabrictwin.api.jitter import JitterStudy, jitter
     from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
     from fabrictwin.api.plan import Plan, plan
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from fabrictwin.api.tables import Table
     from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
     from fabrictwin.cluster.spec.spec import Spec
+    from fabrictwin.diagnosis.diagnose import Diagnosis
     from fabrictwin.twin.twin import Twin
 
 _HOME = {
@@ -35,8 +38,10 @@ _HOME = {
     "run": "api.run",
     "plan": "api.plan",
     "compare": "api.compare",
+    "diff": "api.diff",
     "configure": "api.configure",
     "lint": "api.configure",
+    "doctor": "api.doctor",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
     "sweep": "api.sweep",
@@ -44,8 +49,10 @@ _HOME = {
     "Result": "api.run",
     "Plan": "api.plan",
     "Comparison": "api.compare",
+    "Difference": "api.diff",
     "ConfiguredFiles": "api.configure",
     "LintReport": "api.configure",
+    "Diagnosis": "diagnosis.diagnose",
     "JitterStudy": "api.jitter",
     "NcclTest": "api.nccl_tests",
     "Sweep": "api.sweep",
@@ -60,6 +67,8 @@ __all__ = [
     "Comparison",
     "ConfigError",
     "ConfiguredFiles",
+    "Diagnosis",
+    "Difference",
     "FabrictwinError",
     "JitterStudy",
     "LintReport",
@@ -74,6 +83,8 @@ __all__ = [
     "__version__",
     "compare",
     "configure",
+    "diff",
+    "doctor",
     "jitter",
     "lint",
     "load",

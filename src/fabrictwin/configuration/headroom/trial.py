@@ -127,7 +127,7 @@ def play(assumed: Assumptions, share: float = 1.0, *, phases: int = PHASES) -> O
 
 def _play(assumed: Assumptions, headroom: int, late_ps: int) -> Outcome:
     from fabrictwin.kernel.packet.machine import Machine
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
 
     machine = Machine(_wiring(assumed), _config(assumed, headroom))
     fills_ps = (THRESHOLD_BYTES + 2 * assumed.headroom_bytes) * 8 * PS_PER_S // assumed.speed_bps
@@ -162,7 +162,7 @@ def _connections(assumed: Assumptions) -> tuple[Any, Any]:
 
 def _wiring(assumed: Assumptions) -> Any:
     """Three hosts at one switch; the sender's cable is the one that is tried."""
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
     from fabrictwin.kernel.packet.state.build import Wiring
 
     way = np.array([assumed.way_ps, 0, 0, assumed.way_ps, 0, 0], np.int64)
@@ -185,9 +185,9 @@ def _wiring(assumed: Assumptions) -> Any:
 
 
 def _config(assumed: Assumptions, headroom: int) -> Any:
+    from fabrictwin.kernel.codes import NONE
     from fabrictwin.kernel.packet.state.build import Config
     from fabrictwin.kernel.packet.state.port_qos import PortQos
-    from fabrictwin.kernel.packet.state.state import NONE
 
     ports, lanes = 6, 2
     receiver, sender = 3, 0

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fabrictwin.kernel.packet.state import state as s
-from fabrictwin.kernel.packet.state.state import State, records
+from fabrictwin.kernel.packet.state import constants as s
+from fabrictwin.kernel.packet.state import network_records as network
+from fabrictwin.kernel.packet.state.records import records
+from fabrictwin.kernel.packet.state.state import State
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def buffers(qos: PortQos, headroom: Any, reserve: Any) -> tuple[Any, Any]:
 def set_port_qos(state: State, qos: PortQos, *, alpha_q: int, resume: int, quantum: int) -> State:
     """Return the state with configured ports; its arrays of ports are modified in place."""
     ports, lanes = qos.headroom.shape
-    port_qos, slot_qos = records(ports, s.port_qos_dtype), records(ports * lanes, s.slot_qos_dtype)
+    port_qos, slot_qos = records(ports, network.port_qos_dtype), records(ports * lanes, network.slot_qos_dtype)
     for name in ("response_ps", "detection_ps", "restoration_ps", "group_row", "queue_row", "frame", "cell"):
         port_qos[name] = getattr(qos, name)
     port_qos.obeys, port_qos.forwards = qos.obeys, qos.forwards

@@ -10,8 +10,15 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import hot_entry, outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
+from fabrictwin.kernel.packet.state.constants import (
+    LINE_QUANTUM_BITS,
+    NONE,
+    PAUSE_QUANTA,
+    RATE_BITS,
+    RULED,
+    STUCK,
+)
 from fabrictwin.kernel.packet.state.packets import free_packet, kick
-from fabrictwin.kernel.packet.state.state import LINE_QUANTUM_BITS, NONE, PAUSE_QUANTA, RATE_BITS, RULED, STUCK
 from fabrictwin.kernel.packet.switch.buffer import drop, send_pause, set_xoff
 from fabrictwin.kernel.packet.switch.transmit import dequeue, first_packet, transmit
 
