@@ -33,6 +33,10 @@ def reply(state, q, qp, kind, psn, sent_ps, extra, flags):
     packet.dst = qp.src
     packet.sl = qp.ack_sl
     packet.vl = qp.ack_vl
+    if kind == CNP and state.settings[0].cnp_sl >= 0:
+        packet.sl = state.settings[0].cnp_sl
+        row = state.port[place(state.endpoint[place(qp.dst)].port)].sl2vl
+        packet.vl = state.sl2vl[place(row), place(packet.sl)]
     packet.entropy = qp.ack_entropy
     packet.hop = qp.ack_hop
     packet.hop_end = qp.ack_hop_end
