@@ -20,38 +20,9 @@ from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.engines.filling import NO_LANES
 from fabrictwin.routing.graph.equal_cost_groups import Groups, equal_cost
 from fabrictwin.routing.graph.switches import (
-    LAST_UNICAST_LID,
-    CableColumns,
-    EndpointColumns,
-    Lids,
-    SwitchColumns,
     Switches,
-    assign_lids,
-    build_switches,
-    switch_graph,
 )
 from fabrictwin.routing.lane_tables import LaneTables
-
-__all__ = [
-    "HASHES",
-    "LAST_UNICAST_LID",
-    "LONGEST_PATH",
-    "U8",
-    "U32",
-    "CableColumns",
-    "EndpointColumns",
-    "Groups",
-    "Lids",
-    "Routes",
-    "SwitchColumns",
-    "Switches",
-    "adapter_ipv4",
-    "assign_lids",
-    "build_switches",
-    "equal_cost",
-    "switch_graph",
-    "udp_source_port",
-]
 
 LONGEST_PATH = 64  # as the hop limit of a directed route
 HASHES = {"crc32": 0, "murmur3": 1}  # as kernel.graph numbers them
