@@ -74,6 +74,15 @@ class Routes:
         peer = np.where(fabric.nic_port == NONE, NONE, fabric.port_peer[fabric.nic_port])
         return peer.astype(np.int32)
 
+    def check_cables(self, *adapters: I32) -> None:
+        """Raises ConfigError where one of the adapters has no cable."""
+        fabric = self.fabric
+        for some in adapters:
+            loose = np.flatnonzero(fabric.nic_port[some] == NONE)
+            if len(loose):
+                name = fabric.node_name(int(fabric.nic_node[some[loose[0]]]))
+                raise ConfigError(f"{name} cannot be reached: it has no cable", key="cluster")
+
     def walk(self, source: I32, destination: I32, entropy: U32 | None = None) -> tuple[I32, I64]:
         """Network paths from adapters `source[i]` to `destination[i]`.
 
@@ -85,11 +94,7 @@ class Routes:
 
         fabric = self.fabric
         source, destination = np.asarray(source, np.int32), np.asarray(destination, np.int32)
-        for adapters in (source, destination):
-            loose = np.flatnonzero(fabric.nic_port[adapters] == NONE)
-            if len(loose):
-                name = fabric.node_name(int(fabric.nic_node[adapters[loose[0]]]))
-                raise ConfigError(f"{name} cannot be reached: it has no cable", key="cluster")
+        self.check_cables(source, destination)
         n = len(source)
         hops = np.zeros(n, np.int32)
         path = np.empty((n, LONGEST_PATH), np.int32)
