@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ MEMORY_BYTES = 12 << 30  # of address space; llvm reserves some
 FIRST_S = {"compiled": 6.0, "interpreted": 15.0}  # of tests in the first go, before what a survivor has to face
 START_S, COMPILE_S = 30.0, 60.0  # what a process may take beside its tests
 SLOWER = 5.0  # than unbroken: what takes longer runs for ever
+WAITING = 8.0  # seconds by the clock for one of processors, on a machine that others use too
 COMPILED, INTERPRETED = "compiled", "interpreted"
 PYTEST = (sys.executable, "-m", "pytest", "-p", "mutants_survey", "-p", "no:cacheprovider")
 
@@ -156,13 +158,15 @@ class Copy:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            preexec_fn=_limit_memory,
+            preexec_fn=partial(_limit, round(limit_s)),
         )
         try:
-            output, _ = self.process.communicate(timeout=limit_s)
+            output, _ = self.process.communicate(timeout=WAITING * limit_s)
+            if self.process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+                return None, ""
             return self.process.returncode, output
         except subprocess.TimeoutExpired:
-            self.end()
+            self.end_tests()
             return None, ""
 
     def in_fork(self, mutant: Mutant, tests: list[str], limit_s: float) -> tuple[str, str]:
@@ -184,9 +188,13 @@ class Copy:
         }
 
     def end(self) -> None:
-        """End the tests that run, and what they started."""
+        """End everything that runs in the copy."""
         for forks in self.forks.values():
             forks.end()
+        self.end_tests()
+
+    def end_tests(self) -> None:
+        """End the tests that run, and what they started."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -210,7 +218,7 @@ class Forks:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_limit_memory,
+            preexec_fn=_limit,
         )
         os.close(asked)
         os.close(answered)
@@ -219,7 +227,8 @@ class Forks:
 
     def held(self, file: str, text: str, tests: list[str], limit_s: float) -> tuple[str, str]:
         """Return the verdict and the test that failed first."""
-        question = {"file": str(self.checkout / file), "text": text, "limit_s": limit_s}
+        limits = {"limit_s": limit_s, "waits_s": WAITING * limit_s}
+        question = {"file": str(self.checkout / file), "text": text} | limits
         self.asks.write(json.dumps(question | {"tests": [test for test in tests if test in self.ready]}) + "\n")
         self.asks.flush()
         answer = json.loads(self.answers.readline())
@@ -232,8 +241,11 @@ class Forks:
         self.process.wait()
 
 
-def _limit_memory() -> None:
+def _limit(cpu_s: int = 0) -> None:
+    """Limit what a process may take of memory, and of processors where it is told how much."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    if cpu_s:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
 
 
 def test_files(room: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rules of the packet kernel one by one, on state of a few lines: congestion control, arbitration, buffers, events.
+"""Rules of the packet kernel one by one, on state of a few lines: congestion, arbitration, buffers, events.
 
 The functions are called as plain Python, so that plain objects do for the kernel's records: where kernels are
 compiled, these tests run in a process of their own.
@@ -373,8 +373,8 @@ def test_a_switch_looks_packets_up():
 @plain
 @pytest.mark.parametrize(
     ("queued", "at", "best"),
-    [([5, 5, 5], 1, 1), ([5, 5, 5], 2, 2), ([5, 4, 5], 2, 1), ([0, 0, 9], 1, 1), ([3, 9, 3], 1, 2), ([3, 9, 2], 0, 2),
-     ([1, 9, 9], 1, 0)],
+    [([5, 5, 5], 1, 1), ([5, 5, 5], 2, 2), ([5, 4, 5], 2, 1), ([0, 0, 9], 1, 1), ([3, 9, 3], 1, 2),
+     ([3, 9, 2], 0, 2), ([1, 9, 9], 1, 0)],
 )  # fmt: skip
 def test_the_shortest_queue_is_taken_from_a_place_on(queued, at, best):
     state = Record(group_ports=[99, 7, 8, 9], queued={7: queued[0], 8: queued[1], 9: queued[2]})
