@@ -273,6 +273,7 @@ class Surveys:
         self.folder = folder / "survey"
         self.taken: dict[tuple[str, str], dict[str, Any]] = {}  # by room and mode: test to what was written down
         self.imported: dict[str, dict[str, set[int]]] = {}  # by room and file: lines that run on import
+        self.importers: dict[str, set[str]] = {}  # by file: the test files that have it imported
 
     def take(self, copy: Copy, rooms: list[str]) -> None:
         """Run each test file that has not been surveyed since it or its room changed."""
@@ -298,6 +299,7 @@ class Surveys:
             found = json.loads(kept.read_text())
             for path, lines in found["imported"].items():
                 self.imported.setdefault(room, {}).setdefault(path, set()).update(lines)
+                self.importers.setdefault(path, set()).add(file)
             tests = found["tests"]
             for test in [name for name, found in tests.items() if found["failed"]]:
                 print(f"left out, since it fails unbroken ({mode}): {test}", flush=True)
@@ -353,12 +355,16 @@ class Surveys:
     def _in_order(self, mutant: Mutant, tests: dict[str, Any], *, whole: bool) -> list[str]:
         """Tests that reach the line, nearest and quickest first; where `whole`, also the others of their files.
 
-        Fixtures and caches hide from the survey what a later test rests on, hence those. A line that runs on
-        import, or in no test, goes with the tests that reach its file at all, and without such with all.
+        Fixtures and caches hide from the survey what a later test rests on, hence those. What runs on import may
+        show in any test of a file that has it imported. A line that runs in no test goes with the tests that
+        reach its file at all, and without such with all.
         """
         usable = {name: found for name, found in tests.items() if not found["ended"]}
         exact = {name for name, found in usable.items() if mutant.line in found["lines"].get(mutant.file, ())}
         near = exact or {name for name, found in usable.items() if mutant.file in found["lines"]} or set(usable)
+        if self.runs_on_import(mutant):
+            importers = self.importers[mutant.file]
+            near = near | {name for name in usable if name.split("::")[0] in importers}
         words = set(Path(mutant.file).stem.split("_"))
 
         def distance(test: str) -> tuple[bool, float]:
