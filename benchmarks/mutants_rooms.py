@@ -318,6 +318,8 @@ class Surveys:
         if not any(mutant.line in found["lines"].get(mutant.file, ()) for found in tests.values()):
             return None
         chosen = self._in_order(mutant, tests, whole=len(modes) == 1)
+        while mode == INTERPRETED and len(chosen) > 1 and _usual_s(tests, chosen) > FIRST_S[mode]:
+            chosen.pop()  # the slowest
         return Plan(tuple(chosen), mode, START_S + SLOWER * _usual_s(tests, chosen))
 
     def plans(self, mutant: Mutant) -> list[Plan]:
@@ -334,7 +336,7 @@ class Surveys:
             while len(first) < len(chosen) and _usual_s(tests, first) < FIRST_S[mode]:
                 first.append(chosen[len(first)])
             compiling = COMPILE_S if mode == COMPILED and "/kernel/" in mutant.file else 0.0
-            for part in (first, chosen[len(first) :] if last else []):
+            for part in (first, chosen[len(first) :] if mode == COMPILED else []):
                 if part:
                     limit = START_S + compiling + SLOWER * _usual_s(tests, part)
                     plans.append(Plan(tuple(part), mode, limit))
