@@ -38,8 +38,8 @@ class Room:
     cap_s: float = 60.0  # of a test in the survey; longer ones are left to the next mode
 
 
-# A changed kernel is compiled anew, for half a minute: what Python itself can run in two seconds goes first.
-# The packet kernel's own tests are those of its engine too, whose scenarios name its mechanisms.
+# A changed kernel would be compiled anew, for half a minute: its tests run as plain Python, those that take
+# less than two seconds so. The packet kernel's own tests are those of its engine too, which name its mechanisms.
 ROOMS = {
     "kernel/packet": Room(
         (
@@ -48,7 +48,7 @@ ROOMS = {
             "kernel/test_slices.py",
             "engines/test_packet_*.py",
         ),
-        (INTERPRETED, COMPILED),
+        (INTERPRETED,),
         2.0,
     ),
     "subnet": Room(("subnet/test_*.py",)),
@@ -265,13 +265,14 @@ class Surveys:
     def take(self, copy: Copy, rooms: list[str]) -> None:
         """Run each test file that has not been surveyed since it or its room changed."""
         self.folder.mkdir(exist_ok=True)
-        before = set(self.folder.iterdir())
+        surveyed = 0
         due = [(room, mode, file) for room in rooms for mode in ROOMS[room].modes for file in test_files(room)]
         for at, (room, mode, file) in enumerate(due, 1):
             state = _digest([CHECKOUT / file, CHECKOUT / "src/fabrictwin" / room])
             name = f"{room}-{Path(file).stem}-{mode}".replace("/", "-")
             kept = self.folder / f"{name}-{state}.json"
             if not kept.exists():
+                surveyed += 1
                 print(f"survey {at}/{len(due)}: {file}, {mode}", flush=True)
                 more = {
                     "MUTANTS_SURVEY": str(kept),
@@ -290,33 +291,36 @@ class Surveys:
                 print(f"left out, since it fails unbroken ({mode}): {test}", flush=True)
                 del tests[test]
             self.taken.setdefault((room, mode), {}).update(tests)
-        if before:
-            copy.warm(rooms)
-        else:  # every test has just run in the copy
+        if surveyed:  # the tests of what changed have just run in the copy
             copy.set_warm()
+        else:
+            copy.warm(rooms)
 
     def plan_of_fork(self, mutant: Mutant) -> Plan | None:
         """Return the first mode's tests for a mutant, nearest and quickest first; None where none reaches it."""
-        mode = ROOMS[mutant.room].modes[0]
+        modes = ROOMS[mutant.room].modes
+        mode = modes[0]
         tests = self.taken[mutant.room, mode]
         if not any(mutant.line in found["lines"].get(mutant.file, ()) for found in tests.values()):
             return None
-        chosen = self._in_order(mutant, tests, whole=mode == COMPILED)
+        chosen = self._in_order(mutant, tests, whole=len(modes) == 1)
         return Plan(tuple(chosen), mode, START_S + SLOWER * _usual_s(tests, chosen))
 
     def plans(self, mutant: Mutant) -> list[Plan]:
         """Return what to run, mode by mode: a few quick tests that reach the line, then the rest."""
         plans = []
-        for mode in ROOMS[mutant.room].modes:
+        modes = ROOMS[mutant.room].modes
+        for mode in modes:
+            last = mode == modes[-1]
             tests = self.taken[mutant.room, mode]
             if mode == COMPILED and "/kernel/" in mutant.file:  # what reaches a compiled line does not show
                 tests = self._as_interpreted(mutant.room)
-            chosen = self._in_order(mutant, tests, whole=mode == COMPILED)
+            chosen = self._in_order(mutant, tests, whole=last)
             first: list[str] = []
             while len(first) < len(chosen) and _usual_s(tests, first) < FIRST_S[mode]:
                 first.append(chosen[len(first)])
             compiling = COMPILE_S if mode == COMPILED and "/kernel/" in mutant.file else 0.0
-            for part in (first, chosen[len(first) :] if mode == COMPILED else []):
+            for part in (first, chosen[len(first) :] if last else []):
                 if part:
                     limit = START_S + compiling + SLOWER * _usual_s(tests, part)
                     plans.append(Plan(tuple(part), mode, limit))

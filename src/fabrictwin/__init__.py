@@ -18,6 +18,8 @@ from fabrictwin.base.version import __version__
 
 if TYPE_CHECKING:
     from fabrictwin.api.compare import Comparison, compare
+    from fabrictwin.api.configure import ConfiguredFiles, LintReport, configure, lint
+    from fabrictwin.api.diff import Difference, diff
     from fabrictwin.api.jitter import JitterStudy, jitter
     from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
     from fabrictwin.api.plan import Plan, plan
@@ -34,6 +36,9 @@ _HOME = {
     "run": "api.run",
     "plan": "api.plan",
     "compare": "api.compare",
+    "diff": "api.diff",
+    "configure": "api.configure",
+    "lint": "api.configure",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
     "sweep": "api.sweep",
@@ -41,6 +46,9 @@ _HOME = {
     "Result": "api.run",
     "Plan": "api.plan",
     "Comparison": "api.compare",
+    "Difference": "api.diff",
+    "ConfiguredFiles": "api.configure",
+    "LintReport": "api.configure",
     "JitterStudy": "api.jitter",
     "NcclTest": "api.nccl_tests",
     "Sweep": "api.sweep",
@@ -54,8 +62,11 @@ _HOME = {
 __all__ = [
     "Comparison",
     "ConfigError",
+    "ConfiguredFiles",
+    "Difference",
     "FabrictwinError",
     "JitterStudy",
+    "LintReport",
     "NcclTest",
     "Plan",
     "Result",
@@ -66,7 +77,10 @@ __all__ = [
     "Twin",
     "__version__",
     "compare",
+    "configure",
+    "diff",
     "jitter",
+    "lint",
     "load",
     "nccl_tests",
     "plan",

@@ -59,4 +59,4 @@ def test_a_script_needs_no_guard_and_its_workers_end_with_it(tmp_path):
 
 def test_ray_that_is_not_installed_or_not_there_is_one_error():
     with pytest.raises(ConfigError, match=r"needs Ray|no Ray cluster answers"):
-        list(answers(square, [1], on="127.0.0.1:1"))
+        list(answers(square, [1], "127.0.0.1:1"))

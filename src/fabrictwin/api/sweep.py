@@ -63,16 +63,15 @@ def sweep(
     samples: int | None = None,
     sampling: Sampling = "latin",
     seed: int = 1,
-    workers: int | None = None,
-    on: str | None = None,
+    workers: int | str | None = None,
     journal: str | Path | None = None,
     stage: Stage | None = None,
 ) -> Sweep:
     """Run a spec over the values of some keys.
 
     `vary` are axes such as `"hosts=8,16,...,128"` and `"link_rate=100 Gb/s..800 Gb/s"`: every combination,
-    or `samples` of them drawn by `sampling` with `seed`. `workers` are processes (by default all processors), `on`
-    the address of a Ray cluster instead. `journal` is a file that keeps what is done, so that the same sweep goes
+    or `samples` of them drawn by `sampling` with `seed`. `workers` are processes (by default all processors), or
+    the address of a Ray cluster. `journal` is a file that keeps what is done, so that the same sweep goes
     on after it was ended. Points that cannot be have a reason in place of figures. Raises ConfigError.
     """
     from fabrictwin.study.sweep import sweep as study
@@ -80,4 +79,4 @@ def sweep(
     drawn = None if samples is None else study.Drawn(samples, sampling, seed)
     asked = study.plan(load(spec), vary, drawn)
     kept = None if journal is None else Path(journal)
-    return Sweep(study.sweep(asked, stage or silent, workers=workers, on=on, kept=kept))
+    return Sweep(study.sweep(asked, stage or silent, workers=workers, kept=kept))

@@ -191,7 +191,7 @@ class Recorder(Closing):
         self._add(queue_pair, connection, flow.options, flow.number)
 
     def _add(self, q: int, connection: Any, options: FlowOptions, flow: int) -> None:
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         source, target = connection.src, connection.dst
         udp = hashed_udp_port(connection.entropy, source, target)
@@ -250,7 +250,7 @@ class Recorder(Closing):
 
     def _drain(self, rows: Any) -> None:
         from fabrictwin.kernel.packet import tap
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         for row in rows.tolist():
             port, kind = row[tap.PORT], row[tap.KIND]
@@ -300,7 +300,7 @@ class Recorder(Closing):
 
     def _data(self, stream: _Stream, row: list[int]) -> bytes:
         from fabrictwin.kernel.packet import tap
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         start, message = self._message_of(stream, row)
         marks, size = row[tap.MARKS], row[tap.PAYLOAD]
@@ -352,7 +352,7 @@ class Recorder(Closing):
     def _answer(self, stream: _Stream, row: list[int]) -> bytes:
         """An acknowledgement, a NAK or a congestion notification, on the way back."""
         from fabrictwin.kernel.packet import tap
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         kind, psn = row[tap.KIND], row[tap.PSN]
         partition = stream.options.partition

@@ -31,6 +31,7 @@ COMMANDS = {
     "serve": ("predict.serve", "Predict what a benchmark of an inference server prints."),
     "compare": ("predict.compare", "Which fabric for this job: InfiniBand, RoCE or plain Ethernet."),
     "sweep": ("predict.sweep", "A spec over many values of its keys: a table and a page."),
+    "diff": ("predict.diff", "What differs between two runs."),
     "claims": ("predict.claims", "Common statements about these technologies, tested."),
     "jitter": ("predict.jitter", "What unevenness costs a job, by size and by source."),
     "cost": ("predict.cost", "The bill of materials, and what a cluster and its job cost."),
@@ -47,6 +48,8 @@ COMMANDS = {
     "sm": ("fabric.sm", "Bring a subnet up with the twin's own manager."),
     "exec": ("tools.exec", "Run unmodified RDMA programs on hosts of the twin."),
     "up": ("fabric.up", "Serve a fabric's management to the real InfiniBand tools."),
+    "configure": ("fabric.configure", "Write the configuration of a cluster's switches, hosts and managers."),
+    "lint": ("fabric.lint", "Check configurations of switches, hosts and managers."),
     "catalog": ("fabric.catalog", "Hardware figures and their sources."),
     "schema": ("fabric.schema", "Print the JSON schema of a spec file, for editors."),
 }

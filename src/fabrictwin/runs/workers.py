@@ -46,17 +46,15 @@ def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def answers(
-    work: Callable[[T], R], items: Sequence[T], workers: int | None = None, on: str | None = None
-) -> Answers[R]:
+def answers(work: Callable[[T], R], items: Sequence[T], workers: int | str | None = None) -> Answers[R]:
     """Yield (place, answer) of every item as they end.
 
     `work` is a function of a module, or a partial of one. `workers` are processes here (all processors if None);
-    1 works in this process. `on` is the address of a Ray cluster instead (`auto`, `ray://host:10001`).
+    1 works in this process. A text is the address of a Ray cluster instead (`auto`, `ray://host:10001`).
     Raises ConfigError where none answers there.
     """
-    if on is not None:
-        return _on_ray(work, items, on)
+    if isinstance(workers, str):
+        return _on_ray(work, items, workers)
     count = min(processors() if workers is None else workers, len(items))
     return _here(work, items) if count <= 1 else _in_processes(work, items, count)
 

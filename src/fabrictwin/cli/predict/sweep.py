@@ -60,7 +60,7 @@ def sweep(
     journal = out.with_name(out.name + ".journal")
     with Progress() as progress:
         found = over(
-            read, axes, samples=samples, workers=workers, on=on, journal=journal, stage=progress.stage, **drawing
+            read, axes, samples=samples, workers=on or workers, journal=journal, stage=progress.stage, **drawing
         )
     page = found.save(out)
     journal.unlink(missing_ok=True)

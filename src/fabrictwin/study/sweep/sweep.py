@@ -121,17 +121,15 @@ def plan(spec: Spec, vary: Sequence[str], drawn: Drawn | None = None) -> Plan:
     return Plan(spec.name, axes, question, tuple(points), drawn is None)
 
 
-def sweep(
-    asked: Plan, stage: Stage, *, workers: int | None = None, on: str | None = None, kept: Path | None = None
-) -> Swept:
+def sweep(asked: Plan, stage: Stage, *, workers: int | str | None = None, kept: Path | None = None) -> Swept:
     """Ask every point that `kept`, the file of the journal, does not have yet. Raises ConfigError."""
     if kept is None:
         rows: dict[int, Row] = {}
-        _ask(asked, rows, None, stage, workers, on)
+        _ask(asked, rows, None, stage, workers)
     else:
         with journal(kept, asked.question, asked.points) as book:
             rows = book.rows
-            _ask(asked, rows, book, stage, workers, on)
+            _ask(asked, rows, book, stage, workers)
     return Swept(asked, tuple(rows[place] for place in range(len(asked.points))))
 
 
@@ -140,14 +138,13 @@ def _ask(
     rows: dict[int, Row],
     book: Journal | None,
     stage: Stage,
-    workers: int | None,
-    on: str | None,
+    workers: int | str | None,
 ) -> None:
     """Add the rows of all points that have none, modified in place, and in the journal."""
     total = len(asked.points)
     left = [place for place in range(total) if place not in rows]
     stage(f"{len(rows):,} of {total:,} points", len(rows) / max(1, total))
-    found = answers(partial(answer, asked.question), [asked.points[place] for place in left], workers, on)
+    found = answers(partial(answer, asked.question), [asked.points[place] for place in left], workers)
     for index, got in found:
         row = {FAILED: got.why} if isinstance(got, Lost) else got
         if book is None:

@@ -88,9 +88,8 @@ class _Pair:
             session.open(
                 a.adapter,
                 b.adapter,
-                source_memory=a.memory,
-                target_memory=b.memory,
-                options=replace(
+                (a.memory, b.memory),
+                replace(
                     base,
                     source_qpn=mine.qpn,
                     target_qpn=theirs.qpn,
