@@ -94,7 +94,6 @@ class _Codec:
             if not whole and end - start not in _CODES
         ]
         self._word_bytes = [end - start for start, end in words]
-        self._is_bytes = is_bytes
         number = {start: w for w, (start, _) in enumerate(words)}
         starts = sorted(number)
         self._plan: list[tuple[int, int, int]] = []  # word, shift, mask of every single

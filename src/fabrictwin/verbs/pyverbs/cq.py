@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fabrictwin.verbs.adapter.completions import ANY, SOLICITED, WC, Channel, CompletionQueue
 from fabrictwin.verbs.attributes.code_words import CLOSED, WC_FLAGS, flag_text, lines, opcode_text, status_text
-from fabrictwin.verbs.attributes.device_limits import COMPLETION_VECTORS, limits
+from fabrictwin.verbs.attributes.device_limits import limits
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure, still_open
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ class _Queue(PyverbsCM):
         ignore_overrun: bool = False,
         what: str,
     ) -> None:
-        if not 1 <= int(cqe) <= limits().max_cqe.value or not 0 <= vector < COMPLETION_VECTORS:
+        known = limits()
+        if not 1 <= int(cqe) <= known.max_cqe.value or not 0 <= vector < known.completion_vectors.value:
             raise failure(f"Failed to create {what}", errno.EINVAL)
         self.context: Context | None = context
         self.comp_channel = channel

@@ -44,9 +44,9 @@ from fabrictwin.verbs.attributes.device_attributes import (
     width_to_str,
 )
 from fabrictwin.verbs.attributes.device_limits import (
-    COMPLETION_VECTORS,
     device_attributes,
     extended_attributes,
+    limits,
     port_attributes,
 )
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
@@ -221,7 +221,7 @@ class Context(PyverbsCM):
 
     @property
     def num_comp_vectors(self) -> int:
-        return COMPLETION_VECTORS
+        return limits().completion_vectors.value
 
     @property
     def cmd_fd(self) -> int:
