@@ -214,6 +214,11 @@ class Attribute:
             return codec.encode(codec.values(self))
         return codec.encode([getattr(self, type(self).names()[0])])
 
+    def take(self, other: Self, *names: str) -> None:
+        """Set fields to what another's hold."""
+        for name in names:
+            setattr(self, name, getattr(other, name))
+
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Field names in the order of the table."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any
 
 from fabrictwin.verbs.adapter.completions import ANY, SOLICITED, WC, Channel, CompletionQueue
@@ -214,26 +215,20 @@ class CQ(_Queue):
         return lines((("CQ", self.queue.number), ("CQEs", self.cqe)))
 
 
+@dataclass(eq=False, repr=False)
 class CqInitAttrEx(PyverbsObject):
     """Wanted attributes of an extended completion queue."""
 
-    def __init__(
-        self,
-        cqe: int = 100,
-        channel: CompChannel | None = None,
-        comp_vector: int = 0,
-        wc_flags: int = 0,
-        comp_mask: int = 0,
-        flags: int = 0,
-        parent_domain: PD | None = None,
-    ) -> None:
-        self.cqe = cqe
+    cqe: int = 100
+    channel: InitVar[CompChannel | None] = None
+    comp_vector: int = 0
+    wc_flags: int = 0
+    comp_mask: int = 0
+    flags: int = 0
+    parent_domain: PD | None = None
+
+    def __post_init__(self, channel: CompChannel | None) -> None:
         self.comp_channel = channel
-        self.comp_vector = comp_vector
-        self.wc_flags = wc_flags
-        self.comp_mask = comp_mask
-        self.flags = flags
-        self.parent_domain = parent_domain
 
     def __str__(self) -> str:
         return lines((("Number of CQEs", self.cqe), ("WC flags", self.wc_flags), ("comp mask", self.comp_mask)))
