@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fabrictwin.verbs.adapter.completions import ANY, SOLICITED, WC, Channel, CompletionQueue
@@ -245,6 +247,16 @@ class WcTmInfo(PyverbsObject):
     priv = 0
 
 
+def _read(field: str) -> Callable[[CQEX], int]:
+    """Return the method that reads a field of the completion that a poll is at."""
+
+    def read(queue: CQEX) -> int:
+        value: int = getattr(queue._at, field)
+        return value
+
+    return read
+
+
 class CQEX(_Queue):
     """An extended completion queue: completions are read field by field, one at a time."""
 
@@ -290,43 +302,19 @@ class CQEX(_Queue):
     def end_poll(self) -> None:
         """The completions that were seen are done with."""
 
-    @property
-    def status(self) -> int:
-        return self._at.status
+    status = property(attrgetter("_at.status"))
+    wr_id = property(attrgetter("_at.wr_id"))
 
-    @property
-    def wr_id(self) -> int:
-        return self._at.wr_id
-
-    def read_opcode(self) -> int:
-        return self._at.opcode
-
-    def read_vendor_err(self) -> int:
-        return self._at.vendor_err
-
-    def read_byte_len(self) -> int:
-        return self._at.byte_len
-
-    def read_imm_data(self) -> int:
-        return self._at.imm_data
-
-    def read_qp_num(self) -> int:
-        return self._at.qp_num
-
-    def read_src_qp(self) -> int:
-        return self._at.src_qp
-
-    def read_wc_flags(self) -> int:
-        return self._at.wc_flags
-
-    def read_slid(self) -> int:
-        return self._at.slid
-
-    def read_sl(self) -> int:
-        return self._at.sl
-
-    def read_dlid_path_bits(self) -> int:
-        return self._at.dlid_path_bits
+    read_opcode = _read("opcode")
+    read_vendor_err = _read("vendor_err")
+    read_byte_len = _read("byte_len")
+    read_imm_data = _read("imm_data")
+    read_qp_num = _read("qp_num")
+    read_src_qp = _read("src_qp")
+    read_wc_flags = _read("wc_flags")
+    read_slid = _read("slid")
+    read_sl = _read("sl")
+    read_dlid_path_bits = _read("dlid_path_bits")
 
     def read_timestamp(self) -> int:
         """Simulated time in ticks of the device's clock (`hca_core_clock`, 1 GHz)."""
