@@ -144,21 +144,15 @@ class SubnetAgent:
         return _OK, bytes(held).ljust(64, b"\0")
 
     def _get_linear(self, m: int, entry: int, modifier: int) -> Answer:
-        row = self.state.row.get(m)
-        first = 64 * modifier
-        if row is None:
-            return _UNSUPPORTED
-        if first >= LINEAR_CAP:
-            return _BAD, _EMPTY
+        row, first = self.state.row.get(m), 64 * modifier
+        if row is None or first >= LINEAR_CAP:
+            return _UNSUPPORTED if row is None else (_BAD, _EMPTY)
         return _OK, self.state.lft[row, first : first + 64].tobytes().ljust(64, b"\xff")
 
     def _set_linear(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
-        row = self.state.row.get(m)
         first = 64 * modifier
-        if row is None:
-            return _UNSUPPORTED
-        if first >= LINEAR_CAP:
-            return _BAD, data
+        if m not in self.state.row or first >= LINEAR_CAP:
+            return _UNSUPPORTED if m not in self.state.row else (_BAD, data)
         self.state.write_table(m, first, np.frombuffer(data, np.uint8), now_ps)
         return _OK, data
 
