@@ -106,6 +106,12 @@ class Up:
             time.sleep(0.2)
         raise AssertionError(f"no {wait_for!r} in {seconds} s: {log.read_text(errors='replace')[-2000:]}")
 
+    def under_opensm(self, host: str, *options: str, seconds: float = 120) -> Up:
+        """Start an OpenSM as the master and return the twin once it is up, without an error in the log."""
+        log = self.opensm(host, *options, seconds=seconds)
+        assert "ERR" not in log.read_text()
+        return self
+
     def lid(self, name: str) -> str:
         return str(self.state.lid(self.state.end_slot(self.state.find(name))))
 

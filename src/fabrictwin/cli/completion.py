@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from fabrictwin.base.errors import ConfigError, FabrictwinError
-
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def script(root: click.Command, shell: str, variable: str) -> str:

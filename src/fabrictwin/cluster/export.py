@@ -80,15 +80,8 @@ def _text(value: str) -> str:
 
 def _rows(blueprint: Blueprint) -> Iterator[tuple[int, int, int, int, int, int]]:
     cables = blueprint.cables
-    yield from zip(
-        cables.a_node.tolist(),
-        cables.a_port.tolist(),
-        cables.b_node.tolist(),
-        cables.b_port.tolist(),
-        cables.rate_bps.tolist(),
-        cables.length_mm.tolist(),
-        strict=True,
-    )
+    ends = (cables.a_node, cables.a_port, cables.b_node, cables.b_port)
+    yield from zip(*(column.tolist() for column in (*ends, cables.rate_bps, cables.length_mm)), strict=True)
 
 
 class Jacknames:

@@ -76,10 +76,8 @@ QUERY_PORT_RESPONSE = struct.Struct("=5I3H14B")
 REG_MR = struct.Struct("=QQQQII")  # response, start, length, hca_va, pd, access
 REREG_MR = struct.Struct("=QIIQQQII")  # response, mr, flags, start, length, hca_va, pd, access
 CREATE_CQ = struct.Struct("=QIIi")  # user_handle, cqe, vector, channel
-GLOBAL_ROUTE = struct.Struct("=16sIBBBx")
 AH_ATTRIBUTES = struct.Struct("=16sIBBBxHBBBBBx")
 CREATE_QP = struct.Struct("=Q9I3Bx")
-QP_CAP = struct.Struct("=5I")
 QP_DESTINATION = struct.Struct("=16sIHHBBBBBBBB")
 MODIFY_QP = struct.Struct("=7I2H14B2x")  # behind two destinations: handle, mask ...
 QUERY_QP_TAIL = struct.Struct("=10I2H15B5x")  # behind two destinations

@@ -155,6 +155,12 @@ class Topology(Model):
         return self
 
 
+def _qos_on_ethernet(network: Any) -> Any:
+    if network.qos is not None and network.technology != "ethernet":
+        raise ValueError("got qos on InfiniBand, expected it only on Ethernet: credits need none")
+    return network
+
+
 class Network(Model):
     """The generated network: its technology, shape, switches, cables and routing."""
 
@@ -169,11 +175,7 @@ class Network(Model):
     routing: Routing = Routing()
     qos: Qos | None = None  # Ethernet
 
-    @model_validator(mode="after")
-    def _of_ethernet(self) -> Network:
-        if self.qos is not None and self.technology != "ethernet":
-            raise ValueError("got qos on InfiniBand, expected it only on Ethernet: credits need none")
-        return self
+    _of_ethernet = model_validator(mode="after")(_qos_on_ethernet)
 
 
 class GeneratedCluster(Model):
@@ -348,11 +350,7 @@ class ExplicitCluster(Model):
     routing: Routing = Routing()
     qos: Qos | None = None  # Ethernet
 
-    @model_validator(mode="after")
-    def _of_ethernet(self) -> ExplicitCluster:
-        if self.qos is not None and self.technology != "ethernet":
-            raise ValueError("got qos on InfiniBand, expected it only on Ethernet: credits need none")
-        return self
+    _of_ethernet = model_validator(mode="after")(_qos_on_ethernet)
 
 
 _FORMS = {"network": "GeneratedCluster", "ibnetdiscover": "DiscoveredCluster", "cables": "ExplicitCluster"}

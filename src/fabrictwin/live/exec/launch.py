@@ -15,7 +15,7 @@ from fabrictwin.live import native_libraries
 from fabrictwin.live.exec import preloadable
 
 _SOCKET, _ROOT, _HOST = "FABRICTWIN_LIVE_SOCKET", "FABRICTWIN_LIVE_ROOT", "FABRICTWIN_LIVE_HOST"
-NOT_FOUND, SIGNALLED = 127, 128  # exit codes, as shells have them
+SIGNALLED = 128  # and the signal's number: an exit code, as shells have them
 
 
 @dataclass(frozen=True)

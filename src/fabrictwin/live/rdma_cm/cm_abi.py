@@ -66,8 +66,6 @@ class PortSpace(IntEnum):
 
 HEADER = struct.Struct("=IHH")  # cmd, in, out
 CREATE_ID = struct.Struct("=QQHB")  # uid, response, port space, QP type
-SOCKADDR_BYTES = 28  # struct sockaddr_in6
-STORAGE_BYTES = 128
 PRIVATE_BYTES = 256
 CONNECTION = struct.Struct("=II256s8B")  # qp_num, qkey, private data, its length, srq ... valid
 DATAGRAM = struct.Struct("=II32s256sB7x")  # qp_num, qkey, address handle, private data, its length

@@ -169,7 +169,8 @@ def create_cq(context: Context, call: wire.Call) -> Reply:
     user_handle, entries, vector, descriptor = wire.CREATE_CQ.unpack_from(call.body, front)
     if call.extended and struct.unpack_from("=II", call.body, front + wire.CREATE_CQ.size) != (0, 0):
         raise refuse(errno.EOPNOTSUPP)  # time stamps, overruns that are ignored: rxe has neither
-    if not 0 < entries <= device_limits.limits().max_cqe.value or vector >= device_limits.COMPLETION_VECTORS:
+    known = device_limits.limits()
+    if not 0 < entries <= known.max_cqe.value or vector >= known.completion_vectors.value:
         raise refuse(errno.EINVAL)
     channel = None if descriptor < 0 else context.channels.get(descriptor)
     if descriptor >= 0 and channel is None:

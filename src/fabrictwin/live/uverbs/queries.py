@@ -26,7 +26,7 @@ def get_context(context: Context, call: wire.Call) -> Reply:
         raise refuse(errno.EINVAL)  # once for each opened device
     pipe = context.asynchronous = EventPipe(_ASYNC_BYTES)
     context.add_pipe(pipe, lambda: None)
-    data = (0).to_bytes(4, "little") + device_limits.COMPLETION_VECTORS.to_bytes(4, "little")
+    data = (0).to_bytes(4, "little") + device_limits.limits().completion_vectors.value.to_bytes(4, "little")
     return Reply(data, descriptor=pipe.reader, descriptor_at=0, after=pipe.hand_over)
 
 

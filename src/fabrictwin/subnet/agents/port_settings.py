@@ -15,16 +15,9 @@ def set_identity(asked: PortInfo, info: PortInfo) -> int:
     """Set what belongs to the port as an end: LID, manager, keys."""
     if asked.lid >= LINEAR_CAP or asked.lid & (1 << asked.lmc) - 1:
         return BAD
-    info.m_key = asked.m_key
-    info.m_key_protect_bits = asked.m_key_protect_bits
-    info.m_key_lease_period = asked.m_key_lease_period
+    info.take(asked, "m_key", "m_key_protect_bits", "m_key_lease_period", "lid", "lmc", "master_sm_lid")
+    info.take(asked, "master_sm_sl", "subnet_timeout", "multicast_pkey_trap_suppression")
     info.gid_prefix = asked.gid_prefix or info.gid_prefix
-    info.lid = asked.lid
-    info.lmc = asked.lmc
-    info.master_sm_lid = asked.master_sm_lid
-    info.master_sm_sl = asked.master_sm_sl
-    info.subnet_timeout = asked.subnet_timeout
-    info.multicast_pkey_trap_suppression = asked.multicast_pkey_trap_suppression
     for counter in ("m_key_violations", "p_key_violations", "q_key_violations"):
         if getattr(asked, counter) == 0:
             setattr(info, counter, 0)
@@ -66,12 +59,9 @@ def set_link(asked: PortInfo, info: PortInfo) -> int:
         info.link_speed_ext2_enabled = 0
     if asked.link_down_default_state in (PhysState.SLEEP, PhysState.POLLING):
         info.link_down_default_state = asked.link_down_default_state
-    info.vl_high_limit = asked.vl_high_limit
-    info.hoq_life, info.vl_stall_count = asked.hoq_life, asked.vl_stall_count
-    info.local_phy_errors, info.overrun_errors = asked.local_phy_errors, asked.overrun_errors
-    info.partition_enforcement_inbound = asked.partition_enforcement_inbound
-    info.partition_enforcement_outbound = asked.partition_enforcement_outbound
-    info.filter_raw_inbound, info.filter_raw_outbound = asked.filter_raw_inbound, asked.filter_raw_outbound
+    info.take(asked, "vl_high_limit", "hoq_life", "vl_stall_count", "local_phy_errors", "overrun_errors")
+    info.take(asked, "partition_enforcement_inbound", "partition_enforcement_outbound")
+    info.take(asked, "filter_raw_inbound", "filter_raw_outbound")
     return status
 
 

@@ -48,7 +48,6 @@ LID = Field(PortInfo, "lid")
 LMC = Field(PortInfo, "lmc")
 SM_LID = Field(PortInfo, "master_sm_lid")
 CAPABILITIES = Field(PortInfo, "capability_mask")
-SUBNET_TIMEOUT = Field(PortInfo, "subnet_timeout")
 _STATE_BYTE, _PHYS_BYTE = STATE.first, PHYS.first
 _CHANGE = Field(SwitchInfo, "port_state_change")
 

@@ -41,6 +41,20 @@ Answer = tuple[int, bytes]  # status, the attribute's 64 bytes
 _OK, _BAD = int(Status.OK), int(Status.BAD_FIELD)
 _UNSUPPORTED: Answer = (int(Status.BAD_ATTRIBUTE), _EMPTY)
 
+Blocks = dict[tuple[int, int], bytes]  # by slot and block
+
+
+def _block(blocks: Blocks, key: tuple[int, int], unset: bytes) -> Answer:
+    """Return a block of a port's table; slot NONE has none."""
+    return (_BAD, _EMPTY) if key[0] == NONE else (_OK, blocks.get(key, unset))
+
+
+def _set_block(blocks: Blocks, key: tuple[int, int], data: bytes) -> Answer:
+    if key[0] == NONE:
+        return _BAD, data
+    blocks[key] = data
+    return _OK, data
+
 
 class SubnetAgent:
     """All subnet management agents of a fabric."""
@@ -122,33 +136,23 @@ class SubnetAgent:
         asked, info = SwitchInfo.decode(data), SwitchInfo.decode(held)
         if asked.linear_fdb_top >= LINEAR_CAP:
             return _BAD, bytes(held).ljust(64, b"\0")
-        info.linear_fdb_top = asked.linear_fdb_top
-        info.multicast_fdb_top = asked.multicast_fdb_top
-        info.life_time_value = asked.life_time_value
-        info.default_port = asked.default_port
-        info.default_multicast_primary_port = asked.default_multicast_primary_port
-        info.default_multicast_not_primary_port = asked.default_multicast_not_primary_port
+        info.take(asked, "linear_fdb_top", "multicast_fdb_top", "life_time_value", "default_port")
+        info.take(asked, "default_multicast_primary_port", "default_multicast_not_primary_port")
         if asked.port_state_change:
             info.port_state_change = 0  # write 1 to clear
         held[:] = info.encode()
         return _OK, bytes(held).ljust(64, b"\0")
 
     def _get_linear(self, m: int, entry: int, modifier: int) -> Answer:
-        row = self.state.row.get(m)
-        first = 64 * modifier
-        if row is None:
-            return _UNSUPPORTED
-        if first >= LINEAR_CAP:
-            return _BAD, _EMPTY
+        row, first = self.state.row.get(m), 64 * modifier
+        if row is None or first >= LINEAR_CAP:
+            return _UNSUPPORTED if row is None else (_BAD, _EMPTY)
         return _OK, self.state.lft[row, first : first + 64].tobytes().ljust(64, b"\xff")
 
     def _set_linear(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
-        row = self.state.row.get(m)
         first = 64 * modifier
-        if row is None:
-            return _UNSUPPORTED
-        if first >= LINEAR_CAP:
-            return _BAD, data
+        if m not in self.state.row or first >= LINEAR_CAP:
+            return _UNSUPPORTED if m not in self.state.row else (_BAD, data)
         self.state.write_table(m, first, np.frombuffer(data, np.uint8), now_ps)
         return _OK, data
 
@@ -232,16 +236,10 @@ class SubnetAgent:
 
     def _get_pkeys(self, m: int, entry: int, modifier: int) -> Answer:
         key = self._pkey_slot(m, entry, modifier)
-        if key[0] == NONE:
-            return _BAD, _EMPTY
-        return _OK, self.state.pkeys.get(key, _DEFAULT_PKEYS if key[1] == 0 else _EMPTY)
+        return _block(self.state.pkeys, key, _DEFAULT_PKEYS if key[1] == 0 else _EMPTY)
 
     def _set_pkeys(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
-        key = self._pkey_slot(m, entry, modifier)
-        if key[0] == NONE:
-            return _BAD, data
-        self.state.pkeys[key] = data
-        return _OK, data
+        return _set_block(self.state.pkeys, self._pkey_slot(m, entry, modifier), data)
 
     def _get_sl_to_vl(self, m: int, entry: int, modifier: int) -> Answer:
         into, out = modifier >> 8 & 0xFF, modifier & 0xFF
@@ -275,15 +273,10 @@ class SubnetAgent:
         return (NONE, 0) if slot == NONE or part not in (1, 3) else (slot, part)
 
     def _get_arbitration(self, m: int, entry: int, modifier: int) -> Answer:
-        key = self._arbitration_slot(m, entry, modifier)
-        return (_BAD, _EMPTY) if key[0] == NONE else (_OK, self.state.vl_arbitration.get(key, _EMPTY))
+        return _block(self.state.vl_arbitration, self._arbitration_slot(m, entry, modifier), _EMPTY)
 
     def _set_arbitration(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
-        key = self._arbitration_slot(m, entry, modifier)
-        if key[0] == NONE:
-            return _BAD, data
-        self.state.vl_arbitration[key] = data
-        return _OK, data
+        return _set_block(self.state.vl_arbitration, self._arbitration_slot(m, entry, modifier), data)
 
     def _get_guids(self, m: int, entry: int, modifier: int) -> Answer:
         if modifier:

@@ -69,14 +69,19 @@ class UmadTransport:
     def _request(self, kind: int, body: bytes) -> bytes | None:
         number = getattr(self, "client", 0)
         self._control.send(_CONTROL.pack(MAGIC, number, kind, len(body), body.ljust(64, b"\0")))
-        try:
-            reply = self._receive_own(self._control, 4 * CONTROL_BYTES)
-        except TimeoutError:
-            return None
-        if len(reply) != CONTROL_BYTES:
+        reply = self._receive_whole(self._control, CONTROL_BYTES)
+        if reply is None:
             return None
         magic, _, got, _, data = _CONTROL.unpack(reply)
         return data if magic == MAGIC and got == kind else None
+
+    def _receive_whole(self, sock: socket.socket, size: int) -> bytes | None:
+        """A datagram of exactly this size; None for one of another, or for none in time."""
+        try:
+            data = self._receive_own(sock, 4 * size)
+        except TimeoutError:
+            return None
+        return data if len(data) == size else None
 
     def _receive_own(self, sock: socket.socket, size: int) -> bytes:
         """A datagram of this process's own user; others are dropped. Raises TimeoutError, ConfigError."""
@@ -172,11 +177,8 @@ class UmadTransport:
 
     def _receive(self, timeout_s: float) -> tuple[int, Frame] | None:
         self._data.settimeout(timeout_s)
-        try:
-            data = self._receive_own(self._data, 2 * FRAME_BYTES)
-        except TimeoutError:
-            return None
-        if len(data) != FRAME_BYTES:
+        data = self._receive_whole(self._data, FRAME_BYTES)
+        if data is None:
             return None
         dlid, slid, dqp, sqp, status, _, mad = _FRAME.unpack(data)
         return status, Frame(dlid, slid, dqp, sqp, mad)

@@ -94,7 +94,6 @@ class _Codec:
             if not whole and end - start not in _CODES
         ]
         self._word_bytes = [end - start for start, end in words]
-        self._is_bytes = is_bytes
         number = {start: w for w, (start, _) in enumerate(words)}
         starts = sorted(number)
         self._plan: list[tuple[int, int, int]] = []  # word, shift, mask of every single
@@ -214,6 +213,11 @@ class Attribute:
         if codec.values is not None:
             return codec.encode(codec.values(self))
         return codec.encode([getattr(self, type(self).names()[0])])
+
+    def take(self, other: Self, *names: str) -> None:
+        """Set fields to what another's hold."""
+        for name in names:
+            setattr(self, name, getattr(other, name))
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

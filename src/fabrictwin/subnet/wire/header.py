@@ -85,11 +85,6 @@ class CommonHeader(Attribute):
 
 
 @dataclass(slots=True)
-class MadHeader(CommonHeader, size=24):
-    class_specific: int = bits(48, 16)
-
-
-@dataclass(slots=True)
 class DirectedSmp(CommonHeader, size=MAD_BYTES):
     """A whole directed-route datagram. Paths hold the port of hop k in byte k; byte 0 is not used."""
 

@@ -59,7 +59,6 @@ def limits() -> catalog.VerbsDevice:
     return catalog.verbs_device(_FAMILY)
 
 
-COMPLETION_VECTORS = 63
 PAGE_BYTES = 4096
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 from fabrictwin.verbs.adapter.completions import WC
@@ -92,28 +93,22 @@ class GlobalRoute(PyverbsObject):
         return fields(self, *_ROUTE)
 
 
+@dataclass(eq=False, repr=False)
 class AHAttr(PyverbsObject):
     """An address vector."""
 
-    def __init__(
-        self,
-        dlid: int = 0,
-        sl: int = 0,
-        src_path_bits: int = 0,
-        static_rate: int = 0,
-        is_global: int = 0,
-        port_num: int = 1,
-        gr: GlobalRoute | None = None,
-    ) -> None:
-        if is_global and gr is None:
+    dlid: int = 0
+    sl: int = 0
+    src_path_bits: int = 0
+    static_rate: int = 0
+    is_global: int = 0
+    port_num: int = 1
+    gr: InitVar[GlobalRoute | None] = None
+
+    def __post_init__(self, gr: GlobalRoute | None) -> None:
+        if self.is_global and gr is None:
             raise PyverbsUserError("A global AHAttr needs gr, got none")
-        self.dlid = dlid
-        self.sl = sl
-        self.src_path_bits = src_path_bits
-        self.static_rate = static_rate
-        self.is_global = is_global
-        self.port_num = port_num
-        route = gr if gr is not None and is_global else GlobalRoute(hop_limit=0)
+        route = gr if gr is not None and self.is_global else GlobalRoute(hop_limit=0)
         self._dgid = GID(route.dgid)
         self.flow_label = route.flow_label
         self.sgid_index = route.sgid_index

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fabrictwin.verbs.adapter.completions import ANY, SOLICITED, WC, Channel, CompletionQueue
 from fabrictwin.verbs.attributes.code_words import CLOSED, WC_FLAGS, flag_text, lines, opcode_text, status_text
-from fabrictwin.verbs.attributes.device_limits import COMPLETION_VECTORS, limits
+from fabrictwin.verbs.attributes.device_limits import limits
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure, still_open
 
 if TYPE_CHECKING:
@@ -102,7 +105,8 @@ class _Queue(PyverbsCM):
         ignore_overrun: bool = False,
         what: str,
     ) -> None:
-        if not 1 <= int(cqe) <= limits().max_cqe.value or not 0 <= vector < COMPLETION_VECTORS:
+        known = limits()
+        if not 1 <= int(cqe) <= known.max_cqe.value or not 0 <= vector < known.completion_vectors.value:
             raise failure(f"Failed to create {what}", errno.EINVAL)
         self.context: Context | None = context
         self.comp_channel = channel
@@ -213,26 +217,20 @@ class CQ(_Queue):
         return lines((("CQ", self.queue.number), ("CQEs", self.cqe)))
 
 
+@dataclass(eq=False, repr=False)
 class CqInitAttrEx(PyverbsObject):
     """Wanted attributes of an extended completion queue."""
 
-    def __init__(
-        self,
-        cqe: int = 100,
-        channel: CompChannel | None = None,
-        comp_vector: int = 0,
-        wc_flags: int = 0,
-        comp_mask: int = 0,
-        flags: int = 0,
-        parent_domain: PD | None = None,
-    ) -> None:
-        self.cqe = cqe
+    cqe: int = 100
+    channel: InitVar[CompChannel | None] = None
+    comp_vector: int = 0
+    wc_flags: int = 0
+    comp_mask: int = 0
+    flags: int = 0
+    parent_domain: PD | None = None
+
+    def __post_init__(self, channel: CompChannel | None) -> None:
         self.comp_channel = channel
-        self.comp_vector = comp_vector
-        self.wc_flags = wc_flags
-        self.comp_mask = comp_mask
-        self.flags = flags
-        self.parent_domain = parent_domain
 
     def __str__(self) -> str:
         return lines((("Number of CQEs", self.cqe), ("WC flags", self.wc_flags), ("comp mask", self.comp_mask)))
@@ -247,6 +245,16 @@ class WcTmInfo(PyverbsObject):
 
     tag = 0
     priv = 0
+
+
+def _read(field: str) -> Callable[[CQEX], int]:
+    """Return the method that reads a field of the completion that a poll is at."""
+
+    def read(queue: CQEX) -> int:
+        value: int = getattr(queue._at, field)
+        return value
+
+    return read
 
 
 class CQEX(_Queue):
@@ -294,43 +302,19 @@ class CQEX(_Queue):
     def end_poll(self) -> None:
         """The completions that were seen are done with."""
 
-    @property
-    def status(self) -> int:
-        return self._at.status
+    status = property(attrgetter("_at.status"))
+    wr_id = property(attrgetter("_at.wr_id"))
 
-    @property
-    def wr_id(self) -> int:
-        return self._at.wr_id
-
-    def read_opcode(self) -> int:
-        return self._at.opcode
-
-    def read_vendor_err(self) -> int:
-        return self._at.vendor_err
-
-    def read_byte_len(self) -> int:
-        return self._at.byte_len
-
-    def read_imm_data(self) -> int:
-        return self._at.imm_data
-
-    def read_qp_num(self) -> int:
-        return self._at.qp_num
-
-    def read_src_qp(self) -> int:
-        return self._at.src_qp
-
-    def read_wc_flags(self) -> int:
-        return self._at.wc_flags
-
-    def read_slid(self) -> int:
-        return self._at.slid
-
-    def read_sl(self) -> int:
-        return self._at.sl
-
-    def read_dlid_path_bits(self) -> int:
-        return self._at.dlid_path_bits
+    read_opcode = _read("opcode")
+    read_vendor_err = _read("vendor_err")
+    read_byte_len = _read("byte_len")
+    read_imm_data = _read("imm_data")
+    read_qp_num = _read("qp_num")
+    read_src_qp = _read("src_qp")
+    read_wc_flags = _read("wc_flags")
+    read_slid = _read("slid")
+    read_sl = _read("sl")
+    read_dlid_path_bits = _read("dlid_path_bits")
 
     def read_timestamp(self) -> int:
         """Simulated time in ticks of the device's clock (`hca_core_clock`, 1 GHz)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 from fabrictwin.verbs import current_host
@@ -44,9 +44,9 @@ from fabrictwin.verbs.attributes.device_attributes import (
     width_to_str,
 )
 from fabrictwin.verbs.attributes.device_limits import (
-    COMPLETION_VECTORS,
     device_attributes,
     extended_attributes,
+    limits,
     port_attributes,
 )
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
@@ -221,7 +221,7 @@ class Context(PyverbsCM):
 
     @property
     def num_comp_vectors(self) -> int:
-        return COMPLETION_VECTORS
+        return limits().completion_vectors.value
 
     @property
     def cmd_fd(self) -> int:
@@ -302,24 +302,19 @@ class Context(PyverbsCM):
         return events.popleft()
 
 
+@dataclass(eq=False, repr=False)
 class GIDEntry(PyverbsObject):
     """An entry of the GID table. The halves of the GID are as they lie in memory."""
 
-    def __init__(
-        self,
-        subnet_prefix: int = 0,
-        interface_id: int = 0,
-        gid_index: int = 0,
-        port_num: int = 0,
-        gid_type: int = 0,
-        ndev_ifindex: int = 0,
-    ) -> None:
-        self.gid_subnet_prefix = subnet_prefix
-        self.gid_interface_id = interface_id
-        self.gid_index = gid_index
-        self.port_num = port_num
-        self.gid_type = gid_type
-        self.ndev_ifindex = ndev_ifindex
+    subnet_prefix: InitVar[int] = 0
+    interface_id: InitVar[int] = 0
+    gid_index: int = 0
+    port_num: int = 0
+    gid_type: int = 0
+    ndev_ifindex: int = 0
+
+    def __post_init__(self, subnet_prefix: int, interface_id: int) -> None:
+        self.gid_subnet_prefix, self.gid_interface_id = subnet_prefix, interface_id
 
     @classmethod
     def at(cls, adapter: Adapter, index: int) -> GIDEntry:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -187,22 +188,13 @@ class MR(PyverbsCM):
     def _registered(self) -> Region:
         return still_open(self.region, "memory region")
 
-    @property
-    def lkey(self) -> int:
-        return self._registered.key
-
-    @property
-    def rkey(self) -> int:
-        return self._registered.key
+    lkey = rkey = property(attrgetter("_registered.key"))
+    handle = property(attrgetter("_registered.handle"))
 
     @property
     def length(self) -> int:
         region = self._registered
         return region.end - region.start
-
-    @property
-    def handle(self) -> int:
-        return self._registered.handle
 
     def write(self, data: bytes | str, length: int, offset: int = 0) -> None:
         """Write bytes (or a string) to the region's buffer."""
@@ -323,13 +315,8 @@ class MW(PyverbsCM):
         """The window's key: of type 1 the one that the last bind gave it."""
         return self._next_key if self._allocated.kind == TYPE_1 else self._allocated.key
 
-    @property
-    def handle(self) -> int:
-        return self._allocated.handle
-
-    @property
-    def type(self) -> int:
-        return self._allocated.kind
+    handle = property(attrgetter("_allocated.handle"))
+    type = property(attrgetter("_allocated.kind"))
 
     def close(self) -> None:
         if self.window is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from fabrictwin.verbs.adapter.memory_regions import Domain
@@ -41,9 +42,7 @@ class PD(PyverbsCM):
         """The domain below this interface."""
         return still_open(self.domain, "protection domain")
 
-    @property
-    def handle(self) -> int:
-        return self.pd.handle
+    handle = property(attrgetter("pd.handle"))
 
     def advise_mr(self, advise: int, flags: int, sg_list: Sequence[Any]) -> None:
         """Regions are always in memory; there is nothing to prefetch."""

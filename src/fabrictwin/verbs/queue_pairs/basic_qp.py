@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fabrictwin.verbs.abi.queue_codes import (
@@ -175,17 +176,9 @@ class QP(PyverbsCM):
         """The queue pair below this interface."""
         return still_open(self.engine, "QP")
 
-    @property
-    def qp_type(self) -> int:
-        return self.qp.kind
-
-    @property
-    def qp_state(self) -> int:
-        return self.qp.state
-
-    @property
-    def qp_num(self) -> int:
-        return self.qp.number
+    qp_type = property(attrgetter("qp.kind"))
+    qp_state = property(attrgetter("qp.state"))
+    qp_num = property(attrgetter("qp.number"))
 
     def _step(self, attr: QPAttr, state: int, step: int, name: str) -> None:
         attr.qp_state = state
