@@ -17,14 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import I8, I32, I64
 from fabrictwin.program.program import OpKind, Program
 from fabrictwin.trace.trace import Trace
-
-I8 = npt.NDArray[np.int8]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 COMPUTE_ORDER = ("compute", "recompute", "optimizer")
 COMMUNICATION_ORDER = ("tp", "cp", "ep", "pp", "dp")

@@ -11,8 +11,8 @@ Perfetto counts nanoseconds; times are rounded down, so a slice may be drawn up 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.units import PS_PER_NS
 from fabrictwin.program.program import NONE, Program
 from fabrictwin.report.timeline.timeline_tracks import Slices
@@ -55,9 +55,6 @@ ANNOTATION_STRING_IID = 17
 ANNOTATION_STRINGS = 29  # InternedData.debug_annotation_string_values
 
 _SEQUENCE = 1
-
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 
 def varint(value: int) -> bytes:
