@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabrictwin.base.arrays import I8, I32, I64
+from fabrictwin.base.arrays import I8, I32, I64, ranges
 from fabrictwin.program.program import OpKind, Program
 from fabrictwin.trace.trace import Trace
 
@@ -95,10 +95,8 @@ def intervals(program: Program, trace: Trace) -> Intervals:
     communicate = np.flatnonzero(~is_compute & ran)
     first = program.participants_start[ops.communication[communicate]].astype(np.int64)
     count = program.participants_start[ops.communication[communicate] + 1] - first
-    # rows first[i] .. first[i] + count[i] for every i, one after another
-    nth = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
     operation = np.concatenate([compute, np.repeat(communicate, count)])
-    actor = np.concatenate([ops.actor[compute], program.participants[np.repeat(first, count) + nth]])
+    actor = np.concatenate([ops.actor[compute], program.participants[ranges(first, count)]])
     return Intervals(
         states=tuple(states),
         actor=actor.astype(np.int32),

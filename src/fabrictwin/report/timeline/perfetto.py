@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.arrays import I32, I64, ranges
 from fabrictwin.base.units import PS_PER_NS
 from fabrictwin.program.program import NONE, Program
 from fabrictwin.report.timeline.timeline_tracks import Slices
@@ -178,6 +178,5 @@ def _stamped(time_ns: I64, rest: I64, rests: list[bytes]) -> bytes:
         more = np.where(digits[has] > k + 1, 0x80, 0)
         out[at[has] + 3 + k] = time_ns[has] >> (7 * k) & 0x7F | more
     size = length[rest]
-    nth = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
-    out[np.repeat(at + 3 + digits, size) + nth] = table[np.repeat(table_start[rest], size) + nth]
+    out[ranges(at + 3 + digits, size)] = table[ranges(table_start[rest], size)]
     return out.tobytes()

@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import I64, U8, place_of
+from fabrictwin.base.arrays import I64, U8, place_of, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.whole_numbers import whole
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
@@ -71,7 +71,7 @@ class PortStates:
         is_switch = fabric.node_kind[self.fabric_node] == NodeKind.SWITCH
         # an adapter's PCIe ports are no business of the subnet's
         count = np.where(is_switch, np.diff(fabric.node_port_start)[self.fabric_node], 1)
-        base = np.concatenate([[0], np.cumsum(count + 1)])
+        base = starts_of(count + 1)
         self.slots = int(base[-1])
         # plain lists: datagrams look up single entries, where lists are several times faster than arrays
         self.base: list[int] = base[:-1].tolist()
