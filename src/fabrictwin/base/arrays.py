@@ -1,4 +1,4 @@
-"""Types of arrays by their elements, and where numbers stand in them."""
+"""Types of arrays by their elements, places of numbers in them, and starts of runs."""
 
 from __future__ import annotations
 
@@ -23,3 +23,20 @@ def place_of(numbers: npt.NDArray[np.integer], count: int) -> I32:
     place = np.full(count, NONE, np.int32)
     place[numbers] = np.arange(len(numbers), dtype=np.int32)
     return place
+
+
+def starts_of(counts: npt.ArrayLike) -> I64:
+    """Return where runs of so many elements start, one after the other, and where the last ends: [runs + 1]."""
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def within_runs(counts: npt.NDArray[np.integer]) -> I64:
+    """Return each element's place in its run, of runs of so many elements: 0 .. counts[i] - 1 for every i."""
+    return ranges(np.zeros(len(counts), np.int64), counts)
+
+
+def ranges(start: npt.NDArray[np.integer], count: npt.NDArray[np.integer]) -> I64:
+    """Return `start[i] .. start[i] + count[i]` for every i, one after the other."""
+    before = starts_of(count)
+    expanded: I64 = np.arange(before[-1]) + np.repeat(start - before[:-1], count)
+    return expanded

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from fabrictwin.base.arrays import starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint, Int
 
@@ -20,7 +21,7 @@ def node_count(blueprint: Blueprint) -> int:
 def first_adapter(blueprint: Blueprint) -> Int:
     """[H + 1] the node of each host's first adapter; its adapters follow."""
     counts = [len(host.nics) for host in blueprint.hosts]
-    return len(blueprint.switches) + np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+    return len(blueprint.switches) + starts_of(counts)
 
 
 def islands(blueprint: Blueprint, *, dead: Iterable[int] = ()) -> Int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.base.arrays import I8, I16, I32, I64, U64, place_of
+from fabrictwin.base.arrays import I8, I16, I32, I64, U64, place_of, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint, Technology
 from fabrictwin.cluster.guids import node_guids
@@ -66,8 +66,8 @@ class _Numbering:
             self.host_template[h] = seen[key]
         nodes = np.array([len(t.node_kind) for t in self.templates], np.int64)
         ports = np.array([len(t.port_node) for t in self.templates], np.int64)
-        self.host_node_start = np.concatenate([[0], np.cumsum(nodes[self.host_template])]).astype(np.int32)
-        self.host_port_start = np.concatenate([[0], np.cumsum(ports[self.host_template])]).astype(np.int64)
+        self.host_node_start = starts_of(nodes[self.host_template]).astype(np.int32)
+        self.host_port_start = starts_of(ports[self.host_template])
         self.host_nodes, self.host_ports = int(self.host_node_start[-1]), int(self.host_port_start[-1])
 
 
@@ -147,7 +147,7 @@ def _outside_port_start(blueprint: Blueprint, numbering: _Numbering) -> I64:
                 f"got {site.ports} ports, expected 1 to {MAX_SWITCH_PORTS}", key=f"switch {site.name}"
             )
     counts = np.array([s.ports for s in blueprint.switches] + [1] * len(blueprint.aggregations), np.int64)
-    start: I64 = numbering.host_ports + np.concatenate([[0], np.cumsum(counts)])
+    start: I64 = numbering.host_ports + starts_of(counts)
     return start
 
 

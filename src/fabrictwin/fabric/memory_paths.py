@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.arrays import I32, I64, ranges, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.fabric.host_template import Paths
@@ -64,14 +64,6 @@ class Between:
 SpreadOver = Callable[[I32, I32], Between]
 
 
-def ranges(start: I64, count: I64) -> I64:
-    """`start[i] .. start[i] + count[i]` for every i, one after the other."""
-    total = int(count.sum())
-    before = np.concatenate([[0], np.cumsum(count)])[:-1]
-    expanded: I64 = np.arange(total) - np.repeat(before, count) + np.repeat(start, count)
-    return expanded
-
-
 def _share_before(paths: Paths) -> np.ndarray:
     """[alternatives] the sum of the shares of a pair's earlier alternatives."""
     total = np.cumsum(paths.share) - paths.share
@@ -107,7 +99,7 @@ class PathFinder:
         self.routes = routes
         self.spread = spread
         nics = np.array([len(t.nics) for t in fabric.templates], np.int64)[fabric.host_template]
-        self._host_nic_start = np.concatenate([[0], np.cumsum(nics)])
+        self._host_nic_start = starts_of(nics)
 
     def adapter_of(self, node: I32) -> I32:
         """The adapter that serves each GPU or CPU: the best one that has a cable.

@@ -9,13 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.program.program import Program
 from fabrictwin.report.timeline.intervals import Intervals, Occupancy, State, intervals, occupancy
 from fabrictwin.trace.trace import Trace
-
-I64 = npt.NDArray[np.int64]
 
 NAMES = {
     "compute": "compute",

@@ -7,14 +7,11 @@ rate times the run's length. A link at 30% over a step may well have been full w
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import F64, I64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, LinkKind
 from fabrictwin.trace.trace import Trace
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 KIND_NAMES = {
     LinkKind.NVLINK: "NVLink",

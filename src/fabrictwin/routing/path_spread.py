@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.arrays import I32, I64, within_runs
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import Between
@@ -57,7 +57,7 @@ def spread(routes: Routes, source: I32, destination: I32, up: npt.NDArray[np.boo
         start = np.where(at_edge, 0, groups.group_start[group])
         count = np.where(at_edge, 1, groups.group_start[group + 1] - start).astype(np.int64)
         of = np.repeat(np.arange(len(pair)), count)
-        place = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
+        place = within_runs(count)
         chosen = groups.group_ports[np.minimum(start[of] + place, max(len(groups.group_ports) - 1, 0))]
         port = np.where(at_edge[of], final[of], chosen).astype(np.int64)
         if up is not None:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fabrictwin.base.arrays import I32, I64, U8, U32
+from fabrictwin.base.arrays import I32, I64, U8, U32, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.engines.filling import NO_LANES
@@ -138,7 +138,7 @@ class Routes:
             a, b = (fabric.node_name(int(fabric.nic_node[nic[at]])) for nic in (source, destination))
             reason = "the tables loop" if status == graph.TOO_LONG else "no path"
             raise ConfigError(f"{b} cannot be reached from {a}: {reason}", key="cluster")
-        start = np.concatenate([[0], np.cumsum(hops, dtype=np.int64)])
+        start = starts_of(hops)
         keep = np.arange(LONGEST_PATH) < hops[:, None]
         return path[keep], start
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import ranges, within_runs
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Int
 from fabrictwin.cluster.spec.cluster_section import Topology
@@ -117,7 +118,7 @@ def _plug_hosts(topology: Topology, nics: Int, radix: int) -> _Leaves:
         rails = int(nics.max())
         unit, place = np.divmod(np.arange(len(nics)), down)
         host = np.repeat(np.arange(len(nics)), nics)
-        rail = np.arange(len(host)) - np.repeat(np.cumsum(nics) - nics, nics)
+        rail = within_runs(nics)
         return _Leaves(
             down=down,
             up=up,
@@ -133,7 +134,7 @@ def _plug_hosts(topology: Topology, nics: Int, radix: int) -> _Leaves:
             used += down - used % down  # a host that fits on one leaf does not straddle two
         first[h] = used
         used += count
-    slot = np.repeat(first, nics) + np.arange(int(nics.sum())) - np.repeat(np.cumsum(nics) - nics, nics)
+    slot = ranges(first, nics)
     leaf, port = np.divmod(slot, down)
     return _Leaves(down=down, up=up, needed=_ceil(used / down), rails=1, adapter_leaf=leaf, adapter_port=port + 1)
 

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import F64, I64, Bool, place_of
+from fabrictwin.base.arrays import F64, I64, Bool, place_of, ranges, starts_of
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.fabric.fabric import NONE, Fabric
-from fabrictwin.fabric.memory_paths import EndToEnd, ranges
+from fabrictwin.fabric.memory_paths import EndToEnd
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Pattern
 
@@ -261,7 +261,7 @@ def _before(channels: Channels, edges: patterns.Edges, rows: I64) -> tuple[I64, 
     order = np.argsort(brings, kind="stable")
     low = np.searchsorted(brings[order], wants)
     count = np.searchsorted(brings[order], wants, side="right") - low
-    start = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+    start = starts_of(count)
     return start, order[ranges(low, count)].astype(np.int64)
 
 

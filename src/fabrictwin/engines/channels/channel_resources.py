@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabrictwin.base.arrays import F64, I32, I64
+from fabrictwin.base.arrays import F64, I32, I64, starts_of
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.channel_contention import Alone, loops, meeting
@@ -88,8 +88,8 @@ class _Columns:
     @classmethod
     def of(cls, communications: Sequence[Communication], edges: Sequence[patterns.Edges]) -> _Columns:
         counts = np.array([len(c.channels) for c in communications], np.int64)
-        first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        row = np.concatenate([[0], np.cumsum([len(e) for e in edges])]).astype(np.int64)
+        first = starts_of(counts)
+        row = starts_of([len(e) for e in edges])
         channel = join([e.channel + first[i] for i, e in enumerate(edges)], np.int64)
         size = join([e.size_bytes for e in edges], np.int64)
         flow_bytes = np.zeros(int(first[-1]), np.int64)

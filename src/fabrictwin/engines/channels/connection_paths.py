@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.arrays import I32, I64, ranges, within_runs
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind, NodeKind
-from fabrictwin.fabric.memory_paths import EndToEnd, Entropy, PathFinder, ranges
+from fabrictwin.fabric.memory_paths import EndToEnd, Entropy, PathFinder
 from fabrictwin.program.patterns import Edges, among
 from fabrictwin.program.program import Connections, Seat
 
@@ -221,7 +221,7 @@ def _network(legs: _Legs, far: _Far, paths: I32, finder: PathFinder, entropy: En
     row = np.repeat(np.arange(len(far.edge)), count)
     found = finder.between(far.departing[row], far.arriving[row], entropy)
     part = 1.0 / count[row]
-    done = part * (np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count))
+    done = part * within_runs(count)
     share, before = part[found.pair] * found.share, done[found.pair] + part[found.pair] * found.before
     legs.add(far.edge[row[found.pair]], found.port, share, before, 2)
     longest = np.zeros(len(far.edge), np.int64)

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.arrays import I32, I64, starts_of
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.connection_paths import Travellers, Uses, plain, travel, travellers
 from fabrictwin.fabric.fabric import Fabric
@@ -33,7 +33,7 @@ def find_paths(
     entropy = numbers.ports_by_side if fabric.technology == "ethernet" else None
     simple = [_is_plain(c) for c in communications]
     sizes = np.array([len(e) for e in edges], np.int64)
-    first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    first = starts_of(sizes)
 
     def rows(which: bool) -> I64:
         of = [np.arange(first[i], first[i + 1]) for i in range(len(edges)) if simple[i] == which]

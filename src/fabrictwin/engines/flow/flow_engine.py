@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.arrays import I32, I64, starts_of
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import TableEntries, TimedChange, payload_bps
 from fabrictwin.engines.base.message_queues import MessageQueues
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.channel_resources import Bound, bind, capacities
-from fabrictwin.engines.flow.flow_tables import flow_columns, group_channels, starts
+from fabrictwin.engines.flow.flow_tables import flow_columns, group_channels
 from fabrictwin.engines.flow.graph_engine import GraphEngine
 from fabrictwin.engines.flow.message_links import SharedLinks
 from fabrictwin.engines.flow.operation_graph import OperationGraph
@@ -87,8 +87,8 @@ class FlowOperations:
         columns = self.graph.columns
         first = int(columns["first_flow"][operation])
         flows = slice(first, first + int(columns["flow_count"][operation]))
-        members = starts(columns["member_count"])
-        uses = starts(columns["use_count"])
+        members = starts_of(columns["member_count"])
+        uses = starts_of(columns["use_count"])
         begin, end = uses[members[flows.start]], uses[members[flows.stop]]
         used = np.unique(columns["use_resource"][begin:end])
         down = used[(used < self.fabric.ports) & (self._capacity[used] == 0)]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import F64, I64, place_of
+from fabrictwin.base.arrays import F64, I64, place_of, ranges, starts_of
 from fabrictwin.engines.channels.channel_resources import Bound
 from fabrictwin.fabric.fabric import NONE
 
@@ -54,7 +54,7 @@ def flow_columns(bound: Bound, flow_of_channel: I64, lead: I64) -> dict[str, npt
         np.maximum.at(column, flow_of_channel, getattr(bound, name))
     limit = np.full(len(lead), np.inf)
     np.minimum.at(limit, flow_of_channel, bound.limit)
-    at = np.repeat(bound.use_start[:-1][member], uses) + _within(uses)
+    at = ranges(bound.use_start[:-1][member], uses)
     return {
         "size_bytes": bound.size_bytes[lead].astype(np.float64),
         **longest,
@@ -117,37 +117,37 @@ def flow_table(columns: Columns, capacity: F64) -> tuple[Any, Constraints]:
     from fabrictwin.kernel.flow import max_min as sharing
 
     flows = len(columns["size_bytes"])
-    member_start, use_start = starts(columns["member_count"]), starts(columns["use_count"])
+    member_start, use_start = starts_of(columns["member_count"]), starts_of(columns["use_count"])
     members = len(use_start) - 1
     member_flow = np.repeat(np.arange(flows, dtype=np.int32), columns["member_count"])
     constraints = Constraints.of_uses(use_start, columns, capacity)
     use_member = np.repeat(np.arange(members, dtype=np.int32), columns["use_count"])[constraints.kept]
     use_constraint = constraints.of[columns["use_resource"][constraints.kept]]
     order = np.argsort(use_constraint, kind="stable")
-    user_start = starts(np.bincount(use_constraint, minlength=constraints.count))
+    user_start = starts_of(np.bincount(use_constraint, minlength=constraints.count))
     user_member = use_member[order]
     mark = np.zeros(constraints.count, np.uint64)
     if len(user_member):
         sharing.meetings(user_start, user_member, member_flow, columns["key"], mark)
     _, met = np.unique(mark, return_index=True)
     met = met[mark[met] != 0]
-    at = np.repeat(user_start[met], np.diff(user_start)[met]) + _within(np.diff(user_start)[met])
+    at = ranges(user_start[met], np.diff(user_start)[met])
     meeting = np.repeat(np.arange(len(met)), np.diff(user_start)[met])
     pairs = np.unique(meeting * max(flows, 1) + member_flow[user_member[at]])
     meeting, met_flow = pairs // max(flows, 1), pairs % max(flows, 1)
     by_flow = np.argsort(met_flow, kind="stable")
     table = sharing.Flows(
         member_start=member_start.astype(np.int32),
-        use_start=starts(np.bincount(use_member, minlength=members)),
+        use_start=starts_of(np.bincount(use_member, minlength=members)),
         use_constraint=use_constraint,
         use_coefficient=columns["use_coefficient"][constraints.kept],
         user_start=user_start,
         user_member=user_member,
         member_flow=member_flow,
         capacity=constraints.capacities(capacity),
-        meeting_start=starts(np.bincount(met_flow, minlength=flows)),
+        meeting_start=starts_of(np.bincount(met_flow, minlength=flows)),
         meeting=meeting[by_flow].astype(np.int32),
-        met_start=starts(np.bincount(meeting, minlength=len(met))),
+        met_start=starts_of(np.bincount(meeting, minlength=len(met))),
         met_flow=met_flow.astype(np.int32),
         **{name: columns[name] for name in _PER_FLOW},
     )
@@ -162,7 +162,7 @@ def new_state(columns: Columns, flows: Any) -> Any:
 
     n, count = len(columns["kind"]), len(columns["size_bytes"])
     operations = fluid.Operations(
-        next_start=starts(columns["next_count"]), **{name: columns[name] for name in _PER_OPERATION}
+        next_start=starts_of(columns["next_count"]), **{name: columns[name] for name in _PER_OPERATION}
     )
     at_work = int(columns["flow_count"].astype(np.int64).sum()) + 1
     instances = fluid.Instances(
@@ -252,10 +252,10 @@ def fair_rates(ports: Sequence[Sequence[int]], capacity: F64, limit: F64) -> F64
         path_ps=none,
         limit=limit,
         member_start=np.arange(flows + 1, dtype=np.int32),
-        use_start=starts(uses),
+        use_start=starts_of(uses),
         use_constraint=constraint,
         use_coefficient=np.ones(len(constraint)),
-        user_start=starts(np.bincount(constraint, minlength=len(used))),
+        user_start=starts_of(np.bincount(constraint, minlength=len(used))),
         user_member=np.repeat(every, uses)[np.argsort(constraint, kind="stable")],
         member_flow=every,
         capacity=capacity[used],
@@ -272,18 +272,6 @@ def fair_rates(ports: Sequence[Sequence[int]], capacity: F64, limit: F64) -> F64
     sharing.fair_rates(table, scratch, flows)
     rates: F64 = scratch.flow_rate
     return rates
-
-
-def starts(counts: npt.NDArray[Any]) -> I64:
-    """Return the offsets at which each of so many begins, and at which the last ends."""
-    return np.concatenate([[0], np.cumsum(counts.astype(np.int64))]).astype(np.int64)
-
-
-def _within(counts: I64) -> I64:
-    """0 .. counts[i] - 1 for every i, one after the other."""
-    total = int(counts.sum())
-    within: I64 = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    return within
 
 
 def group_channels(bound: Bound, folded: npt.NDArray[np.bool_]) -> tuple[I64, I64, I64]:

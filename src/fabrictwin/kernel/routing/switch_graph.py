@@ -118,8 +118,7 @@ def walk_tables(lft, node_row, node_port_start, port_peer, port_node, from_port,
     `path` int32 [n, longest] gets the transmitting ports, `hops` int32 [n] their number. Returns (status, i).
     """
     for i in range(len(from_port)):
-        port = from_port[i]
-        count = 0
+        port, count = from_port[i], 0
         while True:
             status, node = _hop(path[i], count, port, to_node[i], port_peer, port_node, node_row)
             if status != OK:
@@ -207,10 +206,9 @@ def walk_groups(
     Otherwise as `walk_tables`.
     """
     for i in range(len(from_port)):
-        port = from_port[i]
+        port, count = from_port[i], 0
         last = to_port[i]
         column = edge_column[node_row[port_node[last]]]
-        count = 0
         while True:
             status, node = _hop(path[i], count, port, to_node[i], port_peer, port_node, node_row)
             if status != OK:

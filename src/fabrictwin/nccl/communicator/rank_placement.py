@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.base.arrays import I32, place_of
+from fabrictwin.base.arrays import I32, place_of, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
@@ -65,7 +65,7 @@ def hosts_of(fabric: Fabric, rank_node: I32, *, apart: bool) -> tuple[I32, I32, 
     number = place_of(order, len(order))
     node_of_rank = number[inverse.reshape(-1)]
     by_node = np.argsort(node_of_rank, kind="stable")
-    start = np.concatenate([[0], np.cumsum(np.bincount(node_of_rank))])
+    start = starts_of(np.bincount(node_of_rank))
     local = np.empty(len(rank_node), np.int32)
     local[by_node] = np.arange(len(rank_node)) - start[node_of_rank[by_node]]
     return (distinct[order] // _MACHINES).astype(np.int32), node_of_rank.astype(np.int32), local

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.arrays import I32, I64, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.nccl.communicator.communicator import Communicator
@@ -136,7 +136,7 @@ def channels(
     sizes = [len(tree.ranks) for tree in trees]
     made_channels = Channels(
         pattern=np.full(len(trees), _PATTERN[task.kind], np.int8),
-        rank_start=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+        rank_start=starts_of(sizes).astype(np.int32),
         ranks=np.array([r for tree in trees for r in tree.ranks], np.int32),
         parent=np.array([p for tree in trees for p in tree.parent], np.int32),
         shift=np.zeros(len(trees), np.int32),

@@ -17,14 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import I8, I32, I64, ranges
 from fabrictwin.program.program import OpKind, Program
 from fabrictwin.trace.trace import Trace
-
-I8 = npt.NDArray[np.int8]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 COMPUTE_ORDER = ("compute", "recompute", "optimizer")
 COMMUNICATION_ORDER = ("tp", "cp", "ep", "pp", "dp")
@@ -99,10 +95,8 @@ def intervals(program: Program, trace: Trace) -> Intervals:
     communicate = np.flatnonzero(~is_compute & ran)
     first = program.participants_start[ops.communication[communicate]].astype(np.int64)
     count = program.participants_start[ops.communication[communicate] + 1] - first
-    # rows first[i] .. first[i] + count[i] for every i, one after another
-    nth = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
     operation = np.concatenate([compute, np.repeat(communicate, count)])
-    actor = np.concatenate([ops.actor[compute], program.participants[np.repeat(first, count) + nth]])
+    actor = np.concatenate([ops.actor[compute], program.participants[ranges(first, count)]])
     return Intervals(
         states=tuple(states),
         actor=actor.astype(np.int32),

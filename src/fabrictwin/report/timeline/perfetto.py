@@ -11,8 +11,8 @@ Perfetto counts nanoseconds; times are rounded down, so a slice may be drawn up 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64, ranges
 from fabrictwin.base.units import PS_PER_NS
 from fabrictwin.program.program import NONE, Program
 from fabrictwin.report.timeline.timeline_tracks import Slices
@@ -55,9 +55,6 @@ ANNOTATION_STRING_IID = 17
 ANNOTATION_STRINGS = 29  # InternedData.debug_annotation_string_values
 
 _SEQUENCE = 1
-
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 
 def varint(value: int) -> bytes:
@@ -181,6 +178,5 @@ def _stamped(time_ns: I64, rest: I64, rests: list[bytes]) -> bytes:
         more = np.where(digits[has] > k + 1, 0x80, 0)
         out[at[has] + 3 + k] = time_ns[has] >> (7 * k) & 0x7F | more
     size = length[rest]
-    nth = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
-    out[np.repeat(at + 3 + digits, size) + nth] = table[np.repeat(table_start[rest], size) + nth]
+    out[ranges(at + 3 + digits, size)] = table[ranges(table_start[rest], size)]
     return out.tobytes()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import I8, I64
 from fabrictwin.base.units import PS_PER_NS
 from fabrictwin.program.program import NONE, Program
 from fabrictwin.report.breakdown import Breakdown
@@ -25,9 +25,6 @@ LIMIT = 20_000
 CLOSE_UP = 3_000
 ROWS = 64
 PIXELS = 4096  # gaps between slices that are shorter than such a part of the step need not be seen
-
-I8 = npt.NDArray[np.int8]
-I64 = npt.NDArray[np.int64]
 
 
 def overview(program: Program, parts: Breakdown) -> dict[str, Any]:

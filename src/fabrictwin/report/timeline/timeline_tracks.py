@@ -9,13 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.program.program import Program
 from fabrictwin.report.timeline.intervals import Intervals
-
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

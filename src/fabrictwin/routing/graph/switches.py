@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import I32, I64, U64, Bool, place_of
+from fabrictwin.base.arrays import I32, I64, U64, Bool, place_of, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 
@@ -183,7 +183,7 @@ def _ordered(*, rows: int, row: I64, number: I64, peer: I64, back: I64, port: I6
     order = np.lexsort((number, row))
     place = place_of(order, len(order))
     return _Edges(
-        start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int32),
+        start=starts_of(np.bincount(row, minlength=rows)).astype(np.int32),
         row=peer[order].astype(np.int32),
         number=number[order].astype(np.int32),
         back=place[back[order]],

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fabrictwin.base.arrays import I32, I64, Bool
+from fabrictwin.base.arrays import I32, I64, Bool, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.routing.engines.filling import Tables, refuse
 from fabrictwin.routing.engines.routing_options import Options
@@ -305,7 +305,7 @@ def _groups(ranked: _Ranked, index: I64) -> Groups:
         first,
         np.arange(len(peer), dtype=np.int32),
         np.array(peer, np.int32),
-        np.concatenate([[0], np.cumsum(size)]).astype(np.int32),
+        starts_of(size).astype(np.int32),
         np.array(cables, np.int32),
         index,
         (hung | (first[:, SIDE] > first[:, DOWN])).astype(np.uint8),

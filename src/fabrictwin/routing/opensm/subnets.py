@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fabrictwin.base.arrays import I32, I64, U8, U64, place_of
+from fabrictwin.base.arrays import I32, I64, U8, U64, place_of, starts_of
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import blank_tables
 from fabrictwin.routing.engines.routing_options import Options
@@ -62,7 +62,7 @@ def _part(switches: Switches, lids: Lids, rows: I64) -> tuple[Switches, Lids]:
     """The graph and LIDs of some rows, which no link leaves, in that order."""
     place = place_of(rows, switches.rows)
     degree = np.diff(switches.adjacent_start)[rows]
-    start = np.concatenate([[0], np.cumsum(degree)]).astype(np.int32)
+    start = starts_of(degree).astype(np.int32)
     edge = np.arange(start[-1]) + np.repeat(switches.adjacent_start[rows] - start[:-1], degree)
     edge_place = place_of(edge, len(switches.adjacent_row))
     hung = switches.endpoint_row != NONE

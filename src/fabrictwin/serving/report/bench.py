@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin.base.arrays import starts_of
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.serving.arrivals.demand import Integers
 from fabrictwin.serving.engine.bench import Served
@@ -57,7 +58,7 @@ def latencies(served: Served) -> Latencies:
     inner = np.ones(len(when), bool)
     inner[ends - deliveries] = False
     gaps = np.diff(when, prepend=0)[inner] / PS_PER_S
-    offsets = np.concatenate([[0], np.cumsum(deliveries - 1)]).astype(np.int64)
+    offsets = starts_of(deliveries - 1)
     outputs = np.bincount(served.request, weights=served.tokens, minlength=count).astype(np.int64)
     ttft, e2el = (first - served.sent_ps) / PS_PER_S, (last - served.sent_ps) / PS_PER_S
     tpot = np.where(outputs > 1, (e2el - ttft) / np.maximum(outputs - 1, 1), 0.0)

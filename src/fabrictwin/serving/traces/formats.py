@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin.base.arrays import starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.units import PS_PER_MS, PS_PER_NS, PS_PER_S
@@ -57,7 +58,7 @@ def _demand(requests: Iterator[_Request], path: Path, limit: int | None, block_t
     contents: Contents = Unshared()
     if block_tokens:
         counts = [len(request.blocks or ()) for request in kept]
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        offsets = starts_of(counts)
         ids = np.fromiter((one for request in kept for one in request.blocks or ()), np.int64, int(offsets[-1]))
         contents = HashedBlocks(block_tokens, offsets, ids)
     prompt = np.array([request.prompt for request in kept], np.int64)

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import F64, I32, I64, place_of
+from fabrictwin.base.arrays import F64, I32, I64, place_of, starts_of
 from fabrictwin.base.errors import InvariantError
 from fabrictwin.kernel.slices import in_slices
 from fabrictwin.program import patterns
@@ -92,7 +92,7 @@ class Unit:
         order = self.order
         place = place_of(order, len(order))
         count = np.diff(self.after_start)[order]
-        start = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+        start = starts_of(count)
         source = np.repeat(self.after_start[:-1][order] - start[:-1], count) + np.arange(start[-1])
         return start, place[self.after[source]]
 
@@ -113,7 +113,7 @@ class Unit:
         before = np.concatenate([ops.after, behind])
         order = np.argsort(row, kind="stable")
         count = np.bincount(row.astype(np.int64), minlength=n + actors)
-        start = np.concatenate([[0], np.cumsum(count)]).astype(ops.after_start.dtype)
+        start = starts_of(count).astype(ops.after_start.dtype)
         return start, before[order].astype(ops.after.dtype)
 
     def tables(self, jitter: Jitter) -> Tables:

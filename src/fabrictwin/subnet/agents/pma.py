@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.fabric.fabric import I64, NONE
+from fabrictwin.base.arrays import I64
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.port_states import COUNTERS

@@ -20,6 +20,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I64, U8, place_of, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.whole_numbers import whole
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
@@ -35,9 +36,6 @@ from fabrictwin.subnet.wire.smp import (
     PortState,
     SwitchInfo,
 )
-
-U8 = npt.NDArray[np.uint8]
-I64 = npt.NDArray[np.int64]
 
 NO_PORT = 0xFF
 FULL_PKEY = 0xFFFF
@@ -68,12 +66,11 @@ class PortStates:
         self.fabric = fabric
         kinds = (NodeKind.SWITCH, NodeKind.NIC, NodeKind.AGGREGATION)
         self.fabric_node = np.flatnonzero(np.isin(fabric.node_kind, kinds)).astype(np.int32)
-        self.managed = np.full(fabric.nodes, NONE, np.int32)
-        self.managed[self.fabric_node] = np.arange(len(self.fabric_node), dtype=np.int32)
+        self.managed = place_of(self.fabric_node, fabric.nodes)
         is_switch = fabric.node_kind[self.fabric_node] == NodeKind.SWITCH
         # an adapter's PCIe ports are no business of the subnet's
         count = np.where(is_switch, np.diff(fabric.node_port_start)[self.fabric_node], 1)
-        base = np.concatenate([[0], np.cumsum(count + 1)])
+        base = starts_of(count + 1)
         self.slots = int(base[-1])
         # plain lists: datagrams look up single entries, where lists are several times faster than arrays
         self.base: list[int] = base[:-1].tolist()

@@ -13,15 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from fabrictwin.base.arrays import U8
+from fabrictwin.base.arrays import I64, U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.graph.switches import Switches, switch_graph
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.port_states import LMC, NO_PORT
-
-I64 = npt.NDArray[np.int64]
 
 _CHUNK = 512  # LIDs looked at together, for the size of temporary arrays
 _LONGEST = 64

@@ -23,11 +23,12 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import NEVER as NEVER
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Frame
-from fabrictwin.subnet.agents.port_states import NO_PORT, U8
+from fabrictwin.subnet.agents.port_states import NO_PORT
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.changed_paths import ChangedPath, Changes, PathFollower
 from fabrictwin.subnet.operation.manager_host import HostedManager

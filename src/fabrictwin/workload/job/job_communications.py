@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin import catalog
-from fabrictwin.base.arrays import I64
+from fabrictwin.base.arrays import I64, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.nccl.constants import RING_LL128, RING_SIMPLE
@@ -63,7 +63,7 @@ def exchange(groups: npt.ArrayLike, block_bytes: int, *, step_cost_ps: int, name
         for key in ("pattern", "ranks", "parent", "shift", "payload_bytes", "offset_bytes", "chunk_bytes")
     }
     sizes = np.concatenate([np.diff(part.rank_start) for part in parts])
-    start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    start = starts_of(sizes).astype(np.int32)
     return replace(shifts[0], name=name, channels=Channels(rank_start=start, element_bytes=2, **columns))
 
 

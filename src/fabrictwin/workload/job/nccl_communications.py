@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.arrays import I32, I64, starts_of
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import HostCause, host_causes
 from fabrictwin.cluster.spec.spec import Spec
@@ -171,7 +171,7 @@ def _joined_channels(parts: list[Channels]) -> Channels:
     sizes = np.concatenate([np.diff(part.rank_start) for part in parts])
     seats = any(part.seat is not None for part in parts)
     return Channels(
-        rank_start=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+        rank_start=starts_of(sizes).astype(np.int32),
         element_bytes=parts[0].element_bytes,
         seat=np.concatenate([part.seats for part in parts]) if seats else None,
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fabrictwin.base.arrays import F64
+from fabrictwin.base.arrays import F64, starts_of
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
@@ -110,7 +110,7 @@ def _costs(job: Job, in_switch: bool) -> tuple[_Passes, ...]:
 @lru_cache(maxsize=1 << 14)
 def _layers(sparse_before: tuple[int, ...], counts: tuple[int, ...], pp: int) -> tuple[F64, F64]:
     """([chunks, stages] dense layers, those with experts)."""
-    ends = np.concatenate([[0], np.cumsum(counts)])
+    ends = starts_of(counts)
     experts = np.diff(np.asarray(sparse_before)[ends]).astype(np.float64)
     return (np.diff(ends) - experts).reshape(-1, pp), experts.reshape(-1, pp)
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import F64, I32, I64, U64
+from fabrictwin.base.arrays import F64, I32, I64, U64, starts_of
 from fabrictwin.cluster.disturbances import HostNoise
 from fabrictwin.cluster.faults import SlowGpu
 from fabrictwin.fabric.fabric import Fabric
@@ -111,7 +111,7 @@ def add_noise(program: Program, fabric: Fabric, rank_node: I32, noises: Sequence
         pairs = np.stack([operations.duration_ps[rows], ranks[rows]], axis=1)
         kinds, which = np.unique(pairs, axis=0, return_inverse=True)
         order = np.argsort(which.reshape(-1), kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(which.reshape(-1), minlength=len(kinds)))])
+        starts = starts_of(np.bincount(which.reshape(-1), minlength=len(kinds)))
         fixed = one.noise.distribution == "fixed"
         for k, (took, n) in enumerate(kinds.tolist()):
             here = order[starts[k] : starts[k + 1]]
@@ -153,7 +153,7 @@ def begin_late(program: Program, fabric: Fabric, rank_node: I32, gpus: Sequence[
         communication=tail(ops.communication, NONE),
         label=tail(ops.label, len(program.labels)),
         micro_batch=tail(ops.micro_batch, NONE),
-        after_start=np.concatenate([[0], np.cumsum(count)]).astype(ops.after_start.dtype),
+        after_start=starts_of(count).astype(ops.after_start.dtype),
         after=all_on[order].astype(ops.after.dtype),
     )
     return replace(program, labels=(*program.labels, Label("late start", "other")), operations=operations)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fabrictwin.base.arrays import I64
+from fabrictwin.base.arrays import I64, starts_of
 from fabrictwin.program.builder import Block, ProgramBuilder, inlet
 from fabrictwin.program.program import NONE, Communication, Program
 from fabrictwin.workload.job.job import Job
@@ -122,7 +122,7 @@ class TrainingProgram:
                     written[-1] = self._written(stage, kind, segments, slow, mark=True)
                 sizes = np.array([len(one.block) for one in written])
                 first = self.builder.reserve(int(sizes.sum()))
-                starts = first + np.concatenate([[0], np.cumsum(sizes[:-1])])
+                starts = first + starts_of(sizes[:-1])
                 stage.passes[kind, chunk] = _Copies([one.block for one in written], starts)
                 stage.ends[kind, chunk] = starts[:, None] + np.array([one.ends for one in written])
                 if written[-1].marks:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import U8
-from fabrictwin.fabric.fabric import I32, NONE
+from fabrictwin.base.arrays import I32, U8, place_of
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.check.judge import deadlock
 from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.routing.engines.registry import DEADLOCK_ALLOWED, compute
@@ -105,9 +105,8 @@ class Destinations:
 
 def destinations(graph: Graph) -> Destinations:
     switches, lids = graph.switches, graph.lids
-    row = np.full(lids.top + 1, NONE, np.int32)
+    row = place_of(lids.row, lids.top + 1)
     number = np.zeros(lids.top + 1, np.int32)
-    row[lids.row] = np.arange(len(lids.row))
     for k in range(1 << lids.lmc):
         at = lids.endpoint + k
         row[at], number[at] = switches.endpoint_row, switches.endpoint_number
