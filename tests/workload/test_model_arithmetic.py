@@ -283,3 +283,12 @@ def test_scripts_number_what_they_begin():
     kept, apart = one.apart("weight")
     assert (kept.cost(), apart.cost(), kept.keys, len(apart.items)) == (Cost(0, 1), Cost(5, 0), 4, 1)
     assert Collective("tp", "all_reduce", 8).sms == 0
+
+
+def test_normed_heads_and_sinks_are_both_counted():
+    both = replace(LLAMA, qk_norm=True, sinks=True)
+    assert both.layer_parameters == LLAMA.layer_parameters + 2 * D + A
+    assert (
+        both.parameters_on_rank(sparse=False, tp=2)
+        == LLAMA.parameters_on_rank(sparse=False, tp=2) + 2 * D + A // 2
+    )
