@@ -1117,3 +1117,17 @@ def test_a_tap_is_emptied(drains):
     machine.Machine.read_tap(made)
     machine.Machine.read_tap(made)
     assert (rows, made.state.clock[0].tapped) == ([7, 8] if drains else [], 0)
+
+
+def test_a_queue_pair_has_nothing_limited_unless_it_is_said():
+    made = machine.Connection(port=1, src=2, dst=3)
+    zero = (
+        "mode sl ack_sl first_header_bytes rto_ps rnr_ps reorder entropy ack_entropy control message_ps base_ps "
+        "mtu_bytes service late_ps"
+    )
+    assert {name: int(getattr(made, name)) for name in zero.split()} == dict.fromkeys(zero.split(), 0)
+    # RoCE: Ethernet 14 and 4, IP 20, UDP 8, BTH 12, ICRC 4, and 20 of preamble and gap; an AETH more
+    assert (made.header_bytes, made.ack_bytes) == (14 + 4 + 20 + 8 + 12 + 4 + 20, 86)
+    assert (made.retry_limit, made.rnr_limit, made.ack_every, made.receives) == (7, 7, 1, NONE)
+    assert (made.before, made.after, made.back) == ((), (), ())
+    assert (made.window_bytes, made.spray, made.noted) == (NEVER, False, False)

@@ -462,7 +462,7 @@ def test_a_communicator_of_the_twin() -> None:
     communicator = initialise(twin(), 8, version="2.21.5")
     shape = shape_of(communicator)
     assert (shape.ranks, shape.nodes, shape.capability, shape.channels, shape.nvls_channels) == (8, 1, 90, 24, 16)
-    assert (shape.nvswitch, shape.collnet, shape.cpu) == (True, False, "intel")
+    assert (shape.nvswitch, shape.collnet, shape.collnet_heads, shape.cpu) == (True, False, 0, "intel")
     assert choose(communicator, "AllReduce", 1024).protocol == P.LL
     assert choose(communicator, "AllReduce", 1 << 30).algorithm == A.NVLS
     assert choose(communicator, "AllGather", 1 << 30).algorithm == A.RING
