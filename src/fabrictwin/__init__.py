@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fabrictwin.api.compare import Comparison, compare
     from fabrictwin.api.configure import ConfiguredFiles, LintReport, configure, lint
     from fabrictwin.api.diff import Difference, diff
+    from fabrictwin.api.doctor import doctor
     from fabrictwin.api.jitter import JitterStudy, jitter
     from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
     from fabrictwin.api.plan import Plan, plan
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fabrictwin.api.tables import Table
     from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
     from fabrictwin.cluster.spec.spec import Spec
+    from fabrictwin.diagnosis.diagnose import Diagnosis
     from fabrictwin.twin.twin import Twin
 
 _HOME = {
@@ -39,6 +41,7 @@ _HOME = {
     "diff": "api.diff",
     "configure": "api.configure",
     "lint": "api.configure",
+    "doctor": "api.doctor",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
     "sweep": "api.sweep",
@@ -49,6 +52,7 @@ _HOME = {
     "Difference": "api.diff",
     "ConfiguredFiles": "api.configure",
     "LintReport": "api.configure",
+    "Diagnosis": "diagnosis.diagnose",
     "JitterStudy": "api.jitter",
     "NcclTest": "api.nccl_tests",
     "Sweep": "api.sweep",
@@ -63,6 +67,7 @@ __all__ = [
     "Comparison",
     "ConfigError",
     "ConfiguredFiles",
+    "Diagnosis",
     "Difference",
     "FabrictwinError",
     "JitterStudy",
@@ -79,6 +84,7 @@ __all__ = [
     "compare",
     "configure",
     "diff",
+    "doctor",
     "jitter",
     "lint",
     "load",

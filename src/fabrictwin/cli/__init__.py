@@ -35,6 +35,12 @@ COMMANDS = {
     "claims": ("predict.claims", "Common statements about these technologies, tested."),
     "jitter": ("predict.jitter", "What unevenness costs a job, by size and by source."),
     "cost": ("predict.cost", "The bill of materials, and what a cluster and its job cost."),
+    "doctor": ("diagnosis.doctor", "Say what is wrong with a cluster, by what it printed."),
+    "expect": (
+        "diagnosis.expect",
+        "Bandwidths that a cluster's tests should show, as a table or for health checks.",
+    ),
+    "collect": ("diagnosis.collect", "Write a script that gathers what the doctor reads."),
     "nccl-tests": ("tools.nccl_tests", "all_reduce_perf and its kin: nccl-tests on a cluster."),
     "traffic": ("tools.traffic", "Play a traffic pattern over a cluster."),
     "perftest": ("tools.perftest", "Bandwidth and latency of RDMA between two hosts, as perftest measures."),

@@ -38,6 +38,11 @@ def file(*names: str, metavar: str = "FILE", help: str) -> Decorator[Any]:
     return click.option(*names, type=FILE, metavar=metavar, help=help)
 
 
+def repeated(name: str, *, metavar: str, required: bool = False, help: str) -> Decorator[Any]:
+    """An option that may be given several times."""
+    return click.option(name, multiple=True, required=required, metavar=metavar, help=help)
+
+
 def fidelity(*choices: str, default: str | None = None, help: str) -> Decorator[Any]:
     """The option `--fidelity` of a command that knows these engines."""
     return click.option("--fidelity", type=click.Choice(choices), default=default, help=help)
@@ -66,11 +71,8 @@ YEARS = click.option(
 )
 
 _PCAP = file("--pcap", help="Capture packets to a pcapng file.")
-_PCAP_AT = click.option(
-    "--pcap-at",
-    multiple=True,
-    metavar="NAME",
-    help="Capture at this host or adapter (repeatable); otherwise at all.",
+_PCAP_AT = repeated(
+    "--pcap-at", metavar="NAME", help="Capture at this host or adapter (repeatable); otherwise at all."
 )
 _SNAPLEN = click.option(
     "--snaplen",

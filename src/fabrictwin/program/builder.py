@@ -17,18 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError, InvariantError
-from fabrictwin.program.program import (
-    I32,
-    I64,
-    NONE,
-    Actor,
-    Communication,
-    Label,
-    Operations,
-    OpKind,
-    Program,
-)
+from fabrictwin.program.program import NONE, Actor, Communication, Label, Operations, OpKind, Program
 
 MOST_OPERATIONS = 20_000_000  # about 3 GB while it is built
 
@@ -101,13 +92,7 @@ class ProgramBuilder:
         return len(self._communications) - 1
 
     def compute(
-        self,
-        actor: int,
-        duration_ps: int,
-        label: int,
-        *,
-        after: Iterable[int] = (),
-        micro_batch: int = NONE,
+        self, actor: int, duration_ps: int, label: int, *, after: Iterable[int] = (), micro_batch: int = NONE
     ) -> int:
         """One stretch of compute. Returns its id."""
         block = Block()
@@ -115,12 +100,7 @@ class ProgramBuilder:
         return self._single(block, after, micro_batch)
 
     def communicate(
-        self,
-        communication: int,
-        label: int,
-        *,
-        after: Iterable[int] = (),
-        micro_batch: int = NONE,
+        self, communication: int, label: int, *, after: Iterable[int] = (), micro_batch: int = NONE
     ) -> int:
         """One communication, by its number. Returns its id."""
         block = Block()

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fabrictwin.cli.options import FILE, GUID2LID, JSON, LMC, PARTITIONS, QOS_OPTIONS, ROOTS, WEIGHTS, number
+from fabrictwin.cli.options import (
+    FILE,
+    GUID2LID,
+    JSON,
+    LMC,
+    PARTITIONS,
+    QOS_OPTIONS,
+    ROOTS,
+    WEIGHTS,
+    number,
+    repeated,
+)
 
 if TYPE_CHECKING:
     from fabrictwin.subnet.manager.settings.manager_settings import Settings
@@ -31,9 +42,8 @@ if TYPE_CHECKING:
 @QOS_OPTIONS
 @GUID2LID
 @PARTITIONS
-@click.option(
+@repeated(
     "--do",
-    multiple=True,
     metavar="EVENT",
     help="Then let this happen: 'cut leaf-0/5', 'off spine-1', 'on spine-1'. Repeat for more.",
 )

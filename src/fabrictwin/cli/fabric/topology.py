@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fabrictwin.cli.completion import host_name
-from fabrictwin.cli.options import CLUSTER, FILE, JSON, Group, file
+from fabrictwin.cli.options import CLUSTER, FILE, JSON, Group, file, repeated
 
 
 @click.group(cls=Group, no_args_is_help=True)
@@ -39,17 +39,13 @@ def show(cluster: str, as_json: bool) -> None:
 @click.option(
     "--format", "source", default="ibnetdiscover", type=click.Choice(["ibnetdiscover"]), help="The tool."
 )
-@click.option(
+@repeated(
     "--bind",
-    multiple=True,
     metavar="GLOB=HOST[,HCA=NIC...]",
     help="Hosts of these names are that catalog host: 'luna-*=dgx-a100'. Repeat for more.",
 )
-@click.option(
-    "--switch",
-    multiple=True,
-    metavar="GLOB=TYPE",
-    help="Switches of these names are that catalog switch. Repeat for more.",
+@repeated(
+    "--switch", metavar="GLOB=TYPE", help="Switches of these names are that catalog switch. Repeat for more."
 )
 @click.option("--host-cable", default="3 m", metavar="LENGTH", help="Length of cables to hosts.")
 @click.option("--trunk-cable", default="20 m", metavar="LENGTH", help="Length of cables between switches.")

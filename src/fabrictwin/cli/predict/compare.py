@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fabrictwin.cli.completion import fabric_names
-from fabrictwin.cli.options import JSON, PRICES, YEARS, file
+from fabrictwin.cli.options import JSON, PRICES, YEARS, file, repeated
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
@@ -25,9 +25,8 @@ FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
     help="Presets; `fabrictwin catalog list fabric`.",
 )
 @file("--presets", help="Presets of your own, or changes to the catalog's.")
-@click.option(
+@repeated(
     "--vary",
-    multiple=True,
     metavar="KEY=V,V,...",
     help="Curves over a key of the spec; KEY+KEY=V:V,V:V changes two together. Repeat for more.",
 )

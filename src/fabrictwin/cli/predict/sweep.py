@@ -8,15 +8,14 @@ from typing import Any
 
 import click
 
-from fabrictwin.cli.options import FILE
+from fabrictwin.cli.options import FILE, repeated
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
 @click.command()
 @click.argument("spec", metavar="SPEC", help="A spec file; - reads it from stdin.")
-@click.option(
+@repeated(
     "--vary",
-    multiple=True,
     required=True,
     metavar="KEY=VALUES",
     help="8,16,32, or 8,16,...,128, or a range 100 Gb/s..800 Gb/s to draw from. Repeat for more keys.",

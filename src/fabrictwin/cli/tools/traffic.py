@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fabrictwin.base.congestion_controls import CONTROLS
 from fabrictwin.cli.options import capture_options, number
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     type=click.Choice(["routed", "adaptive", "spray"]),
     help="How switches choose among equal-cost ports.",
 )
-@click.option("--control", type=click.Choice(["none", "dcqcn", "nscc"]), help="Congestion control (Ethernet).")
+@click.option("--control", type=click.Choice(list(CONTROLS)), help="Congestion control (Ethernet).")
 @click.option("--dcqcn", metavar="NAME", help="DCQCN's parameter set.")
 @click.option("--lossy", is_flag=True, help="Ethernet without priority flow control: full buffers drop.")
 @click.option("--selective", is_flag=True, help="Selective repeat instead of go-back-N.")
@@ -87,7 +88,7 @@ def traffic(
                 message = "got a fault that only a run plays, expected a link at a rate of its own from the start"
                 raise spec.error(f"faults[{i}]", message)
         twin = make_twin(spec, build(spec.cluster, spec=spec))
-        base = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed)
+        base = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed, spec.qos)
         options = replace(base, **{key: value for key, value in given.items() if value is not None})
         progress.stage("routing")
         routes = twin.routes

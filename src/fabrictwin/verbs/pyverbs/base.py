@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
+from fabrictwin.base.closing import Closing
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 
 Held = TypeVar("Held")
@@ -49,18 +49,10 @@ class PyverbsObject:
         self.logger.setLevel(val)
 
 
-class PyverbsCM(PyverbsObject):
+class PyverbsCM(PyverbsObject, Closing):
     """Base class of what is closed: by hand, by a `with` statement, with its maker, or when it is forgotten."""
 
     _children: WeakSet[Any] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -12,8 +12,7 @@ from __future__ import annotations
 from fabrictwin.kernel.jit.decorators import helper
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import draw
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     ARBITRATED,
     CREDIT,
     DATA,
@@ -24,11 +23,13 @@ from fabrictwin.kernel.packet.state.state import (
     RATE_BITS,
     RATE_HALF,
     REPLAY,
+    RULED,
     STORE,
     TAPPED,
 )
+from fabrictwin.kernel.packet.state.packets import draw
 from fabrictwin.kernel.packet.switch.arbitration import arbitrate, charge
-from fabrictwin.kernel.packet.switch.buffer import blocks, drop, mark
+from fabrictwin.kernel.packet.switch.buffer import blocks, drop, join_ring, mark
 from fabrictwin.kernel.packet.tap import OUT, record
 from fabrictwin.kernel.packet.transport.send import STARVED, next_of_queue_pairs
 
@@ -53,12 +54,7 @@ def dequeue(state, port, outlet, packet):
         queue.head = packet.next
         outlet.head = queue.next
         if queue.head != NONE:
-            queue.next = NONE
-            if outlet.head == NONE:
-                outlet.head = index
-            else:
-                state.queue[place(outlet.tail)].next = index
-            outlet.tail = index
+            join_ring(state, outlet, queue, index)
 
 
 @helper
@@ -99,7 +95,10 @@ def choose(state, at, port, now):
                 outlet.credit -= need
             dequeue(state, port, outlet, packet)
             if outlet.kmax > 0 and packet.kind == DATA:
-                if mark(state, state.clock[0], outlet, settings):
+                pmax_q = settings.pmax_q
+                if port.traits & RULED:
+                    pmax_q = state.slot_qos[place(slot)].pmax_q
+                if mark(state, state.clock[0], outlet, pmax_q):
                     packet.marks |= ECN
                     state.count[place(at)].ecn_marks += 1
             outlet.queued -= packet.wire

@@ -14,8 +14,7 @@ from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.congestion import on_sent
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import entropy_of, kick, take_packet
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     CREDIT,
     DATA,
     FIRST,
@@ -30,6 +29,7 @@ from fabrictwin.kernel.packet.state.state import (
     UC,
     UD,
 )
+from fabrictwin.kernel.packet.state.packets import entropy_of, kick, take_packet
 from fabrictwin.kernel.packet.switch.buffer import blocks
 
 STARVED = -2
@@ -151,12 +151,9 @@ def next_of_queue_pairs(state, at, port, outlet, now):
         packet.psn = psn
         packet.sent_ps = now
         packet.dst = qp.dst
-        packet.wire = wire
-        packet.payload = payload
-        packet.sl = qp.sl
-        packet.vl = qp.vl
-        packet.hop = qp.hop_start
-        packet.hop_end = qp.hop_middle
+        packet.wire, packet.payload = wire, payload
+        packet.sl, packet.vl = qp.sl, qp.vl
+        packet.hop, packet.hop_end = qp.hop_start, qp.hop_middle
         packet.entropy = qp.entropy
         if qp.spray:
             packet.entropy = entropy_of(qp.entropy, psn + qp.retransmitted)
