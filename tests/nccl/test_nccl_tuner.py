@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -461,7 +462,7 @@ def test_a_communicator_of_the_twin() -> None:
     communicator = initialise(twin(), 8, version="2.21.5")
     shape = shape_of(communicator)
     assert (shape.ranks, shape.nodes, shape.capability, shape.channels, shape.nvls_channels) == (8, 1, 90, 24, 16)
-    assert (shape.nvswitch, shape.collnet, shape.cpu) == (True, False, "intel")
+    assert (shape.nvswitch, shape.collnet, shape.collnet_heads, shape.cpu) == (True, False, 0, "intel")
     assert choose(communicator, "AllReduce", 1024).protocol == P.LL
     assert choose(communicator, "AllReduce", 1 << 30).algorithm == A.NVLS
     assert choose(communicator, "AllGather", 1 << 30).algorithm == A.RING
@@ -481,3 +482,41 @@ def test_an_average_leaves_reduce_scatter_every_algorithm_but_pat() -> None:
     }
     assert algorithms["sum"] - algorithms["avg"] == {A.PAT}
     assert A.RING in algorithms["avg"]
+
+
+def with_latency(shape: CommunicatorShape, latency: float) -> CommunicatorShape:
+    graphs = {key: replace(one, latency_inter=latency) for key, one in shape.graphs.items()}
+    return replace(shape, graphs=graphs)
+
+
+@pytest.mark.parametrize("hosts", [2, 4, 8])
+def test_a_link_s_own_latency_counts_a_hop_and_twice_where_adapters_are_flushed(hosts):
+    """A tree crosses hosts log2 times up and as often down; Simple flushes what the adapter wrote."""
+    settings = read_settings({}, release=version("2.21.5"))
+    plain, slow = (tables(with_latency(hopper(hosts), us), settings) for us in (0.0, 1.5))
+    log = hosts.bit_length() - 1
+    for protocol in Protocol:
+        cell = ("AllReduce", A.TREE, protocol)
+        once = 2 * log * 1.5 * (2 if protocol == P.SIMPLE else 1)
+        assert slow.latency[cell] - plain.latency[cell] == pytest.approx(once, rel=1e-4)
+
+
+@pytest.mark.parametrize(("heads", "possible"), [(8, True), (4, False)])
+def test_gathers_by_switches_need_an_adapter_for_each_gpu(heads, possible):
+    shape = replace(hopper(4, collnet=True), collnet_heads=heads)
+    found = tables(shape, read_settings({"NCCL_COLLNET_ENABLE": "1"}, release=version("2.27.7")))
+    for collective in ("AllGather", "ReduceScatter"):
+        assert (found.bandwidth[collective, A.COLLNET_DIRECT, P.SIMPLE] > 0) == possible
+    assert found.bandwidth["AllReduce", A.COLLNET_DIRECT, P.SIMPLE] > 0
+
+
+def test_a_plateau_of_rings_is_between_hosts():
+    """On one host a ring takes its latency and its bytes over its bandwidth, and not a µs more."""
+    found = tables(hopper(1), read_settings({}, release=version("2.21.5")))
+    cell = ("AllReduce", A.RING, P.SIMPLE)
+    for size in (1 << 14, 1 << 20, 1 << 30):
+        plain = found.latency[cell] + size / (1000 * found.bandwidth[cell])
+        assert found.time_us(*cell, size) == pytest.approx(plain, rel=1e-6)
+    many = tables(hopper(2), read_settings({}, release=version("2.21.5")))
+    plain = many.latency[cell] + (1 << 20) / (1000 * many.bandwidth[cell])
+    assert many.time_us(*cell, 1 << 20) > plain * 1.01

@@ -209,3 +209,25 @@ def test_the_twins_engines_beside_opensms_name_the_gain():
     assert auto.shifts == 1
     assert auto.gain_shifts == pytest.approx(1 - 1 / verdict.shifts.mean)
     assert beside(judged(compute(switches, lids, engine="auto")), switches, lids, Options(), judged) == ()
+
+
+@pytest.mark.parametrize("engine", ["sssp", "dfsssp"])
+@pytest.mark.parametrize("key", ["roots", "order"])
+def test_weighed_paths_have_no_use_for_roots_or_an_order(engine, key):
+    switches = ring(4)
+    lids = number_lids(switches)
+    with pytest.raises(ConfigError, match=f"got {key}, which the engine {engine} has no use for"):
+        compute(switches, lids, engine=engine, options=Options(**{key: (1,)}))
+    for useful in ("compute", "storage"):
+        compute(switches, lids, engine=engine, options=Options(**{useful: (1,)}))
+
+
+def test_nodes_are_of_three_classes():
+    """Weights of OpenSM's sssp count compute nodes first, then I/O nodes; a node of both lists computes."""
+    from types import SimpleNamespace
+
+    from fabrictwin.routing.opensm.sssp import _class
+
+    ends = SimpleNamespace(endpoint_guid=np.array([1, 2, 3, 4], np.uint64))
+    kinds = _class(SimpleNamespace(switches=ends, options=Options(compute=(2, 3), storage=(3, 4))))
+    assert kinds.tolist() == [2, 0, 0, 1]

@@ -241,3 +241,20 @@ def test_a_difference_tells_lost_from_gained():
     assert back.examples[0].startswith(f"sw-0: LID {lids.endpoint[2]} by port 255, then")
     assert difference(switches, (lids, holed), (lids, holed)).paths_broken == 1
     assert switches.endpoint_row.min() != NONE
+
+
+def test_a_difference_counts_ways_that_are_longer_and_shorter():
+    """On a ring of five, one destination's way from its neighbour is turned round: four hops and not one."""
+    switches = ring(5)
+    lids = number_lids(switches)
+    plain = compute(switches, lids, engine="shortest")
+    lft = plain.lft.copy()
+    lid = int(lids.endpoint[1])
+    for row in (0, 4, 3):
+        back = np.flatnonzero((switches.adjacent_from == row) & (switches.adjacent_row == (row - 1) % 5))
+        lft[row, lid] = switches.adjacent_number[back[0]]
+    turned = Tables("turned", lft)
+    found = difference(switches, (lids, plain), (lids, turned))
+    assert (found.paths_changed, found.longer, found.shorter) == (2, 2, 0)
+    back = difference(switches, (lids, turned), (lids, plain))
+    assert (back.paths_changed, back.longer, back.shorter) == (2, 0, 2)

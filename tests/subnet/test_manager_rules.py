@@ -92,3 +92,11 @@ def test_what_an_endpoint_refuses_is_counted(body):
     answer = site.endpoint.control(asked, 0)
     assert _CONTROL.unpack(answer)[2] == Message.ERROR
     assert site.endpoint.counts.refused == before + 1
+
+
+def test_what_subnet_administration_can_do_beyond_what_it_must():
+    """IBTA volume 1, 15.2.5.1: bits 1 to 3 are optional records, UD multicast, and subscriptions to any trap."""
+    from fabrictwin.subnet.manager.administration import administration
+
+    assert administration._OPTIONAL == 0b1110
+    assert administration.FOREVER_S == 2**32 - 1

@@ -8,6 +8,8 @@ import pytest
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.workload.job.workload_section import workload_schema
+from fabrictwin.workload.layers.pass_script import Script
+from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.layers.stage_segments import Segments, buckets
 from fabrictwin.workload.memory.memory_inputs import memory_inputs_of
 from fabrictwin.workload.model.huggingface_families import read_model
@@ -137,3 +139,17 @@ def test_gpt_oss_activates_by_silu():
     assert read_model(given, name="small").hidden == 48
     with pytest.raises(ConfigError, match="hidden_act"):
         read_model(given | {"hidden_act": "gelu"}, name="small")
+
+
+@pytest.mark.parametrize(("device_ps", "idle_ps"), [(10, 40), (50, 0), (90, 0)])
+def test_a_pass_takes_no_less_than_its_host(device_ps, idle_ps):
+    """Half of what the host does for two experts a rank at 50 ps each, less what the device is busy."""
+    made = Record(
+        job=Record(model=Record(experts=Record(count=8)), shape=Record(interleaved_ps=50, ep=4)),
+    )
+    script = Script()
+    script.compute(Cost(device_ps, 1), "backward")
+    Segments._pace(made, script, 0.5)
+    assert script.cost().ps == device_ps + idle_ps
+    assert script.cost().kernels == 1
+    assert {item.part for item in script.items} == {"backward"}

@@ -28,10 +28,9 @@ MLP = 3 * H * F
 
 
 def test_a_layer_is_its_matrices_and_norms():
-    assert LLAMA.layer_matrix_parameters == ATTENTION + MLP
-    assert LLAMA.layer_parameters == ATTENTION + MLP + 2 * H
+    assert LLAMA.parameters_on_rank(sparse=False) == ATTENTION + MLP + 2 * H
     assert LLAMA.parameters == LLAMA.active_parameters == N * (ATTENTION + MLP + 2 * H) + 2 * V * H + H
-    assert (LLAMA.qkv_width, LLAMA.kv_width, LLAMA.up_width, LLAMA.ups) == (96, 2 * KV * D, 2 * F, 2)
+    assert (LLAMA.qkv_width, LLAMA.kv_width, LLAMA.ups) == (96, 2 * KV * D, 2)
     assert (LLAMA.windows, LLAMA.sparse_layers, LLAMA.sparse_before) == ((0,), 0, (0,) * (N + 1))
     assert LLAMA.expert_parameters() == 0
 
@@ -39,14 +38,20 @@ def test_a_layer_is_its_matrices_and_norms():
 def test_a_gpt_has_biases_two_numbers_a_norm_and_learned_positions():
     width = 3 * A * D
     layer = H * width + width + A * D * H + H + H * F + F + F * H + H + 2 * 2 * H
-    assert GPT.layer_parameters == layer
+    assert GPT.parameters_on_rank(sparse=False) == layer
     assert GPT.parameters == N * layer + (V + 32) * H + 2 * H
     assert replace(GPT, tied=False).parameters == GPT.parameters + V * H
     # columns divide their bias, rows keep theirs whole
     half = (H * width + width + A * D * H + H * F + F + F * H) // 2 + 2 * H + 4 * H
     assert GPT.parameters_on_rank(sparse=False, tp=2) == half
-    assert replace(LLAMA, qkv_bias=True).layer_parameters == LLAMA.layer_parameters + 96
-    assert replace(LLAMA, qk_norm=True).layer_parameters == LLAMA.layer_parameters + 2 * D
+    assert (
+        replace(LLAMA, qkv_bias=True).parameters_on_rank(sparse=False)
+        == LLAMA.parameters_on_rank(sparse=False) + 96
+    )
+    assert (
+        replace(LLAMA, qk_norm=True).parameters_on_rank(sparse=False)
+        == LLAMA.parameters_on_rank(sparse=False) + 2 * D
+    )
     assert replace(LLAMA, sinks=True).parameters_on_rank(sparse=False, tp=2) == (
         LLAMA.parameters_on_rank(sparse=False, tp=2) + A // 2
     )
@@ -55,12 +60,15 @@ def test_a_gpt_has_biases_two_numbers_a_norm_and_learned_positions():
 def test_latent_attention_has_low_ranks():
     assert LATENT.key_size == 10
     low = H * 20 + 20 * A * 10 + H * 14 + 10 * A * 14 + A * 8 * H
-    assert LATENT.layer_parameters == low + 20 + 10 + MLP + 2 * H
+    assert LATENT.parameters_on_rank(sparse=False) == low + 20 + 10 + MLP + 2 * H
     assert (LATENT.qkv_width, LATENT.kv_width, LATENT.value_size) == (A * 28, A * 18, 8)
     whole = H * 20 + H * 14
     assert LATENT.parameters_on_rank(sparse=False, tp=2) == whole + (low - whole) // 2 + 30 + MLP // 2 + 2 * H
     one = replace(LATENT, latent=Latent(0, 10, 4, 6, 8))
-    assert one.layer_parameters == LATENT.layer_parameters - (H * 20 + 20 * A * 10 + 20) + H * A * 10
+    assert (
+        one.parameters_on_rank(sparse=False)
+        == LATENT.parameters_on_rank(sparse=False) - (H * 20 + 20 * A * 10 + 20) + H * A * 10
+    )
 
 
 EXPERT = 3 * H * 20
@@ -283,3 +291,12 @@ def test_scripts_number_what_they_begin():
     kept, apart = one.apart("weight")
     assert (kept.cost(), apart.cost(), kept.keys, len(apart.items)) == (Cost(0, 1), Cost(5, 0), 4, 1)
     assert Collective("tp", "all_reduce", 8).sms == 0
+
+
+def test_normed_heads_and_sinks_are_both_counted():
+    both = replace(LLAMA, qk_norm=True, sinks=True)
+    assert both.parameters_on_rank(sparse=False) == LLAMA.parameters_on_rank(sparse=False) + 2 * D + A
+    assert (
+        both.parameters_on_rank(sparse=False, tp=2)
+        == LLAMA.parameters_on_rank(sparse=False, tp=2) + 2 * D + A // 2
+    )

@@ -220,6 +220,8 @@ def test_recomputation_adds_a_forward_and_its_all_reduces():
     assert again.work.model_flops == plain.work.model_flops
     job, _ = lowered(spec(2))
     tokens = plain.work.tokens
+    batch = job.layout.dp * job.micro_batches * job.training.micro_batch_size
+    assert tokens == batch * 2048  # sequences of as many
     assert again.work.hardware_flops - plain.work.hardware_flops == 8 * job.model.layer_forward_flops(tokens, 2048)
     keys = {share.key for share in again.breakdown.shares if share.time_ps}
     assert "recompute" in keys
