@@ -736,7 +736,68 @@ def _perftest() -> Target:
     )
 
 
+def _configuration(kind: str) -> Callable[[], Target]:
+    """A reader of a configuration's format, and the rules on what it reads."""
+
+    def make() -> Target:
+        from fabrictwin.cluster.spec.spec import read_spec
+        from fabrictwin.configuration.lint.rules import lint
+        from fabrictwin.configuration.policy.cluster_policy import TARGETS, configuration, plan
+        from fabrictwin.configuration.readers.recognise import kind_of, read_text_as
+        from fabrictwin.configuration.writers.targets import files_of
+
+        samples: dict[str, bytes] = {}
+        for technology, switch in (("ethernet", "spectrum-4"), ("infiniband", "qm9700")):
+            network = {"technology": technology, "switch": switch, "topology": {"kind": "fat-tree", "tiers": 2}}
+            hosts = {"type": "pcie-box", "count": 2}
+            of = plan(read_spec({"schema": 1, "cluster": {"hosts": hosts, "network": network}}))
+            others = ("sonic", "nvue") if technology == "infiniband" else ("opensm",)
+            for target in TARGETS:
+                if target not in others:
+                    for file in files_of(configuration(of, target), target):
+                        if kind_of(file.text) == kind:
+                            samples.setdefault(f"{technology}{file.path[:12]}", file.text.encode())
+
+        def read(text: str) -> None:
+            found, problems = read_text_as(kind, text, "hosts/host-0/file")
+            lint(found, problems.found)
+
+        return Target(list(samples.values())[:6], _text(read))
+
+    return make
+
+
+def _recognised() -> Target:
+    from fabrictwin.configuration.readers.recognise import kind_of
+
+    samples = [b"network:\n  version: 2\n", b"nv set qos roce\n", b'{"PORT": {}}', b"SwitchName=a Nodes=b[0-3]\n"]
+    return Target(samples, _text(kind_of))
+
+
+CONFIGURATIONS = (
+    "sonic",
+    "nvue",
+    "slurm",
+    "k8s",
+    "netplan",
+    "qos-policy",
+    "partitions",
+    "udev",
+    "script",
+    "nccl",
+    "grub",
+    "limits",
+    "container",
+    "opensm",
+    "guids",
+    "sysctl",
+    "modules",
+)
+
+
 TARGETS: dict[str, Callable[[], Target]] = {
+    **{f"configuration-{kind}": _configuration(kind) for kind in CONFIGURATIONS},
+    "configuration-kind": _recognised,
     "spec": _spec,
     "workload": _workload,
     "yaml": _yaml,

@@ -14,7 +14,7 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import exact_size, format_rate
 from fabrictwin.cluster.blueprint import Blueprint
-from fabrictwin.cluster.guids import node_guids
+from fabrictwin.cluster.guids import node_guids, port_guids
 from fabrictwin.cluster.spec.cluster_section import Cable, format_cable
 
 
@@ -119,10 +119,7 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
     first = len(switches)
     known = [blueprint.identities.get(guid) for guid in guids]
     descriptions = [who.description if who else text for who, text in zip(known, descriptions, strict=True)]
-    taken = set(guids)
-    # an adapter's port has the GUID after its node's, as in the twin, where that is free
-    invented = [g if n < first or g + 1 in taken else g + 1 for n, g in enumerate(guids)]
-    port_guids = [who.port_guid if who else guid for who, guid in zip(known, invented, strict=True)]
+    ports = port_guids(blueprint)
     speeds = _speed_names()
     links: dict[int, list[tuple[int, int, int, str]]] = {}
     for a, ap, b, bp, rate, _ in _rows(blueprint):
@@ -141,7 +138,7 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
         if who is not None:
             out += [f"sysimgguid={who.system_guid:#x}"]
         if n < first:
-            out += [f"switchguid=0x{guids[n]:x}({port_guids[n]:x})"]
+            out += [f"switchguid=0x{guids[n]:x}({ports[n]:x})"]
             out += [
                 f'Switch\t{switches[n].ports} "S-{hexadecimal}"\t\t# "{descriptions[n]}" '
                 f"enhanced port 0 lid {lids[n]} lmc 0"
@@ -150,8 +147,8 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
             out += [f"caguid=0x{guids[n]:x}", f'Ca\t1 "H-{hexadecimal}"\t\t# "{descriptions[n]}"']
         for port, peer, peer_port, speed in sorted(links.get(n, [])):
             kind = "S" if peer < first else "H"
-            own = "" if n < first else f"({port_guids[n]:x}) "
-            far = f"({port_guids[peer]:x}) " if kind == "H" else ""
+            own = "" if n < first else f"({ports[n]:x}) "
+            far = f"({ports[peer]:x}) " if kind == "H" else ""
             lid = "" if n < first else f"lid {lids[n]} lmc 0 "
             out.append(
                 f'[{port}]{own}\t"{kind}-{guids[peer]:016x}"[{peer_port}]{far}\t\t'

@@ -24,3 +24,15 @@ def node_guids(blueprint: Blueprint) -> list[int]:
             guid, invented = invented, invented + APART
         guids.append(guid)
     return guids
+
+
+def port_guids(blueprint: Blueprint) -> list[int]:
+    """GUIDs of ports, in the order of `node_guids`: a switch's own; else as discovered, or the node's plus 1.
+
+    Where that number is another node's, an adapter's port has its node's.
+    """
+    guids = node_guids(blueprint)
+    first, taken = len(blueprint.switches), set(guids)
+    invented = [g if n < first or g + 1 in taken else g + 1 for n, g in enumerate(guids)]
+    known = [blueprint.identities.get(guid) for guid in guids]
+    return [who.port_guid if who else guid for who, guid in zip(known, invented, strict=True)]

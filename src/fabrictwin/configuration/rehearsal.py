@@ -54,7 +54,7 @@ def _dscp(configuration: Configuration) -> int | None:
     """The DSCP that hosts give to RDMA, as NCCL or the adapter is told; None where none says."""
     for host in configuration.hosts.values():
         text = host.nccl.get("NCCL_IB_TC", "")
-        if text.isdigit() and len(text) < 4:
+        if text.isdecimal() and len(text) < 4:
             return int(text) >> 2
         for adapter in host.adapters.values():
             if adapter.traffic_class is not None:

@@ -72,7 +72,7 @@ def classes(configuration: Configuration) -> Iterator[Finding]:
 def _traffic_classes(host: Host, adapter: Adapter) -> Iterator[Finding]:
     named = [("traffic_class", adapter.traffic_class), ("rdma_cm's tos", adapter.tos)]
     said = host.nccl.get("NCCL_IB_TC", "")
-    if said.isdigit() and len(said) <= 3:
+    if said.isdecimal() and len(said) <= 3:
         named.append(("NCCL_IB_TC", int(said)))
     for name, value in named:
         if value is None or not adapter.dscp_to_priority or not adapter.pfc:
@@ -88,7 +88,7 @@ def _traffic_classes(host: Host, adapter: Adapter) -> Iterator[Finding]:
                 expected=f"a DSCP of priority {', '.join(map(str, sorted(adapter.pfc)))}",
                 effect="the data travels in a class that is dropped",
             )
-    if said and not said.isdigit():
+    if said and not said.isdecimal():
         yield _found(
             host,
             adapter,

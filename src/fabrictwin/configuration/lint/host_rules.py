@@ -54,7 +54,7 @@ def limits(configuration: Configuration) -> Iterator[Finding]:
                     effect="ibv_reg_mr and ibv_create_qp fail",
                 )
         for key, value in host.limits.items():
-            if key.endswith(" nofile") and value.isdigit() and len(value) < 12 and int(value) < ENOUGH_FILES:
+            if key.endswith(" nofile") and value.isdecimal() and len(value) < 12 and int(value) < ENOUGH_FILES:
                 yield _found(
                     host,
                     "nofile-small",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -114,7 +115,8 @@ def merged_hosts(first: Host, second: Host) -> Host:
         for name in ("modules", "kernel_arguments", "container")
     }
     management = second.management or first.management
-    return replace(first, adapters=adapters, management=management, **rest, **lists)
+    file = os.path.commonpath([first.file, second.file]) if first.file and second.file else first.file
+    return replace(first, adapters=adapters, management=management, file=file, **rest, **lists)
 
 
 def _merged_adapters(first: Adapter, second: Adapter) -> Adapter:

@@ -65,7 +65,7 @@ def _policy(pools: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ipam(rail: Adapter) -> str:
-    number = int("".join(ch for ch in rail.netdev if ch.isdigit()) or 0)
+    number = int("".join(ch for ch in rail.netdev if ch.isdecimal()) or 0)
     return json.dumps({"type": "whereabouts", "range": f"192.168.{number}.0/24"})
 
 

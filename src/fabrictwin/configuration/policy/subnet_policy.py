@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint
-from fabrictwin.cluster.guids import node_guids
+from fabrictwin.cluster.guids import node_guids, port_guids
 from fabrictwin.configuration.model.subnet import PartitionLine, QosLevel, Subnet
 
 DEFAULT_PKEY, COMPUTE_PKEY = 0x7FFF, 0x0001
@@ -22,15 +22,15 @@ FILES = {
 
 def subnet(blueprint: Blueprint, *, engine: str, lmc: int) -> Subnet:
     """Return the manager's configuration; `engine` as the spec routes, "default" for the one that fits."""
-    guids = node_guids(blueprint)
+    guids, ports = node_guids(blueprint), port_guids(blueprint)  # roots are nodes, members are ports
     switches = len(blueprint.switches)
     top = max((site.tier for site in blueprint.switches), default=-1)
     roots = [guids[s] for s, site in enumerate(blueprint.switches) if site.tier == top and top > 1]
     adapters = blueprint.adapters
     if not adapters:
         raise ConfigError("got a subnet without adapters, expected hosts", key="cluster.hosts")
-    compute = [guids[switches + n] for n, (h, _) in enumerate(adapters) if blueprint.hosts[h].type]
-    other = [guids[switches + n] for n, (h, _) in enumerate(adapters) if not blueprint.hosts[h].type]
+    compute = [ports[switches + n] for n, (h, _) in enumerate(adapters) if blueprint.hosts[h].type]
+    other = [ports[switches + n] for n, (h, _) in enumerate(adapters) if not blueprint.hosts[h].type]
     if engine in ("default", "auto"):
         engine = "updn" if roots else "minhop"
     options = _options(engine, lmc, bool(roots), bool(other))

@@ -22,7 +22,7 @@ def names_of(text: str) -> list[str]:
             continue
         for piece in span[2].split(","):
             low, dash, high = piece.partition("-")
-            if not low.isdigit() or (dash and not high.isdigit()) or len(low) > 9 or len(high) > 9:
+            if not low.isdecimal() or (dash and not high.isdecimal()) or len(low) > 9 or len(high) > 9:
                 raise ValueError(f"got {part[:60]!r}, expected numbers in brackets, such as host-[0-3,7]")
             last = int(high) if dash else int(low)
             width = len(low)
