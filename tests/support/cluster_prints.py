@@ -1,4 +1,4 @@
-"""What clusters print, made by the twin: logs of NCCL on hosts with and without faults, and ways to disturb them."""
+"""Logs of NCCL on hosts with and without faults, made by the twin, and ways to disturb them."""
 
 from __future__ import annotations
 
