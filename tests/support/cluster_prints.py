@@ -26,7 +26,7 @@ def nccl_log(
     release: str = "2.23.4",
     technology: str = "infiniband",
 ) -> str:
-    """What nccl-tests with NCCL's log prints; `setting` is `NAME=value`."""
+    """Output of nccl-tests with NCCL's log; `setting` is `NAME=value`."""
     switch = {"infiniband": "qm8700" if "a100" in host else "qm9700", "ethernet": "spectrum-4"}[technology]
     kind = "rail-optimised" if hosts > 1 else "single-switch"
     spec: dict[str, Any] = {

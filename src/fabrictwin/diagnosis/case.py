@@ -13,7 +13,7 @@ from fabrictwin.diagnosis.finding import Finding
 
 @dataclass(frozen=True)
 class Case:
-    """What rules look at. `expected` is None where the hardware is unknown or was not asked for."""
+    """Evidence and expectation. `expected` is None where the hardware is unknown or was not asked for."""
 
     evidence: Evidence
     expected: Expected | None = None

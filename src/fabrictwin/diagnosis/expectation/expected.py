@@ -18,7 +18,7 @@ NEWEST_KNOWN = (2, 30)
 
 @dataclass(frozen=True)
 class Expected:
-    """What NCCL of a release does on hardware, without the settings that a log was made with."""
+    """Behaviour of a release of NCCL on hardware, without the settings that a log was made with."""
 
     hardware: Hardware
     _measured: dict[tuple[str, int, str], tuple[float, str, str]] = field(
@@ -28,6 +28,7 @@ class Expected:
     @property
     def confidence(self) -> float:
         """Confidence that this is the hardware at hand."""
+        """Certainty that this is the hardware at hand, 0 to 1."""
         return self.hardware.confidence
 
     @property

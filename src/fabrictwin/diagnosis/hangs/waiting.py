@@ -83,7 +83,7 @@ def waits(groups: dict[str, Group]) -> list[Wait]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Where a hang begins. `kind` is missing, late, order or stuck."""
+    """The beginning of a hang. `kind` is missing, late, order or stuck."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -97,6 +97,7 @@ class Verdict:
 
 def verdict(groups: dict[str, Group], dumped: set[int]) -> Verdict | None:
     """The beginning of the hang; None where nobody waits."""
+    """Find where the hang begins; None where nobody waits."""
     waiting = waits(groups)
     if not waiting:
         return None
