@@ -150,6 +150,5 @@ class Sink:
 
 def places(facts: Iterable[Fact], most: int = 5) -> tuple[Place, ...]:
     """Lines that facts stood in, each once; at most so many."""
-    """Places of facts, each line once; at most so many."""
     found = dict.fromkeys(fact.place for fact in facts)
     return tuple(found)[:most]

@@ -28,7 +28,6 @@ class Expected:
     @property
     def confidence(self) -> float:
         """Confidence that this is the hardware at hand."""
-        """Certainty that this is the hardware at hand, 0 to 1."""
         return self.hardware.confidence
 
     @property

@@ -97,7 +97,6 @@ class Verdict:
 
 def verdict(groups: dict[str, Group], dumped: set[int]) -> Verdict | None:
     """The beginning of the hang; None where nobody waits."""
-    """Find where the hang begins; None where nobody waits."""
     waiting = waits(groups)
     if not waiting:
         return None

@@ -257,7 +257,6 @@ def priorities(case: Case) -> Iterator[Finding]:
 
 def switches(case: Case) -> Iterator[Finding]:
     """Findings of ibswinfo on a switch, and of ibdiagnet."""
-    """Parts of switches by ibswinfo, errors by ibdiagnet."""
     broken = case.of("switch.status")
     if broken:
         yield found(
