@@ -136,13 +136,12 @@ def spec(platform: Platform, faults: tuple[dict[str, Any], ...], hosts: int = 2)
 
 
 def printed(data: dict[str, Any], release: str, environment: dict[str, str]) -> str:
-    """What nccl-tests and NCCL print there, to the end or to the error that ends them."""
+    """Output of nccl-tests and NCCL there, to the end or to the error that ends them."""
     out = io.StringIO()
-    asked = {
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,GRAPH,BOOTSTRAP,TUNING,P2P,SHM",
-        **environment,
-    }
+    asked = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,GRAPH,BOOTSTRAP,TUNING,P2P,SHM"}
+    if int(release.split(".")[1]) < 21 and data["cluster"]["network"]["technology"] == "ethernet":
+        asked["NCCL_IB_GID_INDEX"] = "3"  # what a healthy host of these releases needs
+    asked |= environment
     # NCCL's warning stands in the output where it does not come up
     with suppress(SimulatedError):
         ft.nccl_tests(

@@ -14,9 +14,11 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+
+import fuzz_diagnosis
 
 ROOT = Path(__file__).parents[1]
 FRESH = 500
@@ -793,6 +795,18 @@ CONFIGURATIONS = (
     "sysctl",
     "modules",
 )
+# ------------------------------------------------------------------ what clusters print
+
+
+def _diagnosis(name: str) -> Target:
+    from fabrictwin.diagnosis.diagnose import judged
+    from fabrictwin.diagnosis.readers.reading import read_paths
+
+    def read(path: Path) -> None:
+        found = judged(read_paths([path]), twin=False)
+        found.as_data()
+
+    return Target(fuzz_diagnosis.SAMPLES[name], _of_file(f"{name}.txt", read))
 
 
 TARGETS: dict[str, Callable[[], Target]] = {
@@ -830,4 +844,4 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "whole-numbers": _whole_numbers,
     "nccl-tests": _nccl_tests,
     "perftest": _perftest,
-}
+} | {name: partial(_diagnosis, name) for name in fuzz_diagnosis.SAMPLES}

@@ -13,7 +13,7 @@ from fabrictwin.diagnosis.finding import Finding
 
 @dataclass(frozen=True)
 class Case:
-    """What rules look at. `expected` is None where the hardware is unknown or was not asked for."""
+    """Evidence and expectation. `expected` is None where the hardware is unknown or was not asked for."""
 
     evidence: Evidence
     expected: Expected | None = None
@@ -33,11 +33,13 @@ class Case:
     @cached_property
     def nodes(self) -> int:
         """Hosts of the largest communicator, as far as files say; 0 where they do not."""
-        placed = [int(fact.parts[1] or 0) for fact in self.of("nccl.placed")]
-        # NCCL's own count is right where a log of one rank was posted
-        hosts = {fact.subject.host for fact in self.of("bench.gpu", "nccl.start", "nccl.bootstrap")}
         over = 2 if any(str(fact.parts[0]).startswith("NET/") for fact in self.of("nccl.way")) else 0
-        return max([*placed, len(hosts - {""}), over])
+        placed = [int(fact.parts[1] or 0) for fact in self.of("nccl.placed")]
+        if placed:
+            # a file may hold jobs of one host each, of many hosts
+            return max(*placed, over)
+        hosts = {fact.subject.host for fact in self.of("bench.gpu", "nccl.start", "nccl.bootstrap")}
+        return max(len(hosts - {""}), over)
 
     @cached_property
     def release(self) -> tuple[int, int]:

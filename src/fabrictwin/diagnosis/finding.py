@@ -11,7 +11,7 @@ from fabrictwin.diagnosis.evidence import Fact, Place, places
 
 
 class Severity(IntEnum):
-    """How bad a finding is. A question cannot be decided from these files: it says which one to collect."""
+    """Weight of a finding. A question cannot be decided from these files: it says which one to collect."""
 
     NOTE = 0
     QUESTION = 1

@@ -18,7 +18,7 @@ NEWEST_KNOWN = (2, 30)
 
 @dataclass(frozen=True)
 class Expected:
-    """What NCCL of a release does on hardware, without the settings that a log was made with."""
+    """Behaviour of a release of NCCL on hardware, without the settings that a log was made with."""
 
     hardware: Hardware
     _measured: dict[tuple[str, int, str], tuple[float, str, str]] = field(

@@ -74,7 +74,7 @@ class Hardware:
         tall = self.hosts > 32
         switch = ETHERNET_SWITCH if self.fabric == "ethernet" else SWITCHES.get(("infiniband", rate), "qm9700")
         kind: dict[str, object] = {"kind": "single-switch"} if self.hosts == 1 else {"kind": "rail-optimised"}
-        if self.hosts > 1 and (tall or catalog.host(self.host).trays > 1):
+        if (self.hosts > 1 and tall) or catalog.host(self.host).trays > 1:
             kind = {"kind": "fat-tree"}
         return {
             "hosts": {"type": self.host, "count": self.hosts},

@@ -83,7 +83,7 @@ def waits(groups: dict[str, Group]) -> list[Wait]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Where a hang begins. `kind` is missing, late, order or stuck."""
+    """The beginning of a hang. `kind` is missing, late, order or stuck."""
 
     kind: str
     ranks: tuple[int, ...]

@@ -46,7 +46,7 @@ def measured(case: Case) -> Iterator[Finding]:
             severity=Severity.WARNING if share < VERY_LOW and expected.confidence >= 0.5 else Severity.QUESTION,
             expected_from=expected.source,
             gain=f"{1 / max(share, 0.01):.3g} times the bandwidth",
-            collect="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,TUNING of the run; nvidia-smi topo -m",
+            collect="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,TUNING of the run; lspci -vvv; topo -m",
         )
 
 

@@ -1,4 +1,4 @@
-"""What NCCL's log says of the inside of hosts and of itself: transports, NVLink, channels, settings, releases."""
+"""Rules on the inside of hosts in NCCL's log: transports, NVLink, channels, settings, releases."""
 
 from __future__ import annotations
 

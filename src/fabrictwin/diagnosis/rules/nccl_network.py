@@ -1,4 +1,4 @@
-"""What NCCL's log says of networks: adapters, GPUDirect RDMA, rails, sockets, the bootstrap interface."""
+"""Rules on networks in NCCL's log: adapters, GPUDirect RDMA, rails, sockets, the bootstrap interface."""
 
 from __future__ import annotations
 

@@ -59,13 +59,15 @@ def states(case: Case) -> Iterator[Finding]:
             severity=Severity.NOTE if spare else Severity.ERROR if up or used else Severity.WARNING,
         )
     elif down:
+        # most of the same adapters of the host are in use: this one should be too
+        odd = [fact for fact in down if _minority(case, fact, state)]
         yield found(
             cause("port-down"),
-            down,
-            seen="State: Down, disabled",
-            expected="Active where it is cabled",
-            confidence=0.4,
-            severity=Severity.NOTE,
+            odd or down,
+            seen="State: Down, physical state Disabled",
+            expected="Active, as the host's other adapters of this type" if odd else "Active where it is cabled",
+            confidence=0.7 if odd else 0.4,
+            severity=Severity.WARNING if odd else Severity.NOTE,
         )
     waiting = [
         fact
@@ -80,6 +82,23 @@ def states(case: Case) -> Iterator[Finding]:
             expected="Active",
             confidence=0.8,
         )
+
+
+MANY_ALIKE = 4
+
+
+def _minority(case: Case, fact: Fact, state: dict[Subject, Fact]) -> bool:
+    """Return true for a port whose host has many adapters of its type and layer, most of them active."""
+    kind, layer = _last(case, "hca.type"), _last(case, "hca.layer")
+
+    def about(subject: Subject) -> tuple[str, str, str]:
+        named = kind.get(Subject(subject.host, device=subject.device))
+        return subject.host, named.text if named else "", layer[subject].text if subject in layer else ""
+
+    mine = about(fact.subject)
+    alike = [other for subject, other in state.items() if about(subject) == mine]
+    up = sum(other.text.startswith("Active") for other in alike)
+    return bool(mine[1]) and up >= MANY_ALIKE and up > 0.75 * len(alike)
 
 
 def rates(case: Case) -> Iterator[Finding]:

@@ -1,1 +1,1 @@
-"""What fabrics print: InfiniBand tools, counters, Ethernet ports, SONiC."""
+"""Readers of what fabrics print: InfiniBand tools, counters, Ethernet ports, SONiC."""

@@ -67,7 +67,7 @@ class Links:
             self._plain(plain)
             return True
         if re.match(r"(?:Switch|CA): ", bare):
-            self._name = bare.split(" ", 1)[1].rstrip(":")
+            self._name = re.sub(r"^0x[0-9a-f]+ (?=\S)", "", bare.split(" ", 1)[1].rstrip(":"))
             return True
         info = _LINKINFO.match(bare)
         if info is not None:

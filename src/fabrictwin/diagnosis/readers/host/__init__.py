@@ -1,1 +1,1 @@
-"""What hosts print: kernels, drivers, PCI, limits."""
+"""Readers of what hosts print: kernels, drivers, PCI, limits."""

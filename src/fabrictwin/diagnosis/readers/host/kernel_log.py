@@ -25,7 +25,7 @@ class KernelLog:
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self._rules: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], str], None]], ...] = (
-            ("Xid", re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?"), self._xid),
+            ("Xid", re.compile(r"(?<!S)Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?"), self._xid),
             ("SXid", re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)"), self._sxid),
             (
                 "NVSwitch",

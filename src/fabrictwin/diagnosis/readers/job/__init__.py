@@ -1,1 +1,1 @@
-"""What jobs print: NCCL, benchmarks, RAS, flight recorders, launchers."""
+"""Readers of what jobs print: NCCL, benchmarks, RAS, flight recorders, launchers."""

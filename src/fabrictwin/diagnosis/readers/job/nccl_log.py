@@ -101,6 +101,8 @@ class NcclLog:
 
     def line(self, text: str) -> bool:
         """Take a line that holds ` NCCL `; False where it is none of NCCL's."""
+        if "\x1b" in text:
+            text = without_colours(text)
         for mark in (" NCCL INFO ", " NCCL WARN ", " NCCL TRACE ", " NCCL ABORT "):
             at = text.find(mark)
             if at >= 0:
@@ -108,8 +110,6 @@ class NcclLog:
         else:
             return self.version_line(text)
         head, message = text[:at], text[at + len(mark) :]
-        if "\x1b" in text:
-            head, message = without_colours(head), without_colours(message)
         if "[" in head and head[-1] != "]" and mark == " NCCL WARN ":
             head = head[: head.rfind("]") + 1]  # the source file stands between
         thread = self._threads.get(head) or self._thread(head)

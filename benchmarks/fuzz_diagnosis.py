@@ -1,0 +1,159 @@
+"""Samples of what clusters print, one list for each family of formats that the doctor reads."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+_NCCL = b"""# Collective test starting: all_reduce_perf
+#  Rank  0 Group  0 Pid  4000 on     host-0 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+host-0:4000:4001 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>
+NCCL version 2.23.4+cuda12.6
+host-0:4000:4001 [0] NCCL INFO NCCL_IB_HCA set by environment to =mlx5_0
+host-0:4000:4001 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/RoCE [RO]; OOB eth0:10.0.0.1<0>
+host-0:4000:4001 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'
+host-0:4000:4001 [0] NCCL INFO GPU Direct RDMA Disabled for GPU 1000 / HCA 0 (distance 8 > 5)
+host-0:4000:4001 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x5 - Init START
+host-0:4000:4001 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0
+host-0:4000:4001 [0] NCCL INFO === System : maxBw 240.0 totalBw 240.0 ===
+host-0:4000:4001 [0] NCCL INFO + PCI[24.0] - GPU/0-1b000 (0)
+host-0:4000:4001 [0] NCCL INFO               + NVL[20.0] - GPU/0-2b000
+host-0:4000:4001 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 12, bw 20.000000/20.000000, type NVL/PIX, sameChannels 1
+host-0:4000:4001 [0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels, 32 p2p channels per peer
+host-0:4000:4001 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
+host-0:4000:4001 [0] NCCL INFO Init timings - ncclCommInitRank: rank 0 nranks 2 total 99.1 (kernels 0.5, bootstrap 98.0)
+host-0:4000:4001 [0] NCCL INFO AllReduce: opCount 1f sendbuff 0x1 recvbuff 0x2 count 64 datatype 7 op 0 root 0 comm 0x1 [nranks=2] stream 0x5
+[2026-01-02 03:04:05] host-0:4000:4001 [0] transport/net_ib.cc:1 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<1> with status=12
+   268435456      67108864     float     sum      -1host-0:4000:4001 [0] NCCL INFO Connected all rings
+   1000.0  268.44  503.32      0    1001.0  268.17  502.81      0
+# Avg bus bandwidth    : 503.07
+"""
+_PERFTEST = b"""                    RDMA_Write BW Test
+ Dual-port       : OFF\t\tDevice         : mlx5_0
+ Mtu             : 4096[B]
+ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 65536      5000             46000.00            45999.00\t\t   0.735984
+"""
+_XML = b"""<system version="1">
+  <cpu numaid="0" arch="x86_64" vendor="GenuineIntel">
+    <pci busid="0000:17:00.0" class="0x030200" vendor="0x10de" device="0x20b5" link_speed="16.0 GT/s PCIe" link_width="16">
+      <gpu dev="0" sm="80" rank="0" gdr="1"><nvlink target="0000:65:00.0" count="1" tclass="0x030200"/></gpu>
+    </pci>
+    <pci busid="0000:4b:00.0" class="0x020000" link_speed="16.0 GT/s PCIe" link_width="16">
+      <nic><net name="mlx5_0" dev="0" speed="100000" port="1" guid="0x1" gdr="0"/></nic>
+    </pci>
+  </cpu>
+</system>
+"""
+_RAS = b"""Job summary
+===========
+  Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+      #  in group  per comm  per node  per comm  in group
+      0         1         4       1-2        32        32  FINALIZE  MISMATCH
+  DEAD
+    1 job process is considered dead (unreachable via the RAS network)
+    Process 3487984 on node 10.0.0.3 managing GPU 5
+  #0-0 (cf264af53edbe986) INCOMPLETE
+    Missing communicator data from 1 rank
+    The missing rank: 21
+    26 ranks have status UNKNOWN
+    Rank 0 -- GPU 0 managed by process 507285 on node 10.0.0.4
+"""
+_DUMP = {
+    "version": "2.5", "rank": 0, "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+    "entries": [{"process_group": ["0", "default_pg"], "collective_seq_id": 3, "profiling_name": "nccl:all_reduce",
+                 "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "state": "started",
+                 "time_created_ns": 5, "timeout_ms": 600000, "is_p2p": False, "retired": False}],
+}  # fmt: skip
+_RAS_JSON = {
+    "nccl_version": "2.28.9",
+    "communicators": [{"hash": "a", "missing_ranks": [{"rank": 2, "considered_dead": True}],
+                       "ranks": [{"rank": 0, "host": "h", "status": {"init_state": "RUNNING"},
+                                  "collective_counts": {"AllReduce": 640}}]}],
+}  # fmt: skip
+_CONFIG = {
+    "PORT_QOS_MAP": {"Ethernet0": {"pfc_enable": "3,4", "dscp_to_tc_map": "AZURE"}, "Ethernet4": {}},
+    "BUFFER_PROFILE": {"pg_lossless_x": {"size": "4620", "xon": "0", "xoff": "0"}},
+    "WRED_PROFILE": {"A": {"green_min_threshold": "1048576", "green_max_threshold": "2097152", "ecn": "ecn_all"}},
+}
+_FABRIC = b"""Switch\t41 "S-248a0703008a8500"\t\t# "leaf-0" base port 0 lid 41 lmc 0
+[1]\t"H-0c42a103002559fe"[1](c42a103002559fe) \t\t# "host-0 mlx5_0" lid 9 4xNDR
+CA   134  1 0x7cfe9003003b4bde 4x EDR - SW  1719 10 0x7cfe9003009ce5b0 ( 'a HCA-1' - 'leaf' )
+SW  2052 37 0x506b4b03005c2740 4x ???                                    'leaf'
+Switch: 0x248a0703008a8500 leaf-0:
+          1    2[  ] ==( 1X      106.25 Gbps Active/  LinkUp)==>      10    1[  ] "host-1 mlx5_0" ( Could be 4X)
+# Port extended counters: Lid 1719 port 1 (CapMask: 0x5300 CapMask2: 0x0000002)
+LinkDownedCounter:...............255
+PortXmitDiscards:................20046
+Errors for "leaf-0"
+   GUID 0x248a0703008a8500 port 7: [SymbolErrorCounter == 812] [PortXmitWait == 9 (9.0K)]
+START_PM_INFO
+NodeGUID,PortGUID,PortNumber,symbol_error_counter,link_downed_counter
+0x248a0703008a8500,0x248a0703008a8500,7,0x0,255
+END_PM_INFO
+"""
+_ADAPTERS = b"""CA 'mlx5_0'
+\tCA type: MT4129
+\tPort 1:
+\t\tState: Initializing
+\t\tPhysical state: LinkUp
+\t\tRate: 400
+\t\tSM lid: 0
+hca_id:\tmlx5_0
+\tport:\t1
+\t\tstate:\tPORT_INIT (2)
+\t\tactive_mtu:\t4096 (5)
+DEV\tPORT\tINDEX\tGID\tIPv4  \tVER\tDEV
+mlx5_0\t1\t0\tfe80:0000:0000:0000:0e42:a1ff:fe4b:6c12\t\t\tv1\teth2
+/sys/class/infiniband/mlx5_1/ports/1/counters/link_downed:255
+/sys/class/infiniband/mlx5_1/ports/1/rate:400 Gb/sec (4X NDR)
+part number        | MQM9700
+fan#1 (rpm)        | foo
+PSU0 status        | ERROR
+"""
+_ETHERNET = b"""NIC statistics:
+     rx_discards_phy: 51234
+     tx_prio3_pause: 99120
+Priority trust state: pcp
+PFC configuration:
+\tpriority    0   1   2   3
+\tenabled     0   0   0   1
+link mlx5_0/1 state DOWN physical_state POLLING netdev eth2
+      Port Rx    PFC0    PFC1    PFC2    PFC3    PFC4    PFC5    PFC6    PFC7
+    Ethernet0       0       0       0     1,5       0       0       0       0
+Pool: ingress_lossless_pool
+size  17170432
+Profile: pg_lossless_100000_5m_profile
+xoff        18432
+"""
+_HOST = b"""[  12.345678] NVRM: Xid (PCI:0000:0f:00): 79, pid=1, GPU has fallen off the bus.
+6,3964,206764307,-;nvidia-nvswitch2: SXid (PCI:0000:86:00.0): 12028, Non-fatal, Link 61 egress
+kern  :warn  : 2026-01-21T04:41:44,285060+00:00 main[25]: segfault at 7f ip 00 sp 00 error 4 in libnccl.so.2[7f+d3]
+mlx5_core 0000:19:00.0 eth2: Link down
+mlx5_core 0000:19:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at 0000:18:00.0 (capable of 252.048 Gb/s)
+\tGPU0\tGPU1\tNIC0\tCPU Affinity
+GPU0\t X \tNV18\tPIX\t0-31
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)
+\t Link 0: 26.562 GB/s
+\t Link 1: <inactive>
+18:00.0 PCI bridge: Broadcom / LSI PEX890xx
+\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+
+19:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX-7]
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16
+\t\tLnkSta:\tSpeed 32GT/s (ok), Width x8 (downgraded)
+max locked memory       (kbytes, -l) 64
+shm              64M     0   64M   0% /dev/shm
+[rank3]:[E1] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=6) ran
+"""
+
+SAMPLES: dict[str, list[bytes]] = {
+    "doctor-nccl": [_NCCL],
+    "doctor-benchmarks": [_PERFTEST, _NCCL[-400:]],
+    "doctor-xml": [_XML],
+    "doctor-ras": [_RAS, json.dumps(_RAS_JSON).encode()],
+    "doctor-flight-recorder": [*(pickle.dumps(_DUMP, protocol=p) for p in (2, 4, 5)), json.dumps(_DUMP).encode()],
+    "doctor-fabric": [_FABRIC],
+    "doctor-adapters": [_ADAPTERS],
+    "doctor-ethernet": [_ETHERNET, json.dumps(_CONFIG).encode()],
+    "doctor-host": [_HOST],
+}

@@ -1,0 +1,120 @@
+"""Causes by mechanism, and what is no fault: states that look odd and are as they should be."""
+
+from __future__ import annotations
+
+import pytest
+
+from fabrictwin.diagnosis.causes import CAUSES
+from fabrictwin.diagnosis.diagnose import Diagnosis, judged
+from fabrictwin.diagnosis.finding import Severity
+from fabrictwin.diagnosis.readers.reading import read_text
+
+
+def answer(text: str) -> Diagnosis:
+    return judged(read_text(text), twin=False)
+
+
+def log(*messages: str, host: str = "a") -> str:
+    """Lines of rank 0 on a host."""
+    return "".join(f"{host}:10:11 [0] NCCL INFO {message}\n" for message in messages)
+
+
+def warning(text: str) -> str:
+    return f"a:10:11 [0] transport/net_ib.cc:1 NCCL WARN {text}\n"
+
+
+TWO_NODES = "comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0"
+
+FAULTS = [
+    ("gdr-far", log(TWO_NODES, "GPU Direct RDMA Disabled for GPU 1000 / HCA 0 (distance 8 > 5)")),
+    ("bootstrap-interface", log(TWO_NODES, "Bootstrap : Using docker0:172.17.0.1<0>")),
+    ("wrong-hca", log(TWO_NODES, "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [2]mlx5_bond_0:1/RoCE ; OOB eth0:1<0>")),
+    ("transport-retry", warning("NET/IB : Got completion from peer 10.0.0.2<1> with error 12, opcode 0, vendor err 129")),
+    ("transport-retry", warning("Got completion from peer 10.0.0.2<1> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=1")),
+    ("protection", warning("NET/IB: Got completion from peer 10.0.0.2<1> with status=4 opcode=1 vendor err 81")),
+    ("port-error-event", warning("NET/IB : mlx5_0:1 async fatal event: port error")),
+    ("locked-memory", warning("Call to ibv_reg_mr failed with error Cannot allocate memory")),
+    ("shared-memory", warning("Error while creating shared memory segment /dev/shm/nccl-x: No space left on device (28)")),
+    ("cuda-not-initialized", warning("Cuda failure 802 'system not yet initialized'")),
+    ("foreign-peer", warning("socketFinalizeAccept: wrong type 4 != 3")),
+    ("size-mismatch", warning("Message truncated : received 512 bytes instead of 256")),
+    ("duplicate-gpu", warning("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000")),
+    ("rank-died", "  DEAD\n    1 job process is considered dead\n    Process 7 on node h managing GPU 5\n"),
+    ("no-subnet-manager", "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Initializing\n\t\tPhysical state: LinkUp\n\t\tLink layer: InfiniBand\n"),
+    ("port-down", "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Polling\n\t\tLink layer: InfiniBand\n"),
+    ("link-flapping", "# Port extended counters: Lid 3 port 1\nLinkDownedCounter:...............255\n"),
+    ("discards", "# Port extended counters: Lid 3 port 1\nPortXmitDiscards:................5000\n"),
+    ("headroom", "NIC statistics:\n     rx_discards_phy: 5000\n     tx_prio3_pause: 99\n"),
+    ("ecn-off", "NIC statistics:\n     rx_prio3_pause: 9000000\n     rx_prio3_bytes: 5\n"),
+    ("trust-pcp", "Priority trust state: pcp\n"),
+    ("no-pfc", "PFC configuration:\n\tpriority    0   1   2   3\n\tenabled     0   0   0   0\n"),
+    ("gpu-lost", "[  1.000000] NVRM: Xid (PCI:0000:0f:00): 79, GPU has fallen off the bus.\n"),
+    ("gpu-gsp", "[  1.000000] NVRM: Xid (PCI:0000:0f:00): 119, Timeout after 6s of waiting for RPC response\n"),
+    ("nvlink-error", "[  1.000000] NVRM: Xid (PCI:0000:0f:00): 74, pid='<unknown>'\n"),
+    ("sxid-fatal", "nvidia-nvswitch0: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 30 LTSSM Fault Up\n"),
+    ("nvlink-inactive", "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n"),
+    ("limit-shm", "shm              64M     0   64M   0% /dev/shm\n"),
+    ("no-roce-v2-gid", "mlx5_0\t1\t0\tfe80:0000:0000:0000:0e42:a1ff:fe4b:6c12\t\tv1\teth2\n"),
+    ("pause-storm", "QUEUE STATUS STORM DETECTED/RESTORED\nEthernet0:3  operational  2/1  0/0\n"),
+    ("check-dependency", "x - WARNING - check crashed: No module named 'torch'\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("right", "text"), FAULTS, ids=[f"{n}-{right}" for n, (right, _) in enumerate(FAULTS)])
+def test_a_cause_is_found_first_by_its_mechanism(right, text):
+    found = answer(text)
+    assert found.findings[0].id == right
+    assert found.findings[0].severity >= Severity.WARNING
+    assert found.findings[0].evidence[0].line >= 1
+    assert found.exit_code == 1
+
+
+HARMLESS = [
+    ("no plugin on InfiniBand", log("NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.", TWO_NODES)),
+    ("0 nvls channels", log(TWO_NODES, "16 coll channels, 0 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p")),
+    ("shared memory between GeForce cards", log("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct")),
+    ("GDR off on one host", log("comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0",
+                                "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'")),
+    ("link down once since boot", "# Port extended counters: Lid 3 port 1\nLinkDownedCounter:...............1\n"),
+    ("waiting alone", "# Port extended counters: Lid 3 port 1\nPortXmitWait:....................99999999\n"),
+    ("CNPs alone", "link mlx5_0/1 np_cnp_sent 5000000 rp_cnp_handled 4000000 out_of_sequence 0\n"),
+    ("a device at rest", "19:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB]\n"
+     "\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16\n\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x16\n"),
+    ("SrcValid alone", "18:00.0 PCI bridge: Intel Corporation\n\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir- CmpltRedir- UpstreamFwd-\n"),
+    ("a row that was remapped is a warning at most", "[1.000000] NVRM: Xid (PCI:0000:0f:00): 63, row remapper\n"),
+    ("a mismatch seen once", "  Group Comms Nodes Ranks Ranks Ranks Status Errors\n 0 1 4 8 32 32 RUNNING MISMATCH\n"),
+    ("average below the largest size", "# nThread 1 nGpus 8 minBytes 8\n# Avg bus bandwidth    : 52.98\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [text for _, text in HARMLESS], ids=[name for name, _ in HARMLESS])
+def test_what_only_looks_odd_raises_no_error(text):
+    assert max((one.severity for one in answer(text).findings), default=Severity.NOTE) < Severity.ERROR
+
+
+def test_a_mismatch_seen_once_ends_in_not_enough_evidence_and_says_what_to_collect():
+    found = answer(HARMLESS[10][1])
+    assert found.verdict == "not enough evidence"
+    assert "ncclras" in found.to_collect[0]
+    assert found.exit_code == 0
+
+
+def test_nothing_readable_ends_in_not_enough_evidence():
+    found = judged(read_text("hello\n"), twin=False)
+    assert found.verdict == "clean" or found.to_collect
+
+
+def test_causes_name_only_causes_that_exist():
+    for cause in CAUSES.values():
+        assert set(cause.follows) <= set(CAUSES), cause.id
+        assert cause.fix
+        assert cause.source
+
+
+def test_one_root_with_its_consequences_beneath():
+    text = warning("Call to ibv_reg_mr failed with error Cannot allocate memory") + (
+        "a: Test NCCL failure common.cu:958 'unhandled system error / x'\nmax locked memory       (kbytes, -l) 64\n"
+    )
+    found = answer(text)
+    assert [one.id for one in found.findings] == ["limit-locked"]
+    assert {below.id for below in found.findings[0].consequences} == {"locked-memory", "job-failed"}

@@ -1,0 +1,100 @@
+"""doctor, expect and collect on the command line: exit codes, JSON, pages, scripts that run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from support.cluster_prints import nccl_log
+
+import fabrictwin as ft
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cli import main
+from fabrictwin.diagnosis.collection import script
+
+
+@pytest.fixture
+def sick(tmp_path: Path) -> Path:
+    file = tmp_path / "sick.log"
+    file.write_text(nccl_log(fault="no-gpudirect-module"))
+    return file
+
+
+def test_findings_are_exit_code_one_with_evidence_and_fix(sick: Path, capsys):
+    assert main(["doctor", str(sick)]) == 1
+    out = capsys.readouterr().out
+    assert "gdr-off" in out
+    assert "modprobe nvidia-peermem" in out
+    assert f"{sick}:" in out
+
+
+def test_a_healthy_log_is_exit_code_zero(tmp_path: Path, capsys):
+    file = tmp_path / "well.log"
+    file.write_text(nccl_log())
+    assert main(["doctor", str(file)]) == 0
+    assert "nothing wrong" in capsys.readouterr().out
+
+
+def test_a_missing_file_is_exit_code_two(tmp_path: Path, capsys):
+    assert main(["doctor", str(tmp_path / "none")]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_json_and_the_face_say_the_same(sick: Path, capsys):
+    assert main(["doctor", str(sick), "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert data == json.loads(json.dumps(ft.doctor(sick).as_data()))
+    (finding,) = [one for one in data["findings"] if one["id"] == "gdr-off"]
+    assert set(finding) >= {"severity", "object", "evidence", "seen", "expected", "cause", "fix", "confidence"}
+
+
+def test_the_page_holds_the_findings_and_escapes_what_files_say(tmp_path: Path, capsys):
+    file = tmp_path / "x.log"
+    file.write_text("<script>:1:2 [0] x.cc NCCL WARN Duplicate GPU detected <script>alert(1)</script>\n"
+                    "a:1:2 [0] x.cc NCCL WARN Duplicate GPU detected <script>alert(1)</script>\n")  # fmt: skip
+    page = tmp_path / "page.html"
+    assert main(["doctor", str(file), "--html", str(page)]) == 1
+    text = page.read_text()
+    assert "duplicate-gpu" in text
+    assert "<script>alert" not in text
+
+
+def test_hardware_can_be_named(sick: Path):
+    found = ft.doctor(sick, hardware="dgx-h100", hosts=2, fabric="infiniband")
+    assert found.hardware is not None
+    assert found.hardware.confidence == 1.0
+    with pytest.raises(ConfigError, match="did you mean 'dgx-h100'"):
+        ft.doctor(sick, hardware="dgx-h10")
+
+
+def test_expected_bandwidths_as_table_yaml_and_checks(capsys):
+    ask = ["expect", "dgx-a100", "--hosts", "1", "--sizes", "1G"]
+    assert main(ask) == 0
+    assert "all_reduce_perf" in capsys.readouterr().out
+    assert main([*ask, "--format", "yaml"]) == 0
+    data = yaml.safe_load(capsys.readouterr().out)
+    (row,) = [one for one in data["expect"] if one["test"] == "all_reduce_perf"]
+    assert row["at_least"] == pytest.approx(0.9 * row["expected"], rel=1e-3)
+    assert main([*ask, "--format", "aznhc"]) == 0
+    assert f"check_nccl_allreduce {row['at_least']:.1f}" in capsys.readouterr().out
+    assert main(["expect", "dgx-a100", "--tests", "all_reduce"]) == 2
+
+
+def test_the_script_gathers_into_one_archive_that_the_doctor_reads(tmp_path: Path, capsys):
+    path = tmp_path / "collect.sh"
+    assert main(["collect", "--out", str(path)]) == 0
+    text = path.read_text().replace("sleep 10", "sleep 0")
+    done = subprocess.run(["sh", "-c", text], cwd=tmp_path, capture_output=True, text=True, check=True)
+    (archive,) = tmp_path.glob("doctor-*.tar")
+    assert done.stdout.strip() == str(archive)
+    found = ft.doctor(archive)
+    assert any("limits.txt" in name for name, _ in found.evidence.read)
+
+
+def test_hosts_of_the_script_are_checked():
+    assert "for host in a b.c; do" in script(("a", "b.c"))
+    with pytest.raises(ConfigError, match="name of a host"):
+        script(("a; rm -rf /",))
