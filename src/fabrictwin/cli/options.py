@@ -72,8 +72,10 @@ ROOTS = click.option("--roots", type=FILE, metavar="FILE", help="GUIDs of root s
 WEIGHTS = click.option(
     "--weights", type=FILE, metavar="FILE", help="What links count: GUID PORT WEIGHT, one a line."
 )
-LMC = click.option("--lmc", default=0, type=click.IntRange(0, 7), metavar="N", help="Each adapter has 2^LMC LIDs.")
-LANES = click.option("--lanes", default=8, metavar="N", help="Virtual lanes that an engine may use.")
+LMC = click.option("--lmc", type=click.IntRange(0, 7), metavar="N", help="Each adapter has 2^LMC LIDs.")
+LANES = click.option(
+    "--lanes", type=click.IntRange(1, 15), metavar="N", help="Virtual lanes that an engine may use; otherwise 8."
+)
 
 QOS_OPTIONS = click.option(
     "--qos-options",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import CLUSTER_FILE, GUID2LID, LMC, PARTITIONS, QOS_OPTIONS, ROOTS, WEIGHTS
+from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
+from fabrictwin.cli.options import CLUSTER_FILE, ENGINE, GUID2LID, PARTITIONS, QOS_OPTIONS
 
 
 @click.command()
@@ -32,10 +33,8 @@ from fabrictwin.cli.options import CLUSTER_FILE, GUID2LID, LMC, PARTITIONS, QOS_
 @click.option(
     "--host", default="", metavar="NODE", help="Where the twin's manager runs; otherwise the first adapter."
 )
-@click.option("--engine", default="auto", metavar="NAME", help="The routing engine of the twin's manager.")
-@ROOTS
-@WEIGHTS
-@LMC
+@ENGINE
+@engine_options
 @click.option(
     "--priority",
     default=15,
@@ -60,9 +59,7 @@ def up(
     udp: int | None,
     host: str,
     engine: str,
-    roots: Path | None,
-    weights: Path | None,
-    lmc: int,
+    given: EngineOptions,
     priority: int,
     qos_options: Path | None,
     guid2lid: Path | None,
@@ -72,17 +69,17 @@ def up(
     data: bool,
 ) -> None:
     """Serve until interrupted. Clients preload libumad2sim.so and name their node in SIM_HOST."""
+    from dataclasses import replace
+
     from fabrictwin.base.errors import ConfigError
-    from fabrictwin.cli.fabric.sm import settings_of
+    from fabrictwin.cli.fabric.manager_options import routing_over_spec, settings_of
     from fabrictwin.subnet.operation.cluster_endpoint import has_job, open_endpoint, partitioned
     from fabrictwin.subnet.serve.served_fabric import ManagerOptions, ServedFabric
 
     def say(line: str) -> None:
         print(line, flush=True)  # whoever waits for a line reads a pipe
 
-    settings = settings_of(
-        engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos_options=qos_options
-    )
+    settings = settings_of(engine, given.read(), priority=priority, qos_options=qos_options)
     if run and sm == "none":
         message = "got --run with --sm none, expected the tables of a manager first: type 'run' at the --console"
         raise ConfigError(message, key="--run")
@@ -92,7 +89,8 @@ def up(
 
         inside = Inside(cluster)
     endpoint = open_endpoint(cluster) if inside is None else inside.endpoint
-    settings = partitioned(settings, partitions, endpoint, host)
+    engine, options = routing_over_spec(cluster, endpoint.state.fabric, engine, given)
+    settings = partitioned(replace(settings, engine=engine, routing=options), partitions, endpoint, host)
     served = ServedFabric(
         endpoint,
         name=socket,

@@ -81,6 +81,8 @@ class Routing(Model):
     """How forwarding tables are filled. The engines and hashes are the routing room's.
 
     `roots` are switches by name, glob or GUID; `weights` what a link counts, by the switch's port where it starts.
+    The keys from `guid_routing_order` on are OpenSM's, for its engines: adapters by name, glob or port GUID (the
+    order: switches too).
     """
 
     engine: str = "default"
@@ -90,6 +92,10 @@ class Routing(Model):
     weights: dict[str, Annotated[int, Field(strict=True, ge=1, le=255)]] = {}
     lmc: Annotated[int, Field(strict=True, ge=0, le=7)] = 0
     lanes: Annotated[int, Field(strict=True, ge=1, le=15)] | None = None
+    guid_routing_order: tuple[str, ...] = ()
+    scatter_ports: Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)] = 0
+    cn_guids: tuple[str, ...] = ()
+    io_guids: tuple[str, ...] = ()
 
 
 class NcclXml(Model):

@@ -66,12 +66,18 @@ def graph_of(subnet: Subnet, lid: dict[int, int], lmc: int) -> Graph:
                 hung.append((r, number, peer))
     columns = np.array(cables, np.int64).reshape(-1, 4).T
     switches = build_switches(
-        SwitchColumns([node.name for node in nodes], np.array([node.guid for node in nodes], np.uint64)),
+        SwitchColumns(
+            [node.name for node in nodes],
+            np.array([node.guid for node in nodes], np.uint64),
+            np.array([node.info.system_image_guid for node in nodes], np.uint64),
+        ),
         CableColumns(columns[0], columns[1], columns[2], columns[3]),
         EndpointColumns(
             np.array([r for r, _, _ in hung], np.int32),
             np.array([number for _, number, _ in hung], np.int32),
             np.array([_AGGREGATION not in port.node.description for _, _, port in hung], bool),
+            np.array([port_guid(port) for _, _, port in hung], np.uint64),
+            np.array([port.node.guid for _, _, port in hung], np.uint64),
         ),
     )
     lids = Lids(
