@@ -61,11 +61,11 @@ class Draft:
             out += ["", "vendid=0x2c9", f"devid={'0xd2f0' if self.is_switch[name] else '0x101b'}"]
             out += [f"sysimgguid=0x{guid[self.system[name]]:x}"]
             if self.is_switch[name]:
-                out += [f"switchguid=0x{here}({here})"]
+                out += [f"switchguid=0x{guid[name]:x}({guid[name]:x})"]
                 tail = f'"MF0;{name}:MQM8700/U1" enhanced port 0 lid {lid[name]} lmc 0'
                 out += [f'Switch\t{max(len(ports), 36)} "S-{here}"\t\t# {tail}']
             else:
-                out += [f"caguid=0x{here}", f'Ca\t{len(ports)} "H-{here}"\t\t# "{name}"']
+                out += [f"caguid=0x{guid[name]:x}", f'Ca\t{len(ports)} "H-{here}"\t\t# "{name}"']
             out += [
                 self._line(name, number, far, guid, lid) for number, far in enumerate(ports, 1) if far is not None
             ]

@@ -17,7 +17,6 @@ from fabrictwin.routing.engines.routing_options import DATA_VLS, Options, parse_
 from fabrictwin.routing.tables import DEFAULT_HASH
 from fabrictwin.twin.twin import Twin
 
-
 _OF_INFINIBAND = (
     "roots", "weights", "lmc", "lanes", "guid_routing_order", "scatter_ports", "cn_guids", "io_guids"
 )  # fmt: skip

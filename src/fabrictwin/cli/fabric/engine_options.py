@@ -30,7 +30,7 @@ class EngineOptions:
     io_guids: Path | None
 
     def read(self, base: Options | None = None) -> Options:
-        """Options that an engine takes: those of `base` where none was typed. Raises ConfigError with file, line."""
+        """Options that an engine takes; those of `base` where none was typed. Raises ConfigError."""
         from dataclasses import replace
 
         from fabrictwin.routing.engines.routing_options import Options, read_guids, read_weights

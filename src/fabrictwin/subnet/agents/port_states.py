@@ -92,7 +92,7 @@ class PortStates:
         self.managed[self.fabric_node] = np.arange(len(self.fabric_node), dtype=np.int32)
         is_switch = fabric.node_kind[self.fabric_node] == NodeKind.SWITCH
         known = [fabric.identities.get(int(guid)) for guid in fabric.node_guid[self.fabric_node]]
-        # an adapter's PCIe ports are no business of the subnet's; of a card's several ports each is a node with one
+        # an adapter's PCIe ports are no business of the subnet's; each of a card's ports is a node
         card = np.array([who.ports if who else 1 for who in known], np.int64)
         own = np.array([who.port if who else 1 for who in known], np.int64)
         count = np.where(is_switch, np.diff(fabric.node_port_start)[self.fabric_node], card)

@@ -50,6 +50,11 @@ class SubnetDatabase:
         own = self.subnet.own
         return port_guid(own) if own else 0
 
+    def in_order(self) -> list[Node]:
+        """Return the nodes in the order of OpenSM's tables, in which records are answered."""
+        nodes = self.subnet.nodes
+        return [nodes[guid] for guid in sorted(nodes, key=lambda guid: guid.to_bytes(8, "big")[::-1])]
+
     def ends(self) -> list[Port]:
         """Return the ports with LIDs of their own, in the order in which they were found."""
         return [port for node in self.subnet.nodes.values() for port in node.ends()]

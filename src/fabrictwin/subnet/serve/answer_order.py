@@ -1,18 +1,19 @@
 """The order in which a discovered fabric answers: that in which it answered when its file was written.
 
-`ibnetdiscover` (libibnetdisc of rdma-core) has two requests on the wire at a time, puts every node that it meets for
-the first time before the others, and prints switches, then channel adapters, then routers in that order: what answered
-last comes first. Its queue is first in, first out, so a file tells which answers came late: a NodeInfo that a node met
-after its turn, and a PortInfo of port 0 that let the adapters of another switch pass.
+`ibnetdiscover` (libibnetdisc of rdma-core) has two requests on the wire at a time, puts every node that it meets
+for the first time before the others, and prints switches, then channel adapters, then routers in that order:
+what answered last comes first. Its queue is first in, first out, so a file tells which answers came late: a
+NodeInfo that a node met after its turn, and a PortInfo of port 0 that let the adapters of another switch pass.
 
-`AnswerOrder` follows one client and holds such answers back until those have gone that went first. It takes a client
-for a discovery while it asks for NodeInfo where it is, and after that for nothing but what libibnetdisc asks for.
-Agents that were slow then are so again; nothing else of their timing is known. Where a client waits for nothing but
-what is held, the first of that goes.
+`AnswerOrder` follows one client and holds such answers back until those have gone that went first. It takes a
+client for a discovery while it asks for NodeInfo where it is, and after that for nothing but what libibnetdisc
+asks for. Agents that were slow then are so again; nothing else of their timing is known. Where a client waits
+for nothing but what is held, the first of that goes.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
 from fabrictwin.fabric.fabric import NONE
@@ -34,7 +35,7 @@ _NEVER = 1 << 62
 
 
 class Turns:
-    """Each node's turn among those of its kind, and the turn of the first adapter behind each switch."""
+    """Each node's turn among those of its kind, and the turns of the adapters behind each switch."""
 
     def __init__(self, state: SubnetState) -> None:
         known = [m for m, who in enumerate(state.identities) if who is not None and who.place >= 0]
@@ -47,12 +48,11 @@ class Turns:
                 self.turn[state.guid[m]] = count[kind]
                 count[kind] += 1
         self.is_switch = {state.guid[m]: state.is_switch[m] for m in known}
-        self.first_adapter: dict[int, int] = {}  # by the switch's GUID
+        self.adapters: dict[int, list[int]] = {}  # turns of the adapters behind each switch, by its GUID, in order
         for m in known:
             far = state.cable[state.end_slot(m)]
             if not state.is_switch[m] and far != NONE:
-                switch, turn = state.guid[state.node_of[far]], self.turn[state.guid[m]]
-                self.first_adapter[switch] = min(turn, self.first_adapter.get(switch, _NEVER))
+                insort(self.adapters.setdefault(state.guid[state.node_of[far]], []), self.turn[state.guid[m]])
 
 
 def _place(state: SubnetState, m: int) -> int:
@@ -77,7 +77,7 @@ class AnswerOrder:
     active: bool = True
     met: set[int] = field(default_factory=set)
     _next: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    _open: dict[int, int] = field(default_factory=dict)  # switches met whose port 0 has not told yet: first adapters
+    _open: dict[int, None] = field(default_factory=dict)  # switches met whose port 0 has not told yet, by GUID
     _held: list[_Held] = field(default_factory=list)
 
     def pass_on(self, mad: bytes, guid: int, frame: bytes) -> list[bytes]:
@@ -129,9 +129,15 @@ class AnswerOrder:
             turn = self.turns.turn.get(one.guid, NONE)
             return turn > self._next[self.turns.is_switch.get(one.guid, False)]
         if one.attribute == AttributeId.PORT_INFO:
-            mine = self._open[one.guid]
-            return mine < _NEVER and min(self._open.values()) < mine
+            mine = self._next_behind(one.guid)
+            return mine < _NEVER and min(self._next_behind(guid) for guid in self._open) < mine
         return False
+
+    def _next_behind(self, switch: int) -> int:
+        """Return the turn of the first adapter behind a switch that is not met yet; _NEVER where there is none."""
+        turns = self.turns.adapters.get(switch, [])
+        at = bisect_left(turns, self._next[False])
+        return turns[at] if at < len(turns) else _NEVER
 
     def _go(self, one: _Held) -> None:
         if one.attribute == AttributeId.NODE_INFO and one.guid not in self.met:
@@ -140,7 +146,7 @@ class AnswerOrder:
                 switch = self.turns.is_switch[one.guid]
                 self._next[switch] = max(self._next[switch], self.turns.turn[one.guid] + 1)
                 if switch:
-                    self._open[one.guid] = self.turns.first_adapter.get(one.guid, _NEVER)
+                    self._open[one.guid] = None
         elif one.attribute == AttributeId.PORT_INFO:
             self._open.pop(one.guid, None)
 

@@ -207,7 +207,7 @@ class Endpoint:
             self.clients[number] = None
 
     def resolve(self, name: str) -> int:
-        """The node that SIM_HOST names: where it was discovered from, or the first adapter, when empty; NONE for none.
+        """The node that SIM_HOST names; when empty where it was discovered from, or the first adapter. NONE: none.
 
         A node is named as the fabric does (host-0/mlx5_0), by its description, or as in ibnetdiscover (H-guid).
         """

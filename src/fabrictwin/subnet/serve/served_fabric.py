@@ -104,9 +104,8 @@ class ServedFabric:
             if self.first is not None:
                 self.say(self.first())
             self.say(f"up: {len(state.guid):,} nodes; for example")
-            self.say(
-                f"  {where} SIM_HOST={node_id(self.endpoint.network, state.origin)} LD_PRELOAD=libumad2sim.so ibstat"
-            )
+            here = node_id(self.endpoint.network, state.origin)
+            self.say(f"  {where} SIM_HOST={here} LD_PRELOAD=libumad2sim.so ibstat")
             if self.server.udp_port is not None:
                 self.say("  over UDP every user of this machine can manage the fabric")
             self.server.run(until)
