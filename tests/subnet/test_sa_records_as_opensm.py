@@ -1,4 +1,4 @@
-"""Records that the twin's manager answers beside OpenSM's, as saquery prints them: every record type that it knows.
+"""Records that the twin's manager answers beside OpenSM's, of every type that saquery knows, as it prints them.
 
 OpenSM manages the same served fabric, where all fields must be equal, and the fabric over ibsim, whose switches
 and adapters say other things of themselves.

@@ -13,6 +13,7 @@ from fabrictwin.routing.graph.switches import U8
 from fabrictwin.subnet.manager.settings.manager_settings import FULL, Settings
 from fabrictwin.subnet.manager.sweep.discovery import Node, Port, Subnet
 from fabrictwin.subnet.manager.sweep.lids import Wish, assign
+from fabrictwin.subnet.manager.sweep.path_mending import Routed
 from fabrictwin.subnet.manager.sweep.table_computation import Graph, port_guid
 
 
@@ -35,6 +36,7 @@ class SubnetDatabase:
         self._by_lid: dict[int, Port] = {}
         self.graph: Graph | None = None  # of the switches
         self.tables: Tables | None = None  # as they were computed last
+        self.routed: Routed | None = None  # the fabric as it was when an engine routed it last as a whole
         self.lft: dict[int, U8] = {}  # forwarding tables as switches hold them, by switch GUID
         self.mft: dict[tuple[int, int, int], bytes] = {}  # multicast's, by (switch GUID, block, position)
 

@@ -41,6 +41,7 @@ class Programmer:
         self.settings = settings
         self.lft = lft  # as switches hold it, by switch GUID; kept up to date
         self._set_up: dict[tuple[int, int], tuple[int, ...]] = {}  # lanes and tables by (GUID, port)
+        self._keys: dict[tuple[int, int], bytes] = {}  # P_Keys of switch ports that face adapters, likewise
         self.mft = mft  # likewise, by (GUID, block, position)
         self.findings: list[tuple[Kind, str, str]] = []
 
@@ -49,6 +50,7 @@ class Programmer:
         self.lft.pop(node.guid, None)
         for number in (NONE, *node.ports):
             self._set_up.pop((node.guid, number), None)
+            self._keys.pop((node.guid, number), None)
         for key in [key for key in self.mft if key[0] == node.guid]:
             del self.mft[key]
 
@@ -84,10 +86,14 @@ class Programmer:
                 for port, table in asked
                 if port.number and port.peer is not None and port.peer.node.is_switch
             ]
+            facing = [(port, table) for port, table in facing if self._keys.get(_place(port)) != table]
             requests = [
                 put(port.node.path, AttributeId.PKEY_TABLE, table, port.number << 16) for port, table in facing
             ]
-            self._send(requests, [port for port, _ in facing], "P_KeyTable")
+            answers = self._send(requests, [port for port, _ in facing], "P_KeyTable")
+            for (port, table), answer in zip(facing, answers, strict=True):
+                if answer is not None and not answer[0]:
+                    self._keys[_place(port)] = table
 
     # -- unicast tables ------------------------------------------------------------------------------------
 
@@ -309,6 +315,10 @@ class Programmer:
         if info.encode() == before and state == info.port_state:
             return None
         return _step(info, state if state != info.port_state else PortState.NO_CHANGE)
+
+
+def _place(port: Port) -> tuple[int, int]:
+    return port.node.guid, port.number
 
 
 def is_managed_end(port: Port) -> bool:

@@ -251,7 +251,7 @@ def padded(row: U8, size: int) -> U8:
     return wide
 
 
-def mend(graph: Graph, old: U8, last: Tables, before: Graph | None) -> Tables | None:
+def keep_shortest(graph: Graph, old: U8, last: Tables, before: Graph | None) -> Tables | None:
     """After a failure: the tables there were with as few entries changed as possible.
 
     None where they could deadlock, or where the lanes that were given out mean something else now; an engine then
