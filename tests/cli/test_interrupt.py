@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from support import processes
 
 ROOT = Path(__file__).parents[2]
 LAPTOP = str(ROOT / "examples" / "laptop.yaml")
@@ -30,23 +30,9 @@ LONG = {
 }
 
 
-def _interruptible() -> None:
-    """Take SIGINT again where whoever started the tests ignores it, as shells have jobs in the background do."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_interruptible,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "start_new_session": True}
+    return processes.start(folder, *arguments, **quiet, env=os.environ | {"PYTHONUNBUFFERED": "1"})
 
 
 def wait_for_guard(process: subprocess.Popen[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -42,16 +43,12 @@ def open_bytes(path: str | Path) -> BinaryIO:
 
 def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
     """Return a file's content. Raises ConfigError where it cannot be read or is larger than `most`."""
-    try:
+
+    def read() -> bytes:
         with open_bytes(path) as stream:
-            raw = stream.read(most + 1)
-    except FileNotFoundError:
-        raise ConfigError("no such file", file=path) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
-    if len(raw) > most:
-        raise ConfigError(f"is larger than {most >> 20} MiB", file=path)
-    return raw
+            return stream.read(most + 1)
+
+    return _read(read, path, most)
 
 
 def read_text(path: str | Path, stdin: TextIO | None = None, *, errors: str = "strict") -> str:
@@ -61,7 +58,7 @@ def read_text(path: str | Path, stdin: TextIO | None = None, *, errors: str = "s
     """
     name = name_of(path, stdin)
     if stdin is not None and name == STDIN:
-        raw = _read_stream(stdin)
+        raw = _read(lambda: stdin.read(MAX_BYTES + 1).encode("utf-8", "replace"), name, MAX_BYTES)
     else:
         raw = read_bytes(path)
     try:
@@ -71,15 +68,17 @@ def read_text(path: str | Path, stdin: TextIO | None = None, *, errors: str = "s
         raise ConfigError("got bytes that are not UTF-8 text", file=name, line=line) from None
 
 
-def _read_stream(stdin: TextIO) -> bytes:
+def _read(read: Callable[[], bytes], name: str | Path, most: int) -> bytes:
     try:
-        raw = stdin.read(MAX_BYTES + 1).encode("utf-8", "replace")
-    except UnicodeDecodeError:
-        raise ConfigError("got bytes that are not UTF-8 text", file=STDIN) from None
+        raw = read()
+    except FileNotFoundError:
+        raise ConfigError("no such file", file=name) from None
+    except UnicodeDecodeError:  # of a stream that is text already
+        raise ConfigError("got bytes that are not UTF-8 text", file=name) from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=STDIN) from None
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"is larger than {MAX_BYTES >> 20} MiB", file=STDIN)
+        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=name) from None
+    if len(raw) > most:
+        raise ConfigError(f"is larger than {most >> 20} MiB", file=name)
     return raw
 
 

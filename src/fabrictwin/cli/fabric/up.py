@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
-from fabrictwin.cli.options import CLUSTER_FILE, ENGINE, GUID2LID, PARTITIONS, QOS_OPTIONS
+from fabrictwin.cli.options import CLUSTER_FILE, ENGINE, GUID2LID, PARTITIONS, QOS_OPTIONS, number
 
 
 @click.command()
@@ -35,13 +36,7 @@ from fabrictwin.cli.options import CLUSTER_FILE, ENGINE, GUID2LID, PARTITIONS, Q
 )
 @ENGINE
 @engine_options
-@click.option(
-    "--priority",
-    default=15,
-    type=click.IntRange(min=0, max=15),
-    metavar="N",
-    help="The twin's manager's rank among managers.",
-)
+@number("--priority", least=0, most=15, default=15, help="The twin's manager's rank among managers.")
 @QOS_OPTIONS
 @GUID2LID
 @PARTITIONS
@@ -60,13 +55,12 @@ def up(
     host: str,
     engine: str,
     given: EngineOptions,
-    priority: int,
-    qos_options: Path | None,
     guid2lid: Path | None,
     partitions: Path | None,
     console: bool,
     run: bool,
     data: bool,
+    **manager: Any,
 ) -> None:
     """Serve until interrupted. Clients preload libumad2sim.so and name their node in SIM_HOST."""
     from dataclasses import replace
@@ -79,7 +73,7 @@ def up(
     def say(line: str) -> None:
         print(line, flush=True)  # whoever waits for a line reads a pipe
 
-    settings = settings_of(engine, given.read(), priority=priority, qos_options=qos_options)
+    settings = settings_of(engine, given.read(), **manager)
     if run and sm == "none":
         message = "got --run with --sm none, expected the tables of a manager first: type 'run' at the --console"
         raise ConfigError(message, key="--run")
