@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
-from fabrictwin.cli.options import ENGINE, GUID2LID, JSON, PARTITIONS, QOS_OPTIONS, number, repeated
+from fabrictwin.cli.options import ENGINE, FILE, GUID2LID, JSON, PARTITIONS, QOS_OPTIONS, number, repeated
 
 if TYPE_CHECKING:
     from fabrictwin.subnet.manager.settings.manager_settings import Settings

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.routing.engines.registry import OPENSM
-from fabrictwin.routing.graph.switches import U8
 from fabrictwin.subnet.agents.mad_routing import Frame, trap_mad
 from fabrictwin.subnet.manager.administration import multicast_trees as multicast
 from fabrictwin.subnet.manager.administration.administration import Administration
@@ -27,7 +27,7 @@ from fabrictwin.subnet.manager.port_complaints import COMPLAINTS, Complaints
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.discovery import Discovery, Node, Port, Subnet
 from fabrictwin.subnet.manager.sweep.light_sweep import LightSweep, Looked
-from fabrictwin.subnet.manager.sweep.path_mending import mend, remember
+from fabrictwin.subnet.manager.sweep.path_mending import mend, remember, staged
 from fabrictwin.subnet.manager.sweep.programming import Programmer
 from fabrictwin.subnet.manager.sweep.table_computation import (
     Graph,
@@ -215,6 +215,8 @@ class SubnetManager:
         if tables is None:
             tables = fill(graph, self.settings)
             self.database.routed = remember(graph, tables, self.settings.routing)
+            if held and tables.engine not in OPENSM:
+                stages = staged(graph, old, tables.lft)
         self.database.tables = tables
         broken = broken_paths(graph, old, tables.lft) if held else None
         fresh = frozenset(node.guid for node in graph.nodes if node.guid not in held)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import I32, NONE
 from fabrictwin.routing.engines.filling import Tables, own_lanes, tree_of
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.engines.updown import oriented
-from fabrictwin.routing.graph.switches import U8
 from fabrictwin.subnet.manager.sweep.table_computation import NO_PORT, Graph, carry_over, destinations
 
 if TYPE_CHECKING:
@@ -155,6 +155,28 @@ def mend(graph: Graph, held: U8, routed: Routed, engine: str, *, returned: bool)
     if _astray(graph, tables) > routed.astray:
         return None  # connections between adapters keep the lanes that they have
     return Mended(tables, _stages(links, port_edge, owned, np.ascontiguousarray(held.T), final, blank))
+
+
+def staged(graph: Graph, held: U8, lft: U8) -> tuple[U8, ...]:
+    """Tables between `held` and `lft` [S, LIDs] of an engine that routed anew, so that nothing circles on the way.
+
+    Whether their paths together could deadlock is not looked at.
+    """
+    from fabrictwin.kernel.routing.table_filling import Graph as Links
+
+    switches, owned = graph.switches, _owned(graph)
+    some = np.zeros(len(switches.adjacent_row), np.int32)
+    links = Links(
+        switches.adjacent_start,
+        switches.adjacent_row,
+        switches.adjacent_back,
+        switches.adjacent_number,
+        some,
+        some.astype(np.uint8),
+        np.arange(switches.rows, dtype=np.int32),
+    )
+    before, final = np.ascontiguousarray(held.T), np.ascontiguousarray(lft.T)
+    return _stages(links, switches.port_edge, owned, before, final, np.zeros_like(final))
 
 
 def _stages(
