@@ -34,6 +34,7 @@ from fabrictwin.subnet.manager.sweep.table_computation import (
     broken_paths,
     carry_over,
     fill,
+    fill_anew,
     graph_of,
     keep_shortest,
     port_guid,
@@ -213,7 +214,7 @@ class SubnetManager:
         old = carry_over(graph, held)
         tables, stages = self._mended(graph, before, old, kind_of_change)
         if tables is None:
-            tables = fill(graph, self.settings)
+            tables = fill_anew(graph, self.settings) if held else fill(graph, self.settings)
             self.database.routed = remember(graph, tables, self.settings.routing)
             if held and tables.engine not in OPENSM:
                 stages = staged(graph, old, tables.lft)

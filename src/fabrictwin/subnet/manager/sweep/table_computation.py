@@ -6,16 +6,17 @@ loaded port that does. Tables whose every entry lies on a shortest path cannot l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import U8
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import I32, NONE
 from fabrictwin.routing.check.judge import deadlock
 from fabrictwin.routing.engines.filling import Tables
-from fabrictwin.routing.engines.registry import DEADLOCK_ALLOWED, compute
+from fabrictwin.routing.engines.registry import DEADLOCK_ALLOWED, OPENSM, compute
 from fabrictwin.routing.graph.switches import (
     CableColumns,
     EndpointColumns,
@@ -99,6 +100,21 @@ def port_guid(port: Port) -> int:
 def fill(graph: Graph, settings: Settings) -> Tables:
     """Tables by the engine that the settings name."""
     return compute(graph.switches, graph.lids, engine=settings.engine, options=settings.routing)
+
+
+def fill_anew(graph: Graph, settings: Settings) -> Tables:
+    """Tables for a subnet that is at work: where an engine of OpenSM's refuses, minhop's, as OpenSM falls back.
+
+    Raises ConfigError where an engine of the twin's own refuses.
+    """
+    try:
+        return fill(graph, settings)
+    except ConfigError as refusal:
+        if settings.engine not in OPENSM:
+            raise
+        options = replace(settings.routing, roots=(), compute=(), storage=())
+        tables = compute(graph.switches, graph.lids, engine="minhop", options=options)
+        return replace(tables, remark=f"minhop in place of {settings.engine}: {refusal.message}")
 
 
 @dataclass(frozen=True)
