@@ -149,6 +149,6 @@ class Sink:
 
 
 def places(facts: Iterable[Fact], most: int = 5) -> tuple[Place, ...]:
-    """Where facts stood, each line once; at most so many."""
+    """Lines that facts stood in, each once; at most so many."""
     found = dict.fromkeys(fact.place for fact in facts)
     return tuple(found)[:most]

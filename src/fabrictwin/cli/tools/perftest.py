@@ -67,7 +67,7 @@ def perftest(cluster: str, as_json: bool, **given: Any) -> None:
         progress.stage("compiling the fabric")
         spec = load_cluster(cluster, sys.stdin)
         twin = make_twin(spec, build(spec.cluster, spec=spec))
-        packet = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed)
+        packet = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed, spec.qos)
         progress.stage("simulating")
         run = play(twin, options, packet)
     click.echo(json.dumps(text.as_json(run), indent=2) if as_json else text.text(run), nl=as_json)

@@ -43,7 +43,7 @@ def ports(configuration: Configuration) -> Iterator[Finding]:
 
 
 def classes(configuration: Configuration) -> Iterator[Finding]:
-    """What carries RoCE is lossless all the way through the switch, and nothing else is."""
+    """Hold that the class of RoCE, and no other, is lossless all the way through the switch."""
     for switch in configuration.switches.values():
         seen: set[object] = set()
         for port in switch.ports.values():

@@ -118,7 +118,7 @@ _ONCE = ("mtu_bytes", "address", "ipoib_mode")  # what several files say of an i
 
 
 def _conflicts(part: Configuration, said: dict[tuple[str, str, str], tuple[object, str]]) -> list[Problem]:
-    """What a file says of an interface otherwise than those before; `said` is modified in place."""
+    """Statements of a file on an interface that contradict those before; `said` is modified in place."""
     found = []
     for host in part.hosts.values():
         for adapter in host.adapters.values():

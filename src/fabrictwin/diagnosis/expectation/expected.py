@@ -27,7 +27,7 @@ class Expected:
 
     @property
     def confidence(self) -> float:
-        """How sure it is that this is the hardware at hand."""
+        """Confidence that this is the hardware at hand."""
         return self.hardware.confidence
 
     @property

@@ -96,7 +96,7 @@ class Verdict:
 
 
 def verdict(groups: dict[str, Group], dumped: set[int]) -> Verdict | None:
-    """Where the hang begins; None where nobody waits."""
+    """The beginning of the hang; None where nobody waits."""
     waiting = waits(groups)
     if not waiting:
         return None

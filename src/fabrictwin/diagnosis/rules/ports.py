@@ -237,7 +237,7 @@ def priorities(case: Case) -> Iterator[Finding]:
 
 
 def switches(case: Case) -> Iterator[Finding]:
-    """What ibswinfo says of a switch, and what ibdiagnet reports."""
+    """Findings of ibswinfo on a switch, and of ibdiagnet."""
     broken = case.of("switch.status")
     if broken:
         yield found(
