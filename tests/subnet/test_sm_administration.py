@@ -56,7 +56,12 @@ class Asker:
         kind = type(record)
         mask = component_mask(kind, *components)
         mad = SaMad(
-            method=Method.GET_TABLE, tid=self.tid, attribute=kind.ID, component_mask=mask, data=record.encode()
+            method=Method.GET_TABLE,
+            tid=self.tid,
+            sm_key=1,
+            attribute=kind.ID,
+            component_mask=mask,
+            data=record.encode(),
         )
         receiver = rmpp.Receiver()
         pending = self.send(mad)
@@ -415,14 +420,20 @@ def test_records_of_lanes_arbitration_keys_and_guids_are_what_ports_hold(asker):
     lid = state.lid(state.end_slot(leaf))
     maps = asker.table(sa.SlToVlRecord(lid=lid), "lid")
     linked = [port for port in range(1, state.ports[leaf] + 1) if state.link[state.base[leaf] + port] != NONE]
-    assert {(r.into, r.out) for r in maps} == {(i, o) for o in linked for i in (0, *linked) if i != o}
+    every = range(state.ports[leaf] + 1)
+    assert {(r.into, r.out) for r in maps} == {(i, o) for o in every for i in every}
     for record in maps:
+        if record.out not in (0, *linked):
+            continue
         held = state.sl_to_vl.get((leaf, record.into, record.out)) or state.sl_to_vl[leaf, NONE, NONE]
         assert record.table == held[:8]
     for record in asker.table(sa.VlArbitrationRecord(lid=lid), "lid"):
-        assert record.table == state.vl_arbitration[state.base[leaf] + record.port_num, record.block]
-    (keys,) = asker.table(sa.PKeyTableRecord(lid=asker.lid), "lid")
+        assert record.table == state.vl_arbitration.get(
+            (state.base[leaf] + record.port_num, record.block), bytes(64)
+        )
+    keys, *others = asker.table(sa.PKeyTableRecord(lid=asker.lid), "lid")
     assert keys.table == state.pkeys.get((state.end_slot(asker.m), 0), FRESH_PKEYS)
+    assert [record.table for record in others] == [bytes(64)] * 3
     (guids,) = asker.table(sa.GuidInfoRecord(lid=asker.lid), "lid")
     assert guids.table[:8] == state.port_guid[asker.m].to_bytes(8, "big")
     assert not any(guids.table[8:])

@@ -7,6 +7,7 @@ import re
 
 _HEAD = re.compile(r'^(?:Switch|Ca)\s+\d+\s+"([^"]+)"', re.MULTILINE)
 _PORT = re.compile(r'^\[(\d+)\][^"\n]*"([^"]+)"\[(\d+)\]')
+_HOSTLESS = re.compile(r"^\[.*Aggregation Node.*$", re.MULTILINE)  # SHARP's, on switches of every tier
 _Cable = tuple[tuple[str, int], tuple[str, int]]
 
 
@@ -60,7 +61,7 @@ def _levels(nodes: dict[str, str], cables: list[_Cable]) -> dict[str, int]:
     level = {
         node: 0
         for node, record in nodes.items()
-        if node.startswith("S") and any(peer.startswith("H") for _, peer, _ in _ports(record))
+        if node.startswith("S") and any(peer.startswith("H") for _, peer, _ in _ports(_HOSTLESS.sub("", record)))
     }
     queue = list(level)
     for node in queue:

@@ -24,6 +24,7 @@ from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Network
+from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.subnet.serve.served_fabric import ManagerOptions, ServedFabric
 
@@ -43,7 +44,7 @@ JUDGED_BY_REAL_TOOLS = [
 class Up:
     """A fabric that is served from this process, so that a test can look into its switches."""
 
-    def __init__(self, cluster: Path, folder: Path, *, manage: bool) -> None:
+    def __init__(self, cluster: Path, folder: Path, *, manage: bool, settings: Settings | None = None) -> None:
         read = load_cluster(cluster)
         self.blueprint = build(read.cluster, spec=read)
         self.fabric: Fabric = compile_fabric(self.blueprint)
@@ -52,7 +53,7 @@ class Up:
         self.folder = folder
         self.name = f"fabrictwin-real-{os.getpid()}-{os.urandom(3).hex()}"
         self._serving = threading.Event()
-        manager = ManagerOptions() if manage else None
+        manager = ManagerOptions(settings=settings) if manage else None
         self.served = ServedFabric(self.endpoint, name=self.name, manager=manager, say=self._said)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self.served.serve, args=(self._ended.is_set,))

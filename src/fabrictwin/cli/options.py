@@ -98,8 +98,8 @@ def capture_options(command: Callable[..., None]) -> Any:
 ENGINE = click.option("--engine", default="", metavar="NAME", help="The routing engine; otherwise the spec's.")
 ROOTS = file("--roots", help="GUIDs of root switches, one a line.")
 WEIGHTS = file("--weights", help="What links count: GUID PORT WEIGHT, one a line.")
-LMC = number("--lmc", least=0, most=7, default=0, help="Each adapter has 2^LMC LIDs.")
-LANES = click.option("--lanes", default=8, metavar="N", help="Virtual lanes that an engine may use.")
+LMC = number("--lmc", least=0, most=7, help="Each adapter has 2^LMC LIDs.")
+LANES = number("--lanes", least=1, most=15, help="Virtual lanes that an engine may use; otherwise 8.")
 
 QOS_OPTIONS = file("--qos-options", help="qos_max_vls, qos_sl2vl, qos_vlarb_high ..., as opensm.conf has them.")
 GUID2LID = file("--guid2lid", help="Keep LIDs in this file.")

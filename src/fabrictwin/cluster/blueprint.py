@@ -29,6 +29,14 @@ class Identity:
     system_guid: int  # the same for all nodes of one card or chassis
     port_guid: int  # of the port that is plugged in; a switch's is that of port 0
     description: str
+    node_guid: int = 0  # of the card that the port is on; 0: the node's own
+    port: int = 1  # the port's number on its card
+    ports: int = 1  # how many ports the card has
+    lmc: int = 0
+    enhanced_port0: bool = True  # of a switch
+    place: int = -1  # among the nodes of the file, in its order; -1 where there is none
+    origin: bool = False  # whether the fabric was discovered from here
+    links: tuple[tuple[int, int, str], ...] = ()  # (port, width, speed) where the rate does not tell
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import exact_size, format_rate
-from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.blueprint import Blueprint, Identity
 from fabrictwin.cluster.guids import node_guids, port_guids
 from fabrictwin.cluster.spec.cluster_section import Cable, format_cable
 
@@ -54,10 +55,32 @@ def _yaml_lines(blueprint: Blueprint) -> Iterator[str]:
         yield "aggregations:"
     for node in blueprint.aggregations:
         yield _flow({"name": _text(node.name)} | _ids(node.guid, node.lid))
+    if blueprint.identities:
+        yield "identities:"
+    for guid, who in blueprint.identities.items():
+        yield _flow({"guid": f"0x{guid:016x}"} | _identity_fields(who))
     yield "cables:" if len(blueprint.cables) else "cables: []"
     jacks = Jacknames(blueprint)
     for a, ap, b, bp, rate, length in _rows(blueprint):
         yield f"  - {_text(format_cable(Cable(jacks.jack(a, ap), jacks.jack(b, bp), rate, length)))}"
+
+
+def _identity_fields(who: Identity) -> dict[str, str]:
+    """What an identity says, but for what is as it is where nothing is said."""
+    found = {}
+    for field in fields(who):
+        value = getattr(who, field.name)
+        if value == field.default:
+            continue
+        if isinstance(value, str) or field.name == "links":
+            found[field.name] = json.dumps(value)
+        elif isinstance(value, bool):
+            found[field.name] = str(value).lower()
+        elif field.name.endswith("guid") or field.name in ("vendor", "device"):
+            found[field.name] = f"{value:#x}"
+        else:
+            found[field.name] = str(value)
+    return found
 
 
 def _ids(guid: int, lid: int) -> dict[str, str]:
@@ -129,8 +152,15 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
             )
         links.setdefault(a, []).append((ap, b, bp, speeds[rate]))
         links.setdefault(b, []).append((bp, a, ap, speeds[rate]))
-    out = ["#", "# Topology file: written by fabrictwin", "#", ""]
-    for n in range(len(guids)):
+    out = ["#", "# Topology file: written by fabrictwin", "#"]
+    out += [
+        f"# Initiated from node {who.node_guid:016x} port {who.port_guid:016x}"
+        for who in known
+        if who is not None and who.origin
+    ]
+    out += [""]
+    in_file = [who.place if who is not None and who.place >= 0 else len(guids) for who in known]
+    for n in sorted(range(len(guids)), key=lambda n: in_file[n]):
         hexadecimal = f"{guids[n]:016x}"
         who = known[n]
         if who is not None and who.vendor:
@@ -141,11 +171,14 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
             out += [f"switchguid=0x{guids[n]:x}({ports[n]:x})"]
             out += [
                 f'Switch\t{switches[n].ports} "S-{hexadecimal}"\t\t# "{descriptions[n]}" '
-                f"enhanced port 0 lid {lids[n]} lmc 0"
+                f"{'enhanced' if who is None or who.enhanced_port0 else 'base'} port 0 lid {lids[n]} lmc 0"
             ]
         else:
-            out += [f"caguid=0x{guids[n]:x}", f'Ca\t1 "H-{hexadecimal}"\t\t# "{descriptions[n]}"']
-        for port, peer, peer_port, speed in sorted(links.get(n, [])):
+            card = who.ports if who is not None else 1
+            out += [f"caguid=0x{guids[n]:x}", f'Ca\t{card} "H-{hexadecimal}"\t\t# "{descriptions[n]}"']
+        said = {port: f"{width}x{speed}" for port, width, speed in who.links} if who is not None else {}
+        for port, peer, peer_port, rate_name in sorted(links.get(n, [])):
+            speed = said.get(port, rate_name)
             kind = "S" if peer < first else "H"
             own = "" if n < first else f"({ports[n]:x}) "
             far = f"({ports[peer]:x}) " if kind == "H" else ""

@@ -17,6 +17,10 @@ from fabrictwin.routing.engines.routing_options import DATA_VLS, Options, parse_
 from fabrictwin.routing.tables import DEFAULT_HASH
 from fabrictwin.twin.twin import Twin
 
+_OF_INFINIBAND = (
+    "roots", "weights", "lmc", "lanes", "guid_routing_order", "scatter_ports", "cn_guids", "io_guids"
+)  # fmt: skip
+
 
 def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
     """The twin of a blueprint as the spec routes it, with the spec's dead and slow links."""
@@ -53,7 +57,7 @@ def engine_of(spec: Spec) -> str:
 def routing_options(spec: Spec, fabric: Fabric) -> Options:
     """The options of a spec's `routing`, names as GUIDs. Raises ConfigError."""
     routing = spec.cluster.routing
-    given = [key for key in ("roots", "weights", "lmc", "lanes") if getattr(routing, key)]
+    given = [key for key in _OF_INFINIBAND if getattr(routing, key)]
     if given and fabric.technology != "infiniband":
         message = f"got {given[0]} on ethernet, expected it only on InfiniBand"
         raise spec.error(routing_key(spec, given[0]), message)
@@ -84,13 +88,40 @@ def routing_options(spec: Spec, fabric: Fabric) -> Options:
             raise spec.error(routing_key(spec, "weights"), message)
         weights[int(fabric.node_guid[nodes[name]]), int(port)] = weight
     return Options(
-        roots=tuple(dict.fromkeys(roots)), weights=weights, lmc=routing.lmc, lanes=routing.lanes or DATA_VLS
+        roots=tuple(dict.fromkeys(roots)),
+        weights=weights,
+        lmc=routing.lmc,
+        lanes=routing.lanes or DATA_VLS,
+        order=_port_guids(spec, fabric, "guid_routing_order", switches=True),
+        scatter=routing.scatter_ports,
+        compute=_port_guids(spec, fabric, "cn_guids"),
+        storage=_port_guids(spec, fabric, "io_guids"),
     )
 
 
-def _guid(spec: Spec, name: str, index: int) -> int:
+def _port_guids(spec: Spec, fabric: Fabric, key: str, *, switches: bool = False) -> tuple[int, ...]:
+    """Port GUIDs of the nodes that a list of names, globs and GUIDs means, in its order. Raises ConfigError."""
+    names: tuple[str, ...] = getattr(spec.cluster.routing, key)
+    if not names:
+        return ()
+    nodes = np.concatenate([fabric.nic_node, fabric.switch_nodes]) if switches else fabric.nic_node
+    known = {fabric.node_name(int(node)): int(fabric.port_guid[node]) for node in nodes}
+    guids: list[int] = []
+    for i, name in enumerate(names):
+        found = [guid for node, guid in known.items() if fnmatchcase(node, name)]
+        if not found and name[:2].lower() == "0x":
+            found = [_guid(spec, name, i, key)]
+        if not found:
+            hint = did_you_mean(name, known)
+            message = f"got {name!r}, expected an adapter of the cluster, a glob or a port GUID{hint}"
+            raise spec.error(routing_key(spec, f"{key}[{i}]"), message)
+        guids += found
+    return tuple(dict.fromkeys(guids))
+
+
+def _guid(spec: Spec, name: str, index: int, key: str = "roots") -> int:
     try:
         return parse_guid(name)
     except ValueError:
         message = f"got {name!r}, expected a GUID, such as 0x0c42a103002559fe"
-        raise spec.error(routing_key(spec, f"roots[{index}]"), message) from None
+        raise spec.error(routing_key(spec, f"{key}[{index}]"), message) from None

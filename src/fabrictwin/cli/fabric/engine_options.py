@@ -22,27 +22,30 @@ class EngineOptions:
 
     roots: Path | None
     weights: Path | None
-    lmc: int
-    lanes: int
+    lmc: int | None
+    lanes: int | None
     guid_routing_order: Path | None
-    scatter_ports: int
+    scatter_ports: int | None
     cn_guids: Path | None
     io_guids: Path | None
 
-    def read(self) -> Options:
-        """Options that an engine takes. Raises ConfigError with file and line."""
+    def read(self, base: Options | None = None) -> Options:
+        """Options that an engine takes; those of `base` where none was typed. Raises ConfigError."""
+        from dataclasses import replace
+
         from fabrictwin.routing.engines.routing_options import Options, read_guids, read_weights
 
-        return Options(
-            roots=read_guids(self.roots) if self.roots else (),
-            weights=read_weights(self.weights) if self.weights else {},
-            lmc=self.lmc,
-            lanes=self.lanes,
-            order=read_guids(self.guid_routing_order) if self.guid_routing_order else (),
-            scatter=self.scatter_ports,
-            compute=read_guids(self.cn_guids) if self.cn_guids else (),
-            storage=read_guids(self.io_guids) if self.io_guids else (),
-        )
+        given: dict[str, Any] = {
+            "roots": read_guids(self.roots) if self.roots else None,
+            "weights": read_weights(self.weights) if self.weights else None,
+            "lmc": self.lmc,
+            "lanes": self.lanes,
+            "order": read_guids(self.guid_routing_order) if self.guid_routing_order else None,
+            "scatter": self.scatter_ports,
+            "compute": read_guids(self.cn_guids) if self.cn_guids else None,
+            "storage": read_guids(self.io_guids) if self.io_guids else None,
+        }
+        return replace(base or Options(), **{key: value for key, value in given.items() if value is not None})
 
 
 def _guids(option: str, help_text: str) -> Callable[[Any], Any]:
@@ -57,7 +60,6 @@ _ALL = (
     _guids("--guid-routing-order", "Port GUIDs that are given ports first"),
     click.option(
         "--scatter-ports",
-        default=0,
         type=click.IntRange(0, 2**31 - 1),
         metavar="SEED",
         help="Choose among equal ports at random (OpenSM's engines); 0: the lowest.",

@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fabrictwin.cli.options import (
-    FILE,
-    GUID2LID,
-    JSON,
-    LMC,
-    PARTITIONS,
-    QOS_OPTIONS,
-    ROOTS,
-    WEIGHTS,
-    number,
-    repeated,
-)
+from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
+from fabrictwin.cli.options import ENGINE, FILE, GUID2LID, JSON, PARTITIONS, QOS_OPTIONS, number, repeated
 
 if TYPE_CHECKING:
     from fabrictwin.subnet.manager.settings.manager_settings import Settings
@@ -33,10 +23,8 @@ if TYPE_CHECKING:
     help="A spec file, or a file that holds only a cluster.",
 )
 @click.option("--host", default="", metavar="NODE", help="Where the manager runs; otherwise the first adapter.")
-@click.option("--engine", default="auto", metavar="NAME", help="The routing engine.")
-@ROOTS
-@WEIGHTS
-@LMC
+@ENGINE
+@engine_options
 @number("--priority", least=0, most=15, default=0, help="Rank among managers.")
 @click.option("--qos/--no-qos", default=True, help="Program SL to VL maps and VL arbitration.")
 @QOS_OPTIONS
@@ -59,6 +47,8 @@ if TYPE_CHECKING:
 def sm(
     cluster: Path | None,
     host: str,
+    engine: str,
+    given: EngineOptions,
     guid2lid: Path | None,
     partitions: Path | None,
     do: tuple[str, ...],
@@ -67,20 +57,22 @@ def sm(
     window: int,
     connect: str | None,
     as_json: bool,
-    **given: Any,
+    **manager: Any,
 ) -> None:
     """Bring a subnet up over management datagrams and report what was found; exit code 1 where nothing came up."""
     import json
+    from dataclasses import replace
 
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.base.progress import Progress
+    from fabrictwin.cli.fabric.manager_options import routing_over_spec, settings_of
     from fabrictwin.subnet.manager.mad_transport import MadTiming
     from fabrictwin.subnet.operation.cluster_endpoint import open_endpoint, partitioned
     from fabrictwin.subnet.operation.scenario import Scenario
     from fabrictwin.subnet.operation.sweep_text import as_json as to_json
     from fabrictwin.subnet.operation.sweep_text import event_lines, sweep_lines
 
-    settings = settings_of(**given)
+    settings = settings_of(engine, given.read(), **manager)
     if connect is not None:
         if cluster is not None or do or guid2lid is not None or partitions is not None:
             raise ConfigError(
@@ -94,6 +86,8 @@ def sm(
     with Progress() as progress:
         progress.stage("building the cluster")
         endpoint = open_endpoint(cluster)
+        engine, options = routing_over_spec(cluster, endpoint.state.fabric, engine, given)
+        settings = replace(settings, engine=engine, routing=options)
         settings = partitioned(settings, partitions, endpoint, host)
         scenario = Scenario(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
         for line in do:
@@ -124,37 +118,6 @@ def _time(text: str, key: str) -> int:
         return parse_time(text)
     except ValueError as error:
         raise ConfigError(str(error), key=key) from None
-
-
-def settings_of(
-    engine: str,
-    *,
-    roots: Path | None,
-    weights: Path | None,
-    lmc: int,
-    priority: int = 0,
-    qos: bool = True,
-    qos_options: Path | None = None,
-) -> Settings:
-    """The manager's settings from what was typed. Raises ConfigError."""
-    from fabrictwin.base.errors import ConfigError, did_you_mean
-    from fabrictwin.routing.engines.registry import ENGINES
-    from fabrictwin.routing.engines.routing_options import Options, read_guids, read_weights
-    from fabrictwin.subnet.manager.settings.manager_settings import Settings
-    from fabrictwin.subnet.manager.settings.qos import read_qos
-
-    if engine not in ENGINES:
-        hint = did_you_mean(engine, ENGINES)
-        raise ConfigError(f"got {engine!r}, expected one of {', '.join(ENGINES)}{hint}", key="--engine")
-    options = Options(
-        roots=() if roots is None else read_guids(roots),
-        weights={} if weights is None else read_weights(weights),
-        lmc=lmc,
-    )
-    if qos_options is not None and not qos:
-        raise ConfigError("got options of a quality of service that is left alone", key="--qos-options")
-    quality = {} if qos_options is None else read_qos(qos_options)
-    return Settings(engine=engine, routing=options, priority=priority, qos=qos, **quality)
 
 
 def _manage_elsewhere(name: str, host: str, settings: Settings) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from fabrictwin.cli.options import CLUSTER_FILE, GUID2LID, LMC, PARTITIONS, QOS_OPTIONS, ROOTS, WEIGHTS, number
+from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
+from fabrictwin.cli.options import CLUSTER_FILE, ENGINE, GUID2LID, PARTITIONS, QOS_OPTIONS, number
 
 
 @click.command()
@@ -33,10 +34,8 @@ from fabrictwin.cli.options import CLUSTER_FILE, GUID2LID, LMC, PARTITIONS, QOS_
 @click.option(
     "--host", default="", metavar="NODE", help="Where the twin's manager runs; otherwise the first adapter."
 )
-@click.option("--engine", default="auto", metavar="NAME", help="The routing engine of the twin's manager.")
-@ROOTS
-@WEIGHTS
-@LMC
+@ENGINE
+@engine_options
 @number("--priority", least=0, most=15, default=15, help="The twin's manager's rank among managers.")
 @QOS_OPTIONS
 @GUID2LID
@@ -54,23 +53,27 @@ def up(
     socket: str,
     udp: int | None,
     host: str,
+    engine: str,
+    given: EngineOptions,
     guid2lid: Path | None,
     partitions: Path | None,
     console: bool,
     run: bool,
     data: bool,
-    **given: Any,
+    **manager: Any,
 ) -> None:
     """Serve until interrupted. Clients preload libumad2sim.so and name their node in SIM_HOST."""
+    from dataclasses import replace
+
     from fabrictwin.base.errors import ConfigError
-    from fabrictwin.cli.fabric.sm import settings_of
+    from fabrictwin.cli.fabric.manager_options import routing_over_spec, settings_of
     from fabrictwin.subnet.operation.cluster_endpoint import has_job, open_endpoint, partitioned
     from fabrictwin.subnet.serve.served_fabric import ManagerOptions, ServedFabric
 
     def say(line: str) -> None:
         print(line, flush=True)  # whoever waits for a line reads a pipe
 
-    settings = settings_of(**given)
+    settings = settings_of(engine, given.read(), **manager)
     if run and sm == "none":
         message = "got --run with --sm none, expected the tables of a manager first: type 'run' at the --console"
         raise ConfigError(message, key="--run")
@@ -80,7 +83,8 @@ def up(
 
         inside = Inside(cluster)
     endpoint = open_endpoint(cluster) if inside is None else inside.endpoint
-    settings = partitioned(settings, partitions, endpoint, host)
+    engine, options = routing_over_spec(cluster, endpoint.state.fabric, engine, given)
+    settings = partitioned(replace(settings, engine=engine, routing=options), partitions, endpoint, host)
     served = ServedFabric(
         endpoint,
         name=socket,

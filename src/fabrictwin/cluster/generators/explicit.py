@@ -7,7 +7,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.whole_numbers import whole_or_none
-from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, SwitchSite
+from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, Identity, SwitchSite
 from fabrictwin.cluster.generators.generate import check_cable
 from fabrictwin.cluster.spec.cluster_section import ExplicitCluster, ExplicitHost, ExplicitSwitch
 
@@ -25,6 +25,10 @@ def assemble(cluster: ExplicitCluster) -> Blueprint:
         aggregations=tuple(AggregationSite(a.name, a.guid, a.lid) for a in cluster.aggregations),
         mtu_bytes=cluster.mtu,
         notes=cluster.notes,
+        identities={
+            who.guid: Identity(**{name: value for name, value in who if name != "guid"})
+            for who in cluster.identities
+        },
     )
 
 
@@ -134,7 +138,7 @@ def _plug(cluster: ExplicitCluster, hosts: tuple[HostSite, ...], switches: tuple
     rows = []
     for row, cable in enumerate(cluster.cables):
         a, b = jack(*cable.a, row), jack(*cable.b, row)
-        if a[0] == b[0]:
+        if a[0] == b[0] and not cluster.identities:  # a discovered fabric may have cables back to the same switch
             raise ConfigError(f"got a cable from {cable.a[0]} to itself", key=f"cables[{row}]")
         rate = cluster.link_rate if cable.rate_bps is None else cable.rate_bps
         if rate is None:

@@ -89,29 +89,50 @@ def lay_out(discovery: Discovery, cluster: DiscoveredCluster) -> Blueprint:
             AggregationSite(name=name, guid=node.guid, lid=node.ports[0].lid) for name, node in aggregations
         ),
         mtu_bytes=cluster.mtu,
-        identities=_identities(found),
+        identities=_identities(discovery, found),
     )
     notes += _island_notes(blueprint)
     return Blueprint(**{**vars(blueprint), "notes": tuple(notes)})
 
 
-def _identities(found: Recognised) -> dict[int, Identity]:
+def _identities(discovery: Discovery, found: Recognised) -> dict[int, Identity]:
     """Identities that the nodes report, by GUID."""
-    identities = {node.guid: _identity(node, node.port_guid) for node, _ in found.switches.values()}
-    identities |= {node.guid: _identity(node, node.ports[0].guid) for node in found.aggregations.values()}
-    for adapters in found.hosts.values():
-        identities |= {adapter.guid: _identity(adapter.node, adapter.port.guid) for adapter in adapters.values()}
-    return identities
+    place = {name: i for i, name in enumerate(discovery.nodes)}
+    whose: list[tuple[int, Node, tuple[Port, ...], int]] = [
+        (node.guid, node, node.ports, node.port_guid) for node, _ in found.switches.values()
+    ]
+    whose += [(node.guid, node, node.ports[:1], node.ports[0].guid) for node in found.aggregations.values()]
+    whose += [
+        (adapter.guid, adapter.node, (adapter.port,), adapter.port.guid)
+        for adapters in found.hosts.values()
+        for adapter in adapters.values()
+    ]
+    return {
+        guid: Identity(
+            vendor=node.vendor,
+            device=node.device,
+            system_guid=node.system_guid or node.guid,
+            port_guid=port_guid or node.guid,
+            description=node.description,
+            node_guid=node.guid,
+            port=1 if node.kind == "switch" else ports[0].number,
+            ports=node.port_count,
+            lmc=node.lmc if node.kind == "switch" else ports[0].lmc,
+            enhanced_port0=node.enhanced,
+            place=place[node.name],
+            origin=node.guid == discovery.origin[0] and discovery.origin[1] in (0, port_guid),
+            links=tuple(
+                (port.number, port.width, port.speed) for port in ports if not _is_told_by_rate(discovery, port)
+            ),
+        )
+        for guid, node, ports, port_guid in whose
+    }
 
 
-def _identity(node: Node, port_guid: int) -> Identity:
-    return Identity(
-        vendor=node.vendor,
-        device=node.device,
-        system_guid=node.system_guid or node.guid,
-        port_guid=port_guid or node.guid,
-        description=node.description,
-    )
+def _is_told_by_rate(discovery: Discovery, port: Port) -> bool:
+    """Return whether a link's rate says its width and speed: four lanes, and the same at both ends."""
+    back = next(p for p in discovery.nodes[port.peer].ports if p.number == port.peer_port)
+    return port.width == 4 == back.width and port.speed == back.speed
 
 
 def _host_sites(
@@ -290,12 +311,10 @@ def _cables(
     for node in discovery.nodes.values():
         for port in node.ports:
             peer = discovery.nodes[port.peer]
+            loops[node.description] += peer is node and port.number < port.peer_port
             a, b = ends.get((node.name, port.number)), ends.get((port.peer, port.peer_port))
             if a is None or b is None:
                 continue  # noted where the adapter was not placed
-            if peer is node:
-                loops[node.description] += port.number < port.peer_port
-                continue
             if a > b:
                 continue
             back = next(p for p in peer.ports if p.number == port.peer_port)
@@ -310,8 +329,9 @@ def _cables(
             order = (kind, *b, *a) if kind == 0 else (kind, *a, *b)
             rows.append((order, a, b, min(rates), length))
     rows.sort()
-    if loops:
-        notes.append(f"not placed: {loops.total()} cables from a switch to itself ({listed(loops)})")
+    if loops.total():
+        where = listed(name for name in loops if loops[name])
+        notes.append(f"{loops.total()} cables from a switch to itself, which no path takes ({where})")
     if uneven:
         notes.append(f"{uneven} links whose ends give different rates: the lower one holds")
     for key, length, kind in (("host_cable", cluster.host_cable, 0), ("trunk_cable", cluster.trunk_cable, 1)):

@@ -39,6 +39,7 @@ class Port:
     width: int
     speed: str
     line: int
+    lmc: int = 0  # of a channel adapter's port
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Node:
     port_guid: int  # of a switch's port 0; 0 elsewhere
     ports: tuple[Port, ...]
     line: int
+    lmc: int = 0  # of a switch's port 0
+    enhanced: bool = True  # whether a switch's port 0 is an enhanced one
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Discovery:
 
     file: str
     nodes: Mapping[str, Node]
+    origin: tuple[int, int] = (0, 0)  # GUIDs of the node and port that it was discovered from; 0 where not said
 
 
 _HEX = r"(?:0x)?([0-9a-fA-F]{1,16})"
@@ -72,15 +76,16 @@ _NODE_NAME = r"\"([SHR])-([0-9a-fA-F]{16})\""
 _NUMBER = r"(\d{1,5})"
 _ATTRIBUTE = re.compile(rf"(vendid|devid|sysimgguid|switchguid|caguid|rtguid)={_HEX}(?:\({_HEX}\))?\s*\Z")
 _SWITCH = re.compile(
-    rf"Switch\s*{_NUMBER}\s*{_NODE_NAME}\s*# \"(.*)\" (?:enhanced|base) port 0 lid {_NUMBER} lmc \d\s*\Z"
+    rf"Switch\s*{_NUMBER}\s*{_NODE_NAME}\s*# \"(.*)\" (enhanced|base) port 0 lid {_NUMBER} lmc (\d)\s*\Z"
 )
 _CA = re.compile(rf"(Ca|Rt)\s*{_NUMBER}\s*{_NODE_NAME}\s*# \"(.*)\"\s*\Z")
 _EXT = r"(?:\[ext \d+\])?"
 _PORT = re.compile(
     rf"\[{_NUMBER}\]{_EXT}(?:\({_HEX}\))?\s*{_NODE_NAME}\[{_NUMBER}\]{_EXT}(?:\({_HEX}\))?\s*"
-    rf"# (?:lid {_NUMBER} lmc \d )?\"(.*)\" lid {_NUMBER} (\d{{1,2}})x(\w+)(?: s=\d+ w=\d+)?(?: slot \d+)?\s*\Z"
+    rf"# (?:lid {_NUMBER} lmc (\d) )?\"(.*)\" lid {_NUMBER} (\d{{1,2}})x(\w+)(?: s=\d+ w=\d+)?(?: slot \d+)?\s*\Z"
 )
 _TERMINAL = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)|[\x00-\x08\x0e-\x1f\x7f]")
+_ORIGIN = re.compile(rf"# *Initiated from node {_HEX} port {_HEX}")
 _CHASSIS = re.compile(r"Chassis \d+\b|Chassis\s*\(|Spine \d+|Line \d+")
 _KINDS: dict[str, Kind] = {"Switch": "switch", "Ca": "ca", "Rt": "router"}
 _LETTER = {"switch": "S", "ca": "H", "router": "R"}
@@ -102,7 +107,7 @@ def parse(text: str, file: str | Path) -> Discovery:
     for number, line in enumerate(lines, start=1):
         reader.read(_TERMINAL.sub("", line.rstrip("\r")).rstrip("\r"), number)
     reader.finish()
-    discovery = Discovery(str(file), reader.nodes)
+    discovery = Discovery(str(file), reader.nodes, reader.origin)
     if not discovery.nodes and reader.preface:
         raise reader.unexpected(*reader.preface)
     if not discovery.nodes:
@@ -120,6 +125,7 @@ class _Reader:
         self.attributes: dict[str, int] = {}
         self.attributes_line = 0
         self.open: _Open | None = None
+        self.origin = (0, 0)
         self.begun = False  # whether a line of the format has been read
         self.stray: tuple[str, int] | None = None  # the first line since then that is none
         self.preface: tuple[str, int] | None = None  # the first line before it
@@ -129,6 +135,9 @@ class _Reader:
 
     def read(self, line: str, number: int) -> None:
         text = line.lstrip()
+        origin = _ORIGIN.match(text)
+        if origin:
+            self.origin = int(origin[1], 16), int(origin[2], 16)
         if not text or text.startswith("#") or _CHASSIS.match(text):
             return
         match = _ATTRIBUTE.match(text)
@@ -168,11 +177,11 @@ class _Reader:
         switch = _SWITCH.match(line)
         other = None if switch else _CA.match(line)
         if switch:
-            count, letter, guid, description, lid = switch.groups()
+            count, letter, guid, description, port0, lid, lmc = switch.groups()
             kind = _KINDS["Switch"]
         elif other:
             word, count, letter, guid, description = other.groups()
-            kind, lid = _KINDS[word], "0"
+            kind, lid, lmc, port0 = _KINDS[word], "0", "0", "enhanced"
         else:
             raise self.error(f"got {quoted(line.strip())}, expected a node as `ibnetdiscover` prints it", number)
         name = f"{letter}-{guid.lower()}"
@@ -196,6 +205,8 @@ class _Reader:
             port_guid=self.attributes.get("port_guid", 0),
             ports=(),
             line=number,
+            lmc=int(lmc),
+            enhanced=port0 == "enhanced",
         )
         self.attributes = {}
         self.open = _Open(node, {})
@@ -206,7 +217,7 @@ class _Reader:
             raise self.error(f"got {quoted(line.strip())}, expected a port as `ibnetdiscover` prints it", number)
         if self.open is None:
             raise self.error("got a port before any node", number)
-        port, guid, letter, peer, peer_port, _, lid, _, _, width, speed = match.groups()
+        port, guid, letter, peer, peer_port, _, lid, lmc, _, _, width, speed = match.groups()
         owner = self.open.node
         port_number = int(port)
         if not 1 <= port_number <= owner.port_count:
@@ -230,6 +241,7 @@ class _Reader:
             width=int(width),
             speed=speed,
             line=number,
+            lmc=int(lmc or 0),
         )
 
     def _lid(self, text: str, number: int) -> int:

@@ -77,6 +77,8 @@ class Routing(Model):
     """How forwarding tables are filled. The engines and hashes are the routing room's.
 
     `roots` are switches by name, glob or GUID; `weights` what a link counts, by the switch's port where it starts.
+    The keys from `guid_routing_order` on are OpenSM's, for its engines: adapters by name, glob or port GUID (the
+    order: switches too).
     """
 
     engine: str = "default"
@@ -86,6 +88,10 @@ class Routing(Model):
     weights: dict[str, Annotated[int, Field(strict=True, ge=1, le=255)]] = Field(default_factory=dict)
     lmc: Annotated[int, Field(strict=True, ge=0, le=7)] = 0
     lanes: Annotated[int, Field(strict=True, ge=1, le=15)] | None = None
+    guid_routing_order: tuple[str, ...] = ()
+    scatter_ports: Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)] = 0
+    cn_guids: tuple[str, ...] = ()
+    io_guids: tuple[str, ...] = ()
 
 
 class NcclXml(Model):
@@ -285,6 +291,29 @@ class ExplicitAggregation(Model):
     lid: Lid = 0
 
 
+class ExplicitIdentity(Model):
+    """Who a node says that it is, as it was discovered; `guid` is that of the switch, adapter or aggregation node.
+
+    `node_guid`, `port` and `ports` tell the card that an adapter's port is on; `place` its place in the file
+    that it comes from; `links` ports whose width and speed their rate does not tell.
+    """
+
+    guid: Guid
+    vendor: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0
+    device: Annotated[int, Field(strict=True, ge=0, lt=2**16)] = 0
+    system_guid: Guid
+    port_guid: Guid
+    description: Annotated[str, Field(max_length=64)] = ""
+    node_guid: Guid = 0
+    port: Annotated[int, Field(strict=True, ge=1, le=254)] = 1
+    ports: Annotated[int, Field(strict=True, ge=1, le=254)] = 1
+    lmc: Annotated[int, Field(strict=True, ge=0, le=7)] = 0
+    enhanced_port0: bool = True
+    place: Annotated[int, Field(strict=True, ge=-1)] = -1
+    origin: bool = False
+    links: tuple[tuple[int, int, str], ...] = ()
+
+
 class Cable(NamedTuple):
     """`leaf-0/3 - host-0/mlx5_0 ; 200 Gb/s ; 5 m`; rate and length may be left out."""
 
@@ -347,6 +376,7 @@ class ExplicitCluster(Model):
     trunk_cable: Length = TRUNK_CABLE
     mtu: Mtu = MTU
     notes: tuple[str, ...] = ()
+    identities: tuple[ExplicitIdentity, ...] = ()
     routing: Routing = Routing()
     qos: Qos | None = None  # Ethernet
 

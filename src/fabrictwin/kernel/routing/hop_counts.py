@@ -10,6 +10,8 @@ of the row's range (in the order of port numbers) that is among the best.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fabrictwin.kernel.jit.decorators import entry, helper
@@ -24,6 +26,14 @@ LEVEL = 2
 
 RULE_UPDN = 0
 RULE_DNUP = 1
+
+
+class Loops(NamedTuple):
+    """Ports that a cable joins to another port of the same switch, L in all, in order of row and port number."""
+
+    start: np.ndarray  # int32 [S + 1] by row
+    edge: np.ndarray  # int32 [L] the first edge behind a port with a higher number, or the row's end
+    back: np.ndarray  # int32 [L] the cable's other end
 
 
 @entry
@@ -71,10 +81,11 @@ def _forbidden(rule, before, after):
 
 
 @entry
-def best_ports_by_queue(start, peer, back, rank, ident, rule, best):
+def best_ports_by_queue(start, peer, back, rank, ident, rule, loops, best):
     """Fill `best` for paths that keep the rule of updn or dnup, from every destination.
 
-    `ident` int64 [S] decides which of two switches of one rank is above.
+    `ident` int64 [S] decides which of two switches of one rank is above. A cable from a switch to itself puts that
+    switch into the queue again, with a direction of its own.
     """
     rows = len(start) - 1
     hops = np.empty(len(peer), np.uint8)
@@ -84,11 +95,13 @@ def best_ports_by_queue(start, peer, back, rank, ident, rule, best):
     queue = np.empty(rows + 1, np.int32)
     room = rows + 1
     step = np.empty(len(peer), np.uint8)
+    loop_hops = np.empty(len(loops.edge), np.uint8)
     for row in range(rows):
         for e in range(start[row], start[row + 1]):
             step[e] = _direction(rule, rank[row], rank[peer[e]], ident[row], ident[peer[e]])
     for to in range(rows):
         hops[:] = NO_PATH
+        loop_hops[:] = NO_PATH
         least[:] = NO_PATH
         least[to] = 0
         direction[to] = UP if rule == RULE_UPDN else DOWN
@@ -99,7 +112,22 @@ def best_ports_by_queue(start, peer, back, rank, ident, rule, best):
             head = head + 1 if head + 1 < room else 0
             waiting[row] = 0
             here = direction[row]
-            for e in range(start[row], start[row + 1]):
+            loop = loops.start[row]
+            for e in range(start[row], start[row + 1] + 1):
+                while loop < loops.start[row + 1] and loops.edge[loop] <= e:
+                    other = loops.back[loop]
+                    loop += 1
+                    again = _direction(rule, rank[row], rank[row], 0, 0)
+                    if _forbidden(rule, here, again) or least[row] + 1 >= loop_hops[other]:
+                        continue
+                    loop_hops[other] = least[row] + 1
+                    if not waiting[row]:
+                        waiting[row] = 1
+                        direction[row] = again
+                        queue[tail] = row
+                        tail = tail + 1 if tail + 1 < room else 0
+                if e == start[row + 1]:
+                    break
                 if _forbidden(rule, here, step[e]):
                     continue
                 count = least[row] + 1

@@ -10,7 +10,7 @@ Several subnets may lie side by side in one graph: rows of different planes are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -47,6 +47,10 @@ class Switches:
     adjacent_port: I32  # [E]
     endpoint_node: I32  # [X] in order of node
     endpoint_port: I32  # [X] the endpoint's own port
+
+    # (row, port number, port number of the other end) of both ends of cables from a switch to itself, in order;
+    # no path takes them, but OpenSM's searches see them
+    loops: I32 = field(default_factory=lambda: np.zeros((0, 3), np.int32))
 
     @property
     def rows(self) -> int:
@@ -126,7 +130,7 @@ class EndpointColumns:
 def build_switches(switches: SwitchColumns, cables: CableColumns, endpoints: EndpointColumns) -> Switches:
     """A switch graph from plain columns, as a subnet manager has them after discovery.
 
-    A cable from a switch to itself is left out. Rows, edges and endpoints count themselves in the columns that
+    A cable from a switch to itself is no edge. Rows, edges and endpoints count themselves in the columns that
     otherwise point into a Fabric.
     """
     a_row, b_row = np.asarray(cables.row, np.int64), np.asarray(cables.peer_row, np.int64)
@@ -164,7 +168,14 @@ def build_switches(switches: SwitchColumns, cables: CableColumns, endpoints: End
         adjacent_port=edges.port,
         endpoint_node=np.arange(len(hung), dtype=np.int32),
         endpoint_port=np.arange(len(hung), dtype=np.int32),
+        loops=_loops(a_row[~other], a_number[~other], b_number[~other]),
     )
+
+
+def _loops(row: npt.NDArray[np.int64], number: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> I32:
+    """[2 * cables, 3] `Switches.loops` of cables from port `number` of a switch to port `other` of it."""
+    ends = np.stack([np.tile(row, 2), np.concatenate([number, other]), np.concatenate([other, number])], axis=1)
+    return np.unique(ends, axis=0).astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -220,6 +231,8 @@ def switch_graph(fabric: Fabric) -> Switches:
     row, peer_row = node_row[fabric.port_node[plugged]], node_row[fabric.port_node[peer_port]]
     between = (row != NONE) & (peer_row != NONE) & (row != peer_row)
     trunk = plugged[between]
+    loop = plugged[(row != NONE) & (row == peer_row)]
+    loop_ends = fabric.port_number[loop], fabric.port_number[fabric.port_peer[loop]]
     at_end = np.isin(fabric.node_kind[fabric.port_node[plugged]], (NodeKind.NIC, NodeKind.AGGREGATION))
     endpoint_port = plugged[at_end]
     endpoint_node, endpoint_row = fabric.port_node[endpoint_port], peer_row[at_end]
@@ -250,6 +263,7 @@ def switch_graph(fabric: Fabric) -> Switches:
         adjacent_port=edges.port,
         endpoint_node=endpoint_node,
         endpoint_port=endpoint_port.astype(np.int32),
+        loops=_loops(node_row[fabric.port_node[loop]], *loop_ends),
     )
 
 

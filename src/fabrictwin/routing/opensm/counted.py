@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from fabrictwin.base.arrays import I32
@@ -28,6 +30,9 @@ from fabrictwin.routing.opensm.subnets import (
     systems,
     wanted,
 )
+
+if TYPE_CHECKING:
+    from fabrictwin.kernel.routing.hop_counts import Loops
 
 TALL, HIGH = 0.9, 0.05  # shares of all adapters: a root has one bar above the first, and it alone above the second
 
@@ -140,6 +145,22 @@ def _dnup(subnet: Subnet) -> None:
     _by_queue(subnet, leaves, hop_counts.RULE_DNUP)
 
 
+def _loops(switches: Switches) -> Loops:
+    """Cables from a switch to itself as the queue meets them."""
+    from fabrictwin.kernel.routing.hop_counts import Loops
+
+    row, number, other = switches.loops.T
+    start = np.searchsorted(row, np.arange(switches.rows + 1)).astype(np.int32)
+    first = switches.adjacent_start
+    before = [
+        first[r] + np.searchsorted(switches.adjacent_number[first[r] : first[r + 1]], n)
+        for r, n in zip(row.tolist(), number.tolist(), strict=True)
+    ]
+    place = {(r, n): i for i, (r, n) in enumerate(zip(row.tolist(), number.tolist(), strict=True))}
+    back = [place[r, n] for r, n in zip(row.tolist(), other.tolist(), strict=True)]
+    return Loops(start, np.array(before, np.int32), np.array(back, np.int32))
+
+
 def _by_queue(subnet: Subnet, top: I32, rule: int) -> None:
     from fabrictwin.kernel.routing import hop_counts
 
@@ -150,6 +171,13 @@ def _by_queue(subnet: Subnet, top: I32, rule: int) -> None:
     place[np.argsort(switches.row_guid, kind="stable")] = np.arange(switches.rows)
     best = _room(switches)
     hop_counts.best_ports_by_queue(
-        switches.adjacent_start, switches.adjacent_row, switches.adjacent_back, rank, place, rule, best
+        switches.adjacent_start,
+        switches.adjacent_row,
+        switches.adjacent_back,
+        rank,
+        place,
+        rule,
+        _loops(switches),
+        best,
     )
     _fill(subnet, best)

@@ -85,8 +85,17 @@ def _part(switches: Switches, lids: Lids, rows: I64) -> tuple[Switches, Lids]:
         endpoint_node=switches.endpoint_node[hung],
         endpoint_port=switches.endpoint_port[hung],
         row_node=switches.row_node[rows],
+        loops=_loops_of(switches, place),
     )
     return graph, Lids(lids.row[rows], lids.endpoint[hung], lids.lmc)
+
+
+def _loops_of(switches: Switches, place: I32) -> I32:
+    """Cables from a switch to itself, of the rows that have a place in a part."""
+    loops: I32 = switches.loops[place[switches.loops[:, 0]] != NONE].copy()
+    loops[:, 0] = place[loops[:, 0]]
+    ordered: I32 = loops[np.lexsort((loops[:, 1], loops[:, 0]))]
+    return ordered
 
 
 def endpoints_by_port(switches: Switches) -> I64:

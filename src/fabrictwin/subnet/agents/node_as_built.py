@@ -45,7 +45,7 @@ def node_info(fabric: Fabric, node: int, *, ports: int, port_guid: int) -> NodeI
         node_type=kind_code,
         num_ports=ports,
         system_image_guid=known.system_guid if known else guid,
-        node_guid=guid,
+        node_guid=known.node_guid if known and known.node_guid else guid,
         port_guid=port_guid,
         partition_cap=PKEYS[kind_code],
         device_id=known.device if known and known.vendor else device,
@@ -53,7 +53,9 @@ def node_info(fabric: Fabric, node: int, *, ports: int, port_guid: int) -> NodeI
     )
 
 
-def switch_as_built() -> SwitchInfo:
+def switch_as_built(fabric: Fabric, node: int) -> SwitchInfo:
+    """Return SwitchInfo of a switch that powers on."""
+    known = fabric.identities.get(int(fabric.node_guid[node]))
     return SwitchInfo(
         linear_fdb_cap=LINEAR_CAP,
         multicast_fdb_cap=MULTICAST_CAP,
@@ -62,6 +64,6 @@ def switch_as_built() -> SwitchInfo:
         partition_enforcement_cap=SWITCH_PORT_PKEYS,
         inbound_enforcement_cap=1,
         outbound_enforcement_cap=1,
-        enhanced_port0=1,
+        enhanced_port0=int(known is None or known.enhanced_port0),
         multicast_fdb_top=0xBFFF,
     )

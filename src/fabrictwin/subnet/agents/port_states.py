@@ -68,8 +68,12 @@ class PortStates:
         self.fabric_node = np.flatnonzero(np.isin(fabric.node_kind, kinds)).astype(np.int32)
         self.managed = place_of(self.fabric_node, fabric.nodes)
         is_switch = fabric.node_kind[self.fabric_node] == NodeKind.SWITCH
-        # an adapter's PCIe ports are no business of the subnet's
-        count = np.where(is_switch, np.diff(fabric.node_port_start)[self.fabric_node], 1)
+        known = [fabric.identities.get(int(guid)) for guid in fabric.node_guid[self.fabric_node]]
+        # an adapter's PCIe ports are no business of the subnet's; each of a card's ports is a node
+        card = np.array([who.ports if who else 1 for who in known], np.int64)
+        own = np.array([who.port if who else 1 for who in known], np.int64)
+        count = np.where(is_switch, np.diff(fabric.node_port_start)[self.fabric_node], card)
+        self._end: list[int] = np.where(is_switch, 0, own).tolist()
         base = starts_of(count + 1)
         self.slots = int(base[-1])
         # plain lists: datagrams look up single entries, where lists are several times faster than arrays
@@ -80,7 +84,15 @@ class PortStates:
         self.number: list[int] = (np.arange(self.slots) - np.repeat(base[:-1], count + 1)).tolist()
         self._find_cables(base, is_switch)
 
-        self.guid: list[int] = [int(g) for g in fabric.node_guid[self.fabric_node]]
+        invented = [int(guid) for guid in fabric.node_guid[self.fabric_node]]
+        self.guid: list[int] = [
+            who.node_guid if who and who.node_guid else guid for who, guid in zip(known, invented, strict=True)
+        ]
+        self.identities = known
+        # where the fabric was discovered from, else the first channel adapter
+        self.origin: int = next((m for m, who in enumerate(known) if who and who.origin), NONE)
+        if self.origin == NONE:
+            self.origin = next((m for m, switch in enumerate(self.is_switch) if not switch), 0 if known else NONE)
         self.port_guid: list[int] = [int(g) for g in fabric.port_guid[self.fabric_node]]
         self.description: list[bytes] = [describe(fabric, int(n)) for n in self.fabric_node]
         self.node_info: list[NodeInfo] = [
@@ -88,7 +100,9 @@ class PortStates:
             for node, ports, port_guid in zip(self.fabric_node, self.ports, self.port_guid, strict=True)
         ]
         self.switch_info: dict[int, bytearray] = {
-            m: bytearray(switch_as_built().encode()) for m in range(len(self.guid)) if self.is_switch[m]
+            m: bytearray(switch_as_built(fabric, int(self.fabric_node[m])).encode())
+            for m in range(len(self.guid))
+            if self.is_switch[m]
         }
         self.row: dict[int, int] = {m: row for row, m in enumerate(self.switch_info)}
         self.lft: U8 = np.full((len(self.row), 1024), NO_PORT, np.uint8)
@@ -126,7 +140,7 @@ class PortStates:
             nic = fabric.node_nic[self.fabric_node[m]]
             port = fabric.nic_port[nic] if nic != NONE else first[m]
             if port != NONE:
-                slot_of[port] = base[m] + 1
+                slot_of[port] = base[m] + self._end[m]
         self.fabric_port = np.full(self.slots, NONE, np.int64)
         ports = np.flatnonzero(slot_of != NONE)
         self.fabric_port[slot_of[ports]] = ports
@@ -143,6 +157,10 @@ class PortStates:
         self.built: list[tuple[int, speeds.Speed] | None] = [
             speeds.link_of(r) if r and c != NONE else None for r, c in zip(rate, self.cable, strict=True)
         ]
+        for m, who in enumerate(self.identities):
+            for port, width, speed in who.links if who else ():
+                if self.cable[self.base[m] + port] != NONE:
+                    self.built[self.base[m] + port] = width, speeds.Speed[speed]
         everywhere = max((b[1] for b in self.built if b), default=speeds.Speed.HDR)
         mtu = speeds.mtu_code(self.fabric.mtu_bytes)
         for m, ports in enumerate(self.ports):
@@ -156,7 +174,9 @@ class PortStates:
                 self.port_info[slot] = np.frombuffer(template, np.uint8)
                 self.info[64 * slot + 28] = port
                 if slot == self.end_slot(m):
+                    who = self.identities[m]
                     LID.put(self.info, int(self.fabric.node_lid[self.fabric_node[m]]), 64 * slot)
+                    LMC.put(self.info, who.lmc if who else 0, 64 * slot)
                 if port == 0:
                     STATE.put(self.info, PortState.ACTIVE, 64 * slot)
         for slot, far in enumerate(self.cable):
@@ -186,7 +206,7 @@ class PortStates:
 
     def end_slot(self, m: int) -> int:
         """The slot that holds a node's LID: a switch's port 0, a channel adapter's port."""
-        return self.base[m] if self.is_switch[m] else self.base[m] + 1
+        return self.base[m] + self._end[m]
 
     def owns(self, m: int, lid: int) -> bool:
         """Return whether a LID is the node's, path bits included."""
@@ -230,6 +250,7 @@ class PortStates:
         far = self.link[slot]
         built = self.built[slot]
         assert built is not None
+        theirs = self.built[far] or built
         a, b = PortInfo.decode(self.info, 64 * slot), PortInfo.decode(self.info, 64 * far)
         widths = a.link_width_enabled & b.link_width_enabled
         lanes = max((w for code, w in speeds.WIDTHS.items() if widths & code and w <= built[0]), default=1)
@@ -242,6 +263,8 @@ class PortStates:
         )
         active = speeds.active_fields(speed if speed is not None else speeds.Speed.SDR)
         for end, info in ((slot, a), (far, b)):
+            if theirs != built and end == far:  # the ends were discovered to say different things
+                lanes, active = theirs[0], speeds.active_fields(theirs[1])
             info.link_width_active = speeds.WIDTH_CODES[lanes]
             info.link_speed_active = active.first
             info.link_speed_ext_active = active.extended

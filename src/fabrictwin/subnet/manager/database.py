@@ -13,6 +13,7 @@ from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.subnet.manager.settings.manager_settings import FULL, Settings
 from fabrictwin.subnet.manager.sweep.discovery import Node, Port, Subnet
 from fabrictwin.subnet.manager.sweep.lids import Wish, assign
+from fabrictwin.subnet.manager.sweep.path_mending import Routed
 from fabrictwin.subnet.manager.sweep.table_computation import Graph, port_guid
 
 
@@ -35,6 +36,7 @@ class SubnetDatabase:
         self._by_lid: dict[int, Port] = {}
         self.graph: Graph | None = None  # of the switches
         self.tables: Tables | None = None  # as they were computed last
+        self.routed: Routed | None = None  # the fabric as it was when an engine routed it last as a whole
         self.lft: dict[int, U8] = {}  # forwarding tables as switches hold them, by switch GUID
         self.mft: dict[tuple[int, int, int], bytes] = {}  # multicast's, by (switch GUID, block, position)
 
@@ -49,6 +51,11 @@ class SubnetDatabase:
         """The GUID of the manager's own port; 0 before it is known."""
         own = self.subnet.own
         return port_guid(own) if own else 0
+
+    def in_order(self) -> list[Node]:
+        """Return the nodes in the order of OpenSM's tables, in which records are answered."""
+        nodes = self.subnet.nodes
+        return [nodes[guid] for guid in sorted(nodes, key=lambda guid: guid.to_bytes(8, "big")[::-1])]
 
     def ends(self) -> list[Port]:
         """Return the ports with LIDs of their own, in the order in which they were found."""

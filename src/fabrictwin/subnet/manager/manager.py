@@ -11,6 +11,12 @@ as a whole where keeping entries would break it.
 
 from __future__ import annotations
 
+import numpy as np
+
+from fabrictwin.base.arrays import U8
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.routing.engines.filling import Tables
+from fabrictwin.routing.engines.registry import OPENSM
 from fabrictwin.subnet.agents.mad_routing import Frame, trap_mad
 from fabrictwin.subnet.manager.administration import multicast_trees as multicast
 from fabrictwin.subnet.manager.administration.administration import Administration
@@ -21,13 +27,16 @@ from fabrictwin.subnet.manager.port_complaints import COMPLAINTS, Complaints
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.discovery import Discovery, Node, Port, Subnet
 from fabrictwin.subnet.manager.sweep.light_sweep import LightSweep, Looked
+from fabrictwin.subnet.manager.sweep.path_mending import mend, remember, staged
 from fabrictwin.subnet.manager.sweep.programming import Programmer
 from fabrictwin.subnet.manager.sweep.table_computation import (
+    Graph,
     broken_paths,
     carry_over,
     fill,
+    fill_anew,
     graph_of,
-    mend,
+    keep_shortest,
     port_guid,
 )
 from fabrictwin.subnet.manager.sweep_report import Rerouting, RoutePlan, SweepReport
@@ -178,7 +187,9 @@ class SubnetManager:
         if rising:
             programmer.forwarding(route.graph, route.tables.lft, only=route.fresh)
             self._set_up_ports()
-        done = programmer.forwarding(route.graph, route.tables.lft)
+        done = np.full(route.tables.lft.shape[1], NONE, np.int64)
+        for lft in (*route.stages, route.tables.lft):
+            done = np.maximum(done, programmer.forwarding(route.graph, lft))
         if not rising:
             self._set_up_ports()
         self._last_rerouting = None if route.broken is None else route.report(route.broken, done)
@@ -201,15 +212,30 @@ class SubnetManager:
         before, self.database.graph = self.database.graph, graph
         held = self.database.lft
         old = carry_over(graph, held)
-        tables = None
-        if kind_of_change == "failure" and self.database.tables is not None:
-            tables = mend(graph, old, self.database.tables, before)
+        tables, stages = self._mended(graph, before, old, kind_of_change)
         if tables is None:
-            tables = fill(graph, self.settings)
+            tables = fill_anew(graph, self.settings) if held else fill(graph, self.settings)
+            self.database.routed = remember(graph, tables, self.settings.routing)
+            if held and tables.engine not in OPENSM:
+                stages = staged(graph, old, tables.lft)
         self.database.tables = tables
         broken = broken_paths(graph, old, tables.lft) if held else None
         fresh = frozenset(node.guid for node in graph.nodes if node.guid not in held)
-        return RoutePlan(graph, tables, old, broken, fresh)
+        return RoutePlan(graph, tables, old, broken, fresh, stages)
+
+    def _mended(
+        self, graph: Graph, before: Graph | None, old: U8, kind_of_change: str
+    ) -> tuple[Tables | None, tuple[U8, ...]]:
+        """(tables that keep what is whole, those to program before them); None where an engine routes anew."""
+        last, routed = self.database.tables, self.database.routed
+        if last is None or last.engine in OPENSM:
+            return None, ()
+        if routed is not None:
+            mended = mend(graph, old, routed, last.engine, returned=kind_of_change != "failure")
+            return (None, ()) if mended is None else (mended.tables, mended.stages)
+        if kind_of_change == "failure":
+            return keep_shortest(graph, old, last, before), ()
+        return None, ()
 
     def update_multicast(self) -> None:
         """Bring the trees of all groups in line with their members."""

@@ -54,6 +54,7 @@ class RoutePlan:
     old: U8  # [S, LIDs] as the switches hold them, 255 for what is unknown
     broken: Broken | None  # None at the first sweep
     fresh: frozenset[int]  # switches about which nothing is known, by GUID
+    stages: tuple[U8, ...] = ()  # tables to be programmed before, one after the other
 
     def report(self, broken: Broken, done: npt.NDArray[np.int64]) -> Rerouting:
         """Return what changed; `done` is when each LID's last entry was answered."""

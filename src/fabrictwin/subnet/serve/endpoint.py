@@ -17,9 +17,11 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.mad_routing import Fate, Frame, Network
+from fabrictwin.subnet.serve.answer_order import STALL_PS, AnswerOrder, Turns
 from fabrictwin.subnet.wire.header import MAD_BYTES, RESPONSE, SA_DATA, SA_DATA_BYTES, MadClass, Method
 from fabrictwin.subnet.wire.rmpp import PAYLOAD_BYTES, SA_HEADER_BYTES, Flag
 from fabrictwin.subnet.wire.rmpp import Kind as RmppKind
@@ -63,6 +65,7 @@ class Client:
     address: int
     is_sm: bool = False
     last_ps: int = 0
+    order: AnswerOrder | None = None  # of a program where the fabric was discovered from
 
 
 @dataclass
@@ -126,9 +129,18 @@ class Endpoint:
         if is_sm and self._manager_at(slot):
             return None
         self.counts.connects += 1
-        self.clients[free] = Client(slot, address, last_ps=now_ps)
+        self.clients[free] = Client(slot, address, last_ps=now_ps, order=self._order_at(m))
         self._set_is_sm(free, bool(is_sm), now_ps)
         return _CONNECT.pack(free, 0, is_sm, node_id(self.network, m).encode())
+
+    @cached_property
+    def _turns(self) -> Turns:
+        return Turns(self.state)
+
+    def _order_at(self, m: int) -> AnswerOrder | None:
+        """Return the order of answers for a program on node `m`; None where no discovery began there."""
+        who = self.state.identities[m]
+        return AnswerOrder(self._turns) if who is not None and who.origin else None
 
     def _manager_at(self, slot: int) -> bool:
         return slot in self.software or any(c is not None and c.slot == slot and c.is_sm for c in self.clients)
@@ -194,13 +206,13 @@ class Endpoint:
             self.clients[number] = None
 
     def resolve(self, name: str) -> int:
-        """The node that SIM_HOST names: the first channel adapter when empty; NONE where there is none.
+        """The node that SIM_HOST names; when empty where it was discovered from, or the first adapter. NONE: none.
 
         A node is named as the fabric does (host-0/mlx5_0), by its description, or as in ibnetdiscover (H-guid).
         """
         state = self.state
         if not name:
-            return next((m for m, switch in enumerate(state.is_switch) if not switch), 0 if state.guid else NONE)
+            return state.origin
         guid = name[2:] if name[:2] in ("H-", "S-", "R-") else name
         try:
             return state.find(guid if guid != name else name)
@@ -242,11 +254,21 @@ class Endpoint:
         if outcome.fate == Fate.DROPPED or outcome.frame is None:
             return []
         if outcome.fate == Fate.ANSWERED:
-            return [(number, pack_frame(outcome.frame))]
+            return [(number, one) for one in self._in_order(client, mad, pack_frame(outcome.frame))]
         out = self.forward(outcome.slot, outcome.frame, now_ps)
         if not out and not mad[3] & RESPONSE and outcome.slot not in self.software:
             return [(number, pack_frame(sent, status=ETIMEDOUT))]
         return out
+
+    def _in_order(self, client: Client, mad: bytes, answer: bytes) -> list[bytes]:
+        """Return the frames that a client gets now that a node has answered a request of it."""
+        order = client.order
+        if order is None or not order.active:
+            return [answer]
+        end, _ = self.network.walk(client.slot, mad[7], mad[128:192])
+        if end == NONE or mad[1] != MadClass.SUBN_DIRECTED:
+            return [*order.stop(), answer]
+        return order.pass_on(mad, self.state.guid[self.state.node_of[end]], answer)
 
     def forward(self, slot: int, frame: Frame, now_ps: int) -> list[tuple[int, bytes]]:
         """A frame for software on a port: an answer goes to who asked, a request to who manages there."""
@@ -294,8 +316,11 @@ class Endpoint:
         return out
 
     def poll(self, now_ps: int) -> list[tuple[int, bytes]]:
-        """Traps that nodes send of themselves."""
+        """Traps that nodes send of themselves, and answers that a client waits for in vain."""
         out: list[tuple[int, bytes]] = []
+        for number, client in enumerate(self.clients):
+            if client is not None and client.order is not None and now_ps - client.last_ps >= STALL_PS:
+                out += [(number, one) for one in client.order.stalled()]
         for outcome in self.network.traps(now_ps):
             if outcome.frame is not None:
                 out += self.forward(outcome.slot, outcome.frame, now_ps)

@@ -101,13 +101,11 @@ class ServedFabric:
             where = f"IBSIM_SOCKNAME={self.server.name}"
             if self.server.udp_port is not None:
                 where = f"IBSIM_SERVER_NAME={self.server.host} IBSIM_SERVER_PORT={self.server.udp_port}"
-            first = next((m for m, switch in enumerate(state.is_switch) if not switch), 0)
             if self.first is not None:
                 self.say(self.first())
             self.say(f"up: {len(state.guid):,} nodes; for example")
-            self.say(
-                f"  {where} SIM_HOST={node_id(self.endpoint.network, first)} LD_PRELOAD=libumad2sim.so ibstat"
-            )
+            here = node_id(self.endpoint.network, state.origin)
+            self.say(f"  {where} SIM_HOST={here} LD_PRELOAD=libumad2sim.so ibstat")
             if self.server.udp_port is not None:
                 self.say("  over UDP every user of this machine can manage the fabric")
             self.server.run(until)

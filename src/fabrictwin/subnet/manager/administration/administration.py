@@ -33,9 +33,17 @@ from fabrictwin.subnet.wire.pm import ClassPortInfo
 from fabrictwin.subnet.wire.rmpp import RETRIES, Sender, segments
 from fabrictwin.subnet.wire.rmpp import Kind as RmppKind
 from fabrictwin.subnet.wire.sa import RecordId
+from fabrictwin.subnet.wire.smp import PortInfo, PortState
 
 FOREVER_S = 0xFFFFFFFF
-_OPTIONAL = 1 << 1 | 1 << 2 | 1 << 3  # ClassPortInfo: InformInfo from any trap, optional records, UD multicast
+# ClassPortInfo of the class, as OpenSM numbers its bits: notices, multicast, capability masks matched by their
+# bits; MulticastFDBTop, all of PortInfo, extended speeds, width 2x, HDR, NDR, and where it is programmed quality
+# of service
+_CAPABILITIES = 1 << 1 | 1 << 9 | 1 << 13
+_CAPABILITIES2 = 1 << 3 | 1 << 6 | 1 << 7 | 1 << 13 | 1 << 15 | 1 << 17
+_QOS = 1 << 1
+_WELL_KNOWN_QKEY = 0x80010000
+_RESPONSE_TIME = 16
 
 
 @dataclass
@@ -116,7 +124,15 @@ class Administration:
 
     def _single(self, mad: SaMad, frame: Frame, now_ps: int) -> SaMad:
         if mad.attribute == RecordId.CLASS_PORT_INFO and mad.method == Method.GET:
-            info = ClassPortInfo(class_version=2, capability_mask=_OPTIONAL, resp_time_value=18)
+            info = ClassPortInfo(
+                class_version=2,
+                capability_mask=_CAPABILITIES,
+                capability_mask2=_CAPABILITIES2 | (_QOS if self.database.settings.qos else 0),
+                resp_time_value=_RESPONSE_TIME,
+                redirect_qp=1,
+                redirect_qkey=_WELL_KNOWN_QKEY,
+                trap_qkey=_WELL_KNOWN_QKEY,
+            )
             return _response(mad, data=info.encode())
         if mad.attribute == RecordId.INFORM_INFO and mad.method == Method.SET:
             return _response(mad, data=self.reports.subscribe(mad, frame).encode())
@@ -156,20 +172,39 @@ class Administration:
             return self._paths.query(sa.PathRecord.decode(mad.data), mad.component_mask)
         if mad.attribute not in self._tables:
             raise Refusal(Status.BAD_METHOD)
+        trusted = mad.sm_key == self.database.settings.sm_key
+        if (mad.sm_key and not trusted) or (mad.attribute == RecordId.PKEY_TABLE and not trusted):
+            raise Refusal(SaStatus.REQUEST_INVALID)  # P_Keys are for who knows the manager's key (15.4.1.2)
+        if mad.attribute == RecordId.MC_MEMBER and not trusted:
+            asked = self._kinds[mad.attribute].decode(mad.data)
+            return self._matching(mad, self.groups.summaries(asked, mad.component_mask))
         kind = self._kinds[mad.attribute]
         # a query of a record longer than a datagram's data would need RMPP on its way here
         asked = kind.decode(mad.data)
-        matcher = Matcher(kind, asked, mad.component_mask)
+        return self._matching(mad, self._tables[mad.attribute](asked))
+
+    def _matching(self, mad: SaMad, records: Iterable[Attribute]) -> list[Attribute]:
+        """Return the records that a query wants. Raises Refusal where there are too many to send."""
+        kind = self._kinds[mad.attribute]
+        matcher = Matcher(kind, kind.decode(mad.data), mad.component_mask)
         found: list[Attribute] = []
-        for record in self._tables[mad.attribute](asked):
+        for record in records:
             if matcher.matches(record):
-                found.append(record)
+                found.append(self._as_answered(record))
                 if len(found) > MOST_RECORDS:
                     raise Refusal(SaStatus.NO_RESOURCES)
         return found
 
+    def _as_answered(self, record: Attribute) -> Attribute:
+        """Return a record as it is sent: the ports of an adapter's only SL to VL map are 0."""
+        if isinstance(record, sa.SlToVlRecord):
+            port = self.database.by_lid(record.lid)
+            if port is not None and not port.node.is_switch:
+                return replace(record, into=0, out=0)
+        return record
+
     def _nodes(self) -> Iterable[Node]:
-        return self.database.subnet.nodes.values()
+        return self.database.in_order()
 
     def _node_records(self, asked: Attribute) -> Iterator[Attribute]:
         for node in self._nodes():
@@ -181,15 +216,18 @@ class Administration:
         for node in self._nodes():
             for port in node.ports.values():
                 lid = (node.end if node.is_switch else port).info.lid
-                yield sa.PortInfoRecord(endport_lid=lid, port_num=port.number, info=port.info.encode())
+                info = port.info
+                if info.port_state == PortState.DOWN:  # all else is undefined then
+                    info = PortInfo(port_state=PortState.DOWN, port_physical_state=info.port_physical_state)
+                yield sa.PortInfoRecord(endport_lid=lid, port_num=port.number, info=info.encode())
 
     def _switch_records(self, asked: Attribute) -> Iterator[Attribute]:
-        for node in self.database.subnet.switches:
+        for node in self._nodes():
             if node.switch is not None:
                 yield sa.SwitchInfoRecord(lid=node.end.info.lid, info=node.switch.encode())
 
     def _table_records(self, asked: Attribute) -> Iterator[Attribute]:
-        for node in self.database.subnet.switches:
+        for node in self._nodes():
             row = self.database.lft.get(node.guid)
             if row is None:
                 continue
@@ -200,9 +238,9 @@ class Administration:
                 yield sa.LinearForwardingRecord(lid=node.end.info.lid, block=block, ports=ports)
 
     def _sm_records(self, asked: Attribute) -> Iterator[Attribute]:
-        yield sa.SmInfoRecord(lid=self.database.own_lid, info=self.election.sm_info().encode())
+        yield sa.SmInfoRecord(lid=self.database.own_lid, info=replace(self.election.sm_info(), sm_key=0).encode())
         for lid, info in self.election.others.values():
-            yield sa.SmInfoRecord(lid=lid, info=info.encode())
+            yield sa.SmInfoRecord(lid=lid, info=replace(info, sm_key=0).encode())
 
     def _link_records(self, asked: Attribute) -> Iterator[Attribute]:
         for node in self._nodes():
@@ -246,6 +284,7 @@ def _response(mad: SaMad, *, status: int = 0, data: bytes = b"", offset: int = 0
         rmpp_status=0,
         rmpp_data1=0,
         rmpp_data2=0,
+        sm_key=0,
         attribute_offset=offset,
         data=data or mad.data,
     )

@@ -52,10 +52,22 @@ class Groups:
     def records(self, asked: Attribute) -> Iterator[Attribute]:
         """A record for every member."""
         for group in self.known.values():
-            if not group.members:
-                yield replace(group.record, port_gid=0)
             for gid, state in group.members.items():
                 yield replace(group.record, port_gid=gid, join_state=state)
+
+    def summaries(self, asked: Attribute, mask: int) -> Iterator[Attribute]:
+        """A record for every group; for a port that is asked for, one for every group that it is in.
+
+        Who does not know the manager's key is not told other members (15.2.5.17.1).
+        """
+        assert isinstance(asked, sa.McMemberRecord)
+        of_port = "port_gid" in sa.components(sa.McMemberRecord, mask)
+        for group in self.known.values():
+            if not of_port:
+                yield replace(group.record, port_gid=0, join_state=0)
+            elif asked.port_gid in group.members:
+                state = group.members[asked.port_gid]
+                yield replace(group.record, port_gid=asked.port_gid, join_state=state)
 
     def join(self, mad: SaMad) -> sa.McMemberRecord:
         """Add a member, and the group where there is none yet. Raises Refusal."""

@@ -94,7 +94,7 @@ class Paths:
             slid=source.info.lid,
             hop_limit=0,
             reversible=1,
-            num_path=1,
+            num_path=0,
             pkey=pkey,
             sl=database.service_level(source, lid),
             mtu_selector=Selector.EXACTLY,

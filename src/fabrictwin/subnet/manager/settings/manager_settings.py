@@ -59,7 +59,7 @@ class Partition:
 
 
 def _spread_low() -> tuple[tuple[int, int], ...]:
-    return ((0, 4), *((vl, 4) for vl in range(1, 8)))
+    return ((0, 0), *((vl, 4) for vl in range(1, 8)))
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,16 @@ class Settings:
     mtu_code: int = 5
     subnet_timeout: int = 18
     partitions: tuple[Partition, ...] = (Partition(DEFAULT_PKEY, full=None, ipoib=True),)
-    enforce_partitions: bool = False  # also at the switch ports that face adapters
+    enforce_partitions: bool = True  # also at the switch ports that face adapters
     qos: bool = True  # program SL to VL and VL arbitration; otherwise leave them
     sl_to_vl: tuple[int, ...] = field(default=(*(sl % 8 for sl in range(15)), 7))
     vl_low: tuple[tuple[int, int], ...] = field(default_factory=_spread_low)  # (VL, weight)
     vl_high: tuple[tuple[int, int], ...] = ((0, 4), *((vl, 0) for vl in range(1, 8)))
     vl_high_limit: int = 0
+    packet_life_time: int = 18  # 4.096 us x 2^18 in a switch, as OpenSM sets this and what follows
+    head_of_queue: int = 18  # likewise at the head of a lane's queue, toward switches
+    leaf_head_of_queue: int = 16  # and toward adapters
+    stall_count: int = 7  # packets discarded there in a row, after which a lane stalls
     babbling_traps: int = 0  # traps 129 to 131 of a port after which it is disabled; 0: never
     take_over_after: int = 3  # polls that a master may leave unanswered
 
@@ -94,6 +98,10 @@ class Settings:
             ("vl_high_limit", self.vl_high_limit, 255),
             ("mtu_code", self.mtu_code, 5),
             ("babbling_traps", self.babbling_traps, 1_000_000),
+            ("packet_life_time", self.packet_life_time, 20),
+            ("head_of_queue", self.head_of_queue, 20),
+            ("leaf_head_of_queue", self.leaf_head_of_queue, 20),
+            ("stall_count", self.stall_count, 7),
             ("m_key_protect", self.m_key_protect, 3),
             ("m_key_lease", self.m_key_lease, 0xFFFF),
         ):

@@ -21,6 +21,7 @@ from fabrictwin.subnet.manager.sweep.discovery import Kind, Node, Port, Subnet
 from fabrictwin.subnet.manager.sweep.table_computation import BLOCK, Graph, changed_blocks, padded, port_guid
 from fabrictwin.subnet.wire.smp import AttributeId, MulticastForwarding, PhysState, PKeyTable, PortInfo, PortState
 
+NO_MULTICAST = 0xBFFF  # MulticastFDBTop of a switch without multicast entries
 ALL_PORTS = 0x30000  # SLtoVL modifier: every input and every output port
 _STATE, _PHYS = 32, 33  # bytes of PortInfo that hold the states
 _PKEYS_A_BLOCK = 32
@@ -40,6 +41,7 @@ class Programmer:
         self.settings = settings
         self.lft = lft  # as switches hold it, by switch GUID; kept up to date
         self._set_up: dict[tuple[int, int], tuple[int, ...]] = {}  # lanes and tables by (GUID, port)
+        self._keys: dict[tuple[int, int], bytes] = {}  # P_Keys of switch ports that face adapters, likewise
         self.mft = mft  # likewise, by (GUID, block, position)
         self.findings: list[tuple[Kind, str, str]] = []
 
@@ -48,6 +50,7 @@ class Programmer:
         self.lft.pop(node.guid, None)
         for number in (NONE, *node.ports):
             self._set_up.pop((node.guid, number), None)
+            self._keys.pop((node.guid, number), None)
         for key in [key for key in self.mft if key[0] == node.guid]:
             del self.mft[key]
 
@@ -83,10 +86,14 @@ class Programmer:
                 for port, table in asked
                 if port.number and port.peer is not None and port.peer.node.is_switch
             ]
+            facing = [(port, table) for port, table in facing if self._keys.get(_place(port)) != table]
             requests = [
                 put(port.node.path, AttributeId.PKEY_TABLE, table, port.number << 16) for port, table in facing
             ]
-            self._send(requests, [port for port, _ in facing], "P_KeyTable")
+            answers = self._send(requests, [port for port, _ in facing], "P_KeyTable")
+            for (port, table), answer in zip(facing, answers, strict=True):
+                if answer is not None and not answer[0]:
+                    self._keys[_place(port)] = table
 
     # -- unicast tables ------------------------------------------------------------------------------------
 
@@ -103,8 +110,10 @@ class Programmer:
         chosen = [(row, node) for row, node in enumerate(graph.nodes) if only is None or node.guid in only]
         for row, node in chosen:
             assert node.switch is not None
-            if node.switch.linear_fdb_top != top or node.switch.port_state_change:
-                node.switch.linear_fdb_top = top
+            life_time = self.settings.packet_life_time
+            held = node.switch.linear_fdb_top, node.switch.life_time_value
+            if held != (top, life_time) or node.switch.port_state_change:
+                node.switch.linear_fdb_top, node.switch.life_time_value = top, life_time
                 node.switch.port_state_change = 1
                 tops.append(node)
             old = self.lft.get(node.guid)
@@ -157,7 +166,7 @@ class Programmer:
         arbitration: list[Request] = []
         of_arbitration: list[Port] = []
         for node in subnet.nodes.values():
-            ports = [port for port in node.ports.values() if port.peer is not None]
+            ports = [port for port in node.ports.values() if port.peer is not None or is_managed_end(port)]
             vls = {port.number: self.operational_vls(port) for port in ports}
             self._maps(node, vls, maps, of_maps)
             for port in ports:
@@ -235,6 +244,16 @@ class Programmer:
         for (key, table), answer in zip(todo, answers, strict=True):
             if answer is not None and not answer[0]:
                 self.mft[key] = table
+        self._multicast_top(subnet, max((mlid for mlid, ports in masks.items() if ports), default=NO_MULTICAST))
+
+    def _multicast_top(self, subnet: Subnet, top: int) -> None:
+        """Tell every switch the highest multicast LID that has a tree."""
+        todo = [(node, node.switch) for node in subnet.switches if node.switch is not None]
+        todo = [(node, held) for node, held in todo if held.multicast_fdb_top != top]
+        for _, held in todo:
+            held.multicast_fdb_top = top
+        requests = [put(node.path, AttributeId.SWITCH_INFO, held.encode()) for node, held in todo]
+        self._send(requests, [node for node, _ in todo], "SwitchInfo")
 
     # -- ports ---------------------------------------------------------------------------------------------
 
@@ -285,6 +304,10 @@ class Programmer:
             info.neighbor_mtu = max(1, min(info.mtu_cap, peer.mtu_cap, settings.mtu_code))
             info.operational_vls = self.operational_vls(port)
             info.vl_high_limit = settings.vl_high_limit
+            if node.is_switch:
+                toward_switch = port.peer.node.is_switch
+                info.hoq_life = settings.head_of_queue if toward_switch else settings.leaf_head_of_queue
+                info.vl_stall_count = settings.stall_count
             if settings.enforce_partitions and node.is_switch and not port.peer.node.is_switch:
                 info.partition_enforcement_inbound = info.partition_enforcement_outbound = 1
             if state == PortState.INIT:
@@ -292,6 +315,15 @@ class Programmer:
         if info.encode() == before and state == info.port_state:
             return None
         return _step(info, state if state != info.port_state else PortState.NO_CHANGE)
+
+
+def _place(port: Port) -> tuple[int, int]:
+    return port.node.guid, port.number
+
+
+def is_managed_end(port: Port) -> bool:
+    """Return whether this is the port 0 of a switch that has lanes there: an enhanced one."""
+    return port.number == 0 and port.node.switch is not None and bool(port.node.switch.enhanced_port0)
 
 
 def disable(data: bytearray) -> None:

@@ -6,16 +6,17 @@ loaded port that does. Tables whose every entry lies on a shortest path cannot l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I32, U8, place_of
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.check.judge import deadlock
 from fabrictwin.routing.engines.filling import Tables
-from fabrictwin.routing.engines.registry import DEADLOCK_ALLOWED, compute
+from fabrictwin.routing.engines.registry import DEADLOCK_ALLOWED, OPENSM, compute
 from fabrictwin.routing.graph.switches import (
     CableColumns,
     EndpointColumns,
@@ -66,12 +67,18 @@ def graph_of(subnet: Subnet, lid: dict[int, int], lmc: int) -> Graph:
                 hung.append((r, number, peer))
     columns = np.array(cables, np.int64).reshape(-1, 4).T
     switches = build_switches(
-        SwitchColumns([node.name for node in nodes], np.array([node.guid for node in nodes], np.uint64)),
+        SwitchColumns(
+            [node.name for node in nodes],
+            np.array([node.guid for node in nodes], np.uint64),
+            np.array([node.info.system_image_guid for node in nodes], np.uint64),
+        ),
         CableColumns(columns[0], columns[1], columns[2], columns[3]),
         EndpointColumns(
             np.array([r for r, _, _ in hung], np.int32),
             np.array([number for _, number, _ in hung], np.int32),
             np.array([_AGGREGATION not in port.node.description for _, _, port in hung], bool),
+            np.array([port_guid(port) for _, _, port in hung], np.uint64),
+            np.array([port.node.guid for _, _, port in hung], np.uint64),
         ),
     )
     lids = Lids(
@@ -93,6 +100,21 @@ def port_guid(port: Port) -> int:
 def fill(graph: Graph, settings: Settings) -> Tables:
     """Tables by the engine that the settings name."""
     return compute(graph.switches, graph.lids, engine=settings.engine, options=settings.routing)
+
+
+def fill_anew(graph: Graph, settings: Settings) -> Tables:
+    """Tables for a subnet that is at work: where an engine of OpenSM's refuses, minhop's, as OpenSM falls back.
+
+    Raises ConfigError where an engine of the twin's own refuses.
+    """
+    try:
+        return fill(graph, settings)
+    except ConfigError as refusal:
+        if settings.engine not in OPENSM:
+            raise
+        options = replace(settings.routing, roots=(), compute=(), storage=())
+        tables = compute(graph.switches, graph.lids, engine="minhop", options=options)
+        return replace(tables, remark=f"minhop in place of {settings.engine}: {refusal.message}")
 
 
 @dataclass(frozen=True)
@@ -244,7 +266,7 @@ def padded(row: U8, size: int) -> U8:
     return wide
 
 
-def mend(graph: Graph, old: U8, last: Tables, before: Graph | None) -> Tables | None:
+def keep_shortest(graph: Graph, old: U8, last: Tables, before: Graph | None) -> Tables | None:
     """After a failure: the tables there were with as few entries changed as possible.
 
     None where they could deadlock, or where the lanes that were given out mean something else now; an engine then
