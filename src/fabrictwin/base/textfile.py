@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -40,15 +42,23 @@ def open_bytes(path: str | Path) -> BinaryIO:
         raise
 
 
-def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
-    """Return a file's content. Raises ConfigError where it cannot be read or is larger than `most`."""
+@contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Raise ConfigError, which names the file, for what goes wrong inside while it is opened and read."""
     try:
-        with open_bytes(path) as stream:
-            raw = stream.read(most + 1)
+        yield
+    except UnicodeDecodeError:
+        raise  # whoever decodes knows the line
     except FileNotFoundError:
         raise ConfigError("no such file", file=path) from None
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError) as error:
         raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
+
+
+def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
+    """Return a file's content. Raises ConfigError where it cannot be read or is larger than `most`."""
+    with reading(path), open_bytes(path) as stream:
+        raw = stream.read(most + 1)
     if len(raw) > most:
         raise ConfigError(f"is larger than {most >> 20} MiB", file=path)
     return raw
