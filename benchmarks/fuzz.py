@@ -37,8 +37,27 @@ class HangError(Exception):
     """An input took longer than HANG_S."""
 
 
+_compiling: list[int] = [0]
+
+
+def _watch_compilation() -> None:
+    """Count compilations that are under way: a kernel that is new to this machine takes longer than an input may."""
+    from numba.core import event
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: Any) -> None:
+            _compiling[0] += 1
+
+        def on_end(self, event: Any) -> None:
+            _compiling[0] -= 1
+
+    event.register("numba:compile", Listener())
+
+
 def _alarm(_number: int, _frame: object) -> None:
-    raise HangError
+    if not _compiling[0]:
+        raise HangError
+    signal.setitimer(signal.ITIMER_REAL, HANG_S)
 
 
 def _virtual_bytes() -> int:
@@ -53,6 +72,7 @@ def _batch(name: str, first: int, seed: int, until_s: float, at: Any, out: Any) 
     from fabrictwin.base.errors import FabrictwinError
 
     faulthandler.enable()
+    _watch_compilation()
     target = fuzz_targets.TARGETS[name]()
     for sample in target.samples:  # imports and compilation are nobody's memory or time
         try:
