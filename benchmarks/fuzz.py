@@ -41,7 +41,7 @@ _compiling: list[int] = [0]
 
 
 def _watch_compilation() -> None:
-    """Count compilations that are under way: a kernel that is new to this machine takes longer than an input may."""
+    """Count compilations under way: a kernel that is new to this machine takes longer than an input may."""
     from numba.core import event
 
     class Listener(event.Listener):  # type: ignore[misc]

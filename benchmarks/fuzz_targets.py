@@ -476,10 +476,7 @@ def _perftest() -> Target:
 
     def read(text: str) -> None:
         words = text.split()
-        numbers = [
-            int(word) if word.lstrip("-").isascii() and word.lstrip("-").isdecimal() and len(word) < 20 else None
-            for word in words[4:9]
-        ]
+        numbers = [int(word) if re.fullmatch(r"-?[0-9]{1,18}", word) else None for word in words[4:9]]
         numbers += [None] * (5 - len(numbers))
         options = PerftestOptions(
             test=words[0] if words else "",

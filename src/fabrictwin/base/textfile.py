@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.errors import ConfigError, unwritten
 
 MAX_BYTES = 64 * 2**20
 STDIN = "<stdin>"
@@ -93,12 +93,19 @@ def _read_stream(stdin: TextIO) -> bytes:
     return raw
 
 
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Raise ConfigError, which names the file, for what goes wrong inside while it is opened and written."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritten(error, file=path) from None
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write a file. Raises ConfigError where it cannot be written."""
-    try:
+    with writing(path):
         Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", file=path) from None
 
 
 def make_folder(path: Path) -> None:

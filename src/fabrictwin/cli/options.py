@@ -14,6 +14,26 @@ Decorator = Callable[[F], F]
 FILE = click.Path(path_type=Path)
 
 
+class _Seed(click.ParamType):
+    """A seed, wrong in the same words wherever it is typed."""
+
+    name = "seed"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number. Raises ConfigError."""
+        from fabrictwin.base.errors import ConfigError, quoted
+        from fabrictwin.base.whole_numbers import whole
+
+        try:
+            return whole(str(value))
+        except ValueError:
+            message = f"got {quoted(str(value))}, expected a whole number from 0 to 2^63 - 1"
+            raise ConfigError(message, key="--seed") from None
+
+
+SEED = _Seed()
+
+
 class Group(click.Group):
     """A command that holds commands; its help has the first sentence of each whole."""
 

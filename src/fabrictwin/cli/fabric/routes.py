@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
-from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, Group
+from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, SEED, Group
 
 if TYPE_CHECKING:
     from fabrictwin.fabric.fabric import Fabric
@@ -49,9 +49,7 @@ UNSOUND = 1
     metavar="N",
     help="How many random permutations to look at.",
 )
-@click.option(
-    "--seed", default=0, type=click.IntRange(min=0), metavar="N", help="Seed of the random permutations."
-)
+@click.option("--seed", default=0, type=SEED, metavar="N", help="Seed of the random permutations.")
 @click.option(
     "--order",
     default="tree",

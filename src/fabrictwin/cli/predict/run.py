@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import PCAP, PCAP_AT, SNAPLEN
+from fabrictwin.cli.options import PCAP, PCAP_AT, SEED, SNAPLEN
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -22,7 +22,7 @@ from fabrictwin.cli.options import fidelity as fidelity_option
 )
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json to stdout and nothing else.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, and simulate nothing.")
-@click.option("--seed", type=int, metavar="N", help="The seed; otherwise the spec's.")
+@click.option("--seed", type=SEED, metavar="N", help="The seed; otherwise the spec's.")
 @PCAP
 @PCAP_AT
 @SNAPLEN

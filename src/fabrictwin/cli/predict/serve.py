@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON
+from fabrictwin.cli.options import JSON, SEED
 
 _FILE = click.Path(path_type=Path)
 
@@ -18,9 +18,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--save", type=_FILE, metavar="FILE", help="Write the result's JSON, each request's times in it.")
 @click.option("--csv", type=_FILE, metavar="FILE", help="Write one line a request.")
 @click.option("--steps", type=_FILE, metavar="FILE", help="Write one line a step of every replica.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), metavar="N", help="The benchmark's seed; otherwise the spec's."
-)
+@click.option("--seed", type=SEED, metavar="N", help="The benchmark's seed; otherwise the spec's.")
 def serve(
     spec: str, as_json: bool, save: Path | None, csv: Path | None, steps: Path | None, seed: int | None
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fabrictwin.cli.options import PCAP, PCAP_AT, SNAPLEN
+from fabrictwin.cli.options import PCAP, PCAP_AT, SEED, SNAPLEN
 
 
 @click.command()
@@ -36,7 +36,7 @@ from fabrictwin.cli.options import PCAP, PCAP_AT, SNAPLEN
 @PCAP
 @PCAP_AT
 @SNAPLEN
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of every random choice.")
+@click.option("--seed", type=SEED, metavar="N", help="Seed of every random choice.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def traffic(
     file: str,
@@ -97,6 +97,5 @@ def traffic(
         options = replace(base, **{key: value for key, value in given.items() if value is not None})
         progress.stage("routing")
         routes = twin.routes
-        progress.stage("simulating")
-        result = play_traffic(pattern, twin.as_it_runs, routes, options, capture=capture)
+        result = play_traffic(pattern, twin.as_it_runs, routes, options, capture=capture, stage=progress.stage)
     click.echo(json.dumps(result.summary(), indent=2) if as_json else table(result), nl=as_json)
