@@ -69,10 +69,10 @@ def check(
     as_json: bool,
 ) -> None:
     """Judge tables: who is reached, hops, deadlock freedom, congestion. Exit code 1 where they are unsound."""
-    from functools import partial
+    from itertools import count
 
-    from fabrictwin.base.progress import Progress
-    from fabrictwin.routing.check.comparison import beside
+    from fabrictwin.base.progress import Progress, part
+    from fabrictwin.routing.check.comparison import beside, judgements
     from fabrictwin.routing.check.judge import judge
 
     with Progress() as progress:
@@ -80,19 +80,25 @@ def check(
         bench = _Bench.of(cluster, given.read())
         progress.stage("filling tables")
         lids, made = bench.tables(engine if tables is None else str(tables), dumped=tables is not None)
-        judged = partial(
-            judge,
-            bench.switches,
-            lids,
-            slowness=bench.slowness(),
-            order=bench.by_hosts() if order == "hosts" else None,
-            shifts=shifts,
-            random=random,
-            seed=seed,
-        )
-        progress.stage("judging tables")
+        hosts, slowness = bench.by_hosts() if order == "hosts" else None, bench.slowness()
+        whole, turn = judgements(made.engine), count()
+
+        def judged(tables: Tables) -> Judgement:
+            at = next(turn)
+            stage = part(progress.stage, at / whole, (at + 1) / whole)
+            return judge(
+                bench.switches,
+                lids,
+                tables,
+                slowness=slowness,
+                order=hosts,
+                shifts=shifts,
+                random=random,
+                seed=seed,
+                stage=stage,
+            )
+
         verdict = judged(made)
-        progress.stage("judging other engines beside them")
         others = beside(verdict, bench.switches, lids, bench.options, judged)
     if as_json:
         from dataclasses import asdict

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.fabric.fabric import I32, I64, NONE
 from fabrictwin.routing.engines.filling import Tables, own_lanes
 from fabrictwin.routing.engines.routing_options import MOST_LANES
@@ -30,6 +31,7 @@ from fabrictwin.routing.graph.switches import U8, Bool, Lids, Switches
 
 F64 = npt.NDArray[np.float64]
 
+PATHS_A_SLICE = 500_000  # walked in a tenth of a second
 FLOWS_AT_MOST = 20_000_000  # paths walked for shifts unless more are asked for: a few seconds
 
 
@@ -225,8 +227,9 @@ def judge(
     shifts: int | None = None,
     random: int = 32,
     seed: int = 0,
+    stage: Stage = silent,
 ) -> Judgement:
-    """Judge tables.
+    """Judge tables, and tell `stage` how far that is.
 
     `slowness` [E] is an adapter's rate over a link's (1 where left out). `order` lists endpoints (adapters) for
     permutations. `shifts` and `random` are how many of each to look at; `shifts=None` is all, as far as that
@@ -235,6 +238,7 @@ def judge(
     who = owners(switches, lids)
     plane = planes(switches)
     table = np.ascontiguousarray(tables.lft.T)
+    stage("judging tables", 0.0)
     paths = _survey(switches, table, who, plane)
     slow = np.ones(len(switches.adjacent_row)) if slowness is None else slowness
     adapters = _permuted(switches, who, order)
@@ -259,7 +263,7 @@ def judge(
         deadlock_all=everything,
         lanes_needed=tables.lanes if everything.free else _lanes_needed(switches, who, tables),
         all_to_all=_all_to_all(switches, paths.load, slow, int(switches.row_adapters.sum())),
-        shifts=_shifts(switches, table, who, adapters, slow, plane, shifts),
+        shifts=_shifts(switches, table, who, adapters, slow, plane, shifts, stage),
         random=_random(switches, table, who, adapters, slow, plane, random, seed),
     )
 
@@ -315,6 +319,7 @@ def _shifts(
     slow: F64,
     plane: I64,
     most: int | None,
+    stage: Stage,
 ) -> Permutations:
     """Shifts within each subnet."""
     from fabrictwin.kernel.routing import path_loads as kernel
@@ -327,9 +332,13 @@ def _shifts(
     by = shift_sample(largest, most)
     worst, total = np.ones(len(by)), np.zeros(len(by))
     lid, at, number = who.lid[adapters], who.at[adapters], who.number[adapters]
-    missing = kernel.shifts(
-        table, lid, at, number, begin, size, by, switches.port_edge, switches.adjacent_row, slow, worst, total
-    )
+    edge, row, missing = switches.port_edge, switches.adjacent_row, 0
+    for first in range(0, len(by), width := max(PATHS_A_SLICE // max(len(adapters), 1), 1)):
+        stage("judging permutations", first / len(by))
+        now = slice(first, first + width)
+        missing += kernel.shifts(
+            table, lid, at, number, begin, size, by[now], edge, row, slow, worst[now], total[now]
+        )
     return _summary(worst, total, len(by) * len(adapters) - missing, max(largest - 1, 0))
 
 
