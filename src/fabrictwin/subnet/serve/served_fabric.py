@@ -108,13 +108,13 @@ class ServedFabric:
             first = next((m for m, switch in enumerate(state.is_switch) if not switch), 0)
             if self.first is not None:
                 self.say(self.first())
+            self._up = True
             self.say(f"up: {len(state.guid):,} nodes; for example")
             self.say(
                 f"  {where} SIM_HOST={node_id(self.endpoint.network, first)} LD_PRELOAD=libumad2sim.so ibstat"
             )
             if self.server.udp_port is not None:
                 self.say("  over UDP every user of this machine can manage the fabric")
-            self._up = True
             with serving():
                 self.server.run(until)
         finally:
