@@ -31,7 +31,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mutants_rooms import CHECKOUT, ROOMS, Copy, Plan, Surveys
+from mutants_rooms import CHECKOUT, ROOMS, Copy, Surveys
 from mutants_syntax import Mutant, mutants_of
 
 CAUGHT, LATE, SURVIVED = "caught", "caught (time)", "survived"
@@ -78,17 +78,25 @@ def _compiles(mutant: Mutant) -> bool:
     return True
 
 
-def judge(mutant: Mutant, plans: list[Plan], copy: Copy) -> Result:
-    """Run the plans' tests on a mutant until one fails."""
+def judge(mutant: Mutant, surveys: Surveys, copy: Copy) -> Result:
+    """Run tests in a fork, and in processes of their own where a fork cannot tell, until one fails."""
     begun, ran = time.monotonic(), 0
-    verdict, by = SURVIVED, ""
-    with copy.mutated(mutant):
-        for plan in plans:
-            ran += len(plan.tests)
-            outcome = copy.run(plan)
-            if outcome is not None:
-                verdict, by = (LATE, "") if outcome == "" else (CAUGHT, outcome)
-                break
+    verdict, by, plans = SURVIVED, "", surveys.plans(mutant)
+    forked = surveys.plan_of_fork(mutant)
+    if forked is not None:
+        said, by = copy.in_fork(mutant, list(forked.tests), forked.limit_s)
+        verdict = {"caught": CAUGHT, "late": LATE}.get(said, SURVIVED)
+        ran = len(forked.tests)
+        if said != "elsewhere" and not surveys.runs_on_import(mutant):
+            plans = [plan for plan in plans if plan.mode != forked.mode]
+    if verdict == SURVIVED:
+        with copy.mutated(mutant):
+            for plan in plans:
+                ran += len(plan.tests)
+                outcome = copy.run(plan)
+                if outcome is not None:
+                    verdict, by = (LATE, "") if outcome == "" else (CAUGHT, outcome)
+                    break
     return Result(
         name=mutant.name,
         verdict=verdict,
@@ -136,7 +144,8 @@ class Run:
             return
         self.rooms = sorted({m.room for m in due})
         self.copies = [Copy(self.folder / f"job-{job}") for job in range(self.jobs)]
-        for at, copy in enumerate(self.copies):
+        every = list(self.copies)
+        for at, copy in enumerate(every):
             copy.refresh()
             if at == 0:
                 self.surveys.take(copy, self.rooms)
@@ -146,17 +155,17 @@ class Run:
                     pass
             except KeyboardInterrupt:
                 pool.shutdown(wait=False, cancel_futures=True)
-                for copy in self.copies:
-                    copy.end()
                 raise
+            finally:
+                for copy in every:
+                    copy.end()
 
     def _one(self, mutant: Mutant, of: int) -> None:
-        plans = self.surveys.plans(mutant)
         with self.lock:
             copy = self.copies.pop()
         try:
             copy.warm(self.rooms)
-            result = judge(mutant, plans, copy)
+            result = judge(mutant, self.surveys, copy)
         finally:
             with self.lock:
                 self.copies.append(copy)

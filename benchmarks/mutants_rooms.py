@@ -26,6 +26,7 @@ FIRST_S = {"compiled": 6.0, "interpreted": 15.0}  # of tests in the first go, be
 START_S, COMPILE_S = 30.0, 60.0  # what a process may take beside its tests
 SLOWER = 5.0  # than unbroken: what takes longer runs for ever
 COMPILED, INTERPRETED = "compiled", "interpreted"
+PYTEST = (sys.executable, "-m", "pytest", "-p", "mutants_survey", "-p", "no:cacheprovider")
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Room:
     cap_s: float = 60.0  # of a test in the survey; longer ones are left to the next mode
 
 
-# A changed kernel is compiled anew, for half a minute: what Python itself can run in two seconds goes first.
-# The packet kernel's own tests are those of its engine too, whose scenarios name its mechanisms.
+# A changed kernel would be compiled anew, for half a minute: its tests run as plain Python, those that take
+# less than two seconds so. The packet kernel's own tests are those of its engine too, which name its mechanisms.
 ROOMS = {
     "kernel/packet": Room(
         (
@@ -47,7 +48,7 @@ ROOMS = {
             "kernel/test_slices.py",
             "engines/test_packet_*.py",
         ),
-        (INTERPRETED, COMPILED),
+        (INTERPRETED,),
         2.0,
     ),
     "subnet": Room(("subnet/test_*.py",)),
@@ -74,6 +75,7 @@ class Copy:
         self.folder, self.checkout = folder, folder / "checkout"
         self.process: subprocess.Popen[str] | None = None
         self.cold = False  # the mutant in place changes a kernel
+        self.forks: dict[str, Forks] = {}  # by room
 
     def refresh(self) -> None:
         """Bring the copy to the checkout's state; what did not change keeps its time, and so its compiled code."""
@@ -144,19 +146,11 @@ class Copy:
 
     def pytest(self, tests: list[str], mode: str, more: dict[str, str], limit_s: float) -> tuple[int | None, str]:
         """Run tests in the copy: the exit code (None where the time ran out) and what was printed."""
-        cache = self.folder / ("mutant-cache" if self.cold else "cache")
-        cache.mkdir(mode=0o700, exist_ok=True)
-        environment = os.environ | {
-            "PYTHONPATH": f"{self.checkout / 'src'}:{self.checkout / 'benchmarks'}",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "FABRICTWIN_CACHE": str(cache),
-            "NUMBA_DISABLE_JIT": "1" if mode == INTERPRETED else "0",
-        }
-        command = [sys.executable, "-m", "pytest", "-p", "mutants_survey", "-p", "no:cacheprovider", "-x"]
+        command = [*PYTEST, "-x"]
         self.process = subprocess.Popen(
             [*command, "--tb=no", "-rfE", *tests],
             cwd=self.checkout,
-            env=environment | more,
+            env=self.environment(mode) | more,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -171,12 +165,71 @@ class Copy:
             self.end()
             return None, ""
 
+    def in_fork(self, mutant: Mutant, tests: list[str], limit_s: float) -> tuple[str, str]:
+        """Hold a mutant against tests in a fork of its room's process: the verdict, and the test that failed."""
+        if mutant.room not in self.forks:
+            self.forks[mutant.room] = Forks(self, mutant.room)
+        text = mutant.applied((self.checkout / mutant.file).read_bytes()).decode()
+        return self.forks[mutant.room].held(mutant.file, text, tests, limit_s)
+
+    def environment(self, mode: str) -> dict[str, str]:
+        """Return the environment of tests in the copy."""
+        cache = self.folder / ("mutant-cache" if self.cold else "cache")
+        cache.mkdir(mode=0o700, exist_ok=True)
+        return os.environ | {
+            "PYTHONPATH": f"{self.checkout / 'src'}:{self.checkout / 'benchmarks'}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "FABRICTWIN_CACHE": str(cache),
+            "NUMBA_DISABLE_JIT": "1" if mode == INTERPRETED else "0",
+        }
+
     def end(self) -> None:
         """End the tests that run, and what they started."""
+        for forks in self.forks.values():
+            forks.end()
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+
+
+class Forks:
+    """A process that has collected a room's tests and forks for each mutant (`mutants_forks.py`)."""
+
+    def __init__(self, copy: Copy, room: str) -> None:
+        self.checkout = copy.checkout
+        asked, asks = os.pipe()
+        answers, answered = os.pipe()
+        ends = {"MUTANTS_ASKED": str(asked), "MUTANTS_ANSWERED": str(answered)}
+        self.process = subprocess.Popen(
+            [*PYTEST, "-p", "mutants_forks", "--tb=no", f"--basetemp={copy.folder / 'forks'}", *test_files(room)],
+            cwd=copy.checkout,
+            env=copy.environment(ROOMS[room].modes[0]) | ends,
+            pass_fds=(asked, answered),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_limit_memory,
+        )
+        os.close(asked)
+        os.close(answered)
+        self.asks, self.answers = os.fdopen(asks, "w"), os.fdopen(answers)
+        self.ready = set(json.loads(self.answers.readline())["ready"])
+
+    def held(self, file: str, text: str, tests: list[str], limit_s: float) -> tuple[str, str]:
+        """Return the verdict and the test that failed first."""
+        question = {"file": str(self.checkout / file), "text": text, "limit_s": limit_s}
+        self.asks.write(json.dumps(question | {"tests": [test for test in tests if test in self.ready]}) + "\n")
+        self.asks.flush()
+        answer = json.loads(self.answers.readline())
+        return answer["verdict"], answer["by"]
+
+    def end(self) -> None:
+        """End the process and its fork."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 def _limit_memory() -> None:
@@ -207,17 +260,19 @@ class Surveys:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "survey"
         self.taken: dict[tuple[str, str], dict[str, Any]] = {}  # by room and mode: test to what was written down
+        self.imported: dict[str, dict[str, set[int]]] = {}  # by room and file: lines that run on import
 
     def take(self, copy: Copy, rooms: list[str]) -> None:
         """Run each test file that has not been surveyed since it or its room changed."""
         self.folder.mkdir(exist_ok=True)
-        before = set(self.folder.iterdir())
+        surveyed = 0
         due = [(room, mode, file) for room in rooms for mode in ROOMS[room].modes for file in test_files(room)]
         for at, (room, mode, file) in enumerate(due, 1):
             state = _digest([CHECKOUT / file, CHECKOUT / "src/fabrictwin" / room])
             name = f"{room}-{Path(file).stem}-{mode}".replace("/", "-")
             kept = self.folder / f"{name}-{state}.json"
             if not kept.exists():
+                surveyed += 1
                 print(f"survey {at}/{len(due)}: {file}, {mode}", flush=True)
                 more = {
                     "MUTANTS_SURVEY": str(kept),
@@ -228,33 +283,52 @@ class Surveys:
                 code, output = copy.pytest([file, "--maxfail=100000"], mode, more, 1800.0)
                 if not kept.exists():
                     raise SystemExit(f"survey of {file} ended with {code}:\n{output[-2000:]}")
-            tests = json.loads(kept.read_text())["tests"]
+            found = json.loads(kept.read_text())
+            for path, lines in found["imported"].items():
+                self.imported.setdefault(room, {}).setdefault(path, set()).update(lines)
+            tests = found["tests"]
             for test in [name for name, found in tests.items() if found["failed"]]:
                 print(f"left out, since it fails unbroken ({mode}): {test}", flush=True)
                 del tests[test]
             self.taken.setdefault((room, mode), {}).update(tests)
-        if before:
-            copy.warm(rooms)
-        else:  # every test has just run in the copy
+        if surveyed:  # the tests of what changed have just run in the copy
             copy.set_warm()
+        else:
+            copy.warm(rooms)
+
+    def plan_of_fork(self, mutant: Mutant) -> Plan | None:
+        """Return the first mode's tests for a mutant, nearest and quickest first; None where none reaches it."""
+        modes = ROOMS[mutant.room].modes
+        mode = modes[0]
+        tests = self.taken[mutant.room, mode]
+        if not any(mutant.line in found["lines"].get(mutant.file, ()) for found in tests.values()):
+            return None
+        chosen = self._in_order(mutant, tests, whole=len(modes) == 1)
+        return Plan(tuple(chosen), mode, START_S + SLOWER * _usual_s(tests, chosen))
 
     def plans(self, mutant: Mutant) -> list[Plan]:
         """Return what to run, mode by mode: a few quick tests that reach the line, then the rest."""
         plans = []
-        for mode in ROOMS[mutant.room].modes:
+        modes = ROOMS[mutant.room].modes
+        for mode in modes:
+            last = mode == modes[-1]
             tests = self.taken[mutant.room, mode]
             if mode == COMPILED and "/kernel/" in mutant.file:  # what reaches a compiled line does not show
                 tests = self._as_interpreted(mutant.room)
-            chosen = self._in_order(mutant, tests, whole=mode == COMPILED)
+            chosen = self._in_order(mutant, tests, whole=last)
             first: list[str] = []
             while len(first) < len(chosen) and _usual_s(tests, first) < FIRST_S[mode]:
                 first.append(chosen[len(first)])
             compiling = COMPILE_S if mode == COMPILED and "/kernel/" in mutant.file else 0.0
-            for part in (first, chosen[len(first) :] if mode == COMPILED else []):
+            for part in (first, chosen[len(first) :] if last else []):
                 if part:
                     limit = START_S + compiling + SLOWER * _usual_s(tests, part)
                     plans.append(Plan(tuple(part), mode, limit))
         return plans
+
+    def runs_on_import(self, mutant: Mutant) -> bool:
+        """Tell a line that runs when modules are imported or tests collected: no fork undoes what it did."""
+        return mutant.line in self.imported[mutant.room].get(mutant.file, ())
 
     def _as_interpreted(self, room: str) -> dict[str, Any]:
         """The compiled tests' times with the interpreted ones' lines."""

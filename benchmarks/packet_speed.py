@@ -25,7 +25,7 @@ from packet_bare import bare  # noqa: E402
 from support import htsim_cases  # noqa: E402
 from support.packet_wiring import GBPS, US, done_us, fat_tree, infiniband, machine, roce, set_dcqcn  # noqa: E402
 
-from fabrictwin.kernel.packet.state import state as s  # noqa: E402
+from fabrictwin.kernel.packet.state import constants as s  # noqa: E402
 from fabrictwin.kernel.packet.state.state import nbytes  # noqa: E402
 
 SIZE = 2_000_000

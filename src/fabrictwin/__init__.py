@@ -18,14 +18,19 @@ from fabrictwin.base.version import __version__
 
 if TYPE_CHECKING:
     from fabrictwin.api.compare import Comparison, compare
+    from fabrictwin.api.configure import ConfiguredFiles, LintReport, configure, lint
+    from fabrictwin.api.diff import Difference, diff
+    from fabrictwin.api.doctor import doctor
     from fabrictwin.api.jitter import JitterStudy, jitter
     from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
     from fabrictwin.api.plan import Plan, plan
     from fabrictwin.api.run import Result, run
     from fabrictwin.api.specs import load
+    from fabrictwin.api.sweep import Sweep, sweep
     from fabrictwin.api.tables import Table
     from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
     from fabrictwin.cluster.spec.spec import Spec
+    from fabrictwin.diagnosis.diagnose import Diagnosis
     from fabrictwin.twin.twin import Twin
 
 _HOME = {
@@ -33,14 +38,24 @@ _HOME = {
     "run": "api.run",
     "plan": "api.plan",
     "compare": "api.compare",
+    "diff": "api.diff",
+    "configure": "api.configure",
+    "lint": "api.configure",
+    "doctor": "api.doctor",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
+    "sweep": "api.sweep",
     "Spec": "cluster.spec.spec",
     "Result": "api.run",
     "Plan": "api.plan",
     "Comparison": "api.compare",
+    "Difference": "api.diff",
+    "ConfiguredFiles": "api.configure",
+    "LintReport": "api.configure",
+    "Diagnosis": "diagnosis.diagnose",
     "JitterStudy": "api.jitter",
     "NcclTest": "api.nccl_tests",
+    "Sweep": "api.sweep",
     "Table": "api.tables",
     "Twin": "twin.twin",
     "ConfigError": "base.errors",
@@ -51,22 +66,32 @@ _HOME = {
 __all__ = [
     "Comparison",
     "ConfigError",
+    "ConfiguredFiles",
+    "Diagnosis",
+    "Difference",
     "FabrictwinError",
     "JitterStudy",
+    "LintReport",
     "NcclTest",
     "Plan",
     "Result",
     "SimulatedError",
     "Spec",
+    "Sweep",
     "Table",
     "Twin",
     "__version__",
     "compare",
+    "configure",
+    "diff",
+    "doctor",
     "jitter",
+    "lint",
     "load",
     "nccl_tests",
     "plan",
     "run",
+    "sweep",
 ]
 
 

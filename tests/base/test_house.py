@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "fabrictwin"
 MOST_FILES, MOST_LINES, MOST_PARAMETERS = 15, 80, 8
-# pyverbs has a module for each, under that name, and programs import and call them so; completions hold its WC
-AS_PYVERBS = ("verbs/pyverbs", "verbs/attributes", "verbs/adapter/completions")
+# the signature of pyverbs' MREx, which programs call so
+AS_PYVERBS = ("verbs/pyverbs/mr.py",)
 NO_OPENING = {"What", "Whether", "How", "Of", "As", "Where", "When", "Who", "Which"}
 
 

@@ -10,20 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.specs import TWO_BOXES
 
 import fabrictwin
 from fabrictwin import cli
 from fabrictwin.base.errors import InvariantError, SimulatedError
 from fabrictwin.cli import main
 from fabrictwin.cluster.spec import spec
-
-SPEC = """
-schema: 1
-name: two boxes
-cluster:
-  hosts: {type: dgx-a100, count: 2}
-  network: {technology: infiniband, switch: qm8700, topology: {kind: single-switch}}
-"""
 
 
 def python(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
@@ -134,6 +127,17 @@ PRINTING = [
 ]
 
 
+def printing(arguments: list[str], stdout: object, unbuffered: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "fabrictwin", *arguments],
+        stdout=stdout,  # type: ignore[call-overload]
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+    )
+
+
 @pytest.mark.parametrize("arguments", PRINTING, ids=lambda a: a[0])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_leaves_early_ends_it_by_sigpipe(arguments, unbuffered):
@@ -141,14 +145,7 @@ def test_a_reader_that_leaves_early_ends_it_by_sigpipe(arguments, unbuffered):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:
-        done = subprocess.run(
-            [sys.executable, "-m", "fabrictwin", *arguments],
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            timeout=60,
-            check=False,
-            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
-        )
+        done = printing(arguments, closed, unbuffered)
     assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
 
 
@@ -156,14 +153,7 @@ def test_a_reader_that_leaves_early_ends_it_by_sigpipe(arguments, unbuffered):
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_disk_is_one_line(arguments, unbuffered):
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "fabrictwin", *arguments],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=60,
-            check=False,
-            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
-        )
+        done = printing(arguments, full, unbuffered)
     assert (done.returncode, done.stderr) == (1, b"error: cannot write to stdout: No space left on device\n")
 
 
@@ -222,7 +212,7 @@ def test_completion_installs_and_prints_a_script(tmp_path):
 
 
 def test_a_seed_out_of_range_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(SPEC))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(TWO_BOXES))
     assert main(["run", "-", "--seed", "-1"]) == 2
     assert capsys.readouterr().err == "error: --seed: got -1, expected a whole number from 0 to 2^63 - 1\n"
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import processes
 
 ROOT = Path(__file__).parents[2]
 LAPTOP = str(ROOT / "examples" / "laptop.yaml")
@@ -30,23 +31,9 @@ LONG = {
 }
 
 
-def _interruptible() -> None:
-    """Take SIGINT again where whoever started the tests ignores it, as shells have jobs in the background do."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_interruptible,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "start_new_session": True}
+    return processes.start(folder, *arguments, **quiet, env=os.environ | {"PYTHONUNBUFFERED": "1"})
 
 
 def wait_for_guard(process: subprocess.Popen[str]) -> None:
@@ -132,12 +119,11 @@ def ended_by(process: subprocess.Popen[str], number: int) -> int:
 @pytest.mark.parametrize("data", [[], ["--data"]])
 def test_a_server_that_is_up_ends_normally(tmp_path, data):
     """Ctrl-C is how a server ends, with exit code 0; what it keeps for its clients goes with it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fabrictwin", "up", LAPTOP, *data],
+    process = processes.start(
+        tmp_path,
+        *("-m", "fabrictwin", "up", LAPTOP, *data),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=_interruptible,
         env=os.environ | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)},
     )
     assert process.stdout is not None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.sm_fabrics import two_tiers
+from support.specs import boxes_cluster
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cli import OK, WRONG, main
@@ -25,13 +26,7 @@ from fabrictwin.subnet.serve.sockets import Server
 from fabrictwin.subnet.serve.umad_client import UmadTransport
 from fabrictwin.subnet.wire.smp import SmState
 
-CLUSTER = """\
-hosts: {type: pcie-box, count: 8}
-network:
-  technology: infiniband
-  switch: qm8700
-  topology: {kind: fat-tree, tiers: 2, radix: 8}
-"""
+CLUSTER = boxes_cluster(8, tiers=2, radix=8)
 
 
 @pytest.fixture

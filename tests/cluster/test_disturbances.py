@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.specs import SMALL, write_spec
+from support.specs import SMALL, boxes_job, write_spec
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.cluster.build_blueprint import build
@@ -15,31 +15,13 @@ from fabrictwin.workload.step.disturbed_program import greatest, sums, uniform
 
 MS = 10**9
 
-SPEC = """\
-schema: 1
-name: small
-cluster:
-  hosts: {type: pcie-box, count: 4}
-  network:
-    technology: infiniband
-    switch: qm8700
-    topology: {kind: single-switch}
-workload:
-  training:
-    model: tiny.json
-    parallel: {tp: 1, pp: PP}
-    micro_batches: 4
-    sequence: 512
-faults: [FAULTS]
-run: {fidelity: FIDELITY, fold: FOLD, packet: {timeout: 8}}
-"""
-
 
 @pytest.fixture
 def spec(tmp_path):
     def write(*faults: str, fidelity="flow", fold="true", pp=2):
-        text = SPEC.replace("FAULTS", ", ".join(faults)).replace("FIDELITY", fidelity)
-        return load_spec(write_spec(tmp_path, text.replace("FOLD", fold).replace("PP", str(pp)), SMALL))
+        run = f"run: {{fidelity: {fidelity}, fold: {fold}, packet: {{timeout: 8}}}}\n"
+        text = boxes_job(f"faults: [{', '.join(faults)}]\n{run}", pp=pp)
+        return load_spec(write_spec(tmp_path, text, SMALL))
 
     return write
 
@@ -195,7 +177,7 @@ def test_draws_follow_their_distribution():
         (
             f"{{{LINK}, rate: 1 Gb/s, at: 1 ms}}",
             "analytic",
-            r"spec.yaml:15 faults\[0\].link: .*at fidelity analytic",
+            r"spec.yaml:12 faults\[0\].link: .*at fidelity analytic",
         ),
         (f"{{{LINK}, error_rate: 1e-9}}", "flow", "got bit errors at fidelity flow, expected fidelity packet"),
         (f"{{{LINK}}}", "flow", "nothing that is wrong with it"),
@@ -221,4 +203,4 @@ def test_draws_follow_their_distribution():
 def test_what_makes_no_sense_is_one_line(spec, fault, fidelity, message):
     with pytest.raises(ConfigError, match=message) as caught:
         prepare(spec(fault, fidelity=fidelity))
-    assert caught.value.line == 15
+    assert caught.value.line == 12

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.programs import played
 
 from fabrictwin.engines.channels.pipeline_latency import beyond_drain
 from fabrictwin.kernel.flow.ring_latency import best_runs
 from fabrictwin.program import collectives, patterns
 from fabrictwin.program.program import Communication
-from fabrictwin.program.sends import sends_of
 
 
 @settings(max_examples=200)
@@ -24,20 +22,6 @@ def test_the_best_run_is_the_best_of_all(gains, longest):
     best = np.zeros(1)
     best_runs(np.array([0, n]), np.array(gains, float), np.array([longest]), best)
     assert best[0] == max(every)
-
-
-def played(communication: Communication, latency: dict, byte_ps: dict) -> int:
-    """Time to play channel 0, each edge with a latency and a rate of its own, serving its sends in order."""
-    sends = sends_of(communication.channels, 0)
-    arrived = np.zeros(len(sends), np.int64)
-    free: defaultdict[tuple[int, int], int] = defaultdict(int)
-    for i in range(len(sends)):
-        edge = int(sends.source[i]), int(sends.target[i])
-        before = sends.after[sends.after_start[i] : sends.after_start[i + 1]]
-        start = max(free[edge], int(arrived[before].max(initial=0)))
-        free[edge] = start + int(sends.length_bytes[i]) * byte_ps[edge]
-        arrived[i] = free[edge] + latency[edge]
-    return int(arrived.max(initial=0))
 
 
 def first_channel(edges: patterns.Edges) -> patterns.Edges:
@@ -78,7 +62,7 @@ def test_a_channel_over_fast_and_slow_edges_takes_what_playing_it_takes(kind, ho
         np.arange(n), n * shard, host_of_rank=np.arange(n) // per_host, **options
     )
     latency, byte_ps = costs(communication, per_host, network)
-    assert closed(communication, latency, byte_ps) == played(communication, latency, byte_ps)
+    assert closed(communication, latency, byte_ps) == played(communication, 0, latency, byte_ps)
 
 
 @settings(max_examples=100)
@@ -90,7 +74,7 @@ def test_a_ring_of_any_edges_is_bounded_from_above(data):
     ends = list(zip(edges.source.tolist(), edges.target.tolist(), strict=True))
     latency = {e: data.draw(st.integers(0, 100)) for e in ends}
     byte_ps = {e: data.draw(st.integers(1, 5)) for e in ends}
-    exact = played(communication, latency, byte_ps)
+    exact = played(communication, 0, latency, byte_ps)
     drain = max(byte_ps.values()) * int(edges.size_bytes.max())
     assert max(drain, exact) <= closed(communication, latency, byte_ps)
 
@@ -101,4 +85,4 @@ def test_a_tree_over_hosts_takes_what_playing_one_chunk_takes():
         np.arange(32), 1200, algorithm="tree", channels=2, host_of_rank=np.arange(32) // 8
     )
     latency, byte_ps = costs(communication, 8, (40, 12))
-    assert closed(communication, latency, byte_ps) == played(communication, latency, byte_ps)
+    assert closed(communication, latency, byte_ps) == played(communication, 0, latency, byte_ps)

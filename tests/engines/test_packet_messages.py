@@ -97,7 +97,7 @@ def test_a_write_takes_the_sum_of_its_parts(technology, target):
 def test_a_message_moves_as_a_program_s_does():
     """The same bytes between the same memories, but for what each counts before and after."""
     from fabrictwin.engines.packet.packet_engine import PacketEngine
-    from fabrictwin.kernel.packet.state.state import MESSAGE
+    from fabrictwin.kernel.packet.state.constants import MESSAGE
 
     twin = boxes(8)
     cpu = [n for n in range(twin.fabric.nodes) if twin.fabric.node_kind[n] == NodeKind.CPU]
@@ -338,7 +338,7 @@ def test_memory_of_a_gpu_needs_gpudirect():
     s = session(gpudirect=False)
     gpu = int(s.fabric.gpu_node[0])
     with pytest.raises(ConfigError, match="without GPUDirect"):
-        s.open(0, 1, source_memory=gpu)
+        s.open(0, 1, memories=(gpu, None))
     flow = s.open(0, 1)
     with pytest.raises(ConfigError, match="without GPUDirect"):
         s.send(flow, Message(100, Opcode.WRITE, posting=Posting(source_memory=gpu)))

@@ -22,7 +22,7 @@ from support.packet_wiring import (
 )
 
 from fabrictwin.kernel.packet import invariants as checks
-from fabrictwin.kernel.packet.state import state as s
+from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state.build import Arbitration
 
 MB = 1_000_000
@@ -88,11 +88,17 @@ def test_a_stuck_receiver_spreads_pauses_to_hosts_that_never_sent_to_it():
     assert int(m.state.qp[4].expected) - before < 0.05 * alone
 
 
-@pytest.mark.parametrize("kind", ["ethernet", "infiniband"])
-def test_a_ring_of_six_switches_locks_and_the_detector_names_the_cycle(kind):
+def ring_of_six(kind, *, hops, size):
+    """Six switches in a ring; each one's endpoint sends to that of the switch so many hops on."""
     config = roce(reserve_bytes=1024) if kind == "ethernet" else infiniband()
     wiring = ring(6, kind=kind, buffer_bytes=900 << 10, credit_bytes=16 << 10)
-    m = machine(wiring, config, [(i, (i + 3) % 6, 20 * MB) for i in range(6)])
+    return machine(wiring, config, [(i, (i + hops) % 6, size) for i in range(6)])
+
+
+@pytest.mark.parametrize("kind", ["ethernet", "infiniband"])
+def test_a_ring_of_six_switches_locks_and_the_detector_names_the_cycle(kind):
+    m = ring_of_six(kind, hops=3, size=20 * MB)
+    wiring = m.wiring
     assert m.run() == s.STALLED
     around = {p for p in range(len(wiring.port_node)) if wiring.port_node[p] >= 6 and p in set(wiring.group_ports)}
     assert m.deadlock is not None
@@ -105,9 +111,7 @@ def test_a_ring_of_six_switches_locks_and_the_detector_names_the_cycle(kind):
 
 @pytest.mark.parametrize("kind", ["ethernet", "infiniband"])
 def test_the_same_ring_without_a_turn_does_not_lock(kind):
-    config = roce(reserve_bytes=1024) if kind == "ethernet" else infiniband()
-    wiring = ring(6, kind=kind, buffer_bytes=900 << 10, credit_bytes=16 << 10)
-    m = machine(wiring, config, [(i, (i + 1) % 6, 2 * MB) for i in range(6)])
+    m = ring_of_six(kind, hops=1, size=2 * MB)
     assert m.run() == s.FINISHED
     assert m.deadlock is None
 

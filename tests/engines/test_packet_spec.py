@@ -12,14 +12,14 @@ import pytest
 from support.clusters import blueprint
 from support.specs import SMALL, write_spec
 
+from fabrictwin.base.congestion_controls import CONTROLS, DCQCN, Control, DcqcnSet
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.capture.flow_summary import summarise
 from fabrictwin.capture.reader import CaptureFile
 from fabrictwin.capture.recorder import CaptureRequest
-from fabrictwin.cluster.spec.packet_section import Balance, Control, DcqcnName, Packet
+from fabrictwin.cluster.spec.packet_section import Balance, Packet
 from fabrictwin.cluster.spec.spec import load_spec, read_spec
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.packet.congestion_parameters import CONTROLS, DCQCN
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.packet_options import BALANCES, PacketOptions, options_of
 from fabrictwin.kernel.packet.state.state import nbytes
@@ -68,7 +68,7 @@ def end(path: Path) -> int:
 def test_the_section_names_what_the_engine_knows():
     assert set(get_args(Balance)) == set(BALANCES)
     assert set(get_args(Control)) == set(CONTROLS)
-    assert set(get_args(DcqcnName)) == set(DCQCN)
+    assert set(get_args(DcqcnSet)) == set(DCQCN)
 
 
 def test_nothing_given_is_the_engines_defaults():

@@ -22,7 +22,7 @@ from support.packet_wiring import (
 )
 
 from fabrictwin.kernel.packet import invariants as checks
-from fabrictwin.kernel.packet.state import state as s
+from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state.build import Config, build
 
 PS_PER_BYTE = 20  # at 400 Gb/s

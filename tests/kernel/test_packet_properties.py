@@ -16,7 +16,7 @@ from support.packet_wiring import US, Flow, digest, dumbbell, fat_tree, infiniba
 
 from fabrictwin.kernel.packet import invariants as checks
 from fabrictwin.kernel.packet.state import build
-from fabrictwin.kernel.packet.state import state as s
+from fabrictwin.kernel.packet.state import constants as s
 
 SHAPES = ("star", "dumbbell", "tree")
 RELAXED = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])

@@ -14,7 +14,7 @@ from support.packet_wiring import digest as digest_of
 from support.packet_wiring import dumbbell, infiniband, machine, roce, star
 
 from fabrictwin.kernel import slices
-from fabrictwin.kernel.packet.state import state as s
+from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.stepping import BUDGET, UNTIL, stepper
 from fabrictwin.kernel.schedule.graph_walk import CELLS, LEVELS, replay
 from fabrictwin.kernel.slices import OK, SLICED, in_slices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.nccl_machines import Choice, communicator
+from support.nccl_machines import chosen, communicator
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.nccl.lowering.lower import lower
@@ -88,7 +88,7 @@ def test_real_data(kind: str, algorithm: Algorithm, shape: tuple[int, int], prot
     elements = n * 7 if kind in ("all_to_all", "gather", "scatter") else n * 7 + 3
     data = np.random.default_rng(n).integers(0, 9, (n, elements)).astype(np.int32)
     root = n // 2
-    communication = lower(comm, Task(kind, elements * 4, root=root), Choice(algorithm, protocol))
+    communication = lower(comm, Task(kind, elements * 4, root=root), chosen(algorithm, protocol))
     result = execute([communication], data, seed=7)
     want, mask = expected(kind, data, data.sum(axis=0, dtype=np.int32), root), known(kind, n, elements, root)
     np.testing.assert_array_equal(result[mask], want[mask])
@@ -112,7 +112,7 @@ def test_operations_and_types(operation: str, number: str, kind: str, algorithm:
     size = elements * data.itemsize
     task = Task(kind, size, element_bytes=data.itemsize, root=1)
     result = execute(
-        [lower(comm, task, Choice(algorithm))],
+        [lower(comm, task, chosen(algorithm))],
         data,
         seed=1,
         operation=operation,
@@ -137,7 +137,7 @@ def test_bfloat16_rounds_to_even() -> None:
 def test_sends_add_up_to_edges(kind: str, algorithm: Algorithm, shape: tuple[int, int]) -> None:
     comm = communicator(hosts=shape[0], gpus=shape[1])
     elements = comm.ranks * 40
-    channels = lower(comm, Task(kind, elements * 4), Choice(algorithm)).channels
+    channels = lower(comm, Task(kind, elements * 4), chosen(algorithm)).channels
     edges = patterns.edges(channels)
     for c in range(len(channels)):
         sends = sends_of(channels, c)
@@ -163,12 +163,12 @@ def test_what_cannot_be_says_so() -> None:
     with pytest.raises(ConfigError, match="no part"):
         Task("all_reduce", 6)
     with pytest.raises(ConfigError, match="expected a rank from 0 to 3"):
-        lower(comm, Task("broadcast", 8, root=4), Choice(A.RING))
+        lower(comm, Task("broadcast", 8, root=4), chosen(A.RING))
     with pytest.raises(ConfigError, match="multiple of 4 blocks"):
         lower(comm, Task("all_to_all", 8))
     with pytest.raises(ConfigError, match="NVLS tree on one host"):
-        lower(comm, Task("all_reduce", 8), Choice(A.NVLS_TREE))
+        lower(comm, Task("all_reduce", 8), chosen(A.NVLS_TREE))
     with pytest.raises(ConfigError, match="expected Simple"):
-        lower(comm, Task("all_reduce", 8), Choice(A.NVLS, P.LL))
+        lower(comm, Task("all_reduce", 8), chosen(A.NVLS, P.LL))
     with pytest.raises(ConfigError, match="with one"):
-        lower(comm, Task("all_gather", 64), Choice(A.PAT))
+        lower(comm, Task("all_gather", 64), chosen(A.PAT))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.clusters import boxes
-from support.nccl_machines import Choice, communicator, twin_of
+from support.nccl_machines import chosen, communicator, twin_of
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.play import play
@@ -19,6 +19,7 @@ from fabrictwin.nccl.lowering.task_times import measure, traffic
 from fabrictwin.nccl.lowering.tasks import Kind, Task
 from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
+from fabrictwin.nccl.tuning.tuner import Choice
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.twin import Twin
@@ -116,13 +117,13 @@ def test_queue_pairs_and_adaptive_routing_spread_what_ecmp_lets_meet() -> None:
 
 
 WAYS: list[tuple[dict[str, str], Kind, Choice | None, int, float]] = [
-    ({}, "all_reduce", Choice(A.RING, P.LL128, 8), 4 * MIB, 0.1),
-    ({}, "all_reduce", Choice(A.TREE, P.LL, 8), MIB, 0.1),
+    ({}, "all_reduce", chosen(A.RING, P.LL128, 8), 4 * MIB, 0.1),
+    ({}, "all_reduce", chosen(A.TREE, P.LL, 8), MIB, 0.1),
     ({}, "all_to_all", None, 8 * MIB, 0.1),
     ({"NCCL_PXN_DISABLE": "1"}, "all_to_all", None, 8 * MIB, 0.1),
-    ({"NCCL_NET_GDR_LEVEL": "LOC"}, "all_reduce", Choice(A.RING, P.SIMPLE, 8), 32 * MIB, 0.3),
-    ({"NCCL_P2P_DISABLE": "1"}, "all_reduce", Choice(A.RING, P.SIMPLE, 8), 8 * MIB, 0.1),
-    ({"NCCL_IB_DISABLE": "1"}, "all_reduce", Choice(A.RING, P.SIMPLE, 8), 8 * MIB, 0.1),
+    ({"NCCL_NET_GDR_LEVEL": "LOC"}, "all_reduce", chosen(A.RING, P.SIMPLE, 8), 32 * MIB, 0.3),
+    ({"NCCL_P2P_DISABLE": "1"}, "all_reduce", chosen(A.RING, P.SIMPLE, 8), 8 * MIB, 0.1),
+    ({"NCCL_IB_DISABLE": "1"}, "all_reduce", chosen(A.RING, P.SIMPLE, 8), 8 * MIB, 0.1),
 ]
 
 
@@ -147,7 +148,7 @@ def test_sockets_on_packets_cost_the_proxys_thread() -> None:
     """A ring's pace is that of the thread that serves two of its connections, both ways."""
     comm = communicator(hosts=2, NCCL_IB_DISABLE="1")
     more = communicator(hosts=2, NCCL_IB_DISABLE="1", NCCL_SOCKET_NTHREADS="4", NCCL_NSOCKS_PERTHREAD="2")
-    asked = [(Task("all_reduce", 16 * MIB), Choice(A.RING, P.SIMPLE, 8))]
+    asked = [(Task("all_reduce", 16 * MIB), chosen(A.RING, P.SIMPLE, 8))]
     one, four = (int(measure(c, asked, fidelity="packet")[0]) for c in (comm, more))
     sends, reads = 8e12 / 89e9, 8e12 / 84e9
     # eight channels over four of the host's ranks: each thread sends and receives two eighths
@@ -159,7 +160,7 @@ def test_sockets_on_packets_cost_the_proxys_thread() -> None:
 def test_what_switches_reduce_is_refused_in_one_line() -> None:
     comm = communicator(hosts=2)
     with pytest.raises(ConfigError, match="NCCL_ALGO=Ring,Tree"):
-        measure(comm, [(Task("all_reduce", MIB), Choice(A.NVLS_TREE, P.SIMPLE, 8))], fidelity="packet")
+        measure(comm, [(Task("all_reduce", MIB), chosen(A.NVLS_TREE, P.SIMPLE, 8))], fidelity="packet")
 
 
 def test_communicators_have_queue_pairs_of_their_own() -> None:
@@ -195,7 +196,7 @@ def test_queue_pairs_in_turns_and_all_at_once() -> None:
     def over(**variables: str) -> tuple[int, int]:
         settings = read_settings({"NCCL_IB_QPS_PER_CONNECTION": "4", **variables})
         comm = initialise(twin, ranks, settings=settings, version="2.27")
-        choice = Choice(A.RING, P.SIMPLE, 1)
+        choice = chosen(A.RING, P.SIMPLE, 1)
         taken, counters = traffic(comm, Task("all_reduce", size), choice, fidelity="packet")
         return taken, int(counters.tx_bytes[crossing(comm)].max())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.nccl_machines import Choice, communicator, twin_of
+from support.nccl_machines import chosen, communicator, twin_of
 
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 
 def ring_time(comm: Communicator, size: int = GIB, kind: Kind = "all_reduce") -> int:
-    choice = None if kind == "all_to_all" else Choice(A.RING, P.SIMPLE, comm.channels)
+    choice = None if kind == "all_to_all" else chosen(A.RING, P.SIMPLE, comm.channels)
     return int(measure(comm, [(Task(kind, size), choice)])[0])
 
 
@@ -109,7 +109,7 @@ def test_nvls_off_costs_what_was_measured() -> None:
     comm = communicator("dgx-h200")
     nvls, ring = measure(
         comm,
-        [(Task("all_reduce", 8 * GIB), Choice(a, P.SIMPLE, 16 if a == A.NVLS else 24)) for a in (A.NVLS, A.RING)],
+        [(Task("all_reduce", 8 * GIB), chosen(a, P.SIMPLE, 16 if a == A.NVLS else 24)) for a in (A.NVLS, A.RING)],
     )
     assert ring / nvls == pytest.approx(1.29, rel=0.05)
 
@@ -149,7 +149,7 @@ def test_a_rail_without_a_cable_is_left_out() -> None:
 @pytest.mark.parametrize("algorithm", [A.RING, A.TREE])
 def test_packet_and_flow_put_the_same_bytes_on_links(algorithm: Algorithm) -> None:
     comm = communicator(hosts=2)
-    task, choice = Task("all_reduce", 1 << 20), Choice(algorithm, P.SIMPLE, 8)
+    task, choice = Task("all_reduce", 1 << 20), chosen(algorithm, P.SIMPLE, 8)
     on_flow, flow = traffic(comm, task, choice, fidelity="flow")
     on_packet, packet = traffic(comm, task, choice, fidelity="packet")
     network = np.flatnonzero(np.isin(comm.twin.fabric.port_kind, (3, 4)))
@@ -162,7 +162,7 @@ def test_64_mib_on_eight_hosts_packet_by_packet() -> None:
     """Bytes on every link are the ring's closed form; the time is within 5 % of flow."""
     comm = communicator(hosts=8)
     size, n = 64 << 20, comm.ranks
-    task, choice = Task("all_reduce", size), Choice(A.RING, P.SIMPLE, 8)
+    task, choice = Task("all_reduce", size), chosen(A.RING, P.SIMPLE, 8)
     on_flow, flow = traffic(comm, task, choice, fidelity="flow")
     on_packet, packet = traffic(comm, task, choice, fidelity="packet")
     fabric = comm.twin.fabric

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.programs import played
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.program import collectives, patterns
@@ -243,18 +244,9 @@ def test_an_indivisible_ring_moves_the_same_bytes_in_total() -> None:
     assert edges.size_bytes.max() - edges.size_bytes.min() <= 2
 
 
-def played(communication: Communication, c: int, latency: int) -> int:
-    """Time to play one channel at a byte per tick on every edge, each edge serving its sends in order."""
-    sends = sends_of(communication.channels, c)
-    arrived = np.zeros(len(sends), np.int64)
-    free: defaultdict[tuple[int, int], int] = defaultdict(int)
-    for i in range(len(sends)):
-        edge = int(sends.source[i]), int(sends.target[i])
-        before = sends.after[sends.after_start[i] : sends.after_start[i + 1]]
-        start = max(free[edge], int(arrived[before].max(initial=0)))
-        free[edge] = start + int(sends.length_bytes[i])
-        arrived[i] = free[edge] + latency
-    return int(arrived.max(initial=0))
+def alike(value: int) -> defaultdict[tuple[int, int], int]:
+    """The same figure on every edge."""
+    return defaultdict(lambda: value)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 16, 21])
@@ -268,14 +260,16 @@ def test_fill_is_what_playing_the_sends_takes(kind: str, n: int, latency: int) -
             edges = patterns.edges(communication.channels)
             for c in range(len(communication.channels)):
                 largest = int(edges.size_bytes[edges.channel == c].max(initial=0))
-                assert played(communication, c, latency) == int(hops[c]) * latency + largest + int(fill[c])
+                assert played(communication, c, alike(latency), alike(1)) == int(
+                    hops[c]
+                ) * latency + largest + int(fill[c])
 
 
 def test_single_message_is_one_hop() -> None:
     communication = collectives.send([[3, 5]], 1 << 20)
     hops, fill = patterns.fill(communication.channels)
     assert (hops.tolist(), fill.tolist()) == ([1], [0])
-    assert played(communication, 0, 11) == (1 << 20) + 11
+    assert played(communication, 0, alike(11), alike(1)) == (1 << 20) + 11
 
 
 # --- orders of ranks ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.specs import SMALL, write_spec
+from support.specs import SMALL, boxes_job, write_spec
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.cli import OK, main
@@ -17,25 +17,6 @@ from fabrictwin.runs.execute import predict, prepare
 from fabrictwin.runs.twins import make_twin
 
 MS = 10**9
-SPEC = """\
-schema: 1
-name: small
-cluster:
-  hosts: {type: pcie-box, count: 8}
-  network:
-    technology: TECHNOLOGY
-    switch: SWITCH
-    topology: {kind: fat-tree, tiers: 2, leaf_down: 4, spines: 4}
-    routing: {ROUTING}
-workload:
-  training:
-    model: tiny.json
-    parallel: {tp: 1, pp: 2}
-    micro_batches: BATCHES
-    sequence: 512
-faults: [FAULTS]
-run: {fidelity: FIDELITY, MANAGER packet: {timeout: 6}}
-"""
 MANAGED = "subnet_manager: {},"
 CUT = "{link: leaf-0/6, rate: 0 Gb/s, at: 1 ms, until: 3 ms}"
 
@@ -43,12 +24,12 @@ CUT = "{link: leaf-0/6, rate: 0 Gb/s, at: 1 ms, until: 3 ms}"
 @pytest.fixture
 def spec(tmp_path):
     def write(*faults: str, fidelity="packet", manager=MANAGED, routing="", technology="infiniband", batches=4):
-        text = SPEC.replace("FAULTS", ", ".join(faults)).replace("FIDELITY", fidelity)
-        text = text.replace("MANAGER", manager).replace("ROUTING", routing).replace("TECHNOLOGY", technology)
-        text = text.replace("BATCHES", str(batches))
-        text = text.replace("SWITCH", "qm8700" if technology == "infiniband" else "spectrum-4")
-        if technology == "ethernet":
-            text = text.replace("packet: {timeout: 6}", "")
+        switch = "qm8700" if technology == "infiniband" else "spectrum-4"
+        tree = "{kind: fat-tree, tiers: 2, leaf_down: 4, spines: 4}"
+        network = f"technology: {technology}, switch: {switch}, topology: {tree}, routing: {{{routing}}}"
+        packet = "packet: {timeout: 6}" if technology == "infiniband" else ""
+        run = f"run: {{fidelity: {fidelity}, {manager} {packet}}}\n"
+        text = boxes_job(f"faults: [{', '.join(faults)}]\n{run}", count=8, network=network, batches=batches)
         return load_spec(write_spec(tmp_path, text, SMALL))
 
     return write
@@ -174,7 +155,7 @@ def test_what_makes_no_sense_is_one_line(spec, change, message):
 def test_a_reboot_that_makes_no_sense_is_one_line(spec, fault, message):
     with pytest.raises(ConfigError, match=message) as caught:
         prepare(spec(fault))
-    assert caught.value.line == 16
+    assert caught.value.line == 12
 
 
 # -- options of routing ------------------------------------------------------------------------------------------

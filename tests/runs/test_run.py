@@ -26,6 +26,7 @@ from support.run_sample import (
     message,
     pipeline,
     ring,
+    sample,
 )
 
 from fabrictwin.base.errors import ConfigError
@@ -36,7 +37,7 @@ from fabrictwin.report.breakdown import apportion, breakdown
 from fabrictwin.report.csv_tables import bus_factor, flows_csv, links_csv
 from fabrictwin.report.link_usage import busiest
 from fabrictwin.report.resolved_config import config_yaml
-from fabrictwin.report.result import Reference, RunResult
+from fabrictwin.report.result import RunResult
 from fabrictwin.report.summary import summary, summary_json, what_limits
 from fabrictwin.report.terminal import bar, block
 from fabrictwin.report.timeline.intervals import intervals
@@ -52,28 +53,6 @@ def two_actors(ranks: tuple[int, int] = (1, 1)) -> Builder:
     first = np.arange(ranks[0], dtype=np.int32)
     second = np.arange(ranks[0], sum(ranks), dtype=np.int32)
     return Builder((Actor("a", first), Actor("b", second)))
-
-
-def sample(tx: np.ndarray | None = None, **changes: object) -> RunResult:
-    made = pipeline(4, 8)
-    net = fabric()
-    if tx is None:
-        tx = np.random.default_rng(3).integers(1, 2_000_000, net.ports)
-    result = RunResult(
-        name="sample",
-        seed=7,
-        resolved={"schema": 1, "name": "sample", "run": {"fidelity": "flow", "seed": 7}},
-        cluster_line="4 × sample host (8 GPUs)",
-        layout_line="TP 2 × PP 4, 8 micro-batches",
-        fabric=net,
-        program=made.program(),
-        rank_node=net.gpu_node.copy(),
-        trace=made.trace(tx),
-        work=Work(32_768, 1e12, 1.3e12, 1_000_000, 312e12, "bf16"),
-        reference=Reference("a paper, table 1", {"hardware_tflops_per_gpu": 300.0}),
-        notes=("assumed nothing",),
-    )
-    return dataclasses.replace(result, **changes)  # type: ignore[arg-type]
 
 
 # --- breakdown

@@ -6,20 +6,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from support import processes
+from support.specs import TWO_BOXES
 
 from fabrictwin.runs.folder import run_folder
 
-SPEC = """
-schema: 1
-name: two boxes
-cluster:
-  hosts: {type: dgx-a100, count: 2}
-  network: {technology: infiniband, switch: qm8700, topology: {kind: single-switch}}
+SPEC = f"""{TWO_BOXES}
 workload:
   training:
     model:
@@ -30,8 +26,8 @@ workload:
       vocab_size: 32000
     sequence: 1024
     global_batch: 16
-    parallel: {tp: 8, pp: 1, dp: 2}
-run: {fidelity: analytic, check_memory: note}
+    parallel: {{tp: 8, pp: 1, dp: 2}}
+run: {{fidelity: analytic, check_memory: note}}
 """
 
 HOLD = """
@@ -44,20 +40,8 @@ with run_folder("held"):
 """
 
 
-def _interruptible() -> None:
-    """Take SIGINT again where whoever started the tests ignores it, as shells have jobs in the background do."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=_interruptible,
-    )
+    return processes.start(folder, *arguments, stdout=subprocess.PIPE)
 
 
 def holder(folder: Path) -> subprocess.Popen[str]:

@@ -14,7 +14,9 @@ from fabrictwin.serving.scheduler.request import Request
 
 
 def request(number: int, tokens: int, keys: int = 0) -> Request:
-    return Request(number, tokens, 10, keys=lambda start, stop: [keys + place for place in range(start, stop)])
+    return Request(
+        number, tokens, 10, key_source=lambda start, stop: [keys + place for place in range(start, stop)]
+    )
 
 
 def cache(name: str = "0.19", blocks: int = 20, size: int = 4, windows: tuple[int, ...] = (0,)) -> KvCache:

@@ -8,14 +8,14 @@ from dataclasses import fields
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.wire_attributes import attributes_of
 
 from fabrictwin.subnet.wire import header, notice, sa, smp
 from fabrictwin.subnet.wire import link_encodings as speeds
 from fabrictwin.subnet.wire import pm as perf
 from fabrictwin.subnet.wire.fields import Attribute, Field, MadError
 
-HEADERS = (header.MadHeader, header.DirectedSmp, header.LidSmp, header.PerfMad, header.SaMad)
-ALL = (*smp.ATTRIBUTES, *perf.ATTRIBUTES, *notice.ATTRIBUTES, *sa.ATTRIBUTES, *HEADERS)
+ALL = [kind for module in (smp, perf, notice, sa, header) for kind in attributes_of(module)]
 
 
 def values_of(kind: type[Attribute]) -> st.SearchStrategy[dict[str, object]]:
@@ -172,7 +172,7 @@ def test_component_bits_are_those_of_the_architecture():
 
 
 def test_records_are_padded_to_words_of_eight_bytes():
-    sizes = {kind.__name__: len(sa.record_bytes(kind())) // 8 for kind in sa.ATTRIBUTES}
+    sizes = {kind.__name__: len(sa.record_bytes(kind())) // 8 for kind in attributes_of(sa)}
     assert sizes["NodeRecord"] == 14
     assert sizes["PortInfoRecord"] == 9
     assert sizes["LinkRecord"] == 1

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.real_tools import JUDGED_BY_REAL_TOOLS, PRELOAD, Up, cables, dumped_tables
+from support.specs import SMALL, boxes_cluster, boxes_job, write_spec
 
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.export import to_ibnetdiscover
@@ -36,19 +37,11 @@ from fabrictwin.subnet.wire.smp import SmState
 
 pytestmark = JUDGED_BY_REAL_TOOLS
 
-CLUSTER = """\
-hosts: {type: pcie-box, count: 128}
-network:
-  technology: infiniband
-  switch: qm8700
-  topology: {kind: fat-tree, tiers: 3, radix: 16}
-"""
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cluster") / "three-tiers.yaml"
-    path.write_text(CLUSTER)
+    path.write_text(boxes_cluster(128, tiers=3, radix=16))
     return path
 
 
@@ -231,12 +224,7 @@ def extended(up: Up, lid: str) -> dict[str, int]:
 
 def test_a_job_that_up_runs_shows_in_perfquery(tmp_path):
     """As a stranger does it: `fabrictwin up SPEC --run`, then perfquery."""
-    (tmp_path / "tiny.json").write_text(
-        '{"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4,'
-        ' "num_key_value_heads": 4, "vocab_size": 1024}'
-    )
-    spec = tmp_path / "job.yaml"
-    spec.write_text(JOB)
+    spec = write_spec(tmp_path, boxes_job("run: {fidelity: packet}\n"), SMALL)
     name = f"fabrictwin-run-{os.getpid()}"
     command = [sys.executable, "-m", "fabrictwin", "up", str(spec), "--socket", name, "--run"]
     up = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -245,7 +233,7 @@ def test_a_job_that_up_runs_shows_in_perfquery(tmp_path):
         while not lines or "IBSIM_SOCKNAME" not in lines[-1]:
             lines.append(up.stdout.readline())
             assert lines[-1], "it ended"
-        assert any(line.startswith("run: job took") for line in lines)
+        assert any(line.startswith("run: small took") for line in lines)
         mine = {"IBSIM_SOCKNAME": name, "SIM_HOST": "host-1 mlx5_0", "LD_PRELOAD": str(PRELOAD)}
         text = subprocess.run(
             ["perfquery", "-x"], env=os.environ | mine, cwd=tmp_path, capture_output=True, text=True, timeout=60,
@@ -261,25 +249,6 @@ def test_a_job_that_up_runs_shows_in_perfquery(tmp_path):
     finally:
         up.terminate()
         up.wait(20)
-
-
-JOB = """\
-schema: 1
-name: job
-cluster:
-  hosts: {type: pcie-box, count: 4}
-  network:
-    technology: infiniband
-    switch: qm8700
-    topology: {kind: single-switch}
-workload:
-  training:
-    model: tiny.json
-    parallel: {tp: 1, pp: 2}
-    micro_batches: 4
-    sequence: 512
-run: {fidelity: packet}
-"""
 
 
 def test_a_cut_cable_makes_the_real_opensm_route_around_it(cluster, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sm_fabrics import two_tiers
+from support.wire_attributes import attributes_of
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint, Cables
@@ -400,7 +401,7 @@ def test_all_ports_of_a_switch_add_up(network):
     assert perf_get(network, perf.RcvErrorDetails, lid=2, port=2)[1].local_physical_errors == 7
 
 
-@pytest.mark.parametrize("kind", perf.ATTRIBUTES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", attributes_of(perf), ids=lambda kind: kind.__name__)
 def test_every_performance_attribute_is_answered(network, kind):
     active_between_leaf_and_host(network)
     mad = PerfMad(method=Method.GET, attribute=kind.ID, data=bytes([0, 1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,18 +13,15 @@ from fabrictwin.nccl.communicator.communicator import Communicator, NvlsTrees, R
 from fabrictwin.nccl.communicator.connect import nvls_trees
 from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
+from fabrictwin.nccl.tuning.tuner import Call, Choice
 from fabrictwin.program import collectives
 from fabrictwin.program.program import NONE
 from fabrictwin.twin import Twin
 
 
-@dataclass(frozen=True)
-class Choice:
-    """How a task runs, chosen by a test and not by the tuner."""
-
-    algorithm: Algorithm
-    protocol: Protocol = Protocol.SIMPLE
-    channels: int = 4
+def chosen(algorithm: Algorithm, protocol: Protocol = Protocol.SIMPLE, channels: int = 4) -> Choice:
+    """How a task runs, chosen by a test and not by the tuner's tables."""
+    return Choice(Call("AllReduce", 0), algorithm, protocol, channels, channels, 512, 0.0)
 
 
 @cache

@@ -333,7 +333,7 @@ class RecursiveSearch(Search):
             outside = (0, 0, 0)
             if sort_net:
                 out = table(self.work.inter[-1][0], other)
-                outside = (-int(out.bw), -self._pcie_bw(other), len(out.links))
+                outside = (-int(out.bw), -self.system.pcie_bw(other), len(out.links))
             scores.append(((*outside, *inside, i), inside, other))
         scores.sort()
         following = [other for _, _, other in scores]
@@ -355,13 +355,6 @@ class RecursiveSearch(Search):
             if other in following:
                 chosen.insert(0, other)
         return chosen
-
-    def _pcie_bw(self, gpu: int) -> int:
-        for number in self.system.out[gpu]:
-            link = self.system.links[number]
-            if link.kind == LinkClass.PCI:
-                return int(min(link.bw, self.system.links[self.system.reverse[number]].bw))
-        return -1
 
     def _nvls_head(self, head: int) -> None:
         """A GPU that pulls and pushes for all through the NVLink switch: every GPU once, itself twice."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.kernel.packet.machine import Connection, Machine
-from fabrictwin.kernel.packet.state import state as s
+from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state.build import Config, Wiring
 from fabrictwin.kernel.routing import switch_graph as graph
 

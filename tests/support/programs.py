@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import networkx as nx
@@ -9,10 +11,13 @@ import numpy as np
 
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec
-from fabrictwin.program.program import NONE, Operations, OpKind, Program
+from fabrictwin.program.program import NONE, Communication, Operations, OpKind, Program
+from fabrictwin.program.sends import sends_of
 from fabrictwin.twin import Twin
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.step.training_step import build_program, check
+
+EdgeTimes = Mapping[tuple[int, int], int]
 
 
 def lowered(of: Spec) -> tuple[Job, Program]:
@@ -59,3 +64,17 @@ def times(session: Any, communications: list[Any], rank_node: np.ndarray) -> lis
     )
     session.advance()
     return [int(t) for t in session.ended_ps()[first:]]
+
+
+def played(communication: Communication, c: int, latency: EdgeTimes, byte_ps: EdgeTimes) -> int:
+    """Time to play one channel by hand, each edge with a latency and a rate of its own, its sends in order."""
+    sends = sends_of(communication.channels, c)
+    arrived = np.zeros(len(sends), np.int64)
+    free: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for i in range(len(sends)):
+        edge = int(sends.source[i]), int(sends.target[i])
+        before = sends.after[sends.after_start[i] : sends.after_start[i + 1]]
+        start = max(free[edge], int(arrived[before].max(initial=0)))
+        free[edge] = start + int(sends.length_bytes[i]) * byte_ps[edge]
+        arrived[i] = free[edge] + latency[edge]
+    return int(arrived.max(initial=0))

@@ -137,24 +137,18 @@ def pipeline(stages: int = 2, micro_batches: int = 4, ranks_per_stage: int = 2, 
         for s in range(stages)
     )
     b = Builder(actors)
-    tensor = [
-        b.communication(
-            Communication(
-                f"tp all-reduce, stage {s}", "all_reduce", "ring", 1 << 20, 1, ring(actors[s].ranks, 1 << 20)
-            ),
-            [s],
-        )
-        for s in range(stages)
-    ]
-    gradients = [
-        b.communication(
-            Communication(
-                f"dp all-reduce, stage {s}", "all_reduce", "ring", 1 << 26, 1, ring(actors[s].ranks, 1 << 26)
-            ),
-            [s],
-        )
-        for s in range(stages)
-    ]
+    tensor, gradients = (
+        [
+            b.communication(
+                Communication(
+                    f"{group} all-reduce, stage {s}", "all_reduce", "ring", size, 1, ring(actors[s].ranks, size)
+                ),
+                [s],
+            )
+            for s in range(stages)
+        ]
+        for group, size in (("tp", 1 << 20), ("dp", 1 << 26))
+    )
     pair = {
         (s, t): b.communication(
             Communication(

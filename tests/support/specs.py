@@ -120,6 +120,42 @@ workload:
 {more}"""
 
 
+TWO_BOXES = """schema: 1
+name: two boxes
+cluster:
+  hosts: {type: dgx-a100, count: 2}
+  network: {technology: infiniband, switch: qm8700, topology: {kind: single-switch}}
+"""
+
+SINGLE_SWITCH = "technology: infiniband, switch: qm8700, topology: {kind: single-switch}"
+
+
+def boxes_job(more: str, *, count: int = 4, network: str = SINGLE_SWITCH, pp: int = 2, batches: int = 4) -> str:
+    """The text of a job of `pp` stages on plain hosts, its model beside it as tiny.json; `more` is its end."""
+    return f"""schema: 1
+name: small
+cluster:
+  hosts: {{type: pcie-box, count: {count}}}
+  network: {{{network}}}
+workload:
+  training:
+    model: tiny.json
+    parallel: {{tp: 1, pp: {pp}}}
+    micro_batches: {batches}
+    sequence: 512
+{more}"""
+
+
+def boxes_cluster(count: int, *, tiers: int, radix: int) -> str:
+    """The text of a cluster of plain hosts on a fat-tree."""
+    return f"""hosts: {{type: pcie-box, count: {count}}}
+network:
+  technology: infiniband
+  switch: qm8700
+  topology: {{kind: fat-tree, tiers: {tiers}, radix: {radix}}}
+"""
+
+
 def small_job(folder: Path, more: str = "") -> Spec:
     """The small job with `more` sections, written to `folder` and read."""
     return load_spec(write_spec(folder, SMALL_JOB.format(more=more)))

@@ -69,7 +69,7 @@ class TwinPlayer:
                 arrival_ps=round(query.arrival * 1e12),
                 priority=query.priority,
                 stop_after=query.stop_after,
-                keys=keys,
+                key_source=keys,
             )
         )
 

@@ -56,25 +56,25 @@ def test_an_uncontended_flow_has_no_slowdown(tmp_path):
     assert result.summary()["slowdown"]["max"] == 1.0
 
 
+# two that wait for what the first two pull
+WAITING = """Nodes 8
+Connections 4
+0->1 id 1 start 0 size 1000000 send_done_trigger 1
+0->2 id 2 start 0 size 1000 send_done_trigger 1
+3->4 id 3 trigger 1 size 100
+3->5 id 4 trigger 1 size 100
+"""
+
+
 def test_a_multishot_trigger_lets_one_more_in_each_time(tmp_path):
-    flows = [
-        "0->1 id 1 start 0 size 1000000 send_done_trigger 1",
-        "0->2 id 2 start 0 size 1000 send_done_trigger 1",
-    ]
-    flows += ["3->4 id 3 trigger 1 size 100", "3->5 id 4 trigger 1 size 100"]
-    result = play(tmp_path, "Nodes 8\nConnections 4\n" + "\n".join(flows) + "\ntrigger id 1 multishot\n")
+    result = play(tmp_path, WAITING + "trigger id 1 multishot\n")
     # the short flow ends first and starts the first that waits
     assert result.start_ps[2] == result.done_ps[1]
     assert result.start_ps[3] == result.done_ps[0]
 
 
 def test_a_barrier_waits_for_all(tmp_path):
-    flows = [
-        "0->1 id 1 start 0 size 1000000 send_done_trigger 1",
-        "0->2 id 2 start 0 size 1000 send_done_trigger 1",
-    ]
-    flows += ["3->4 id 3 trigger 1 size 100", "3->5 id 4 trigger 1 size 100"]
-    result = play(tmp_path, "Nodes 8\nConnections 4\n" + "\n".join(flows) + "\ntrigger id 1 barrier 2\n")
+    result = play(tmp_path, WAITING + "trigger id 1 barrier 2\n")
     assert result.start_ps[2] == result.start_ps[3] == max(result.done_ps[:2])
 
 

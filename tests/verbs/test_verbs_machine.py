@@ -22,20 +22,7 @@ from support.verbs_ends import ALL, End, connect
 
 from fabrictwin.twin import Twin
 from fabrictwin.verbs import current_host as place
-from fabrictwin.verbs.pyverbs.enums import (  # type: ignore[attr-defined]
-    IBV_QP_STATE,
-    IBV_QPS_RESET,
-    IBV_WC_LOC_LEN_ERR,
-    IBV_WC_LOC_PROT_ERR,
-    IBV_WC_REM_ACCESS_ERR,
-    IBV_WC_REM_INV_REQ_ERR,
-    IBV_WC_SUCCESS,
-    IBV_WC_WR_FLUSH_ERR,
-    IBV_WR_ATOMIC_FETCH_AND_ADD,
-    IBV_WR_RDMA_READ,
-    IBV_WR_RDMA_WRITE,
-    IBV_WR_SEND,
-)
+from fabrictwin.verbs.pyverbs import enums as e
 from fabrictwin.verbs.pyverbs.qp import QPAttr
 from fabrictwin.verbs.pyverbs.wr import SGE, RecvWR
 
@@ -57,8 +44,8 @@ class Model:
 
     def fail(self) -> None:
         self.failed = True
-        self.told += [(wr_id, IBV_WC_WR_FLUSH_ERR) for wr_id, *_ in self.sends]
-        self.received += [(wr_id, IBV_WC_WR_FLUSH_ERR) for wr_id, *_ in self.receives]
+        self.told += [(wr_id, e.IBV_WC_WR_FLUSH_ERR) for wr_id, *_ in self.sends]
+        self.received += [(wr_id, e.IBV_WC_WR_FLUSH_ERR) for wr_id, *_ in self.receives]
         self.sends.clear()
         self.receives.clear()
 
@@ -127,7 +114,7 @@ class Verbs(RuleBasedStateMachine):
             # sources in the first half, targets in the second: both directions may be under way
             source, target, length = span[0], 2048 + span[1], span[2]
             request = {"offset": source, "length": length, "remote": self.ends[far], "at": target}
-            self.post(at, IBV_WR_RDMA_WRITE, (source, target, length, 0), **request)
+            self.post(at, e.IBV_WR_RDMA_WRITE, (source, target, length, 0), **request)
 
     @rule(which=st.integers(0, 5), span=spans)
     def rdma_read(self, which, span):
@@ -136,7 +123,7 @@ class Verbs(RuleBasedStateMachine):
         if not self.models[at].sends and not self.models[far].sends:
             source, target, length = span[0], 2048 + span[1], span[2]
             request = {"offset": target, "length": length, "remote": self.ends[far], "at": source}
-            self.post(at, IBV_WR_RDMA_READ, (source, target, length, 0), **request)
+            self.post(at, e.IBV_WR_RDMA_READ, (source, target, length, 0), **request)
             self.look()
 
     @rule(which=st.integers(0, 5), add=st.integers(0, 2**64 - 1))
@@ -144,13 +131,13 @@ class Verbs(RuleBasedStateMachine):
         at, far = self.pick(which)
         if self.room(at):
             request = {"offset": 2040, "length": 8, "remote": self.ends[far], "at": WORD, "operands": (add,)}
-            self.post(at, IBV_WR_ATOMIC_FETCH_AND_ADD, (0, 0, 8, add), **request)
+            self.post(at, e.IBV_WR_ATOMIC_FETCH_AND_ADD, (0, 0, 8, add), **request)
 
     @rule(which=st.integers(0, 5), span=spans)
     def send(self, which, span):
         at, _far = self.pick(which)
         if self.room(at):
-            self.post(at, IBV_WR_SEND, (span[0], 0, span[2], 0), offset=span[0], length=span[2])
+            self.post(at, e.IBV_WR_SEND, (span[0], 0, span[2], 0), offset=span[0], length=span[2])
 
     @rule(which=st.integers(0, 5), span=spans)
     def receive(self, which, span):
@@ -174,26 +161,26 @@ class Verbs(RuleBasedStateMachine):
         one, other = self.ends[at], self.ends[far]
         if self.models[at].sends or self.models[far].sends or (what == "room" and self.models[far].receives):
             return
-        request, status, opcode = {"length": 64, "remote": other}, IBV_WC_REM_ACCESS_ERR, IBV_WR_RDMA_WRITE
+        request, status, opcode = {"length": 64, "remote": other}, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WR_RDMA_WRITE
         if what == "rkey":
             request["rkey"] = other.mr.rkey + 1
         elif what == "bounds":
             request["at"] = SIZE - 63
         elif what == "lkey":
             del request["length"]
-            request["sge"], status = SGE(one.mr.buf, 64, one.mr.lkey + 1), IBV_WC_LOC_PROT_ERR
+            request["sge"], status = SGE(one.mr.buf, 64, one.mr.lkey + 1), e.IBV_WC_LOC_PROT_ERR
         else:
             del request["remote"]
-            opcode, status = IBV_WR_SEND, IBV_WC_REM_INV_REQ_ERR
+            opcode, status = e.IBV_WR_SEND, e.IBV_WC_REM_INV_REQ_ERR
             self.posted += 1
             other.qp.post_recv(RecvWR(self.posted, 1, [other.sge(2048, 63)]))
-            self.models[far].received.append((self.posted, IBV_WC_LOC_LEN_ERR))
+            self.models[far].received.append((self.posted, e.IBV_WC_LOC_LEN_ERR))
         self.post(at, opcode, (0, 0, -status, 0), **request)
         for _ in range(behind):
-            self.post(at, IBV_WR_RDMA_WRITE, (0, 2048, 64, 0), offset=0, length=64, remote=other, at=2048)
+            self.post(at, e.IBV_WR_RDMA_WRITE, (0, 2048, 64, 0), offset=0, length=64, remote=other, at=2048)
         self.look()
         for end, model in ((one, self.models[at]), (other, self.models[far])):
-            end.qp.modify(QPAttr(qp_state=IBV_QPS_RESET), IBV_QP_STATE)
+            end.qp.modify(QPAttr(qp_state=e.IBV_QPS_RESET), e.IBV_QP_STATE)
             model.receives.clear()
             model.failed = False
         connect(one, other, qp_access_flags=ALL)
@@ -222,18 +209,18 @@ class Verbs(RuleBasedStateMachine):
         """Do what an end has posted, until it waits for a receive."""
         while model.sends and not model.failed:
             wr_id, opcode, source, target, length, add = model.sends[0]
-            status = IBV_WC_SUCCESS
+            status = e.IBV_WC_SUCCESS
             if length < 0:
                 status = -length
-            elif opcode == IBV_WR_SEND:
+            elif opcode == e.IBV_WR_SEND:
                 if not far.receives:
                     return
                 theirs, at = far.receives.popleft()
-                far.received.append((theirs, IBV_WC_SUCCESS))
+                far.received.append((theirs, e.IBV_WC_SUCCESS))
                 far.memory[at : at + length] = model.memory[source : source + length]
-            elif opcode == IBV_WR_RDMA_WRITE:
+            elif opcode == e.IBV_WR_RDMA_WRITE:
                 far.memory[target : target + length] = model.memory[source : source + length]
-            elif opcode == IBV_WR_RDMA_READ:
+            elif opcode == e.IBV_WR_RDMA_READ:
                 model.memory[target : target + length] = far.memory[source : source + length]
             else:
                 before = int.from_bytes(far.memory[WORD:], "little")
@@ -241,9 +228,9 @@ class Verbs(RuleBasedStateMachine):
                 far.memory[WORD:] = ((before + add) % 2**64).to_bytes(8, "little")
             model.sends.popleft()
             model.told.append((wr_id, status))
-            if status != IBV_WC_SUCCESS:
+            if status != e.IBV_WC_SUCCESS:
                 model.fail()
-                if status != IBV_WC_LOC_PROT_ERR:
+                if status != e.IBV_WC_LOC_PROT_ERR:
                     far.fail()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -57,11 +57,12 @@ def reading(path: str | Path) -> Iterator[None]:
 
 def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
     """Return a file's content. Raises ConfigError where it cannot be read or is larger than `most`."""
-    with reading(path), open_bytes(path) as stream:
-        raw = stream.read(most + 1)
-    if len(raw) > most:
-        raise ConfigError(f"is larger than {most >> 20} MiB", file=path)
-    return raw
+
+    def read() -> bytes:
+        with open_bytes(path) as stream:
+            return stream.read(most + 1)
+
+    return _read(read, path, most)
 
 
 def read_text(path: str | Path, stdin: TextIO | None = None, *, errors: str = "strict") -> str:
@@ -71,7 +72,7 @@ def read_text(path: str | Path, stdin: TextIO | None = None, *, errors: str = "s
     """
     name = name_of(path, stdin)
     if stdin is not None and name == STDIN:
-        raw = _read_stream(stdin)
+        raw = _read(lambda: stdin.read(MAX_BYTES + 1).encode("utf-8", "replace"), name, MAX_BYTES)
     else:
         raw = read_bytes(path)
     try:
@@ -81,15 +82,14 @@ def read_text(path: str | Path, stdin: TextIO | None = None, *, errors: str = "s
         raise ConfigError("got bytes that are not UTF-8 text", file=name, line=line) from None
 
 
-def _read_stream(stdin: TextIO) -> bytes:
+def _read(read: Callable[[], bytes], name: str | Path, most: int) -> bytes:
     try:
-        raw = stdin.read(MAX_BYTES + 1).encode("utf-8", "replace")
-    except UnicodeDecodeError:
-        raise ConfigError("got bytes that are not UTF-8 text", file=STDIN) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=STDIN) from None
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"is larger than {MAX_BYTES >> 20} MiB", file=STDIN)
+        with reading(name):
+            raw = read()
+    except UnicodeDecodeError:  # of a stream that is text already
+        raise ConfigError("got bytes that are not UTF-8 text", file=name) from None
+    if len(raw) > most:
+        raise ConfigError(f"is larger than {most >> 20} MiB", file=name)
     return raw
 
 

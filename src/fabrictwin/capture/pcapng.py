@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
+from fabrictwin.base.closing import Closing
 from fabrictwin.base.errors import ConfigError, unwritten
 from fabrictwin.base.interrupt import begin, finish
 from fabrictwin.kernel.codes import PS_PER_S
@@ -45,7 +45,7 @@ def erf(time_ps: int, packet: bytes, wire_bytes: int) -> bytes:
     )
 
 
-class CaptureWriter:
+class CaptureWriter(Closing):
     """A capture file. Raises ConfigError where it cannot be written."""
 
     def __init__(self, path: str | Path, *, snaplen: int = 0, comment: str = "") -> None:
@@ -101,11 +101,3 @@ class CaptureWriter:
             raise self._refusal(error) from None
         finally:
             finish(self.path)
-
-    def __enter__(self) -> CaptureWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

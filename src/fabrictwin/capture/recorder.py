@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fabrictwin.base.closing import Closing
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.capture import frames
 from fabrictwin.capture import transport_headers as transport
@@ -116,7 +116,7 @@ class _Stream:
     count: int = 0
 
 
-class Recorder:
+class Recorder(Closing):
     """Writes what tapped ports see. Use as a context; attach before connections are made."""
 
     def __init__(self, packets: PacketLevel, writer: CaptureWriter, adapters: Iterable[int] | None = None) -> None:
@@ -141,14 +141,6 @@ class Recorder:
         """Write what is left."""
         self.packets.read_tap()
         self.writer.close()
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ------------------------------------------------------------------ who talks to whom
 
@@ -199,7 +191,7 @@ class Recorder:
         self._add(queue_pair, connection, flow.options, flow.number)
 
     def _add(self, q: int, connection: Any, options: FlowOptions, flow: int) -> None:
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         source, target = connection.src, connection.dst
         udp = hashed_udp_port(connection.entropy, source, target)
@@ -258,7 +250,7 @@ class Recorder:
 
     def _drain(self, rows: Any) -> None:
         from fabrictwin.kernel.packet import tap
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         for row in rows.tolist():
             port, kind = row[tap.PORT], row[tap.KIND]
@@ -308,7 +300,7 @@ class Recorder:
 
     def _data(self, stream: _Stream, row: list[int]) -> bytes:
         from fabrictwin.kernel.packet import tap
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         start, message = self._message_of(stream, row)
         marks, size = row[tap.MARKS], row[tap.PAYLOAD]
@@ -360,7 +352,7 @@ class Recorder:
     def _answer(self, stream: _Stream, row: list[int]) -> bytes:
         """An acknowledgement, a NAK or a congestion notification, on the way back."""
         from fabrictwin.kernel.packet import tap
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         kind, psn = row[tap.KIND], row[tap.PSN]
         partition = stream.options.partition

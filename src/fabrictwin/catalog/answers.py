@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -181,9 +181,23 @@ def _one(kind: str, name: str, model: type[E]) -> E:
     return cast(E, table[name])
 
 
-def gpu(name: str) -> Gpu:
-    return _one("gpu", name, Gpu)
+def _by_name(kind: str, model: type[E]) -> Callable[[str], E]:
+    """Return the question for an entry of a kind by its name or an alias, which raises ConfigError for another."""
+    return lambda name: _one(kind, name, model)
 
+
+gpu = _by_name("gpu", Gpu)
+nic = _by_name("nic", Nic)
+verbs_device = _by_name("verbs_device", VerbsDevice)
+switch = _by_name("switch", Switch)
+nvlink = _by_name("nvlink", Nvlink)
+pcie = _by_name("pcie", Pcie)  # a generation, such as gen4
+infiniband = _by_name("infiniband", Infiniband)
+ethernet = _by_name("ethernet", Ethernet)
+headers = _by_name("headers", Headers)  # bytes per packet of infiniband, ethernet; RoCE v2 takes fields of both
+fabric = _by_name("fabric", FabricPreset)  # a network to compare with others
+chip = _by_name("chip", Chip)
+cpu_link = _by_name("cpu_link", CpuLink)
 
 _defined: dict[str, Host] = {}
 
@@ -201,53 +215,6 @@ def define_host(name: str, data: dict[str, Any]) -> Host:
 def defined_hosts() -> dict[str, Host]:
     """The hosts that were defined beside the catalog's."""
     return dict(_defined)
-
-
-def nic(name: str) -> Nic:
-    return _one("nic", name, Nic)
-
-
-def verbs_device(name: str) -> VerbsDevice:
-    return _one("verbs_device", name, VerbsDevice)
-
-
-def switch(name: str) -> Switch:
-    return _one("switch", name, Switch)
-
-
-def nvlink(name: str) -> Nvlink:
-    return _one("nvlink", name, Nvlink)
-
-
-def pcie(name: str) -> Pcie:
-    """A PCIe generation by its name: `gen4`."""
-    return _one("pcie", name, Pcie)
-
-
-def infiniband(speed: str) -> Infiniband:
-    return _one("infiniband", speed, Infiniband)
-
-
-def ethernet(name: str) -> Ethernet:
-    return _one("ethernet", name, Ethernet)
-
-
-def headers(technology: str) -> Headers:
-    """Per-packet bytes: `infiniband`, `ethernet` (RoCE v2 takes fields of both)."""
-    return _one("headers", technology, Headers)
-
-
-def fabric(name: str) -> FabricPreset:
-    """A network to compare with others, by its preset's name."""
-    return _one("fabric", name, FabricPreset)
-
-
-def chip(name: str) -> Chip:
-    return _one("chip", name, Chip)
-
-
-def cpu_link(name: str) -> CpuLink:
-    return _one("cpu_link", name, CpuLink)
 
 
 @cache

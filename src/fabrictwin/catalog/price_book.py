@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.nested import laid_over
 from fabrictwin.base.units import Rate
 from fabrictwin.base.validation_errors import config_error
 from fabrictwin.base.yamlfile import Lines, read_yaml, read_yaml_file
@@ -100,15 +101,6 @@ class PriceBook(Model):
 _SECTIONS = {"hosts": "host", "switches": "switch", "cables": "cable"}
 
 
-def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """`own` over `base`: entries and figures that it names; rows of cables as a whole."""
-    result = dict(base)
-    for key, value in own.items():
-        under = result.get(key)
-        result[key] = _merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
-    return result
-
-
 def _sourced(raw: Any) -> Any:
     """A figure of one's own: its source is the book."""
     if isinstance(raw, str):
@@ -185,4 +177,4 @@ def price_book(path: str | Path | None = None) -> PriceBook:
         return read_book(data, lines, "prices.yaml")
     own, own_lines = read_yaml_file(path)
     _check(own, own_lines, path, complete=False)
-    return read_book(_merged(data, _sourced(own)), own_lines, path)
+    return read_book(laid_over(data, _sourced(own)), own_lines, path)

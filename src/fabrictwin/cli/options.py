@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,9 +32,6 @@ class _Seed(click.ParamType):
             raise ConfigError(message, key="--seed") from None
 
 
-SEED = _Seed()
-
-
 class Group(click.Group):
     """A command that holds commands; its help has the first sentence of each whole."""
 
@@ -43,6 +41,28 @@ class Group(click.Group):
         rows = [(name, command.get_short_help_str(limit=200)) for name, command in commands if command is not None]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def number(
+    *names: str, least: int | None = None, most: int | None = None, default: int | None = None, help: str
+) -> Decorator[Any]:
+    """An option that takes a whole number, within bounds."""
+    return click.option(*names, type=click.IntRange(least, most), default=default, metavar="N", help=help)
+
+
+def seeded(*, default: int | None = None, help: str) -> Decorator[Any]:
+    """The option `--seed`."""
+    return click.option("--seed", type=_Seed(), default=default, metavar="N", help=help)
+
+
+def file(*names: str, metavar: str = "FILE", help: str) -> Decorator[Any]:
+    """An option that names a file."""
+    return click.option(*names, type=FILE, metavar=metavar, help=help)
+
+
+def repeated(name: str, *, metavar: str, required: bool = False, help: str) -> Decorator[Any]:
+    """An option that may be given several times."""
+    return click.option(name, multiple=True, required=required, metavar=metavar, help=help)
 
 
 def fidelity(*choices: str, default: str | None = None, help: str) -> Decorator[Any]:
@@ -61,9 +81,9 @@ CLUSTER_FILE = click.argument(
 )
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-DATA = click.option("--data", type=FILE, metavar="DIR", help="The folder of the measurements.")
+DATA = file("--data", metavar="DIR", help="The folder of the measurements.")
 
-PRICES = click.option("--prices", type=FILE, metavar="FILE", help="A price book of your own, over the catalog's.")
+PRICES = file("--prices", help="A price book of your own, over the catalog's.")
 YEARS = click.option(
     "--years",
     default=4.0,
@@ -72,14 +92,11 @@ YEARS = click.option(
     help="How long the equipment is used.",
 )
 
-PCAP = click.option("--pcap", type=FILE, metavar="FILE", help="Capture packets to a pcapng file.")
-PCAP_AT = click.option(
-    "--pcap-at",
-    multiple=True,
-    metavar="NAME",
-    help="Capture at this host or adapter (repeatable); otherwise at all.",
+_PCAP = file("--pcap", help="Capture packets to a pcapng file.")
+_PCAP_AT = repeated(
+    "--pcap-at", metavar="NAME", help="Capture at this host or adapter (repeatable); otherwise at all."
 )
-SNAPLEN = click.option(
+_SNAPLEN = click.option(
     "--snaplen",
     default=0,
     type=click.IntRange(min=0),
@@ -87,21 +104,25 @@ SNAPLEN = click.option(
     help="Keep so much of each packet; 0: all.",
 )
 
+
+def capture_options(command: Callable[..., None]) -> Any:
+    """Add the options of a capture to a command, which takes them as one argument `capture`, or None."""
+
+    @wraps(command)
+    def bundled(*, pcap: Path | None, pcap_at: tuple[str, ...], snaplen: int, **others: Any) -> None:
+        from fabrictwin.capture.recorder import CaptureRequest
+
+        command(capture=None if pcap is None else CaptureRequest(pcap, pcap_at, snaplen), **others)
+
+    return _PCAP(_PCAP_AT(_SNAPLEN(bundled)))
+
+
 ENGINE = click.option("--engine", default="", metavar="NAME", help="The routing engine; otherwise the spec's.")
-ROOTS = click.option("--roots", type=FILE, metavar="FILE", help="GUIDs of root switches, one a line.")
-WEIGHTS = click.option(
-    "--weights", type=FILE, metavar="FILE", help="What links count: GUID PORT WEIGHT, one a line."
-)
-LMC = click.option("--lmc", default=0, type=click.IntRange(0, 7), metavar="N", help="Each adapter has 2^LMC LIDs.")
+ROOTS = file("--roots", help="GUIDs of root switches, one a line.")
+WEIGHTS = file("--weights", help="What links count: GUID PORT WEIGHT, one a line.")
+LMC = number("--lmc", least=0, most=7, default=0, help="Each adapter has 2^LMC LIDs.")
 LANES = click.option("--lanes", default=8, metavar="N", help="Virtual lanes that an engine may use.")
 
-QOS_OPTIONS = click.option(
-    "--qos-options",
-    type=FILE,
-    metavar="FILE",
-    help="qos_max_vls, qos_sl2vl, qos_vlarb_high ..., as opensm.conf has them.",
-)
-GUID2LID = click.option("--guid2lid", type=FILE, metavar="FILE", help="Keep LIDs in this file.")
-PARTITIONS = click.option(
-    "--partitions", type=FILE, metavar="FILE", help="Partitions, as OpenSM's partitions.conf has them."
-)
+QOS_OPTIONS = file("--qos-options", help="qos_max_vls, qos_sl2vl, qos_vlarb_high ..., as opensm.conf has them.")
+GUID2LID = file("--guid2lid", help="Keep LIDs in this file.")
+PARTITIONS = file("--partitions", help="Partitions, as OpenSM's partitions.conf has them.")

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I8, I16, I32, I64, U64, place_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint, Technology
 from fabrictwin.cluster.guids import node_guids
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.host_template import HostTemplate, host_template, with_access_control
-from fabrictwin.fabric.kinds import I8, I16, I32, I64, U64
 from fabrictwin.kernel.codes import PS_PER_S
 
 MAX_SWITCH_PORTS = 254  # port numbers are a byte; 255 means "none" in a forwarding table
@@ -192,8 +192,7 @@ def _local_gpus(numbering: _Numbering, node_host: I32, gpu_node: I32) -> I32:
         return gpu_node
     local: I32 = (gpu_node - numbering.host_node_start[node_host[gpu_node]]).astype(np.int32)
     for t, template in enumerate(numbering.templates):
-        order = np.full(len(template.node_kind), NONE, np.int32)
-        order[template.gpus] = np.arange(len(template.gpus))
+        order = place_of(template.gpus, len(template.node_kind))
         mine = numbering.host_template[node_host[gpu_node]] == t
         local[mine] = order[local[mine]]
     return local
@@ -367,6 +366,5 @@ def _find_planes(fabric: Fabric) -> None:
     members = np.flatnonzero(network)
     roots, counts = np.unique(label[members], return_counts=True)
     order = np.lexsort((roots, -counts))
-    number = np.empty(len(roots), np.int64)
-    number[order] = np.arange(len(roots))
+    number = place_of(order, len(roots))
     plane[members] = number[np.searchsorted(roots, label[members])]

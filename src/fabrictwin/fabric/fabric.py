@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fabrictwin.base.arrays import I8 as I8
+from fabrictwin.base.arrays import I16 as I16
+from fabrictwin.base.arrays import I32 as I32
+from fabrictwin.base.arrays import I64 as I64
+from fabrictwin.base.arrays import U64 as U64
+from fabrictwin.base.arrays import place_of
 from fabrictwin.fabric.host_template import HostTemplate
-from fabrictwin.fabric.kinds import I8 as I8
-from fabrictwin.fabric.kinds import I16 as I16
-from fabrictwin.fabric.kinds import I32 as I32
-from fabrictwin.fabric.kinds import I64 as I64
 from fabrictwin.fabric.kinds import NETWORK as NETWORK
-from fabrictwin.fabric.kinds import U64 as U64
 from fabrictwin.fabric.kinds import LinkKind as LinkKind
 from fabrictwin.fabric.kinds import NodeKind as NodeKind
 from fabrictwin.kernel.codes import NONE as NONE
@@ -121,16 +122,12 @@ class Fabric:
     @cached_property
     def node_nic(self) -> I32:
         """[N] adapter index of a NIC node, NONE elsewhere."""
-        index = np.full(self.nodes, NONE, np.int32)
-        index[self.nic_node] = np.arange(len(self.nic_node), dtype=np.int32)
-        return index
+        return place_of(self.nic_node, self.nodes)
 
     @cached_property
     def node_gpu(self) -> I32:
         """[N] GPU index of a GPU node, NONE elsewhere."""
-        index = np.full(self.nodes, NONE, np.int32)
-        index[self.gpu_node] = np.arange(self.gpus, dtype=np.int32)
-        return index
+        return place_of(self.gpu_node, self.nodes)
 
     def node_name(self, node: int) -> str:
         """`host-0/gpu3`, `host-0/mlx5_1`, `leaf-2`."""

@@ -15,7 +15,8 @@ from functools import cache, cached_property
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.fabric.kinds import I8, I32, I64, LinkKind, NodeKind
+from fabrictwin.base.arrays import I8, I32, I64
+from fabrictwin.fabric.kinds import LinkKind, NodeKind
 from fabrictwin.kernel.codes import NONE
 
 _NODE_KIND = {

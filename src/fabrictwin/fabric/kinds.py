@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-import numpy as np
-import numpy.typing as npt
-
-I8 = npt.NDArray[np.int8]
-I16 = npt.NDArray[np.int16]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
-
 
 class NodeKind(IntEnum):
     GPU = 0

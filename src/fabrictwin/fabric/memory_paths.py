@@ -13,8 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.fabric.host_template import Paths
 
 # From departing and arriving adapters to what tells their connections apart, such as UDP source ports.

@@ -15,16 +15,11 @@ from fabrictwin.live.event_pipe import EventPipe
 from fabrictwin.live.message_statistics import Statistics
 from fabrictwin.live.multicast import Groups
 from fabrictwin.live.ring_queues import RingCompletions, RingQueuePair, RingReceives, RingSharedReceives
-from fabrictwin.live.twin_adapters import (
-    Adapter,
-    AddressVector,
-    Domain,
-    Region,
-    Window,
-    Work,
-    World,
-    qp_transitions,
-)
+from fabrictwin.verbs.adapter import qp_transitions
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.memory_regions import Domain, Region, Window
+from fabrictwin.verbs.adapter.work_requests import AddressVector, Work
+from fabrictwin.verbs.adapter.world import World
 
 MOST_QUEUE_BYTES = 1 << 32  # of one client's rings together
 

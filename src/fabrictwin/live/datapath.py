@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from fabrictwin.live import native_libraries, wire
-from fabrictwin.live.twin_adapters import ProcessMemory
+from fabrictwin.verbs.adapter.memory_regions import ProcessMemory
 
 PLACE_SHIFT = 47
 _PLACES = 65536

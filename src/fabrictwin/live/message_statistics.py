@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fabrictwin.live.ring_queues import RingQueuePair
-    from fabrictwin.live.twin_adapters import Work
+    from fabrictwin.verbs.adapter.work_requests import Work
 
 _TRANSPORTS = {2: "RC", 3: "UC", 4: "UD"}
 _OPERATIONS = {

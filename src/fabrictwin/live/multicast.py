@@ -10,17 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fabrictwin.live.ring_queues import FIRST_MULTICAST_LID, RingQueuePair
-from fabrictwin.live.twin_adapters import (
-    ROCE_V2,
-    Adapter,
-    AddressVector,
-    QueuePair,
-    QueuePairObjects,
-    SendQueueLimits,
-    Work,
-    qp_transitions,
-    requester,
-)
+from fabrictwin.verbs.adapter import qp_transitions
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.gid import ROCE_V2
+from fabrictwin.verbs.adapter.queue_pair import QueuePair, QueuePairObjects, SendQueueLimits
+from fabrictwin.verbs.adapter.transport import requester
+from fabrictwin.verbs.adapter.work_requests import AddressVector, Work
 
 _SCOPE = 0x0E
 _IPOIB_SIGNATURE = b"\x40\x1b"

@@ -12,29 +12,16 @@ from typing import Any, Protocol, cast
 
 from fabrictwin.live import wire
 from fabrictwin.live.datapath import Ring, library
-from fabrictwin.live.twin_adapters import (
-    ATOMIC_WRITE,
-    BIND,
-    COMPARE_SWAP,
-    FETCH_ADD,
-    FLUSH,
-    INLINE,
-    LOC_QP_OP_ERR,
-    NAMES_ADDRESS,
-    WC,
-    AddressVector,
-    CompletionQueue,
-    Domain,
-    QueuePair,
-    Receive,
-    ReceiveQueue,
-    SharedReceiveQueue,
-    Work,
-    World,
-    ibv_event_type,
-    qp_transitions,
-    requester,
-)
+from fabrictwin.verbs.abi.device_codes import ibv_event_type
+from fabrictwin.verbs.adapter import qp_transitions
+from fabrictwin.verbs.adapter import work_requests as wr
+from fabrictwin.verbs.adapter.completions import LOC_QP_OP_ERR, WC, CompletionQueue
+from fabrictwin.verbs.adapter.memory_regions import Domain
+from fabrictwin.verbs.adapter.queue_pair import QueuePair
+from fabrictwin.verbs.adapter.receive_queues import Receive, ReceiveQueue, SharedReceiveQueue
+from fabrictwin.verbs.adapter.transport import requester
+from fabrictwin.verbs.adapter.work_requests import AddressVector, Work
+from fabrictwin.verbs.adapter.world import World
 
 _BATCH = 64  # requests that are copied out of a ring at a time
 _CQ_ERR = int(ibv_event_type.IBV_EVENT_CQ_ERR)
@@ -264,7 +251,7 @@ class RingQueuePair(QueuePair):
         wr_id, opcode, flags, immediate = wire.SEND_HEAD.unpack_from(room, at)
         length, _, _, number = wire.DMA.unpack_from(room, at + wire.SEND_DMA)
         first = at + wire.SEND_BYTES
-        inline = bool(flags & INLINE) or opcode == ATOMIC_WRITE
+        inline = bool(flags & wr.INLINE) or opcode == wr.ATOMIC_WRITE
         if inline or number > self.max_send_sge:
             segments: tuple[tuple[int, int, int], ...] = ()
         elif number == 1:
@@ -289,13 +276,13 @@ class RingQueuePair(QueuePair):
     def _describe(self, work: Work, at: int) -> bool:
         """Read what the kind of request asks for. False: it makes no sense."""
         room, opcode = self.room, work.opcode
-        if opcode in (COMPARE_SWAP, FETCH_ADD):
+        if opcode in (wr.COMPARE_SWAP, wr.FETCH_ADD):
             work.address, work.compare, work.swap, work.rkey = wire.SEND_ATOMIC.unpack_from(room, at)
-        elif opcode == FLUSH:
+        elif opcode == wr.FLUSH:
             work.address, work.info, work.rkey, work.compare, work.swap = wire.SEND_FLUSH.unpack_from(room, at)
-        elif opcode in NAMES_ADDRESS:
+        elif opcode in wr.NAMES_ADDRESS:
             work.address, work.rkey = wire.SEND_RDMA.unpack_from(room, at)
-        elif opcode == BIND:
+        elif opcode == wr.BIND:
             address, length, mr_lkey, window_key, key, access = wire.SEND_WINDOW.unpack_from(room, at)
             return self.context.bind(work, (window_key, mr_lkey, key), (address, length), access)
         if self.kind == qp_transitions.UD:

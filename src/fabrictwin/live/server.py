@@ -38,11 +38,13 @@ from fabrictwin.live.rdma_cm import cm_commands
 from fabrictwin.live.rdma_cm.identifier import CmChannel
 from fabrictwin.live.rdma_cm.manager import ConnectionManager
 from fabrictwin.live.ring_queues import RingReceives, RingSharedReceives
-from fabrictwin.live.twin_adapters import Adapter, World, ibv_event_type
 from fabrictwin.live.uverbs import dispatch
 from fabrictwin.live.uverbs.reply import Reply
 from fabrictwin.live.wire import Kind
 from fabrictwin.twin.twin import Twin
+from fabrictwin.verbs.abi.device_codes import ibv_event_type
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.world import World
 
 _STEPS = 256  # of the engine, before sockets are looked at again
 _SPINS = 200  # rounds without news that are spun, while something is in flight

@@ -11,8 +11,11 @@ import shutil
 from pathlib import Path
 
 from fabrictwin.live import wire
-from fabrictwin.live.twin_adapters import ROCE_V2, Adapter, device_limits, guid_format
 from fabrictwin.subnet.wire.link_encodings import link_of
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.gid import ROCE_V2
+from fabrictwin.verbs.attributes import device_limits
+from fabrictwin.verbs.attributes.device_attributes import guid_format
 
 _STATES = {1: "1: DOWN", 2: "2: INIT", 3: "3: ARMED", 4: "4: ACTIVE"}
 _PHYSICAL = {3: "3: Disabled", 5: "5: LinkUp"}

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabrictwin.program.program import I32, NONE
+from fabrictwin.base.arrays import I32
+from fabrictwin.program.program import NONE
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError, InvariantError
-from fabrictwin.program.program import (
-    I32,
-    I64,
-    NONE,
-    Actor,
-    Communication,
-    Label,
-    Operations,
-    OpKind,
-    Program,
-)
+from fabrictwin.program.program import NONE, Actor, Communication, Label, Operations, OpKind, Program
 
 MOST_OPERATIONS = 20_000_000  # about 3 GB while it is built
 

@@ -18,15 +18,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.program.binary_trees import double_binary_tree
 from fabrictwin.program.patterns import share, share_start
-from fabrictwin.program.program import I32, I64, NONE, Channels, Communication, Pattern
+from fabrictwin.program.program import NONE, Channels, Communication, Pattern
 
 CHUNK_BYTES = 512 * 1024  # one step of NCCL's Simple protocol: 4 MiB of buffer in 8 steps
 
@@ -46,113 +47,60 @@ class Step:
 STEP = Step()
 
 
+class Plain(TypedDict, total=False):
+    """Channels that share the bytes (1), the size of an element that is never cut (1 B), a pattern's step."""
+
+    channels: int
+    element_bytes: int
+    step: Step
+
+
+class Options(Plain, total=False):
+    """The same with the hosts that ranks lie on, and a name; without one a communication is called by its kind."""
+
+    host_of_rank: HostOfRank
+    name: str
+
+
 def all_reduce(
     groups: Ranks,
     size_bytes: int,
     *,
     algorithm: Literal["ring", "tree"] = "ring",
-    channels: int = 1,
-    host_of_rank: HostOfRank = None,
-    element_bytes: int = 1,
-    step: Step = STEP,
-    name: str = "all-reduce",
+    **options: Unpack[Options],
 ) -> Communication:
     """Every rank ends with the sum. `tree` takes an even number of channels, half of them on each tree.
 
     Without `host_of_rank`, a ring takes the ranks as they come and a tree treats each as a host.
     """
-    if algorithm == "tree" and channels % 2:
-        raise ConfigError(f"got {channels} channels, expected an even number for a double binary tree")
+    if algorithm == "tree" and options.get("channels", 1) % 2:
+        raise ConfigError(f"got {options['channels']} channels, expected an even number for a double binary tree")
     if algorithm not in ("ring", "tree"):
         raise ConfigError(f"got algorithm {algorithm!r}, expected 'ring' or 'tree'")
-    return _communication(
-        _RING_ALL_REDUCE if algorithm == "ring" else _TREE_ALL_REDUCE,
-        groups,
-        _Data(size_bytes, element_bytes),
-        channels=channels,
-        host_of_rank=host_of_rank,
-        step=step,
-        name=name,
-    )
+    form = _RING_ALL_REDUCE if algorithm == "ring" else _TREE_ALL_REDUCE
+    return _communication(form, groups, _Slice(size_bytes), **options)
 
 
-def all_gather(
-    groups: Ranks,
-    size_bytes: int,
-    *,
-    channels: int = 1,
-    host_of_rank: HostOfRank = None,
-    element_bytes: int = 1,
-    step: Step = STEP,
-    name: str = "all-gather",
-) -> Communication:
+def all_gather(groups: Ranks, size_bytes: int, **options: Unpack[Options]) -> Communication:
     """Every rank ends with the full vector of `size_bytes`, of which it had its own shard."""
-    return _communication(
-        _RING_ALL_GATHER,
-        groups,
-        _Data(size_bytes, element_bytes),
-        channels=channels,
-        host_of_rank=host_of_rank,
-        step=step,
-        name=name,
-    )
+    return _communication(_RING_ALL_GATHER, groups, _Slice(size_bytes), **options)
 
 
-def reduce_scatter(
-    groups: Ranks,
-    size_bytes: int,
-    *,
-    channels: int = 1,
-    host_of_rank: HostOfRank = None,
-    element_bytes: int = 1,
-    step: Step = STEP,
-    name: str = "reduce-scatter",
-) -> Communication:
+def reduce_scatter(groups: Ranks, size_bytes: int, **options: Unpack[Options]) -> Communication:
     """Every rank ends with the sum of its own shard of the full vector of `size_bytes`."""
-    return _communication(
-        _RING_REDUCE_SCATTER,
-        groups,
-        _Data(size_bytes, element_bytes),
-        channels=channels,
-        host_of_rank=host_of_rank,
-        step=step,
-        name=name,
-    )
+    return _communication(_RING_REDUCE_SCATTER, groups, _Slice(size_bytes), **options)
 
 
-def broadcast(
-    groups: Ranks,
-    size_bytes: int,
-    *,
-    root: int = 0,
-    channels: int = 1,
-    host_of_rank: HostOfRank = None,
-    element_bytes: int = 1,
-    step: Step = STEP,
-    name: str = "broadcast",
-) -> Communication:
+def broadcast(groups: Ranks, size_bytes: int, *, root: int = 0, **options: Unpack[Options]) -> Communication:
     """Every rank ends with what the root has; `root` is a position in each group."""
     if not 0 <= root < np.asarray(groups).shape[-1]:
         raise ConfigError(f"got root {root}, expected a position in a group of {np.asarray(groups).shape[-1]}")
-    return _communication(
-        _Form(Pattern.CHAIN_BROADCAST, "broadcast", "chain", partial(_chain, root=root)),
-        groups,
-        _Data(size_bytes, element_bytes),
-        channels=channels,
-        host_of_rank=host_of_rank,
-        step=step,
-        name=name,
-    )
+    form = _Form(Pattern.CHAIN_BROADCAST, "broadcast", "chain", partial(_chain, root=root))
+    return _communication(form, groups, _Slice(size_bytes), **options)
 
 
 def all_to_all(
-    groups: Ranks,
-    block_bytes: int,
-    *,
-    channels: int = 1,
-    element_bytes: int = 1,
-    step: Step = STEP,
-    name: str = "all-to-all",
+    groups: Ranks, block_bytes: int, *, name: str = "all-to-all", **options: Unpack[Plain]
 ) -> tuple[Communication, ...]:
     """Every rank sends a block to every other: n - 1 communications, to be chained. A rank keeps its own block."""
     groups = _as_groups(groups)
@@ -161,36 +109,21 @@ def all_to_all(
         _communication(
             _Form(Pattern.SHIFT, "all_to_all", "pairwise", _as_given, shift=shift),
             groups,
-            _Data(block_bytes, element_bytes, buffer_bytes=n * block_bytes),
-            channels=channels,
-            step=step,
+            _Slice(block_bytes, buffer_bytes=n * block_bytes),
             name=f"{name}, shift {shift}",
+            **options,
         )
         for shift in range(1, n)
     )
 
 
-def send(
-    pairs: Ranks,
-    size_bytes: int,
-    *,
-    channels: int = 1,
-    element_bytes: int = 1,
-    step: Step = STEP,
-    name: str = "send",
-) -> Communication:
+def send(pairs: Ranks, size_bytes: int, *, name: str = "send", **options: Unpack[Plain]) -> Communication:
     """Messages, one a pair: `pairs` is [groups, 2], sender and receiver."""
     pairs = _as_groups(pairs)
     if pairs.shape[1] != 2:
         raise ConfigError(f"got groups of {pairs.shape[1]}, expected pairs of sender and receiver")
-    return _communication(
-        _Form(Pattern.MESSAGE, "send", "message", _as_given, disjoint=False),
-        pairs,
-        _Data(size_bytes, element_bytes),
-        channels=channels,
-        step=step,
-        name=name,
-    )
+    form = _Form(Pattern.MESSAGE, "send", "message", _as_given, disjoint=False)
+    return _communication(form, pairs, _Slice(size_bytes), name=name, **options)
 
 
 def hierarchical_all_reduce(
@@ -198,10 +131,8 @@ def hierarchical_all_reduce(
     size_bytes: int,
     *,
     host_of_rank: npt.NDArray[np.integer] | Sequence[int],
-    channels: int = 1,
-    element_bytes: int = 1,
-    step: Step = STEP,
     name: str = "all-reduce",
+    **options: Unpack[Plain],
 ) -> tuple[Communication, ...]:
     """Reduce-scatter inside hosts, an all-reduce of each shard along its rail, all-gather inside: to be chained.
 
@@ -227,43 +158,20 @@ def hierarchical_all_reduce(
     inside = cube.reshape(-1, n_local)
     rails = cube.transpose(0, 2, 1).reshape(-1, n_hosts)
     shard = np.tile(np.arange(n_local), n_groups)
-    elements = _elements(size_bytes, element_bytes)
+    unit = options.get("element_bytes", 1)
+    elements = _elements(size_bytes, unit)
     phases = []
     if n_local > 1:
-        scatter = reduce_scatter(
-            inside,
-            size_bytes,
-            channels=channels,
-            element_bytes=element_bytes,
-            step=step,
-            name=f"{name}, reduce-scatter in hosts",
-        )
-        phases.append(scatter)
+        phases.append(reduce_scatter(inside, size_bytes, name=f"{name}, reduce-scatter in hosts", **options))
     if n_hosts > 1:
-        along = _communication(
-            _RING_ALL_REDUCE,
-            rails,
-            _Data(
-                share(elements, shard, n_local) * element_bytes,
-                element_bytes,
-                offset_bytes=share_start(elements, shard, n_local) * element_bytes,
-                buffer_bytes=-(-elements // n_local) * element_bytes,
-            ),
-            channels=channels,
-            step=step,
-            name=f"{name}, along rails",
+        slices = _Slice(
+            share(elements, shard, n_local) * unit,
+            offset_bytes=share_start(elements, shard, n_local) * unit,
+            buffer_bytes=-(-elements // n_local) * unit,
         )
-        phases.append(along)
+        phases.append(_communication(_RING_ALL_REDUCE, rails, slices, name=f"{name}, along rails", **options))
     if n_local > 1:
-        gather = all_gather(
-            inside,
-            size_bytes,
-            channels=channels,
-            element_bytes=element_bytes,
-            step=step,
-            name=f"{name}, all-gather in hosts",
-        )
-        phases.append(gather)
+        phases.append(all_gather(inside, size_bytes, name=f"{name}, all-gather in hosts", **options))
     return tuple(phases)
 
 
@@ -325,11 +233,10 @@ class _Form:
 
 
 @dataclass(frozen=True)
-class _Data:
+class _Slice:
     """A slice of each group's buffer, in whole elements; sizes and offsets may differ by group."""
 
     size_bytes: int | I64
-    element_bytes: int
     offset_bytes: int | I64 = 0
     buffer_bytes: int | None = None  # None: the largest slice
 
@@ -363,18 +270,18 @@ def _elements(size_bytes: int | I64, element_bytes: int) -> int:
 def _communication(
     form: _Form,
     groups: Ranks,
-    data: _Data,
+    data: _Slice,
     *,
     channels: int = 1,
     host_of_rank: HostOfRank = None,
+    element_bytes: int = 1,
     step: Step = STEP,
-    name: str,
+    name: str = "",
 ) -> Communication:
     """Channels of all groups, group after group."""
     groups = _as_groups(groups)
     g, n = groups.shape
-    unit = data.element_bytes
-    _elements(data.size_bytes, unit)
+    _elements(data.size_bytes, element_bytes)
     if channels < 1 or step.chunk_bytes < 1:
         raise ConfigError(f"got {channels} channels and chunks of {step.chunk_bytes} bytes, expected at least 1")
     if form.disjoint and len(np.unique(groups)) != groups.size:
@@ -392,15 +299,15 @@ def _communication(
     parent = np.array([[row[1] for row in rows] for rows in table])[which.reshape(-1)]
 
     c = np.arange(channels)
-    elements = np.broadcast_to(np.asarray(data.size_bytes, dtype=np.int64) // unit, (g,))[:, None]
-    payload = share(elements, c, channels) * unit
-    offset = share_start(elements, c, channels) * unit
+    elements = np.broadcast_to(np.asarray(data.size_bytes, dtype=np.int64) // element_bytes, (g,))[:, None]
+    payload = share(elements, c, channels) * element_bytes
+    offset = share_start(elements, c, channels) * element_bytes
     offset = offset + np.broadcast_to(np.asarray(data.offset_bytes, dtype=np.int64), (g,))[:, None]
     used = payload > 0
     count = int(used.sum())
     ranks = np.take_along_axis(np.broadcast_to(groups[:, None, :], order.shape), order, axis=2)
     return Communication(
-        name=name,
+        name=name or form.kind.replace("_", "-"),
         kind=form.kind,
         algorithm=form.algorithm,
         size_bytes=int(np.max(data.size_bytes)) if data.buffer_bytes is None else data.buffer_bytes,
@@ -415,6 +322,6 @@ def _communication(
             payload_bytes=payload[used],
             offset_bytes=offset[used],
             chunk_bytes=np.full(count, step.chunk_bytes, np.int64),
-            element_bytes=unit,
+            element_bytes=element_bytes,
         ),
     )

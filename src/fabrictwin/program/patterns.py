@@ -41,9 +41,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.program.program import HUBS, I8, I32, I64, NONE, Channels, Pattern
-
-Bool = npt.NDArray[np.bool_]
+from fabrictwin.base.arrays import I8, I32, I64, Bool
+from fabrictwin.program.program import HUBS, NONE, Channels, Pattern
 
 RINGS = (Pattern.RING_ALL_REDUCE, Pattern.RING_ALL_GATHER, Pattern.RING_REDUCE_SCATTER)
 TREES = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_REDUCE, Pattern.TREE_BROADCAST)

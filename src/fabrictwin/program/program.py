@@ -18,13 +18,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I8, I16, I32, I64
 from fabrictwin.kernel.codes import NONE as NONE
 from fabrictwin.kernel.codes import OpKind as OpKind
-
-I8 = npt.NDArray[np.int8]
-I16 = npt.NDArray[np.int16]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 
 class Pattern(IntEnum):

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64, Bool
 from fabrictwin.program.patterns import (
     DOWNWARDS,
     PATS,
     RINGS,
     TREES,
     UPWARDS,
-    Bool,
     among,
     chunk_sizes,
     group_total_bytes,
@@ -25,7 +25,7 @@ from fabrictwin.program.patterns import (
     share,
     share_start,
 )
-from fabrictwin.program.program import HUBS, I32, I64, NONE, Channels, Pattern, Seat
+from fabrictwin.program.program import HUBS, NONE, Channels, Pattern, Seat
 
 _NONE_WAIT: tuple[I64, I64] = (np.empty(0, np.int64), np.empty(0, np.int64))
 

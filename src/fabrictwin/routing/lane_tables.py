@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import I32, NONE
-from fabrictwin.routing.graph.switches import U8
+from fabrictwin.base.arrays import I32, U8
+from fabrictwin.fabric.fabric import NONE
 
 SERVICE_LEVELS = 16
 

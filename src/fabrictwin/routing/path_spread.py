@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import Between
 from fabrictwin.routing.tables import Routes
 

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64, U8, U32
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.engines.filling import NO_LANES
 from fabrictwin.routing.graph.equal_cost_groups import Groups, equal_cost
 from fabrictwin.routing.graph.switches import (
     LAST_UNICAST_LID,
-    U8,
     CableColumns,
     EndpointColumns,
     Lids,
@@ -60,8 +59,6 @@ HASHES = {"crc32": 0, "murmur3": 1}  # as kernel.graph numbers them
 # A CRC is linear: switches that differ in nothing but its seed choose alike but for a permutation, and paths
 # polarise.
 DEFAULT_HASH = "murmur3"
-
-U32 = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)

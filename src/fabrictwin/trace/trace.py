@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-I64 = npt.NDArray[np.int64]
+from fabrictwin.base.arrays import I64
 
 
 @dataclass(frozen=True)

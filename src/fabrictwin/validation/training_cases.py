@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.nested import laid_over
 from fabrictwin.cluster.spec.spec import Spec, read_spec
 from fabrictwin.validation.published_data import Hardware, Measurements, Row, Set
 from fabrictwin.workload.job.workload_section import Training, all_overlap
@@ -151,17 +152,8 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
         if recipe.of(row):
             if "overlap" in recipe.settings and section.get("overlap") is True:
                 section["overlap"] = all_overlap(section)
-            section = joined(section, recipe.settings)
+            section = laid_over(section, recipe.settings)
     return section
-
-
-def joined(section: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Nested sections are joined, all else is replaced."""
-    whole = dict(section)
-    for key, value in more.items():
-        old = whole.get(key)
-        whole[key] = joined(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return whole
 
 
 def _split(layers: int, stages: int) -> dict[str, Any]:

@@ -19,18 +19,18 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel
 
+from fabrictwin.base.arrays import F64
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.nested import laid_over
 from fabrictwin.base.progress import Stage
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.validation.published_data import Calibrated, Measurements, left_out
-from fabrictwin.validation.training_cases import Case, joined
+from fabrictwin.validation.training_cases import Case
 from fabrictwin.validation.training_judge import Answers, Outcome
 from fabrictwin.workload.job.workload_section import Training
 
-F64 = npt.NDArray[np.float64]
 Values = Mapping[str, Mapping[str, float]]  # by set: what its constants are, where they are not as declared
 
 START_SHARE, START_PS = 0.7, 5e8
@@ -112,7 +112,7 @@ def changed(case: Case, values: Values) -> Case:
     for name, value in values[case.row.set].items():
         if not acts_on(name, case):
             continue
-        training = joined(training, nested(name, written(name, value)))
+        training = laid_over(training, nested(name, written(name, value)))
     spec: Spec = case.spec.model_copy(update={"workload": {"training": training}})
     return replace(case, spec=spec)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fabrictwin.cli.options import FILE, LANES, LMC, ROOTS, WEIGHTS
+from fabrictwin.cli.options import LANES, LMC, ROOTS, WEIGHTS, file
 
 if TYPE_CHECKING:
     from fabrictwin.routing.engines.routing_options import Options
@@ -46,7 +46,7 @@ class EngineOptions:
 
 
 def _guids(option: str, help_text: str) -> Callable[[Any], Any]:
-    return click.option(option, type=FILE, metavar="FILE", help=f"{help_text}, one a line (OpenSM's engines).")
+    return file(option, help=f"{help_text}, one a line (OpenSM's engines).")
 
 
 _ALL = (

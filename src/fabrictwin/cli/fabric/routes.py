@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
-from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, SEED, Group
+from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, Group, file, number, seeded
 
 if TYPE_CHECKING:
     from fabrictwin.fabric.fabric import Fabric
@@ -32,24 +32,11 @@ UNSOUND = 1
 @routes.command()
 @CLUSTER
 @ENGINE
-@click.option(
-    "--tables", type=click.Path(path_type=Path), metavar="FILE", help="Judge what ibroute or dump_lfts printed."
-)
+@file("--tables", help="Judge what ibroute or dump_lfts printed.")
 @engine_options
-@click.option(
-    "--shifts",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="How many shift permutations to look at; otherwise as many as take seconds.",
-)
-@click.option(
-    "--random",
-    default=32,
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="How many random permutations to look at.",
-)
-@click.option("--seed", default=0, type=SEED, metavar="N", help="Seed of the random permutations.")
+@number("--shifts", least=1, help="How many shift permutations to look at; otherwise as many as take seconds.")
+@number("--random", least=1, default=32, help="How many random permutations to look at.")
+@seeded(default=0, help="Seed of the random permutations.")
 @click.option(
     "--order",
     default="tree",
@@ -152,7 +139,7 @@ def diff(
 @CLUSTER
 @ENGINE
 @engine_options
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to write; otherwise stdout.")
+@file("--out", help="Where to write; otherwise stdout.")
 def dump(cluster: str, engine: str, given: EngineOptions, out: Path | None) -> None:
     """Print tables as dump_lfts does."""
     from fabrictwin.base.textfile import write_text

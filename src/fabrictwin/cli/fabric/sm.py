@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fabrictwin.cli.options import GUID2LID, JSON, LMC, PARTITIONS, QOS_OPTIONS, ROOTS, WEIGHTS
+from fabrictwin.cli.options import (
+    FILE,
+    GUID2LID,
+    JSON,
+    LMC,
+    PARTITIONS,
+    QOS_OPTIONS,
+    ROOTS,
+    WEIGHTS,
+    number,
+    repeated,
+)
 
 if TYPE_CHECKING:
     from fabrictwin.subnet.manager.settings.manager_settings import Settings
@@ -17,7 +28,7 @@ if TYPE_CHECKING:
 @click.argument(
     "cluster",
     required=False,
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="SPEC",
     help="A spec file, or a file that holds only a cluster.",
 )
@@ -26,24 +37,19 @@ if TYPE_CHECKING:
 @ROOTS
 @WEIGHTS
 @LMC
-@click.option(
-    "--priority", default=0, type=click.IntRange(min=0, max=15), metavar="N", help="Rank among managers."
-)
+@number("--priority", least=0, most=15, default=0, help="Rank among managers.")
 @click.option("--qos/--no-qos", default=True, help="Program SL to VL maps and VL arbitration.")
 @QOS_OPTIONS
 @GUID2LID
 @PARTITIONS
-@click.option(
+@repeated(
     "--do",
-    multiple=True,
     metavar="EVENT",
     help="Then let this happen: 'cut leaf-0/5', 'off spine-1', 'on spine-1'. Repeat for more.",
 )
 @click.option("--mad-time", default="20 us", metavar="TIME", help="What an agent needs for a datagram.")
 @click.option("--hop-time", default="300 ns", metavar="TIME", help="What a datagram needs for a hop.")
-@click.option(
-    "--window", default=4, type=click.IntRange(min=1, max=4096), metavar="N", help="Datagrams in flight."
-)
+@number("--window", least=1, most=4096, default=4, help="Datagrams in flight.")
 @click.option(
     "--connect",
     metavar="NAME",
@@ -53,13 +59,6 @@ if TYPE_CHECKING:
 def sm(
     cluster: Path | None,
     host: str,
-    engine: str,
-    roots: Path | None,
-    weights: Path | None,
-    lmc: int,
-    priority: int,
-    qos: bool,
-    qos_options: Path | None,
     guid2lid: Path | None,
     partitions: Path | None,
     do: tuple[str, ...],
@@ -68,6 +67,7 @@ def sm(
     window: int,
     connect: str | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Bring a subnet up over management datagrams and report what was found; exit code 1 where nothing came up."""
     import json
@@ -80,9 +80,7 @@ def sm(
     from fabrictwin.subnet.operation.sweep_text import as_json as to_json
     from fabrictwin.subnet.operation.sweep_text import event_lines, sweep_lines
 
-    settings = settings_of(
-        engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos=qos, qos_options=qos_options
-    )
+    settings = settings_of(**given)
     if connect is not None:
         if cluster is not None or do or guid2lid is not None or partitions is not None:
             raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fabrictwin.cli.completion import host_name
-from fabrictwin.cli.options import CLUSTER, JSON, Group
+from fabrictwin.cli.options import CLUSTER, FILE, JSON, Group, file, repeated
 
 
 @click.group(cls=Group, no_args_is_help=True)
@@ -35,27 +35,21 @@ def show(cluster: str, as_json: bool) -> None:
 
 
 @topology.command("import")
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE", help="What the tool printed.")
+@click.argument("file", type=FILE, metavar="FILE", help="What the tool printed.")
 @click.option(
     "--format", "source", default="ibnetdiscover", type=click.Choice(["ibnetdiscover"]), help="The tool."
 )
-@click.option(
+@repeated(
     "--bind",
-    multiple=True,
     metavar="GLOB=HOST[,HCA=NIC...]",
     help="Hosts of these names are that catalog host: 'luna-*=dgx-a100'. Repeat for more.",
 )
-@click.option(
-    "--switch",
-    multiple=True,
-    metavar="GLOB=TYPE",
-    help="Switches of these names are that catalog switch. Repeat for more.",
+@repeated(
+    "--switch", metavar="GLOB=TYPE", help="Switches of these names are that catalog switch. Repeat for more."
 )
 @click.option("--host-cable", default="3 m", metavar="LENGTH", help="Length of cables to hosts.")
 @click.option("--trunk-cable", default="20 m", metavar="LENGTH", help="Length of cables between switches.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to write the cluster; otherwise stdout."
-)
+@file("--out", help="Where to write the cluster; otherwise stdout.")
 def import_(
     file: Path,
     source: str,
@@ -86,9 +80,7 @@ def import_(
     type=click.Choice(["yaml", "ibnetdiscover", "dot"]),
     help="What to write.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to write it; otherwise stdout."
-)
+@file("--out", help="Where to write it; otherwise stdout.")
 def export(cluster: str, target: str, out: Path | None) -> None:
     """Write a cluster out: every cable in YAML, as ibnetdiscover would print it, or as a Graphviz drawing."""
     from fabrictwin.cluster.build_blueprint import build
@@ -135,9 +127,7 @@ def path(cluster: str, source: str, destination: str, as_json: bool) -> None:
     shell_complete=host_name,
     help="Which host; otherwise the first with GPUs.",
 )
-@click.option(
-    "--xml", type=click.Path(path_type=Path), metavar="FILE", help="Also write the host as NCCL's topology XML."
-)
+@file("--xml", help="Also write the host as NCCL's topology XML.")
 def matrix(cluster: str, host: str, xml: Path | None) -> None:
     """Show how GPUs and adapters of a host are joined, as `nvidia-smi topo -m` does."""
     from fabrictwin.cluster.build_blueprint import build

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fabrictwin.cli.options import CLUSTER_FILE, GUID2LID, LMC, PARTITIONS, QOS_OPTIONS, ROOTS, WEIGHTS
+from fabrictwin.cli.options import CLUSTER_FILE, GUID2LID, LMC, PARTITIONS, QOS_OPTIONS, ROOTS, WEIGHTS, number
 
 
 @click.command()
@@ -36,13 +37,7 @@ from fabrictwin.cli.options import CLUSTER_FILE, GUID2LID, LMC, PARTITIONS, QOS_
 @ROOTS
 @WEIGHTS
 @LMC
-@click.option(
-    "--priority",
-    default=15,
-    type=click.IntRange(min=0, max=15),
-    metavar="N",
-    help="The twin's manager's rank among managers.",
-)
+@number("--priority", least=0, most=15, default=15, help="The twin's manager's rank among managers.")
 @QOS_OPTIONS
 @GUID2LID
 @PARTITIONS
@@ -59,17 +54,12 @@ def up(
     socket: str,
     udp: int | None,
     host: str,
-    engine: str,
-    roots: Path | None,
-    weights: Path | None,
-    lmc: int,
-    priority: int,
-    qos_options: Path | None,
     guid2lid: Path | None,
     partitions: Path | None,
     console: bool,
     run: bool,
     data: bool,
+    **given: Any,
 ) -> None:
     """Serve until interrupted. Clients preload libumad2sim.so and name their node in SIM_HOST."""
     from fabrictwin.base.errors import ConfigError
@@ -80,9 +70,7 @@ def up(
     def say(line: str) -> None:
         print(line, flush=True)  # whoever waits for a line reads a pipe
 
-    settings = settings_of(
-        engine, roots=roots, weights=weights, lmc=lmc, priority=priority, qos_options=qos_options
-    )
+    settings = settings_of(**given)
     if run and sm == "none":
         message = "got --run with --sm none, expected the tables of a manager first: type 'run' at the --console"
         raise ConfigError(message, key="--run")

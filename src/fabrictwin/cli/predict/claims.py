@@ -6,15 +6,13 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON
+from fabrictwin.cli.options import JSON, file
 
 
 @click.command()
 @click.argument("only", nargs=-1, metavar="NAME", help="Only these; otherwise all.")
 @JSON
-@click.option(
-    "--write", type=click.Path(path_type=Path), metavar="FILE", help="Write all as a page, such as docs/claims.md."
-)
+@file("--write", help="Write all as a page, such as docs/claims.md.")
 def claims(only: tuple[str, ...], as_json: bool, write: Path | None) -> None:
     """Run the experiment behind each common statement and say whether it holds."""
     import json

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fabrictwin.cli.completion import fabric_names
-from fabrictwin.cli.options import JSON, PRICES, YEARS
+from fabrictwin.cli.options import JSON, PRICES, YEARS, file, repeated
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
@@ -24,15 +24,9 @@ FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
     show_default=FIVE.replace(",", ", "),
     help="Presets; `fabrictwin catalog list fabric`.",
 )
-@click.option(
-    "--presets",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Presets of your own, or changes to the catalog's.",
-)
-@click.option(
+@file("--presets", help="Presets of your own, or changes to the catalog's.")
+@repeated(
     "--vary",
-    multiple=True,
     metavar="KEY=V,V,...",
     help="Curves over a key of the spec; KEY+KEY=V:V,V:V changes two together. Repeat for more.",
 )
@@ -42,9 +36,7 @@ FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
 @fidelity_option("flow", "analytic", help="Of the step; otherwise the spec's.")
 @PRICES
 @YEARS
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write compare.json and compare.html here."
-)
+@file("--out", metavar="DIR", help="Write compare.json and compare.html here.")
 @JSON
 def compare(
     spec: str,

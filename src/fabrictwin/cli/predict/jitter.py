@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON, PRICES, SEED, YEARS
+from fabrictwin.cli.options import JSON, PRICES, YEARS, file, number, seeded
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -15,16 +15,14 @@ from fabrictwin.cli.options import fidelity as fidelity_option
 @click.argument(
     "spec", metavar="SPEC", help="A spec file; - reads it from stdin. Its jitter section says what is uneven."
 )
-@click.option(
-    "--steps", default=1000, type=click.IntRange(min=10, max=1000000), metavar="N", help="Steps to draw."
-)
+@number("--steps", least=10, most=1000000, default=1000, help="Steps to draw.")
 @click.option("--gpus", default="", metavar="N,N,...", help="Sizes of the job to show; otherwise powers of two.")
 @click.option("--levels", default="0.5,1,2,4", metavar="X,X,...", help="Multiples of the jitter to show.")
 @fidelity_option("flow", "analytic", help="Of the clean step; otherwise the spec's.")
-@click.option("--seed", type=SEED, metavar="N", help="The seed; otherwise the spec's.")
+@seeded(help="The seed; otherwise the spec's.")
 @PRICES
 @YEARS
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with plots.")
+@file("--out", help="Write a page with plots.")
 @JSON
 def jitter(
     spec: str,

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON
+from fabrictwin.cli.options import JSON, file, number
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
 @click.command()
 @click.argument("spec", metavar="SPEC", help="A spec file; - reads it from stdin. Its own layout is only a start.")
-@click.option(
-    "--top", default=10, type=click.IntRange(min=1, max=100), metavar="N", help="Layouts to simulate and print."
-)
+@number("--top", least=1, most=100, default=10, help="Layouts to simulate and print.")
 @fidelity_option("flow", "analytic", default="flow", help="How closely to simulate the best.")
 @click.option(
     "--headroom",
@@ -25,9 +23,7 @@ from fabrictwin.cli.options import fidelity as fidelity_option
     help="Percent of a GPU's memory to keep free.",
 )
 @JSON
-@click.option(
-    "--write", type=click.Path(path_type=Path), metavar="FILE", help="Write the spec with the best layout."
-)
+@file("--write", help="Write the spec with the best layout.")
 def plan(spec: str, top: int, fidelity: str, headroom: float, as_json: bool, write: Path | None) -> None:
     """Search parallel sizes, micro-batches and recomputation for the fastest step that fits in memory."""
     from fabrictwin.api.plan import plan as search

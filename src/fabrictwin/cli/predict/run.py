@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from fabrictwin.cli.options import PCAP, PCAP_AT, SEED, SNAPLEN
+from fabrictwin.cli.options import capture_options, file, seeded
 from fabrictwin.cli.options import fidelity as fidelity_option
+
+if TYPE_CHECKING:
+    from fabrictwin.capture.recorder import CaptureRequest
 
 
 @click.command()
 @click.argument("spec", metavar="SPEC", help="A spec file; - reads it from stdin.")
 @fidelity_option("packet", "flow", "analytic", help="How closely to simulate; otherwise the spec's.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The folder to write; otherwise the spec's, or the next free runs/NAME.",
-)
+@file("--out", metavar="DIR", help="The folder to write; otherwise the spec's, or the next free runs/NAME.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json to stdout and nothing else.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, and simulate nothing.")
-@click.option("--seed", type=SEED, metavar="N", help="The seed; otherwise the spec's.")
-@PCAP
-@PCAP_AT
-@SNAPLEN
+@seeded(help="The seed; otherwise the spec's.")
+@capture_options
 @click.option("--open", "open_report", is_flag=True, help="Open the report in a browser afterwards.")
 def run(
     spec: str,
@@ -34,22 +31,18 @@ def run(
     as_json: bool,
     dry_run: bool,
     seed: int | None,
-    pcap: Path | None,
-    pcap_at: tuple[str, ...],
-    snaplen: int,
+    capture: CaptureRequest | None,
     open_report: bool,
 ) -> None:
     """Predict what a job gets on a cluster: step time, throughput, where the time goes, which links carry it."""
     from fabrictwin.api.run import run as predict
     from fabrictwin.base.progress import Progress
-    from fabrictwin.capture.recorder import CaptureRequest
     from fabrictwin.cluster.spec.spec import load_spec
     from fabrictwin.report.summary import summary_json
     from fabrictwin.report.terminal import block
     from fabrictwin.runs import execute
     from fabrictwin.runs.folder import check_target, run_folder
 
-    capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     read = execute.with_overrides(load_spec(spec, sys.stdin), fidelity=fidelity, seed=seed)
     wanted = out or (Path(read.run.out) if read.run.out else None)
     if dry_run:

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON, SEED
-
-_FILE = click.Path(path_type=Path)
+from fabrictwin.cli.options import JSON, file, seeded
 
 
 @click.command()
 @click.argument("spec", metavar="SPEC", help="A spec file with workload.serving; - reads it from stdin.")
 @JSON
-@click.option("--save", type=_FILE, metavar="FILE", help="Write the result's JSON, each request's times in it.")
-@click.option("--csv", type=_FILE, metavar="FILE", help="Write one line a request.")
-@click.option("--steps", type=_FILE, metavar="FILE", help="Write one line a step of every replica.")
-@click.option("--seed", type=SEED, metavar="N", help="The benchmark's seed; otherwise the spec's.")
+@file("--save", help="Write the result's JSON, each request's times in it.")
+@file("--csv", help="Write one line a request.")
+@file("--steps", help="Write one line a step of every replica.")
+@seeded(help="The benchmark's seed; otherwise the spec's.")
 def serve(
     spec: str, as_json: bool, save: Path | None, csv: Path | None, steps: Path | None, seed: int | None
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from fabrictwin.cli.options import DATA, JSON, Group
+from fabrictwin.cli.options import DATA, JSON, Group, file, number
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -30,11 +30,9 @@ def validate() -> None:
 @click.option("--fit", "refit", is_flag=True, help="Only fit the constants again, and print them; takes minutes.")
 @click.option("--rows", "every", is_flag=True, help="Print every row, not only the worst.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: every row, group and assumption.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file as well.")
+@file("--out", help="Write the JSON to a file as well.")
 @DATA
-@click.option(
-    "--jobs", default=1, type=click.IntRange(min=1, max=64), metavar="N", help="Layouts to predict at once."
-)
+@number("--jobs", least=1, most=64, default=1, help="Layouts to predict at once.")
 def training(
     fidelity: str,
     match: str,
@@ -90,13 +88,7 @@ def training(
 
 
 @validate.command()
-@click.option(
-    "--samples",
-    default=1500,
-    type=click.IntRange(min=20, max=100000),
-    metavar="N",
-    help="Steps of a replica to walk for each row.",
-)
+@number("--samples", least=20, most=100000, default=1500, help="Steps of a replica to walk for each row.")
 @click.option("--match", default="", metavar="TEXT", help="Only rows whose hardware or name contains this.")
 @JSON
 @DATA

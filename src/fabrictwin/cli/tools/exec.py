@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from fabrictwin.cli.completion import host_name
-from fabrictwin.cli.options import FILE
+from fabrictwin.cli.options import FILE, file
 
 if TYPE_CHECKING:
     from fabrictwin.base.capabilities import Fidelity
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     metavar="COMMAND",
     help="Run a command on every host; {rank}, {host} and {size} are filled in.",
 )
-@click.option("--hosts", type=FILE, metavar="FILE", help="Run the commands of lines 'host: command'.")
+@file("--hosts", help="Run the commands of lines 'host: command'.")
 @click.option(
     "--engine",
     default="packet",
     type=click.Choice(["packet", "flow", "analytic"]),
     help="What times messages, of a twin that is started.",
 )
-@click.option("--messages", type=FILE, metavar="FILE", help="Write a line of CSV for each message.")
+@file("--messages", help="Write a line of CSV for each message.")
 @click.option("--summary/--no-summary", default=True, help="Say at the end what crossed the twin, and its times.")
 @click.pass_context
 def exec(

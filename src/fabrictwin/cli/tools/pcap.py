@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import Group
+from fabrictwin.cli.options import FILE, Group
 
 
 @click.group(cls=Group, no_args_is_help=True)
@@ -15,7 +15,7 @@ def pcap() -> None:
 
 
 @pcap.command()
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE", help="A pcap, pcapng or ERF file.")
+@click.argument("file", type=FILE, metavar="FILE", help="A pcap, pcapng or ERF file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def read(file: Path, as_json: bool) -> None:
     """Flows, messages, missing and repeated packets, NAKs, congestion marks and bad checksums of a capture."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from typing import Any
 
 import click
 
 from fabrictwin.cli.completion import host_name
-from fabrictwin.cli.options import CLUSTER, PCAP, PCAP_AT, SNAPLEN
+from fabrictwin.cli.options import CLUSTER, capture_options
 
 
 @click.command()
@@ -47,35 +47,9 @@ from fabrictwin.cli.options import CLUSTER, PCAP, PCAP_AT, SNAPLEN
 @click.option("-A", "--atomic_type", "atomic", default="FETCH_AND_ADD", metavar="TYPE", help="Or CMP_AND_SWAP.")
 @click.option("--use_cuda", "gpu", type=int, metavar="N", help="Memory of this GPU of each host.")
 @click.option("--report_gbits", is_flag=True, help="Gb/sec instead of MB/sec.")
-@PCAP
-@PCAP_AT
-@SNAPLEN
+@capture_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def perftest(
-    test: str,
-    cluster: str,
-    source: str,
-    target: str,
-    size: int | None,
-    all_sizes: bool,
-    iterations: int | None,
-    bidirectional: bool,
-    queue_pairs: int,
-    gid_index: int | None,
-    mtu: int | None,
-    connection: str,
-    device: str | None,
-    inline: int | None,
-    tx_depth: int | None,
-    outstanding: int,
-    atomic: str,
-    gpu: int | None,
-    report_gbits: bool,
-    pcap: Path | None,
-    pcap_at: tuple[str, ...],
-    snaplen: int,
-    as_json: bool,
-) -> None:
+def perftest(cluster: str, as_json: bool, **given: Any) -> None:
     """Bandwidth or latency of RDMA between two hosts, packet by packet, as perftest measures and prints it."""
     import json
 
@@ -88,29 +62,7 @@ def perftest(
     from fabrictwin.tools.perftest.perftest_loops import play
     from fabrictwin.tools.perftest.perftest_options import PerftestOptions
 
-    options = PerftestOptions(
-        test=test,
-        source=source,
-        target=target,
-        size=size,
-        all_sizes=all_sizes,
-        iterations=iterations,
-        bidirectional=bidirectional,
-        queue_pairs=queue_pairs,
-        gid_index=gid_index,
-        mtu=mtu,
-        report_gbits=report_gbits,
-        device=device,
-        connection=connection,
-        inline=inline,
-        tx_depth=tx_depth,
-        outstanding=outstanding,
-        atomic=atomic,
-        gpu=gpu,
-        pcap=pcap,
-        pcap_at=tuple(pcap_at or ()),
-        snaplen=snaplen,
-    )
+    options = PerftestOptions(**given)
     with Progress() as progress:
         progress.stage("compiling the fabric")
         spec = load_cluster(cluster, sys.stdin)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fabrictwin.cli.completion import host_name
-from fabrictwin.cli.options import CLUSTER_FILE
+from fabrictwin.cli.options import CLUSTER_FILE, number
 
 HOST = click.option(
     "--host", metavar="NAME", shell_complete=host_name, help="Whose devices; otherwise the first host's."
@@ -69,8 +69,8 @@ def ibv_devinfo(tools: Any, adapters: Any, *, verbose: bool, names: bool) -> str
 @CLUSTER_FILE
 @HOST
 @click.option("--device", "-d", default="mlx5_0", metavar="NAME", help="The device.")
-@click.option("--port", "-p", default=1, type=click.IntRange(1, 1), metavar="N", help="Its port.")
-@click.option("--mode", "-m", type=click.IntRange(1, 2), metavar="N", help="1 is RoCE v1, 2 is RoCE v2.")
+@number("--port", "-p", least=1, most=1, default=1, help="Its port.")
+@number("--mode", "-m", least=1, most=2, help="1 is RoCE v1, 2 is RoCE v2.")
 def cma_roce_mode(cluster: Path, host: str | None, device: str, port: int, mode: int | None) -> None:
     """Show which RoCE a device's connections take, or set it (kept beside the cluster's file)."""
     from fabrictwin.tools.rdma import rdma_tools

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fabrictwin.cli.options import PCAP, PCAP_AT, SEED, SNAPLEN
+from fabrictwin.base.congestion_controls import CONTROLS
+from fabrictwin.cli.options import capture_options, number, seeded
+
+if TYPE_CHECKING:
+    from fabrictwin.capture.recorder import CaptureRequest
 
 
 @click.command()
@@ -24,19 +27,15 @@ from fabrictwin.cli.options import PCAP, PCAP_AT, SEED, SNAPLEN
     type=click.Choice(["routed", "adaptive", "spray"]),
     help="How switches choose among equal-cost ports.",
 )
-@click.option("--control", type=click.Choice(["none", "dcqcn", "nscc"]), help="Congestion control (Ethernet).")
+@click.option("--control", type=click.Choice(list(CONTROLS)), help="Congestion control (Ethernet).")
 @click.option("--dcqcn", metavar="NAME", help="DCQCN's parameter set.")
 @click.option("--lossy", is_flag=True, help="Ethernet without priority flow control: full buffers drop.")
 @click.option("--selective", is_flag=True, help="Selective repeat instead of go-back-N.")
 @click.option("--store-and-forward", is_flag=True, help="Switches take packets in whole before they pass them on.")
-@click.option("--ack-every", type=click.IntRange(min=1, max=256), metavar="N", help="Packets an acknowledgement.")
-@click.option(
-    "--service-level", type=click.IntRange(min=0, max=15), metavar="N", help="Service level of all flows."
-)
-@PCAP
-@PCAP_AT
-@SNAPLEN
-@click.option("--seed", type=SEED, metavar="N", help="Seed of every random choice.")
+@number("--ack-every", least=1, most=256, help="Packets an acknowledgement.")
+@number("--service-level", least=0, most=15, help="Service level of all flows.")
+@capture_options
+@seeded(help="Seed of every random choice.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def traffic(
     file: str,
@@ -49,9 +48,7 @@ def traffic(
     store_and_forward: bool,
     ack_every: int | None,
     service_level: int | None,
-    pcap: Path | None,
-    pcap_at: tuple[str, ...],
-    snaplen: int,
+    capture: CaptureRequest | None,
     seed: int | None,
     as_json: bool,
 ) -> None:
@@ -63,7 +60,6 @@ def traffic(
     from dataclasses import replace
 
     from fabrictwin.base.progress import Progress
-    from fabrictwin.capture.recorder import CaptureRequest
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.fault_section import LinkFault
     from fabrictwin.cluster.spec.spec import load_cluster
@@ -72,7 +68,6 @@ def traffic(
     from fabrictwin.tools.traffic.connection_matrix import read_traffic
     from fabrictwin.tools.traffic.play_traffic import play_traffic, table
 
-    capture = None if pcap is None else CaptureRequest(pcap, tuple(pcap_at or ()), snaplen)
     pattern = read_traffic(file)
     given: dict[str, Any] = {
         "balance": balance,

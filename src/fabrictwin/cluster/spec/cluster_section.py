@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PlainSerializer,
@@ -33,11 +32,8 @@ from fabrictwin.base.units import (
 from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.blueprint import Technology
 from fabrictwin.cluster.names import parse_name, split_jack
-
-
-class Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
+from fabrictwin.cluster.spec.model_base import Model as Model
+from fabrictwin.cluster.spec.qos_section import Qos
 
 Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
@@ -87,7 +83,7 @@ class Routing(Model):
     hash: str = "default"  # Ethernet
     seed: Seed = 0
     roots: tuple[str, ...] = ()  # InfiniBand, as all below
-    weights: dict[str, Annotated[int, Field(strict=True, ge=1, le=255)]] = {}
+    weights: dict[str, Annotated[int, Field(strict=True, ge=1, le=255)]] = Field(default_factory=dict)
     lmc: Annotated[int, Field(strict=True, ge=0, le=7)] = 0
     lanes: Annotated[int, Field(strict=True, ge=1, le=15)] | None = None
 
@@ -171,6 +167,13 @@ class Network(Model):
     trunk_cable: Length = TRUNK_CABLE
     mtu: Mtu = MTU
     routing: Routing = Routing()
+    qos: Qos | None = None  # Ethernet
+
+    @model_validator(mode="after")
+    def _of_ethernet(self) -> Network:
+        if self.qos is not None and self.technology != "ethernet":
+            raise ValueError("got qos on InfiniBand, expected it only on Ethernet: credits need none")
+        return self
 
 
 class GeneratedCluster(Model):
@@ -196,6 +199,10 @@ class GeneratedCluster(Model):
     def routing(self) -> Routing:
         return self.network.routing
 
+    @property
+    def qos(self) -> Qos | None:
+        return self.network.qos
+
 
 class Bind(Model):
     """Recognised hosts whose name matches a glob are catalog hosts of one type.
@@ -206,7 +213,7 @@ class Bind(Model):
 
     match: str
     host: str
-    hcas: dict[str, str | Annotated[int, Field(strict=True, ge=0)]] = {}
+    hcas: dict[str, str | Annotated[int, Field(strict=True, ge=0)]] = Field(default_factory=dict)
 
 
 class SwitchHint(Model):
@@ -339,6 +346,13 @@ class ExplicitCluster(Model):
     mtu: Mtu = MTU
     notes: tuple[str, ...] = ()
     routing: Routing = Routing()
+    qos: Qos | None = None  # Ethernet
+
+    @model_validator(mode="after")
+    def _of_ethernet(self) -> ExplicitCluster:
+        if self.qos is not None and self.technology != "ethernet":
+            raise ValueError("got qos on InfiniBand, expected it only on Ethernet: credits need none")
+        return self
 
 
 _FORMS = {"network": "GeneratedCluster", "ibnetdiscover": "DiscoveredCluster", "cables": "ExplicitCluster"}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, quoted
-from fabrictwin.base.yamlfile import Path_, undotted
+from fabrictwin.base.nested import laid_over
+from fabrictwin.base.yamlfile import Path_, read_yaml, undotted
 
 
 def set_key(data: Any, key: str, value: Any, *, option: str | None = None) -> None:
@@ -21,12 +21,25 @@ def set_key(data: Any, key: str, value: Any, *, option: str | None = None) -> No
     section = _section(data, path[:-1], key, option)
     last = path[-1]
     if isinstance(section, list) and isinstance(last, int) and 0 <= last < len(section):
-        section[last] = _laid_over(section[last], value)
+        section[last] = laid_over(section[last], value)
         return
     section = _only(section, last, key, option)
     if not isinstance(section, dict):
         raise ConfigError(f"got {quoted(key)}, expected a key of the spec", key=option)
-    section[last] = _laid_over(section.get(last), value)
+    section[last] = laid_over(section.get(last), value)
+
+
+def set_text(data: Any, key: str, value: str, *, option: str) -> None:
+    """Put a value as YAML writes it at a key, modified in place; `a:b` at keys that are joined as `x+y`.
+
+    Raises ConfigError at `option`, where a command line gave both.
+    """
+    keys = key.split("+")
+    values = value.split(":", len(keys) - 1)
+    if len(values) != len(keys):
+        raise ConfigError(f"got {quoted(value)}, expected {len(keys)} values, such as a:b", key=option)
+    for one, its in zip(keys, values, strict=True):
+        set_key(data, one.strip(), read_yaml(its.strip(), option)[0], option=option)
 
 
 def _section(data: Any, path: Path_, key: str, option: str | None) -> Any:
@@ -47,12 +60,3 @@ def _only(section: Any, part: int | str, key: str, option: str | None) -> Any:
     if len(section) != 1:
         raise ConfigError(f"got {quoted(key)}, expected which of {len(section)}, such as hosts[0]", key=option)
     return section[0]
-
-
-def _laid_over(before: Any, value: Any) -> Any:
-    if isinstance(before, dict) and isinstance(value, Mapping):
-        merged = dict(before)
-        for name, part in value.items():
-            merged[name] = _laid_over(merged.get(name), part)
-        return merged
-    return dict(value) if isinstance(value, Mapping) else value

@@ -11,12 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from fabrictwin.base.congestion_controls import CONTROLS, Control, DcqcnSet
 from fabrictwin.base.units import Duration, Size
 from fabrictwin.cluster.spec.cluster_section import Model
 
 Balance = Literal["routed", "adaptive", "spray"]
-Control = Literal["none", "dcqcn", "nscc"]
-DcqcnName = Literal["sigcomm15", "hpcc", "hpcc-paper", "hpcc-config"]
 Yes = Annotated[bool, Field(strict=True)]
 
 
@@ -32,7 +31,7 @@ class Packet(Model):
 
     balance: Balance | None = None
     control: Control | None = None
-    dcqcn: DcqcnName | None = None
+    dcqcn: DcqcnSet | None = None
     lossless: Yes | None = None  # Ethernet
     retransmission: Literal["go-back-n", "selective"] | None = None
     timeout: Annotated[int, _whole(0, 31)] | None = None  # 4.096 us * 2^timeout; 0 is never
@@ -69,17 +68,13 @@ class Packet(Model):
         if self.dcqcn is not None and self.control != "dcqcn":
             raise ValueError("got dcqcn, which means nothing without control: dcqcn")
         several = self.balance in ("adaptive", "spray")
-        if self.retransmission == "go-back-n" and (several or self.control == "nscc"):
-            why = f"balance: {self.balance}" if several else "control: nscc"
+        control = None if self.control is None else next(iter(CONTROLS[self.control].values()))
+        if self.retransmission == "go-back-n" and (several or (control is not None and control.reorders)):
+            why = f"balance: {self.balance}" if several else f"control: {self.control}"
             raise ValueError(f"got retransmission: go-back-n with {why}, which reorders and needs selective")
-        if self.control == "nscc":
-            for key, what in (
-                ("lossless", "trims packets instead of pausing"),
-                ("window", "sets the window"),
-                ("ack_every", "acknowledges every packet"),
-            ):
-                if getattr(self, key) not in (None, False):
-                    raise ValueError(f"got {key} with control: nscc, which {what}")
+        for key, what in {} if control is None else control.decides.items():
+            if getattr(self, key) not in (None, False):
+                raise ValueError(f"got {key} with control: {self.control}, which {what}")
         if self.vl_high_limit is not None and self.vl_high is None:
             raise ValueError("got vl_high_limit, which means nothing without vl_high")
         if self.gpudirect is not False:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32
 from fabrictwin.base.errors import SimulatedError
 from fabrictwin.engines.analytic.closed_forms import ClosedForms
 from fabrictwin.engines.analytic.message_links import OwnLinks
@@ -19,7 +20,7 @@ from fabrictwin.engines.base.message_queues import NOT_FIXED, FixedTimes, Messag
 from fabrictwin.engines.channels.channel_resources import Bound
 from fabrictwin.engines.flow.graph_engine import GraphEngine
 from fabrictwin.engines.flow.operation_graph import OperationGraph
-from fabrictwin.fabric.fabric import I32, NONE, Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.fabric.memory_paths import PathFinder, Walker
 from fabrictwin.program.program import Communication, Operations, OpKind
 from fabrictwin.trace.trace import Counters

@@ -13,12 +13,13 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import TimedChange, payload_bps
 from fabrictwin.engines.channels.channel_resources import Bound, bind, capacities
 from fabrictwin.engines.channels.pipeline_latency import Beyond, Critical
-from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.patterns import Edges

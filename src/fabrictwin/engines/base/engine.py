@@ -47,7 +47,15 @@ import numpy.typing as npt
 
 from fabrictwin.base.capabilities import Capabilities, Fidelity
 from fabrictwin.engines.base.changes import FOREVER, TimedChange
-from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, Event, FlowOptions, Message
+from fabrictwin.engines.base.messages import (
+    NAK_REMOTE_ACCESS,
+    NEAR,
+    PLAIN,
+    Event,
+    FlowOptions,
+    Memories,
+    Message,
+)
 from fabrictwin.engines.base.packet_level import PacketLevel
 from fabrictwin.engines.base.transfers import Transfers, TransferTimes
 from fabrictwin.fabric.fabric import Fabric
@@ -139,18 +147,10 @@ class Engine(Protocol):
 
     # ------------------------------------------------------------------ single messages
 
-    def open(
-        self,
-        source_adapter: int,
-        target_adapter: int,
-        *,
-        source_memory: int | None = None,
-        target_memory: int | None = None,
-        options: FlowOptions | None = None,
-    ) -> int:
+    def open(self, source: int, target: int, memories: Memories = NEAR, options: FlowOptions = PLAIN) -> int:
         """Open a flow between two adapters of the fabric (indices into `fabric.nic_node`, equal for loopback).
 
-        Memories are fabric nodes (a CPU or a GPU of the adapter's host), None the CPU nearest to the adapter.
+        Memories, of the source and the target, are fabric nodes: a CPU or a GPU of the adapter's host.
         Raises ConfigError where there is no path.
         """
         ...

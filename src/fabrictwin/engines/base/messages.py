@@ -89,6 +89,12 @@ class FlowOptions:
     rate_bps: int | None = None  # static rate limit
 
 
+PLAIN = FlowOptions()
+
+Memories = tuple[int | None, int | None]  # nodes that a flow reads from and writes to
+NEAR: Memories = (None, None)  # the processors nearest to its adapters
+
+
 class Posting(NamedTuple):
     """Handing a message from software to its adapter.
 

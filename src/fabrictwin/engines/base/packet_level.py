@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.engines.base.messages import Event, FlowOptions, Message
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication, Operations
 
 if TYPE_CHECKING:
     from fabrictwin.engines.packet.run_estimate import PacketSize
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -58,17 +57,13 @@ class Observer(Protocol):
         ...
 
 
-class FlowRecord(Protocol):
+@dataclass(slots=True)
+class FlowRecord:
     """A flow as observers see it."""
 
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def options(self) -> FlowOptions: ...
-
-    @property
-    def mtu(self) -> int: ...
+    number: int
+    options: FlowOptions
+    mtu: int
 
 
 class PacketLevel(Protocol):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from fabrictwin.base.arrays import I32
 from fabrictwin.base.errors import InvariantError
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.engine import Engine
-from fabrictwin.fabric.fabric import I32
 from fabrictwin.program.program import Program
 from fabrictwin.trace.trace import Trace
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import I32, I64
-from fabrictwin.routing.tables import U32, udp_source_port
+from fabrictwin.base.arrays import I32, I64, U32
+from fabrictwin.routing.tables import udp_source_port
 
 FIRST_QPN = 0x48
 

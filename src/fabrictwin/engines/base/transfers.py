@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fabrictwin.fabric.fabric import I32, I64
+from fabrictwin.base.arrays import I32, I64
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import F64, I64, Bool, place_of
 from fabrictwin.base.units import PS_PER_S
-from fabrictwin.fabric.fabric import I64, NONE, Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd, ranges
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Pattern
-
-F64 = npt.NDArray[np.float64]
-Bool = npt.NDArray[np.bool_]
 
 _PIECES = 64  # of a channel that are played, at most
 _EVEN = 1e-9
@@ -218,8 +216,7 @@ def meeting(channels: Channels, edges: patterns.Edges, alone: Alone, fabric: Fab
     rows = np.flatnonzero(_stored(channels)[edges.channel] & (edges.size_bytes > 0))
     if not 0 < len(rows) <= _EDGES or not _moves(alone.byte_ps[rows]):
         return None
-    number = np.full(len(edges), NONE, np.int64)
-    number[rows] = np.arange(len(rows))
+    number = place_of(rows, len(edges)).astype(np.int64)
     need, edge = alone.need(fabric), number[alone.edge]
     mine = np.flatnonzero(edge != NONE)
     kept = mine[_tightest(edge[mine], alone.port[mine], need[mine])]

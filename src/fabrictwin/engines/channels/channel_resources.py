@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import F64, I32, I64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.channel_contention import Alone, loops, meeting
@@ -27,12 +27,10 @@ from fabrictwin.engines.channels.pipeline_latency import (
     packet_tail_ps,
     pieces,
 )
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Communication, Connections
-
-F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, LinkKind, NodeKind
+from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd, Entropy, PathFinder, ranges
 from fabrictwin.program.patterns import Edges, among
 from fabrictwin.program.program import Connections, Seat

@@ -7,9 +7,10 @@ from dataclasses import fields
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.connection_paths import Travellers, Uses, plain, travel, travellers
-from fabrictwin.fabric.fabric import I32, I64, Fabric
+from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Communication, Connections

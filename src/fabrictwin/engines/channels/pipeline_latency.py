@@ -30,18 +30,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import F64, I64, Bool
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.channel_contention import Loops, Meeting
 from fabrictwin.fabric.compile import packet_overhead
-from fabrictwin.fabric.fabric import I64, NETWORK, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Pattern
-
-F64 = npt.NDArray[np.float64]
-Bool = npt.NDArray[np.bool_]
 
 _SINGLE = (Pattern.MESSAGE, Pattern.SHIFT)  # every edge for itself: a ring of one step
 

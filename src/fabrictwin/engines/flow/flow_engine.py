@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import TableEntries, TimedChange, payload_bps
@@ -27,7 +28,7 @@ from fabrictwin.engines.flow.flow_tables import flow_columns, group_channels, st
 from fabrictwin.engines.flow.graph_engine import GraphEngine
 from fabrictwin.engines.flow.message_links import SharedLinks
 from fabrictwin.engines.flow.operation_graph import OperationGraph
-from fabrictwin.fabric.fabric import I32, I64, Fabric
+from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.fabric.memory_paths import PathFinder, SpreadOver, Walker
 from fabrictwin.program.program import Communication, Operations
 from fabrictwin.routing.engines.filling import NO_PORT

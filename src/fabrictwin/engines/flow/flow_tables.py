@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.engines.channels.channel_resources import F64, Bound
-from fabrictwin.fabric.fabric import I64, NONE
+from fabrictwin.base.arrays import F64, I64, place_of
+from fabrictwin.engines.channels.channel_resources import Bound
+from fabrictwin.fabric.fabric import NONE
 
 Columns = Mapping[str, npt.NDArray[Any]]  # operations and flows, as many as were posted
 
@@ -90,8 +91,7 @@ class Constraints:
         _, one, which = np.unique(mark[binding], return_index=True, return_inverse=True)
         which = which.reshape(-1)
         # numbered as the resources that come first, so that the order of sums is that of resources
-        number = np.empty(len(one), np.int32)
-        number[np.argsort(one, kind="stable")] = np.arange(len(one), dtype=np.int32)
+        number = place_of(np.argsort(one, kind="stable"), len(one))
         of = np.full(len(capacity), NONE, np.int32)
         of[binding] = number[which]
         ease = capacity[binding] / largest[binding]

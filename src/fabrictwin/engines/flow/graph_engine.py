@@ -9,15 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.capabilities import Capabilities, Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.engines.base.changes import FOREVER, PendingChanges, TimedChange, payload_bps
 from fabrictwin.engines.base.engine import Advanced, Stop
 from fabrictwin.engines.base.message_queues import MessageQueues
-from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, Event, FlowOptions, Message
+from fabrictwin.engines.base.messages import (
+    NAK_REMOTE_ACCESS,
+    NEAR,
+    PLAIN,
+    Event,
+    FlowOptions,
+    Memories,
+    Message,
+)
 from fabrictwin.engines.base.transfers import Transfers, TransferTimes
 from fabrictwin.engines.flow.operation_graph import OperationGraph, check_operations
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.program.program import Communication, Operations
 from fabrictwin.trace.trace import Counters
 
@@ -122,18 +131,9 @@ class GraphEngine:
         self._queues.pass_to(self.graph.now_ps)
         return self._queues
 
-    def open(
-        self,
-        source_adapter: int,
-        target_adapter: int,
-        *,
-        source_memory: int | None = None,
-        target_memory: int | None = None,
-        options: FlowOptions | None = None,
-    ) -> int:
+    def open(self, source: int, target: int, memories: Memories = NEAR, options: FlowOptions = PLAIN) -> int:
         """Open a flow between two adapters. Raises ConfigError where there is no path."""
-        ends, memories = (source_adapter, target_adapter), (source_memory, target_memory)
-        return self.queues.open(ends, memories, options or FlowOptions())
+        return self.queues.open((source, target), memories, options)
 
     def close(self, flow: int) -> None:
         self.queues.close(flow)

@@ -13,11 +13,11 @@ from math import ceil
 
 import numpy as np
 
+from fabrictwin.base.arrays import F64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import FOREVER
 from fabrictwin.engines.base.message_queues import MessageQueues
 from fabrictwin.engines.base.queued_messages import QueuedMessage, Stream
-from fabrictwin.engines.channels.channel_resources import F64
 from fabrictwin.engines.flow.flow_tables import fair_rates
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import F64, I32, I64
 from fabrictwin.base.errors import ConfigError, InvariantError
 from fabrictwin.engines.base.engine import NO_COMPLETIONS, Completions
-from fabrictwin.engines.channels.channel_resources import F64
 from fabrictwin.engines.flow.flow_tables import Columns, empty_columns, flow_table, new_state
-from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.slices import SLICED, in_slices
 from fabrictwin.program.program import Communication, Operations, Seat
 

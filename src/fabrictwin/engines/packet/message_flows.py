@@ -17,7 +17,7 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base import host_memory
 from fabrictwin.engines.base.messages import REQUESTS, RESPONSES, FlowOptions, GidType, Opcode, Service
-from fabrictwin.engines.base.packet_level import Observer
+from fabrictwin.engines.base.packet_level import FlowRecord, Observer
 from fabrictwin.engines.base.queue_pairs import udp_port
 from fabrictwin.engines.packet.network.model import AETH_BYTES, SHORTEST_FRAME
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
@@ -58,16 +58,13 @@ class MemoryPair:
 
 
 @dataclass(slots=True)
-class Flow:
+class Flow(FlowRecord):
     """One direction of a connection."""
 
-    number: int
     source: int
     target: int
-    options: FlowOptions
     memories: tuple[int, int]
     extras: list[tuple[int, int, int]]  # by opcode: bytes on the first packet, on the last, traits
-    mtu: int
     shortest: int  # a packet with fewer bytes beside its headers is padded
     base: int  # of message numbers
     connection: dict[str, Any]  # of every pair of memories
@@ -105,7 +102,7 @@ def header_bytes(fabric: Fabric, options: FlowOptions, plain: int) -> int:
 
 def extras() -> list[tuple[int, int, int]]:
     """Return by opcode bytes of extended headers on the first packet and the last, and the kernel's traits."""
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
 
     fields, table = catalog.headers("infiniband"), []
     for opcode in Opcode:
@@ -199,7 +196,7 @@ class PacketFlows:
 
     def add_pair(self, flow: Flow, memories: tuple[int, int]) -> MemoryPair:
         """Add the queue pair between two memories by the flow's adapters."""
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         fabric, network, options = self.fabric, self.network.connections, flow.options
         nics = int(fabric.nic_node[flow.source]), int(fabric.nic_node[flow.target])
@@ -244,7 +241,7 @@ class PacketFlows:
 
     def add_responses(self, flow: Flow, pair: MemoryPair) -> int:
         """Add the queue pair that carries responses between these memories."""
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         pair.responses = self._connect(flow, replace(pair.connection, service=s.RESPONSES, message_ps=0))
         return pair.responses

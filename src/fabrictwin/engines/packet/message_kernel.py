@@ -31,7 +31,7 @@ class MessageKernel:
     """The kernel of one network, its inbox and the events that it tells."""
 
     def __init__(self, network: PacketNetwork) -> None:
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
         from fabrictwin.kernel.packet.stepping import stepper
 
         self.network = network
@@ -184,7 +184,7 @@ class MessageKernel:
     def retries_only(self) -> bool:
         """Tell whether all that is open waits for receives that are not posted, or behind what does, for ever."""
         from fabrictwin.kernel.packet import events as e
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         state = self._machine.state
         kinds = state.heap.what[: int(state.clock[0].heap)] >> e.KIND_SHIFT

@@ -255,7 +255,7 @@ class MessageRoutes:
 
     def _through(self, kind: int, node: int, amount: float) -> list[_Plan]:
         from fabrictwin.kernel.packet.machine import Connection
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         port = self.network.work_port.get((kind, node))
         if port is None:

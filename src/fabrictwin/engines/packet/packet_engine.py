@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.capabilities import Capabilities, Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.changes import FOREVER, TimedChange
 from fabrictwin.engines.base.engine import NO_COMPLETIONS, Advanced, Stop
-from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, FlowOptions, Message
+from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, NEAR, PLAIN, FlowOptions, Memories, Message
 from fabrictwin.engines.base.packet_level import Observer, PacketTotals
 from fabrictwin.engines.base.transfers import Transfers, TransferTimes
 from fabrictwin.engines.packet.network import port_counters
@@ -23,7 +24,7 @@ from fabrictwin.engines.packet.packet_operations import PacketOperations
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.engines.packet.packet_transfers import PacketTransfers
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
-from fabrictwin.fabric.fabric import I32, I64, Fabric
+from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication, Operations
 from fabrictwin.routing.tables import Routes
 from fabrictwin.trace.trace import Counters
@@ -105,18 +106,9 @@ class PacketEngine:
             self.messages.begin_at(self._now)
         return self.messages
 
-    def open(
-        self,
-        source_adapter: int,
-        target_adapter: int,
-        *,
-        source_memory: int | None = None,
-        target_memory: int | None = None,
-        options: FlowOptions | None = None,
-    ) -> int:
+    def open(self, source: int, target: int, memories: Memories = NEAR, options: FlowOptions = PLAIN) -> int:
         """Open a flow. Raises ConfigError where there is no path, or packets may come out of order."""
-        ends, memories = (source_adapter, target_adapter), (source_memory, target_memory)
-        return self._messages().open(ends, memories, options or FlowOptions())
+        return self._messages().open((source, target), memories, options)
 
     def close(self, flow: int) -> None:
         self._messages().close(flow)

@@ -46,7 +46,7 @@ class PacketMessages:
     """Flows and messages over one network. Raises ConfigError where packets may come out of order."""
 
     def __init__(self, network: PacketNetwork, observer: Observer | None) -> None:
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         self.network = network
         if network.options.selective:

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.engines.base.engine import NO_COMPLETIONS, Completions
 from fabrictwin.engines.packet.message_routes import Guide, Key, MessageRoute, MessageRoutes, guides
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
-from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program.program import Communication, Operations, OpKind
 from fabrictwin.program.sends import Sends, sends_of
 
@@ -64,7 +65,7 @@ class PacketOperations:
 
         Raises ConfigError where it would take more packet-hops or memory than the options allow.
         """
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         machine = self.network.machine
         base_op, base_task = len(self), machine.tasks
@@ -107,7 +108,9 @@ class PacketOperations:
         expanded: dict[int, list[Sends]] | None = None,
     ) -> PacketSize:
         """Return what posting would take; communications that are used are put into `expanded`."""
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state.network_records import packet_dtype
+        from fabrictwin.kernel.packet.state.state import heap_dtype, nbytes
+        from fabrictwin.kernel.packet.state.transport_records import qp_dtype, task_dtype
 
         fabric, options = self.fabric, self.options
         expanded = {} if expanded is None else expanded
@@ -151,10 +154,10 @@ class PacketOperations:
         packets_at_once = min(sum(largest.values()), room)
         tasks = messages + 2 * len(operations)
         memory = (
-            s.nbytes(network)
-            + tasks * (s.task_dtype.itemsize + s.heap_dtype.itemsize + 12)  # a successor or two, the log
-            + pairs * (s.qp_dtype.itemsize + reach + 4 * links)
-            + packets_at_once * s.packet_dtype.itemsize
+            nbytes(network)
+            + tasks * (task_dtype.itemsize + heap_dtype.itemsize + 12)  # a successor or two, the log
+            + pairs * (qp_dtype.itemsize + reach + 4 * links)
+            + packets_at_once * packet_dtype.itemsize
         )
         return PacketSize(hops, messages, int(memory))
 
@@ -220,7 +223,7 @@ class PacketOperations:
         self, tasks: _Tasks, route: MessageRoute, size: int, cost_ps: int, before: list[int], number: int
     ) -> list[int]:
         """Add a route's message with that number as tasks; returns those that end with it in memory."""
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         if not route.legs:  # memory to itself
             same = tasks.add(s.DELAY, 0, 0, cost_ps)

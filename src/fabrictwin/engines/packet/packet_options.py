@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from fabrictwin.base.congestion_controls import CongestionControl, congestion_control
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import PS_PER_US
-from fabrictwin.engines.packet.congestion_parameters import CONTROLS, dcqcn_parameters
 
 if TYPE_CHECKING:
     from fabrictwin.cluster.spec.packet_section import Packet
@@ -60,13 +60,14 @@ class PacketOptions:
     message_limit: int = 5_000_000  # of one post: each takes some microseconds to set up, and 300 bytes
 
     def __post_init__(self) -> None:
-        for name, known in (("balance", BALANCES), ("control", CONTROLS), ("retransmission", RETRANSMISSIONS)):
+        for name, known in (("balance", BALANCES), ("retransmission", RETRANSMISSIONS)):
             value = getattr(self, name)
             if value not in known:
                 raise ConfigError(
                     f"got {value!r}, expected one of {', '.join(known)}{did_you_mean(value, known)}", key=name
                 )
-        dcqcn_parameters(self.dcqcn)
+        congestion_control(self.control, getattr(self, self.control, ""))
+        congestion_control("dcqcn", self.dcqcn)
         if self.lanes not in (1, 2, 4, 8):
             raise ConfigError(f"got {self.lanes}, expected 1, 2, 4 or 8", key="lanes")
         if self.window_packets & (self.window_packets - 1) or not 2 <= self.window_packets <= 1 << 16:
@@ -97,7 +98,16 @@ class PacketOptions:
 
     @property
     def selective(self) -> bool:
-        return self.retransmission == "selective" or self.balance != "routed" or self.control == "nscc"
+        return self.retransmission == "selective" or self.balance != "routed" or self.congestion.reorders
+
+    @property
+    def congestion(self) -> CongestionControl:
+        """The congestion control, with its parameters."""
+        return congestion_control(self.control, getattr(self, self.control, ""))
+
+    @property
+    def packets_an_ack(self) -> int:
+        return 1 if "ack_every" in self.congestion.decides else self.ack_every
 
     @property
     def timeout_ps(self) -> int:

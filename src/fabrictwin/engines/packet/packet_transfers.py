@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.transfers import Transfers, TransferTimes
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
-from fabrictwin.fabric.fabric import I64, NONE
+from fabrictwin.fabric.fabric import NONE
 
 
 class PacketTransfers:
@@ -24,7 +25,7 @@ class PacketTransfers:
 
     def post(self, transfers: Transfers) -> None:
         """Connect and post. Raises ConfigError where it would take more than the options allow."""
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         network, n = self.network, len(transfers)
         adapters = len(network.fabric.nic_node)
@@ -55,7 +56,7 @@ class PacketTransfers:
 
     def times(self) -> TransferTimes:
         """Times in ps at which each started, was received and was done; NONE where it was not."""
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         task = self.network.machine.state.task[self._first : self._first + self._count]
         done = np.where(task.status == s.DONE, task.done_ps, NONE)
@@ -79,7 +80,7 @@ def _hops(network: PacketNetwork, transfers: Transfers) -> int:
     column = switches.edge_column[np.maximum(target, 0)]
     links = np.where(known, groups.distance[np.maximum(column, 0), np.maximum(source, 0)], 0) + 2
     packets = np.maximum(-(-transfers.size_bytes // fabric.mtu_bytes), 1)
-    acks = 1 if network.options.control == "nscc" else network.options.ack_every
+    acks = network.options.packets_an_ack
     return int((links * (packets + -(-packets // acks))).sum())
 
 
@@ -87,14 +88,16 @@ def _memory_bytes(network: PacketNetwork, transfers: Transfers) -> int:
     """Bytes of the kernel's arrays: a queue pair and a task a transfer, and packets, of which there are at most as
     many as fit into the buffers or as all transfers have.
     """
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state.network_records import packet_dtype
+    from fabrictwin.kernel.packet.state.state import heap_dtype, nbytes
+    from fabrictwin.kernel.packet.state.transport_records import qp_dtype, task_dtype
 
     options, state, n = network.options, network.machine.state, len(transfers)
     reach = 2 * options.window_packets if options.selective else 0
-    control = {"dcqcn": s.dcqcn_dtype.itemsize, "nscc": s.nscc_dtype.itemsize}.get(options.control, 0)
+    control = 0 if options.control == "none" else getattr(state, options.control).itemsize
     packets = int(np.maximum(-(-transfers.size_bytes // network.fabric.mtu_bytes), 1).sum())
     room = int(state.port.peer.size) * 2 * (options.credit_bytes or 1 << 20) // network.fabric.mtu_bytes
     links = 2 * int(network.fabric.node_tier.max(initial=1)) + 2
-    task = s.task_dtype.itemsize + s.heap_dtype.itemsize + 12
-    queue_pair = s.qp_dtype.itemsize + reach + control + 8 * links
-    return s.nbytes(state) + n * (task + queue_pair) + min(packets, room) * s.packet_dtype.itemsize
+    task = task_dtype.itemsize + heap_dtype.itemsize + 12
+    queue_pair = qp_dtype.itemsize + reach + control + 8 * links
+    return nbytes(state) + n * (task + queue_pair) + min(packets, room) * packet_dtype.itemsize

@@ -17,7 +17,7 @@ import numpy as np
 
 from fabrictwin.kernel.codes import NEVER, NONE, OpKind
 from fabrictwin.kernel.flow.heaps import Drains, Queue, enter, leave, pop, push, reschedule
-from fabrictwin.kernel.flow.max_min import Flows, Memo, Scratch, gather, solve
+from fabrictwin.kernel.flow.max_min import Flows, Memo, Scratch, gather, solve, unseen
 from fabrictwin.kernel.jit.by_reference import by_reference
 from fabrictwin.kernel.jit.decorators import entry, hot_entry, outlined
 from fabrictwin.kernel.slices import OK, SLICED
@@ -123,14 +123,11 @@ def settle(state):
             meeting = flows.meeting[m]
             if scratch.passed[meeting] == round_:
                 continue
-            scratch.passed[meeting] = round_
-            for p in range(flows.met_start[meeting], flows.met_start[meeting + 1]):
-                other = flows.met_flow[p]
-                if flows.active[other] > 0 and scratch.seen[other] != round_:
-                    # all others that meet here are among those that this one shares with
-                    scratch.passed[meeting] = 0
-                    update(state, gather(flows, scratch, other, round_))
-                    break
+            other = unseen(flows, scratch, meeting, round_)
+            if other == NONE:
+                scratch.passed[meeting] = round_
+            else:  # all others that meet here are among those that this one shares with
+                update(state, gather(flows, scratch, other, round_))
     state.clock[1] = 0
 
 

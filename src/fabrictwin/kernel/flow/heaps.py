@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fabrictwin.kernel.jit.by_reference import by_reference
-from fabrictwin.kernel.jit.decorators import outlined
+from fabrictwin.kernel.jit.decorators import helper, outlined
 
 
 @by_reference
@@ -31,6 +31,13 @@ class Drains(NamedTuple):
     size: np.ndarray  # int64 [2]: length, next sequence number
 
 
+@helper
+def _put(queue, i, time_ps, sequence, what):
+    queue.time_ps[i] = time_ps
+    queue.sequence[i] = sequence
+    queue.what[i] = what
+
+
 @outlined
 def push(queue, time_ps, what):
     n = queue.size[0]
@@ -42,13 +49,9 @@ def push(queue, time_ps, what):
         parent = (i - 1) >> 2
         if queue.time_ps[parent] <= time_ps:
             break
-        queue.time_ps[i] = queue.time_ps[parent]
-        queue.sequence[i] = queue.sequence[parent]
-        queue.what[i] = queue.what[parent]
+        _put(queue, i, queue.time_ps[parent], queue.sequence[parent], queue.what[parent])
         i = parent
-    queue.time_ps[i] = time_ps
-    queue.sequence[i] = sequence
-    queue.what[i] = what
+    _put(queue, i, time_ps, sequence, what)
 
 
 @outlined
@@ -60,24 +63,19 @@ def pop(queue):
     time_ps, sequence, what = queue.time_ps[n], queue.sequence[n], queue.what[n]
     i = 0
     while True:
-        child = 4 * i + 1
-        if child >= n:
+        best = 4 * i + 1
+        if best >= n:
             break
-        best = child
-        for c in range(child + 1, min(child + 4, n)):
+        for c in range(best + 1, min(best + 4, n)):
             if queue.time_ps[c] < queue.time_ps[best] or (
                 queue.time_ps[c] == queue.time_ps[best] and queue.sequence[c] < queue.sequence[best]
             ):
                 best = c
         if time_ps < queue.time_ps[best] or (time_ps == queue.time_ps[best] and sequence < queue.sequence[best]):
             break
-        queue.time_ps[i] = queue.time_ps[best]
-        queue.sequence[i] = queue.sequence[best]
-        queue.what[i] = queue.what[best]
+        _put(queue, i, queue.time_ps[best], queue.sequence[best], queue.what[best])
         i = best
-    queue.time_ps[i] = time_ps
-    queue.sequence[i] = sequence
-    queue.what[i] = what
+    _put(queue, i, time_ps, sequence, what)
     return top
 
 
@@ -94,11 +92,10 @@ def settle_down(drains, who, i):
     order, place = drains.order, drains.place
     n = drains.size[0]
     while True:
-        child = 4 * i + 1
-        if child >= n:
+        best = 4 * i + 1
+        if best >= n:
             break
-        best = child
-        for c in range(child + 1, min(child + 4, n)):
+        for c in range(best + 1, min(best + 4, n)):
             if earlier(drains, order[c], order[best]):
                 best = c
         if not earlier(drains, order[best], who):

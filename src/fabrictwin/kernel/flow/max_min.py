@@ -108,6 +108,16 @@ def gather(flows, scratch, flow, round_):
 
 
 @outlined
+def unseen(flows, scratch, meeting, round_):
+    """The first active flow at a meeting that was not gathered in this round, or NONE."""
+    for k in range(flows.met_start[meeting], flows.met_start[meeting + 1]):
+        other = flows.met_flow[k]
+        if flows.active[other] > 0 and scratch.seen[other] != round_:
+            return other
+    return NONE
+
+
+@outlined
 def freeze(flows, scratch, member, rate):
     """Fix a member's rate; its demand becomes taken capacity."""
     flow = flows.member_flow[member]

@@ -15,7 +15,7 @@ from enum import IntEnum
 
 from fabrictwin.kernel.jit.decorators import helper
 from fabrictwin.kernel.packet.state.array_access import place, prefetch
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     DATA,
     ENDPOINT,
     GROW_HEAP,
@@ -76,6 +76,14 @@ def _before(a, time, sequence):
 
 
 @helper
+def _put(state, at, time, sequence, what):
+    mine = state.heap[place(at)]
+    mine.time = time
+    mine.sequence = sequence
+    mine.what = what
+
+
+@helper
 def push_heap(state, time, what):
     """Schedule what has no constant delay."""
     clock = state.clock[0]
@@ -85,22 +93,15 @@ def push_heap(state, time, what):
         return
     sequence = clock.sequence
     clock.sequence = sequence + 1
-    clock.heap_events += 1
     at = n
     while at > 0:
         up = (at - 1) >> 2
         above = state.heap[place(up)]
         if _before(above, time, sequence):
             break
-        mine = state.heap[place(at)]
-        mine.time = above.time
-        mine.sequence = above.sequence
-        mine.what = above.what
+        _put(state, at, above.time, above.sequence, above.what)
         at = up
-    mine = state.heap[place(at)]
-    mine.time = time
-    mine.sequence = sequence
-    mine.what = what
+    _put(state, at, time, sequence, what)
     clock.heap = n + 1
     if n + 1 > len(state.heap) - HEAP_MARGIN:
         clock.grow = GROW_HEAP
@@ -117,11 +118,10 @@ def pop_heap(state):
         time, sequence, what = last.time, last.sequence, last.what
         at = 0
         while True:
-            first = 4 * at + 1
-            if first >= n:
+            best = 4 * at + 1
+            if best >= n:
                 break
-            best = first
-            for child in range(first + 1, min(first + 4, n)):
+            for child in range(best + 1, min(best + 4, n)):
                 if _before(
                     state.heap[place(child)], state.heap[place(best)].time, state.heap[place(best)].sequence
                 ):
@@ -129,15 +129,9 @@ def pop_heap(state):
             least = state.heap[place(best)]
             if not _before(least, time, sequence):
                 break
-            mine = state.heap[place(at)]
-            mine.time = least.time
-            mine.sequence = least.sequence
-            mine.what = least.what
+            _put(state, at, least.time, least.sequence, least.what)
             at = best
-        mine = state.heap[place(at)]
-        mine.time = time
-        mine.sequence = sequence
-        mine.what = what
+        _put(state, at, time, sequence, what)
 
 
 @helper

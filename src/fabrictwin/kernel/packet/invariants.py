@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.kernel.packet import events as e
-from fabrictwin.kernel.packet.state import state as s
+from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state.state import State
 
 

@@ -18,8 +18,7 @@ from fabrictwin.kernel.packet.events import (
     push_heap,
 )
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import draw, free_packet, kick
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     ARRIVED,
     CREDIT,
     CUT_THROUGH,
@@ -48,6 +47,7 @@ from fabrictwin.kernel.packet.state.state import (
     UNROUTABLE,
     WAITING,
 )
+from fabrictwin.kernel.packet.state.packets import draw, free_packet, kick
 from fabrictwin.kernel.packet.switch.buffer import blocks, drop, forward, refresh_pause, release, return_credits
 from fabrictwin.kernel.packet.switch.route import route
 from fabrictwin.kernel.packet.switch.transmit import dequeue, first_packet, transmit

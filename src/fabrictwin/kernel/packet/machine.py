@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.kernel.codes import PS_PER_S
-from fabrictwin.kernel.packet.congestion import DCQCN, NSCC
-from fabrictwin.kernel.packet.congestion.dcqcn import ALPHA_ONE
+from fabrictwin.kernel.packet.congestion import ALGORITHMS, Control
 from fabrictwin.kernel.packet.invariants import Blocked, find_deadlock
 from fabrictwin.kernel.packet.loop import begin, kick_all, ready_all, run
 from fabrictwin.kernel.packet.state import build as b
-from fabrictwin.kernel.packet.state import state as s
+from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state.build import Config, Wiring
-from fabrictwin.kernel.packet.state.state import State, records
+from fabrictwin.kernel.packet.state.records import records
+from fabrictwin.kernel.packet.state.state import State, nbytes
+from fabrictwin.kernel.packet.state.transport_records import qp_dtype
 
 _GREW = (s.GROW_PACKETS, s.GROW_HEAP, s.GROW_LANES, s.TAP_FULL)
 
@@ -98,8 +99,12 @@ class Machine:
             hop=self._with_hops(hops),
             received=_longer(self.state.received, self.queue_pairs * window),
             sacked=_longer(self.state.sacked, self.queue_pairs * window),
-            dcqcn=_longer_records(self.state.dcqcn, self.queue_pairs if (qp.control == DCQCN).any() else 1),
-            nscc=_longer_records(self.state.nscc, self.queue_pairs if (qp.control == NSCC).any() else 1),
+            **{
+                control.name.lower(): _longer_records(
+                    self._controlled(control), self.queue_pairs if (qp.control == control).any() else 1
+                )
+                for control in ALGORITHMS
+            },
         )
         for i, c in enumerate(connections):
             self._set_control(first + i, c)
@@ -109,11 +114,11 @@ class Machine:
     def reuse_queue_pair(self, q: int, connection: Connection) -> None:
         """Another connection in place of one that is closed and of which nothing is left."""
         records_ = self.state.qp[q : q + 1]
-        records_[:] = np.zeros(1, s.qp_dtype)
+        records_[:] = np.zeros(1, qp_dtype)
         hops = self._fill(records_, [connection])
         self.state = self.state._replace(hop=self._with_hops(hops))
         if connection.control:
-            for table in (self.state.dcqcn, self.state.nscc):
+            for table in map(self._controlled, ALGORITHMS):
                 if len(table) > q:
                     table[q : q + 1] = np.zeros(1, table.dtype)
             self._set_control(q, connection)
@@ -163,14 +168,15 @@ class Machine:
         self._hops += len(hops)
         return hop
 
+    def _controlled(self, control: Control) -> Any:
+        """[queue pairs] what an algorithm keeps of each."""
+        return getattr(self.state, control.name.lower())
+
     def _set_control(self, q: int, c: Connection) -> None:
-        if c.control == DCQCN:
-            d = self.state.dcqcn[q]
-            d.line = int(8 * PS_PER_S << s.RATE_BITS) // int(self.state.port.ps_q[c.port]) // 1000
-            d.alpha = ALPHA_ONE
-        elif c.control == NSCC:
-            n = self.state.nscc[q]
-            n.base_ps, n.maximum = c.base_ps, c.window_bytes
+        if c.control:
+            control = Control(c.control)
+            line_kbps = int(8 * PS_PER_S << s.RATE_BITS) // int(self.state.port.ps_q[c.port]) // 1000
+            ALGORITHMS[control].start(self._controlled(control)[q], line_kbps, c)
 
     def add_tasks(
         self,
@@ -307,7 +313,7 @@ class Machine:
 
     def check_memory(self, more: int) -> None:
         """Raises OutOfMemoryError where the arrays and `more` bytes are above the limit."""
-        needed = s.nbytes(self.state) + more
+        needed = nbytes(self.state) + more
         if needed > self.limit_bytes:
             raise OutOfMemoryError(f"needs {needed} bytes, the limit is {self.limit_bytes}")
 

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from fabrictwin.kernel.jit.decorators import entry
 from fabrictwin.kernel.jit.plain import PLAIN
 from fabrictwin.kernel.packet.loop import run
-from fabrictwin.kernel.packet.state.state import SLICE_EVENTS
+from fabrictwin.kernel.packet.state.constants import SLICE_EVENTS
 
 # columns of what a stepper is asked
 ADDRESS = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import outlined
-from fabrictwin.kernel.packet.state.state import DATA, NONE, OVERFLOW, TAP_FULL, TRIM
+from fabrictwin.kernel.packet.state.constants import DATA, NONE, OVERFLOW, TAP_FULL, TRIM
 
 TAP_MARGIN = 512
 OUT = 0

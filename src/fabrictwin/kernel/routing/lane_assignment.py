@@ -85,6 +85,28 @@ def _weakest(stack, low, high, start, peer, count):
     return best
 
 
+@helper
+def _enter(depth, channel, stack, place, colour):
+    """Put a channel on the search's stack. Returns its depth."""
+    stack[depth] = channel
+    place[depth] = 0
+    colour[channel] = GREY
+    return depth
+
+
+@helper
+def _next_port(depth, stack, place, colour, start, peer):
+    """The next port to look at from the channel on top; NONE, and the channel is done with, after the last."""
+    channel = stack[depth]
+    head = peer[channel]
+    port = place[depth]
+    if port >= start[head + 1] - start[head]:
+        colour[channel] = BLACK
+        return NONE
+    place[depth] = port + 1
+    return port
+
+
 @entry
 def break_cycles(lft, lids, sources, port_edge, start, peer, number, owner, lane, first, most):
     """Move paths to higher lanes until no lane's dependencies form a cycle.
@@ -125,27 +147,18 @@ def break_cycles(lft, lids, sources, port_edge, start, peer, number, owner, lane
         for root in range(channels):
             if colour[root] != WHITE:
                 continue
-            depth = 0
-            stack[0] = root
-            place[0] = 0
-            colour[root] = GREY
+            depth = _enter(0, root, stack, place, colour)
             while depth >= 0:
                 channel = stack[depth]
-                head = peer[channel]
-                if place[depth] >= start[head + 1] - start[head]:
-                    colour[channel] = BLACK
+                port = _next_port(depth, stack, place, colour, start, peer)
+                if port == NONE:
                     depth -= 1
                     continue
-                port = place[depth]
-                place[depth] += 1
                 if count[channel, port] == 0:
                     continue
-                on = start[head] + port
+                on = start[peer[channel]] + port
                 if colour[on] == WHITE:
-                    depth += 1
-                    stack[depth] = on
-                    place[depth] = 0
-                    colour[on] = GREY
+                    depth = _enter(depth + 1, on, stack, place, colour)
                 elif colour[on] == GREY:
                     low = depth
                     while stack[low] != on:
@@ -262,27 +275,18 @@ def find_cycle(bits, start, peer, cycle):
     for root in range(channels):
         if colour[root] != WHITE or hit != NONE:
             continue
-        depth = 0
-        stack[0] = root
-        place[0] = 0
-        colour[root] = GREY
+        depth = _enter(0, root, stack, place, colour)
         while depth >= 0 and hit == NONE:
             channel = stack[depth]
-            head = peer[channel]
-            if place[depth] >= start[head + 1] - start[head]:
-                colour[channel] = BLACK
+            port = _next_port(depth, stack, place, colour, start, peer)
+            if port == NONE:
                 depth -= 1
                 continue
-            port = place[depth]
-            place[depth] += 1
             if not _depends(bits, channel, port):
                 continue
-            on = start[head] + port
+            on = start[peer[channel]] + port
             if colour[on] == WHITE:
-                depth += 1
-                stack[depth] = on
-                place[depth] = 0
-                colour[on] = GREY
+                depth = _enter(depth + 1, on, stack, place, colour)
             elif colour[on] == GREY:
                 hit = on
     if hit == NONE:

@@ -18,6 +18,7 @@ NO_PORT = 255  # LFT entry of a destination that cannot be reached
 OK = 0
 TOO_LONG = 1  # a walk met a loop
 NO_ROUTE = 2  # a walk met a table entry that leads nowhere
+ARRIVED = 3
 
 
 @entry
@@ -95,31 +96,38 @@ def equal_cost_groups(adjacent_start, adjacent_row, adjacent_port, distance, gro
     return groups, filled
 
 
+@inner
+def _hop(path, count, port, to_node, port_peer, port_node, node_row):
+    """Take the link that `port` transmits on as hop `count` of `path`. Returns (status, node that it leads to)."""
+    if count == len(path):
+        return TOO_LONG, NONE
+    path[count] = port
+    peer = port_peer[port]
+    if peer == NONE:
+        return NO_ROUTE, NONE
+    node = port_node[peer]
+    if node == to_node:
+        return ARRIVED, node
+    return (NO_ROUTE if node_row[node] == NONE else OK), node
+
+
 @entry
 def walk_tables(lft, node_row, node_port_start, port_peer, port_node, from_port, to_node, to_lid, hops, path):
     """Follow forwarding tables from network port `from_port[i]` to node `to_node[i]` of LID `to_lid[i]`.
 
     `path` int32 [n, longest] gets the transmitting ports, `hops` int32 [n] their number. Returns (status, i).
     """
-    longest = path.shape[1]
     for i in range(len(from_port)):
         port = from_port[i]
         count = 0
         while True:
-            if count == longest:
-                return TOO_LONG, i
-            path[i, count] = port
+            status, node = _hop(path[i], count, port, to_node[i], port_peer, port_node, node_row)
+            if status != OK and status != ARRIVED:
+                return status, i
             count += 1
-            peer = port_peer[port]
-            if peer == NONE:
-                return NO_ROUTE, i
-            node = port_node[peer]
-            if node == to_node[i]:
+            if status == ARRIVED:
                 break
-            row = node_row[node]
-            if row == NONE:
-                return NO_ROUTE, i
-            number = lft[row, to_lid[i]]
+            number = lft[node_row[node], to_lid[i]]
             if number == NO_PORT or number == 0:
                 return NO_ROUTE, i
             port = node_port_start[node] + number - 1
@@ -198,29 +206,22 @@ def walk_groups(
     `to_port[i]` is the edge switch's port to the destination, `edge_column` [S] the column of an edge row.
     Otherwise as `walk_tables`.
     """
-    longest = path.shape[1]
     for i in range(len(from_port)):
         port = from_port[i]
         last = to_port[i]
         column = edge_column[node_row[port_node[last]]]
         count = 0
         while True:
-            if count == longest:
-                return TOO_LONG, i
-            path[i, count] = port
+            status, node = _hop(path[i], count, port, to_node[i], port_peer, port_node, node_row)
+            if status != OK and status != ARRIVED:
+                return status, i
             count += 1
-            peer = port_peer[port]
-            if peer == NONE:
-                return NO_ROUTE, i
-            node = port_node[peer]
-            if node == to_node[i]:
+            if status == ARRIVED:
                 break
-            row = node_row[node]
-            if row == NONE:
-                return NO_ROUTE, i
             if node == port_node[last]:
                 port = last
                 continue
+            row = node_row[node]
             g = group_of[row, column]
             if g == NONE:
                 return NO_ROUTE, i

@@ -33,17 +33,21 @@ const char *live_path(const char *path, char *room) {
     return whole || !syscall(SYS_faccessat, AT_FDCWD, room, F_OK) ? room : path;
 }
 
+/* The argument after `flags` of a function that opens, where there is one. */
+#define TAKE_MODE(flags, mode)                                                                                         \
+    if (flags & (O_CREAT | O_TMPFILE)) {                                                                               \
+        va_list rest;                                                                                                  \
+        va_start(rest, flags);                                                                                         \
+        mode = va_arg(rest, mode_t);                                                                                   \
+        va_end(rest);                                                                                                  \
+    }
+
 #define OPENS(name)                                                                                                    \
     DECLARE_REAL(name);                                                                                                \
     int name(const char *path, int flags, ...) {                                                                       \
         char room[PATH_BYTES];                                                                                         \
         mode_t mode = 0;                                                                                               \
-        if (flags & (O_CREAT | O_TMPFILE)) {                                                                           \
-            va_list rest;                                                                                              \
-            va_start(rest, flags);                                                                                     \
-            mode = va_arg(rest, mode_t);                                                                               \
-            va_end(rest);                                                                                              \
-        }                                                                                                              \
+        TAKE_MODE(flags, mode)                                                                                         \
         if (live_is_device(path)) return live_open(path);                                                              \
         return REAL(name)(live_path(path, room), flags, mode);                                                         \
     }
@@ -55,12 +59,7 @@ OPENS(open64)
     int name(int folder, const char *path, int flags, ...) {                                                           \
         char room[PATH_BYTES];                                                                                         \
         mode_t mode = 0;                                                                                               \
-        if (flags & (O_CREAT | O_TMPFILE)) {                                                                           \
-            va_list rest;                                                                                              \
-            va_start(rest, flags);                                                                                     \
-            mode = va_arg(rest, mode_t);                                                                               \
-            va_end(rest);                                                                                              \
-        }                                                                                                              \
+        TAKE_MODE(flags, mode)                                                                                         \
         if (live_is_device(path)) return live_open(path);                                                              \
         return REAL(name)(folder, live_path(path, room), flags, mode);                                                 \
     }

@@ -11,8 +11,10 @@ from fabrictwin.live.multicast import group_of, group_qkey
 from fabrictwin.live.rdma_cm import cm_abi
 from fabrictwin.live.rdma_cm.cm_abi import Address, Command, Event, Parameters
 from fabrictwin.live.rdma_cm.identifier import CmChannel, Identifier, State
-from fabrictwin.live.twin_adapters import MTU_CODES, AddressVector, ibv_qp_attr_mask
 from fabrictwin.live.uverbs.queue_pairs import pack_address
+from fabrictwin.verbs.abi.queue_codes import ibv_qp_attr_mask
+from fabrictwin.verbs.adapter.qp_checks import MTU_CODES
+from fabrictwin.verbs.adapter.work_requests import AddressVector
 
 _KNOWN_SPACES = frozenset(int(space) for space in cm_abi.PortSpace) - {int(cm_abi.PortSpace.IB)}
 _RTR, _RTS, _INIT = 2, 3, 1

@@ -11,7 +11,8 @@ from fabrictwin.live.rdma_cm import cm_abi
 from fabrictwin.live.rdma_cm.cm_abi import Address, Event, Parameters
 
 if TYPE_CHECKING:
-    from fabrictwin.live.twin_adapters import Adapter, AddressVector
+    from fabrictwin.verbs.adapter.adapter import Adapter
+    from fabrictwin.verbs.adapter.work_requests import AddressVector
 
 QUEUED_EVENTS = 4096  # of a program that does not read them; a request beyond is lost
 

@@ -9,8 +9,10 @@ from fabrictwin.live.context import refuse
 from fabrictwin.live.rdma_cm import cm_abi
 from fabrictwin.live.rdma_cm.cm_abi import Address, Event, Parameters
 from fabrictwin.live.rdma_cm.identifier import CmChannel, Identifier, State
-from fabrictwin.live.twin_adapters import Adapter, AddressVector, World
 from fabrictwin.live.uverbs.queue_pairs import pack_address
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.work_requests import AddressVector
+from fabrictwin.verbs.adapter.world import World
 
 _EPHEMERAL = range(32768, 61000)  # net.ipv4.ip_local_port_range
 _MOST_IDENTIFIERS = 65536

@@ -11,8 +11,11 @@ from fabrictwin.live import wire
 from fabrictwin.live.context import Context, Registered, refuse
 from fabrictwin.live.event_pipe import EventPipe
 from fabrictwin.live.ring_queues import RingCompletions, RingSharedReceives
-from fabrictwin.live.twin_adapters import AddressVector, Domain, check_access, device_limits
 from fabrictwin.live.uverbs.reply import Reply
+from fabrictwin.verbs.adapter.memory_regions import Domain
+from fabrictwin.verbs.adapter.work_requests import AddressVector
+from fabrictwin.verbs.attributes import device_limits
+from fabrictwin.verbs.pyverbs.mr import check_access
 
 _PAGE = 4096
 _REREG_TRANSLATION, _REREG_DOMAIN, _REREG_ACCESS = 1, 2, 4

@@ -7,8 +7,9 @@ import errno
 from fabrictwin.live import wire
 from fabrictwin.live.context import Context, refuse
 from fabrictwin.live.event_pipe import EventPipe
-from fabrictwin.live.twin_adapters import Adapter, device_limits
 from fabrictwin.live.uverbs.reply import Reply
+from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.attributes import device_limits
 
 _ASYNC_BYTES = wire.ASYNC_EVENT.size
 

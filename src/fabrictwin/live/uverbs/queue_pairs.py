@@ -12,16 +12,13 @@ import struct
 from fabrictwin.live import wire
 from fabrictwin.live.context import Context, Queue, refuse
 from fabrictwin.live.ring_queues import RingQueuePair, RingReceives
-from fabrictwin.live.twin_adapters import (
-    AddressVector,
-    Attributes,
-    QueuePairObjects,
-    SendQueueLimits,
-    device_limits,
-    ibv_qp_attr_mask,
-    qp_transitions,
-)
 from fabrictwin.live.uverbs.reply import Reply
+from fabrictwin.verbs.abi.queue_codes import ibv_qp_attr_mask
+from fabrictwin.verbs.adapter import qp_transitions
+from fabrictwin.verbs.adapter.qp_checks import Attributes
+from fabrictwin.verbs.adapter.queue_pair import QueuePairObjects, SendQueueLimits
+from fabrictwin.verbs.adapter.work_requests import AddressVector
+from fabrictwin.verbs.attributes import device_limits
 
 _KINDS = (qp_transitions.RC, qp_transitions.UC, qp_transitions.UD)
 _RATE_LIMIT = int(ibv_qp_attr_mask.IBV_QP_RATE_LIMIT)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.fabric.fabric import Fabric
@@ -25,7 +26,7 @@ from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.settings.settings import Settings, read_settings
 from fabrictwin.nccl.settings.version import DEFAULT
 from fabrictwin.nccl.settings.version import version as parse_version
-from fabrictwin.nccl.topology.graph_types import I32, Algorithm, Graph, PathType, Pattern, Protocol
+from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType, Pattern, Protocol
 from fabrictwin.nccl.topology.net_devices import Failure, failure
 from fabrictwin.nccl.topology.topology_paths import Path
 

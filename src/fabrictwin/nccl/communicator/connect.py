@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32
 from fabrictwin.base.errors import InvariantError
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.nccl.constants import TREE_CHILDREN
-from fabrictwin.nccl.topology.graph_types import I32, Pattern
+from fabrictwin.nccl.topology.graph_types import Pattern
 from fabrictwin.program.binary_trees import NodeTree, double_binary_tree
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I32, place_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
@@ -20,7 +21,6 @@ from fabrictwin.nccl.search.host_graphs import HostView, HostViews, Wanted
 from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.topology.detect import described, detect, machine_of, machines_of
-from fabrictwin.nccl.topology.graph_types import I32
 from fabrictwin.nccl.topology.net_devices import IB, HostNetwork, network_of, reducing_adapters
 from fabrictwin.nccl.topology.system import System, by_itself, machine_with, restricted
 from fabrictwin.nccl.topology.topology_paths import Policy
@@ -62,8 +62,7 @@ def hosts_of(fabric: Fabric, rank_node: I32, *, apart: bool) -> tuple[I32, I32, 
         host = host * _MACHINES
     distinct, first, inverse = np.unique(host, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
-    number = np.empty(len(order), np.int32)
-    number[order] = np.arange(len(order))
+    number = place_of(order, len(order))
     node_of_rank = number[inverse.reshape(-1)]
     by_node = np.argsort(node_of_rank, kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(node_of_rank))])

@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I32, I64, Bool
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.nccl.lowering.transport import Route, Transport, Transports
 from fabrictwin.nccl.topology.graph_types import Graph
 from fabrictwin.nccl.tuning.step_costs import picoseconds
 from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import HUBS, Connections, Seat
-
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

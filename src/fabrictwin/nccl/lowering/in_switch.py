@@ -24,8 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.lowering.tasks import Task
 from fabrictwin.nccl.lowering.transport import Transports

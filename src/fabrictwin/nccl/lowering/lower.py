@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-from typing import Protocol as Structural
 
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.channels.channel_resources import message_bytes
-from fabrictwin.fabric.fabric import I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.constants import WIRE_BYTES
@@ -33,6 +33,7 @@ from fabrictwin.nccl.lowering.tasks import POINT_TO_POINT, Task
 from fabrictwin.nccl.lowering.transport import Transports
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 from fabrictwin.nccl.tuning.step_costs import StepCosts, calibration, picoseconds
+from fabrictwin.nccl.tuning.tuner import Choice
 from fabrictwin.program import patterns
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Channels, Communication, Pattern, Program
@@ -53,19 +54,6 @@ _RINGS = {
 }
 _PATS = {"all_gather": Pattern.PAT_ALL_GATHER, "reduce_scatter": Pattern.PAT_REDUCE_SCATTER}
 IN_SWITCH = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN)
-
-
-class Choice(Structural):
-    """The part of a tuner's choice that lowering follows."""
-
-    @property
-    def algorithm(self) -> Algorithm: ...
-
-    @property
-    def protocol(self) -> Protocol: ...
-
-    @property
-    def channels(self) -> int: ...
 
 
 class Lowering:

@@ -11,17 +11,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.network.host_costs import works_in_hosts
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.fabric.fabric import I64
 from fabrictwin.nccl.communicator.communicator import Communicator
-from fabrictwin.nccl.lowering.lower import Choice, Lowering, program
+from fabrictwin.nccl.lowering.lower import Lowering, program
 from fabrictwin.nccl.lowering.tasks import Task
 from fabrictwin.nccl.lowering.transport import Transports
 from fabrictwin.nccl.tuning.step_costs import StepCosts
+from fabrictwin.nccl.tuning.tuner import Choice
 from fabrictwin.program.program import Communication
 from fabrictwin.trace.trace import Counters
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
@@ -34,8 +33,6 @@ from fabrictwin.nccl.communicator.host_conditions import Conditions, Network
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.topology.graph_types import Graph, PathType
 from fabrictwin.nccl.tuning.step_costs import sprays
-
-Bool = npt.NDArray[np.bool_]
 
 MOST_THREADS, MOST_SOCKETS = 16, 64  # of a socket connection
 AMAZON_THREADS, AMAZON_SOCKETS = 2, 8

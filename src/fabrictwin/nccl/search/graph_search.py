@@ -219,7 +219,7 @@ class Search:
             kind=kind,
             width=width,
             overhead=overhead,
-            pcie_bw=np.array([self._pcie_bw(gpu) for gpu in self.gpus], np.int64),
+            pcie_bw=np.array([system.pcie_bw(gpu) for gpu in self.gpus], np.int64),
             card=np.array([cards.index(card) for card in cards], np.int64),
             reduces=np.array([system.devices[net].coll for net in nets], np.bool_),
             latency=np.array([system.devices[net].latency for net in nets], np.float64),
@@ -227,13 +227,6 @@ class Search:
             near=near,
             nearest=nearest,
         )
-
-    def _pcie_bw(self, gpu: int) -> int:
-        for number in self.system.out[gpu]:
-            link = self.system.links[number]
-            if link.kind == LinkClass.PCI:
-                return int(min(link.bw, self.system.links[self.system.reverse[number]].bw))
-        return -1
 
 
 def _is_intel(arch: str, vendor: str) -> bool:

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.nccl.search.graph_search import Channels
 from fabrictwin.nccl.search.host_graphs import HostViews
-from fabrictwin.nccl.topology.graph_types import I32, Algorithm, Graph
+from fabrictwin.nccl.topology.graph_types import Algorithm, Graph
 from fabrictwin.nccl.topology.system import Kind, System
 
 

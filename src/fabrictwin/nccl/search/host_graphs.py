@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from fabrictwin.base.arrays import I32
 from fabrictwin.nccl.search.graph_search import Channels, Search
 from fabrictwin.nccl.search.search_cache import cached_channels
 from fabrictwin.nccl.search.search_order import Relaxation
 from fabrictwin.nccl.settings.release_rules import Rules
-from fabrictwin.nccl.topology.graph_types import I32, Algorithm, Pattern
+from fabrictwin.nccl.topology.graph_types import Algorithm, Pattern
 from fabrictwin.nccl.topology.system import System
 from fabrictwin.nccl.topology.topology_paths import PathTable, Policy
 

@@ -8,13 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-import numpy as np
-import numpy.typing as npt
-
+from fabrictwin.base.arrays import I32
 from fabrictwin.kernel.codes import PathType as PathType
 from fabrictwin.kernel.codes import Pattern as Pattern
-
-I32 = npt.NDArray[np.int32]
 
 
 class Algorithm(IntEnum):

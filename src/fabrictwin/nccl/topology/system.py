@@ -94,6 +94,13 @@ class System:
         there = {(link.source, link.to, link.kind): i for i, link in enumerate(self.links)}
         return tuple(there[link.to, link.source, link.kind] for link in self.links)
 
+    def pcie_bw(self, device: int) -> int:
+        """Bandwidth of a device's PCIe link in its slower direction; -1 where it has none."""
+        for number in self.out[device]:
+            if self.links[number].kind == LinkClass.PCI:
+                return int(min(self.links[number].bw, self.links[self.reverse[number]].bw))
+        return -1
+
     @cached_property
     def capability(self) -> int:
         """The lowest compute capability of its GPUs."""

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from fabrictwin.base.nested import laid_over
 from fabrictwin.nccl.settings.version import Version, version_of
 
 Row = tuple[float, float, float]
@@ -77,7 +78,7 @@ def constants(release: Version) -> Constants:
     merged: dict[str, Any] = {}
     for entry in _releases():
         if version_of(entry["since"]) <= release:
-            merged = _merge(merged, {name: value for name, value in entry.items() if name != "since"})
+            merged = laid_over(merged, {name: value for name, value in entry.items() if name != "since"})
     rules = Rules(**merged.pop("rules"))
     return Constants(**merged, rules=rules)
 
@@ -96,11 +97,3 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _frozen(inner) for name, inner in value.items()}
     return tuple(_frozen(inner) for inner in value) if isinstance(value, list) else value
-
-
-def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    result = dict(under)
-    for name, value in over.items():
-        both = isinstance(value, dict) and isinstance(result.get(name), dict)
-        result[name] = _merge(result[name], value) if both else value
-    return result

@@ -24,11 +24,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, U8
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.textfile import open_bytes
-from fabrictwin.fabric.fabric import I32, NONE, Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.engines.filling import NO_PORT, Tables
-from fabrictwin.routing.graph.switches import LAST_UNICAST_LID, MAX_LMC, U8, Lids, Switches
+from fabrictwin.routing.graph.switches import LAST_UNICAST_LID, MAX_LMC, Lids, Switches
 
 _HEAD = re.compile(rb"Unicast lids \[(\w+)-(\w+)\] of switch .*?\bguid 0x([0-9a-fA-F]{1,16}) \('?(.*?)'?\):\s*\Z")
 _ENTRY = re.compile(rb"(0x[0-9a-fA-F]{1,4})\s+(\d{1,3})\b\s*(.*?)\s*\Z")

@@ -20,16 +20,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import F64, I32, I64, U8, Bool
 from fabrictwin.base.progress import Stage, silent
-from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables, own_lanes
 from fabrictwin.routing.engines.routing_options import MOST_LANES
 from fabrictwin.routing.graph.switch_tiers import ASTRAY_AT_MOST, astray_share, graph_of, planes, recognise
-from fabrictwin.routing.graph.switches import U8, Bool, Lids, Switches
-
-F64 = npt.NDArray[np.float64]
+from fabrictwin.routing.graph.switches import Lids, Switches
 
 PATHS_A_SLICE = 500_000  # walked in a tenth of a second
 FLOWS_AT_MOST = 20_000_000  # paths walked for shifts unless more are asked for: a few seconds
@@ -242,6 +240,7 @@ def judge(
     paths = _survey(switches, table, who, plane)
     slow = np.ones(len(switches.adjacent_row)) if slowness is None else slowness
     adapters = _permuted(switches, who, order)
+    senders = _Senders(who.lid[adapters], who.at[adapters], who.number[adapters], plane[who.at[adapters]])
     by_hops = paths.hops[0][: int(np.flatnonzero(paths.hops[0]).max(initial=0)) + 1]
     flows = int(by_hops.sum())
     everything = deadlock(switches, tables, who.lid, switches.edge_row)
@@ -263,8 +262,8 @@ def judge(
         deadlock_all=everything,
         lanes_needed=tables.lanes if everything.free else _lanes_needed(switches, who, tables),
         all_to_all=_all_to_all(switches, paths.load, slow, int(switches.row_adapters.sum())),
-        shifts=_shifts(switches, table, who, adapters, slow, plane, shifts, stage),
-        random=_random(switches, table, who, adapters, slow, plane, random, seed),
+        shifts=_shifts(table, senders, switches, slow, shifts, stage),
+        random=_random(table, senders, switches, slow, random, seed),
     )
 
 
@@ -311,60 +310,57 @@ def _summary(worst: F64, total: F64, flows: int, possible: int) -> Permutations:
     )
 
 
+@dataclass(frozen=True)
+class _Senders:
+    """Adapters that permutations are of: LID, switch (row) and port number there, subnet."""
+
+    lid: I32
+    at: I32
+    number: I32
+    subnet: I64
+
+    def __len__(self) -> int:
+        return len(self.lid)
+
+    def sorted(self) -> _Senders:
+        """The same, subnet after subnet."""
+        order = np.argsort(self.subnet, kind="stable")
+        return _Senders(self.lid[order], self.at[order], self.number[order], self.subnet[order])
+
+
 def _shifts(
-    switches: Switches,
-    table: U8,
-    who: Owners,
-    adapters: I64,
-    slow: F64,
-    plane: I64,
-    most: int | None,
-    stage: Stage,
+    table: U8, senders: _Senders, switches: Switches, slow: F64, most: int | None, stage: Stage
 ) -> Permutations:
     """Shifts within each subnet."""
     from fabrictwin.kernel.routing import path_loads as kernel
 
-    adapters = adapters[np.argsort(plane[who.at[adapters]], kind="stable")]
-    mine = plane[who.at[adapters]]
-    begin = np.searchsorted(mine, mine)
-    size = np.searchsorted(mine, mine, side="right") - begin
+    of = senders.sorted()
+    begin = np.searchsorted(of.subnet, of.subnet)
+    size = np.searchsorted(of.subnet, of.subnet, side="right") - begin
     largest = int(size.max(initial=0))
     by = shift_sample(largest, most)
     worst, total = np.ones(len(by)), np.zeros(len(by))
-    lid, at, number = who.lid[adapters], who.at[adapters], who.number[adapters]
-    edge, row, missing = switches.port_edge, switches.adjacent_row, 0
-    for first in range(0, len(by), width := max(PATHS_A_SLICE // max(len(adapters), 1), 1)):
+    edges, missing = (switches.port_edge, switches.adjacent_row, slow), 0
+    for first in range(0, len(by), width := max(PATHS_A_SLICE // max(len(of), 1), 1)):
         stage("judging permutations", first / len(by))
         now = slice(first, first + width)
         missing += kernel.shifts(
-            table, lid, at, number, begin, size, by[now], edge, row, slow, worst[now], total[now]
+            table, of.lid, of.at, of.number, begin, size, by[now], *edges, worst[now], total[now]
         )
-    return _summary(worst, total, len(by) * len(adapters) - missing, max(largest - 1, 0))
+    return _summary(worst, total, len(by) * len(of) - missing, max(largest - 1, 0))
 
 
-def _random(
-    switches: Switches,
-    table: U8,
-    who: Owners,
-    adapters: I64,
-    slow: F64,
-    plane: I64,
-    count: int,
-    seed: int,
-) -> Permutations:
+def _random(table: U8, senders: _Senders, switches: Switches, slow: F64, count: int, seed: int) -> Permutations:
     """Random permutations within each subnet."""
     from fabrictwin.kernel.routing import path_loads as kernel
 
     generator = np.random.Generator(np.random.PCG64(seed))
-    to = np.tile(np.arange(len(adapters), dtype=np.int32), (count, 1))
-    mine = plane[who.at[adapters]]
+    to = np.tile(np.arange(len(senders), dtype=np.int32), (count, 1))
     for k in range(count):
-        for label in np.unique(mine):
-            members = np.flatnonzero(mine == label)
+        for label in np.unique(senders.subnet):
+            members = np.flatnonzero(senders.subnet == label)
             to[k, members] = generator.permutation(members)
     worst, total = np.ones(count), np.zeros(count)
-    lid, at, number = who.lid[adapters], who.at[adapters], who.number[adapters]
-    missing = kernel.permutations(
-        table, lid, at, number, to, switches.port_edge, switches.adjacent_row, slow, worst, total
-    )
-    return _summary(worst, total, count * len(adapters) - missing, 0)
+    edges = switches.port_edge, switches.adjacent_row, slow
+    missing = kernel.permutations(table, senders.lid, senders.at, senders.number, to, *edges, worst, total)
+    return _summary(worst, total, count * len(senders) - missing, 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.arrays import U8
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import (
@@ -22,7 +23,7 @@ from fabrictwin.routing.engines.filling import (
 )
 from fabrictwin.routing.engines.routing_options import Options, edge_costs
 from fabrictwin.routing.graph.switch_tiers import ASTRAY_AT_MOST, astray_share, graph_of, recognise
-from fabrictwin.routing.graph.switches import U8, Lids, Switches
+from fabrictwin.routing.graph.switches import Lids, Switches
 
 
 def balanced(switches: Switches, lids: Lids, options: Options) -> Tables:

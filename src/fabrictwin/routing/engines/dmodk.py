@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.arrays import place_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.routing.engines.filling import Tables, blank_tables, destinations, refuse
 from fabrictwin.routing.engines.routing_options import Options
@@ -41,8 +42,7 @@ def fill(switches: Switches, lids: Lids, tiers: Tiers) -> Tables:
     parallel = np.empty(len(pair), np.int64)
     parallel[by_pair] = np.arange(len(pair)) - np.searchsorted(pair[by_pair], pair[by_pair])
     order = np.lexsort((tiers.slot[b], parallel, a))
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
+    place = place_of(order, len(order))
 
     rank = tiers.rank.astype(np.int64)
     lowest = int(rank.max(initial=0))

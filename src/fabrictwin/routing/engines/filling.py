@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, U8
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.routing_options import Options
-from fabrictwin.routing.graph.switches import U8, Lids, Switches
+from fabrictwin.routing.graph.switches import Lids, Switches
 
 NO_PORT = 255  # LFT entry of a destination that cannot be reached
 NO_LANES = np.zeros((0, 0), np.uint8)  # all paths share lane 0

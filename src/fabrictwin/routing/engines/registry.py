@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.arrays import U32
 from fabrictwin.base.errors import ConfigError, did_you_mean
-from fabrictwin.fabric.fabric import I64, NONE, Fabric
+from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.routing.engines.auto import auto
 from fabrictwin.routing.engines.balanced import balanced
 from fabrictwin.routing.engines.dmodk import dmodk
@@ -24,7 +25,7 @@ from fabrictwin.routing.graph.switches import Lids, Switches, assign_lids, switc
 from fabrictwin.routing.opensm.counted import dnup, minhop, updn
 from fabrictwin.routing.opensm.ftree import ftree
 from fabrictwin.routing.opensm.sssp import dfsssp, sssp
-from fabrictwin.routing.tables import DEFAULT_HASH, HASHES, U32, Routes
+from fabrictwin.routing.tables import DEFAULT_HASH, HASHES, Routes
 
 OPENSM: dict[str, Engine] = {  # OpenSM's tables entry for entry
     "dfsssp": dfsssp,
@@ -116,13 +117,3 @@ def route(
         lanes=tables.lanes,
         remark=tables.remark,
     )
-
-
-def unreachable(routes: Routes, adapters: I64) -> int:
-    """The first of `adapters` that the first of them cannot reach, or NONE: same subnet and cabled."""
-    fabric = routes.fabric
-    if not len(adapters):
-        return NONE
-    plane = np.where(fabric.nic_port[adapters] == NONE, NONE, fabric.node_plane[fabric.nic_node[adapters]])
-    wrong = np.flatnonzero((plane == NONE) | (plane != plane[0]))
-    return int(adapters[wrong[0]]) if len(wrong) else NONE

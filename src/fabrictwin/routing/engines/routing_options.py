@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32
 from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.whole_numbers import whole, whole_or_none
-from fabrictwin.fabric.fabric import I32
 from fabrictwin.routing.graph.switches import MAX_LMC, Switches
 
 MAX_WEIGHT = 255

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.arrays import U8
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables, blank_tables, destinations, own_lanes, refuse, tree_of
 from fabrictwin.routing.engines.routing_options import Options, edge_costs, rows_of_guids
 from fabrictwin.routing.graph.switch_tiers import Tiers, graph_of, orient, recognise
-from fabrictwin.routing.graph.switches import U8, Lids, Switches
+from fabrictwin.routing.graph.switches import Lids, Switches
 
 
 def oriented(switches: Switches, options: Options) -> Tiers:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import I32, NONE
-from fabrictwin.routing.graph.switches import U8, Switches
+from fabrictwin.base.arrays import I32, U8
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.routing.graph.switches import Switches
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import I64, NONE
+from fabrictwin.base.arrays import I64
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.graph.switch_tiers import Tiers
 from fabrictwin.routing.graph.switches import Switches
 

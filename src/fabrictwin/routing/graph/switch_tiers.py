@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import I32, I64
-from fabrictwin.routing.graph.switches import U8, Bool, Switches
+from fabrictwin.base.arrays import I32, I64, U8, Bool
+from fabrictwin.routing.graph.switches import Switches
 
 FAR = 1 << 30
 ASTRAY_AT_MOST = 0.01  # of pairs of adapters

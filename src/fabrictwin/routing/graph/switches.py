@@ -16,14 +16,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64, U64, Bool, place_of
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, U64, Fabric, NodeKind
+from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 
 LAST_UNICAST_LID = 0xBFFF  # InfiniBand Architecture 4.1.1: unicast LIDs are 0x0001 to 0xBFFF
 MAX_LMC = 7  # three bits in PortInfo
-
-U8 = npt.NDArray[np.uint8]
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,7 @@ class Switches:
     @cached_property
     def edge_column(self) -> I32:
         """[S] place of a row in `edge_row`, NONE where the switch has no endpoint."""
-        column = np.full(self.rows, NONE, np.int32)
-        column[self.edge_row] = np.arange(len(self.edge_row), dtype=np.int32)
-        return column
+        return place_of(self.edge_row, self.rows)
 
     @cached_property
     def adjacent_from(self) -> I32:
@@ -185,13 +181,12 @@ class _Edges:
 def _ordered(*, rows: int, row: I64, number: I64, peer: I64, back: I64, port: I64) -> _Edges:
     """Edges in order of `row` and port `number`; `back` is each one's other direction, in the order given."""
     order = np.lexsort((number, row))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    place = place_of(order, len(order))
     return _Edges(
         start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int32),
         row=peer[order].astype(np.int32),
         number=number[order].astype(np.int32),
-        back=place[back[order]].astype(np.int32),
+        back=place[back[order]],
         port=port[order].astype(np.int32),
     )
 
@@ -219,8 +214,7 @@ def _systems(fabric: Fabric, nodes: I32) -> U64:
 def switch_graph(fabric: Fabric) -> Switches:
     """The network's switches of a fabric."""
     row_node = fabric.switch_nodes
-    node_row = np.full(fabric.nodes, NONE, np.int32)
-    node_row[row_node] = np.arange(len(row_node), dtype=np.int32)
+    node_row = place_of(row_node, fabric.nodes)
     plugged = np.flatnonzero((fabric.port_peer != NONE) & np.isin(fabric.port_kind, NETWORK))
     peer_port = fabric.port_peer[plugged]
     row, peer_row = node_row[fabric.port_node[plugged]], node_row[fabric.port_node[peer_port]]

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.fabric.fabric import I32
 from fabrictwin.routing.engines.filling import Tables, refuse
 from fabrictwin.routing.engines.routing_options import Options, edge_costs
 from fabrictwin.routing.graph.switch_tiers import graph_of

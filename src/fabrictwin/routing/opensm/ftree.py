@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, I64, Bool
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.fabric.fabric import I32, I64
 from fabrictwin.routing.engines.filling import Tables, refuse
 from fabrictwin.routing.engines.routing_options import Options
-from fabrictwin.routing.graph.switches import Bool, Lids, Switches
+from fabrictwin.routing.graph.switches import Lids, Switches
 from fabrictwin.routing.opensm.subnets import Subnet, endpoint_counts, endpoints_by_port, fill_subnets, wire_order
 
 if TYPE_CHECKING:

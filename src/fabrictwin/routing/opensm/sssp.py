@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.fabric.fabric import I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.balanced import break_cycles
 from fabrictwin.routing.engines.filling import Tables, refuse
 from fabrictwin.routing.engines.routing_options import Options

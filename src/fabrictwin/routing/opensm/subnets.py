@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fabrictwin.fabric.fabric import I32, I64, NONE, U64
+from fabrictwin.base.arrays import I32, I64, U8, U64, place_of
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import blank_tables
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.graph.switch_tiers import planes
-from fabrictwin.routing.graph.switches import U8, Lids, Switches
+from fabrictwin.routing.graph.switches import Lids, Switches
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.routing.port_counters import Wanted
@@ -59,13 +60,11 @@ def _subnets(switches: Switches, lids: Lids, options: Options, lft: U8) -> Itera
 
 def _part(switches: Switches, lids: Lids, rows: I64) -> tuple[Switches, Lids]:
     """The graph and LIDs of some rows, which no link leaves, in that order."""
-    place = np.full(switches.rows, NONE, np.int32)
-    place[rows] = np.arange(len(rows), dtype=np.int32)
+    place = place_of(rows, switches.rows)
     degree = np.diff(switches.adjacent_start)[rows]
     start = np.concatenate([[0], np.cumsum(degree)]).astype(np.int32)
     edge = np.arange(start[-1]) + np.repeat(switches.adjacent_start[rows] - start[:-1], degree)
-    edge_place = np.full(len(switches.adjacent_row), NONE, np.int32)
-    edge_place[edge] = np.arange(len(edge), dtype=np.int32)
+    edge_place = place_of(edge, len(switches.adjacent_row))
     hung = switches.endpoint_row != NONE
     hung[hung] = place[switches.endpoint_row[hung]] != NONE
     graph = replace(

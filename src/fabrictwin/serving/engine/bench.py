@@ -91,7 +91,7 @@ def _request(demand: Demand, number: int, sent_ps: int, scheduler: Scheduler) ->
         else no_keys
     )
     priority = int(demand.priority[number]) if demand.priority is not None else 0
-    return Request(number, prompt, output, arrival_ps=sent_ps, priority=priority, keys=keys)
+    return Request(number, prompt, output, arrival_ps=sent_ps, priority=priority, key_source=keys)
 
 
 def serve(demand: Demand, replicas: list[Replica], router: Router, *, concurrency: int | None = None) -> Served:

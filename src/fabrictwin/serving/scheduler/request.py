@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum
 
 NONE = -1
@@ -26,6 +27,7 @@ def no_keys(start: int, stop: int) -> list[int]:
     raise ValueError(f"blocks {start} to {stop} of a request have no identities, and the server caches prefixes")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """One request and its state in the scheduler.
 
@@ -36,6 +38,7 @@ class Request:
         stop_after: Output tokens after which it ends by itself (end of sequence), `NONE` if it never does.
         arrival_ps: Time of arrival, picoseconds; orders requests under the priority policy.
         priority: Smaller goes first, under the priority policy.
+        key_source: Tells the identities of its full blocks.
         tokens: Tokens known: prompt and output.
         outputs: Output tokens known.
         computed: Tokens whose KV is computed or in flight; drafts count until they are rejected.
@@ -53,66 +56,33 @@ class Request:
         cached: Full blocks that are in the prefix cache, by group; `NONE` while none was looked at.
     """
 
-    __slots__ = (
-        "arrival_ps",
-        "blocks",
-        "cached",
-        "chunk",
-        "computed",
-        "drafts",
-        "eligible",
-        "hit",
-        "in_flight",
-        "junction",
-        "key_source",
-        "keys",
-        "max_tokens",
-        "number",
-        "outputs",
-        "placeholders",
-        "preemptions",
-        "priority",
-        "prompt",
-        "stale",
-        "status",
-        "stop_after",
-        "tokens",
-    )
+    number: int
+    prompt: int
+    max_tokens: int
+    _: KW_ONLY
+    arrival_ps: int = 0
+    priority: int = 0
+    stop_after: int = NONE
+    key_source: BlockKeys = no_keys
+    status: Status = field(default=Status.WAITING, init=False)
+    tokens: int = field(init=False)
+    outputs: int = field(default=0, init=False)
+    computed: int = field(default=0, init=False)
+    placeholders: int = field(default=0, init=False)
+    drafts: int = field(default=0, init=False)
+    in_flight: int = field(default=0, init=False)
+    stale: int = field(default=0, init=False)
+    chunk: bool = field(default=False, init=False)
+    eligible: int = field(default=0, init=False)
+    junction: int = field(default=0, init=False)
+    hit: int = field(default=NONE, init=False)
+    preemptions: int = field(default=0, init=False)
+    keys: list[int] = field(default_factory=list, init=False)
+    blocks: list[list[int]] = field(default_factory=list, init=False)
+    cached: list[int] = field(default_factory=list, init=False)
 
-    def __init__(
-        self,
-        number: int,
-        prompt: int,
-        max_tokens: int,
-        *,
-        arrival_ps: int = 0,
-        priority: int = 0,
-        stop_after: int = NONE,
-        keys: BlockKeys = no_keys,
-    ) -> None:
-        self.number = number
-        self.prompt = prompt
-        self.max_tokens = max_tokens
-        self.stop_after = stop_after
-        self.arrival_ps = arrival_ps
-        self.priority = priority
-        self.key_source = keys
-        self.status = Status.WAITING
-        self.tokens = prompt
-        self.outputs = 0
-        self.computed = 0
-        self.placeholders = 0
-        self.drafts = 0
-        self.in_flight = 0
-        self.stale = 0
-        self.chunk = False
-        self.eligible = 0
-        self.junction = 0
-        self.hit = NONE
-        self.preemptions = 0
-        self.keys: list[int] = []
-        self.blocks: list[list[int]] = []
-        self.cached: list[int] = []
+    def __post_init__(self) -> None:
+        self.tokens = self.prompt
 
     def __lt__(self, other: Request) -> bool:
         return (self.priority, self.arrival_ps, self.number) < (other.priority, other.arrival_ps, other.number)

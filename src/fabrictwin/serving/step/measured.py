@@ -39,7 +39,6 @@ PER_LAYER = {
 }
 ONCE = ("embedding", "final_layernorm")
 NEEDED = ("layernorm", "qkv_proj", "rotary_emb", "o_proj", "embedding", "final_layernorm")
-LONGEST_US = 1e9
 
 
 @dataclass(frozen=True)

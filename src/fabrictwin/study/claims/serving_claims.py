@@ -8,11 +8,9 @@ first tokens of a sequence are left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I32
 from fabrictwin.base.units import format_time
-from fabrictwin.fabric.fabric import I32
 from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import Task
@@ -23,45 +21,42 @@ from fabrictwin.study.claims.claim import Claim, Judgement
 from fabrictwin.study.claims.claim_settings import NETWORKS, spec, twin
 from fabrictwin.study.compare.without_rdma import WITHOUT_RDMA, over_sockets
 from fabrictwin.workload.layers.roofline import Roofline
+from fabrictwin.workload.model.model_sizes import Model
 
 VALUE_BYTES = 2  # bf16
 HOST = "dgx-h100"
 
 
-@dataclass(frozen=True)
-class Decoder:
-    """As Llama 3 70B's public configuration has it, serving a batch."""
+# as its public configuration has it
+MODEL = Model(
+    "Llama 3 70B", "llama", hidden=8192, layers=80, heads=64, kv_heads=8, head_size=128, ffn=28672, vocab=128_256,
+    positions=0, tied=False
+)  # fmt: skip
+BATCH, CONTEXT = 32, 4096
 
-    layers: int = 80
-    hidden: int = 8192
-    ffn: int = 28672
-    heads: int = 64
-    kv_heads: int = 8
-    batch: int = 32
-    context: int = 4096
 
-    def reads(self, tp: int) -> tuple[int, ...]:
-        """Bytes that each kernel of a layer reads on one of `tp` GPUs: projections, cache, output, MLP up, down."""
-        head = self.hidden // self.heads
-        kv = max(1, self.kv_heads // tp)  # more GPUs than heads: each has a head of its own, some the same
-        cache = 2 * kv * head * self.context * self.batch
-        query = self.hidden * (self.hidden // tp + 2 * kv * head)
-        parts = (query, cache, self.hidden * self.hidden // tp, 2 * self.hidden * self.ffn // tp,
-                 self.hidden * self.ffn // tp)  # fmt: skip
-        return tuple(VALUE_BYTES * part for part in parts)
+def _reads(tp: int) -> tuple[int, ...]:
+    """Bytes that each kernel of a layer reads on one of `tp` GPUs: projections, cache, output, MLP up, down."""
+    hidden, head = MODEL.hidden, MODEL.head_size
+    kv = max(1, MODEL.kv_heads // tp)  # more GPUs than heads: each has a head of its own, some the same
+    cache = 2 * kv * head * CONTEXT * BATCH
+    query = hidden * (hidden // tp + 2 * kv * head)
+    parts = (query, cache, hidden * hidden // tp, 2 * hidden * MODEL.ffn // tp, hidden * MODEL.ffn // tp)
+    return tuple(VALUE_BYTES * part for part in parts)
 
-    def step_ps(self, tp: int, network: str, *, sockets: bool = False) -> tuple[int, int]:
-        """(a step, what of it is all-reduces)."""
-        where = twin(spec(-(-tp // catalog.host(HOST).nodes.gpu), host=HOST, network=network))
-        ranks: I32 = where.fabric.gpu_node[:tp]
-        communicator = initialise(where, ranks, settings=read_settings(WITHOUT_RDMA if sockets else {}))
-        size = self.batch * self.hidden * VALUE_BYTES
-        call = Call("AllReduce", size)
-        asked = [(Task("all_reduce", size), tuner(communicator).choose(call))]
-        talk = 2 * int(measure(communicator, asked)[0])
-        roof = Roofline(catalog.host(HOST).gpu, "bf16")
-        read = sum(round(roof.stream(part).ps) for part in self.reads(tp))
-        return self.layers * (read + talk), self.layers * talk
+
+def decode_ps(tp: int, network: str, *, sockets: bool = False) -> tuple[int, int]:
+    """(a step of decoding, what of it is all-reduces)."""
+    where = twin(spec(-(-tp // catalog.host(HOST).nodes.gpu), host=HOST, network=network))
+    ranks: I32 = where.fabric.gpu_node[:tp]
+    communicator = initialise(where, ranks, settings=read_settings(WITHOUT_RDMA if sockets else {}))
+    size = BATCH * MODEL.hidden * VALUE_BYTES
+    call = Call("AllReduce", size)
+    asked = [(Task("all_reduce", size), tuner(communicator).choose(call))]
+    talk = 2 * int(measure(communicator, asked)[0])
+    roof = Roofline(catalog.host(HOST).gpu, "bf16")
+    read = sum(round(roof.stream(part).ps) for part in _reads(tp))
+    return MODEL.layers * (read + talk), MODEL.layers * talk
 
 
 def _rate(network: str) -> str:
@@ -82,11 +77,10 @@ def without_rdma() -> Claim:
             spec(2, network="ethernet", training=job(2 * gpus)), alter=over_sockets
         ).trace.end_ps,
     }
-    decoder = Decoder()
     decoded = {
-        "one host": decoder.step_ps(gpus, "ethernet"),
-        "two hosts, RDMA": decoder.step_ps(2 * gpus, "ethernet"),
-        "two hosts, TCP": decoder.step_ps(2 * gpus, "ethernet", sockets=True),
+        "one host": decode_ps(gpus, "ethernet"),
+        "two hosts, RDMA": decode_ps(2 * gpus, "ethernet"),
+        "two hosts, TCP": decode_ps(2 * gpus, "ethernet", sockets=True),
     }
     figures = []
     for where, ps in trained.items():
@@ -109,7 +103,7 @@ def without_rdma() -> Claim:
         "distribution gains.",
         experiment=f"Tensor-parallel over {gpus} H100 of one host, over {2 * gpus} of two with RDMA and with TCP, both at "
         f"{_rate('ethernet')}: a training step of a 7 B model, and a step of decoding of a 70 B model for a batch "
-        f"of {decoder.batch} sequences of {decoder.context:,} tokens.",
+        f"of {BATCH} sequences of {CONTEXT:,} tokens.",
         figures=tuple(figures),
         judgement=Judgement.WRONG if not loses else Judgement.HOLDS if gains else Judgement.CONDITIONS,
         why=f"Every layer waits for its all-reduces. {verdict}: {trains:.2f} times as fast in training, "

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fabrictwin.base.arrays import I32
 from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.units import PS_PER_S
-from fabrictwin.fabric.fabric import I32
 from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import Task

@@ -11,9 +11,7 @@ from fabrictwin.report.page import (
     Series,
     bars,
     lines,
-    page_environment,
     page_time,
-    render,
     table,
     tile,
 )
@@ -22,6 +20,7 @@ from fabrictwin.study.compare.comparison import Comparison, OnFabric
 from fabrictwin.study.compare.measured_rows import measured_rows
 from fabrictwin.study.compare.vary import Curve, refusals
 from fabrictwin.study.compare.verdict import verdict
+from fabrictwin.study.study_page import study_page
 
 
 def page(found: Comparison, curves: tuple[Curve, ...] = ()) -> str:
@@ -31,14 +30,12 @@ def page(found: Comparison, curves: tuple[Curve, ...] = ()) -> str:
     dearest = f"{cheap.per_million_tokens:.3g} {currency}" if cheap.per_million_tokens else "not known"
     exposed = {f.name: sum(f.exposed.values()) for f in found.fabrics}
     tokens = {f.name: f.per_million_tokens or 0.0 for f in found.fabrics}
-    return render(
-        page_environment("fabrictwin.report", "fabrictwin.study"),
+    return study_page(
         "compare.html.j2",
-        title=f"{found.name}: fabrics",
-        footer=f"seed {found.seed}",
-        styles=["report.css", "study.css"],
-        scripts=["study.js"],
-        heading=f"{found.name}: {len(found.fabrics)} fabrics",
+        name=found.name,
+        subject="fabrics",
+        finding=f"{len(found.fabrics)} fabrics",
+        seed=found.seed,
         layout=found.layout_line,
         tiles=[
             tile("Shortest step", page_time(best.steps.p50), best.name),

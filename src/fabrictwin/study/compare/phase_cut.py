@@ -26,13 +26,14 @@ from typing import Literal
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I32, I64, place_of
 from fabrictwin.base.units import format_size
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.host_placement import place
 from fabrictwin.cluster.spec.cluster_section import GeneratedCluster
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.fabric.fabric import I32, I64, NONE, NodeKind
+from fabrictwin.fabric.fabric import NONE, NodeKind
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Communication, Program
@@ -173,8 +174,7 @@ def beside(phase: Phase, other: Phase, host: I32, load: Load, *, alone: bool) ->
     builder = ProgramBuilder(f"{phase} beside {other}", len(host))
     _, order = np.unique(host, return_inverse=True)
     first = order[np.sort(np.unique(order, return_index=True)[1])]  # hosts as ranks meet them
-    turn = np.empty(len(first), np.int64)
-    turn[first] = np.arange(len(first))
+    turn = place_of(first, len(first))
     mine = turn[order] % 2 == 0
     operations = len(add_phase(builder, phase, host, load, np.flatnonzero(mine)))
     if not alone:

@@ -10,9 +10,8 @@ from typing import Any
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
 from fabrictwin.base.units import PS_PER_S
-from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.catalog import FabricPreset
-from fabrictwin.cluster.spec.edits import set_key
+from fabrictwin.cluster.spec.edits import set_text
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec, without_figures
 from fabrictwin.runs.execute import predict
 from fabrictwin.study.compare.fabrics import preset, with_fabric
@@ -54,12 +53,7 @@ def with_value(spec: Spec, key: str, value: str) -> Spec:
     Keys that change together are joined by `+`, their values by `:`. Raises ConfigError.
     """
     data = spec.to_dict()
-    keys = key.split("+")
-    values = value.split(":", len(keys) - 1)
-    if len(values) != len(keys):
-        raise ConfigError(f"got {value!r}, expected {len(keys)} values, such as a:b", key="--vary")
-    for one, its in zip(keys, values, strict=True):
-        set_key(data, one.strip(), read_yaml(its.strip(), "--vary")[0], option="--vary")
+    set_text(data, key, value, option="--vary")
     without_figures(data)
     return read_spec(data, Origin(spec.folder, spec.path))
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from fabrictwin.base.arrays import F64
 
 _LN2 = 0.6931471805599453
 Shape = Literal["fixed", "exponential", "gaussian"]

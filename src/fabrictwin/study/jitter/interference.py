@@ -8,7 +8,9 @@ knows no more of a second job; bits are packets' matter alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,36 +25,41 @@ from fabrictwin.engines.packet.packet_options import options_of
 from fabrictwin.fabric.fabric import NETWORK, NONE
 from fabrictwin.program.program import Program
 from fabrictwin.study.compare.phase_cut import PHASES, Cut, Load, Phase, beside, cut_of, program_of
-from fabrictwin.study.jitter.jitter_sources import Jitter
+from fabrictwin.study.jitter.jitter_sources import BitErrors, Jitter, SecondJob
 from fabrictwin.workload.job.job import Job
+
+Source = TypeVar("Source", SecondJob, BitErrors)
 
 
 def measured(spec: Spec, job: Job, jitter: Jitter, stage: Stage) -> Jitter:
     """The section with factors where it asks for what has to be measured. Raises ConfigError."""
-    update: dict[str, object] = {}
     second, errors = jitter.second_job, jitter.bit_errors
     if second is not None and not second.factors:
-        found: dict[Phase, list[float]] = {phase: [] for phase in PHASES}
-        for seed in second.seeds:
-            cut = cut_of(spec, seed=seed)
-            for phase in PHASES:
-                stage(f"playing a {phase} beside a second job, {second.fidelity}, seed {seed}")
-                factor = _beside_another(cut, spec, job, phase, second.traffic, second.fidelity, seed)
-                found[phase].append(factor)
-        update["second_job"] = second.model_copy(
-            update={"factors": tuple(found["ring"]), "exchange": tuple(found["exchange"])}
-        )
+        beside_another = partial(_beside_another, spec, job, second)
+        second = _factors(spec, second, beside_another, stage, f"beside a second job, {second.fidelity}")
     if errors is not None and not errors.factors:
-        spoilt: dict[Phase, list[float]] = {phase: [] for phase in PHASES}
-        for seed in errors.seeds:
-            cut = cut_of(spec, seed=seed)
-            for phase in PHASES:
-                stage(f"playing a {phase} over links that spoil bits, seed {seed}")
-                spoilt[phase].append(_over_bad_links(cut, spec, job, phase, errors.rate, seed))
-        update["bit_errors"] = errors.model_copy(
-            update={"factors": tuple(spoilt["ring"]), "exchange": tuple(spoilt["exchange"])}
-        )
+        over_bad_links = partial(_over_bad_links, spec, job, errors)
+        errors = _factors(spec, errors, over_bad_links, stage, "over links that spoil bits")
+    found = {"second_job": second, "bit_errors": errors}
+    update = {key: source for key, source in found.items() if source is not getattr(jitter, key)}
     return jitter.model_copy(update=update) if update else jitter
+
+
+def _factors(
+    spec: Spec,
+    source: Source,
+    factor_of: Callable[[Cut, Phase, int], float],
+    stage: Stage,
+    disturbed: str,
+) -> Source:
+    """The source with what each phase takes longer by, of rings and of exchanges, by seed."""
+    found: dict[Phase, list[float]] = {phase: [] for phase in PHASES}
+    for seed in source.seeds:
+        cut = cut_of(spec, seed=seed)
+        for phase in PHASES:
+            stage(f"playing a {phase} {disturbed}, seed {seed}")
+            found[phase].append(factor_of(cut, phase, seed))
+    return source.model_copy(update={"factors": tuple(found["ring"]), "exchange": tuple(found["exchange"])})
 
 
 def _session(cut: Cut, spec: Spec, fidelity: Fidelity, seed: int) -> Engine:
@@ -71,23 +78,21 @@ def _ends_ps(
     return int(trace.end_op_ps[:operations].max())
 
 
-def _beside_another(
-    cut: Cut, spec: Spec, job: Job, phase: Phase, other: Phase, fidelity: Fidelity, seed: int
-) -> float:
+def _beside_another(spec: Spec, job: Job, second: SecondJob, cut: Cut, phase: Phase, seed: int) -> float:
     load = Load.of(job, cut.ranks // 2)
     took = []
     for alone in (False, True):
-        program, operations = beside(phase, other, cut.host, load, alone=alone)
-        took.append(_ends_ps(cut, _session(cut, spec, fidelity, seed), program, operations))
+        program, operations = beside(phase, second.traffic, cut.host, load, alone=alone)
+        took.append(_ends_ps(cut, _session(cut, spec, second.fidelity, seed), program, operations))
     return max(1.0, took[0] / took[1])
 
 
-def _over_bad_links(cut: Cut, spec: Spec, job: Job, phase: Phase, rate: float, seed: int) -> float:
+def _over_bad_links(spec: Spec, job: Job, errors: BitErrors, cut: Cut, phase: Phase, seed: int) -> float:
     program = program_of(phase, cut.host, Load.of(job, cut.ranks))
     operations = len(program.operations)
     fabric = cut.twin.fabric
     network = np.flatnonzero(np.isin(fabric.port_kind, NETWORK) & (fabric.port_peer != NONE))
-    bad = [TimedChange(0, int(port), None, rate) for port in network]
+    bad = [TimedChange(0, int(port), None, errors.rate) for port in network]
     took = [
         _ends_ps(cut, _session(cut, spec, "packet", seed), program, operations, changes) for changes in (bad, [])
     ]

@@ -12,14 +12,13 @@ from fabrictwin.report.page import (
     bars,
     histogram,
     lines,
-    page_environment,
     page_time,
-    render,
     table,
     tile,
 )
 from fabrictwin.study.jitter.jitter_study import AtSize, Uneven
 from fabrictwin.study.jitter.jitter_text import MEANING, steps_end
+from fabrictwin.study.study_page import study_page
 
 
 def page(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD") -> str:
@@ -47,14 +46,12 @@ def page(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
         if found.exact
         else f"{len(found.times):,} steps from {found.sampled_units:,} sampled units: what is rarer is not seen."
     )
-    return render(
-        page_environment("fabrictwin.report", "fabrictwin.study"),
+    return study_page(
         "jitter.html.j2",
-        title=f"{found.name}: jitter",
-        footer=f"seed {found.seed}",
-        styles=["report.css", "study.css"],
-        scripts=["study.js"],
-        heading=f"{found.name}: what jitter costs",
+        name=found.name,
+        subject="jitter",
+        finding="what jitter costs",
+        seed=found.seed,
         found=found,
         tiles=[
             tile("Step, median", page_time(here.p50), f"p95 {page_time(here.p95)}, p99 {page_time(here.p99)}"),

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
@@ -32,9 +32,6 @@ from fabrictwin.study.jitter.sampled_steps import Unit
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.job.job import check
 from fabrictwin.workload.step.disturbed_program import uniform
-
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
 
 LEVELS = (0.5, 1.0, 2.0, 4.0)
 BUDGET = 1_000_000_000  # operations walked for the whole distribution

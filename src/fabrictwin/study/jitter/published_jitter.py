@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
 from fabrictwin.base.textfile import read_text
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec
-from fabrictwin.fabric.fabric import I64
 from fabrictwin.study.jitter.jitter_sources import Drift, Jitter, Late
 from fabrictwin.study.jitter.jitter_study import Sampler, Steps
 from fabrictwin.validation.published_data import Measurements

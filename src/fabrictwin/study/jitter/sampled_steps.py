@@ -15,16 +15,15 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import F64, I32, I64, place_of
 from fabrictwin.base.errors import InvariantError
 from fabrictwin.kernel.slices import in_slices
 from fabrictwin.program import patterns
-from fabrictwin.program.program import I32, I64, NONE, OpKind
+from fabrictwin.program.program import NONE, OpKind
 from fabrictwin.report.result import RunResult
 from fabrictwin.study.jitter.distributions import Amount, tail_of_greatest
 from fabrictwin.study.jitter.jitter_sources import Jitter, Network
 from fabrictwin.workload.step.disturbed_program import first_operations, greatest_table, power, uniform
-
-F64 = npt.NDArray[np.float64]
 
 CELLS, LEVELS = 512, 3  # as kernel.replay has them
 _GRID = 256  # places a mean in the table of an exponential
@@ -91,8 +90,7 @@ class Unit:
     def waits(self) -> tuple[I64, I32]:
         """Predecessors of each operation, [operations + 1] and by place in `order`."""
         order = self.order
-        place = np.empty(len(order), np.int32)
-        place[order] = np.arange(len(order), dtype=np.int32)
+        place = place_of(order, len(order))
         count = np.diff(self.after_start)[order]
         start = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
         source = np.repeat(self.after_start[:-1][order] - start[:-1], count) + np.arange(start[-1])

@@ -30,25 +30,10 @@ from fabrictwin.trace.trace import Counters
 RESPONSE_TIME = 16
 _LOCAL_ERRORS = Field(PortInfo, "local_phy_errors")
 
-# bits of CounterSelect (16.1.3.5), of CounterSelect2, of the extended attribute's CounterSelect
-_SELECT = (
-    "symbol_errors",
-    "link_error_recovery",
-    "link_downed",
-    "rcv_errors",
-    "rcv_remote_physical_errors",
-    "rcv_switch_relay_errors",
-    "xmit_discards",
-    "xmit_constraint_errors",
-    "rcv_constraint_errors",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-    "vl15_dropped",
-    "xmit_data",
-    "rcv_data",
-    "xmit_packets",
-    "rcv_packets",
-)
+# bits of CounterSelect (16.1.3.5), of CounterSelect2, of the extended attribute's CounterSelect; bits follow
+# the order of each table
+_NO_BIT = {"port_select", "counter_select", "counter_select2", "qp1_dropped", "xmit_wait"}
+_SELECT = tuple(name for name in perf.PortCounters.names() if name not in _NO_BIT)
 _SELECT2 = ("xmit_wait",)
 _EXTENDED_SELECT = (
     ("xmit_data",),
@@ -60,12 +45,7 @@ _EXTENDED_SELECT = (
     ("multicast_xmit_packets",),
     ("multicast_rcv_packets",),
 )
-_EXTENDED_SELECT2 = (
-    *("symbol_errors", "link_error_recovery", "link_downed", "rcv_errors", "rcv_remote_physical_errors"),
-    *("rcv_switch_relay_errors", "xmit_discards", "xmit_constraint_errors", "rcv_constraint_errors"),
-    *("local_link_integrity_errors", "excessive_buffer_overrun_errors", "vl15_dropped", "xmit_wait"),
-    "qp1_dropped",
-)
+_EXTENDED_SELECT2 = COUNTERS[COUNTERS.index("symbol_errors") :]
 
 
 class PerformanceAgent:

@@ -27,6 +27,7 @@ from fabrictwin.subnet.agents.node_as_built import LINEAR_CAP, describe, node_in
 from fabrictwin.subnet.agents.port_as_built import port_as_built
 from fabrictwin.subnet.wire import link_encodings as speeds
 from fabrictwin.subnet.wire.fields import Field
+from fabrictwin.subnet.wire.pm import PortCountersExtended
 from fabrictwin.subnet.wire.smp import (
     NodeInfo,
     PhysState,
@@ -51,29 +52,9 @@ SUBNET_TIMEOUT = Field(PortInfo, "subnet_timeout")
 _STATE_BYTE, _PHYS_BYTE = STATE.first, PHYS.first
 _CHANGE = Field(SwitchInfo, "port_state_change")
 
-# what the performance agents count, one column each over slots
-COUNTERS = (
-    "symbol_errors",
-    "link_error_recovery",
-    "link_downed",
-    "rcv_errors",
-    "rcv_remote_physical_errors",
-    "rcv_switch_relay_errors",
-    "xmit_discards",
-    "xmit_constraint_errors",
-    "rcv_constraint_errors",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-    "qp1_dropped",
-    "vl15_dropped",
-    "xmit_data",
-    "rcv_data",
-    "xmit_packets",
-    "rcv_packets",
-    "multicast_xmit_packets",
-    "multicast_rcv_packets",
-    "xmit_wait",
-)
+# what the performance agents count, one column each over slots; unicast packets are what multicast ones leave
+_NO_COLUMN = {"port_select", "counter_select", "counter_select2", "unicast_xmit_packets", "unicast_rcv_packets"}
+COUNTERS = tuple(name for name in PortCountersExtended.names() if name not in _NO_COLUMN)
 
 
 class PortStates:

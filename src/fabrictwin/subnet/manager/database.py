@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables
-from fabrictwin.routing.graph.switches import U8
 from fabrictwin.subnet.manager.settings.manager_settings import FULL, Settings
 from fabrictwin.subnet.manager.sweep.discovery import Node, Port, Subnet
 from fabrictwin.subnet.manager.sweep.lids import Wish, assign

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables
-from fabrictwin.routing.graph.switches import U8
 from fabrictwin.subnet.manager.sweep.discovery import Finding
 from fabrictwin.subnet.manager.sweep.table_computation import Broken, Graph
 from fabrictwin.subnet.wire.smp import SmState

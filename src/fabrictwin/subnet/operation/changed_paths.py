@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.routing.graph.switches import U8, Switches, switch_graph
+from fabrictwin.routing.graph.switches import Switches, switch_graph
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.port_states import LMC, NO_PORT
 

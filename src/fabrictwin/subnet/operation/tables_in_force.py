@@ -10,9 +10,10 @@ from functools import cache
 
 import numpy as np
 
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import NO_LANES
-from fabrictwin.routing.graph.switches import U8, Switches, switch_graph
+from fabrictwin.routing.graph.switches import Switches, switch_graph
 from fabrictwin.routing.lane_tables import Entries, LaneTables, PortArbitration
 from fabrictwin.routing.tables import Routes
 from fabrictwin.subnet.agents.agent_state import SubnetState

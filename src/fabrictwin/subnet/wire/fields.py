@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, dataclass_transform
 
 from fabrictwin.base.errors import FabrictwinError
 
@@ -132,27 +132,29 @@ class _Codec:
                     if not 0 <= value <= mask:
                         raise MadError(f"got {value}, expected 0 to {mask}")
                     words[word] |= value << shift
-                for w in self._wide:
-                    words[w] = words[w].to_bytes(self._word_bytes[w], "big")
-                return self.struct.pack(*words)
-            for value, place, (first, n), w in zip(values, self.places, self._slots, self._byte_word, strict=True):
-                if place.is_bytes:
-                    if len(value) > place.width // 8:
-                        raise MadError(f"got {len(value)} bytes, expected at most {place.width // 8}")
-                    words[w] = bytes(value)
-                    continue
-                parts = value if place.count else (value,)
-                if len(parts) != n:
-                    raise MadError(f"got {len(parts)} values, expected {n}")
-                for part, (word, shift, mask) in zip(parts, self._plan[first : first + n], strict=True):
-                    if not 0 <= part <= mask:
-                        raise MadError(f"got {part}, expected 0 to {mask}")
-                    words[word] |= part << shift
+            else:
+                self._fill(words, values)
             for w in self._wide:
                 words[w] = words[w].to_bytes(self._word_bytes[w], "big")
             return self.struct.pack(*words)
         except (TypeError, ValueError, struct.error) as error:
             raise MadError(f"a value that its field cannot carry: {error}") from error
+
+    def _fill(self, words: list[Any], values: Sequence[Any]) -> None:
+        """Put the values of all kinds of fields into words."""
+        for value, place, (first, n), w in zip(values, self.places, self._slots, self._byte_word, strict=True):
+            if place.is_bytes:
+                if len(value) > place.width // 8:
+                    raise MadError(f"got {len(value)} bytes, expected at most {place.width // 8}")
+                words[w] = bytes(value)
+                continue
+            parts = value if place.count else (value,)
+            if len(parts) != n:
+                raise MadError(f"got {len(parts)} values, expected {n}")
+            for part, (word, shift, mask) in zip(parts, self._plan[first : first + n], strict=True):
+                if not 0 <= part <= mask:
+                    raise MadError(f"got {part}, expected 0 to {mask}")
+                words[word] |= part << shift
 
 
 def _words(singles: list[tuple[int, int]], whole: list[Place]) -> tuple[list[tuple[int, int]], list[bool]]:
@@ -186,12 +188,21 @@ def _codec(kind: type[Attribute]) -> _Codec:
     return codec
 
 
-@dataclass(slots=True)
+@dataclass_transform()
 class Attribute:
-    """A structure of `SIZE` bytes. Subclasses are dataclasses whose fields are `bits`, `array` or `raw`."""
+    """A structure of `SIZE` bytes. Subclasses become dataclasses whose fields are `bits`, `array` or `raw`.
+
+    `class NodeInfo(Attribute, size=40, id=0x11)` names its size and its AttributeID; what has no size is only
+    the part that several structures begin with.
+    """
 
     SIZE: ClassVar[int] = 0
     ID: ClassVar[int] = 0
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __init_subclass__(cls, *, size: int = 0, id: int = 0) -> None:
+        cls.SIZE, cls.ID = size or cls.SIZE, id or cls.ID
+        dataclass(cls)
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, at: int = 0) -> Self:
@@ -208,7 +219,7 @@ class Attribute:
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Field names in the order of the table."""
-        return cast(tuple[str, ...], cls.__match_args__)
+        return tuple(cls.__dataclass_fields__)
 
     @classmethod
     def place(cls, name: str) -> Place:

@@ -7,9 +7,7 @@ management by LID, performance management and subnet administration travel by LI
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
 
 from fabrictwin.subnet.wire.fields import Attribute, MadError, bits, raw
 
@@ -71,36 +69,31 @@ class SaStatus(IntEnum):
     DENIED = 0x0700
 
 
-@dataclass(slots=True)
-class MadHeader(Attribute):
-    SIZE: ClassVar[int] = 24
+class CommonHeader(Attribute):
+    """The fields that every datagram begins with."""
+
     base_version: int = bits(0, 8, 1)
     mgmt_class: int = bits(8, 8)
     class_version: int = bits(16, 8, 1)
     method: int = bits(24, 8)
     status: int = bits(32, 16)
-    class_specific: int = bits(48, 16)
     tid: int = bits(64, 64)
     attribute: int = bits(128, 16)
     modifier: int = bits(160, 32)
 
 
-@dataclass(slots=True)
-class DirectedSmp(Attribute):
+class MadHeader(CommonHeader, size=24):
+    class_specific: int = bits(48, 16)
+
+
+class DirectedSmp(CommonHeader, size=MAD_BYTES):
     """A whole directed-route datagram. Paths hold the port of hop k in byte k; byte 0 is not used."""
 
-    SIZE: ClassVar[int] = MAD_BYTES
-    base_version: int = bits(0, 8, 1)
     mgmt_class: int = bits(8, 8, MadClass.SUBN_DIRECTED)
-    class_version: int = bits(16, 8, 1)
-    method: int = bits(24, 8)
     direction: int = bits(32, 1)
     status: int = bits(33, 15)
     hop_pointer: int = bits(48, 8)
     hop_count: int = bits(56, 8)
-    tid: int = bits(64, 64)
-    attribute: int = bits(128, 16)
-    modifier: int = bits(160, 32)
     m_key: int = bits(192, 64)
     dr_slid: int = bits(256, 16, PERMISSIVE_LID)
     dr_dlid: int = bits(272, 16, PERMISSIVE_LID)
@@ -109,52 +102,26 @@ class DirectedSmp(Attribute):
     return_path: bytes = raw(192, 64)
 
 
-@dataclass(slots=True)
-class LidSmp(Attribute):
+class LidSmp(CommonHeader, size=MAD_BYTES):
     """A whole LID-routed subnet management datagram."""
 
-    SIZE: ClassVar[int] = MAD_BYTES
-    base_version: int = bits(0, 8, 1)
     mgmt_class: int = bits(8, 8, MadClass.SUBN_LID)
-    class_version: int = bits(16, 8, 1)
-    method: int = bits(24, 8)
-    status: int = bits(32, 16)
-    tid: int = bits(64, 64)
-    attribute: int = bits(128, 16)
-    modifier: int = bits(160, 32)
     m_key: int = bits(192, 64)
     data: bytes = raw(64, 64)
 
 
-@dataclass(slots=True)
-class PerfMad(Attribute):
+class PerfMad(CommonHeader, size=MAD_BYTES):
     """A whole performance management datagram."""
 
-    SIZE: ClassVar[int] = MAD_BYTES
-    base_version: int = bits(0, 8, 1)
     mgmt_class: int = bits(8, 8, MadClass.PERF)
-    class_version: int = bits(16, 8, 1)
-    method: int = bits(24, 8)
-    status: int = bits(32, 16)
-    tid: int = bits(64, 64)
-    attribute: int = bits(128, 16)
-    modifier: int = bits(160, 32)
     data: bytes = raw(64, 192)
 
 
-@dataclass(slots=True)
-class SaMad(Attribute):
+class SaMad(CommonHeader, size=MAD_BYTES):
     """A whole subnet administration datagram: the RMPP header, then records."""
 
-    SIZE: ClassVar[int] = MAD_BYTES
-    base_version: int = bits(0, 8, 1)
     mgmt_class: int = bits(8, 8, MadClass.SUBN_ADM)
     class_version: int = bits(16, 8, 2)
-    method: int = bits(24, 8)
-    status: int = bits(32, 16)
-    tid: int = bits(64, 64)
-    attribute: int = bits(128, 16)
-    modifier: int = bits(160, 32)
     rmpp_version: int = bits(192, 8)
     rmpp_type: int = bits(200, 8)
     rmpp_response_time: int = bits(208, 5)

@@ -6,9 +6,7 @@ tells of ports and multicast groups that came and went. Left out: P_Key, Q_Key a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
 
 from fabrictwin.subnet.wire.fields import Attribute, bits, raw
 from fabrictwin.subnet.wire.smp import AttributeId
@@ -41,12 +39,9 @@ class Producer(IntEnum):
     CLASS_MANAGER = 4
 
 
-@dataclass(slots=True)
-class Notice(Attribute):
+class Notice(Attribute, size=64, id=AttributeId.NOTICE):
     """A notice as subnet management carries it. Subnet administration appends the issuer's GID."""
 
-    SIZE: ClassVar[int] = 64
-    ID: ClassVar[int] = AttributeId.NOTICE
     is_generic: int = bits(0, 1, 1)
     type: int = bits(1, 7)
     producer_type: int = bits(8, 24)
@@ -57,53 +52,34 @@ class Notice(Attribute):
     details: bytes = raw(10, 54)
 
 
-@dataclass(slots=True)
-class NoticeReport(Attribute):
-    """A notice as subnet administration carries it, 80 bytes."""
+class NoticeReport(Notice, size=80):
+    """A notice as subnet administration carries it."""
 
-    SIZE: ClassVar[int] = 80
-    ID: ClassVar[int] = AttributeId.NOTICE
-    is_generic: int = bits(0, 1, 1)
-    type: int = bits(1, 7)
-    producer_type: int = bits(8, 24)
-    trap_number: int = bits(32, 16)
-    issuer_lid: int = bits(48, 16)
-    toggle: int = bits(64, 1)
-    count: int = bits(65, 15)
-    details: bytes = raw(10, 54)
     issuer_gid: int = bits(512, 128)
 
 
-@dataclass(slots=True)
-class GidDetails(Attribute):
+class GidDetails(Attribute, size=54):
     """Traps 64 to 67: the GID that came or went."""
 
-    SIZE: ClassVar[int] = 54
     gid: int = bits(48, 128)
 
 
-@dataclass(slots=True)
-class LinkStateDetails(Attribute):
+class LinkStateDetails(Attribute, size=54):
     """Trap 128: a port of the switch with this LID changed its state."""
 
-    SIZE: ClassVar[int] = 54
     lid: int = bits(0, 16)
 
 
-@dataclass(slots=True)
-class PortDetails(Attribute):
+class PortDetails(Attribute, size=54):
     """Traps 129 to 131: the LID and port that the trouble is at."""
 
-    SIZE: ClassVar[int] = 54
     lid: int = bits(16, 16)
     port: int = bits(32, 8)
 
 
-@dataclass(slots=True)
-class LocalChangesDetails(Attribute):
+class LocalChangesDetails(Attribute, size=54):
     """Trap 144: capabilities, or the node's description or the link's width or speed, changed."""
 
-    SIZE: ClassVar[int] = 54
     lid: int = bits(16, 16)
     other_local_changes: int = bits(47, 1)
     capability_mask: int = bits(48, 32)
@@ -112,12 +88,9 @@ class LocalChangesDetails(Attribute):
     node_description_change: int = bits(95, 1)
 
 
-@dataclass(slots=True)
-class InformInfo(Attribute):
+class InformInfo(Attribute, size=36, id=AttributeId.INFORM_INFO):
     """A subscription to reports."""
 
-    SIZE: ClassVar[int] = 36
-    ID: ClassVar[int] = AttributeId.INFORM_INFO
     gid: int = bits(0, 128)
     lid_range_begin: int = bits(128, 16)
     lid_range_end: int = bits(144, 16)
@@ -128,14 +101,3 @@ class InformInfo(Attribute):
     qpn: int = bits(224, 24)
     resp_time_value: int = bits(251, 5)
     producer_type: int = bits(264, 24)
-
-
-ATTRIBUTES: tuple[type[Attribute], ...] = (
-    Notice,
-    NoticeReport,
-    GidDetails,
-    LinkStateDetails,
-    PortDetails,
-    LocalChangesDetails,
-    InformInfo,
-)

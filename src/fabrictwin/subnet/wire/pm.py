@@ -5,9 +5,7 @@ PortXmitData and PortRcvData count 4-byte words. Left out: PortSamplesControl an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
 
 from fabrictwin.subnet.wire.fields import Attribute, array, bits
 
@@ -37,10 +35,7 @@ class PerfCapability(IntEnum):
     XMIT_WAIT = 1 << 12
 
 
-@dataclass(slots=True)
-class ClassPortInfo(Attribute):
-    SIZE: ClassVar[int] = 72
-    ID: ClassVar[int] = PerfId.CLASS_PORT_INFO
+class ClassPortInfo(Attribute, size=72, id=PerfId.CLASS_PORT_INFO):
     base_version: int = bits(0, 8, 1)
     class_version: int = bits(8, 8, 1)
     capability_mask: int = bits(16, 16)
@@ -65,12 +60,14 @@ class ClassPortInfo(Attribute):
     trap_qkey: int = bits(544, 32)
 
 
-@dataclass(slots=True)
-class PortCounters(Attribute):
-    SIZE: ClassVar[int] = 44
-    ID: ClassVar[int] = PerfId.PORT_COUNTERS
+class SelectedCounters(Attribute):
+    """The port and the counters that an attribute is about."""
+
     port_select: int = bits(8, 8)
     counter_select: int = bits(16, 16)
+
+
+class PortCounters(SelectedCounters, size=44, id=PerfId.PORT_COUNTERS):
     symbol_errors: int = bits(32, 16)
     link_error_recovery: int = bits(48, 8)
     link_downed: int = bits(56, 8)
@@ -92,12 +89,7 @@ class PortCounters(Attribute):
     xmit_wait: int = bits(320, 32)
 
 
-@dataclass(slots=True)
-class PortCountersExtended(Attribute):
-    SIZE: ClassVar[int] = 184
-    ID: ClassVar[int] = PerfId.PORT_COUNTERS_EXTENDED
-    port_select: int = bits(8, 8)
-    counter_select: int = bits(16, 16)
+class PortCountersExtended(SelectedCounters, size=184, id=PerfId.PORT_COUNTERS_EXTENDED):
     counter_select2: int = bits(32, 32)
     xmit_data: int = bits(64, 64)
     rcv_data: int = bits(128, 64)
@@ -123,12 +115,7 @@ class PortCountersExtended(Attribute):
     qp1_dropped: int = bits(1408, 64)
 
 
-@dataclass(slots=True)
-class RcvErrorDetails(Attribute):
-    SIZE: ClassVar[int] = 16
-    ID: ClassVar[int] = PerfId.RCV_ERROR_DETAILS
-    port_select: int = bits(8, 8)
-    counter_select: int = bits(16, 16)
+class RcvErrorDetails(SelectedCounters, size=16, id=PerfId.RCV_ERROR_DETAILS):
     local_physical_errors: int = bits(32, 16)
     malformed_packet_errors: int = bits(48, 16)
     buffer_overrun_errors: int = bits(64, 16)
@@ -137,87 +124,37 @@ class RcvErrorDetails(Attribute):
     looping_errors: int = bits(112, 16)
 
 
-@dataclass(slots=True)
-class XmitDiscardDetails(Attribute):
-    SIZE: ClassVar[int] = 12
-    ID: ClassVar[int] = PerfId.XMIT_DISCARD_DETAILS
-    port_select: int = bits(8, 8)
-    counter_select: int = bits(16, 16)
+class XmitDiscardDetails(SelectedCounters, size=12, id=PerfId.XMIT_DISCARD_DETAILS):
     inactive_discards: int = bits(32, 16)
     neighbor_mtu_discards: int = bits(48, 16)
     lifetime_limit_discards: int = bits(64, 16)
     hoq_lifetime_limit_discards: int = bits(80, 16)
 
 
-@dataclass(slots=True)
-class OpRcvCounters(Attribute):
-    SIZE: ClassVar[int] = 12
-    ID: ClassVar[int] = PerfId.OP_RCV_COUNTERS
+class OpRcvCounters(SelectedCounters, size=12, id=PerfId.OP_RCV_COUNTERS):
     op_code: int = bits(0, 8)
-    port_select: int = bits(8, 8)
-    counter_select: int = bits(16, 16)
     packets: int = bits(32, 32)
     data: int = bits(64, 32)
 
 
-@dataclass(slots=True)
-class FlowControlCounters(Attribute):
-    SIZE: ClassVar[int] = 12
-    ID: ClassVar[int] = PerfId.FLOW_CONTROL_COUNTERS
-    port_select: int = bits(8, 8)
-    counter_select: int = bits(16, 16)
+class FlowControlCounters(SelectedCounters, size=12, id=PerfId.FLOW_CONTROL_COUNTERS):
     xmit_packets: int = bits(32, 32)
     rcv_packets: int = bits(64, 32)
 
 
-@dataclass(slots=True)
-class VlOpPackets(Attribute):
-    SIZE: ClassVar[int] = 36
-    ID: ClassVar[int] = PerfId.VL_OP_PACKETS
+class VlOpPackets(SelectedCounters, size=36, id=PerfId.VL_OP_PACKETS):
     op_code: int = bits(0, 8)
-    port_select: int = bits(8, 8)
-    counter_select: int = bits(16, 16)
     packets: tuple[int, ...] = array(32, 16, count=16)
 
 
-@dataclass(slots=True)
-class VlOpData(Attribute):
-    SIZE: ClassVar[int] = 68
-    ID: ClassVar[int] = PerfId.VL_OP_DATA
+class VlOpData(SelectedCounters, size=68, id=PerfId.VL_OP_DATA):
     op_code: int = bits(0, 8)
-    port_select: int = bits(8, 8)
-    counter_select: int = bits(16, 16)
     data: tuple[int, ...] = array(32, 32, count=16)
 
 
-@dataclass(slots=True)
-class VlXmitFlowControlErrors(Attribute):
-    SIZE: ClassVar[int] = 8
-    ID: ClassVar[int] = PerfId.VL_XMIT_FLOW_CONTROL_ERRORS
-    port_select: int = bits(8, 8)
-    counter_select: int = bits(16, 16)
+class VlXmitFlowControlErrors(SelectedCounters, size=8, id=PerfId.VL_XMIT_FLOW_CONTROL_ERRORS):
     errors: tuple[int, ...] = array(32, 2, count=16)
 
 
-@dataclass(slots=True)
-class VlXmitWait(Attribute):
-    SIZE: ClassVar[int] = 36
-    ID: ClassVar[int] = PerfId.VL_XMIT_WAIT
-    port_select: int = bits(8, 8)
-    counter_select: int = bits(16, 16)
+class VlXmitWait(SelectedCounters, size=36, id=PerfId.VL_XMIT_WAIT):
     ticks: tuple[int, ...] = array(32, 16, count=16)
-
-
-ATTRIBUTES: tuple[type[Attribute], ...] = (
-    ClassPortInfo,
-    PortCounters,
-    PortCountersExtended,
-    RcvErrorDetails,
-    XmitDiscardDetails,
-    OpRcvCounters,
-    FlowControlCounters,
-    VlOpPackets,
-    VlOpData,
-    VlXmitFlowControlErrors,
-    VlXmitWait,
-)

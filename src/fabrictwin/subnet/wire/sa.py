@@ -6,9 +6,7 @@ the order of the record's table, reserved ones included; `COMPONENTS` gives each
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
 
 from fabrictwin.subnet.wire.fields import Attribute, array, bits, raw
 from fabrictwin.subnet.wire.smp import NodeInfo, PortInfo, SlToVl, SmInfo, SwitchInfo
@@ -44,122 +42,82 @@ class Selector(IntEnum):
     LARGEST = 3
 
 
-@dataclass(slots=True)
-class NodeRecord(Attribute):
-    SIZE: ClassVar[int] = 108
-    ID: ClassVar[int] = RecordId.NODE
+class LidRecord(Attribute):
+    """A record of what the node or port with a LID has."""
+
     lid: int = bits(0, 16)
+
+
+class TableRecord(LidRecord):
+    """A block of a port's or a switch's table."""
+
+    table: bytes = raw(8, 64)
+
+
+class NodeRecord(LidRecord, size=108, id=RecordId.NODE):
     info: bytes = raw(4, NodeInfo.SIZE)
     description: bytes = raw(44, 64)
 
 
-@dataclass(slots=True)
-class PortInfoRecord(Attribute):
-    SIZE: ClassVar[int] = 68
-    ID: ClassVar[int] = RecordId.PORT_INFO
+class PortInfoRecord(Attribute, size=68, id=RecordId.PORT_INFO):
     endport_lid: int = bits(0, 16)
     port_num: int = bits(16, 8)
     options: int = bits(24, 8)
     info: bytes = raw(4, PortInfo.SIZE)
 
 
-@dataclass(slots=True)
-class SwitchInfoRecord(Attribute):
-    SIZE: ClassVar[int] = 24
-    ID: ClassVar[int] = RecordId.SWITCH_INFO
-    lid: int = bits(0, 16)
+class SwitchInfoRecord(LidRecord, size=24, id=RecordId.SWITCH_INFO):
     info: bytes = raw(4, SwitchInfo.SIZE)
 
 
-@dataclass(slots=True)
-class LinearForwardingRecord(Attribute):
-    SIZE: ClassVar[int] = 72
-    ID: ClassVar[int] = RecordId.LINEAR_FORWARDING
-    lid: int = bits(0, 16)
+class LinearForwardingRecord(LidRecord, size=72, id=RecordId.LINEAR_FORWARDING):
     block: int = bits(16, 16)
     ports: bytes = raw(8, 64)
 
 
-@dataclass(slots=True)
-class SmInfoRecord(Attribute):
-    SIZE: ClassVar[int] = 28
-    ID: ClassVar[int] = RecordId.SM_INFO
-    lid: int = bits(0, 16)
+class SmInfoRecord(LidRecord, size=28, id=RecordId.SM_INFO):
     info: bytes = raw(4, SmInfo.SIZE)
 
 
-@dataclass(slots=True)
-class LinkRecord(Attribute):
-    SIZE: ClassVar[int] = 6
-    ID: ClassVar[int] = RecordId.LINK
+class LinkRecord(Attribute, size=6, id=RecordId.LINK):
     from_lid: int = bits(0, 16)
     from_port: int = bits(16, 8)
     to_port: int = bits(24, 8)
     to_lid: int = bits(32, 16)
 
 
-@dataclass(slots=True)
-class SlToVlRecord(Attribute):
-    SIZE: ClassVar[int] = 16
-    ID: ClassVar[int] = RecordId.SL_TO_VL
-    lid: int = bits(0, 16)
+class SlToVlRecord(LidRecord, size=16, id=RecordId.SL_TO_VL):
     into: int = bits(16, 8)
     out: int = bits(24, 8)
     table: bytes = raw(8, SlToVl.SIZE)
 
 
-@dataclass(slots=True)
-class VlArbitrationRecord(Attribute):
-    SIZE: ClassVar[int] = 72
-    ID: ClassVar[int] = RecordId.VL_ARBITRATION
-    lid: int = bits(0, 16)
+class VlArbitrationRecord(TableRecord, size=72, id=RecordId.VL_ARBITRATION):
     port_num: int = bits(16, 8)
     block: int = bits(24, 8)
-    table: bytes = raw(8, 64)
 
 
-@dataclass(slots=True)
-class PKeyTableRecord(Attribute):
-    SIZE: ClassVar[int] = 72
-    ID: ClassVar[int] = RecordId.PKEY_TABLE
-    lid: int = bits(0, 16)
+class PKeyTableRecord(TableRecord, size=72, id=RecordId.PKEY_TABLE):
     block: int = bits(16, 16)
     port_num: int = bits(32, 8)
-    table: bytes = raw(8, 64)
 
 
-@dataclass(slots=True)
-class GuidInfoRecord(Attribute):
-    SIZE: ClassVar[int] = 72
-    ID: ClassVar[int] = RecordId.GUID_INFO
-    lid: int = bits(0, 16)
+class GuidInfoRecord(TableRecord, size=72, id=RecordId.GUID_INFO):
     block: int = bits(16, 8)
-    table: bytes = raw(8, 64)
 
 
-@dataclass(slots=True)
-class MulticastForwardingRecord(Attribute):
-    SIZE: ClassVar[int] = 72
-    ID: ClassVar[int] = RecordId.MULTICAST_FORWARDING
-    lid: int = bits(0, 16)
+class MulticastForwardingRecord(TableRecord, size=72, id=RecordId.MULTICAST_FORWARDING):
     position: int = bits(16, 4)
     block: int = bits(23, 9)
-    table: bytes = raw(8, 64)
 
 
-@dataclass(slots=True)
-class InformInfoRecord(Attribute):
-    SIZE: ClassVar[int] = 60
-    ID: ClassVar[int] = RecordId.INFORM_INFO_RECORD
+class InformInfoRecord(Attribute, size=60, id=RecordId.INFORM_INFO_RECORD):
     subscriber_gid: int = bits(0, 128)
     enum: int = bits(128, 16)
     inform_info: bytes = raw(24, 36)
 
 
-@dataclass(slots=True)
-class PathRecord(Attribute):
-    SIZE: ClassVar[int] = 64
-    ID: ClassVar[int] = RecordId.PATH
+class PathRecord(Attribute, size=64, id=RecordId.PATH):
     service_id: int = bits(0, 64)
     dgid: int = bits(64, 128)
     sgid: int = bits(192, 128)
@@ -183,10 +141,7 @@ class PathRecord(Attribute):
     preference: int = bits(456, 8)
 
 
-@dataclass(slots=True)
-class McMemberRecord(Attribute):
-    SIZE: ClassVar[int] = 52
-    ID: ClassVar[int] = RecordId.MC_MEMBER
+class McMemberRecord(Attribute, size=52, id=RecordId.MC_MEMBER):
     mgid: int = bits(0, 128)
     port_gid: int = bits(128, 128)
     qkey: int = bits(256, 32)
@@ -207,10 +162,7 @@ class McMemberRecord(Attribute):
     proxy_join: int = bits(392, 1)
 
 
-@dataclass(slots=True)
-class ServiceRecord(Attribute):
-    SIZE: ClassVar[int] = 176
-    ID: ClassVar[int] = RecordId.SERVICE
+class ServiceRecord(Attribute, size=176, id=RecordId.SERVICE):
     service_id: int = bits(0, 64)
     service_gid: int = bits(64, 128)
     pkey: int = bits(192, 16)
@@ -275,6 +227,3 @@ def record_bytes(record: Attribute) -> bytes:
     """Encoded and padded to whole multiples of 8 bytes, as tables hold them."""
     data = record.encode()
     return data + bytes(-len(data) % 8)
-
-
-ATTRIBUTES: tuple[type[Attribute], ...] = (*COMPONENTS,)

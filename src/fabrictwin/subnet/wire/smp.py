@@ -7,9 +7,7 @@ Left out: RandomForwardingTable, VendorDiag, LedInfo, CableInfo.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import ClassVar
 
 from fabrictwin.subnet.wire.fields import Attribute, array, bits, raw
 
@@ -91,10 +89,7 @@ class SmState(IntEnum):
     MASTER = 3
 
 
-@dataclass(slots=True)
-class NodeInfo(Attribute):
-    SIZE: ClassVar[int] = 40
-    ID: ClassVar[int] = AttributeId.NODE_INFO
+class NodeInfo(Attribute, size=40, id=AttributeId.NODE_INFO):
     base_version: int = bits(0, 8, 1)
     class_version: int = bits(8, 8, 1)
     node_type: int = bits(16, 8)
@@ -109,17 +104,11 @@ class NodeInfo(Attribute):
     vendor_id: int = bits(296, 24)
 
 
-@dataclass(slots=True)
-class NodeDescription(Attribute):
-    SIZE: ClassVar[int] = 64
-    ID: ClassVar[int] = AttributeId.NODE_DESCRIPTION
+class NodeDescription(Attribute, size=64, id=AttributeId.NODE_DESCRIPTION):
     text: bytes = raw(0, 64)
 
 
-@dataclass(slots=True)
-class SwitchInfo(Attribute):
-    SIZE: ClassVar[int] = 20
-    ID: ClassVar[int] = AttributeId.SWITCH_INFO
+class SwitchInfo(Attribute, size=20, id=AttributeId.SWITCH_INFO):
     linear_fdb_cap: int = bits(0, 16)
     random_fdb_cap: int = bits(16, 16)
     multicast_fdb_cap: int = bits(32, 16)
@@ -140,10 +129,7 @@ class SwitchInfo(Attribute):
     multicast_fdb_top: int = bits(144, 16)
 
 
-@dataclass(slots=True)
-class PortInfo(Attribute):
-    SIZE: ClassVar[int] = 64
-    ID: ClassVar[int] = AttributeId.PORT_INFO
+class PortInfo(Attribute, size=64, id=AttributeId.PORT_INFO):
     m_key: int = bits(0, 64)
     gid_prefix: int = bits(64, 64)
     lid: int = bits(128, 16)
@@ -200,57 +186,36 @@ class PortInfo(Attribute):
     link_speed_ext_enabled: int = bits(507, 5)
 
 
-@dataclass(slots=True)
-class GuidInfo(Attribute):
-    SIZE: ClassVar[int] = 64
-    ID: ClassVar[int] = AttributeId.GUID_INFO
+class GuidInfo(Attribute, size=64, id=AttributeId.GUID_INFO):
     guids: tuple[int, ...] = array(0, 64, count=8)
 
 
-@dataclass(slots=True)
-class PKeyTable(Attribute):
-    SIZE: ClassVar[int] = 64
-    ID: ClassVar[int] = AttributeId.PKEY_TABLE
+class PKeyTable(Attribute, size=64, id=AttributeId.PKEY_TABLE):
     pkeys: tuple[int, ...] = array(0, 16, count=32)
 
 
-@dataclass(slots=True)
-class SlToVl(Attribute):
-    SIZE: ClassVar[int] = 8
-    ID: ClassVar[int] = AttributeId.SL_TO_VL
+class SlToVl(Attribute, size=8, id=AttributeId.SL_TO_VL):
     vls: tuple[int, ...] = array(0, 4, count=16)
 
 
-@dataclass(slots=True)
-class VlArbitration(Attribute):
-    SIZE: ClassVar[int] = 64
-    ID: ClassVar[int] = AttributeId.VL_ARBITRATION
+class VlArbitration(Attribute, size=64, id=AttributeId.VL_ARBITRATION):
     vls: tuple[int, ...] = array(4, 4, count=32, stride=16)
     weights: tuple[int, ...] = array(8, 8, count=32, stride=16)
 
 
-@dataclass(slots=True)
-class LinearForwarding(Attribute):
+class LinearForwarding(Attribute, size=64, id=AttributeId.LINEAR_FORWARDING):
     """Ports of 64 LIDs; 255 is none."""
 
-    SIZE: ClassVar[int] = 64
-    ID: ClassVar[int] = AttributeId.LINEAR_FORWARDING
     ports: bytes = raw(0, 64)
 
 
-@dataclass(slots=True)
-class MulticastForwarding(Attribute):
+class MulticastForwarding(Attribute, size=64, id=AttributeId.MULTICAST_FORWARDING):
     """Masks of 16 ports for 32 multicast LIDs."""
 
-    SIZE: ClassVar[int] = 64
-    ID: ClassVar[int] = AttributeId.MULTICAST_FORWARDING
     masks: tuple[int, ...] = array(0, 16, count=32)
 
 
-@dataclass(slots=True)
-class SmInfo(Attribute):
-    SIZE: ClassVar[int] = 24
-    ID: ClassVar[int] = AttributeId.SM_INFO
+class SmInfo(Attribute, size=24, id=AttributeId.SM_INFO):
     guid: int = bits(0, 64)
     sm_key: int = bits(64, 64)
     act_count: int = bits(128, 32)
@@ -258,29 +223,10 @@ class SmInfo(Attribute):
     sm_state: int = bits(164, 4)
 
 
-@dataclass(slots=True)
-class ExtendedPortInfo(Attribute):
+class ExtendedPortInfo(Attribute, size=64, id=AttributeId.EXTENDED_PORT_INFO):
     """Attribute 0xFF90, a vendor's: FDR10 was its reason, and OpenSM still asks for it."""
 
-    SIZE: ClassVar[int] = 64
-    ID: ClassVar[int] = AttributeId.EXTENDED_PORT_INFO
     state_change_enable: int = bits(24, 8)
     link_speed_supported: int = bits(56, 8)
     link_speed_enabled: int = bits(88, 8)
     link_speed_active: int = bits(120, 8)
-
-
-ATTRIBUTES: tuple[type[Attribute], ...] = (
-    NodeInfo,
-    NodeDescription,
-    SwitchInfo,
-    PortInfo,
-    GuidInfo,
-    PKeyTable,
-    SlToVl,
-    VlArbitration,
-    LinearForwarding,
-    MulticastForwarding,
-    SmInfo,
-    ExtendedPortInfo,
-)

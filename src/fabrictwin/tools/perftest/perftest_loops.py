@@ -9,6 +9,7 @@ post; in bandwidth tests it does so while the adapter works, and is not counted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +19,16 @@ from fabrictwin.base.errors import SimulatedError
 from fabrictwin.base.progress import Stage, part, silent
 from fabrictwin.base.units import format_size
 from fabrictwin.engines.base.engine import Engine
-from fabrictwin.engines.base.messages import Contents, EventKind, FlowOptions, GidType, Message, Opcode, Posting
+from fabrictwin.engines.base.messages import (
+    Contents,
+    Event,
+    EventKind,
+    FlowOptions,
+    GidType,
+    Message,
+    Opcode,
+    Posting,
+)
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.fabric import NONE, Fabric
@@ -80,9 +90,8 @@ class _Pair:
             session.open(
                 a.adapter,
                 b.adapter,
-                source_memory=a.memory,
-                target_memory=b.memory,
-                options=replace(
+                (a.memory, b.memory),
+                replace(
                     base,
                     source_qpn=mine.qpn,
                     target_qpn=theirs.qpn,
@@ -107,10 +116,8 @@ def play(
         make = _Ask
     session = PacketEngine(twin.as_it_runs, twin.routes, packet)
     recorder = None
-    if options.pcap is not None:
-        from fabrictwin.capture.recorder import CaptureRequest
-
-        recorder = CaptureRequest(options.pcap, options.pcap_at, options.snaplen).start(session)
+    if options.capture is not None:
+        recorder = options.capture.start(session)
     try:
         sizes = options.sizes(mtu)
         exchanged = addresses(ends, options.queue_pairs, size=max(sizes), seed=twin.seed)
@@ -200,6 +207,21 @@ class _Loop(ABC):
         assert self.answer is not None
         return self.session.send(flow, Message(self.size, self.answer, answers=request))
 
+    def events(self, stalled: str) -> Sequence[Event]:
+        """Return the next events. Raises SimulatedError where there are none any more, or a message failed."""
+        events = self.session.advance().events
+        if not events:
+            raise SimulatedError("stalled", self.options.test, stalled)
+        for _, _, kind in events:
+            if kind in (EventKind.FAILED, EventKind.NOT_READY_FAILED):
+                raise self.fail(kind)
+        return events
+
+    def settle(self) -> None:
+        """Let arrive what is still on its way to memory."""
+        while self.session.advance().events:
+            pass
+
     def think(self, time_ps: int) -> None:
         """A processor is busy for so long."""
         until = self.session.now_ps + time_ps
@@ -236,13 +258,7 @@ class _Stream(_Loop):
                     posted[flow].append(session.now_ps)
         self.wanted = self.rounds * len(flows)
         while self.done < self.wanted:
-            events = session.advance().events
-            if not events:
-                left = f"{self.wanted - self.done} of {self.wanted} never completed"
-                raise SimulatedError("stalled", options.test, left)
-            for time, message, kind in events:
-                if kind in (EventKind.FAILED, EventKind.NOT_READY_FAILED):
-                    raise self.fail(kind)
+            for time, message, kind in self.events(f"{self.wanted - self.done} of {self.wanted} never completed"):
                 if kind == EventKind.ARRIVED and self.answer is not None and message in flow_of:
                     of_answer[self.respond(back[flow_of[message]], message)] = message
                     continue
@@ -262,8 +278,7 @@ class _Stream(_Loop):
                 if len(posted[flow]) < self.rounds:
                     flow_of[self.post(flow)] = flow
                     posted[flow].append(time)
-        while session.advance().events:  # what is still on its way to memory
-            pass
+        self.settle()
         if self.takes:
             for flow in flows:
                 session.add_receives(flow, -RX_DEPTH)
@@ -305,16 +320,10 @@ class _PingPong(_Loop):
             message = self.post(pair.back if turn % 2 else pair.there)
             arrived = False
             while not arrived:
-                events = session.advance().events
-                if not events:
-                    raise SimulatedError("stalled", self.options.test, "a message never arrived")
-                for _, number, kind in events:
-                    if kind in (EventKind.FAILED, EventKind.NOT_READY_FAILED):
-                        raise self.fail(kind)
+                for _, number, kind in self.events("a message never arrived"):
                     arrived |= number == message and kind == EventKind.ARRIVED
             self.think(works[1 - turn % 2].poll_ps)
-        while session.advance().events:
-            pass
+        self.settle()
         if self.takes:
             for flow in (pair.there, pair.back):
                 session.add_receives(flow, -1)
@@ -335,12 +344,7 @@ class _Ask(_Loop):
             message = self.post(pair.there)
             response = NONE
             while message != NONE or response != NONE:
-                events = session.advance().events
-                if not events:
-                    raise SimulatedError("stalled", self.options.test, "a request was never answered")
-                for _, number, kind in events:
-                    if kind in (EventKind.FAILED, EventKind.NOT_READY_FAILED):
-                        raise self.fail(kind)
+                for _, number, kind in self.events("a request was never answered"):
                     if kind != EventKind.ARRIVED:
                         continue
                     if number == message:
@@ -351,8 +355,7 @@ class _Ask(_Loop):
             self.think(work.poll_ps)
             times.append(session.now_ps - began)
             self.done += 1
-        while session.advance().events:
-            pass
+        self.settle()
         return _latency(self.size, np.array(times, np.float64))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.engines.base.messages import Opcode, Service
 
 
@@ -59,9 +59,7 @@ class PerftestOptions:
     outstanding: int = 16  # READs and atomics, as the catalog's adapters have it
     atomic: str = "FETCH_AND_ADD"
     gpu: int | None = None  # memory of this GPU of each host
-    pcap: Path | None = None
-    pcap_at: tuple[str, ...] = ()
-    snaplen: int = 0
+    capture: CaptureRequest | None = None
 
     def __post_init__(self) -> None:
         if self.test not in TESTS:

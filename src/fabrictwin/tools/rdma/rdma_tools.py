@@ -25,14 +25,20 @@ _MODES = {ROCE_V1: "IB/RoCE v1", ROCE_V2: "RoCE v2"}
 
 
 def open_world(cluster: str | Path) -> World:
-    """The adapters of a cluster's file, for looking at. Raises ConfigError."""
+    """The adapters of a cluster's file, for looking at, with its dead and slow links. Raises ConfigError."""
     from fabrictwin.cluster.build_blueprint import build
+    from fabrictwin.cluster.faults import find_faults
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
     from fabrictwin.twin import Twin
 
     spec = load_cluster(cluster)
-    twin = Twin(build(spec.cluster, spec=spec))
+    blueprint = build(spec.cluster, spec=spec)
+    faults, _ = find_faults(blueprint, spec)
+    twin = Twin(blueprint, dead=tuple(sorted(fault.cable for fault in faults if not fault.rate_bps)))
+    for fault in faults:
+        if fault.rate_bps:
+            twin.degrade(twin.cable_now(fault.cable), fault.rate_bps)
     world = World(twin, session=AnalyticEngine(twin.fabric, lambda: twin.routes))
     roce_mode.apply(world, cluster)
     return world

@@ -7,6 +7,7 @@ asynchronous error is raised once, and the queue pairs that complete into it fai
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 from fabrictwin.verbs.abi.completion_codes import ibv_wc_status as status
@@ -25,42 +26,27 @@ CQ_ERR = int(ibv_event_type.IBV_EVENT_CQ_ERR)
 UNARMED, ANY, SOLICITED = 0, 1, 2
 
 
+@dataclass(eq=False, repr=False)
 class WC:
     """A work completion: what `ibv_wc` holds, and `timestamp_ps`, the simulated time of its making."""
 
-    timestamp_ps = 0
-    queue: Any = None  # whose slots are free again once software has seen this completion
-    slots = 0
-
-    def __init__(
-        self,
-        wr_id: int = 0,
-        status: int = 0,
-        opcode: int = 0,
-        vendor_err: int = 0,
-        byte_len: int = 0,
-        qp_num: int = 0,
-        src_qp: int = 0,
-        imm_data: int = 0,
-        wc_flags: int = 0,
-        pkey_index: int = 0,
-        slid: int = 0,
-        sl: int = 0,
-        dlid_path_bits: int = 0,
-    ) -> None:
-        self.wr_id = wr_id
-        self.status = status
-        self.opcode = opcode
-        self.vendor_err = vendor_err
-        self.byte_len = byte_len
-        self.qp_num = qp_num
-        self.src_qp = src_qp
-        self.imm_data = imm_data
-        self.wc_flags = wc_flags
-        self.pkey_index = pkey_index
-        self.slid = slid
-        self.sl = sl
-        self.dlid_path_bits = dlid_path_bits
+    wr_id: int = 0
+    status: int = 0
+    opcode: int = 0
+    vendor_err: int = 0
+    byte_len: int = 0
+    qp_num: int = 0
+    src_qp: int = 0
+    imm_data: int = 0
+    wc_flags: int = 0
+    pkey_index: int = 0
+    slid: int = 0
+    sl: int = 0
+    dlid_path_bits: int = 0
+    # not of `ibv_wc`, and the class's until somebody sets them
+    timestamp_ps: int = field(default=0, init=False)
+    queue: Any = field(default=None, init=False)  # whose slots are free again once software has seen this
+    slots: int = field(default=0, init=False)
 
     def __str__(self) -> str:
         from fabrictwin.verbs.attributes.code_words import completion_text

@@ -59,6 +59,11 @@ def lines(pairs: Iterable[tuple[str, Any]], width: int = 22) -> str:
     return "".join(f"{name:<{width}}: {value!s}\n" for name, value in pairs)
 
 
+def fields(of: object, *names: str) -> str:
+    """`name : value` a line, of an object's attributes by name."""
+    return lines((name.replace("_", " "), getattr(of, name)) for name in names)
+
+
 def completion_text(completion: Any) -> str:
     return lines(
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 
 from fabrictwin.verbs.abi.device_codes import (
@@ -158,57 +159,27 @@ def _fields(of: type) -> list[str]:
     return [name for name, value in vars(of).items() if not name.startswith("_") and not callable(value)]
 
 
+@dataclass(eq=False, repr=False)
 class QueryDeviceExInput(PyverbsObject):
-    def __init__(self, comp_mask: int) -> None:
-        self.comp_mask = comp_mask
+    comp_mask: int
 
 
-class ODPCaps(PyverbsObject):
-    """On-demand paging: there is none."""
-
-    general_caps = 0
-    rc_odp_caps = 0
-    uc_odp_caps = 0
-    ud_odp_caps = 0
-    xrc_odp_caps = 0
+def _none_of(name: str, fields: str) -> type[PyverbsObject]:
+    """Return the class of capabilities that the twin's adapters have none of: all zero."""
+    return type(name, (PyverbsObject,), {**dict.fromkeys(fields.split(), 0), "__module__": __name__})
 
 
-class PCIAtomicCaps(PyverbsObject):
-    fetch_add = 0
-    swap = 0
-    compare_swap = 0
-
-
-class TSOCaps(PyverbsObject):
-    max_tso = 0
-    supported_qpts = 0
-
-
-class RSSCaps(PyverbsObject):
-    supported_qpts = 0
-    max_rwq_indirection_tables = 0
-    rx_hash_fields_mask = 0
-    rx_hash_function = 0
-    max_rwq_indirection_table_size = 0
-
-
-class PacketPacingCaps(PyverbsObject):
-    qp_rate_limit_min = 0
-    qp_rate_limit_max = 0
-    supported_qpts = 0
-
-
-class TMCaps(PyverbsObject):
-    max_rndv_hdr_size = 0
-    max_num_tags = 0
-    flags = 0
-    max_ops = 0
-    max_sge = 0
-
-
-class CQModerationCaps(PyverbsObject):
-    max_cq_count = 0
-    max_cq_period = 0
+ODPCaps = _none_of("ODPCaps", "general_caps rc_odp_caps uc_odp_caps ud_odp_caps xrc_odp_caps")
+PCIAtomicCaps = _none_of("PCIAtomicCaps", "fetch_add swap compare_swap")
+TSOCaps = _none_of("TSOCaps", "max_tso supported_qpts")
+RSSCaps = _none_of(
+    "RSSCaps",
+    "supported_qpts max_rwq_indirection_tables rx_hash_fields_mask rx_hash_function"
+    " max_rwq_indirection_table_size",
+)
+PacketPacingCaps = _none_of("PacketPacingCaps", "qp_rate_limit_min qp_rate_limit_max supported_qpts")
+TMCaps = _none_of("TMCaps", "max_rndv_hdr_size max_num_tags flags max_ops max_sge")
+CQModerationCaps = _none_of("CQModerationCaps", "max_cq_count max_cq_period")
 
 
 class DeviceAttrEx(PyverbsObject):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fabrictwin.verbs.abi.device_codes import ibv_mtu
@@ -19,22 +20,15 @@ if TYPE_CHECKING:
     from fabrictwin.verbs.pyverbs.xrcd import XRCD
 
 
+@dataclass(eq=False, repr=False)
 class QPCap(PyverbsObject):
     """Sizes of the two queues."""
 
-    def __init__(
-        self,
-        max_send_wr: int = 1,
-        max_recv_wr: int = 10,
-        max_send_sge: int = 1,
-        max_recv_sge: int = 1,
-        max_inline_data: int = 0,
-    ) -> None:
-        self.max_send_wr = max_send_wr
-        self.max_recv_wr = max_recv_wr
-        self.max_send_sge = max_send_sge
-        self.max_recv_sge = max_recv_sge
-        self.max_inline_data = max_inline_data
+    max_send_wr: int = 1
+    max_recv_wr: int = 10
+    max_send_sge: int = 1
+    max_recv_sge: int = 1
+    max_inline_data: int = 0
 
     def __str__(self) -> str:
         return lines((name.replace("_", " "), value) for name, value in vars(self).items())
@@ -49,93 +43,66 @@ def _of_cap(name: str) -> property:
     )
 
 
-def _check_queue(queue: Any) -> Any:
-    from fabrictwin.verbs.pyverbs.cq import CQ, CQEX
+class _CompletionQueueOf:
+    """An attribute that takes a completion queue of either kind, or none."""
 
-    if queue is not None and not isinstance(queue, CQ | CQEX):
-        raise PyverbsUserError(f"Expected CQ/CQEX, got {type(queue).__name__}")
-    return queue
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return getattr(instance, self._name)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        from fabrictwin.verbs.pyverbs.cq import CQ, CQEX
+
+        if value is not None and not isinstance(value, CQ | CQEX):
+            raise PyverbsUserError(f"Expected CQ/CQEX, got {type(value).__name__}")
+        setattr(instance, self._name, value)
 
 
+@dataclass(eq=False, repr=False)
 class QPInitAttr(PyverbsObject):
     """Wanted attributes of a queue pair of a protection domain."""
 
-    def __init__(
-        self,
-        qp_type: int = ibv_qp_type.IBV_QPT_UD,
-        qp_context: Any = None,
-        scq: Any = None,
-        rcq: Any = None,
-        srq: SRQ | None = None,
-        cap: QPCap | None = None,
-        sq_sig_all: int = 1,
-    ) -> None:
-        self.qp_type = qp_type
-        self.qp_context = qp_context
-        self._send_cq, self._recv_cq = _check_queue(scq), _check_queue(rcq)
-        self.srq = srq
-        self.cap = QPCap() if cap is None else cap
-        self.sq_sig_all = sq_sig_all
+    qp_type: int = ibv_qp_type.IBV_QPT_UD
+    qp_context: Any = None
+    scq: InitVar[Any] = None
+    rcq: InitVar[Any] = None
+    srq: SRQ | None = None
+    cap: QPCap = field(default_factory=QPCap)
+    sq_sig_all: int = 1
 
+    send_cq = _CompletionQueueOf()
+    recv_cq = _CompletionQueueOf()
     max_send_wr = _of_cap("max_send_wr")
     max_recv_wr = _of_cap("max_recv_wr")
     max_send_sge = _of_cap("max_send_sge")
     max_recv_sge = _of_cap("max_recv_sge")
     max_inline_data = _of_cap("max_inline_data")
 
-    @property
-    def send_cq(self) -> Any:
-        return self._send_cq
-
-    @send_cq.setter
-    def send_cq(self, val: Any) -> None:
-        self._send_cq = _check_queue(val)
-
-    @property
-    def recv_cq(self) -> Any:
-        return self._recv_cq
-
-    @recv_cq.setter
-    def recv_cq(self, val: Any) -> None:
-        self._recv_cq = _check_queue(val)
+    def __post_init__(self, scq: Any, rcq: Any) -> None:
+        self.send_cq, self.recv_cq = scq, rcq
+        self.cap = self.cap or QPCap()  # a program may pass none
 
     def __str__(self) -> str:
         kind = (("QP type", qp_type_to_str(self.qp_type)), ("SQ sig. all", self.sq_sig_all))
         return lines(kind) + str(self.cap)
 
 
+@dataclass(eq=False, repr=False)
 class QPInitAttrEx(QPInitAttr):
     """Wanted attributes of a queue pair of a context; `comp_mask` says which of the further fields count."""
 
-    def __init__(
-        self,
-        qp_type: int = ibv_qp_type.IBV_QPT_UD,
-        qp_context: Any = None,
-        scq: Any = None,
-        rcq: Any = None,
-        srq: SRQ | None = None,
-        cap: QPCap | None = None,
-        sq_sig_all: int = 0,
-        comp_mask: int = 0,
-        pd: PD | None = None,
-        xrcd: XRCD | None = None,
-        create_flags: int = 0,
-        max_tso_header: int = 0,
-        source_qpn: int = 0,
-        hash_conf: Any = None,
-        ind_table: Any = None,
-        send_ops_flags: int = 0,
-    ) -> None:
-        super().__init__(qp_type, qp_context, scq, rcq, srq, cap, sq_sig_all)
-        self.comp_mask = comp_mask
-        self.pd = pd
-        self.xrcd = xrcd
-        self.create_flags = create_flags
-        self.max_tso_header = max_tso_header
-        self.source_qpn = source_qpn
-        self.hash_conf = hash_conf
-        self.ind_table = ind_table
-        self.send_ops_flags = send_ops_flags
+    sq_sig_all: int = 0
+    comp_mask: int = 0
+    pd: PD | None = None
+    xrcd: XRCD | None = None
+    create_flags: int = 0
+    max_tso_header: int = 0
+    source_qpn: int = 0
+    hash_conf: Any = None
+    ind_table: Any = None
+    send_ops_flags: int = 0
 
 
 class QPAttr(PyverbsObject):
@@ -204,25 +171,23 @@ class QPAttr(PyverbsObject):
         return lines(((name.replace("_", " "), value) for name, value in plain), 24) + str(self.ah_attr)
 
 
+@dataclass(eq=False, repr=False)
 class ECE(PyverbsCM):
     """Enhanced connection establishment: vendor options, of which the twin's adapters have none."""
 
-    def __init__(self, vendor_id: int = 0, options: int = 0, comp_mask: int = 0) -> None:
-        self.vendor_id = vendor_id
-        self.options = options
-        self.comp_mask = comp_mask
+    vendor_id: int = 0
+    options: int = 0
+    comp_mask: int = 0
 
     def __str__(self) -> str:
         return lines((("Vendor ID", self.vendor_id), ("Options", self.options), ("Comp mask", self.comp_mask)))
 
 
+@dataclass(eq=False, repr=False)
 class QPRateLimitAttr(PyverbsObject):
     """Rate at which a queue pair may send, in kb/s; 0 is as fast as it can."""
 
-    def __init__(
-        self, rate_limit: int = 0, max_burst_sz: int = 0, typical_pkt_sz: int = 0, comp_mask: int = 0
-    ) -> None:
-        self.rate_limit = rate_limit
-        self.max_burst_sz = max_burst_sz
-        self.typical_pkt_sz = typical_pkt_sz
-        self.comp_mask = comp_mask
+    rate_limit: int = 0
+    max_burst_sz: int = 0
+    typical_pkt_sz: int = 0
+    comp_mask: int = 0

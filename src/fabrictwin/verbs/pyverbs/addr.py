@@ -7,13 +7,15 @@ from typing import Any
 
 from fabrictwin.verbs.adapter.completions import WC
 from fabrictwin.verbs.adapter.work_requests import AddressVector
-from fabrictwin.verbs.attributes.code_words import lines
+from fabrictwin.verbs.attributes.code_words import fields, lines
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
 from fabrictwin.verbs.pyverbs.gid import GID
 from fabrictwin.verbs.pyverbs.pd import PD
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
 
 __all__ = ["AH", "GID", "GRH", "AHAttr", "GlobalRoute"]
+
+_ROUTE = ("dgid", "flow_label", "sgid_index", "hop_limit", "traffic_class")
 
 
 def _text(gid: GID | str | None) -> str:
@@ -87,15 +89,7 @@ class GlobalRoute(PyverbsObject):
         self.traffic_class = traffic_class
 
     def __str__(self) -> str:
-        return lines(
-            (
-                ("dgid", self.dgid),
-                ("flow label", self.flow_label),
-                ("sgid index", self.sgid_index),
-                ("hop limit", self.hop_limit),
-                ("traffic class", self.traffic_class),
-            )
-        )
+        return fields(self, *_ROUTE)
 
 
 class AHAttr(PyverbsObject):
@@ -166,22 +160,9 @@ class AHAttr(PyverbsObject):
         )
 
     def __str__(self) -> str:
-        route = (
-            ("dgid", self.dgid),
-            ("flow label", self.flow_label),
-            ("sgid index", self.sgid_index),
-            ("hop limit", self.hop_limit),
-            ("traffic class", self.traffic_class),
-        )
-        local = (
-            ("dlid", self.dlid),
-            ("sl", self.sl),
-            ("source path bits", self.src_path_bits),
-            ("static rate", self.static_rate),
-            ("is global", self.is_global),
-            ("port num", self.port_num),
-        )
-        return lines((*local, *(route if self.is_global else ())))
+        source = lines((("source path bits", self.src_path_bits),))
+        local = fields(self, "dlid", "sl") + source + fields(self, "static_rate", "is_global", "port_num")
+        return local + (fields(self, *_ROUTE) if self.is_global else "")
 
 
 class AH(PyverbsCM):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, TypeVar
 from weakref import WeakSet
 
-from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsRDMAError
+from fabrictwin.base.closing import Closing
+from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
+
+Held = TypeVar("Held")
 
 last_errno = 0  # of the last verb that failed, as C's errno
 
@@ -29,6 +31,13 @@ def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:  # noqa: N802 - the interfac
     return PyverbsRDMAError(msg, last_errno)
 
 
+def still_open(held: Held | None, name: str) -> Held:
+    """Return what an object holds. Raises PyverbsUserError once it has been given back."""
+    if held is None:
+        raise PyverbsUserError(f"The {name} is closed")
+    return held
+
+
 class PyverbsObject:
     """Base class of everything."""
 
@@ -40,18 +49,10 @@ class PyverbsObject:
         self.logger.setLevel(val)
 
 
-class PyverbsCM(PyverbsObject):
+class PyverbsCM(PyverbsObject, Closing):
     """Base class of what is closed: by hand, by a `with` statement, with its maker, or when it is forgotten."""
 
     _children: WeakSet[Any] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

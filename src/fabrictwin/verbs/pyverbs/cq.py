@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fabrictwin.verbs.adapter.completions import ANY, SOLICITED, WC, Channel, CompletionQueue
 from fabrictwin.verbs.attributes.code_words import CLOSED, WC_FLAGS, flag_text, lines, opcode_text, status_text
 from fabrictwin.verbs.attributes.device_limits import COMPLETION_VECTORS, limits
-from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
-from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
+from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure, still_open
 
 if TYPE_CHECKING:
     from fabrictwin.verbs.pyverbs.device import Context
@@ -44,8 +43,10 @@ PS_PER_NS = 1000
 class CompChannel(PyverbsCM):
     """A channel that tells which of its queues have new completions."""
 
+    channel: Channel | None = None
+
     def __init__(self, context: Context) -> None:
-        self.channel: Channel | None = Channel()
+        self.channel = Channel()
         self._world = context.world
         self._fd = -1
         context._adopt(self)
@@ -65,9 +66,7 @@ class CompChannel(PyverbsCM):
 
     @property
     def _open(self) -> Channel:
-        if self.channel is None:
-            raise PyverbsUserError("The completion channel is closed")
-        return self.channel
+        return still_open(self.channel, "completion channel")
 
     @property
     def fd(self) -> int:
@@ -91,6 +90,8 @@ class CompChannel(PyverbsCM):
 class _Queue(PyverbsCM):
     """Base class of both kinds of completion queue."""
 
+    queue: CompletionQueue | None = None
+
     def _create(
         self,
         context: Context,
@@ -101,7 +102,6 @@ class _Queue(PyverbsCM):
         ignore_overrun: bool = False,
         what: str,
     ) -> None:
-        self.queue: CompletionQueue | None = None
         if not 1 <= int(cqe) <= limits().max_cqe.value or not 0 <= vector < COMPLETION_VECTORS:
             raise failure(f"Failed to create {what}", errno.EINVAL)
         self.context: Context | None = context
@@ -121,11 +121,11 @@ class _Queue(PyverbsCM):
             channel._adopt(self)
 
     def close(self) -> None:
-        if getattr(self, "queue", None) is None:
+        if self.queue is None:
             return
         self._close_children()
         queue, self.queue = self.queue, None
-        if queue is not None and queue.channel is not None:
+        if queue.channel is not None:
             events = queue.channel.events
             for _ in range(events.count(queue)):
                 events.remove(queue)
@@ -133,9 +133,7 @@ class _Queue(PyverbsCM):
 
     @property
     def cq(self) -> CompletionQueue:
-        if self.queue is None:
-            raise PyverbsUserError("The completion queue is closed")
-        return self.queue
+        return still_open(self.queue, "completion queue")
 
     @property
     def cqe(self) -> int:
@@ -256,7 +254,6 @@ class CQEX(_Queue):
 
     def __init__(self, context: Context, init_attr: CqInitAttrEx | None = None) -> None:
         attr = CqInitAttrEx() if init_attr is None else init_attr
-        self.queue = None
         if attr.comp_mask & _PD_MASK or attr.wc_flags & ~_WC_FLAGS:
             raise failure("Failed to create extended CQ", errno.EOPNOTSUPP)
         flags = attr.flags if attr.comp_mask & _FLAGS_MASK else 0

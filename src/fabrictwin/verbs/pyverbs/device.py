@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 from fabrictwin.verbs import current_host
@@ -51,7 +52,7 @@ from fabrictwin.verbs.attributes.device_limits import (
 from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
 from fabrictwin.verbs.pyverbs.gid import GID
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
-from fabrictwin.verbs.pyverbs.utils import gid_text
+from fabrictwin.verbs.pyverbs.utils import gid_str
 
 __all__ = [
     "DM",
@@ -93,15 +94,15 @@ __all__ = [
 ]
 
 
+@dataclass(eq=False, repr=False)
 class Device(PyverbsObject):
     """An adapter that can be opened. Its name is bytes, as the C library's."""
 
-    def __init__(self, name: bytes, guid: int, node_type: int, transport_type: int, index: int) -> None:
-        self.name = name
-        self.guid = guid
-        self.node_type = node_type
-        self.transport_type = transport_type
-        self.index = index
+    name: bytes
+    guid: int
+    node_type: int
+    transport_type: int
+    index: int
 
     def __str__(self) -> str:
         return (
@@ -130,12 +131,12 @@ def translate_event_type(event_type: int) -> str:
     return known.get(event_type, f"Unknown event_type ({event_type})")
 
 
+@dataclass(eq=False, repr=False)
 class AsyncEvent(PyverbsObject):
     """Something that happened to a device, or to one of its objects."""
 
-    def __init__(self, event_type: int = 0, element: Any = None) -> None:
-        self.event_type = event_type
-        self.element = element  # the engine's queue pair, completion queue or shared receive queue
+    event_type: int = 0
+    element: Any = None  # the engine's queue pair, completion queue or shared receive queue
 
     def ack(self) -> None:
         """Say that the event was seen."""
@@ -327,8 +328,7 @@ class GIDEntry(PyverbsObject):
         return cls(prefix, interface, index, 1, gid.kind, adapter.index + 1 if adapter.ethernet else 0)
 
     def gid_str(self) -> str:
-        halves = (self.gid_subnet_prefix, self.gid_interface_id)
-        return gid_text(b"".join(half.to_bytes(8, "little") for half in halves))
+        return gid_str(self.gid_subnet_prefix, self.gid_interface_id)
 
     def __str__(self) -> str:
         return lines(
@@ -343,13 +343,13 @@ class GIDEntry(PyverbsObject):
         )
 
 
+@dataclass(eq=False, repr=False)
 class AllocDmAttr(PyverbsObject):
     """Wanted amount of device memory."""
 
-    def __init__(self, length: int, log_align_req: int = 0, comp_mask: int = 0) -> None:
-        self.length = length
-        self.log_align_req = log_align_req
-        self.comp_mask = comp_mask
+    length: int
+    log_align_req: int = 0
+    comp_mask: int = 0
 
 
 class DM(PyverbsCM):

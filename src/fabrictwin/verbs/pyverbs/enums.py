@@ -10,9 +10,9 @@ from enum import IntEnum
 
 from fabrictwin.verbs.abi import completion_codes as completions
 from fabrictwin.verbs.abi import device_codes as device
+from fabrictwin.verbs.abi import further_codes as further
 from fabrictwin.verbs.abi import memory_codes as memory
 from fabrictwin.verbs.abi import queue_codes as queues
-from fabrictwin.verbs.abi import steering_codes as steering
 
 IBV_LINK_LAYER_UNSPECIFIED = 0
 IBV_LINK_LAYER_INFINIBAND = 1
@@ -29,9 +29,9 @@ IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = _IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT
 IBV_ADVISE_MR_FLAG_FLUSH = _IBV_ADVISE_MR_FLAG_FLUSH = 1
 _IBV_ALLOCATOR_USE_DEFAULT = (1 << 64) - 1
 
-for _module in (completions, device, memory, queues, steering):
-    for _name, _class in vars(_module).items():
+for _classes in (vars(completions), vars(device), vars(memory), vars(queues), further.ENUMERATIONS):
+    for _name, _class in _classes.items():
         if isinstance(_class, type) and issubclass(_class, IntEnum) and _class is not IntEnum:
             globals()[_name] = _class
             globals().update(_class.__members__)
-del _module, _name, _class
+del _classes, _name, _class

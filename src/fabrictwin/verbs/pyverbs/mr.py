@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from fabrictwin.verbs.adapter.memory_regions import (
 )
 from fabrictwin.verbs.attributes.code_words import CLOSED, lines
 from fabrictwin.verbs.pyverbs import mem_alloc
-from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
+from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure, still_open
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
 from fabrictwin.verbs.pyverbs.utils import access_flags_to_str, rereg_error_to_str
 
@@ -92,6 +93,7 @@ class MR(PyverbsCM):
     """A memory region."""
 
     _what = "register a MR"
+    region: Region | None = None
 
     def __init__(
         self,
@@ -110,7 +112,6 @@ class MR(PyverbsCM):
         self._register(int(length), int(access), address, implicit=implicit)
 
     def _start(self, pd: PD) -> None:
-        self.region: Region | None = None
         self.pd: PD | None = pd
         self._memory = pd.adapter.memory
         self._own = 0  # bytes of a buffer that the region made itself
@@ -173,11 +174,10 @@ class MR(PyverbsCM):
         self.region = None
 
     def close(self) -> None:
-        region = getattr(self, "region", None)
-        if region is None:
+        if self.region is None:
             return
         if not self._imported:
-            self._memory.deregister(region)
+            self._memory.deregister(self.region)
             self._release()
         self.region = None
         self.pd = None
@@ -185,9 +185,7 @@ class MR(PyverbsCM):
 
     @property
     def _registered(self) -> Region:
-        if self.region is None:
-            raise PyverbsUserError("The memory region is closed")
-        return self.region
+        return still_open(self.region, "memory region")
 
     @property
     def lkey(self) -> int:
@@ -277,27 +275,27 @@ class MREx(MR):
         self._register(int(length), int(access), address, implicit=implicit, iova=iova)
 
 
+@dataclass(eq=False, repr=False)
 class MWBindInfo(PyverbsCM):
     """The part of a region that a window opens."""
 
-    def __init__(self, mr: MR, addr: int, length: int, mw_access_flags: int) -> None:
-        self.mr = mr
-        self.addr = addr
-        self.length = length
-        self.mw_access_flags = mw_access_flags
+    mr: MR
+    addr: int
+    length: int
+    mw_access_flags: int
 
     def __str__(self) -> str:
         access = access_flags_to_str(self.mw_access_flags)
         return lines((("Addr", self.addr), ("Length", self.length), ("MW access flags", access)))
 
 
+@dataclass(eq=False, repr=False)
 class MWBind(PyverbsCM):
     """Binding of a type 1 window."""
 
-    def __init__(self, info: MWBindInfo, send_flags: int, wr_id: int = 0) -> None:
-        self.info = info
-        self.send_flags = send_flags
-        self.wr_id = wr_id
+    info: MWBindInfo
+    send_flags: int
+    wr_id: int = 0
 
     def __str__(self) -> str:
         return lines((("WR id", self.wr_id), ("Send flags", self.send_flags)))
@@ -306,8 +304,9 @@ class MWBind(PyverbsCM):
 class MW(PyverbsCM):
     """A memory window, type 1 or 2."""
 
+    window: Window | None = None
+
     def __init__(self, pd: PD, mw_type: int) -> None:
-        self.window: Window | None = None
         if mw_type not in (TYPE_1, TYPE_2):
             raise failure("Failed to allocate MW", errno.EINVAL)
         self._memory = pd.adapter.memory
@@ -317,9 +316,7 @@ class MW(PyverbsCM):
 
     @property
     def _allocated(self) -> Window:
-        if self.window is None:
-            raise PyverbsUserError("The memory window is closed")
-        return self.window
+        return still_open(self.window, "memory window")
 
     @property
     def rkey(self) -> int:
@@ -335,9 +332,8 @@ class MW(PyverbsCM):
         return self._allocated.kind
 
     def close(self) -> None:
-        window = getattr(self, "window", None)
-        if window is not None:
-            self._memory.free(window)
+        if self.window is not None:
+            self._memory.free(self.window)
             self.window = None
 
     def __str__(self) -> str:
@@ -372,14 +368,14 @@ class DmaBufMR(MR):
         )
 
 
+@dataclass(eq=False, repr=False)
 class DmaHandleInitAttr(PyverbsObject):
     """Hints for the processor's caches."""
 
-    def __init__(self, comp_mask: int = 0, cpu_id: int = 0, ph: int = 0, tph_mem_type: int = 0) -> None:
-        self.comp_mask = comp_mask
-        self.cpu_id = cpu_id
-        self.ph = ph
-        self.tph_mem_type = tph_mem_type
+    comp_mask: int = 0
+    cpu_id: int = 0
+    ph: int = 0
+    tph_mem_type: int = 0
 
 
 class DMAHandle(PyverbsCM):

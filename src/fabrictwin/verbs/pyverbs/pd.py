@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fabrictwin.verbs.adapter.memory_regions import Domain
-from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
+from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure, still_open
 from fabrictwin.verbs.pyverbs.device import Context
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
 
 
 class PD(PyverbsCM):
     """A protection domain of a context; `handle=` imports one that the same device has."""
+
+    domain: Domain | None = None
 
     def __init__(self, creator: Context, **kwargs: Any) -> None:
         if not isinstance(creator, Context):
@@ -29,16 +32,14 @@ class PD(PyverbsCM):
         self.ctx: Context | None = creator
         self.adapter = creator.adapter
         self.world = creator.world
-        self.domain: Domain | None = domain
+        self.domain = domain
         self._imported = handle is not None
         creator._adopt(self)
 
     @property
     def pd(self) -> Domain:
         """The domain below this interface."""
-        if self.domain is None:
-            raise PyverbsUserError("The protection domain is closed")
-        return self.domain
+        return still_open(self.domain, "protection domain")
 
     @property
     def handle(self) -> int:
@@ -54,11 +55,11 @@ class PD(PyverbsCM):
         self.domain = None
 
     def close(self) -> None:
-        if getattr(self, "domain", None) is None:
+        if self.domain is None:
             return
         self._close_children()
         opened = self.ctx.opened if self.ctx is not None else None
-        if opened is not None and not self._imported and self.domain is not None:
+        if opened is not None and not self._imported:
             opened.domains.pop(self.domain.handle, None)
         self.domain = None
         self.ctx = None
@@ -73,11 +74,11 @@ class ParentDomainContext(PyverbsObject):
         self.user_data = user_data
 
 
+@dataclass(eq=False, repr=False)
 class ParentDomainInitAttr(PyverbsObject):
-    def __init__(self, pd: PD, pd_context: ParentDomainContext | None = None, comp_mask: int = 0) -> None:
-        self.pd = pd
-        self.pd_context = pd_context
-        self.comp_mask = comp_mask
+    pd: PD
+    pd_context: ParentDomainContext | None = None
+    comp_mask: int = 0
 
 
 class ParentDomain(PD):

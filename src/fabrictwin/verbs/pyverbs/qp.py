@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fabrictwin.verbs.attributes.qp_attributes import ECE, QPAttr, QPCap, QPInitAttr, QPInitAttrEx, QPRateLimitAttr
 from fabrictwin.verbs.pyverbs.base import PyverbsCM
 from fabrictwin.verbs.queue_pairs.basic_qp import QP
@@ -20,9 +22,9 @@ __all__ = [
 ]
 
 
+@dataclass(eq=False, repr=False)
 class DataBuffer(PyverbsCM):
     """A piece of memory that is sent inline."""
 
-    def __init__(self, addr: int, length: int) -> None:
-        self.addr = addr
-        self.length = length
+    addr: int
+    length: int

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fabrictwin.verbs.abi.queue_codes import ibv_srq_attr_mask, ibv_srq_init_attr_mask, ibv_srq_type
 from fabrictwin.verbs.adapter.receive_queues import SharedReceiveQueue
 from fabrictwin.verbs.attributes.device_limits import limits
-from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
+from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure, still_open
 from fabrictwin.verbs.pyverbs.device import Context
 from fabrictwin.verbs.pyverbs.pd import PD
-from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
+from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsRDMAError
 
 if TYPE_CHECKING:
     from fabrictwin.verbs.pyverbs.wr import RecvWR
@@ -23,13 +24,13 @@ _TYPE_MASK = int(ibv_srq_init_attr_mask.IBV_SRQ_INIT_ATTR_TYPE)
 _BASIC, _XRC = int(ibv_srq_type.IBV_SRQT_BASIC), int(ibv_srq_type.IBV_SRQT_XRC)
 
 
+@dataclass(eq=False, repr=False)
 class SrqAttr(PyverbsObject):
     """Sizes and the limit of a shared receive queue."""
 
-    def __init__(self, max_wr: int = 100, max_sge: int = 1, srq_limit: int = 0) -> None:
-        self.max_wr = max_wr
-        self.max_sge = max_sge
-        self.srq_limit = srq_limit
+    max_wr: int = 100
+    max_sge: int = 1
+    srq_limit: int = 0
 
 
 class SrqInitAttr(PyverbsObject):
@@ -40,46 +41,42 @@ class SrqInitAttr(PyverbsObject):
         self.max_wr, self.max_sge, self.srq_limit = made.max_wr, made.max_sge, made.srq_limit
 
 
-class SrqInitAttrEx(PyverbsObject):
+@dataclass(eq=False, repr=False)
+class SrqInitAttrEx(SrqAttr):
     """Wanted attributes of a shared receive queue of a context."""
 
-    def __init__(self, max_wr: int = 100, max_sge: int = 1, srq_limit: int = 0) -> None:
-        self.max_wr, self.max_sge, self.srq_limit = max_wr, max_sge, srq_limit
-        self.comp_mask = 0
-        self.srq_type = _BASIC
-        self.pd: PD | None = None
-        self.xrcd: XRCD | None = None
-        self.cq: Any = None
-        self.max_num_tags = 0
-        self.max_ops = 0
+    comp_mask = 0
+    srq_type = _BASIC
+    max_num_tags = 0
+    max_ops = 0
+    pd: PD | None = field(default=None, init=False)
+    xrcd: XRCD | None = field(default=None, init=False)
+    cq: Any = field(default=None, init=False)
 
 
+@dataclass(eq=False, repr=False)
 class OpsWr(PyverbsCM):
     """A change to a list of tags, which no queue of the twin has."""
 
-    def __init__(
-        self,
-        wr_id: int = 0,
-        opcode: int = 0,
-        flags: int = 1,
-        next_wr: OpsWr | None = None,
-        unexpected_cnt: int = 0,
-        recv_wr_id: int = 0,
-        num_sge: int | None = None,
-        tag: int = 0,
-        mask: int = 0,
-        sg_list: Sequence[Any] | None = None,
-    ) -> None:
-        self.wr_id, self.opcode, self.flags, self.next_wr = wr_id, opcode, flags, next_wr
-        self.unexpected_cnt, self.recv_wr_id, self.tag, self.mask = unexpected_cnt, recv_wr_id, tag, mask
-        self.handle = 0
+    wr_id: int = 0
+    opcode: int = 0
+    flags: int = 1
+    next_wr: OpsWr | None = None
+    unexpected_cnt: int = 0
+    recv_wr_id: int = 0
+    num_sge: int | None = None
+    tag: int = 0
+    mask: int = 0
+    sg_list: Sequence[Any] | None = None
+    handle = 0
 
 
 class SRQ(PyverbsCM):
     """A shared receive queue, of a PD or, extended, of a Context."""
 
+    queue: SharedReceiveQueue | None = None
+
     def __init__(self, creator: PD | Context, attr: SrqInitAttr | SrqInitAttrEx) -> None:
-        self.queue: SharedReceiveQueue | None = None
         known = limits()
         sizes = 0 < attr.max_wr <= known.max_srq_wr.value and 0 < attr.max_sge <= known.max_srq_sge.value
         if not sizes or attr.srq_limit > attr.max_wr:
@@ -128,17 +125,14 @@ class SRQ(PyverbsCM):
 
     @property
     def srq(self) -> SharedReceiveQueue:
-        if self.queue is None:
-            raise PyverbsUserError("The shared receive queue is closed")
-        return self.queue
+        return still_open(self.queue, "shared receive queue")
 
     def close(self) -> None:
-        queue = getattr(self, "queue", None)
-        if queue is None:
+        if self.queue is None:
             return
         self._close_children()
-        queue.clear()
-        self.adapter.shared_receives.pop(queue.number, None)
+        self.queue.clear()
+        self.adapter.shared_receives.pop(self.queue.number, None)
         self.queue = None
 
     def get_srq_num(self) -> int:

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure
-from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
+from fabrictwin.verbs.pyverbs.base import PyverbsCM, PyverbsObject, failure, still_open
 
 if TYPE_CHECKING:
     from fabrictwin.verbs.pyverbs.device import Context
 
 
+@dataclass(eq=False, repr=False)
 class XRCDInitAttr(PyverbsObject):
     """The domain's file, and whether it may or must be new (`O_CREAT`, `O_EXCL`)."""
 
-    def __init__(self, comp_mask: int, oflags: int, fd: int) -> None:
-        self.comp_mask = comp_mask
-        self.oflags = oflags
-        self.fd = fd
+    comp_mask: int
+    oflags: int
+    fd: int
 
 
 class ExtendedDomain:
@@ -38,8 +38,9 @@ _by_file: WeakValueDictionary[tuple[int, int, int], ExtendedDomain] = WeakValueD
 class XRCD(PyverbsCM):
     """An open XRC domain."""
 
+    domain: ExtendedDomain | None = None
+
     def __init__(self, context: Context, init_attr: XRCDInitAttr) -> None:
-        self.domain: ExtendedDomain | None = None
         if init_attr.fd < 0:
             domain = ExtendedDomain()
         else:
@@ -60,11 +61,8 @@ class XRCD(PyverbsCM):
 
     @property
     def xrcd(self) -> ExtendedDomain:
-        if self.domain is None:
-            raise PyverbsUserError("The XRC domain is closed")
-        return self.domain
+        return still_open(self.domain, "XRC domain")
 
     def close(self) -> None:
-        if getattr(self, "domain", None) is not None:
-            self._close_children()
-            self.domain = None
+        self._close_children()
+        self.domain = None

@@ -20,7 +20,7 @@ from fabrictwin.verbs.adapter.work_requests import BIND, INLINE, Work
 from fabrictwin.verbs.attributes.code_words import CLOSED, lines
 from fabrictwin.verbs.attributes.device_limits import limits
 from fabrictwin.verbs.attributes.qp_attributes import ECE, QPAttr, QPCap, QPInitAttr, QPInitAttrEx, QPRateLimitAttr
-from fabrictwin.verbs.pyverbs.base import PyverbsCM, failure, inc_rkey
+from fabrictwin.verbs.pyverbs.base import PyverbsCM, failure, inc_rkey, still_open
 from fabrictwin.verbs.pyverbs.device import Context
 from fabrictwin.verbs.pyverbs.pd import PD
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsUserError
@@ -83,8 +83,9 @@ class QP(PyverbsCM):
     INIT, because the way on needs to know the other end.
     """
 
+    engine: QueuePair | None = None
+
     def __init__(self, creator: PD | Context, init_attr: QPInitAttr, qp_attr: QPAttr | None = None) -> None:
-        self.engine: QueuePair | None = None
         pd = creator if isinstance(creator, PD) else getattr(init_attr, "pd", None)
         context = creator.ctx if isinstance(creator, PD) else creator
         if not isinstance(context, Context):
@@ -159,11 +160,10 @@ class QP(PyverbsCM):
                 owner._adopt(self)
 
     def close(self) -> None:
-        engine = getattr(self, "engine", None)
-        if engine is None:
+        if self.engine is None:
             return
         self._close_children()
-        engine.destroy()
+        self.engine.destroy()
         self.engine = None
         self.pd = self.context = None
         self.scq = self.rcq = self.srq = None
@@ -173,9 +173,7 @@ class QP(PyverbsCM):
     @property
     def qp(self) -> QueuePair:
         """The queue pair below this interface."""
-        if self.engine is None:
-            raise PyverbsUserError("The QP is closed")
-        return self.engine
+        return still_open(self.engine, "QP")
 
     @property
     def qp_type(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I64
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import find_faults
 from fabrictwin.cluster.host_placement import place
@@ -20,9 +21,6 @@ from fabrictwin.workload.job.workload_section import Training, Workload
 from fabrictwin.workload.layers.feedforward import peak_load
 from fabrictwin.workload.layers.transformer import Shape
 from fabrictwin.workload.model.model_sizes import Model
-
-I64 = npt.NDArray[np.int64]
-
 
 MOST_MICRO_BATCHES = 100_000
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.nccl.constants import RING_LL128, RING_SIMPLE
@@ -25,7 +26,6 @@ from fabrictwin.workload.job.nccl_communications import Library
 from fabrictwin.workload.job.rank_layout import Cells
 from fabrictwin.workload.layers.pass_script import Collective, Kind
 
-I64 = npt.NDArray[np.int64]
 C = TypeVar("C")  # a communication, as the target takes it
 C_co = TypeVar("C_co", covariant=True)
 C_contra = TypeVar("C_contra", contravariant=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import HostCause, host_causes
 from fabrictwin.cluster.spec.spec import Spec
@@ -27,9 +28,6 @@ from fabrictwin.nccl.settings.spec_section import section_settings
 from fabrictwin.nccl.tuning.tuner import Call, Tuner, tuner
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Communication, Connections, Seat
-
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
+from fabrictwin.base.arrays import I64
+
 Order = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
 
 

@@ -7,7 +7,7 @@ cost. Lowering turns it into operations; a search over layouts can add it up ins
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fabrictwin.workload.layers.roofline import NOTHING, Cost
 
@@ -15,8 +15,7 @@ Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Part = Literal["forward", "backward", "recompute", "weight"]
 
 
-@dataclass(frozen=True)
-class Compute:
+class Compute(NamedTuple):
     cost: Cost
     part: Part
 
@@ -31,14 +30,12 @@ class Collective:
     sms: int = 0  # multiprocessors it takes while it runs
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     key: int
     collective: Collective
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     key: int
 
 

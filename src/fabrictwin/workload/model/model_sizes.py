@@ -204,11 +204,6 @@ class Model:
         """Columns of an MLP's first product for each of its width: up, and gate where there is one."""
         return 2 if self.gated else 1
 
-    @property
-    def up_width(self) -> int:
-        """Columns of a dense MLP's first product."""
-        return self.ups * self.ffn
-
     @cached_property
     def _on_rank(self) -> dict[tuple[bool, int], int]:
         return {}
@@ -274,11 +269,6 @@ class Model:
         if self.experts is None:
             return 0
         return sum(linear.parameters for linear in self.expert_linears())
-
-    @property
-    def layer_matrix_parameters(self) -> int:
-        """Weights of a dense layer's matrix products."""
-        return sum(linear.weights for linear in (*self.attention_linears(), *self.mlp_linears(self.ffn)))
 
     @property
     def layer_parameters(self) -> int:

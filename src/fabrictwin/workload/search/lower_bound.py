@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from fabrictwin.base.arrays import F64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
 from fabrictwin.workload.layers.roofline import NOTHING
 from fabrictwin.workload.step.closed_form_cache import CachedSegments, key_of
 
-F64 = npt.NDArray[np.float64]
 _STEPS: dict[Kind, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 
 

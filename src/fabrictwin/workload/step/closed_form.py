@@ -21,9 +21,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import F64, I64
 from fabrictwin.program.program import NONE
 from fabrictwin.workload.job.job import Job
-from fabrictwin.workload.job.job_communications import I64, Groups
+from fabrictwin.workload.job.job_communications import Groups
 from fabrictwin.workload.job.rank_layout import Cells
 from fabrictwin.workload.layers.pass_script import Collective
 from fabrictwin.workload.layers.stage_segments import Segment
@@ -35,8 +36,6 @@ from fabrictwin.workload.step.pipeline_schedule import Pass, Task, order_of
 from fabrictwin.workload.step.step_clock import StepClock
 from fabrictwin.workload.step.step_context import Stage, StepContext, distinct_gates
 from fabrictwin.workload.step.timed_pass import PassTime, TimedPass
-
-F64 = npt.NDArray[np.float64]
 
 _GROUPS_PLAYED = 4  # of as many micro-batches as stages, before the rest is extrapolated
 _LEAST_PLAYED = 16

@@ -12,6 +12,7 @@ from copy import copy
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.engines.analytic.closed_forms import ClosedForms
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication
@@ -21,7 +22,6 @@ from fabrictwin.workload.job.nccl_communications import Library
 from fabrictwin.workload.layers.pass_script import Collective, Kind
 from fabrictwin.workload.step.timed_pass import PassTime
 
-I64 = npt.NDArray[np.int64]
 Make = Callable[[I64, int], tuple[Communication, ...]]
 
 

@@ -22,13 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import F64, I32, I64, U64
 from fabrictwin.cluster.disturbances import HostNoise
 from fabrictwin.cluster.faults import SlowGpu
 from fabrictwin.fabric.fabric import Fabric
-from fabrictwin.program.program import I32, I64, NONE, Label, OpKind, Program
-
-F64 = npt.NDArray[np.float64]
-U64 = npt.NDArray[np.uint64]
+from fabrictwin.program.program import NONE, Label, OpKind, Program
 
 GRID = 64  # of a mean
 MOST_HITS = 256

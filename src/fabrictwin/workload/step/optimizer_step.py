@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.program.program import NONE
 from fabrictwin.workload.job.training_checks import IN_PASS
@@ -29,7 +29,6 @@ from fabrictwin.workload.layers.pass_script import Collective, Kind
 from fabrictwin.workload.layers.stage_segments import Segment, buckets
 from fabrictwin.workload.step.step_context import StepContext
 
-I64 = npt.NDArray[np.int64]
 Ready = list[list[list[int]]]  # [classes of units][classes of positions] ids after which something is there
 
 ADAM_BYTES = 38  # a parameter: gradient 4 for its norm and 4 for the step, zeroed 4; master, two moments read and

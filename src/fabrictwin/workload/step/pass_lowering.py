@@ -10,7 +10,8 @@ need neither. zero-2 reduces the gradients of every micro-batch by bucket.
 
 from __future__ import annotations
 
-from fabrictwin.workload.job.job_communications import I64, slowed_ps
+from fabrictwin.base.arrays import I64
+from fabrictwin.workload.job.job_communications import slowed_ps
 from fabrictwin.workload.layers.pass_script import Collective, Kind, Script
 from fabrictwin.workload.layers.roofline import NOTHING, Cost
 from fabrictwin.workload.layers.stage_segments import Segment

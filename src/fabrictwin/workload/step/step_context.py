@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.workload.job.job import Job
-from fabrictwin.workload.job.job_communications import I64, Groups
+from fabrictwin.workload.job.job_communications import Groups
 from fabrictwin.workload.job.training_checks import IN_PASS, SHARDED
 from fabrictwin.workload.layers.stage_segments import Segment, Segments, buckets
 from fabrictwin.workload.step.pipeline_schedule import Pass, Task

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.program.builder import Block, ProgramBuilder, inlet
 from fabrictwin.program.program import NONE, Communication, Program
 from fabrictwin.workload.job.job import Job
-from fabrictwin.workload.job.job_communications import I64, CommunicationFactory, Groups
+from fabrictwin.workload.job.job_communications import CommunicationFactory, Groups
 from fabrictwin.workload.job.nccl_communications import Library
 from fabrictwin.workload.job.rank_layout import Cells
 from fabrictwin.workload.layers.pass_script import Collective

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I32, I64, U32
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers, hash_key
-from fabrictwin.engines.packet.congestion_parameters import NSCC
 from fabrictwin.engines.packet.network.model import NetworkModel
-from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import PathFinder
-from fabrictwin.routing.tables import U32
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.machine import Connection, Machine
@@ -70,7 +69,7 @@ class Connections:
     def local(self, source: int, destination: int) -> list[tuple[float, Connection]]:
         """Return a connection for each path inside a host, with its share."""
         from fabrictwin.kernel.packet.machine import Connection
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         return [
             (
@@ -130,7 +129,7 @@ class Connections:
     ) -> list[Connection]:
         """Return `remote` for many connections at once, in order; `inside` are prefix and suffix of each."""
         from fabrictwin.kernel.packet.machine import Connection
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         fabric, options = self.model.fabric, self.model.options
         port, back_port = fabric.nic_port[source], fabric.nic_port[destination]
@@ -149,7 +148,7 @@ class Connections:
         alike = self._alike
         # SRD's packets take a path each and come in any order
         srd = alike | {"mode": s.SELECTIVE, "reorder": s.NEVER, "spray": True}
-        ack_sl = self.machine.config.lanes - 1 if options.control == "nscc" else None
+        ack_sl = self.machine.config.lanes - 1 if options.congestion.trims else None
         found = []
         columns = (source, destination, port, udp, fabric.nic_qp_message_ps[source])
         for i, (a, b, cable, key, period) in enumerate(zip(*(x.tolist() for x in columns), strict=True)):
@@ -183,28 +182,24 @@ class Connections:
     @cached_property
     def _alike(self) -> dict[str, Any]:
         """Fields that connections between adapters have in common."""
-        from fabrictwin.kernel.packet import congestion as c
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.congestion import Control
+        from fabrictwin.kernel.packet.state import constants as s
 
         options, headers = self.model.options, self.model.headers
-        nscc = options.control == "nscc"
-        window = options.window_bytes or s.NEVER
-        if nscc:
-            window = self.model.bdp_bytes * NSCC.window_of_bdp[0] // NSCC.window_of_bdp[1]
         return {
             "mode": s.SELECTIVE if options.selective else s.GO_BACK_N,
             "header_bytes": headers.data,
             "first_header_bytes": headers.first,
             "ack_bytes": headers.acknowledgement,
-            "window_bytes": window,
+            "window_bytes": options.congestion.window_bytes(self.model.scale, options.window_bytes or s.NEVER),
             "rto_ps": options.timeout_ps,
             "retry_limit": options.retry_count,
             "rnr_limit": options.rnr_retry,
             "rnr_ps": options.rnr_timer_ps,
-            "ack_every": 1 if nscc else options.ack_every,
+            "ack_every": options.packets_an_ack,
             "reorder": 0 if options.balance == "routed" else s.NEVER,
             "spray": options.balance == "spray",
-            "control": {"none": c.NO_CONTROL, "dcqcn": c.DCQCN, "nscc": c.NSCC}[options.control],
+            "control": Control[options.control.upper()],
             "base_ps": self.model.round_trip_ps,
         }
 

@@ -50,7 +50,7 @@ def _set_tables(machine: Machine, fabric: Fabric, entries: TableEntries) -> None
 
 def stall_error(machine: Machine, fabric: Fabric) -> SimulatedError:
     """Return why nothing moves any more: a deadlock, exhausted retries, or tasks that wait for nothing to come."""
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
 
     deadlock, state = machine.deadlock, machine.state
     if deadlock is not None:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.connection_paths import memory_and_cores
-from fabrictwin.fabric.fabric import I32, I64, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.program.program import Communication
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def works_in_hosts(communications: Iterable[Communication], fabric: Fabric) -> b
 
 def with_host_work(wiring: Wiring, work: HostWork, room_bytes: int) -> Wiring:
     """The wiring with a node and a link for each; `room_bytes` may be on it at once."""
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
 
     links, ports, nodes = len(work.kind), len(wiring.port_node), len(wiring.node_flags)
     own = np.repeat(np.arange(nodes, nodes + links), 2)

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.congestion_controls import Scale
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.cluster.blueprint import Technology
@@ -85,6 +86,11 @@ class NetworkModel:
         packet = fabric.mtu_bytes + self.headers.data + self.headers.acknowledgement
         size = packet * 8 * PS_PER_S // max(self.nic_bps, 1)
         return 2 * (links * wire + (links - 1) * node) + links * size
+
+    @property
+    def scale(self) -> Scale:
+        """Sizes that parameters of congestion control grow with."""
+        return Scale(self.fabric.mtu_bytes, self.headers.data, self.nic_bps, self.bdp_bytes, self.round_trip_ps)
 
     @property
     def bdp_bytes(self) -> int:

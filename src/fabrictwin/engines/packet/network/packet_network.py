@@ -79,7 +79,7 @@ class PacketNetwork:
     def advance(self, until_ps: int | None, *, drain: bool, budget: int | None = None) -> Stop:
         """Run to a time, or to an event of single messages; FINISHED where all tasks are done before."""
         from fabrictwin.kernel.packet.machine import MachineError, OutOfMemoryError
-        from fabrictwin.kernel.packet.state import state as s
+        from fabrictwin.kernel.packet.state import constants as s
 
         try:
             until = s.NEVER - 1 if until_ps is None else until_ps

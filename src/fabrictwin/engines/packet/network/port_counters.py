@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.engines.base.packet_level import PacketTotals
-from fabrictwin.fabric.fabric import I32, I64, NONE
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.trace.trace import Counters
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class QueueDepths:
 
 def watch(network: PacketNetwork, ports: I32, *, period_ps: int, until_ps: int) -> QueueDepths:
     """Run to `until_ps` or to the end and note queue depths every `period_ps`; changes no result."""
-    from fabrictwin.kernel.packet.state.state import OUT_OF_REACH
+    from fabrictwin.kernel.packet.state.constants import OUT_OF_REACH
 
     machine = network.machine
     times, rows = [], []

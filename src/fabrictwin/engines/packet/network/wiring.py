@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.packet.network.host_costs import host_work, with_host_work
 from fabrictwin.engines.packet.network.model import NetworkModel
-from fabrictwin.fabric.fabric import I32, I64, NETWORK, NONE, Fabric, NodeKind
+from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.state.build import Wiring
@@ -24,7 +25,7 @@ NIC_BUFFER_BYTES = 4 << 20  # an estimate: adapters do not publish their buffers
 
 def build_wiring(model: NetworkModel) -> tuple[Wiring, dict[tuple[int, int], int]]:
     """Return what the kernel is built from, and the ports that stand for memory, cores and threads of hosts."""
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
     from fabrictwin.kernel.packet.state.build import Wiring
 
     fabric, routes, options = model.fabric, model.routes, model.options
@@ -71,7 +72,7 @@ def build_wiring(model: NetworkModel) -> tuple[Wiring, dict[tuple[int, int], int
 
 def _node_flags(model: NetworkModel) -> I32:
     """[nodes] how each takes packets in and passes them on."""
-    from fabrictwin.kernel.packet.state import state as s
+    from fabrictwin.kernel.packet.state import constants as s
 
     fabric = model.fabric
     infiniband, kind = fabric.technology == "infiniband", fabric.node_kind

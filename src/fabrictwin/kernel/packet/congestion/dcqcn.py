@@ -12,13 +12,48 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
-from fabrictwin.kernel.packet.state.state import RATE_BITS
+from fabrictwin.kernel.packet.state.constants import RATE_BITS
+from fabrictwin.kernel.packet.state.records import layout
 
 ALPHA_ONE = 1 << 30
 ALPHA_TIMER = 0
 INCREASE_TIMER = 1
 GAP_UNIT = 8_000_000_000 << RATE_BITS  # gap_q of 1 kb/s
 MOST_TICKS = 4096  # after so many decays nothing is left of alpha
+
+settings_dtype = layout(
+    ("line", "i8"),  # kb/s, as all rates here
+    ("minimum", "i8"),
+    ("alpha_ps", "i8"),
+    ("decrease_ps", "i8"),
+    ("increase_ps", "i8"),
+    ("byte_counter", "i8"),
+    ("g_shift", "i8"),
+    ("fast", "i8"),  # stages of fast recovery
+    ("additive", "i8"),
+    ("hyper", "i8"),
+)
+
+dtype = layout(
+    ("rate", "i8"),
+    ("target", "i8"),
+    ("alpha", "i8"),  # of 2**30
+    ("line", "i8"),  # this queue pair's port
+    ("active", "i8"),
+    ("marked", "i8"),  # a CNP since the last alpha update
+    ("alpha_due", "i8"),
+    ("increase_due", "i8"),
+    ("last_decrease", "i8"),
+    ("time_stage", "i8"),
+    ("byte_stage", "i8"),
+    ("bytes", "i8"),
+)
+
+
+def start(d, line_kbps, connection):
+    """A queue pair's first state: at the line's rate, ready for the first notification."""
+    d.line = line_kbps
+    d.alpha = ALPHA_ONE
 
 
 @helper

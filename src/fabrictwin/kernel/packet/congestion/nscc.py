@@ -21,8 +21,44 @@ Integers throughout: bytes, picoseconds, fixed-point factors.
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
+from fabrictwin.kernel.packet.state.records import layout
 
 AVERAGE_Q = 819  # of 2**16: a sample's weight in the delay's moving average, 0.0125
+
+settings_dtype = layout(
+    ("target_ps", "i8"),  # queueing delay aimed at
+    ("adjust_bytes", "i8"),  # what was gained is applied after this many bytes ...
+    ("adjust_ps", "i8"),  # ... or after this long
+    ("gamma_q", "i8"),  # of 2**16
+    ("fair", "i8"),  # bytes squared an acknowledged byte
+    ("alpha_q", "i8"),  # of 2**24: bytes squared an acknowledged byte and picosecond below the target
+    ("eta", "i8"),  # bytes gained every adjust_ps
+    ("fast_q", "i8"),  # of 2**16: growth while there is no queue at all
+    ("fast_ps", "i8"),  # "no queue": less delay than this
+    ("gate_shift", "i8"),  # quick adapt only where less than maximum >> gate_shift came through
+    ("minimum", "i8"),
+)
+
+dtype = layout(
+    ("base_ps", "i8"),  # round trip without queues; 0: the smallest seen
+    ("maximum", "i8"),  # of the window
+    ("gained", "i8"),
+    ("acked", "i8"),  # bytes since the last adjustment
+    ("adjusted_ps", "i8"),
+    ("growing", "i8"),  # by a share of every byte, until there is a queue
+    ("delay_ps", "i8"),  # moving average
+    ("decreased_ps", "i8"),
+    ("fast", "i8"),  # bytes acknowledged in a row without queueing
+    ("quick_end", "i8"),
+    ("quick_bytes", "i8"),
+    ("quick_wanted", "i8"),
+    ("ignore", "i8"),  # bytes in flight when the window was adapted: their echoes are old news
+)
+
+
+def start(n, line_kbps, connection):
+    """A queue pair's first state: the largest window is that which it starts with."""
+    n.base_ps, n.maximum = connection.base_ps, connection.window_bytes
 
 
 @helper

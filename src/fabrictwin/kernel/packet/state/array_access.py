@@ -10,7 +10,7 @@ from __future__ import annotations
 from numba import config, types
 from numba.extending import intrinsic
 
-from fabrictwin.kernel.packet.state.state import CACHE_LINE
+from fabrictwin.kernel.packet.state.records import CACHE_LINE
 
 if config.DISABLE_JIT:
 

@@ -11,8 +11,19 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.kernel.codes import PS_PER_S
-from fabrictwin.kernel.packet.state import state as s
-from fabrictwin.kernel.packet.state.state import State, records
+from fabrictwin.kernel.packet.congestion import ALGORITHMS
+from fabrictwin.kernel.packet.state import constants as s
+from fabrictwin.kernel.packet.state import network_records as network
+from fabrictwin.kernel.packet.state import transport_records as transport
+from fabrictwin.kernel.packet.state.records import records
+from fabrictwin.kernel.packet.state.state import (
+    State,
+    clock_dtype,
+    event_dtype,
+    heap_dtype,
+    lane_dtype,
+    settings_dtype,
+)
 from fabrictwin.kernel.packet.switch.arbitration import ENTRIES, HIGH, LIMIT_UNIT, LOW, UNLIMITED
 
 MOST_LANES = 16  # a scan of more costs more than the heap does
@@ -133,7 +144,7 @@ def _lanes(state: State, delays: dict[str, Any]) -> State:
         place = np.searchsorted(values, delay)
         known = (place < len(values)) & (values[np.minimum(place, len(values) - 1)] == delay)
         port[name] = np.where(known & (delay >= 0), place, s.NONE)
-    lane = records(len(values), s.lane_dtype)
+    lane = records(len(values), lane_dtype)
     size = 1
     while size < 4 * len(port) + 64:
         size *= 2
@@ -145,7 +156,7 @@ def _lanes(state: State, delays: dict[str, Any]) -> State:
     return state._replace(
         lane=lane,
         lane_time=np.full(max(len(values), 1), s.NEVER, np.int64),
-        event=records(size * max(len(values), 1), s.event_dtype),
+        event=records(size * max(len(values), 1), event_dtype),
     )
 
 
@@ -179,7 +190,7 @@ def build(wiring: Wiring, config: Config) -> State:
     bits = v.bit_length() - 1
     if v != 1 << bits or not 1 <= v <= 8:
         raise ValueError(f"got {v} lanes, expected 1, 2, 4 or 8")
-    clock, settings = records(1, s.clock_dtype), records(1, s.settings_dtype)
+    clock, settings = records(1, clock_dtype), records(1, settings_dtype)
     clock[0].random = (config.seed * 0x9E3779B1 & s.M32) or 1
     clock[0].unroutable = clock[0].tasks_head = s.NONE
     one = settings[0]
@@ -191,7 +202,7 @@ def build(wiring: Wiring, config: Config) -> State:
     one.cnp_ps = config.cnp_ps
     one.look_ahead = ports >= LOOK_AHEAD_PORTS
 
-    port = records(ports, s.port_dtype)
+    port = records(ports, network.port_dtype)
     port.peer, port.node = wiring.port_peer, wiring.port_node
     port.ps_q = rate_to_q(wiring.port_bps)
     peer = np.maximum(wiring.port_peer, 0)
@@ -217,13 +228,13 @@ def build(wiring: Wiring, config: Config) -> State:
         port.traits |= np.where(config.sl2vl_by_input, s.BY_INPUT, 0).astype(np.int16)
     arbiter, arbitration, high_limit = _arbitration(config, port, v)
 
-    queue = records(int(queues.sum()), s.queue_dtype)
+    queue = records(int(queues.sum()), network.queue_dtype)
     queue.head = queue.tail = queue.next = s.NONE
-    outlet, inlet = records(ports * v, s.outlet_dtype), records(ports * v, s.inlet_dtype)
+    outlet, inlet = records(ports * v, network.outlet_dtype), records(ports * v, network.inlet_dtype)
     for name in ("head", "tail", "ready_head", "ready_tail"):
         outlet[name] = s.NONE
     weights = config.weights or (config.mtu_bytes,) * v
-    hold = records(ports * v, s.hold_dtype)
+    hold = records(ports * v, network.hold_dtype)
     hold.quantum = np.tile(np.array(weights, np.int32), ports)
     ethernet = (port.traits & (s.CREDIT | s.INTERNAL)) == 0
     if config.ecn_kmax_bytes:
@@ -238,7 +249,7 @@ def build(wiring: Wiring, config: Config) -> State:
     node.queue_start = port.queue_start[np.minimum(node.port_start, ports - 1)]
 
     ends = len(wiring.endpoint_port)
-    endpoint = records(ends, s.endpoint_dtype)
+    endpoint = records(ends, network.endpoint_dtype)
     if ends:
         endpoint.port = wiring.endpoint_port
         endpoint.node = wiring.port_node[wiring.endpoint_port]
@@ -249,31 +260,35 @@ def build(wiring: Wiring, config: Config) -> State:
         column = wiring.edge_column
         endpoint.edge = np.where(row >= 0, column[np.maximum(row, 0)], s.NONE) if len(column) else s.NONE
 
+    controls: dict[str, Any] = {}
+    for control, algorithm in ALGORITHMS.items():
+        controls[control.name.lower()] = records(0, algorithm.dtype)
+        controls[f"{control.name.lower()}_settings"] = records(1, algorithm.settings_dtype)
     rows = config.sl2vl or (tuple(i % v for i in range(16)),)
     state = State(
         clock=clock,
         settings=settings,
         port=port,
-        count=records(ports, s.count_dtype),
+        count=records(ports, network.count_dtype),
         outlet=outlet,
         inlet=inlet,
         hold=hold,
         queued=np.zeros(ports, np.int64),
         queue=queue,
         node=node,
-        packet=records(0, s.packet_dtype),
+        packet=records(0, network.packet_dtype),
         endpoint=endpoint,
-        qp=records(0, s.qp_dtype),
-        task=records(0, s.task_dtype),
+        qp=records(0, transport.qp_dtype),
+        task=records(0, transport.task_dtype),
         successor=np.zeros(1, np.int32),
         log=np.zeros(1, np.int32),
         hop=np.zeros(1, np.int32),
         received=np.zeros(1, np.uint8),
         sacked=np.zeros(1, np.uint8),
-        lane=records(0, s.lane_dtype),
+        lane=records(0, lane_dtype),
         lane_time=np.zeros(1, np.int64),
-        event=records(0, s.event_dtype),
-        heap=records(2 * s.HEAP_MARGIN, s.heap_dtype),
+        event=records(0, event_dtype),
+        heap=records(2 * s.HEAP_MARGIN, heap_dtype),
         kick=np.zeros(4 * ports + 64, np.int32),
         lft=wiring.lft,
         group_of=wiring.group_of,
@@ -283,11 +298,8 @@ def build(wiring: Wiring, config: Config) -> State:
         arbiter=arbiter,
         arbitration=arbitration,
         high_limit=high_limit,
-        dcqcn=records(0, s.dcqcn_dtype),
-        dcqcn_settings=records(1, s.dcqcn_settings_dtype),
-        nscc=records(0, s.nscc_dtype),
-        nscc_settings=records(1, s.nscc_settings_dtype),
-        note=records(0, s.note_dtype),
+        **controls,
+        note=records(0, transport.note_dtype),
         pool=np.zeros(1, np.int64),
         inbox=np.zeros((1, s.INBOX_COLUMNS), np.int64),
         told=np.zeros((1, 3), np.int64),
@@ -322,10 +334,10 @@ def _arbitration(config: Config, port: Any, v: int) -> tuple[Any, Any, Any]:
         limit[row] = s.NEVER if table.high_limit == UNLIMITED else max(table.high_limit * LIMIT_UNIT, 1)
     flat = entries.reshape(-1, 2)
     if not tables:
-        return records(1, s.arbiter_dtype), flat, limit
+        return records(1, network.arbiter_dtype), flat, limit
     of = np.array(config.port_arbitration, np.int32) if len(config.port_arbitration) else np.zeros(len(port), int)
     of = np.where((port.traits & s.CREDIT != 0) & (port.traits & s.INTERNAL == 0), of, s.NONE)
-    arbiter = records(len(port), s.arbiter_dtype)
+    arbiter = records(len(port), network.arbiter_dtype)
     arbiter.row, arbiter.pick = np.maximum(of, 0), s.NONE
     arbiter.budget = limit[np.maximum(of, 0)]
     arbiter.high_at = arbiter.low_at = ENTRIES - 1  # the first turn is the first entry's
@@ -357,7 +369,7 @@ def _set_credits(wiring: Wiring, config: Config, port: Any, outlet: Any, inlet: 
 def _nodes(wiring: Wiring, config: Config, inlet: Any, v: int) -> Any:
     """Node records; shared buffers lose reserve and headroom first."""
     nodes, ports = len(wiring.node_flags), len(wiring.port_node)
-    node = records(nodes, s.node_dtype)
+    node = records(nodes, network.node_dtype)
     node.port_start = wiring.node_port_start[:-1]
     node.ports = np.diff(wiring.node_port_start)
     node.row = wiring.node_row
@@ -393,7 +405,7 @@ def _nodes(wiring: Wiring, config: Config, inlet: Any, v: int) -> Any:
 def add_packets(state: State, count: int, *, fresh: bool = False) -> State:
     """A larger pool of packets."""
     old = 0 if fresh else len(state.packet)
-    packet = records(old + count, s.packet_dtype)
+    packet = records(old + count, network.packet_dtype)
     if old:
         packet[:old] = state.packet
     packet.next[old:] = np.arange(old + 1, old + count + 1)
@@ -405,14 +417,14 @@ def add_packets(state: State, count: int, *, fresh: bool = False) -> State:
 
 def grow_heap(state: State) -> State:
     """A heap of twice the size."""
-    heap = records(2 * len(state.heap), s.heap_dtype)
+    heap = records(2 * len(state.heap), heap_dtype)
     heap[: len(state.heap)] = state.heap
     return state._replace(heap=heap)
 
 
 def grow_lanes(state: State) -> State:
     """Twice the room in every lane; the order of events stays."""
-    lane, event = state.lane.copy().view(np.recarray), records(2 * len(state.event), s.event_dtype)
+    lane, event = state.lane.copy().view(np.recarray), records(2 * len(state.event), event_dtype)
     for i in range(len(lane)):
         head, tail, mask = int(lane[i].head), int(lane[i].tail), int(lane[i].mask)
         at = int(lane[i].first) + (np.arange(head, tail) & mask)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.state import GROW_PACKETS, M31, M32, NONE, OVERFLOW, PACKET_MARGIN
+from fabrictwin.kernel.packet.state.constants import GROW_PACKETS, M31, M32, NONE, OVERFLOW, PACKET_MARGIN
 
 
 @helper
@@ -68,6 +68,14 @@ def free_packet(state, p):
     state.packet[place(p)].next = clock.free_head
     clock.free_head = p
     clock.free += 1
+
+
+@helper
+def delivery_ps(state, endpoint):
+    """Time between an adapter's wire and memory; nothing inside a host (NONE)."""
+    if endpoint == NONE:
+        return 0
+    return state.endpoint[place(endpoint)].deliver_ps
 
 
 @helper

@@ -15,7 +15,7 @@ An entry's turn is taken when its packet leaves, not when it is looked at, so a 
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
-from fabrictwin.kernel.packet.state.state import ARBITRATED, BLOCK_BITS, NONE
+from fabrictwin.kernel.packet.state.constants import ARBITRATED, BLOCK_BITS, NONE
 
 HIGH = 0
 LOW = 1

@@ -16,8 +16,7 @@ from __future__ import annotations
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.events import VL_SHIFT, QueueEvent, pack, push, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import draw, free_packet, kick, take_packet
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     ALPHA_BITS,
     BLOCK_BITS,
     BY_INPUT,
@@ -31,6 +30,7 @@ from fabrictwin.kernel.packet.state.state import (
     SHARED,
     TRIM,
 )
+from fabrictwin.kernel.packet.state.packets import draw, free_packet, kick, take_packet
 from fabrictwin.kernel.packet.transport.message_events import lose_message
 
 
@@ -200,6 +200,17 @@ def drop(state, p, at, now, held):
 
 
 @helper
+def join_ring(state, outlet, queue, index):
+    """An input queue with packets goes to the end of its lane's ring."""
+    queue.next = NONE
+    if outlet.head == NONE:
+        outlet.head = index
+    else:
+        state.queue[place(outlet.tail)].next = index
+    outlet.tail = index
+
+
+@helper
 def append_by_input(state, port, outlet, packet, p, vl):
     """Wait in the queue of the lane and input; a queue that had nothing joins the end of the ring."""
     index = port.queue_start + vl * port.queue_width
@@ -208,12 +219,7 @@ def append_by_input(state, port, outlet, packet, p, vl):
     queue = state.queue[place(index)]
     if queue.head == NONE:
         queue.head = p
-        queue.next = NONE
-        if outlet.head == NONE:
-            outlet.head = index
-        else:
-            state.queue[place(outlet.tail)].next = index
-        outlet.tail = index
+        join_ring(state, outlet, queue, index)
     else:
         state.packet[place(queue.tail)].next = p
     queue.tail = p

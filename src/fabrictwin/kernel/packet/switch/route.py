@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper
 from fabrictwin.kernel.packet.state.array_access import place
+from fabrictwin.kernel.packet.state.constants import ADAPTIVE, LFT, NONE
 from fabrictwin.kernel.packet.state.packets import mix
-from fabrictwin.kernel.packet.state.state import ADAPTIVE, LFT, NONE
 
 
 @helper

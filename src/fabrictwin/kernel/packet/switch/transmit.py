@@ -12,8 +12,7 @@ from __future__ import annotations
 from fabrictwin.kernel.jit.decorators import helper
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import draw
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     ARBITRATED,
     CREDIT,
     DATA,
@@ -27,8 +26,9 @@ from fabrictwin.kernel.packet.state.state import (
     STORE,
     TAPPED,
 )
+from fabrictwin.kernel.packet.state.packets import draw
 from fabrictwin.kernel.packet.switch.arbitration import arbitrate, charge
-from fabrictwin.kernel.packet.switch.buffer import blocks, drop, mark
+from fabrictwin.kernel.packet.switch.buffer import blocks, drop, join_ring, mark
 from fabrictwin.kernel.packet.tap import OUT, record
 from fabrictwin.kernel.packet.transport.send import STARVED, next_of_queue_pairs
 
@@ -53,12 +53,7 @@ def dequeue(state, port, outlet, packet):
         queue.head = packet.next
         outlet.head = queue.next
         if queue.head != NONE:
-            queue.next = NONE
-            if outlet.head == NONE:
-                outlet.head = index
-            else:
-                state.queue[place(outlet.tail)].next = index
-            outlet.tail = index
+            join_ring(state, outlet, queue, index)
 
 
 @helper

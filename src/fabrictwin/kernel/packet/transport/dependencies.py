@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
-from fabrictwin.kernel.packet.state.state import DELAY, DONE, FAILED, NONE, POSTED, RECEIVED, TURNSTILE, WAITING
+from fabrictwin.kernel.packet.state.constants import (
+    DELAY,
+    DONE,
+    FAILED,
+    NONE,
+    POSTED,
+    RECEIVED,
+    TURNSTILE,
+    WAITING,
+)
 from fabrictwin.kernel.packet.transport.message_events import release_task
 from fabrictwin.kernel.packet.transport.send import make_ready
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
-from fabrictwin.kernel.packet.state.state import MESSAGE, NONE, POST, QUIET, REFUSE, REFUSED, WAITING
+from fabrictwin.kernel.packet.state.constants import MESSAGE, NONE, POST, QUIET, REFUSE, REFUSED, WAITING
 from fabrictwin.kernel.packet.transport.message_events import ALREADY, silence
 from fabrictwin.kernel.packet.transport.message_receive import progress
 from fabrictwin.kernel.packet.transport.replies import on_nak, reply

@@ -12,7 +12,8 @@ from __future__ import annotations
 from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
-from fabrictwin.kernel.packet.state.state import NONE, RC, TELL_ARRIVED, TELL_ENDED, TOLD, UC, UD
+from fabrictwin.kernel.packet.state.constants import NONE, RC, TELL_ARRIVED, TELL_ENDED, TOLD, UC, UD
+from fabrictwin.kernel.packet.state.packets import delivery_ps
 
 TOLD_MARGIN = 8
 ALREADY = -1  # qp.refused: the message was taken before it was refused
@@ -73,9 +74,7 @@ def on_tell(state, t, kind):
 @outlined
 def pass_received(state, qp, now):
     """The receiver is done with the messages that are in memory, at the adapter for good, or lost."""
-    late = 0
-    if qp.dst != NONE:
-        late = state.endpoint[qp.dst].deliver_ps
+    late = delivery_ps(state, qp.dst)
     t = int(qp.receiving)
     while t != NONE:
         task = state.task[t]
@@ -156,16 +155,12 @@ def silence(state, qp):
 @outlined
 def complete_messages(state, qp, now):
     """The sender is done with messages whose every packet is acknowledged, or needs no acknowledgement."""
-    late = qp.late_ps
-    if qp.src != NONE:
-        late += state.endpoint[qp.src].deliver_ps
+    late = qp.late_ps + delivery_ps(state, qp.src)
     limit = qp.una
     if qp.refused:
         limit = min(limit, qp.refused_psn)
     t = int(qp.head)
-    while t != NONE:
-        if state.task[t].psn_end > limit:
-            break
+    while t != NONE and state.task[t].psn_end <= limit:
         after = int(state.task[t].next)
         qp.head = after
         if qp.sending == t:
@@ -190,9 +185,7 @@ def complete_messages(state, qp, now):
 def fail_messages(state, qp, now, kind):
     """The oldest message is told of, the others end with it."""
     if qp.head != NONE:
-        late = qp.late_ps
-        if qp.src != NONE:
-            late += state.endpoint[qp.src].deliver_ps
+        late = qp.late_ps + delivery_ps(state, qp.src)
         tell(state, qp.head, kind, now + late)
     silence(state, qp)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     ACK,
     AT_ADAPTER,
     FIRST,
@@ -119,9 +119,7 @@ def accept_message(state, q, qp, p, now):
     unreliable = qp.service == UC or qp.service == UD
     if unreliable:
         t = int(qp.accepting)
-        while t != NONE:
-            if state.task[t].psn_end > psn:
-                break
+        while t != NONE and state.task[t].psn_end <= psn:
             t = int(state.task[t].next)
         qp.accepting = t
         if t == NONE:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import helper, outlined
-from fabrictwin.kernel.packet.congestion import DCQCN, on_ack, on_cnp, on_loss
+from fabrictwin.kernel.packet.congestion import on_ack, on_cnp, on_loss, wants_cnps
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import free_packet
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     ACK,
     ACKED,
     ARRIVED,
@@ -34,6 +33,7 @@ from fabrictwin.kernel.packet.state.state import (
     SELECTIVE,
     TRIM,
 )
+from fabrictwin.kernel.packet.state.packets import delivery_ps, free_packet
 from fabrictwin.kernel.packet.switch.buffer import consume, forward
 from fabrictwin.kernel.packet.transport.dependencies import receive_task
 from fabrictwin.kernel.packet.transport.message_events import pass_received
@@ -64,12 +64,8 @@ def deliver(state, p, qp, now):
     elif packet.extra > qp.in_memory:
         qp.in_memory = packet.extra
         t = int(qp.receiving)
-        late = 0
-        if qp.dst != NONE:
-            late = state.endpoint[place(qp.dst)].deliver_ps
-        while t != NONE:
-            if state.task[place(t)].psn_end > qp.in_memory:
-                break
+        late = delivery_ps(state, qp.dst)
+        while t != NONE and state.task[place(t)].psn_end <= qp.in_memory:
             receive_task(state, t, now + late)
             t = int(state.task[place(t)].next)
         qp.receiving = t
@@ -170,7 +166,7 @@ def on_data(state, p, node, now):
         return
     if packet.marks & ECN:
         qp.echo = ECN
-        if qp.control == DCQCN and now >= qp.next_cnp:
+        if wants_cnps(qp) and now >= qp.next_cnp:
             qp.next_cnp = now + state.settings[0].cnp_ps
             qp.cnps_sent += 1
             reply(state, q, qp, CNP, qp.expected, now, NONE, 0)

@@ -6,8 +6,8 @@ from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.congestion import on_loss
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import take_packet
-from fabrictwin.kernel.packet.state.state import CNP, LOST, NONE, REFUSED, RNR, SELECTIVE
+from fabrictwin.kernel.packet.state.constants import CNP, LOST, NONE, REFUSED, RNR, SELECTIVE
+from fabrictwin.kernel.packet.state.packets import delivery_ps, take_packet
 from fabrictwin.kernel.packet.switch.buffer import enqueue
 from fabrictwin.kernel.packet.transport.dependencies import fail_queue_pair, finish_task
 from fabrictwin.kernel.packet.transport.message_events import complete_messages, fail_messages
@@ -23,14 +23,14 @@ def reply(state, q, qp, kind, psn, sent_ps, extra, flags):
     packet.kind = kind
     packet.qp = q
     packet.psn = psn
-    packet.sent_ps = sent_ps
-    packet.extra = extra
-    packet.marks = flags
-    packet.dst = qp.src
     packet.wire = qp.ack_bytes
     if kind == CNP:
         packet.wire = state.settings[0].cnp_wire
     packet.payload = 0
+    packet.sent_ps = sent_ps
+    packet.extra = extra
+    packet.marks = flags
+    packet.dst = qp.src
     packet.sl = qp.ack_sl
     packet.vl = qp.ack_vl
     packet.entropy = qp.ack_entropy
@@ -46,12 +46,8 @@ def complete(state, qp, now):
         complete_messages(state, qp, now)
         return
     t = int(qp.head)
-    late = 0
-    if qp.src != NONE:
-        late = state.endpoint[place(qp.src)].deliver_ps
-    while t != NONE:
-        if state.task[place(t)].psn_end > qp.una:
-            break
+    late = delivery_ps(state, qp.src)
+    while t != NONE and state.task[place(t)].psn_end <= qp.una:
         qp.head = state.task[place(t)].next
         finish_task(state, t, now + late)
         t = int(qp.head)

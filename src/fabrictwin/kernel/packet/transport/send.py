@@ -14,8 +14,7 @@ from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.congestion import on_sent
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
-from fabrictwin.kernel.packet.state.packets import entropy_of, kick, take_packet
-from fabrictwin.kernel.packet.state.state import (
+from fabrictwin.kernel.packet.state.constants import (
     CREDIT,
     DATA,
     FIRST,
@@ -30,6 +29,7 @@ from fabrictwin.kernel.packet.state.state import (
     UC,
     UD,
 )
+from fabrictwin.kernel.packet.state.packets import entropy_of, kick, take_packet
 from fabrictwin.kernel.packet.switch.buffer import blocks
 
 STARVED = -2

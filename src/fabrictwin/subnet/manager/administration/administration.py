@@ -67,7 +67,7 @@ class Administration:
             RecordId.MC_MEMBER: self.groups.records,
             **PortTables(database, self.reports).records,
         }
-        self._kinds: dict[int, type[Attribute]] = {kind.ID: kind for kind in sa.ATTRIBUTES}
+        self._kinds: dict[int, type[Attribute]] = {kind.ID: kind for kind in sa.COMPONENTS}
 
     # -- datagrams -----------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.routing.graph.switches import U8, Switches
+from fabrictwin.base.arrays import U8
+from fabrictwin.routing.graph.switches import Switches
 from fabrictwin.subnet.manager.sweep.discovery import Port
 from fabrictwin.subnet.manager.sweep.table_computation import Graph
 from fabrictwin.subnet.wire.sa import McMemberRecord

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.routing.graph.switches import U8
 from fabrictwin.subnet.manager.mad_transport import Answer, Request, Transport, get, put
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.discovery import Kind, Node, Port, Subnet

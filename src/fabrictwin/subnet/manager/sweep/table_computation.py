@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import I32, NONE
 from fabrictwin.routing.check.judge import deadlock
 from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.routing.engines.registry import DEADLOCK_ALLOWED, compute
 from fabrictwin.routing.graph.switches import (
-    U8,
     CableColumns,
     EndpointColumns,
     Lids,

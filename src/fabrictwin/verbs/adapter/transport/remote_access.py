@@ -13,6 +13,13 @@ FLUSH_TYPE_GLOBAL, FLUSH_TYPE_PERSISTENT = 1, 2  # ibv_placement_type
 FLUSH_LEVEL_MR = 1  # ibv_selectivity_level
 
 
+def place_of(qp: QueuePair, work: Work, access: int) -> int | None:
+    """Return the real address of what a request names at its receiver; None: a remote access error."""
+    return qp.memory.remote_place(
+        work.rkey, work.address, work.length, domain=domain_of(qp, work), access=access, queue_pair=qp.number
+    )
+
+
 def write_refused(qp: QueuePair, work: Work) -> tuple[int, int]:
     """Return the NAK that a write gets, or 0, and the real address that it goes to."""
     if not qp.attributes.qp_access_flags & REMOTE_WRITE:
@@ -21,14 +28,7 @@ def write_refused(qp: QueuePair, work: Work) -> tuple[int, int]:
         return 0, 0
     if work.opcode == ATOMIC_WRITE and (work.length != 8 or work.address % 8):
         return REM_INV_REQ_ERR, 0
-    place = qp.memory.remote_place(
-        work.rkey,
-        work.address,
-        work.length,
-        domain=domain_of(qp, work),
-        access=REMOTE_WRITE,
-        queue_pair=qp.number,
-    )
+    place = place_of(qp, work, REMOTE_WRITE)
     return (REM_ACCESS_ERR, 0) if place is None else (0, place)
 
 

@@ -41,7 +41,7 @@ from fabrictwin.verbs.adapter.qp_checks import PSN_BITS, PSN_MASK
 from fabrictwin.verbs.adapter.queue_pair import QueuePair, Simulation
 from fabrictwin.verbs.adapter.receive_queues import ReceiveQueue, SharedReceiveQueue
 from fabrictwin.verbs.adapter.transport.receivers import domain_of, give_back, queue_of, receiver, take
-from fabrictwin.verbs.adapter.transport.remote_access import flush_refused, write_refused
+from fabrictwin.verbs.adapter.transport.remote_access import flush_refused, place_of, write_refused
 from fabrictwin.verbs.adapter.transport.request_states import Input
 from fabrictwin.verbs.adapter.work_requests import (
     ANSWERED,
@@ -259,14 +259,7 @@ def _answer(world: Simulation, qp: QueuePair, work: Work) -> Outcome:
     elif not reading and work.address % 8:
         refusal = REM_INV_REQ_ERR
     elif work.length:
-        place = qp.memory.remote_place(
-            work.rkey,
-            work.address,
-            work.length,
-            domain=domain_of(qp, work),
-            access=needs,
-            queue_pair=qp.number,
-        )
+        place = place_of(qp, work, needs)
         if place is None:
             refusal = REM_ACCESS_ERR
     if refusal:

@@ -1,0 +1,1 @@
+"""Commands of the doctor: diagnose, expect, collect."""

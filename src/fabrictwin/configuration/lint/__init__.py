@@ -1,0 +1,1 @@
+"""Rules on the model: what breaks losslessness, or costs bandwidth."""

@@ -1,0 +1,44 @@
+"""An InfiniBand subnet's manager: its options, partitions, the GUIDs that routing is told, its QoS policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class PartitionLine:
+    """A definition of partitions.conf. Members are GUIDs or keywords, each with full, limited or both."""
+
+    name: str
+    pkey: int
+    ipoib: bool = False
+    mtu: int | None = None  # code: 5 is 4096
+    rate: int | None = None
+    sl: int | None = None
+    defmember: str = "limited"
+    members: Mapping[str, str] = field(default_factory=dict)
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class QosLevel:
+    """A level of a QoS policy: the service level that matched paths get."""
+
+    name: str
+    sl: int
+
+
+@dataclass(frozen=True)
+class Subnet:
+    """What opensm.conf and the files that it names say."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    partitions: tuple[PartitionLine, ...] = ()
+    roots: tuple[int, ...] = ()
+    compute_nodes: tuple[int, ...] = ()
+    io_nodes: tuple[int, ...] = ()
+    qos_levels: tuple[QosLevel, ...] = ()
+    qos_groups: Mapping[str, str] = field(default_factory=dict)  # port groups by name: what they hold
+    qos_rules: tuple[tuple[str, str], ...] = ()  # (what is matched, level's name)
+    file: str = ""

@@ -1,0 +1,294 @@
+"""NVUE commands as a switch: `nv set` lines, comments after `#`, ports as lists and ranges (`swp1-4,swp6`).
+
+What a line is not known here for is kept as nothing: NVUE has far more commands than these.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.configuration.model.switches import Ecn, Group, Maps, Port, Queue, Switch, Watchdog
+from fabrictwin.configuration.policy.chips import chip_of_platform
+from fabrictwin.configuration.readers.problems import Problems
+
+MOST_BYTES = 2**40
+MOST_PORTS = 1024
+TRUST = {"l3": "dscp", "l2": "pcp", "port": "none", "both": "dscp"}
+GLOBAL = "default-global"
+
+
+def read_switch(text: str, file: str) -> tuple[Switch, Problems]:
+    """Return the switch that commands set up and what in them is wrong. Raises ConfigError where there is none."""
+    reading = _Reading(Problems(file))
+    seen = 0
+    for line, raw in enumerate(text.splitlines(), 1):
+        platform = re.match(r"#\s*platform (\S+)", raw)
+        if platform:
+            reading.platform = platform[1]
+        words = _words(raw)
+        if words[:2] == ["nv", "set"]:
+            seen += 1
+            reading.take(words[2:], line)
+    if not seen:
+        raise ConfigError("got no `nv set` command, expected NVUE's", file=file, line=1)
+    return reading.switch(file), reading.problems
+
+
+def _words(raw: str) -> list[str]:
+    raw = re.sub(r"^\S*@\S*\$ ", "", raw.strip())  # a prompt
+    try:
+        return shlex.split(raw, comments=True)
+    except ValueError:
+        return []
+
+
+def ports_of(text: str) -> list[str]:
+    """Return the ports of `swp1-4,swp6`, at most MOST_PORTS."""
+    found: list[str] = []
+    for part in text.split(","):
+        span = re.fullmatch(r"([a-z]+)(\d{1,4})-(?:[a-z]+)?(\d{1,4})", part)
+        if span:
+            found += [
+                f"{span[1]}{n}" for n in range(int(span[2]), min(int(span[3]), int(span[2]) + MOST_PORTS) + 1)
+            ]
+        elif part:
+            found.append(part)
+    return found[:MOST_PORTS]
+
+
+@dataclass
+class _Profile:
+    pfc: set[int] = field(default_factory=set)
+    tx: bool = True
+    rx: bool = True
+    cable_m: int | None = None
+    numbers: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Reading:
+    problems: Problems
+    name: str = ""
+    platform: str = ""
+    trust: str | None = None
+    classes: dict[int, int] = field(default_factory=dict)
+    queue_of: dict[int, int] = field(default_factory=dict)
+    queues: dict[int, dict[str, Any]] = field(default_factory=dict)
+    profiles: dict[str, _Profile] = field(default_factory=dict)
+    ports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    poll: int | None = None
+    robust: int = 1
+    loopback: str = ""
+    asn: int | None = None
+    lldp: bool | None = None
+    roce: str = ""
+
+    def take(self, words: list[str], line: int) -> None:
+        """Take one command's words, without `nv set`."""
+        rules: list[tuple[str, Callable[[list[str], int], None]]] = [
+            ("system hostname", self._hostname),
+            ("qos roce", self._roce),
+            ("qos mapping", self._mapping),
+            ("qos egress-queue-mapping", self._egress_queue),
+            ("qos egress-scheduler", self._scheduler),
+            ("qos congestion-control", self._congestion),
+            ("qos pfc-watchdog", self._watchdog),
+            ("qos pfc", self._pfc),
+            ("interface", self._interface),
+            ("router bgp", self._bgp),
+            ("vrf default router bgp neighbor", self._neighbour),
+            ("service lldp", self._lldp),
+        ]
+        for prefix, rule in rules:
+            head = prefix.split()
+            if words[: len(head)] == head:
+                rest = words[len(head) :]
+                if rest:
+                    rule(rest, line)
+                return
+
+    def _hostname(self, words: list[str], line: int) -> None:
+        self.name = words[0]
+
+    def _roce(self, words: list[str], line: int) -> None:
+        if words[0] == "mode" and len(words) > 1:
+            self.roce = words[1]
+
+    def _number(self, text: str, key: str, most: int, line: int, least: int = 0) -> int | None:
+        return self.problems.number(text, key, least=least, most=most, line=line)
+
+    def _mapping(self, words: list[str], line: int) -> None:
+        if words[1:2] == ["trust"] and len(words) > 2:
+            if words[2] not in TRUST:
+                self.problems.add("range", "trust", f"got {words[2]!r}, expected l2, l3, port or both", line)
+            self.trust = TRUST.get(words[2], self.trust)
+        elif len(words) == 5 and words[1] in ("dscp", "pcp") and words[3] == "switch-priority":
+            priority = self._number(words[4], "switch-priority", 7, line)
+            for value in words[2].split(","):
+                low, dash, high = value.partition("-")
+                first = self._number(low, words[1], 63, line)
+                last = self._number(high, words[1], 63, line) if dash else first
+                if first is not None and last is not None and priority is not None:
+                    self.classes |= dict.fromkeys(range(first, last + 1), priority)
+
+    def _egress_queue(self, words: list[str], line: int) -> None:
+        if len(words) == 5 and words[1] == "switch-priority" and words[3] == "traffic-class":
+            a, b = (self._number(word, "egress-queue-mapping", 7, line) for word in (words[2], words[4]))
+            if a is not None and b is not None:
+                self.queue_of[a] = b
+
+    def _of_classes(self, words: list[str], line: int, allowed: dict[str, int]) -> None:
+        """`PROFILE traffic-class 3,4 NAME VALUE`, kept by class and name."""
+        if len(words) < 5 or words[1] != "traffic-class":
+            return
+        for each in words[2].split(","):
+            number = self._number(each, "traffic-class", 7, line)
+            if number is None:
+                continue
+            into = self.queues.setdefault(number, {})
+            if words[3] in allowed:
+                value = self._number(words[4], words[3], allowed[words[3]], line)
+                if value is not None:
+                    into[words[3]] = value
+            else:
+                into[words[3]] = words[4]
+
+    def _scheduler(self, words: list[str], line: int) -> None:
+        self._of_classes(words, line, {"bw-percent": 100})
+
+    def _congestion(self, words: list[str], line: int) -> None:
+        limits = {"min-threshold": MOST_BYTES, "max-threshold": MOST_BYTES, "probability": 100}
+        self._of_classes(words, line, limits)
+
+    def _watchdog(self, words: list[str], line: int) -> None:
+        if words[0] == "polling-interval" and len(words) > 1:
+            self.poll = self._number(words[1], "polling-interval", 5000, line, least=100)
+        elif words[0] == "robustness" and len(words) > 1:
+            self.robust = self._number(words[1], "robustness", 1000, line, least=1) or 1
+
+    def _pfc(self, words: list[str], line: int) -> None:
+        profile = self.profiles.setdefault(words[0], _Profile())
+        if len(words) < 3:
+            return
+        name, value = words[1], words[2]
+        if name == "switch-priority":
+            profile.pfc |= self.problems.priorities(value, "switch-priority", line)
+        elif name in ("tx", "rx"):
+            setattr(profile, name, value == "enable")
+        elif name == "cable-length":
+            profile.cable_m = self._number(value, name, 100_000, line, least=1)
+        elif name in ("port-buffer", "xoff-threshold", "xon-threshold"):
+            number = self._number(value, name, MOST_BYTES, line)
+            if number is not None:
+                profile.numbers[name] = number
+
+    def _interface(self, words: list[str], line: int) -> None:
+        for name in ports_of(words[0]):
+            if name == "lo":
+                if words[1:3] == ["ip", "address"] and len(words) > 3:
+                    self.loopback = words[3].partition("/")[0]
+                continue
+            if len(self.ports) >= MOST_PORTS and name not in self.ports:
+                return
+            into = self.ports.setdefault(name, {})
+            rest = words[1:]
+            if rest[:2] == ["link", "speed"] and len(rest) > 2:
+                into["speed_bps"] = (self._number(rest[2].rstrip("G"), "speed", 1600, line, least=1) or 0) * 10**9
+            elif rest[:2] == ["link", "mtu"] and len(rest) > 2:
+                into["mtu_bytes"] = self._number(rest[2], "mtu", 9216, line, least=552)
+            elif rest[:2] == ["link", "fec"] and len(rest) > 2:
+                into["fec"] = rest[2]
+            elif rest[:1] == ["description"] and len(rest) > 1:
+                into["peer"] = rest[1]
+            elif rest[:2] == ["ip", "address"] and len(rest) > 2:
+                into["address"] = rest[2]
+            elif rest[:3] == ["qos", "pfc", "profile"] and len(rest) > 3:
+                into["profile"] = rest[3]
+            elif rest[:2] == ["qos", "pfc-watchdog"]:
+                into["watched"] = rest[-1] != "disable"
+
+    def _bgp(self, words: list[str], line: int) -> None:
+        if words[0] == "autonomous-system" and len(words) > 1:
+            self.asn = self._number(words[1], "autonomous-system", 2**32 - 1, line, least=1)
+        elif words[0] == "router-id" and len(words) > 1 and not self.loopback:
+            self.loopback = words[1]
+
+    def _neighbour(self, words: list[str], line: int) -> None:
+        for name in ports_of(words[0]):
+            if name in self.ports or len(self.ports) < MOST_PORTS:
+                self.ports.setdefault(name, {})["bgp"] = True
+
+    def _lldp(self, words: list[str], line: int) -> None:
+        self.lldp = True
+
+    # ------------------------------------------------------------------ what it comes to
+
+    def switch(self, file: str) -> Switch:
+        """The switch that all commands together set up."""
+        queues = {number: _queue(row) for number, row in self.queues.items()}
+        maps = Maps(self.classes, {}, self.queue_of, {})
+        trust: Any = self.trust
+        ports = {}
+        for name, row in self.ports.items():
+            said = {key: value for key, value in row.items() if key not in ("profile", "watched")}
+            port = Port(name=name, jack=_jack(name), trust=trust, maps=maps, queues=queues, **said)
+            ports[name] = self._with_pfc(port, row)
+        poll = self.poll if any(row.get("watched") for row in self.ports.values()) else None
+        return Switch(
+            name=self.name or file,
+            os="nvue",
+            chip=chip_of_platform(self.platform),
+            platform=self.platform,
+            ports=ports,
+            watchdog_poll_ms=poll,
+            lldp=self.lldp,
+            asn=self.asn,
+            loopback=self.loopback,
+            file=file,
+        )
+
+    def _with_pfc(self, port: Port, row: dict[str, Any]) -> Port:
+        name = row.get("profile", GLOBAL if GLOBAL in self.profiles else None)
+        profile = self.profiles.get(name) if name else None
+        if name is not None and profile is None:
+            self.problems.add("reference", f"{port.name} qos pfc profile", f"got {name!r}, which nothing defines")
+        lossless = self.roce == "lossless" and name is None
+        pfc = frozenset(profile.pfc) if profile and profile.tx else frozenset({3} if lossless else ())
+        groups = {}
+        if profile is not None and "port-buffer" in profile.numbers:
+            group = Group(
+                str(name),
+                "",
+                profile.numbers["port-buffer"],
+                profile.numbers.get("xoff-threshold", 0),
+                profile.numbers.get("xon-threshold"),
+            )
+            groups = dict.fromkeys(sorted(profile.pfc), group)
+        watched = bool(row.get("watched"))
+        period = (self.poll or 100) * self.robust
+        return replace(
+            port,
+            pfc=pfc,
+            pfc_receives=profile.rx if profile else True,
+            cable_m=profile.cable_m if profile else None,
+            groups=groups,
+            watchdog=Watchdog(period, period) if watched else None,
+        )
+
+
+def _queue(row: dict[str, Any]) -> Queue:
+    ecn = None
+    if row.get("ecn", "disable") == "enable" and "min-threshold" in row and "max-threshold" in row:
+        ecn = Ecn(row["min-threshold"], row["max-threshold"], row.get("probability", 100))
+    mode = row.get("mode")
+    return Queue(mode if mode in ("strict", "dwrr") else None, row.get("bw-percent"), ecn)
+
+
+def _jack(name: str) -> int:
+    found = re.match(r"swp(\d{1,4})", name)
+    return int(found[1]) if found else 0

@@ -1,0 +1,180 @@
+"""Which format a file has, told from its content, and all files read into one configuration.
+
+The host that a file is about stands in the file (a guard by host name), or is the folder that it lies in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.textfile import read_text
+from fabrictwin.configuration.model.cluster import Configuration
+from fabrictwin.configuration.model.hosts import Host
+from fabrictwin.configuration.model.switches import Switch
+from fabrictwin.configuration.readers import host_files, host_script, k8s, nvue, opensm, slurm, sonic
+from fabrictwin.configuration.readers.problems import Problem, Problems
+
+MOST_FILES = 200_000
+_COMPANION = ".reasons.json"
+_HOST: dict[str, Callable[[str, str, str], tuple[Host, Problems]]] = {
+    "netplan": host_files.read_netplan,
+    "sysctl": host_files.read_sysctl,
+    "limits": host_files.read_limits,
+    "modules": host_files.read_modules,
+    "modprobe": host_files.read_modprobe,
+    "grub": host_files.read_kernel_arguments,
+    "container": host_files.read_container,
+    "nccl": host_files.read_nccl,
+    "udev": host_files.read_udev,
+    "unit": host_files.read_unit,
+    "script": host_script.read_script,
+}
+_PATTERNS = (  # in this order: what is surest first
+    ("sonic", r"\A\s*\{"),
+    ("nvue", r"^\s*(?:\S+@\S+\$ )?nv set \S"),
+    ("unit", r"^\[(?:Unit|Service)\]"),
+    ("slurm", r"^\s*(?:SwitchName=|TopologyPlugin=|(?:NodeName=\S+ +)?Name=\w+ .*File=)"),
+    ("k8s", r"^\s*kind:\s*\w"),
+    ("netplan", r"^network:"),
+    ("qos-policy", r"^\s*(?:qos-levels|port-groups|qos-match-rules|qos-ulps)\s*$"),
+    ("partitions", r"^[\w.-]+(?:=0x[0-9a-fA-F]+)?(?:,\s*[\w=.]+)*\s*:\s*(?:$|[A-Z0-9]|0x)"),
+    ("udev", r'\bNAME="'),
+    ("script", r"^\s*(?:sudo )?(?:mlnx_qos|cma_roce_\w+|mlxconfig|ethtool -|setpci|nmcli|systemctl|modprobe)\b"),
+    ("nccl", r"^\s*(?:export )?NCCL_\w+="),
+    ("grub", r"GRUB_CMDLINE_LINUX|^BOOT_IMAGE="),
+    ("limits", r"^\S+\s+(?:soft|hard|-)\s+\w+\s+\S+"),
+    ("modprobe", r"^(?:options|blacklist|install)\s+\w"),
+    ("container", r"^\s*(?:docker run .*)?--[a-z][\w-]*"),
+    (
+        "opensm",
+        r"^(?:routing_engine|partition_config_file|root_guid_file|qos_max_vls|subnet_prefix|sm_priority|lmc|qos) ",
+    ),
+    ("guids", r"\A(?:\s*(?:#.*)?\n)*\s*0x[0-9a-fA-F]{1,16}\s*(?:#.*)?(?:\n|\Z)"),
+    ("sysctl", r"^\s*-?[a-z]\w*(?:[./][\w*-]+)+\s*="),
+    ("modules", r"\A(?:\s*(?:#.*)?\n)*[a-z][a-z0-9_-]*\s*(?:\n|\Z)"),
+)
+_COMPILED = tuple((kind, re.compile(pattern, re.M)) for kind, pattern in _PATTERNS)
+
+
+@dataclass(frozen=True)
+class ReadFiles:
+    """What files say together, what in them is no value, and which files nobody here reads."""
+
+    configuration: Configuration
+    problems: tuple[Problem, ...]
+    unread: tuple[str, ...]
+
+
+def kind_of(text: str) -> str:
+    """Return the format of a text, '' where it is none of those known."""
+    return next((kind for kind, pattern in _COMPILED if pattern.search(text)), "")
+
+
+def listed(paths: Sequence[Path]) -> list[Path]:
+    """Return the files that paths name, those of folders in order. Raises ConfigError."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += [each for each in sorted(path.rglob("*")) if each.is_file()]
+        else:
+            found.append(path)
+        if len(found) > MOST_FILES:
+            raise ConfigError(f"got more than {MOST_FILES} files", file=path)
+    return found
+
+
+def read_files(paths: Sequence[Path]) -> ReadFiles:
+    """Read files and folders of files. Raises ConfigError for one that cannot be read at all."""
+    whole, problems, unread = Configuration(), [], []
+    parts: list[Configuration] = []
+    said: dict[tuple[str, str, str], tuple[object, str]] = {}
+    for path in listed(paths):
+        if path.name.endswith(_COMPANION):
+            continue
+        text = read_text(path, errors="replace")
+        kind = kind_of(text)
+        if not kind:
+            if path in paths:
+                raise ConfigError("is none of the formats that are read here", file=path)
+            unread.append(str(path))
+            continue
+        part, found = read_text_as(kind, text, str(path))
+        parts.append(part)
+        problems += found.found
+        problems += _conflicts(part, said)
+    for part in parts:
+        whole = whole.merged(part) if len(parts) < _MANY else whole
+    if len(parts) >= _MANY:
+        whole = _merged_by_name(parts)
+    return ReadFiles(whole, tuple(problems), tuple(unread))
+
+
+_MANY = 64
+_ONCE = ("mtu_bytes", "address", "ipoib_mode")  # what several files say of an interface
+
+
+def _conflicts(part: Configuration, said: dict[tuple[str, str, str], tuple[object, str]]) -> list[Problem]:
+    """Statements of a file on an interface that contradict those before; `said` is modified in place."""
+    found = []
+    for host in part.hosts.values():
+        for adapter in host.adapters.values():
+            for field in _ONCE:
+                value = getattr(adapter, field)
+                if not value or not adapter.netdev:
+                    continue
+                known, file = said.setdefault((host.name, adapter.netdev, field), (value, host.file))
+                if known != value:
+                    what = f"got {field.removesuffix('_bytes')} {value}, expected {known} as in {file}"
+                    found.append(Problem("conflict", host.file, None, f"{host.name}/{adapter.netdev}", what))
+    return found
+
+
+def _merged_by_name(parts: Sequence[Configuration]) -> Configuration:
+    """Merge many parts, each host's files first: copying all that there is for each file takes too long."""
+    by_host: dict[str, Configuration] = {}
+    whole = Configuration()
+    switches: dict[str, Switch] = {}
+    for part in parts:
+        switches.update(part.switches)
+        if part.hosts:
+            name = next(iter(part.hosts))
+            by_host[name] = by_host.get(name, Configuration()).merged(part)
+        elif not part.switches:
+            whole = whole.merged(part)
+    hosts = {name: host for part in by_host.values() for name, host in part.hosts.items()}
+    return Configuration(switches, hosts, whole.subnet, whole.slurm, whole.manifests)
+
+
+def read_text_as(kind: str, text: str, file: str) -> tuple[Configuration, Problems]:
+    """Return what a text of a known format says. Raises ConfigError."""
+    if kind == "sonic":
+        switch, problems = sonic.read_switch(text, file)
+        return Configuration(switches={switch.name: switch}), problems
+    if kind == "nvue":
+        switch, problems = nvue.read_switch(text, file)
+        return Configuration(switches={switch.name: switch}), problems
+    if kind == "slurm":
+        found, problems = slurm.read_slurm(text, file)
+        return Configuration(slurm=found), problems
+    if kind == "k8s":
+        manifests, problems = k8s.read_manifests(text, file)
+        return Configuration(manifests=manifests), problems
+    if kind in _HOST:
+        folder = Path(file).parent.name
+        host, problems = _HOST[kind](text, file, folder or "host")
+        return Configuration(hosts={host.name: host}), problems
+    if kind == "partitions":
+        subnet, problems = opensm.read_partitions(text, file)
+    elif kind == "qos-policy":
+        subnet, problems = opensm.read_policy(text, file)
+    elif kind == "guids":
+        name = Path(file).name
+        role = next((role for role in ("root", "cn", "io") if name.startswith(role)), "root")
+        subnet, problems = opensm.read_guids(text, file, role)
+    else:
+        subnet, problems = opensm.read_options(text, file)
+    return Configuration(subnet=subnet), problems

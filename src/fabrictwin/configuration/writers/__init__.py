@@ -1,0 +1,1 @@
+"""The model as files, one module a target."""

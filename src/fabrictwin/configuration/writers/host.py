@@ -1,0 +1,285 @@
+"""A host's files: a script for its adapters, netplan and nmcli, sysctl, limits, modules, containers, NCCL.
+
+Formats: mlnx_qos, cma_roce_mode and mlxconfig of NVIDIA's drivers, ethtool(8), setpci(8), netplan, nmcli(1),
+sysctl.d(5), limits.conf(5), modules-load.d(5), udev(7), systemd.service(5), nccl.conf of NCCL's user guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fabrictwin.configuration.model.hosts import Adapter, Host
+from fabrictwin.configuration.writers.files import Commented, WrittenFile
+
+SCRIPT = "fabric-adapters.sh"
+_SYSCTL = {
+    "net.core.rmem_max": "socket_buffer",
+    "net.core.wmem_max": "socket_buffer",
+    "net.core.netdev_max_backlog": "backlog",
+    "net.ipv4.conf.all.arp_ignore": "arp",
+    "net.ipv4.conf.all.arp_announce": "arp",
+    "net.ipv4.conf.all.rp_filter": "rp_filter",
+    "kernel.numa_balancing": "numa",
+}
+_NCCL = {
+    "NCCL_IB_HCA": "nccl_hca",
+    "NCCL_SOCKET_IFNAME": "nccl_socket",
+    "NCCL_IB_TIMEOUT": "nccl_timeout",
+    "NCCL_IB_QPS_PER_CONNECTION": "nccl_qps",
+    "NCCL_IB_TC": "nccl_tc",
+    "NCCL_IB_ADDR_FAMILY": "nccl_family",
+    "NCCL_IB_SL": "nccl_sl",
+    "NCCL_IB_PKEY": "nccl_pkey",
+}
+_MODULE = {"nvidia_peermem": "module_peermem", "ib_ipoib": "module_ipoib"}
+_SERVICE = {
+    "irqbalance": "service_irq",
+    "nvidia-persistenced": "service_persistence",
+    "nvidia-fabricmanager": "service_fabricmanager",
+    "opensm": "service_opensm",
+    "lldpd": "service_lldpd",
+    "fabric-roce": "service_roce",
+}
+_CONTAINER = {
+    "--gpus": "container_devices",
+    "--device": "container_devices",
+    "--ulimit": "container_memlock",
+    "--shm-size": "container_shm",
+    "--network": "container_network",
+}
+_FIRMWARE = {
+    "LINK_TYPE_P1": "mlxconfig_link",
+    "LLDP_NB_DCBX_P1": "mlxconfig_lldp",
+    "ROCE_CC_PRIO_MASK_P1": "mlxconfig_cc",
+    "PCI_WR_ORDERING": "mlxconfig_order",
+    "MAX_ACC_OUT_READ": "mlxconfig_reads",
+}
+
+
+def files(host: Host) -> list[WrittenFile]:
+    """Return all files of a host."""
+    folder = f"hosts/{host.name}"
+    texts = {
+        SCRIPT: adapters_script(host),
+        "60-fabric.yaml": netplan(host),
+        "fabric-nmcli.sh": nmcli(host),
+        "90-fabric-sysctl.conf": sysctl(host),
+        "90-fabric-limits.conf": limits(host),
+        "fabric-modules.conf": modules(host),
+        "70-fabric-names.rules": udev(host),
+        "fabric-roce.service": service(),
+        "90-fabric-grub.cfg": grub(host),
+        "fabric-container.args": container(host),
+        "nccl.conf": nccl(host),
+    }
+    return [WrittenFile(f"{folder}/{name}", text, name.endswith(".sh")) for name, text in texts.items()]
+
+
+def adapters_script(host: Host) -> str:
+    """Return the commands for a host's adapters, to be run as root at every boot."""
+    out = Commented(beside=False)
+    out.plain("#!/bin/sh", "set -e")
+    out.add(
+        f'[ "$(hostname -s)" = {host.name} ] || {{ echo "this is for {host.name}" >&2; exit 1; }}', "host_guard"
+    )
+    for adapter in host.adapters.values():
+        out.plain("", f"# {adapter.device}, {adapter.netdev}" + (f", to {adapter.peer}" if adapter.peer else ""))
+        if adapter.technology == "ethernet":
+            _ethernet(out, adapter)
+        _pcie(out, adapter)
+    if any(adapter.acs_disabled for adapter in host.adapters.values()):
+        out.plain("")
+        out.add('for bridge in $(lspci -d "*::0604" | cut -d" " -f1); do', "acs")
+        out.plain('  setpci -s "$bridge" ECAP_ACS+6.w=0000 2>/dev/null || true', "done")
+    out.plain("")
+    for name, on in host.services.items():
+        out.add(f"systemctl {'enable' if on else 'disable'} --now {name}", _SERVICE.get(name, "service_roce"))
+    return out.text
+
+
+def _list(values: Iterable[object]) -> str:
+    return ",".join(str(value) for value in values)
+
+
+def _bits(priorities: frozenset[int]) -> str:
+    return _list(1 if priority in priorities else 0 for priority in range(8))
+
+
+def _ethernet(out: Commented, adapter: Adapter) -> None:
+    dev, device = adapter.netdev, adapter.device
+    if adapter.global_pause is not None:
+        state = "on" if adapter.global_pause else "off"
+        out.add(f"ethtool -A {dev} rx {state} tx {state}", "nic_pause")
+    if adapter.trust is not None:
+        out.add(f"mlnx_qos -i {dev} --trust {adapter.trust}", "nic_trust")
+    for dscp, priority in sorted(adapter.dscp_to_priority.items()):
+        out.add(f"mlnx_qos -i {dev} --dscp2prio set,{dscp},{priority}", "nic_map")
+    if adapter.cable_m is not None:
+        out.add(f"mlnx_qos -i {dev} --cable_len {adapter.cable_m}", "nic_cable")
+    if adapter.pfc is not None:
+        out.add(f"mlnx_qos -i {dev} --pfc {_bits(adapter.pfc)}", "nic_pfc" if adapter.pfc else "lossy")
+    if adapter.priority_to_buffer:
+        out.add(f"mlnx_qos -i {dev} --prio2buffer {_list(adapter.priority_to_buffer)}", "nic_buffer")
+    if adapter.buffer_bytes:
+        out.add(f"mlnx_qos -i {dev} --buffer_size {_list(adapter.buffer_bytes)}", "nic_buffer")
+    if adapter.scheduler:
+        line = f"mlnx_qos -i {dev} --prio_tc {_list(adapter.priority_to_tc)} --tsa {_list(adapter.scheduler)}"
+        out.add(f"{line} --tcbw {_list(adapter.weights)}", "nic_ets")
+    if adapter.roce_mode is not None:
+        out.add(f"cma_roce_mode -d {device} -p 1 -m {adapter.roce_mode}", "roce_mode")
+    if adapter.tos is not None:
+        out.add(f"cma_roce_tos -d {device} -p 1 -t {adapter.tos}", "tos")
+    if adapter.traffic_class is not None:
+        path = f"/sys/class/infiniband/{device}/tc/1/traffic_class"
+        out.add(f"echo {adapter.traffic_class} > {path}", "traffic_class")
+    if adapter.cnp_dscp is not None:
+        out.add(f"echo {adapter.cnp_dscp} > /sys/class/net/{dev}/ecn/roce_np/cnp_dscp", "cnp")
+    if adapter.cnp_priority is not None:
+        out.add(f"echo {adapter.cnp_priority} > /sys/class/net/{dev}/ecn/roce_np/cnp_802p_prio", "cnp")
+    for side, priorities in (("np", adapter.ecn_notification), ("rp", adapter.ecn_reaction)):
+        for priority in range(8) if priorities is not None else ():
+            on = int(priority in (priorities or ()))
+            out.add(f"echo {on} > /sys/class/net/{dev}/ecn/roce_{side}/enable/{priority}", "ecn_host")
+    if adapter.ring_rx is not None:
+        out.add(f"ethtool -G {dev} rx {adapter.ring_rx} tx {adapter.ring_tx}", "ring")
+
+
+def _pcie(out: Commented, adapter: Adapter) -> None:
+    address = f"$(basename $(readlink /sys/class/infiniband/{adapter.device}/device))"
+    if adapter.max_read_request is not None:
+        code = (adapter.max_read_request // 128).bit_length() - 1
+        out.add(f"setpci -s {address} CAP_EXP+8.w={code << 12:x}:7000", "read_request")
+    for name, value in adapter.firmware.items():
+        out.add(f"mlxconfig -y -d {adapter.device} set {name}={value}", _FIRMWARE.get(name, "mlxconfig_reads"))
+
+
+def netplan(host: Host) -> str:
+    """Return netplan's YAML: addresses, MTU, a table of routes for each rail."""
+    out = Commented()
+    out.plain("network:", "  version: 2", "  renderer: networkd", "  ethernets:")
+    if host.management:
+        out.plain("    eth0:")
+        out.add(f"      addresses: [{host.management}]", "netplan")
+    for number, adapter in enumerate(host.adapters.values()):
+        out.plain(f"    {adapter.netdev}:")
+        if adapter.address:
+            out.add(f"      addresses: [{adapter.address}]", "netplan")
+        if adapter.mtu_bytes is not None:
+            out.add(f"      mtu: {adapter.mtu_bytes}", "ipoib_mtu" if adapter.ipoib_mode else "mtu")
+        if adapter.ipoib_mode is not None:
+            out.add(f"      infiniband-mode: {adapter.ipoib_mode}", "ipoib_mode")
+        if adapter.technology == "ethernet" and adapter.address.endswith("/31"):
+            _routes(out, adapter, 101 + number)
+    return out.text
+
+
+def _routes(out: Commented, adapter: Adapter, table: int) -> None:
+    """Return traffic of an address by its own rail (RFC 3021: the other of two addresses is the gateway)."""
+    own = adapter.address.partition("/")[0]
+    head, _, last = own.rpartition(".")
+    gateway = f"{head}.{int(last) ^ 1}"
+    out.plain("      routes:")
+    out.add(f"        - {{to: 10.64.0.0/10, via: {gateway}, table: {table}}}", "source_route")
+    out.add(f"        - {{to: 10.64.0.0/10, via: {gateway}, metric: {table}}}", "source_route")
+    out.plain("      routing-policy:")
+    out.add(f"        - {{from: {own}, table: {table}}}", "source_route")
+
+
+def nmcli(host: Host) -> str:
+    """Return the same for NetworkManager."""
+    out = Commented(beside=False)
+    out.plain("#!/bin/sh", "set -e")
+    out.add(
+        f'[ "$(hostname -s)" = {host.name} ] || {{ echo "this is for {host.name}" >&2; exit 1; }}', "host_guard"
+    )
+    for adapter in host.adapters.values():
+        kind = "infiniband" if adapter.technology == "infiniband" else "ethernet"
+        base = f"nmcli connection modify rail-{adapter.netdev}"
+        out.add(
+            f"nmcli connection add type {kind} con-name rail-{adapter.netdev} ifname {adapter.netdev}", "netplan"
+        )
+        if adapter.address:
+            out.add(f"{base} ipv4.method manual ipv4.addresses {adapter.address}", "netplan")
+        if adapter.mtu_bytes is not None:
+            out.add(f"{base} {kind}.mtu {adapter.mtu_bytes}", "ipoib_mtu" if adapter.ipoib_mode else "mtu")
+        if adapter.ipoib_mode is not None:
+            out.add(f"{base} infiniband.transport-mode {adapter.ipoib_mode}", "ipoib_mode")
+        out.add(f"nmcli connection up rail-{adapter.netdev}", "netplan")
+    return out.text
+
+
+def sysctl(host: Host) -> str:
+    """Return a file for /etc/sysctl.d, where a comment has a line of its own."""
+    out = Commented(beside=False)
+    for name, value in host.sysctl.items():
+        out.add(f"{name} = {value}", _SYSCTL.get(name, "socket_buffer"))
+    return out.text
+
+
+def limits(host: Host) -> str:
+    """Return a file for /etc/security/limits.d."""
+    out = Commented(beside=False)
+    for what, value in host.limits.items():
+        out.add(f"{what} {value}", "memlock" if "memlock" in what else "nofile")
+    return out.text
+
+
+def modules(host: Host) -> str:
+    """Return a file for /etc/modules-load.d."""
+    out = Commented(beside=False)
+    for name in host.modules:
+        out.add(name, _MODULE.get(name, "module_rdma"))
+    return out.text
+
+
+def udev(host: Host) -> str:
+    """Return rules that name interfaces by their adapter; a device's own number comes from its PCI slot."""
+    out = Commented(beside=False)
+    for adapter in host.adapters.values():
+        if adapter.pci:
+            rule = f'ACTION=="add", SUBSYSTEM=="net", KERNELS=="{adapter.pci}", NAME="{adapter.netdev}"'
+        else:
+            rule = (
+                f'ACTION=="add", SUBSYSTEM=="net", PROGRAM="/bin/sh -c \'ls /sys%p/../../infiniband\'", '
+                f'RESULT=="{adapter.device}", NAME="{adapter.netdev}"'
+            )
+        out.add(rule, "udev")
+    return out.text
+
+
+def service() -> str:
+    """Return the unit that runs the script at boot."""
+    out = Commented(beside=False)
+    out.plain("[Unit]")
+    out.add("Description=Adapters of the fabric", "service_roce")
+    out.add("After=openibd.service network-pre.target", "service_roce")
+    out.plain("[Service]")
+    out.add("Type=oneshot", "service_roce")
+    out.add(f"ExecStart=/usr/local/sbin/{SCRIPT}", "service_roce")
+    out.plain("[Install]")
+    out.add("WantedBy=multi-user.target", "service_roce")
+    return out.text
+
+
+def grub(host: Host) -> str:
+    """Return a file for /etc/default/grub.d."""
+    out = Commented()
+    listed = " ".join(host.kernel_arguments)
+    out.add(f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {listed}"', "iommu")
+    return out.text
+
+
+def container(host: Host) -> str:
+    """Return arguments of `docker run`, one a line; `grep -v '^#'` leaves them."""
+    out = Commented(beside=False)
+    for argument in host.container:
+        out.add(argument, _CONTAINER.get(argument.replace("=", " ").split()[0], "container_devices"))
+    return out.text
+
+
+def nccl(host: Host) -> str:
+    """Return /etc/nccl.conf; NCCL takes a line that begins with # for a comment."""
+    out = Commented(beside=False)
+    for name, value in host.nccl.items():
+        out.add(f"{name}={value}", _NCCL.get(name, "nccl_hca"))
+    return out.text

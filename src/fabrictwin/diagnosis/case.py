@@ -1,0 +1,50 @@
+"""A case: the evidence of some files, and what the twin expects of the hardware that they show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from fabrictwin.diagnosis.evidence import Evidence, Fact
+from fabrictwin.diagnosis.expectation.expected import Expected
+from fabrictwin.diagnosis.finding import Finding
+
+
+@dataclass(frozen=True)
+class Case:
+    """What rules look at. `expected` is None where the hardware is unknown or was not asked for."""
+
+    evidence: Evidence
+    expected: Expected | None = None
+
+    def of(self, *kinds: str) -> list[Fact]:
+        """Facts of these kinds."""
+        return self.evidence.of(*kinds)
+
+    @cached_property
+    def settings(self) -> dict[str, list[Fact]]:
+        """NCCL_* variables that were set, by name."""
+        found: dict[str, list[Fact]] = {}
+        for fact in self.of("nccl.setting"):
+            found.setdefault(str(fact.parts[0]), []).append(fact)
+        return found
+
+    @cached_property
+    def nodes(self) -> int:
+        """Hosts of the largest communicator, as far as files say; 0 where they do not."""
+        placed = [int(fact.parts[1] or 0) for fact in self.of("nccl.placed")]
+        # NCCL's own count is right where a log of one rank was posted
+        hosts = {fact.subject.host for fact in self.of("bench.gpu", "nccl.start", "nccl.bootstrap")}
+        over = 2 if any(str(fact.parts[0]).startswith("NET/") for fact in self.of("nccl.way")) else 0
+        return max([*placed, len(hosts - {""}), over])
+
+    @cached_property
+    def release(self) -> tuple[int, int]:
+        """NCCL's release, as (2, minor); (0, 0) where no file names it."""
+        fact = self.evidence.first("nccl.version")
+        parts = str(fact.value).split(".") if fact is not None else []
+        return (int(parts[0]), int(parts[1])) if len(parts) > 1 and all(p.isdigit() for p in parts[:2]) else (0, 0)
+
+
+Rule = Callable[[Case], Iterator[Finding]]

@@ -1,0 +1,55 @@
+"""Causes inside hosts: GPUs, NVLink, PCIe, drivers, limits; and ranks that hang."""
+
+from __future__ import annotations
+
+from fabrictwin.diagnosis.finding import Cause, Severity
+
+_E, _W, _Q, _N = Severity.ERROR, Severity.WARNING, Severity.QUESTION, Severity.NOTE
+
+HOST = (
+    Cause("peermem-broken", _E, "nvidia-peermem reports errors: registration of GPU memory for RDMA is broken",
+          "rmmod nvidia-peermem; modprobe nvidia-peermem   # with no job running; rebuild it against OFED where symbols disagree",
+          "NVIDIA, GPUDirect RDMA; NVIDIA/nccl issue 1676"),
+    Cause("peermem-missing", _W, "the module that lets adapters reach GPU memory is not loaded", "modprobe nvidia-peermem", "NVIDIA, GPUDirect RDMA"),
+    Cause("gpu-lost", _E, "a GPU fell off the bus", "nvidia-smi -r, or restart the host; reseat or replace the GPU if it comes again", "NVIDIA, Xid 79"),
+    Cause("gpu-gsp", _E, "the GPU's system processor does not answer (GSP RPC time-out)", "nvidia-smi -r -i <gpu>, or restart the host   # update the driver; NVreg_EnableGpuFirmware=0 as a test",
+          "NVIDIA, Xid 119 and 120"),
+    Cause("gpu-memory", _E, "GPU memory has errors that could not be corrected, or rows that wait for remapping", "nvidia-smi -q -d ROW_REMAPPER,ECC   # reset the GPU; replace it where remapping failed",
+          "NVIDIA, Xid 48, 63, 64, 94, 95"),
+    Cause("xid", _W, "the GPU driver reported an error", "nvidia-smi -q; dcgmi diag -r 2", "NVIDIA, Xid errors"),
+    Cause("gpu-program", _W, "a program made a GPU fault (its own error, as a rule)", "compute-sanitizer <program>", "NVIDIA, Xid 13, 31, 43, 45"),
+    Cause("nvlink-error", _E, "an NVLink reported errors", "nvidia-smi nvlink -e; nvidia-smi -r   # reset; reseat or replace if it comes again", "NVIDIA, Xid 74, 145 to 149",
+          follows=("sxid",)),
+    Cause("sxid", _W, "an NVSwitch reported an error of one of its links", "nvidia-smi nvlink --status; systemctl restart nvidia-fabricmanager after a GPU reset   # the link at that port: check, reset, then replace",
+          "NVIDIA fabric manager user guide, SXid errors"),
+    Cause("sxid-fatal", _E, "an NVSwitch reported a fatal error: its GPUs cannot use NVLink until they are reset", "stop jobs; nvidia-smi -r; systemctl restart nvidia-fabricmanager",
+          "NVIDIA fabric manager user guide, SXid errors"),
+    Cause("nvlink-inactive", _E, "NVLinks of a GPU are inactive", "nvidia-smi -r; systemctl restart nvidia-fabricmanager   # then reseat or replace",
+          "NVIDIA, nvidia-smi nvlink", follows=("fabric-manager",)),
+    Cause("fabric-manager", _E, "the fabric manager is not running, does not fit the driver, or has not finished", "systemctl restart nvidia-fabricmanager; nvidia-smi -q | grep -A2 Fabric   # the same version as the driver",
+          "NVIDIA fabric manager user guide"),
+    Cause("library-crash", _E, "a process crashed inside a library", "ulimit -c unlimited and take a core; ldd the program: is that library the one it was built for?", "the kernel's log"),
+    Cause("adapter-error", _W, "the adapter's driver reports errors", "mstflint -d <adapter> q; dmesg -T | grep mlx5   # firmware and driver together; cold restart", "mlx5 driver"),
+    Cause("pci-narrow", _W, "a PCIe link runs with fewer lanes or at a lower rate than its device can", "lspci -vvv -s <device> under load   # reseat; other slot; BIOS: PCIe generation",
+          "PCI Express base specification, link status"),
+    Cause("pci-idle", _N, "a PCIe link reports a lower rate: devices at rest slow their links down", "lspci -vvv under load", "NVIDIA, power management"),
+    Cause("acs-redirects", _W, "PCIe access control sends traffic between devices up to the processor: GPUDirect is slow, or hangs",
+          "for d in $(lspci -d '*:*:0604' | cut -d' ' -f1); do setpci -s $d ECAP_ACS+0x6.w=0000; done   # and off in the BIOS; not in virtual machines", "NCCL user guide, PCI access control services; NVIDIA/nccl issues 304, 2079"),
+    Cause("iommu-on", _W, "the IOMMU translates every transfer of devices", "iommu=pt on the kernel's command line   # or off in the BIOS", "NVIDIA/nccl issue 489"),
+    Cause("read-request", _W, "the adapter asks PCIe for small pieces (MaxReadReq)", "setpci -s <adapter> CAP_EXP+8.w=5000:f000   # 4096 bytes", "NVIDIA/nccl-tests issue 152"),
+    Cause("relaxed-ordering", _E, "the adapter forces relaxed ordering on all writes: control data can overtake payload", "mlxconfig -d <adapter> set PCI_WR_ORDERING=per_mkey   # then a cold restart", "NVIDIA/nccl issues 523, 531"),
+    Cause("limit-locked", _W, "the limit of locked memory is too small for RDMA", "ulimit -l unlimited   # limits.conf: * - memlock unlimited", "rdma-core"),
+    Cause("limit-shm", _W, "/dev/shm is small (64 MiB is a container's default)", "docker run --shm-size=16g ...", "NVIDIA/nccl issues 290, 342"),
+    Cause("vm-topology", _W, "GPUs and adapters look far apart everywhere, as in a virtual machine without its topology", "export NCCL_TOPO_FILE=<the provider's file>", "NVIDIA/nccl issues 1464, 1843"),
+    Cause("rank-died", _E, "a process of the job has died", "look at that process's own log and at the host's kernel log (Xid, out of memory)", "NCCL user guide, RAS",
+          follows=("gpu-lost", "gpu-memory", "host-memory", "library-crash")),
+    Cause("rank-missing", _E, "ranks are missing from the communicator or the collective", "py-spy dump --pid <process of that rank>; is its host alive?", "NCCL user guide, RAS; PyTorch flight recorder",
+          follows=("rank-died",)),
+    Cause("rank-late", _E, "ranks are behind all others: they have not called what the others wait in", "py-spy dump --pid <process of that rank>   # data loading, a lock, a slow host", "PyTorch flight recorder"),
+    Cause("collective-mismatch", _E, "ranks called different collectives, or with different sizes or types", "TORCH_DISTRIBUTED_DEBUG=DETAIL; compare the stacks at that sequence number", "PyTorch flight recorder; NVIDIA/nccl issue 296"),
+    Cause("ranks-differ", _Q, "counts or states of ranks differ in one report: normal while a job runs or ends, a hang only if they stand still", "ncclras -v; sleep 10; ncclras -v   # the same counts twice: hung", "NCCL user guide, RAS"),
+    Cause("collective-stuck", _E, "all ranks are in the same collective and none finishes: the network or a GPU below it stands still", "ibqueryerrors; dmesg | grep -E 'Xid|mlx5'; ncclras -v", "PyTorch flight recorder",
+          follows=("link-flapping", "port-down", "transport-retry", "gpu-lost", "nvlink-error", "port-error-event")),
+    Cause("host-memory", _E, "the kernel killed a process for want of host memory", "fewer data-loader workers, a larger host limit", "the kernel's log"),
+    Cause("pci-errors", _W, "PCIe reports errors that were not corrected", "reseat the device; dmesg | grep AER", "the kernel, PCIe advanced error reporting"),
+)  # fmt: skip

@@ -1,0 +1,125 @@
+"""A shell script that gathers on a cluster what the doctor reads: read-only, no agent, one tar archive.
+
+Each host gets a folder of its own in the archive, by which the doctor tells hosts apart. A command that is not
+there, or fails, leaves a file that says so; nothing is changed on any host.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from fabrictwin.base.errors import ConfigError, quoted
+
+# file, command: what the readers take
+COMMANDS = (
+    ("ibstat.txt", "ibstat"),
+    ("ibv_devinfo.txt", "ibv_devinfo -v"),
+    ("show_gids.txt", "show_gids"),
+    ("rdma-link.txt", "rdma link"),
+    ("rdma-statistic.txt", "rdma statistic"),
+    (
+        "sysfs-infiniband.txt",
+        "grep -rs . /sys/class/infiniband/*/ports/*/counters /sys/class/infiniband/*/ports/*/hw_counters "
+        "/sys/class/infiniband/*/ports/*/state /sys/class/infiniband/*/ports/*/phys_state "
+        "/sys/class/infiniband/*/ports/*/rate "
+        "/sys/class/infiniband/*/ports/*/link_layer",
+    ),
+    ("nvidia-smi-q.txt", "nvidia-smi -q"),
+    ("nvidia-smi-topo.txt", "nvidia-smi topo -m"),
+    ("nvlink-status.txt", "nvidia-smi nvlink --status"),
+    ("nvlink-errors.txt", "nvidia-smi nvlink -e"),
+    ("lspci.txt", "lspci -vvv"),
+    ("dmesg.txt", "dmesg --time-format iso 2>/dev/null || dmesg"),
+    ("fabricmanager.log", "tail -n 5000 /var/log/fabricmanager.log"),
+    ("fabricmanager-status.txt", "systemctl --no-pager status nvidia-fabricmanager"),
+    ("lsmod.txt", "lsmod"),
+    ("cmdline.txt", "cat /proc/cmdline"),
+    ("limits.txt", "ulimit -a; df -h /dev/shm"),
+    ("environment.txt", "env | grep -E '^(NCCL|UCX|FI|TORCH_NCCL)_'; cat /etc/nccl.conf ~/.nccl.conf"),
+    ("ncclras.txt", "ncclras -v; sleep 10; ncclras -v"),
+)
+# for every Ethernet interface that an RDMA device has
+INTERFACES = (
+    ("ethtool", "ethtool -S"),
+    ("ethtool-settings", "ethtool"),
+    ("mlnx_qos", "mlnx_qos -i"),
+)
+# once for the fabric, where a subnet manager answers
+FABRIC = (
+    ("ibnetdiscover.txt", "ibnetdiscover"),
+    ("iblinkinfo.txt", "iblinkinfo"),
+    ("ibqueryerrors.txt", "ibqueryerrors --details"),
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}")
+
+
+def script(hosts: tuple[str, ...] = (), *, launcher: str = "ssh") -> str:
+    """The script's text. Raises ConfigError for a name that is none of a host."""
+    for host in hosts:
+        if not _NAME.fullmatch(host):
+            raise ConfigError(f"got {quoted(host)}, expected the name of a host", key="--hosts")
+    return "\n".join([*_head(), *_gather(), *_drive(hosts, launcher)]) + "\n"
+
+
+def _head() -> list[str]:
+    return [
+        "#!/bin/sh",
+        "# Gathers what `fabrictwin doctor` reads. Reads only; writes one tar archive into the current folder.",
+        "set -u",
+        "stamp=$(date -u +%Y%m%dT%H%M%SZ)",
+        "work=$(mktemp -d) || exit 1",
+        "trap 'rm -rf \"$work\"' EXIT",
+        "",
+    ]
+
+
+def _gather() -> list[str]:
+    return [
+        'gather=$(cat <<"END_OF_GATHER"',
+        "here=$(mktemp -d) || exit 1",
+        "name=$(hostname -s)",
+        'mkdir -p "$here/$name" && cd "$here/$name" || exit 1',
+        'run() { file=$1; shift; timeout 60 sh -c "$*" > "$file" 2>> errors.txt || '
+        'echo "$file: $* failed" >> errors.txt; '
+        '[ -s "$file" ] || rm -f "$file"; }',
+        *(f"run {file} {shlex.quote(command)}" for file, command in COMMANDS),
+        "for device in /sys/class/infiniband/*/device/net/*; do",
+        '  [ -e "$device" ] || continue',
+        "  port=${device##*/}",
+        *(f'  run {name}-$port.txt "{command} $port"' for name, command in INTERFACES),
+        "done",
+        'cd "$here" && tar cf - "$name"; rm -rf "$here"',
+        "END_OF_GATHER",
+        ")",
+        "",
+    ]
+
+
+def _drive(hosts: tuple[str, ...], launcher: str) -> list[str]:
+    reach = (
+        "ssh -o BatchMode=yes -o ConnectTimeout=10 $host sh -s"
+        if launcher == "ssh"
+        else "srun -N1 -n1 -w $host sh -s"
+    )
+    if hosts:
+        lines = [
+            f"for host in {' '.join(hosts)}; do",
+            f'  printf "%s\\n" "$gather" | {reach} 2>> "$work/errors.txt" | tar xf - -C "$work" \\',
+            '    || echo "$host: not reached" >&2',
+            "done",
+        ]
+    else:
+        lines = ['printf "%s\\n" "$gather" | sh -s | tar xf - -C "$work"']
+    fabric = [
+        'mkdir -p "$work/fabric"',
+        "if command -v ibnetdiscover > /dev/null && sminfo > /dev/null 2>&1; then",
+    ]
+    fabric += [f'  timeout 300 {command} > "$work/fabric/{file}" 2> /dev/null' for file, command in FABRIC]
+    return [
+        *lines,
+        *fabric,
+        "fi",
+        "out=$PWD/doctor-$stamp.tar",
+        'tar cf "$out" -C "$work" . && echo "$out"',
+    ]

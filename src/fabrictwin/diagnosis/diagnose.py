@@ -1,0 +1,132 @@
+"""Diagnose files: evidence, expectation, findings, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fabrictwin.base.errors import FabrictwinError
+from fabrictwin.diagnosis.case import Case, Rule
+from fabrictwin.diagnosis.evidence import Evidence
+from fabrictwin.diagnosis.expectation.expected import Expected, expected_of
+from fabrictwin.diagnosis.expectation.hardware import Hardware, recognised
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.hangs import hang_rules
+from fabrictwin.diagnosis.readers.reading import read_paths
+from fabrictwin.diagnosis.root_causes import ranked
+from fabrictwin.diagnosis.rules import bandwidth, counters, hosts, nccl_inside, nccl_network, nccl_warnings, ports
+
+RULES: tuple[Rule, ...] = (
+    *nccl_warnings.RULES,
+    *nccl_network.RULES,
+    *nccl_inside.RULES,
+    *counters.RULES,
+    *ports.RULES,
+    *hosts.RULES,
+    *bandwidth.RULES,
+    *hang_rules.RULES,
+)
+FAULTS, CLEAN, UNCLEAR = "faults", "clean", "not enough evidence"
+NOTHING_READ = (
+    "none of these files holds a format that is known: NCCL's log (NCCL_DEBUG=INFO), or `fabrictwin collect`"
+)
+_BARE = frozenset(("ras.monitor", "ras.summary", "check.ran", "job.exit", "sonic.shown"))
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings of files, root causes first, and the verdict."""
+
+    verdict: str
+    findings: tuple[Finding, ...]
+    evidence: Evidence
+    hardware: Hardware | None
+    waiting: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 where nothing is wrong as far as these files show, 1 where something is."""
+        return 1 if self.verdict == FAULTS else 0
+
+    @property
+    def to_collect(self) -> tuple[str, ...]:
+        """The files that would decide what these do not."""
+        asked = [one.collect for one in self.findings if one.collect and one.severity <= Severity.QUESTION]
+        return tuple(dict.fromkeys(asked)) or ((NOTHING_READ,) if self.verdict == UNCLEAR else ())
+
+    def as_data(self) -> dict[str, Any]:
+        """The diagnosis as plain data for JSON."""
+        h = self.hardware
+        return {
+            "verdict": self.verdict,
+            "hardware": None
+            if h is None
+            else {
+                "host": h.host,
+                "hosts": h.hosts,
+                "fabric": h.fabric,
+                "nccl": h.release,
+                "confidence": h.confidence,
+            },
+            "findings": [one.as_data() for one in self.findings],
+            "waiting": list(self.waiting),
+            "collect": list(self.to_collect),
+            "files": [{"file": name, "formats": list(families)} for name, families in self.evidence.read],
+            "not_read": [{"file": name, "reason": why} for name, why in self.evidence.unread],
+            "notes": list(self.notes),
+        }
+
+
+def diagnose(paths: Iterable[str | Path], *, hardware: Hardware | None = None, twin: bool = True) -> Diagnosis:
+    """Read files and folders and find what is wrong.
+
+    `hardware` overrides what files show; without `twin` nothing is held against a simulation. Raises ConfigError
+    for a path that is not there.
+    """
+    return judged(read_paths(paths), hardware=hardware, twin=twin)
+
+
+def judged(evidence: Evidence, *, hardware: Hardware | None = None, twin: bool = True) -> Diagnosis:
+    """Find what is wrong by evidence."""
+    notes: list[str] = []
+    shown = hardware if hardware is not None else recognised(evidence)
+    expected: Expected | None = None
+    if shown is not None and twin and _worth_expecting(evidence):
+        try:
+            expected = expected_of(shown)
+            _ = expected.channels  # a cluster that cannot be built says so here
+        except FabrictwinError as error:
+            expected = None
+            notes.append(f"no expectation of {shown.host}: {error}")
+    case = Case(evidence, expected)
+    findings = ranked([one for rule in RULES for one in rule(case)])
+    return Diagnosis(
+        verdict=_verdict(findings, evidence),
+        findings=tuple(findings),
+        evidence=evidence,
+        hardware=shown,
+        waiting=tuple(hang_rules.waiting_lines(case)),
+        notes=tuple(notes),
+    )
+
+
+def _worth_expecting(evidence: Evidence) -> bool:
+    """Return true where files hold something of NCCL to hold against the twin."""
+    return bool(evidence.of("bench.row", "nccl.channels", "nccl.way", "nccl.hcas", "nccl.gdr"))
+
+
+def _verdict(findings: list[Finding], evidence: Evidence) -> str:
+    worst = max((one.severity for one in findings), default=Severity.NOTE)
+    if worst >= Severity.WARNING:
+        return FAULTS
+    if worst == Severity.QUESTION or not evidence.read:
+        return UNCLEAR
+    # only a banner or a head was read
+    return (
+        CLEAN
+        if set(evidence.kinds()) - _BARE or evidence.of("ras.summary", "ras.monitor", "sonic.shown")
+        else UNCLEAR
+    )

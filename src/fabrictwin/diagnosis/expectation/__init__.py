@@ -1,0 +1,1 @@
+"""The expectation: which hardware the files show, and what the twin says of it."""

@@ -1,0 +1,147 @@
+"""Which hardware files show: GPU, hosts, adapters, fabric; and the catalog's host that fits it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.diagnosis.evidence import Evidence
+
+# by what nvidia-smi and CUDA call a GPU; PCIe cards first, since their names hold the others'
+_GPUS = (
+    (r"A100.*PCI|A100-PCI|H100.*(?:PCI|NVL)|H100 NVL|H800|A800|A30|L40|V100|RTX|GeForce", ""),
+    (r"A100.*40 ?GB", "a100-40"),
+    (r"A100.*80 ?GB|A100-SXM|A100", "a100-80"),
+    (r"GH200", ""),
+    (r"H100", "h100-sxm"),
+    (r"H200", "h200-sxm"),
+    (r"GB300", "gb300"),
+    (r"GB200", "gb200"),
+    (r"B300", "b300-sxm"),
+    (r"B200", "b200-sxm"),
+    (r"MI300X", "mi300x"),
+)
+# the catalog's host of a GPU where adapters do not tell
+_HOSTS = {
+    "a100-40": "dgx-a100-40",
+    "a100-80": "dgx-a100",
+    "h100-sxm": "dgx-h100",
+    "h200-sxm": "dgx-h200",
+    "b200-sxm": "dgx-b200",
+    "b300-sxm": "dgx-b300",
+    "gb200": "gb200-nvl72",
+    "gb300": "gb300-nvl72",
+    "mi300x": "mi300x-8",
+}
+_EFA_HOSTS = {"a100-80": "p4de-24xlarge", "h100-sxm": "p5-48xlarge", "b200-sxm": "p6-b200-48xlarge"}
+SWITCHES = {("infiniband", 200): "qm8700", ("infiniband", 400): "qm9700", ("infiniband", 800): "q3400"}
+ETHERNET_SWITCH = "spectrum-4"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Hosts of one type of the catalog on one fabric. `confidence`: how sure it is that files show it."""
+
+    host: str
+    hosts: int = 1
+    fabric: str = "infiniband"
+    gpus_per_host: int = 0  # in use; 0 is all
+    release: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    confidence: float = 0.9
+
+    def __post_init__(self) -> None:
+        known = catalog.names("host")
+        if self.host not in known:
+            raise ConfigError(
+                f"got {self.host!r}, which is no host of the catalog{did_you_mean(self.host, known)}",
+                key="hardware",
+            )
+        if self.fabric not in ("infiniband", "ethernet"):
+            raise ConfigError(f"got {self.fabric!r}, expected infiniband or ethernet", key="fabric")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a host that take part."""
+        return self.gpus_per_host or catalog.host(self.host).nodes.gpu
+
+    def cluster(self) -> dict[str, object]:
+        """The cluster's section of a spec."""
+        rate = _rail_gbps(self.host)
+        tall = self.hosts > 32
+        switch = ETHERNET_SWITCH if self.fabric == "ethernet" else SWITCHES.get(("infiniband", rate), "qm9700")
+        kind: dict[str, object] = {"kind": "single-switch"} if self.hosts == 1 else {"kind": "rail-optimised"}
+        if self.hosts > 1 and (tall or catalog.host(self.host).trays > 1):
+            kind = {"kind": "fat-tree"}
+        return {
+            "hosts": {"type": self.host, "count": self.hosts},
+            "network": {"technology": self.fabric, "topology": kind, "switch": switch},
+        }
+
+
+def _rail_gbps(host: str) -> int:
+    return round(catalog.nic(catalog.host(host).nics[0].type).port_rate.value / 1e9)
+
+
+def recognised(evidence: Evidence) -> Hardware | None:
+    """The hardware that files show; None where they do not name a GPU of the catalog."""
+    names = [fact.text for fact in evidence.of("bench.gpu", "smi.gpu", "topo.gpu-model")]
+    gpu = gpu_of(names[0]) if names else ""
+    if not gpu or gpu not in _HOSTS:
+        return None
+    devices = Counter(fact.subject.host for fact in evidence.of("bench.gpu"))
+    placed = evidence.first("nccl.placed")
+    hosts = len(devices) or 1
+    used = max(devices.values(), default=0)
+    if placed is not None:
+        hosts, used = max(hosts, int(placed.parts[1] or 1)), int(placed.parts[2] or 0)
+    row = evidence.first("bench.row")
+    if row is not None and used and int(row.parts[1] or 0) > hosts * used:
+        hosts = -(-int(row.parts[1] or 0) // used)
+    host, confidence = _HOSTS[gpu], 0.8
+    efa = any("efa" in fact.text for fact in evidence.of("nccl.ofi-provider", "nccl.network"))
+    if efa and gpu in _EFA_HOSTS:
+        host = _EFA_HOSTS[gpu]
+    fabric, seen = _fabric(evidence)
+    if hosts > 1 and not seen:
+        confidence = 0.55
+    rates = {
+        int(fact.parts[0] or 0) // max(int(fact.parts[1] or 1), 1) // 1000
+        for fact in evidence.of("nccl.hca-speed")
+    }
+    if hosts > 1 and rates and max(rates) * 1.5 < _rail_gbps(host):
+        confidence = 0.3  # adapters of another generation than the catalog's host has
+    here = catalog.host(host).nodes.gpu
+    release = evidence.first("nccl.version")
+    given = tuple((str(f.parts[0]), str(f.parts[1])) for f in evidence.of("nccl.setting"))
+    if used > here:
+        return None
+    return replace(
+        Hardware(host, hosts, fabric if not efa else "ethernet"),
+        gpus_per_host=used if 0 < used < here else 0,
+        release=release.text if release is not None else "",
+        settings=given,
+        confidence=confidence,
+    )
+
+
+def gpu_of(name: str) -> str:
+    """The catalog's GPU of a product name; empty where it has none."""
+    for pattern, gpu in _GPUS:
+        if re.search(pattern, name, re.IGNORECASE):
+            return gpu
+    return ""
+
+
+def _fabric(evidence: Evidence) -> tuple[str, bool]:
+    """The fabric's technology, and whether a file says so."""
+    for fact in evidence.of("nccl.hcas"):
+        if fact.parts:
+            roce = sum(str(name).endswith("RoCE") for name in fact.parts)
+            return ("ethernet" if roce * 2 > len(fact.parts) else "infiniband"), True
+    for fact in evidence.of("hca.layer"):
+        return ("ethernet" if "ethernet" in fact.text.lower() else "infiniband"), True
+    return "infiniband", False

@@ -1,0 +1,109 @@
+"""Findings: what is wrong, with its evidence, what was expected, and what makes it right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from fabrictwin.diagnosis.evidence import Fact, Place, places
+
+
+class Severity(IntEnum):
+    """How bad a finding is. A question cannot be decided from these files: it says which one to collect."""
+
+    NOTE = 0
+    QUESTION = 1
+    WARNING = 2
+    ERROR = 3
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A thing that can be wrong: one entry of the list of causes.
+
+    `fix` is a command or a setting. `follows` are causes of which this is a consequence where both were found.
+    """
+
+    id: str
+    severity: Severity
+    cause: str
+    fix: str
+    source: str
+    gain: str = ""
+    follows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause that evidence points to."""
+
+    cause: Cause
+    object: str
+    seen: str
+    expected: str
+    confidence: float
+    evidence: tuple[Place, ...] = ()
+    hosts: frozenset[str] = frozenset()
+    severity: Severity = Severity.WARNING
+    expected_from: str = ""
+    gain: str = ""
+    collect: str = ""  # what to gather to decide
+    consequences: tuple[Finding, ...] = field(default=())
+
+    @property
+    def id(self) -> str:
+        return self.cause.id
+
+    def as_data(self) -> dict[str, Any]:
+        """The finding as plain data for JSON."""
+        return {
+            "id": self.id,
+            "severity": self.severity.name.lower(),
+            "object": self.object,
+            "cause": self.cause.cause,
+            "evidence": [{"file": p.file, "line": p.line, "text": p.text} for p in self.evidence],
+            "seen": self.seen,
+            "expected": self.expected,
+            "expected_from": self.expected_from,
+            "fix": self.cause.fix,
+            "predicted_gain": self.gain or self.cause.gain,
+            "confidence": round(self.confidence, 2),
+            "source": self.cause.source,
+            **({"collect": self.collect} if self.collect else {}),
+            "consequences": [one.as_data() for one in self.consequences],
+        }
+
+
+def found(
+    cause: Cause,
+    facts: Iterable[Fact],
+    *,
+    seen: str,
+    expected: str,
+    confidence: float,
+    object: str = "",
+    severity: Severity | None = None,
+    **rest: str,
+) -> Finding:
+    """A finding about the things that these facts are about.
+
+    `rest` may give `expected_from` (where the expectation comes from), `gain` and `collect`.
+    """
+    facts = list(facts)
+    about = list(dict.fromkeys(str(fact.subject) for fact in facts if str(fact.subject)))
+    named = ", ".join(about[:4]) + (f" and {len(about) - 4} more" if len(about) > 4 else "")
+    return Finding(
+        cause=cause,
+        object=object or named or (facts[0].place.file if facts else ""),
+        seen=seen,
+        expected=expected,
+        confidence=confidence,
+        evidence=places(facts),
+        hosts=frozenset(fact.subject.host for fact in facts if fact.subject.host),
+        severity=cause.severity if severity is None else severity,
+        expected_from=rest.get("expected_from", ""),
+        gain=rest.get("gain", ""),
+        collect=rest.get("collect", ""),
+    )

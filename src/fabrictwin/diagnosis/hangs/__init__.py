@@ -1,0 +1,1 @@
+"""Hangs: who is missing, late or different, and who waits for whom."""

@@ -1,0 +1,244 @@
+"""Findings of hangs: from dumps, watchdogs, calls in NCCL's log, and RAS."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from fabrictwin.diagnosis.case import Case, Rule
+from fabrictwin.diagnosis.causes import cause
+from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.hangs.calls import Group, logged, recorded, watched
+from fabrictwin.diagnosis.hangs.waiting import Mismatch, Verdict, mismatches, spans, verdict, waits
+
+_KINDS = {
+    "missing": "rank-missing",
+    "late": "rank-late",
+    "order": "collective-mismatch",
+    "stuck": "collective-stuck",
+}
+
+
+def dumps(case: Case) -> Iterator[Finding]:
+    """Flight recorders' dumps: mismatches first, then who is waited for."""
+    groups, dumped = recorded(case.evidence)
+    if not groups:
+        return
+    bad = list(mismatches(groups))
+    yield from (_mismatched(one, confidence=0.95) for one in bad[:3])
+    found_one = verdict(groups, dumped)
+    # a mismatch explains why its ranks stand still, unless somebody left no dump at all
+    if found_one is not None and (not bad or found_one.kind == "missing"):
+        yield _verdict(found_one)
+
+
+def _mismatched(one: Mismatch, *, confidence: float) -> Finding:
+    odd, other = one.odd_call, one.other_call
+    what = {"type": ("verb", odd.verb, other.verb), "size": ("size", odd.sizes, other.sizes)}.get(
+        one.how, ("data type", odd.kinds, other.kinds)
+    )
+    return found(
+        cause("collective-mismatch"),
+        [odd.fact, other.fact],
+        object=f"rank{'s' if len(one.odd) > 1 else ''} {spans(one.odd)}",
+        seen=f"{one.how} of collective {one.sequence} of group {one.group}: {what[1].strip()}",
+        expected=f"{what[2].strip()}, as rank {other.fact.subject.rank} and others",
+        confidence=confidence,
+    )
+
+
+def _verdict(one: Verdict) -> Finding:
+    wait, waiting = one.wait, one.waiting
+    who = spans([w.rank for w in waiting if w.group == wait.group])
+    call = f"{wait.call.verb} (number {wait.sequence} of group {wait.group})"
+    if one.kind == "stuck":
+        return found(
+            cause("collective-stuck"),
+            one.facts(),
+            object=f"ranks {spans(one.ranks)}",
+            seen=f"all have called {call}, none has completed it",
+            expected="completed",
+            confidence=0.85,
+            collect="ibqueryerrors or perfquery of these hosts' ports, dmesg, and ncclras -v",
+        )
+    words = {
+        "missing": f"no dump of this rank; ranks {who} wait for it in {call}",
+        "late": f"not in the collective that ranks {who} wait in: {call}",
+        "order": f"waits in another group than ranks {who}, which wait for it in {call}: orders differ",
+    }
+    return found(
+        cause(_KINDS[one.kind]),
+        one.facts(),
+        object=f"rank{'s' if len(one.ranks) > 1 else ''} {spans(one.ranks)}",
+        seen=words[one.kind],
+        expected=f"all ranks in {call}",
+        confidence=0.95 if one.kind != "order" else 0.85,
+    )
+
+
+def watchdog(case: Case) -> Iterator[Finding]:
+    """Time-outs: ranks that timed out in different calls, or did not time out at all."""
+    groups = watched(case.evidence)
+    if case.of("fr.call"):
+        return
+    for group in groups.values():
+        yield from _timed_out(case, group)
+
+
+def _timed_out(case: Case, group: Group) -> Iterator[Finding]:
+    at = {rank: max(calls) for rank, calls in group.calls.items()}
+    facts = [group.calls[rank][number].fact for rank, number in at.items()]
+    bad = list(mismatches({group.name: group}))
+    if bad:
+        yield _mismatched(bad[0], confidence=0.9)
+        return
+    usual = Counter(at.values()).most_common(1)[0][0]
+    behind = [rank for rank, number in at.items() if number < usual]
+    if behind and len(behind) < len(at):
+        yield found(
+            cause("rank-late"),
+            facts,
+            object=f"rank{'s' if len(behind) > 1 else ''} {spans(behind)}",
+            seen=f"timed out in call {min(at[r] for r in behind)}, others in {usual}",
+            expected=f"all in {usual}",
+            confidence=0.8,
+        )
+        return
+    whole = max((int(fact.parts[1] or 0) for fact in case.of("nccl.start")), default=0)
+    silent = sorted(set(range(whole)) - set(at)) if whole else []
+    verb = facts[0].parts[2]
+    if silent and len(silent) < whole / 2:
+        yield found(
+            cause("rank-missing"),
+            facts,
+            object=f"rank{'s' if len(silent) > 1 else ''} {spans(silent)}",
+            seen=f"no time-out of its own; ranks {spans(list(at))} waited in {verb} {usual}",
+            expected="all ranks in it",
+            confidence=0.7,
+        )
+        return
+    yield found(
+        cause("collective-stuck"),
+        facts,
+        object=f"rank{'s' if len(at) > 1 else ''} {spans(list(at))}",
+        seen=f"{verb} (number {usual}) ran longer than its limit",
+        expected="completed",
+        confidence=0.4,
+        severity=Severity.QUESTION,
+        collect="flight recorders' dumps of all ranks: TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000",
+    )
+
+
+def log_calls(case: Case) -> Iterator[Finding]:
+    """Calls in NCCL's own log that do not fit each other."""
+    groups = logged(case.evidence)
+    for group in groups.values():
+        # several communicators of one size share a name: only a job with one can be compared
+        ids = {fact.parts[0] for fact in case.of("nccl.start") if f"{fact.parts[1]} ranks" == group.name}
+        if len(ids) > 1:
+            continue
+        for number in sorted({n for calls in group.calls.values() for n in calls}):
+            mine = {rank: calls[number] for rank, calls in group.calls.items() if number in calls}
+            usual = Counter((c.verb, c.sizes) for c in mine.values()).most_common(1)
+            if len(mine) < 2 or usual[0][1] == len(mine) or usual[0][1] * 2 <= len(mine):
+                continue
+            odd = [rank for rank, call in mine.items() if (call.verb, call.sizes) != usual[0][0]]
+            if any(mine[rank].verb != usual[0][0][0] or mine[rank].verb == "AllReduce" for rank in odd):
+                facts = [mine[rank].fact for rank in odd]
+                yield found(
+                    cause("collective-mismatch"),
+                    facts,
+                    object=f"ranks {spans(odd)}",
+                    seen=f"{mine[odd[0]].verb} of {mine[odd[0]].sizes} elements at opCount {number}",
+                    expected=f"{usual[0][0][0]} of {usual[0][0][1]} elements",
+                    confidence=0.7,
+                )
+                break
+
+
+def ras(case: Case) -> Iterator[Finding]:
+    """RAS: dead processes, missing ranks, counts that differ."""
+    dead, missing = case.of("ras.dead"), case.of("ras.missing")
+    if dead:
+        ranks = spans([fact.subject.rank for fact in missing]) if missing else ""
+        first = dead[0]
+        who = f"process {first.parts[0]} on {first.subject.host} ({first.subject.device})" + (
+            f", rank {ranks}" if ranks else ""
+        )
+        yield found(
+            cause("rank-died"),
+            [*dead, *missing],
+            object=who,
+            seen="unreachable over the RAS network (DEAD)",
+            expected="alive",
+            confidence=0.95,
+        )
+    elif missing:
+        ranks = spans([fact.subject.rank for fact in missing])
+        yield found(
+            cause("rank-missing"),
+            missing,
+            object=f"rank{'s' if len(missing) > 1 else ''} {ranks}",
+            seen="missing from the communicator (INCOMPLETE)",
+            expected="all ranks",
+            confidence=0.85,
+        )
+    yield from _counts(case)
+    groups = [fact for fact in case.of("ras.group") if str(fact.parts[4]) not in ("OK", "")]
+    differs = case.of("ras.differs")
+    worst = [fact for fact in groups if set(str(fact.parts[4]).split(",")) & {"MISMATCH", "TIMEOUT"}]
+    if (worst or differs) and not dead and not missing:
+        ending = any(str(fact.parts[3]) in ("FINALIZE", "ABORT") for fact in worst)
+        yield found(
+            cause("ranks-differ"),
+            [*worst, *differs],
+            object=f"group {worst[0].parts[0]}" if worst else "",
+            seen=f"{worst[0].parts[3]} {worst[0].parts[4]}" if worst else "MISMATCH",
+            expected="OK, or the same again ten seconds later with other counts",
+            confidence=0.5 if not ending else 0.3,
+            collect="ncclras -v twice, ten seconds apart: counts that advance are a running job"
+            + (", and FINALIZE is a communicator that is being torn down" if ending else ""),
+        )
+
+
+def _counts(case: Case) -> Iterator[Finding]:
+    """Ranks behind in RAS's JSON; counts that did not move between two reports are a hang."""
+    reports: dict[str, dict[str, dict[int, Fact]]] = defaultdict(lambda: defaultdict(dict))
+    for fact in case.of("ras.count"):
+        if int(fact.parts[1] or 0) >= 0:
+            reports[str(fact.parts[0])][fact.place.file][fact.subject.rank] = fact
+    for name, files in reports.items():
+        latest = files[max(files)]
+        counts = {rank: int(fact.parts[1] or 0) for rank, fact in latest.items()}
+        most = max(counts.values())
+        behind = [rank for rank, count in counts.items() if count < most]
+        stood = len(files) > 1 and all(
+            {r: int(f.parts[1] or 0) for r, f in rows.items()} == counts for rows in files.values()
+        )
+        if behind:
+            yield found(
+                cause("rank-late" if stood else "ranks-differ"),
+                [latest[rank] for rank in behind],
+                object=f"rank{'s' if len(behind) > 1 else ''} {spans(behind)} of communicator {name}",
+                seen=f"{min(counts.values())} operations, others {most}" + (", in two reports" if stood else ""),
+                expected=f"{most}",
+                confidence=0.85 if stood else 0.5,
+                collect="" if stood else "ncclras -f json twice, ten seconds apart",
+            )
+
+
+def waiting_lines(case: Case) -> list[str]:
+    """Sentences of who waits for whom, for people."""
+    groups, _ = recorded(case.evidence)
+    lines = []
+    for wait in waits(groups):
+        if wait.absent:
+            lines.append(
+                f"rank {wait.rank} waits in {wait.call.verb} {wait.sequence} of group {wait.group} "
+                f"for rank(s) {spans(wait.absent)}"
+            )
+    return lines
+
+
+RULES: tuple[Rule, ...] = (dumps, watchdog, log_calls, ras)

@@ -1,0 +1,1 @@
+"""What fabrics print: InfiniBand tools, counters, Ethernet ports, SONiC."""

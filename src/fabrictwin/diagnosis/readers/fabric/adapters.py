@@ -1,0 +1,220 @@
+"""Adapters and switches one at a time: ibstat, ibv_devinfo, show_gids, ibdev2netdev, ibswinfo, and sysfs trees.
+
+sysfs is read as `path:value` lines (grep's way of printing a tree) or `path value`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.fabric.counters import counter_name
+
+OPENS_IBSTAT = r"^CA '[\w.:-]+'\s*$"
+OPENS_DEVINFO = r"^hca_id:\s+\S+"
+OPENS_GIDS = r"^DEV\s+PORT\s+INDEX\s+GID\s+IPv4|^[\w.]+\s+\d+\s+\d+\s+[0-9a-f]{4}:[0-9a-f:]{34}\s"
+OPENS_SWITCH = r"^(?:Switch-?IB|Quantum|[\w-]+) .*Mellanox Technologies|^part number\s+\|"
+OPENS_SYSFS = (
+    r"^\S*/sys/class/(?:infiniband|net)/\S+|"
+    r"^(?:\./)?(?:infiniband/)?(?:mlx|ib|roce|rdmap|hfi|irdma|bnxt)[\w.]*/ports/\d+/"
+)
+
+
+class Ibstat:
+    """Reads ibstat's output."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._device, self._port = "", ""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        bare = text.strip()
+        device = re.match(r"CA '([\w.:-]+)'", bare)
+        port = re.match(r"Port (\d+):", bare)
+        if device is not None:
+            self._device, self._port = device[1], ""
+            return True
+        if port is not None:
+            self._port = port[1]
+            self.sink.add("hca.port", True, Subject(device=self._device, port=port[1]))
+            return True
+        name, colon, value = bare.partition(":")
+        value = value.strip()
+        if not colon:
+            return not bare
+        about = Subject(device=self._device, port=self._port)
+        if name == "State":
+            self.sink.add("hca.state", value, about)
+        elif name == "Physical state":
+            self.sink.add("hca.physical", value, about)
+        elif name == "Rate" and re.fullmatch(r"[\d.]{1,9}", value):
+            self.sink.add("hca.rate-gbps", float(value) if value.count(".") < 2 else 0.0, about)
+        elif name == "Link layer":
+            self.sink.add("hca.layer", value, about)
+        elif name in ("SM lid", "Base lid") and value.isdigit():
+            self.sink.add(f"hca.{name.split()[0].lower()}-lid", int(value), about)
+        elif name == "Firmware version":
+            self.sink.add("hca.firmware", value, Subject(device=self._device))
+        elif name == "CA type":
+            self.sink.add("hca.type", value, Subject(device=self._device))
+        return bool(re.match(r"[A-Z#][\w ]{0,40}$", name))
+
+    def close(self) -> None:
+        """End."""
+
+
+class Devinfo:
+    """Reads ibv_devinfo's output."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._device, self._port = "", ""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        found = re.match(r"\s*([\w.]+)(?:\[\s*\d+\])?:\s*(.*?)\s*$", text)
+        if found is None:
+            return not text.strip()
+        name, value = found.groups()
+        about = Subject(device=self._device, port=self._port)
+        if name == "hca_id":
+            self._device, self._port = value, ""
+        elif name == "port":
+            self._port = value
+            self.sink.add("hca.port", True, Subject(device=self._device, port=value))
+        elif name == "state":
+            self.sink.add("hca.state", _state(value), about)
+        elif name == "link_layer":
+            self.sink.add("hca.layer", value, about)
+        elif name in ("active_mtu", "max_mtu"):
+            self.sink.add(f"hca.{name.replace('_', '-')}", int(re.match(r"\d*", value)[0] or 0), about)  # type: ignore[index]
+        elif name == "sm_lid" and value.isdigit():
+            self.sink.add("hca.sm-lid", int(value), about)
+        elif name == "fw_ver":
+            self.sink.add("hca.firmware", value, Subject(device=self._device))
+        elif name == "active_width":
+            self.sink.add("hca.width", value.split(" ")[0], about)
+        elif name == "active_speed":
+            self.sink.add("hca.speed", value, about)
+        elif name == "GID":
+            self.sink.add("hca.gid", value, about)
+        return True
+
+    def close(self) -> None:
+        """End."""
+
+
+def _state(text: str) -> str:
+    named = re.search(r"PORT_(\w+)", text)
+    return {"ACTIVE": "Active", "DOWN": "Down", "INIT": "Initializing", "ARMED": "Armed"}.get(
+        named[1] if named else "", text
+    )
+
+
+class Gids:
+    """Reads show_gids' table."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the table's."""
+        words = text.split()
+        if not words or words[0] == "DEV" or set(text.strip()) <= set("- \t") or text.startswith("n_gids"):
+            return True
+        if len(words) < 5 or not re.fullmatch(r"[0-9a-f:]{15,39}", words[3]):
+            return False
+        version = next((word for word in words[4:] if re.fullmatch(r"v[12]", word)), "")
+        address = next((word for word in words[4:] if re.fullmatch(r"\d+\.\d+\.\d+\.\d+", word)), "")
+        if words[2].isdigit():
+            value = (int(words[2]), words[3], address, version)
+            self.sink.add("gid", value, Subject(device=words[0], port=words[1]))
+        return True
+
+    def close(self) -> None:
+        """End."""
+
+
+class SwitchInfo:
+    """Reads ibswinfo's output: what a switch says of itself, its supplies, fans and temperatures."""
+
+    _NUMBERS = re.compile(r"power \(W\)|temperature|temp \(C\)|\(rpm\)|^ports$")
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._part, self._name = "", ""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        bare = text.strip()
+        if not bare or set(bare) <= set("=-"):
+            return True
+        name, bar, value = (part.strip() for part in bare.partition("|"))
+        if not bar:
+            failed = re.search(r"(?i)\b(error|failed|cannot|unable)\b", bare)
+            if failed is not None:
+                self.sink.add("switch.unreadable", bare[:160], Subject(device=self._name))
+            return "Mellanox" in bare or "NVIDIA" in bare or failed is not None
+        unit = re.match(r"(PSU\d+|QSFP\S*|module\S*)", name)
+        self._part = unit[1] if unit else self._part
+        about = Subject(device=self._name or "switch", port=self._part)
+        if name in ("serial number", "GUID"):
+            self._name = self._name or value
+        elif self._NUMBERS.search(name):
+            if not re.fullmatch(r"-?[\d.]+", value):
+                self.sink.add("switch.unreadable", f"{name}: {value[:60]}", about)
+            elif "temp" in name and name.startswith("max") and float(value.rstrip(".") or 0) > 85:
+                self.sink.add("switch.hot", value, about)
+            self.sink.add("switch.read", True, Subject(device=self._name or "switch"))
+        elif name.endswith("status") or name == "DC power":
+            self.sink.add("switch.read", True, Subject(device=self._name or "switch"))
+            if value.upper() not in ("OK", "PRESENT", "ACTIVE"):
+                self.sink.add("switch.status", (name, value[:60]), about)
+        return True
+
+    def close(self) -> None:
+        """End."""
+
+
+class SysfsTree:
+    """Reads files of /sys/class/infiniband as `path:value`."""
+
+    _PATH = re.compile(
+        r"\S*?([\w.-]+)/ports/(\d+)/"
+        r"(?:(counters|hw_counters)/(\w+)|(state|phys_state|rate|link_layer))\s*[: ]\s*(.*)$"
+    )
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is no file of such a tree."""
+        bare = text.strip()
+        found = self._PATH.match(bare)
+        if found is None:
+            return not bare or "/infiniband/" in bare[:200] or bare.startswith("/sys/")
+        device, port, kind, counter, name, value = found.groups()
+        about = Subject(device=device, port=port)
+        value = value.strip()
+        if kind is not None:
+            if re.fullmatch(r"\d{1,20}", value):
+                label = counter_name(counter) if kind == "counters" else counter
+                self.sink.add("port.counter", ("Read", 0), about)
+                if int(value):
+                    self.sink.add("port.counter", (label, int(value)), about)
+        elif name == "state":
+            self.sink.add("hca.state", value.split(": ")[-1].capitalize(), about)
+        elif name == "phys_state":
+            self.sink.add("hca.physical", value.split(": ")[-1], about)
+        elif name == "rate":
+            rate = re.match(r"([\d.]+) Gb/sec \((\d+)X(?: (\w+))?", value)
+            if rate is not None and rate[1].count(".") < 2:
+                self.sink.add("hca.rate-gbps", float(rate[1]), about)
+                self.sink.add("hca.width", rate[2], about)
+        elif name == "link_layer":
+            self.sink.add("hca.layer", value, about)
+        return True
+
+    def close(self) -> None:
+        """End."""

@@ -1,0 +1,125 @@
+"""Ethernet ports of hosts: `ethtool -S` and link settings, mlnx_qos, `rdma link`, `rdma statistic`.
+
+Counters are those of the mlx5 driver and of its RDMA device (the kernel's documentation of mlx5 counters;
+NVIDIA, "Understanding mlx5 Linux counters").
+"""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.evidence import Sink, Subject
+
+OPENS_ETHTOOL = r"^NIC statistics:|^Settings for \S+:|^Statistics for \S+:"
+OPENS_QOS = r"^DCBX mode:|^Priority trust state:|^PFC configuration:"
+OPENS_RDMA = r"^link \S+/\d+ (?:state|subnet|rx_|tx_|\w+ \d+)|^\d+/\d+: \S+/\d+: state"
+
+
+class Ethtool:
+    """Reads `ethtool -S` and `ethtool`."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._interface = ""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        bare = text.strip()
+        head = re.match(r"(?:Settings|Statistics) for (\S+?):", bare)
+        if head is not None:
+            self._interface = head[1]
+            return True
+        if bare.startswith("NIC statistics"):
+            self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
+            return True
+        found = re.match(r"([\w ./-]+?):\s*(.*)$", bare)
+        if found is None:
+            return not bare
+        name, value = found.groups()
+        about = Subject(device=self._interface or "port")
+        if re.fullmatch(r"\d{1,20}", value):
+            if int(value):
+                self.sink.add("port.counter", (name, int(value)), about)
+        elif name == "Speed":
+            rate = re.match(r"(\d+)Mb/s", value)
+            if rate is not None:
+                self.sink.add("hca.rate-gbps", int(rate[1]) / 1000, about)
+        elif name == "Link detected":
+            self.sink.add("hca.state", "Active" if value == "yes" else "Down", about)
+        return True
+
+    def close(self) -> None:
+        """End."""
+
+
+class MlnxQos:
+    """Reads mlnx_qos' output."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._priorities: list[int] = []
+        self._pfc = False
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        bare = text.strip()
+        trust = re.match(r"Priority trust state:\s*(\w+)", bare)
+        cable = re.match(r"Cable len:\s*(\d+)", bare)
+        if trust is not None:
+            self.sink.add("qos.trust", trust[1].lower())
+        elif cable is not None:
+            self.sink.add("qos.cable-m", int(cable[1]))
+        elif bare.startswith("PFC configuration"):
+            self._pfc = True
+        elif bare.startswith("priority") and self._pfc:
+            self._priorities = [int(word) for word in bare.split()[1:] if word.isdigit()]
+        elif bare.startswith("enabled") and self._pfc:
+            on = [word == "1" for word in bare.split()[1:]]
+            lossless = tuple(p for p, yes in zip(self._priorities, on, strict=False) if yes)
+            self.sink.add("qos.pfc", lossless)
+            self._pfc = False
+        else:
+            dscp = re.match(r"prio:(\d+) dscp:([\d,]+)", bare)
+            if dscp is not None:
+                for each in dscp[2].split(","):
+                    if each.isdigit():
+                        self.sink.add("qos.dscp", (int(each), int(dscp[1])))
+                return True
+            return not bare or bool(
+                re.match(
+                    r"(DCBX|dscp2prio|default prio|Receive buffer|tc:|buffer|tsa:|ratelimit|priority|\d)", bare
+                )
+            )
+        return True
+
+    def close(self) -> None:
+        """End."""
+
+
+class Rdma:
+    """Reads `rdma link` and `rdma statistic`."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        found = re.match(r"(?:\d+/\d+: |link )([\w.-]+)/(\d+):? (.*)$", text.strip())
+        if found is None:
+            return not text.strip()
+        about = Subject(device=found[1], port=found[2])
+        state = re.search(r"state (\w+)", found[3])
+        physical = re.search(r"physical_state (\w+)", found[3])
+        if state is not None:
+            self.sink.add("hca.state", state[1].capitalize(), about)
+            if physical is not None:
+                self.sink.add("hca.physical", physical[1], about)
+            return True
+        self.sink.add("port.counter", ("Read", 0), about)
+        for name, value in re.findall(r"(\w+) (\d{1,20})", found[3]):
+            if int(value):
+                self.sink.add("port.counter", (name, int(value)), about)
+        return True
+
+    def close(self) -> None:
+        """End."""

@@ -1,0 +1,109 @@
+"""Links of an InfiniBand fabric: ibnetdiscover (with and without -p) and iblinkinfo (infiniband-diags).
+
+Each link becomes a fact of its port: far end, width, speed by name, state.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.evidence import Sink, Subject
+
+OPENS = (
+    r"^(?:Switch|Ca|Rt)\s+\d+ \"[SHR]-[0-9a-f]+\"|^switchguid=0x|^caguid=0x|"
+    r"^(?:SW|CA|RT)\s+\d+\s+\d+ 0x[0-9a-f]+ \d+x |^Switch: 0x[0-9a-f]+ |^CA: .*:\s*$|"
+    r"^\s+\d+\s+\d+\[\s*\]\s*==\("
+)
+_NODE = re.compile(r"(Switch|Ca|Rt)\s+(\d+) \"([SHR]-[0-9a-f]+)\"\s*(?:#\s*\"(.*)\")?")
+_PORT = re.compile(
+    r"\[(\d+)\](?:\([0-9a-f]+\))?\s+\"([SHR]-[0-9a-f]+)\"\[(\d+)\](?:\([0-9a-f]+\))?\s*#(.*?)\s(\d+)x([A-Z]+\d*)"
+)
+_PLAIN = re.compile(
+    r"(SW|CA|RT)\s+(\d+)\s+(\d+) (0x[0-9a-f]+) (\d+)x (\S+)\s*(?:- (SW|CA|RT)\s+(\d+)\s+(\d+) (0x[0-9a-f]+) )?(.*)"
+)
+_LINKINFO = re.compile(
+    r"(?:(0x[0-9a-f]+) \"\s*(.*?)\"\s+)?(\d+)\s+(\d+)\[\s*\]\s*==\(\s*(.*?)\s*\)==>\s*"
+    r"(?:(\S+)\s+(\d+)\[\s*\] \"(.*?)\")?\s*(\(.*)?$"
+)
+_RATE = re.compile(r"(\d+)X\s+([\d.]+) Gbps\s+(\S+)/\s*(\S+)")
+
+# Gb/s of a lane, by the names that the tools print and the speeds in iblinkinfo (IBTA vol. 1, 14.2.5.6)
+LANE_GBPS = {
+    "SDR": 2.5,
+    "DDR": 5.0,
+    "QDR": 10.0,
+    "FDR10": 10.3125,
+    "FDR": 14.0625,
+    "EDR": 25.78125,
+    "HDR": 53.125,
+    "NDR": 106.25,
+    "XDR": 200.0,
+}
+
+
+class Links:
+    """Reads lists of links."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._node, self._name = "", ""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tools'."""
+        bare = text.strip()
+        if not bare or bare.startswith("#"):
+            return True
+        node = _NODE.match(bare)
+        if node is not None:
+            self._node, self._name = node[3], (node[4] or node[3]).strip()
+            self.sink.add("fabric.node", (node[1].upper()[:2], int(node[2])), Subject(device=self._name))
+            return True
+        port = _PORT.match(bare)
+        if port is not None and self._node:
+            self._link(port[1], int(port[5]), port[6], f"{port[2]}[{port[3]}]")
+            return True
+        plain = _PLAIN.match(bare)
+        if plain is not None:
+            self._plain(plain)
+            return True
+        if re.match(r"(?:Switch|CA): ", bare):
+            self._name = bare.split(" ", 1)[1].rstrip(":")
+            return True
+        info = _LINKINFO.match(bare)
+        if info is not None:
+            self._linkinfo(info)
+            return True
+        return bool(re.match(r"(?:vendid|devid|sysimgguid|switchguid|caguid|rtguid)=|DR path|Warning:", bare))
+
+    def _link(self, port: str, width: int, speed: str, far: str) -> None:
+        self.sink.add("fabric.link", (width, speed, far, "Active"), Subject(device=self._name, port=port))
+
+    def _plain(self, found: re.Match[str]) -> None:
+        kind, _, port, guid, width, speed, other, *_, rest = found.groups()
+        names = re.search(r"\( '(.*?)' - '(.*?)' \)", rest)
+        name = names[1] if names else rest.strip().strip("'")
+        self.sink.add("fabric.node", (kind, 0), Subject(device=name or guid))
+        about = Subject(device=name or guid, port=port)
+        if other is None:
+            self.sink.add("fabric.no-link", (int(width), speed), about)
+        else:
+            self.sink.add("fabric.link", (int(width), speed, names[2] if names else "", "Active"), about)
+
+    def _linkinfo(self, found: re.Match[str]) -> None:
+        _, name, _, port, middle, _, far_port, far, remark = found.groups()
+        about = Subject(device=(name or self._name).strip(), port=port)
+        rate = _RATE.search(middle)
+        if rate is not None:
+            width, lane = int(rate[1]), float(rate[2])
+            speed = min(LANE_GBPS, key=lambda known: abs(LANE_GBPS[known] - lane))
+            self.sink.add("fabric.link", (width, speed, f"{far or ''}[{far_port or ''}]", rate[3]), about)
+            if rate[3] not in ("Active",):
+                self.sink.add("port.state", (rate[3], rate[4]), about)
+        else:
+            self.sink.add("fabric.no-link", (0, middle), about)
+        could = re.search(r"Could be ([^)]*)", remark or "")
+        if could is not None and could[1].strip():
+            self.sink.add("fabric.could-be", could[1].strip(), about)
+
+    def close(self) -> None:
+        """End."""

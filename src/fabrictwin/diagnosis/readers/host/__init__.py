@@ -1,0 +1,1 @@
+"""What hosts print: kernels, drivers, PCI, limits."""

@@ -1,0 +1,132 @@
+"""Kernel messages (dmesg, journalctl -k, /dev/kmsg) and the fabric manager's log.
+
+Lines are told by what they say, not by how they begin: timestamps differ between dmesg, dmesg -T, --decode, kmsg's
+`6,3965,206764310,-;` and syslog. Sources: NVIDIA, "Xid errors" and fabric manager user guide; kernel drivers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from fabrictwin.diagnosis.evidence import Sink, Subject
+
+OPENS = (
+    r"NVRM: Xid|NVRM: GPU|SXid|nvidia-peermem|nvidia_peermem|nv_peer_mem|mlx5_core|mlx5_ib|segfault at|"
+    r"^\d+,\d+,\d+,-;|^\[\s*\d+\.\d{6}\] |detected NVSwitch|\[tid \d+\]|nvidia-nvswitch\d*:|AER: |pcieport |"
+    r"^(?:kern|daemon|user)\s*:\w+\s*:|DMAR: |AMD-Vi: |oom-kill|Out of memory: Killed"
+)
+_PCI = re.compile(r"(?:PCI:|pci bus id )?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)")
+
+
+class KernelLog:
+    """Reads messages of kernels and of the fabric manager."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._rules: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], str], None]], ...] = (
+            ("Xid", re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?"), self._xid),
+            ("SXid", re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)"), self._sxid),
+            (
+                "NVSwitch",
+                re.compile(r"detected NVSwitch (non-fatal|fatal) error (\d+).*?pci bus id (\S+)(.*)"),
+                self._switch,
+            ),
+            ("peer", re.compile(r"((?:nvidia[-_]peermem|nv_peer_mem)\S*) ?(.*)"), self._peermem),
+            ("segfault", re.compile(r"(\S+?)\[\d+\]: segfault at .* in (\S+?)\["), self._segfault),
+            ("mlx5", re.compile(r"mlx5_(?:core|ib) ([0-9a-f:.]+).*?: (.*)"), self._mlx5),
+            (
+                "available PCIe",
+                re.compile(
+                    r"([0-9a-f:.]+): ([\d.]+) Gb/s available PCIe bandwidth, limited by (\S+ \S+ \S+ \S+) "
+                    r"link at (\S+) \(capable of ([\d.]+)"
+                ),
+                self._narrow,
+            ),
+            ("IOMMU", re.compile(r"(?:Default domain type: (\w+)|IOMMU enabled)"), self._iommu),
+            (
+                "version",
+                re.compile(
+                    r"(?i)(fabric manager.*version.*(?:mismatch|does not match|doesn't match).*|API mismatch: .*)"
+                ),
+                self._mismatch,
+            ),
+            (
+                "AER",
+                re.compile(r"([0-9a-f]{4}:[0-9a-f:.]+):? .*AER: (.*)|AER: (.*(?:Uncorrect|Correct)\S* .*)"),
+                self._aer,
+            ),
+            ("Killed", re.compile(r"Out of memory: Killed process \d+ \((\S+)\)"), self._killed),
+            ("[ERROR]", re.compile(r"\[ERROR\] \[tid \d+\] (.*)"), self._manager),
+            ("[FATAL]", re.compile(r"\[FATAL\] \[tid \d+\] (.*)"), self._manager),
+        )
+
+    def line(self, text: str) -> bool:
+        """Take a line; always, since any line may stand in a kernel's log."""
+        for mark, pattern, take in self._rules:
+            if mark in text:
+                found = pattern.search(text)
+                if found is not None:
+                    take(found, text)
+                    return True
+        return True
+
+    def _xid(self, found: re.Match[str], _text: str) -> None:
+        self.sink.add("xid", int(found[2][:6]), Subject(device=f"GPU {found[1]}"))
+
+    def _sxid(self, found: re.Match[str], text: str) -> None:
+        link = re.search(r"[Ll]ink (\d+)|port (\d+)", found[3])
+        fatal = "non-fatal" not in text.lower() and "fatal" in text.lower()
+        port = (link[1] or link[2]) if link else ""
+        self.sink.add("sxid", (int(found[2][:6]), fatal), Subject(device=f"NVSwitch {found[1]}", port=port))
+
+    def _switch(self, found: re.Match[str], _text: str) -> None:
+        port = re.search(r"port (\d+)", found[4])
+        about = Subject(device=f"NVSwitch {found[3]}", port=port[1] if port else "")
+        self.sink.add("sxid", (int(found[2][:6]), found[1] == "fatal"), about)
+
+    def _peermem(self, found: re.Match[str], text: str) -> None:
+        said = text[found.start() :]
+        if re.search(r"(?i)invalid context|error|failed|disagrees|Unknown symbol|Invalid argument", said):
+            self.sink.add("peermem.error", re.sub(r"0x[0-9a-f]+|\d{4,}", "#", said)[:160])
+        elif "module verification" in said or "loading out-of-tree" in said:
+            self.sink.add("peermem.loaded", True)
+
+    def _segfault(self, found: re.Match[str], _text: str) -> None:
+        self.sink.add("segfault", (found[1].split(" ")[-1], found[2]))
+
+    def _mlx5(self, found: re.Match[str], text: str) -> None:
+        said, about = found[2], Subject(device=found[1])
+        port = re.search(r"(\S+): Link (up|down)|Port: \d+ Link (UP|DOWN)", said + " " + text)
+        if "module" in said.lower() and re.search(r"(?i)unplugged|error|high temp|bad", said):
+            self.sink.add("mlx5.module", said[:160], about)
+        elif port is not None:
+            self.sink.add("link.event", (port[2] or port[3] or "").lower(), about)
+        elif re.search(
+            r"(?i)health|fatal|fw_fatal|recover|timeout|failed|err(?:or)?\b|corrupt|bad system state", said
+        ) and not re.search(r"(?i)err counter is 0|error recovery", said):
+            self.sink.add("mlx5.error", re.sub(r"0x[0-9a-f]+|\d{3,}", "#", said)[:160], about)
+
+    def _narrow(self, found: re.Match[str], _text: str) -> None:
+        self.sink.add("pci.narrow", (float(found[2]), float(found[5]), found[3]), Subject(device=found[1]))
+
+    def _iommu(self, found: re.Match[str], _text: str) -> None:
+        self.sink.add("iommu", found[1] or "enabled")
+
+    def _mismatch(self, found: re.Match[str], _text: str) -> None:
+        self.sink.add("fabricmanager.version", found[1][:160])
+
+    def _aer(self, found: re.Match[str], _text: str) -> None:
+        said = found[2] or found[3] or ""
+        serious = bool(re.search(r"(?i)uncorrect", said))
+        self.sink.add("aer", ("uncorrectable" if serious else "correctable"), Subject(device=found[1] or ""))
+
+    def _killed(self, found: re.Match[str], _text: str) -> None:
+        self.sink.add("oom", found[1])
+
+    def _manager(self, found: re.Match[str], _text: str) -> None:
+        self.sink.add("fabricmanager.error", re.sub(r"0x[0-9a-f]+|\d{4,}", "#", found[1])[:160])
+
+    def close(self) -> None:
+        """Say that a log was read: no message of trouble is evidence too."""
+        self.sink.add("kernel.read", True)

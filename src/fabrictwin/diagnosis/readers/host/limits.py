@@ -1,0 +1,93 @@
+"""Limits and settings of a host: `ulimit -a`, `df` of /dev/shm, kernel command line, modules, environment."""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.evidence import Sink, Subject
+
+OPENS = (
+    r"^max locked memory\s|^\s*core file size\s|^Max locked memory\s|^(?:shm|tmpfs)\s.*\s/dev/shm$|^BOOT_IMAGE=|"
+    r"^(?:export )?NCCL_\w+=|^nvidia_peermem\s|^(?:mlx5_ib|ib_uverbs)\s+\d+|^Module\s+Size\s+Used by|"
+    r"^MAX_ACC_OUT_READ|"
+    r"^\s*(?:MAX_ACC_OUT_READ|PCI_WR_ORDERING|ADVANCED_PCI_SETTINGS|ROCE_CC_PRIO_MASK\w*)\s|^RoCE v[12]$|"
+    r"^cma_roce_mode|^● ?nvidia-fabricmanager|nvidia-fabricmanager\.service"
+)
+
+
+class Limits:
+    """Reads what a host says of its limits and settings."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._modules: set[str] | None = None
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of these."""
+        bare = text.strip()
+        if not bare:
+            return True
+        if self._module(bare) or self._limit(bare) or self._setting(bare):
+            return True
+        return bool(
+            re.match(
+                r"[\w ,/()-]{4,40}\s+\(?[\w./, -]+\)?\s+(?:unlimited|\d+)$|Filesystem|Limit\s|\w+ +\d+ +\d+", bare
+            )
+        )
+
+    def _module(self, bare: str) -> bool:
+        if re.match(r"Module\s+Size\s+Used by", bare):
+            self._modules = set()
+            return True
+        row = re.match(r"(\w+)\s+\d+\s+-?\d+", bare)
+        if row is not None and (self._modules is not None or row[1] in ("nvidia_peermem", "mlx5_ib", "ib_uverbs")):
+            self._modules = self._modules if self._modules is not None else set()
+            self._modules.add(row[1])
+            return True
+        return False
+
+    def _limit(self, bare: str) -> bool:
+        locked = re.match(r"max locked memory\s+\(kbytes, -l\) (\S+)|Max locked memory\s+(\S+)", bare)
+        if locked is not None:
+            value = locked[1] or locked[2]
+            factor = 1024 if locked[1] else 1
+            self.sink.add(
+                "limit.locked", -1 if value == "unlimited" else int(value) * factor if value.isdigit() else -1
+            )
+            return True
+        shared = re.match(r"(?:shm|tmpfs)\s+([\d.]+)([KMGT]?)\s.*/dev/shm$", bare)
+        if shared is not None:
+            size = float(shared[1].strip(".") or 0) * 1024 ** ("KMGT".index(shared[2]) + 1 if shared[2] else 1)
+            self.sink.add("limit.shm", int(size))
+            return True
+        return False
+
+    def _setting(self, bare: str) -> bool:
+        variable = re.match(r"(?:export )?(NCCL_\w+)=(.*)$", bare)
+        if variable is not None:
+            self.sink.add("nccl.setting", (variable[1], variable[2].strip("'\"")[:200]))
+            return True
+        if bare.startswith("BOOT_IMAGE=") or "root=" in bare[:200]:
+            iommu = re.findall(r"\b((?:intel_|amd_)?iommu=\S+)", bare)
+            self.sink.add("kernel.cmdline", " ".join(iommu))
+            return True
+        nic = re.match(r"(MAX_ACC_OUT_READ|PCI_WR_ORDERING)\s+(\S+)", bare)
+        if nic is not None:
+            self.sink.add("nic.setting", (nic[1], nic[2]), Subject())
+            return True
+        if bare in ("RoCE v1", "IB/RoCE v1"):
+            self.sink.add("roce.mode", 1)
+            return True
+        if bare == "RoCE v2":
+            self.sink.add("roce.mode", 2)
+            return True
+        state = re.match(r"Active: (\w+)", bare)
+        if state is not None:
+            self.sink.add("fabricmanager.state", state[1])
+            return True
+        return "fabricmanager" in bare or bare.startswith("Loaded:")
+
+    def close(self) -> None:
+        """Keep whether a list of modules holds what GPUDirect RDMA needs."""
+        if self._modules is not None and ("nvidia" in self._modules or "mlx5_ib" in self._modules):
+            self.sink.add("module.peermem", bool(self._modules & {"nvidia_peermem", "nv_peer_mem"}))

@@ -1,0 +1,120 @@
+"""nvidia-smi: `topo -m`, `nvlink --status` and `-e`, the fabric and ECC sections of `-q`, and the plain table."""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.evidence import Sink, Subject
+
+OPENS_TOPOLOGY = r"^\s*GPU0\s+(?:GPU1|NIC0|mlx5_\d+|CPU Affinity)"
+OPENS_NVLINK = r"^GPU \d+: .*\(UUID: "
+OPENS_QUERY = (
+    r"^=+NVSMI LOG=+|^\|\s*NVIDIA-SMI\s|^Attached GPUs\s+:|^GPU [0-9A-F]{8}:[0-9A-F:.]+\s*$|^\s{4}Fabric\s*$"
+)
+_LINKS = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "PSB"))
+
+
+class TopologyMatrix:
+    """Reads `nvidia-smi topo -m`."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._heads: list[str] = []
+
+    def line(self, text: str) -> bool:
+        """Take a line; False after the matrix and its legend."""
+        words = text.split()
+        if not words:
+            return True
+        if words[0] == "GPU0" and not self._heads:
+            self._heads = [word for word in words if re.match(r"GPU\d+$|NIC\d+$|mlx5_\w+$|ib\w+$", word)]
+            return True
+        if re.match(r"(?:GPU\d+|NIC\d+|mlx5_\w+)$", words[0]) and len(words) > 1:
+            for head, cell in zip(self._heads, words[1:], strict=False):
+                if (cell in _LINKS or re.fullmatch(r"NV\d+", cell)) and cell != "X":
+                    self.sink.add("smi.path", (head, cell), Subject(device=words[0]))
+            return True
+        named = re.match(r"\s*(NIC\d+): (\S+)", text)
+        if named is not None:
+            self.sink.add("smi.nic", named[2], Subject(device=named[1]))
+            return True
+        return bool(re.match(r"\s*(?:Legend|X\s+=|SYS|NODE|PHB|PXB|PIX|NV#|NIC Legend)", text))
+
+    def close(self) -> None:
+        """End."""
+
+
+class NvlinkStatus:
+    """Reads `nvidia-smi nvlink --status` (and `-e`, its error counters)."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._gpu = ""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        bare = text.strip()
+        gpu = re.match(r"GPU (\d+): (.+?) \(UUID", bare)
+        link = re.match(r"Link (\d+): (.+)$", bare)
+        if gpu is not None:
+            self._gpu = f"GPU {gpu[1]}"
+            self.sink.add("smi.gpu", gpu[2], Subject(device=self._gpu))
+            return True
+        if link is None:
+            return not bare
+        about = Subject(device=self._gpu, port=link[1])
+        rate = re.match(r"([\d.]+) GB/s", link[2])
+        error = re.match(r"([\w ]+?)(?: Error)?s?(?: Count)?: (\d+)", link[2])
+        if rate is not None and rate[1].count(".") < 2:
+            self.sink.add("nvlink.rate", float(rate[1]), about)
+        elif "inactive" in link[2].lower() or "disabled" in link[2].lower():
+            self.sink.add("nvlink.inactive", link[2][:40], about)
+        elif error is not None and int(error[2]):
+            self.sink.add("nvlink.errors", (error[1], int(error[2])), about)
+        return True
+
+    def close(self) -> None:
+        """End."""
+
+
+class Query:
+    """Reads `nvidia-smi -q` and the plain table."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._gpu = self._section = ""
+        self._remap = ""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        bare = text.strip()
+        gpu = re.match(r"GPU ([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+)", bare)
+        if gpu is not None:
+            self._gpu = f"GPU {gpu[1]}"
+            return True
+        if not bare or bare.startswith(("|", "+", "=")):
+            version = re.search(r"Driver Version: ([\d.]+)", bare)
+            if version is not None:
+                self.sink.add("smi.driver", version[1])
+            return True
+        name, colon, value = (part.strip() for part in bare.partition(" :"))
+        if not colon:
+            self._section = name
+            return len(name) < 60
+        about = Subject(device=self._gpu)
+        if name == "Product Name":
+            self.sink.add("smi.gpu", value, about)
+        elif name == "Driver Version":
+            self.sink.add("smi.driver", value)
+        elif (name == "State" and self._section == "Fabric") or (
+            name == "Status" and self._section == "Fabric" and value not in ("Success", "N/A")
+        ):
+            self.sink.add("smi.fabric", value, about)
+        elif name == "Pending" and value == "Yes":
+            self.sink.add("smi.remap-pending", True, about)
+        elif name == "Remapping Failure Occurred" and value == "Yes":
+            self.sink.add("smi.remap-failed", True, about)
+        return True
+
+    def close(self) -> None:
+        """End."""

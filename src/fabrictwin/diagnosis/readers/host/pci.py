@@ -1,0 +1,102 @@
+"""`lspci -vvv` and `lspci -nn`: link width and speed, access control, read requests (pciutils, ls-caps.c)."""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.evidence import Place, Sink, Subject
+
+OPENS = r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z][\w/ -]*(?: \[[0-9a-f]{4}\])?: "
+_DEVICE = re.compile(r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:]+?)(?: \[[0-9a-f]{4}\])?: (.*)")
+_LINK = re.compile(r"Speed ([\d.]+|unknown)(?:GT/s)?(?: \((\w+)\))?, Width x(\d+)(?: \((\w+)\))?")
+# by PCI class and maker: what RDMA between GPUs goes through
+_ADAPTER = re.compile(
+    r"(?i)infiniband controller|ethernet controller.*(?:mellanox|connectx|bluefield)|network controller.*mellanox"
+)
+_GPU = re.compile(r"(?i)(?:3D|VGA|Display)[\w ]* controller.*nvidia|3D controller.*nvidia")
+_ACCELERATOR_NAMES = re.compile(
+    r"\[(A100[^\]]*|H100[^\]]*|H200[^\]]*|B200[^\]]*|GB200[^\]]*|V100[^\]]*)\]|\b(A100|H100|H200|B200)\b"
+)
+
+
+class Lspci:
+    """Reads lspci's output."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._device = self._kind = ""
+        self._able: tuple[float, int] = (0.0, 0)
+        self._bridge = False
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        if text[:1] not in (" ", "\t", ""):
+            found = _DEVICE.match(text)
+            if found is None:
+                return False
+            self._device = found[1] if found[1].count(":") == 2 else f"0000:{found[1]}"
+            whole = f"{found[2]}: {found[3]}"
+            self._kind = "gpu" if _GPU.search(whole) else "nic" if _ADAPTER.search(whole) else ""
+            self._bridge, self._able = "bridge" in found[2].lower(), (0.0, 0)
+            if self._kind:
+                named = _ACCELERATOR_NAMES.search(whole)
+                self.sink.add(
+                    f"pci.{self._kind}", (named[1] or named[2]) if named else found[3][:80], self._about()
+                )
+            self.sink.add("pci.read", True)
+            return True
+        self._attribute(text.strip())
+        return True
+
+    def _about(self) -> Subject:
+        return Subject(device=self._device)
+
+    def _attribute(self, bare: str) -> None:
+        link = _LINK.search(bare) if bare.startswith(("LnkCap:", "LnkSta:")) else None
+        if link is not None:
+            speed = 0.0 if link[1] == "unknown" or link[1].count(".") > 1 else float(link[1].strip(".") or 0)
+            if bare.startswith("LnkCap:"):
+                self._able = (speed, int(link[3]))
+            elif self._kind and self._able[1] and (speed < self._able[0] or int(link[3]) < self._able[1]):
+                value = (self._kind, speed, int(link[3]), *self._able)
+                self.sink.add("pci.downgraded", value, self._about())
+            return
+        if bare.startswith("ACSCtl:"):
+            on = frozenset(re.findall(r"(\w+)\+", bare))
+            if self._bridge and ("ReqRedir" in on or "CmpltRedir" in on):
+                self.sink.add("pci.acs", " ".join(sorted(on)), self._about())
+            else:
+                self.sink.add("pci.acs-harmless", " ".join(sorted(on)), self._about())
+            return
+        requests = re.search(r"MaxReadReq (\d+) bytes", bare)
+        if requests is not None and self._kind == "nic":
+            self.sink.add("pci.read-request", int(requests[1]), self._about())
+
+    def close(self) -> None:
+        """End."""
+
+
+class Setpci:
+    """Kept for files that hold only capabilities: lines of `lspci -vvv` that grep let through."""
+
+    OPENS = r"^\s+ACSCtl:\s|^\s*LnkSta:\s+Speed"
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is no capability."""
+        bare = text.strip()
+        if bare.startswith("ACSCtl:"):
+            on = frozenset(re.findall(r"(\w+)\+", bare))
+            if "ReqRedir" in on or "CmpltRedir" in on:
+                place = Place(self.sink.file, self.sink.number, bare[:160])
+                self.sink.add("pci.acs", " ".join(sorted(on)), Subject(self.sink.host), place=place)
+            return True
+        link = re.match(r"LnkSta:\s+Speed ([\d.]+)GT/s \(downgraded\)|LnkSta:.*Width x(\d+) \(downgraded\)", bare)
+        if link is not None:
+            self.sink.add("pci.downgraded-somewhere", bare[:80])
+        return bare.startswith(("LnkSta", "LnkCap", "ACS"))
+
+    def close(self) -> None:
+        """End."""

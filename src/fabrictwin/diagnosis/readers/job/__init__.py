@@ -1,0 +1,1 @@
+"""What jobs print: NCCL, benchmarks, RAS, flight recorders, launchers."""

@@ -1,0 +1,158 @@
+"""Tables of nccl-tests (src/util.cu, src/common.cu) and of perftest (src/perftest_parameters.c), row by row.
+
+Rows may be split by lines of NCCL's log that another rank wrote in between; the halves are joined. Bandwidths are
+GB/s of 1e9 bytes for nccl-tests, Gb/s for perftest (which prints MiB/s unless asked for Gb/s).
+"""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.evidence import Sink, Subject
+
+_RANK = re.compile(
+    r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d+) \[([\w:.]+)\]\s+(.*\S)"
+)
+_ROW = re.compile(r"\s*(\d+)\s+(\d+)\s+([a-z]\w*)\s+(.*)")
+ROW_BEGINS = re.compile(
+    r"^\s*\d+\s+\d+\s+(?:float|double|half|bfloat16|u?int\d+|fp8_\w+|f8\w+)\b[^:]*?(?=\s*[\w.-]*:\d+:\d+ \[|$)"
+)
+_MIB_TO_GBPS = 8 * 2**20 / 1e9
+OPENS_NCCL_TESTS = (
+    r"^# (?:nThread \d+ nGpus|nccl-tests version|Collective test starting)|^#\s+size\s+count\s+type|"
+    r"^#\s+Rank\s+\d+ .*Pid\s+\d+ on "
+)
+OPENS_PERFTEST = r"^\s*(?:RDMA_|Send |Atomic |Write |Read ).*(?:BW|Latency) Test\s*$|^\s*#bytes\s+#iterations"
+
+
+class NcclTests:
+    """Reads nccl-tests' output."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.test, self.ranks = "", 0
+        self.redop = self.root = False
+        self._half = ""
+
+    def half(self, text: str) -> None:
+        """Keep the first part of a row that a line of the log broke off."""
+        self._half = text.rstrip("\n")
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the table's."""
+        if self._half and not text.lstrip().startswith("#"):
+            text, self._half = f"{self._half} {text}", ""
+        if text.lstrip().startswith("#"):
+            return self._comment(text.strip())
+        return self._row(text)
+
+    def _comment(self, text: str) -> bool:
+        add = self.sink.add
+        rank = _RANK.match(text)
+        if rank is not None:
+            self.ranks = max(self.ranks, int(rank[1]) + 1)
+            add("bench.gpu", rank[5], Subject(rank[2], device=rank[3]))
+            add("bench.rank", int(rank[1]), Subject(rank[2], int(rank[1])))
+            return True
+        found = re.search(r"Collective test starting: (\w+)", text)
+        if found is not None:
+            self.test, self.ranks = found[1], 0
+        elif re.match(r"#\s+size\s+count\s+type", text):
+            self.redop, self.root = " redop" in text, " root" in text
+        else:
+            more = re.match(r"#\s+\.\.\. and (\d+) more", text)
+            average = re.search(r"Avg bus bandwidth\s*:\s*([\d.]+)", text)
+            wrong = re.search(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)", text)
+            if more is not None:
+                self.ranks += int(more[1])
+            elif average is not None:
+                add("bench.average", float(average[1]))
+            elif wrong is not None:
+                add("bench.wrong", int(wrong[1]))
+        return True
+
+    def _row(self, text: str) -> bool:
+        found = _ROW.match(text)
+        if found is None:
+            return False
+        size, count, rest = int(found[1]), int(found[2]), found[4].split()
+        numbers = [word for word in rest if re.fullmatch(r"-?[\d.]+(?:e[+-]?\d+)?|N/A", word)]
+        if self.root and numbers and re.fullmatch(r"-?\d+", numbers[0]):
+            numbers = numbers[1:]
+        try:
+            time, alg, bus = (float(number) for number in numbers[:3])
+        except ValueError:
+            return False
+        inside = float(numbers[6]) if len(numbers) >= 7 and numbers[6] != "N/A" else bus
+        wrong = sum(int(float(one)) for one in (*numbers[3:4], *numbers[7:8]) if one != "N/A")
+        if size:
+            test = self.test or self._guess(size, count, alg, bus)
+            self.sink.add("bench.row", (test, self.ranks, size, time, bus, max(bus, inside)))
+            if wrong and (self.test or len(numbers) >= 8):
+                self.sink.add("bench.wrong", wrong)
+        return True
+
+    def _guess(self, size: int, count: int, alg: float, bus: float) -> str:
+        """The test, by the ratio of bus to algorithm bandwidth where the output does not name it."""
+        n, ratio = max(self.ranks, 2), bus / alg if alg > 1 else 0.0
+        whole = count * 4 >= size * 0.99
+        if abs(ratio - 2 * (n - 1) / n) < 0.02 and self.redop and n > 2:
+            return "all_reduce_perf"
+        if abs(ratio - 1) < 0.01:
+            return "reduce_perf" if self.redop else "broadcast_perf"
+        if abs(ratio - (n - 1) / n) < 0.02:
+            return "reduce_scatter_perf" if self.redop else ("alltoall_perf" if whole else "all_gather_perf")
+        return ""
+
+    def close(self) -> None:
+        """End."""
+
+
+class Perftest:
+    """Reads the output of ib_write_bw and its kin."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.test = self.device = ""
+        self.gigabits, self.latency, self.rows = False, False, 0
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        text = text.strip()
+        if not text or set(text) <= set("-*") or text.startswith("*"):
+            return True
+        add = self.sink.add
+        named = re.match(r"((?:RDMA_|Send |Atomic ).*?(?:BW|Latency)) Test$", text)
+        if named is not None:
+            self.test = named[1]
+        elif text.startswith("#bytes"):
+            self.gigabits, self.latency = "Gb/sec" in text, "usec" in text
+        elif re.match(r"\d+\s+\d+\s+[\d.]+\s+[\d.]+", text):
+            self._row(text.split())
+        elif ":" in text:
+            for name, value in re.findall(r"([A-Z][\w .]*?)\s*:\s+(\S+)", text):
+                if name == "Device":
+                    self.device = value
+                elif name in ("Mtu", "Link type", "Transport type"):
+                    add("perftest.option", (name, value), Subject(device=self.device))
+            failed = re.search(
+                r"Failed status (\d+)|[Uu]nable to (?:init|Connect)|Couldn't|Failed to modify", text
+            )
+            if failed is not None:
+                add("nccl.warn", f"perftest: {text[:200]}")
+        else:
+            return False
+        return True
+
+    def _row(self, words: list[str]) -> None:
+        size = int(words[0])
+        if self.latency:
+            typical = float(words[4]) if len(words) > 4 else float(words[2])
+            self.sink.add("perftest.latency-us", (self.test, size, typical), Subject(device=self.device))
+            return
+        average = float(words[3])
+        rate = average if self.gigabits else average * _MIB_TO_GBPS
+        self.sink.add("perftest.rate", (self.test, size, round(rate, 3)), Subject(device=self.device))
+
+    def close(self) -> None:
+        """End."""

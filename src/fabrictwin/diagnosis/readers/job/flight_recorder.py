@@ -1,0 +1,170 @@
+"""Dumps of PyTorch's flight recorder (torch/csrc/distributed/c10d/FlightRecorder): a pickle or JSON for each rank.
+
+A pickle is a program. This reader admits none: its unpickler resolves no name at all, so that only containers,
+numbers, strings and None can come out, and everything else is refused. What comes out is read as plain data.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.diagnosis.evidence import Place, Sink, Subject
+
+MAX_BYTES = 256 << 20
+KEPT_ENTRIES = 4096  # of a dump, the last ones
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """Takes containers, numbers, strings and None; resolves no names and no persistent objects."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        """Refuse every name: importing one is what makes a pickle run code."""
+        raise pickle.UnpicklingError(f"names {module_name[:60]}.{global_name[:60]}, which plain data never does")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        """Refuse."""
+        raise pickle.UnpicklingError("has a persistent object, which plain data never has")
+
+
+def unpickled(data: bytes, file: str) -> Any:
+    """Plain data of a pickle. Raises ConfigError where it is none, or holds more than plain data."""
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"is larger than {MAX_BYTES >> 20} MiB", file=file)
+    _check_sizes(data, file)
+    try:
+        return PlainUnpickler(io.BytesIO(data), encoding="latin-1").load()
+    except MemoryError:
+        raise ConfigError("asks for more memory than a dump needs", file=file) from None
+    except Exception as error:
+        # pickle raises whatever its opcodes lead to: AttributeError, IndexError, OverflowError, ...
+        raise ConfigError(f"is no pickle of plain data: {error}", file=file) from None
+
+
+def _check_sizes(data: bytes, file: str) -> None:
+    """Refuse opcodes that reserve memory by a number of their own, or copy what was built before."""
+    import pickletools
+
+    try:
+        for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if (
+                opcode.name in ("LONG_BINPUT", "PUT", "BINPUT")
+                and isinstance(argument, int)
+                and argument > len(data)
+            ):
+                raise ConfigError("names a memo beyond its own size", file=file)
+            if opcode.name in (
+                "GLOBAL",
+                "STACK_GLOBAL",
+                "INST",
+                "OBJ",
+                "REDUCE",
+                "BUILD",
+                "NEWOBJ",
+                "NEWOBJ_EX",
+                "EXT1",
+                "EXT2",
+                "EXT4",
+                "PERSID",
+                "BINPERSID",
+                "NEXT_BUFFER",
+            ):
+                raise ConfigError(f"holds {opcode.name}, which plain data never does", file=file)
+            if number > 50_000_000:
+                raise ConfigError("holds more than a dump does", file=file)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"is no pickle: {error}", file=file) from None
+
+
+def recognises(head: bytes) -> bool:
+    """Return true for the first bytes of a pickle of protocol 2 to 5, or of a dump as JSON."""
+    if re.match(rb"\x80[\x02-\x05]", head):
+        return True
+    return head[:1] == b"{" and b'"entries"' in head and (b"pg_config" in head or b"collective_seq_id" in head)
+
+
+def read(data: bytes, sink: Sink) -> bool:
+    """Take a dump; False where the data is no dump. Raises ConfigError for what is no plain data."""
+    if data[:1] == b"{":
+        try:
+            dump = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"is no JSON: {error}", file=sink.file) from None
+    else:
+        dump = unpickled(data, sink.file)
+    if not isinstance(dump, Mapping) or "entries" not in dump:
+        return False
+    rank = _rank_of(dump, sink.file)
+    about = Subject(rank=rank)
+    sink.add("fr.dump", rank, about, place=Place(sink.file, 0))
+    groups = dump.get("pg_config")
+    if isinstance(groups, Mapping):
+        for key, group in groups.items():
+            if isinstance(group, Mapping):
+                ranks = tuple(_ranks(group.get("ranks")))
+                sink.add(
+                    "fr.group", (str(key)[:80], str(group.get("desc", ""))[:80], *ranks), place=Place(sink.file, 0)
+                )
+    entries = dump.get("entries")
+    for number, entry in enumerate(entries[-KEPT_ENTRIES:] if isinstance(entries, list) else ()):
+        if isinstance(entry, Mapping):
+            _entry(entry, number, about, sink)
+    return True
+
+
+def _rank_of(dump: Mapping[Any, Any], file: str) -> int:
+    """The rank that a dump is of: it says so, or its name ends in it."""
+    rank = dump.get("rank")
+    if isinstance(rank, int) or (isinstance(rank, str) and rank.isdigit()):
+        return int(rank)
+    found = re.search(r"(\d{1,7})(?:\.\w+)?$", file)
+    return int(found[1]) if found else -1
+
+
+def _ranks(value: Any) -> Iterator[int]:
+    if isinstance(value, str):
+        value = value[:1_000_000].strip("[]() ").split(",")
+    for one in value if isinstance(value, list | tuple) else ():
+        text = str(one)[:20].strip()
+        if text.isdigit():
+            yield int(text)
+
+
+def _whole(entry: Mapping[Any, Any], key: str) -> int:
+    value = entry.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62 else -1
+
+
+def _entry(entry: Mapping[Any, Any], number: int, about: Subject, sink: Sink) -> None:
+    group = entry.get("process_group")
+    name = str(group[0] if isinstance(group, list | tuple) and group else entry.get("pg_id", ""))[:80]
+    what = str(entry.get("profiling_name", ""))[:120]
+    sizes, dtypes = str(entry.get("input_sizes", ""))[:400], str(entry.get("input_dtypes", ""))[:80]
+    outs = str(entry.get("output_sizes", ""))[:400]
+    sequence = _whole(entry, "collective_seq_id")
+    if entry.get("is_p2p") or sequence < 0:
+        kind, sequence = "fr.p2p", _whole(entry, "p2p_seq_id")
+    else:
+        kind = "fr.call"
+    state = str(entry.get("state", ""))[:20]
+    if entry.get("retired") and state != "completed":
+        state = "completed"
+    value = (
+        name,
+        sequence,
+        what,
+        sizes,
+        outs,
+        dtypes,
+        state,
+        _whole(entry, "time_created_ns"),
+        _whole(entry, "timeout_ms"),
+    )
+    sink.add(kind, value, about, place=Place(sink.file, number + 1, f"{what} {sizes} {state}"[:200]))

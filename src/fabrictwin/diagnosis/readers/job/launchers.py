@@ -1,0 +1,93 @@
+"""Start-up logs of torchrun, PyTorch's watchdog and vLLM, failing programs, and health checks' lines."""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.evidence import Sink, Subject
+
+OPENS = (
+    r"Watchdog caught collective operation timeout|last enqueued (?:NCCL )?work|ncclInternalError|ncclSystemError|"
+    r"unhandled (?:system|cuda) error|Test NCCL failure|torch\.distributed\.elastic|ChildFailedError|"
+    r"vLLM is using nccl|Custom allreduce|RendezvousTimeoutError|Signal \d+ \(SIG|exitcode\s*:\s*-?\d+|"
+    r"(?:client|Client) socket has (?:timed out|failed)|No module named '|Avg bus bandwidth is [\d.]+|"
+    r"CUDA (?:out of memory|error)|error\.?\s*802|system not yet initialized|NCCL Test (?:Succeeded|Failed)|"
+    r"healthcheck|DistStoreError|DistNetworkError"
+)
+_WATCHDOG = re.compile(
+    r"\[?Rank (\d+)\]? .*?collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+), "
+    r"NumelOut=(\d+), Timeout\(ms\)=(\d+)\)"
+)
+_GROUP = re.compile(r"PG (?:ID \S+ PG )?(?:GUID|ID) ([^\s\]()]+)(?:\(([^)]*)\))?")
+_PROGRESS = re.compile(r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)")
+
+
+class Launchers:
+    """Reads what launchers and frameworks write around a job."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it says nothing that this reader knows."""
+        add = self.sink.add
+        watchdog = _WATCHDOG.search(text)
+        if watchdog is not None:
+            group = _GROUP.search(text)
+            rank, sequence, verb, size_in, size_out, limit = watchdog.groups()
+            name = (group[2] or group[1]) if group else ""
+            add(
+                "watchdog",
+                (name, int(sequence), verb, int(size_in), int(size_out), int(limit)),
+                Subject(rank=int(rank)),
+            )
+            return True
+        progress = _PROGRESS.search(text)
+        if progress is not None:
+            who = re.search(r"[Rr]ank (\d+)", text)
+            add(
+                "watchdog.progress", (int(progress[1]), int(progress[2])), Subject(rank=int(who[1]) if who else -1)
+            )
+            return True
+        for kind, pattern in _LINES:
+            found = pattern.search(text)
+            if found is not None:
+                add(kind, found[1] if found.groups() else found[0], _about(text))
+                return True
+        return False
+
+    def close(self) -> None:
+        """End."""
+
+
+def _about(text: str) -> Subject:
+    rank = re.search(r"\b[Rr]ank\s*:?\s*(\d+)", text)
+    return Subject(rank=int(rank[1]) if rank else -1)
+
+
+_LINES = (
+    ("check.average", re.compile(r"Avg bus bandwidth is ([\d.]+)")),
+    ("check.no-module", re.compile(r"No module named '([\w.]+)'")),
+    ("check.failed", re.compile(r"(NCCL Test Failed.*|health ?check failed.*)", re.IGNORECASE)),
+    ("check.passed", re.compile(r"(\w+ Test Succeeded)")),
+    ("job.nccl-version", re.compile(r"vLLM is using nccl==([\d.]+)")),
+    ("job.custom-allreduce", re.compile(r"(Custom allreduce is disabled.*)")),
+    (
+        "job.rendezvous",
+        re.compile(
+            r"(RendezvousTimeoutError|RendezvousConnectionError|[Cc]lient socket has (?:timed out|failed).*|"
+            r"DistStoreError.*|DistNetworkError.*)"
+        ),
+    ),
+    ("job.not-initialized", re.compile(r"((?:CUDA |cuda).*?error\.?\s*:?\s*802.*|system not yet initialized)")),
+    ("job.memory", re.compile(r"(CUDA out of memory.*)")),
+    ("job.signal", re.compile(r"(Signal \d+ \(SIG\w+\))")),
+    (
+        "job.failed",
+        re.compile(
+            r"(unhandled (?:system|cuda) error.*|ncclSystemError.*|ncclInternalError.*|Test NCCL failure.*)"
+        ),
+    ),
+    ("job.exit", re.compile(r"exitcode\s*:\s*(-?\d+)")),
+    ("check.ran", re.compile(r"([Hh]ealthcheck)")),
+)

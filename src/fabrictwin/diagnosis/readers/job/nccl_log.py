@@ -1,0 +1,358 @@
+"""NCCL's log, releases 2.18 to 2.30, with the lines of all ranks interleaved.
+
+A line belongs to the process and thread that its prefix names (`host:pid:tid [device] NCCL INFO ...`); what
+launchers put before it is passed over. Messages are told apart by their first word: a line costs a look-up.
+Wording by release: the public sources of NCCL (src/init.cc, bootstrap.cc, graph/, transport/, transport/net_ib).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fabrictwin.diagnosis.evidence import Place, Sink, Subject
+from fabrictwin.diagnosis.readers.line_prefixes import without_colours
+
+_HEAD = re.compile(r"([A-Za-z0-9_.-]+):(\d{1,9}):(\d{1,9}) \[(-?\d{1,4})\]")
+_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
+_INIT = re.compile(
+    r"rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?.*?(?: busId (\w+))?(?: commId (0x\w+))?(?: commHash \w+)? - "
+    r"Init (START|COMPLETE)"
+)
+_PLACED = re.compile(
+    r"comm (0x\w+) rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank (\d+) MNNVL (\d)"
+)
+_COUNTS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(\d+) nvls channels, (\d+) p2p channels")
+_DEVICE = re.compile(r"\[(\d+)\]([\w.+-]+):(\d+)/(IB|RoCE|\w+)")
+_GDR_HCA = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']*)'")
+_GDR_FAR = re.compile(
+    r"GPU Direct RDMA Disabled for (?:GPU|rank) (\S+) */? *HCA (\S+) \(distance (\d+) (?:>=|>) (\d+)\)"
+)
+_MADE = re.compile(r"name=(\S+) speed=(\d+) ndevs=(\d+)")
+_CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via ([^\s(]+)")
+_SET = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*)")
+_NVL = re.compile(r"\+ (NVL|PCI)\[([\d.]+)\] - (GPU|NVS|NIC)/?(\S*)")
+_CALL = re.compile(
+    r"(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ (?:acc \S+ )?count (\d+) datatype (\d+) op (\d+) "
+    r"root (-?\d+) comm (0x\w+) \[nranks=(\d+)\]"
+)
+_ALGO = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
+KEPT_CALLS = 64  # of each rank and communicator, the last ones
+
+VERBS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "Send", "Recv", "AlltoAll")
+
+
+@dataclass(slots=True)
+class Thread:
+    """A thread that writes: its host, process, device, and the rank once it has said so."""
+
+    host: str
+    pid: str
+    device: str
+    rank: int = -1
+    gpu: str = ""  # whose links the print of the system is at
+    subject: Subject = field(default=Subject())
+
+
+class NcclLog:
+    """Reads lines of NCCL's log."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._threads: dict[str, Thread] = {}
+        self._processes: dict[tuple[str, str, str], int] = {}  # host, process, device or communicator: its rank
+        self._ways: dict[tuple[str, int, str, str], tuple[int, int, Place]] = {}
+        self._calls: dict[tuple[str, int, str], OrderedDict[int, tuple[str, int, int, Place]]] = {}
+        self._by_word: dict[str, Callable[[Thread, str], None]] = {
+            "Channel": self._channel,
+            "NET/IB": self._net_ib,
+            "NET/IB:": self._net_ib,
+            "NET/Socket": self._net_socket,
+            "NET/OFI": self._ofi,
+            "NET/Plugin": self._plugin,
+            "NET/Plugin:": self._plugin,
+            "Using": self._using,
+            "Bootstrap": self._bootstrap,
+            "Bootstrap:": self._bootstrap,
+            "GPU": self._far,
+            "comm": self._comm,
+            "Connected": self._connected,
+            "NVLS": self._nvls,
+            "Pattern": self._pattern,
+            "+": self._link,
+            "===": self._system,
+            "NCCL": self._version,
+            "Attribute": self._attribute,
+            "Initialized": self._initialized,
+            "Init": self._timings,
+        }
+        self._by_word |= {f"{verb}:": self._call for verb in VERBS}
+
+    def version_line(self, text: str) -> bool:
+        """Take the line that names the release and no rank; False where it is none."""
+        found = _VERSION.search(text)
+        if found is None:
+            return False
+        self.sink.add("nccl.version", found[1])
+        return True
+
+    def line(self, text: str) -> bool:
+        """Take a line that holds ` NCCL `; False where it is none of NCCL's."""
+        for mark in (" NCCL INFO ", " NCCL WARN ", " NCCL TRACE ", " NCCL ABORT "):
+            at = text.find(mark)
+            if at >= 0:
+                break
+        else:
+            return self.version_line(text)
+        head, message = text[:at], text[at + len(mark) :]
+        if "\x1b" in text:
+            head, message = without_colours(head), without_colours(message)
+        if "[" in head and head[-1] != "]" and mark == " NCCL WARN ":
+            head = head[: head.rfind("]") + 1]  # the source file stands between
+        thread = self._threads.get(head) or self._thread(head)
+        if thread is None:
+            return False
+        message = message.strip()
+        if mark == " NCCL WARN ":
+            self._warning(thread, message)
+            return True
+        word = message.split(" ", 1)[0]
+        take = self._by_word.get(word)
+        if take is not None:
+            take(thread, message)
+        elif message[:1].isdigit():
+            self._counts(thread, message)
+        else:
+            self._rare(thread, message)
+        return True
+
+    def _thread(self, head: str) -> Thread | None:
+        heads = _HEAD.findall(head[-400:])
+        if not heads:
+            return None
+        host, pid, tid, device = heads[-1]
+        key = f"{host}:{pid}:{tid} [{device}]"
+        thread = self._threads.get(key)
+        if thread is None:
+            rank = self._processes.get((host, pid, device), -1)
+            thread = Thread(host, pid, device, rank, subject=Subject(host, rank))
+            self._threads[key] = thread
+        if len(self._threads) < 200_000:
+            self._threads[head] = thread
+        return thread
+
+    def _is_rank(self, thread: Thread, rank: int, communicator: str = "") -> None:
+        if thread.rank != rank:
+            thread.rank, thread.subject = rank, Subject(thread.host, rank)
+        self._processes.setdefault((thread.host, thread.pid, thread.device), rank)
+        if communicator:
+            self._processes[thread.host, thread.pid, communicator] = rank
+
+    # -- messages by their first word -----------------------------------------------------------------------------
+
+    def _channel(self, thread: Thread, message: str) -> None:
+        found = _CHANNEL.match(message)
+        if found is None:
+            return
+        source, target, side, way = found.groups()
+        rank = int(target) if side == "receive" else int(source)
+        if thread.rank < 0:
+            self._is_rank(thread, rank)
+        key = (thread.host, rank, side or "", way)
+        known = self._ways.get(key)
+        if known is None:
+            self.sink.text = message
+            self._ways[key] = (1, int(target if rank == int(source) else source), self.sink.here())
+        else:
+            self._ways[key] = (known[0] + 1, known[1], known[2])
+
+    def _net_ib(self, thread: Thread, message: str) -> None:
+        add = self.sink.add
+        if "Using" in message and "]" in message:
+            names = tuple(f"{name}:{port}/{kind}" for _, name, port, kind in _DEVICE.findall(message))
+            add("nccl.hcas", names, Subject(thread.host))
+            return
+        gdr = _GDR_HCA.search(message)
+        if gdr is not None:
+            add("nccl.gdr", gdr[1] == "Enabled", Subject(thread.host, device=gdr[3]))
+        elif "No device found" in message:
+            add("nccl.no-device", True, Subject(thread.host))
+        elif "Made virtual device" in message:
+            made = _MADE.search(message)
+            if made is not None:
+                add("nccl.hca-speed", (int(made[2]), int(made[3])), Subject(thread.host, device=made[1]))
+        elif "async" in message or "ompletion" in message:
+            self._warning(thread, message)
+        elif "provider=" in message:
+            speed = re.search(r"\[\d+\] ([\w.-]+):\S*?/(IB|RoCE).*?speed=(\d+)", message)
+            if speed is not None:
+                add("nccl.hca-speed", (int(speed[3]), 1), Subject(thread.host, device=speed[1]))
+
+    def _net_socket(self, thread: Thread, message: str) -> None:
+        if "Using" in message:
+            names = tuple(re.findall(r"\[\d+\]([\w.@-]+):", message))
+            self.sink.add("nccl.sockets", names, Subject(thread.host))
+
+    def _ofi(self, thread: Thread, message: str) -> None:
+        found = re.search(r"Selected [Pp]rovider is (\S+)", message)
+        if found is not None:
+            self.sink.add("nccl.ofi-provider", found[1].rstrip(",;"), Subject(thread.host))
+        elif re.search(r"find any optimal provider|output empty list|No (?:eligible )?providers", message):
+            self.sink.add("nccl.warn", message[:200], Subject(thread.host, thread.rank))
+
+    def _plugin(self, thread: Thread, message: str) -> None:
+        loaded = re.search(r"(?:Loaded|Using) net plugin (\S+)|Plugin name set by env to (\S+)", message)
+        if loaded is not None:
+            self.sink.add("nccl.plugin", loaded[1] or loaded[2], Subject(thread.host))
+
+    def _using(self, thread: Thread, message: str) -> None:
+        found = re.match(r"Using (?:non-device net plugin version \d+|network (.+))", message)
+        if found is not None and found[1]:
+            self.sink.add("nccl.network", found[1].strip(), Subject(thread.host))
+
+    def _initialized(self, thread: Thread, message: str) -> None:
+        found = re.match(r"Initialized NET plugin (\S+)", message)
+        if found is not None:
+            self.sink.add("nccl.network", found[1], Subject(thread.host))
+
+    def _bootstrap(self, thread: Thread, message: str) -> None:
+        found = re.search(r"Using ([\w.@-]+):(\S+?)<", message)
+        if found is not None:
+            self.sink.add("nccl.bootstrap", (found[1], found[2]), Subject(thread.host))
+
+    def _far(self, thread: Thread, message: str) -> None:
+        far = _GDR_FAR.search(message)
+        if far is not None:
+            self.sink.add("nccl.gdr-far", (far[1], int(far[3]), int(far[4])), Subject(thread.host, device=far[2]))
+
+    def _comm(self, thread: Thread, message: str) -> None:
+        placed = _PLACED.search(message)
+        if placed is not None:
+            self._is_rank(thread, int(placed[2]), placed[1])
+            sizes = (int(placed[3]), int(placed[4]), int(placed[5]), int(placed[7]))
+            self.sink.add("nccl.placed", sizes, Subject(thread.host))
+            return
+        self._began(thread, message)
+
+    def _began(self, thread: Thread, message: str) -> None:
+        found = _INIT.search(message)
+        if found is None:
+            return
+        rank = int(found[1])
+        pointer = re.search(r"comm (0x\w+)", message)
+        self._is_rank(thread, rank, pointer[1] if pointer else "")
+        kind = "nccl.start" if found[6] == "START" else "nccl.complete"
+        self.sink.add(kind, (found[5] or "", int(found[2])), Subject(thread.host, rank))
+
+    def _connected(self, thread: Thread, message: str) -> None:
+        gdr = re.search(r"use ring PXN (\d) GDR (\d)", message)
+        if gdr is not None:
+            self.sink.add("nccl.rings", (int(gdr[1]), int(gdr[2])), Subject(thread.host))
+
+    def _nvls(self, thread: Thread, message: str) -> None:
+        if "multicast support is" in message:
+            self.sink.add("nccl.multicast", "is not available" not in message, Subject(thread.host))
+
+    def _pattern(self, thread: Thread, message: str) -> None:
+        found = re.match(
+            r"Pattern (\d+), crossNic \d+, nChannels (\d+), bw ([\d.]+)/([\d.]+), type (\w+)/(\w+)", message
+        )
+        if found is not None:
+            value = (int(found[1]), int(found[2]), float(found[3]), float(found[4]), found[5], found[6])
+            self.sink.add("nccl.graph", value, Subject(thread.host))
+
+    def _link(self, thread: Thread, message: str) -> None:
+        found = _NVL.match(message)
+        if found is None:
+            return
+        kind, rate, far, name = found.groups()
+        if kind == "PCI":
+            thread.gpu = name if far == "GPU" else ""
+        elif thread.gpu:
+            value = (f"{far}/{name}", float(rate))
+            self.sink.add("nccl.nvlink", value, Subject(thread.host, device=f"GPU/{thread.gpu}"))
+
+    def _system(self, thread: Thread, message: str) -> None:
+        found = re.match(r"=== System : maxBw ([\d.]+) totalBw ([\d.]+)", message)
+        if found is not None:
+            self.sink.add("nccl.system", (float(found[1]), float(found[2])), Subject(thread.host))
+
+    def _version(self, _thread: Thread, message: str) -> None:
+        self.version_line(message)
+
+    def _attribute(self, thread: Thread, message: str) -> None:
+        if "not found" in message and " coll of " not in message:
+            self.sink.add("nccl.warn", message[:200], Subject(thread.host, thread.rank))
+
+    def _timings(self, thread: Thread, message: str) -> None:
+        found = re.search(r"rank (\d+) nranks (\d+) total ([\d.]+) \((.*)\)", message)
+        if found is not None:
+            parts = dict(re.findall(r"(\w+) ([\d.]+)", found[4]))
+            slowest = max(parts, key=lambda name: float(parts[name]), default="")
+            value = (float(found[3]), slowest, float(parts.get(slowest, 0.0)))
+            self.sink.add("nccl.init-seconds", value, Subject(thread.host, int(found[1])))
+
+    def _counts(self, thread: Thread, message: str) -> None:
+        found = _COUNTS.match(message)
+        if found is not None:
+            value = (int(found[1]), int(found[3]), int(found[4]))
+            self.sink.add("nccl.channels", value, Subject(thread.host))
+
+    def _call(self, thread: Thread, message: str) -> None:
+        found = _CALL.match(message)
+        if found is None:
+            chosen = _ALGO.match(message)
+            if chosen is not None:
+                self.sink.add("nccl.choice", (chosen[1], int(chosen[2]), chosen[3], chosen[4]))
+            return
+        verb, operation, count, datatype, _, _, pointer, ranks = found.groups()
+        rank = self._processes.get((thread.host, thread.pid, pointer), thread.rank)
+        if rank < 0:
+            return
+        calls = self._calls.setdefault((thread.host, rank, ranks), OrderedDict())
+        calls[int(operation, 16)] = (
+            verb,
+            int(count),
+            int(datatype),
+            Place(self.sink.file, self.sink.number, message[:160]),
+        )
+        if len(calls) > KEPT_CALLS:
+            calls.popitem(last=False)
+
+    def _rare(self, thread: Thread, message: str) -> None:
+        """Take messages whose first word differs from line to line."""
+        if " - Init " in message:
+            self._began(thread, message)
+            return
+        found = _SET.match(message)
+        if found is not None:
+            self.sink.add(
+                "nccl.setting", (found[1], found[2].strip().strip("'\"").rstrip(".")), Subject(thread.host)
+            )
+        elif (
+            "Could not enable P2P" in message or "Connection refused" in message or "Connection closed" in message
+        ):
+            self._warning(thread, message)
+
+    def _warning(self, thread: Thread, message: str) -> None:
+        self.sink.text = message
+        self.sink.add("nccl.warn", _normal(message), Subject(thread.host, thread.rank))
+
+    def close(self) -> None:
+        """Keep what was counted."""
+        for (host, rank, side, way), (count, peer, place) in self._ways.items():
+            value = (way, side, peer)
+            self.sink.add("nccl.way", value, Subject(host, rank), place=place, count=count)
+        for (host, rank, ranks), calls in self._calls.items():
+            for number, (verb, count, datatype, place) in calls.items():
+                self.sink.add(
+                    "nccl.call", (number, verb, count, datatype, int(ranks)), Subject(host, rank), place=place
+                )
+
+
+def _normal(message: str) -> str:
+    """A warning without the numbers that differ from rank to rank, but with small ones (error codes)."""
+    return _NUMBER.sub(lambda found: found[0] if len(found[0]) <= 3 else "#", message)[:300]

@@ -1,0 +1,107 @@
+"""NCCL's topology and graph XML (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE, NCCL_GRAPH_DUMP_FILE; src/graph/xml.cc).
+
+The text is taken apart tag by tag without an XML parser: entities are never resolved, and a file that is cut off
+yields what stands before the cut.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.evidence import Sink, Subject
+
+OPENS = r"<system version=|<graphs version="
+_TAG = re.compile(r"<(/?)(\w+)((?:\s+[\w:.-]+=\"[^\"<>]{0,400}\")*)\s*(/?)>")
+_ATTRIBUTE = re.compile(r"([\w:.-]+)=\"([^\"]*)\"")
+GPU_CLASS = "0x0302"
+DEVICES = {
+    "0x20b0": "NVIDIA A100-SXM4-40GB",
+    "0x20b2": "NVIDIA A100-SXM4-80GB",
+    "0x20b5": "NVIDIA A100 80GB PCIe",
+    "0x20f1": "NVIDIA A100-PCIE-40GB",
+    "0x2330": "NVIDIA H100 80GB HBM3",
+    "0x2331": "NVIDIA H100 PCIe",
+    "0x2335": "NVIDIA H200",
+    "0x2901": "NVIDIA B200",
+    "0x1db5": "Tesla V100-SXM2-32GB",
+    "0x1db1": "Tesla V100-SXM2-16GB",
+}
+
+
+class TopologyXml:
+    """Reads a topology, tag by tag."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._above: list[tuple[str, dict[str, str]]] = []
+        self.host = ""
+        self._cpus = 0
+
+    def line(self, text: str) -> bool:
+        """Take a line; False after the end of the document."""
+        tags = list(_TAG.finditer(text))
+        for closing, name, rest, alone in (tag.groups() for tag in tags):
+            if closing:
+                while self._above and self._above.pop()[0] != name:
+                    pass
+                continue
+            attributes = dict(_ATTRIBUTE.findall(rest))
+            self._element(name, attributes)
+            if not alone and len(self._above) < 64:
+                self._above.append((name, attributes))
+        return bool(tags) or not text.strip() or bool(self._above)
+
+    def _bus(self) -> str:
+        return next((a.get("busid", "") for name, a in reversed(self._above) if name == "pci"), "")
+
+    def _element(self, name: str, got: dict[str, str]) -> None:
+        add, bus = self.sink.add, self._bus()
+        if name == "cpu":
+            self._cpus += 1
+            add("topo.cpu", (got.get("arch", ""), got.get("vendor", "")))
+            if "arch" not in got:
+                add("topo.malformed", "arch of cpu missing")
+        elif name == "pci":
+            self._pci(got)
+        elif name == "gpu":
+            add(
+                "topo.gpu",
+                (int(got["dev"]) if got.get("dev", "").isdigit() else -1, got.get("sm", "")),
+                Subject(device=bus),
+            )
+            if got.get("gdr") == "0":
+                add("topo.gpu-gdr-off", True, Subject(device=bus))
+        elif name == "nvlink":
+            count = got.get("count", "0")
+            add(
+                "topo.nvlink",
+                (got.get("target", ""), int(count) if count.isdigit() else 0, got.get("tclass", "")),
+                Subject(device=bus),
+            )
+        elif name == "net":
+            speed = got.get("speed", "0")
+            add(
+                "topo.net",
+                (int(speed) if speed.isdigit() else 0, got.get("gdr", ""), got.get("port", "")),
+                Subject(device=got.get("name", "")),
+            )
+
+    def _pci(self, got: dict[str, str]) -> None:
+        kind, bus = got.get("class", ""), got.get("busid", "")
+        speed = re.match(r"[\d.]+", got.get("link_speed", ""))
+        width = got.get("link_width", "")
+        value = (
+            float(speed[0].rstrip(".")) if speed and speed[0].count(".") < 2 else 0.0,
+            int(width) if width.isdigit() else 0,
+        )
+        if kind.startswith(GPU_CLASS):
+            self.sink.add("topo.gpu-link", value, Subject(device=bus))
+            if got.get("vendor") == "0x10de" and got.get("device") in DEVICES:
+                self.sink.add("topo.gpu-model", DEVICES[got["device"]], Subject(device=bus))
+        elif kind.startswith("0x02"):
+            self.sink.add("topo.nic-link", value, Subject(device=bus))
+
+    def close(self) -> None:
+        """End; an element that was never closed is a file that was cut."""
+        if self._above:
+            self.sink.add("file.truncated", "XML ends inside an element")

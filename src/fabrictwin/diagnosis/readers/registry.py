@@ -1,0 +1,78 @@
+"""Families of formats: by which lines each is recognised, and what reads it.
+
+Adding a format: a class with `line` and `close` in the folder of its kind, and its row here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+from fabrictwin.diagnosis.evidence import Sink
+from fabrictwin.diagnosis.readers.fabric import adapters, counters, ethernet, links, sonic
+from fabrictwin.diagnosis.readers.host import kernel_log, limits, nvidia_smi, pci
+from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml
+
+
+class LineReader(Protocol):
+    """Reads lines of one family, one after the other."""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it belongs to somebody else."""
+
+    def close(self) -> None:
+        """Keep what was only known at the end."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of formats. `opens` is found in lines that it may begin with."""
+
+    name: str
+    opens: str
+    make: Callable[[Sink], LineReader]
+
+
+FAMILIES = (
+    Family("nccl-tests", benchmarks.OPENS_NCCL_TESTS, benchmarks.NcclTests),
+    Family("perftest", benchmarks.OPENS_PERFTEST, benchmarks.Perftest),
+    Family("nccl-xml", topology_xml.OPENS, topology_xml.TopologyXml),
+    Family("nccl-ras", ras.OPENS, ras.RasReport),
+    Family("ibnetdiscover", links.OPENS, links.Links),
+    Family("perfquery", counters.OPENS_PERFQUERY, counters.Perfquery),
+    Family("ibqueryerrors", counters.OPENS_ERRORS, counters.QueryErrors),
+    Family("ibdiagnet", counters.OPENS_CSV, counters.DiagnetCsv),
+    Family("ibstat", adapters.OPENS_IBSTAT, adapters.Ibstat),
+    Family("ibv_devinfo", adapters.OPENS_DEVINFO, adapters.Devinfo),
+    Family("show_gids", adapters.OPENS_GIDS, adapters.Gids),
+    Family("ibswinfo", adapters.OPENS_SWITCH, adapters.SwitchInfo),
+    Family("sysfs", adapters.OPENS_SYSFS, adapters.SysfsTree),
+    Family("ethtool", ethernet.OPENS_ETHTOOL, ethernet.Ethtool),
+    Family("mlnx_qos", ethernet.OPENS_QOS, ethernet.MlnxQos),
+    Family("rdma", ethernet.OPENS_RDMA, ethernet.Rdma),
+    Family("sonic-show", sonic.OPENS, sonic.Sonic),
+    Family("nvidia-smi-topo", nvidia_smi.OPENS_TOPOLOGY, nvidia_smi.TopologyMatrix),
+    Family("nvlink-status", nvidia_smi.OPENS_NVLINK, nvidia_smi.NvlinkStatus),
+    Family("nvidia-smi", nvidia_smi.OPENS_QUERY, nvidia_smi.Query),
+    Family("lspci", pci.OPENS, pci.Lspci),
+    Family("lspci-capabilities", pci.Setpci.OPENS, pci.Setpci),
+    Family("host-limits", limits.OPENS, limits.Limits),
+    Family("launcher", launchers.OPENS, launchers.Launchers),
+    Family("kernel-log", kernel_log.OPENS, kernel_log.KernelLog),
+)
+
+
+@cache
+def _openers() -> tuple[re.Pattern[str], dict[str, Family]]:
+    groups = {f"f{number}": family for number, family in enumerate(FAMILIES)}
+    return re.compile("|".join(f"(?P<{group}>{family.opens})" for group, family in groups.items())), groups
+
+
+def family_of(text: str) -> Family | None:
+    """The family whose beginning a line is; None where it is none's."""
+    pattern, groups = _openers()
+    found = pattern.search(text[:2000])
+    return None if found is None else groups[found.lastgroup or ""]

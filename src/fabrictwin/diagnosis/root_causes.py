@@ -1,0 +1,72 @@
+"""Root causes on top, consequences beneath: one order for all findings of a case.
+
+A finding is a consequence of another where the list of causes says so (`Cause.follows`) and both are about the
+same hosts, or one of them is about no host in particular. A consequence of several goes to the most certain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fabrictwin.diagnosis.finding import Finding, Severity
+
+DEEPEST = 12
+
+
+def ranked(findings: list[Finding]) -> list[Finding]:
+    """Root causes with their consequences beneath, the likeliest cause first."""
+    merged = _merged(findings)
+    ordered = sorted(merged, key=_weight)
+    parents: dict[int, int] = {}
+    for i, one in enumerate(ordered):
+        better = [j for j, other in enumerate(ordered) if j != i and _explains(other, one)]
+        if better:
+            parents[i] = min(better)
+    roots = [i for i in range(len(ordered)) if _root(i, parents) == i]
+    return [_with_consequences(i, ordered, parents, roots) for i in roots]
+
+
+def _weight(finding: Finding) -> tuple[int, float, str, str]:
+    return -int(finding.severity), -finding.confidence, finding.id, finding.object
+
+
+def _merged(findings: list[Finding]) -> list[Finding]:
+    """One finding for each cause, object and severity: the more certain stays, evidence is joined."""
+    kept: dict[tuple[str, str, int], Finding] = {}
+    for one in findings:
+        key = (one.id, one.object, int(one.severity))
+        known = kept.get(key)
+        if known is None:
+            kept[key] = one
+            continue
+        better, other = (known, one) if known.confidence >= one.confidence else (one, known)
+        joined = tuple(dict.fromkeys((*better.evidence, *other.evidence)))[:5]
+        kept[key] = replace(better, evidence=joined, hosts=better.hosts | other.hosts)
+    return list(kept.values())
+
+
+def _explains(cause: Finding, effect: Finding) -> bool:
+    """Return true where `effect` follows from `cause` on hosts that they share."""
+    if cause.id not in effect.cause.follows or (
+        cause.severity == Severity.NOTE and effect.severity > Severity.NOTE
+    ):
+        return False
+    return not cause.hosts or not effect.hosts or bool(cause.hosts & effect.hosts)
+
+
+def _root(i: int, parents: dict[int, int]) -> int:
+    seen = {i}
+    while i in parents and parents[i] not in seen and len(seen) < DEEPEST:
+        i = parents[i]
+        seen.add(i)
+    # in a circle the first in order is the root
+    return min(seen) if i in parents else i
+
+
+def _with_consequences(root: int, ordered: list[Finding], parents: dict[int, int], roots: list[int]) -> Finding:
+    below = [one for i, one in enumerate(ordered) if i != root and i not in roots and _root(i, parents) == root]
+    finding = ordered[root]
+    # what an error follows from is as bad as the error
+    worst = max([finding.severity, *(one.severity for one in below if one.severity == Severity.ERROR)])
+    severity = worst if finding.severity >= Severity.WARNING else finding.severity
+    return replace(finding, severity=severity, consequences=tuple(below))

@@ -1,0 +1,1 @@
+"""Rules: from evidence to findings, by mechanism."""

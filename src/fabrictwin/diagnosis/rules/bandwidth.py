@@ -1,0 +1,142 @@
+"""Measured bandwidths against the twin's, by size; jobs that failed; health checks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+from fabrictwin.diagnosis.case import Case, Rule
+from fabrictwin.diagnosis.causes import cause
+from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.finding import Finding, Severity, found
+
+LOW, VERY_LOW = 0.8, 0.6  # of what the twin predicts; below, a note and a finding
+LARGE = 64 << 20  # sizes below are ruled by latencies, which differ by host
+COLLAPSE = 0.5
+NEAR_RATE = 0.9
+
+
+def measured(case: Case) -> Iterator[Finding]:
+    """Rows of nccl-tests: too slow for the hardware, or falling as sizes grow."""
+    tests: dict[tuple[str, int, str], list[Fact]] = defaultdict(list)
+    for fact in case.of("bench.row"):
+        tests[str(fact.parts[0]), int(fact.parts[1] or 0), fact.place.file].append(fact)
+    for (test, _, _), facts in tests.items():
+        rows = sorted(facts, key=lambda fact: int(fact.parts[2] or 0))
+        yield from _collapse(rows)
+        expected = case.expected
+        if expected is None or not test:
+            continue
+        large = [fact for fact in rows if int(fact.parts[2] or 0) >= LARGE]
+        if not large:
+            continue
+        worst = min(large, key=lambda fact: _share(case, test, fact))
+        share = _share(case, test, large[-1])
+        if share >= LOW:
+            continue
+        at = int(large[-1].parts[2] or 0)
+        wanted = expected.busbw(test, at)
+        yield found(
+            cause("bandwidth-low"),
+            [large[-1], worst],
+            seen=f"{test} busbw {float(large[-1].parts[5] or 0):.4g} GB/s at {at} bytes",
+            expected=f"{wanted:.4g} GB/s (tolerance 20%)",
+            confidence=min(0.9, expected.confidence) if share < VERY_LOW else 0.5 * expected.confidence,
+            severity=Severity.WARNING if share < VERY_LOW and expected.confidence >= 0.5 else Severity.QUESTION,
+            expected_from=expected.source,
+            gain=f"{1 / max(share, 0.01):.3g} times the bandwidth",
+            collect="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,TUNING of the run; nvidia-smi topo -m",
+        )
+
+
+def _share(case: Case, test: str, fact: Fact) -> float:
+    assert case.expected is not None
+    wanted = case.expected.busbw(test, int(fact.parts[2] or 0))
+    return float(fact.parts[5] or 0) / wanted if wanted else 1.0
+
+
+def _collapse(rows: list[Fact]) -> Iterator[Finding]:
+    best = 0.0
+    for fact in rows:
+        size, rate = int(fact.parts[2] or 0), float(fact.parts[5] or 0)
+        if size >= LARGE // 64 and best > 1.0 and rate < COLLAPSE * best and fact is rows[-1]:
+            yield found(
+                cause("bandwidth-collapse"),
+                [fact],
+                seen=f"busbw {rate:.4g} GB/s at {size} bytes, {best:.4g} at smaller ones",
+                expected="bandwidth that grows with size",
+                confidence=0.75,
+            )
+        best = max(best, rate)
+
+
+def perftest(case: Case) -> Iterator[Finding]:
+    """Rates of perftest against the port's, where a file names it."""
+    ports = {fact.subject.device: fact.number for fact in case.of("hca.rate-gbps") if fact.number}
+    rows: dict[tuple[str, str], list[Fact]] = defaultdict(list)
+    for fact in case.of("perftest.rate"):
+        rows[fact.subject.device, str(fact.parts[0])].append(fact)
+    for (device, test), facts in rows.items():
+        largest = max(facts, key=lambda fact: int(fact.parts[1] or 0))
+        best = max(float(fact.parts[2] or 0) for fact in facts)
+        at = float(largest.parts[2] or 0)
+        if int(largest.parts[1] or 0) >= 1 << 16 and at < COLLAPSE * best:
+            yield found(
+                cause("bandwidth-collapse"),
+                [largest],
+                seen=f"{test} {at:.4g} Gb/s at {largest.parts[1]} bytes, {best:.4g} at best",
+                expected="bandwidth that grows with size",
+                confidence=0.7,
+            )
+        rate = ports.get(device, 0.0)
+        if rate and int(largest.parts[1] or 0) >= 1 << 16 and best < 0.75 * rate:
+            yield found(
+                cause("bandwidth-low"),
+                [largest],
+                seen=f"{test} {best:.4g} Gb/s",
+                expected=f"{NEAR_RATE * rate:.4g} Gb/s",
+                confidence=0.7,
+                expected_from=f"the port's {rate:g} Gb/s less headers",
+            )
+
+
+def outcome(case: Case) -> Iterator[Finding]:
+    """Wrong data, failed jobs, health checks that could not run."""
+    wrong = [fact for fact in case.of("bench.wrong") if fact.number > 0]
+    if wrong:
+        yield found(cause("data-wrong"), wrong, seen=f"#wrong {wrong[0].value}", expected="0", confidence=0.95)
+    modules = case.of("check.no-module")
+    if modules:
+        about = cause("check-dependency")
+        yield found(
+            replace(about, fix=about.fix.replace("{module}", modules[0].text)),
+            modules,
+            seen=f"No module named '{modules[0].text}'",
+            expected="the check's modules installed",
+            confidence=0.95,
+        )
+    for kind, name, confidence in (
+        ("job.rendezvous", "rendezvous", 0.7),
+        ("job.not-initialized", "cuda-not-initialized", 0.9),
+        ("job.memory", "out-of-memory", 0.9),
+        ("job.failed", "job-failed", 0.4),
+        ("job.custom-allreduce", "custom-allreduce-off", 0.5),
+        ("check.failed", "bandwidth-low", 0.5),
+    ):
+        facts = case.of(kind)
+        if facts:
+            ask = "the output with NCCL_DEBUG=INFO of all ranks" if kind == "job.failed" else ""
+            alone = kind == "job.failed" and not case.of("nccl.warn")
+            yield found(
+                cause(name),
+                facts,
+                seen=facts[0].text[:200],
+                expected="none",
+                confidence=confidence,
+                severity=Severity.QUESTION if alone else None,
+                collect=ask,
+            )
+
+
+RULES: tuple[Rule, ...] = (measured, perftest, outcome)

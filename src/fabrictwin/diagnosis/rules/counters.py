@@ -1,0 +1,303 @@
+"""Counters of ports: which values mean a fault, which mean congestion, which mean nothing.
+
+A value that all ports of a host share is no fault of one of them: counters are held against their peers. Field
+widths are those of the IBTA's PortCounters (vol. 1, 16.1.3): LinkDowned 8 bits, PortXmitDiscards 16.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fabrictwin.diagnosis.case import Case, Rule
+from fabrictwin.diagnosis.causes import cause
+from fabrictwin.diagnosis.evidence import Fact, Subject
+from fabrictwin.diagnosis.finding import Finding, Severity, found
+
+SATURATED_8, SATURATED_16 = 255, 65535
+MANY_DOWNS = 10  # since counters were cleared; a few come from boots
+MANY_ERRORS = 100
+MANY_DISCARDS = 100
+
+Ports = dict[Subject, dict[str, Fact]]
+
+
+def _ports(case: Case) -> Ports:
+    ports: Ports = defaultdict(dict)
+    for fact in case.of("port.counter"):
+        name = str(fact.parts[0])
+        known = ports[fact.subject].get(name)
+        if known is None or int(known.parts[1] or 0) < int(fact.parts[1] or 0):
+            ports[fact.subject][name] = fact
+    return ports
+
+
+def _value(row: dict[str, Fact], *names: str) -> int:
+    return sum(int(row[name].parts[1] or 0) for name in names if name in row)
+
+
+def _shared(ports: Ports, name: str) -> int | None:
+    """The value of a counter where three ports or more have the very same, not nothing."""
+    values = [_value(row, name) for row in ports.values()]
+    return values[0] if len(values) > 2 and len(set(values)) == 1 and values[0] else None
+
+
+def infiniband(case: Case) -> Iterator[Finding]:
+    """Flaps, bit errors, discards of InfiniBand ports."""
+    ports = _ports(case)
+    yield from _downs(ports)
+    yield from _errors(ports)
+    discards = [
+        row["PortXmitDiscards"] for row in ports.values() if _value(row, "PortXmitDiscards") >= MANY_DISCARDS
+    ]
+    if discards and _shared(ports, "PortXmitDiscards") is None:
+        worst = max(discards, key=lambda fact: int(fact.parts[1] or 0))
+        full = int(worst.parts[1] or 0) == SATURATED_16
+        yield found(
+            cause("discards"),
+            sorted(discards, key=lambda f: -int(f.parts[1] or 0)),
+            seen=f"PortXmitDiscards {worst.parts[1]}" + (" (saturated)" if full else ""),
+            expected="0",
+            confidence=0.85,
+        )
+    waits = [row["PortXmitWait"] for row in ports.values() if "PortXmitWait" in row]
+    if waits:
+        worst = max(waits, key=lambda fact: int(fact.parts[1] or 0))
+        yield found(
+            cause("congestion"),
+            [worst],
+            seen=f"PortXmitWait {worst.parts[1]}",
+            expected="any: it counts waiting",
+            confidence=0.5,
+        )
+    remote = [
+        row["PortRcvRemotePhysicalErrors"]
+        for row in ports.values()
+        if _value(row, "PortRcvRemotePhysicalErrors") >= MANY_ERRORS
+    ]
+    if remote:
+        yield found(
+            cause("errors-elsewhere"),
+            remote,
+            seen=f"PortRcvRemotePhysicalErrors {remote[0].parts[1]}",
+            expected="0",
+            confidence=0.6,
+        )
+
+
+def _downs(ports: Ports) -> Iterator[Finding]:
+    name = "LinkDowned"
+    also = [row["link_down_events_phy"] for row in ports.values() if "link_down_events_phy" in row]
+    downs = [row[name] for row in ports.values() if name in row] + also
+    if _shared(ports, name) is not None and not also:
+        many: list[Fact] = []
+    else:
+        many = [fact for fact in downs if int(fact.parts[1] or 0) >= MANY_DOWNS]
+    if many:
+        worst = max(many, key=lambda fact: int(fact.parts[1] or 0))
+        full = int(worst.parts[1] or 0) == SATURATED_8
+        yield found(
+            cause("link-flapping"),
+            many,
+            seen=f"{worst.parts[0]} {worst.parts[1]}" + (" (the 8-bit counter is full)" if full else ""),
+            expected="0, or a few from boots",
+            confidence=0.95 if full or len(downs) > len(many) else 0.85,
+            expected_from="other ports" if len(ports) > len(many) else "IBTA vol. 1, 16.1.3",
+        )
+    elif downs:
+        yield found(
+            cause("link-downed"),
+            downs,
+            seen=f"LinkDowned {downs[0].parts[1]}",
+            expected="0, or a few from boots",
+            confidence=0.5,
+        )
+
+
+_BIT_ERRORS = ("SymbolError", "LinkErrorRecovery", "LocalLinkIntegrityErrors", "rx_pcs_symbol_err_phy")
+_DETAILS = (
+    "PortLocalPhysicalErrors",
+    "PortMalformedPktErrors",
+    "PortMalformedPacketErrors",
+    "PortBufferOverrunErrors",
+    "PortDLIDMappingErrors",
+    "PortVLMappingErrors",
+    "PortLoopingErrors",
+)
+
+
+def _errors(ports: Ports) -> Iterator[Finding]:
+    bad: list[Fact] = []
+    for row in ports.values():
+        for name in _BIT_ERRORS:
+            # LocalLinkIntegrity has four bits: 15 is full; recoveries are rare on a good link
+            limit = {"LinkErrorRecovery": 5, "LocalLinkIntegrityErrors": 4}.get(name, MANY_ERRORS)
+            if name in row and _value(row, name) >= limit and _shared(ports, name) is None:
+                bad.append(row[name])
+    if bad:
+        worst = max(bad, key=lambda fact: int(fact.parts[1] or 0))
+        yield found(
+            cause("link-errors"),
+            [worst, *bad],
+            seen=f"{worst.parts[0]} {worst.parts[1]}",
+            expected="0",
+            confidence=0.85,
+        )
+    received = [row["PortRcvErrors"] for row in ports.values() if _value(row, "PortRcvErrors") >= MANY_ERRORS]
+    if _shared(ports, "PortRcvErrors") is not None:
+        received = []
+    details = [row[name] for row in ports.values() for name in _DETAILS if _value(row, name) >= MANY_ERRORS]
+    if received or details:
+        worst = max([*received, *details], key=lambda fact: int(fact.parts[1] or 0))
+        yield found(
+            cause("receive-errors"),
+            [worst, *details, *received],
+            seen=f"{worst.parts[0]} {worst.parts[1]}",
+            expected="0",
+            confidence=0.8,
+        )
+
+
+_LOST = (
+    "local_ack_timeout_err",
+    "packet_seq_err",
+    "out_of_sequence",
+    "roce_adp_retrans_to",
+    "implied_nak_seq_err",
+)
+
+
+def roce(case: Case) -> Iterator[Finding]:
+    """Loss, pauses, marks and priorities of RoCE ports."""
+    ports = _ports(case)
+    lossy: list[Fact] = []
+    for row in ports.values():
+        lossy += [row[name] for name in _LOST if _value(row, name) >= MANY_ERRORS and _shared(ports, name) is None]
+    timeouts = [fact for fact in lossy if fact.parts[0] != "out_of_sequence"]
+    if lossy and timeouts:
+        worst = max(timeouts, key=lambda fact: int(fact.parts[1] or 0))
+        yield found(
+            cause("roce-loss"),
+            [worst, *lossy],
+            seen=f"{worst.parts[0]} {worst.parts[1]}",
+            expected="0",
+            confidence=0.85,
+        )
+    elif lossy:
+        yield found(
+            cause("roce-loss"),
+            lossy,
+            seen=f"out_of_sequence {lossy[0].parts[1]}",
+            expected="0, except with adaptive routing",
+            confidence=0.4,
+            severity=Severity.NOTE,
+        )
+    for row in ports.values():
+        yield from _buffers(row)
+        yield from _control(row, ports)
+        yield from _priority(row)
+        yield from _notifications(row, ports)
+
+
+def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
+    pauses = [fact for name, fact in row.items() if name.startswith("tx_prio") and name.endswith("_pause")]
+    drops = [
+        fact
+        for name, fact in row.items()
+        if name == "rx_discards_phy"
+        or (name.startswith("rx_prio") and name.endswith(("_discards", "_buf_discard")))
+    ]
+    dropped = [fact for fact in drops if int(fact.parts[1] or 0) >= MANY_DISCARDS]
+    if dropped:
+        cause_id = "headroom" if pauses else "roce-loss"
+        yield found(
+            cause(cause_id),
+            [*dropped, *pauses],
+            seen=f"{dropped[0].parts[0]} {dropped[0].parts[1]}",
+            expected="0 on lossless priorities",
+            confidence=0.8,
+        )
+    storm = [row[name] for name in ("tx_pause_storm_error_events", "tx_pause_storm_warning_events") if name in row]
+    if storm:
+        yield found(
+            cause("pause-storm"),
+            storm,
+            seen=f"{storm[0].parts[0]} {storm[0].parts[1]}",
+            expected="0",
+            confidence=0.9,
+        )
+    empty = [row[name] for name in ("rx_out_of_buffer", "out_of_buffer") if _value(row, name) >= 10_000]
+    if empty:
+        yield found(
+            cause("receive-queue-empty"),
+            empty,
+            seen=f"{empty[0].parts[0]} {empty[0].parts[1]}",
+            expected="0",
+            confidence=0.5,
+        )
+
+
+def _control(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:
+    sent = sum(_value(row, name) for name in row if name.startswith("tx_prio") and name.endswith("_pause"))
+    received = [fact for name, fact in row.items() if name.startswith("rx_prio") and name.endswith("_pause")]
+    paused = sum(int(fact.parts[1] or 0) for fact in received)
+    # a NIC reports both kinds of counters in different tools: marks count for all of a host's ports
+    marks = sum(
+        _value(other, "np_ecn_marked_roce_packets", "rx_ecn_mark", "rx_roce_ecn", "np_cnp_sent")
+        for other in ports.values()
+    )
+    nic = (
+        any(name.startswith(("rx_prio", "tx_prio", "rx_vport")) for name in row)
+        and "Ethernet" not in next(iter(row.values())).subject.device
+    )
+    if nic and paused >= 100_000 and not marks and paused > sent:
+        yield found(
+            cause("ecn-off"),
+            received,
+            seen=f"{paused} pause frames received, no packet marked",
+            expected="marks (ECN) before pauses",
+            confidence=0.7,
+        )
+    if nic and sent >= 100_000 and sent > 10 * max(paused, 1):
+        facts = [fact for name, fact in row.items() if name.startswith("tx_prio") and name.endswith("_pause")]
+        yield found(
+            cause("host-drains-slowly"),
+            facts,
+            seen=f"{sent} pause frames sent, {paused} received",
+            expected="few",
+            confidence=0.7,
+        )
+
+
+def _priority(row: dict[str, Fact]) -> Iterator[Finding]:
+    """RDMA on priority 0."""
+    carried = {name: _value(row, name) for name in row if name.startswith("rx_prio") and name.endswith("_bytes")}
+    whole, first = sum(carried.values()), carried.get("rx_prio0_bytes", 0)
+    rdma = _value(row, "rx_vport_rdma_unicast_bytes")
+    if whole > 10**12 and first > 0.95 * whole and rdma > 0.5 * whole:
+        yield found(
+            cause("wrong-priority"),
+            [row["rx_prio0_bytes"]],
+            seen=f"priority 0 carries {first} bytes of {whole}",
+            expected="RDMA on the lossless priority",
+            confidence=0.8,
+        )
+
+
+def _notifications(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:
+    """Congestion notifications that are sent and reach nobody."""
+    if "np_cnp_sent" not in row:
+        return
+    senders = sum(_value(other, "np_cnp_sent") for other in ports.values())
+    handled = sum(_value(other, "rp_cnp_handled") for other in ports.values())
+    if senders > 100_000 and handled == 0 and len(ports) > 1:
+        yield found(
+            cause("cnp-lost"),
+            [row[n] for n in ("np_cnp_sent",) if n in row],
+            seen=f"{senders} sent, none handled",
+            expected="handled at the senders",
+            confidence=0.5,
+        )
+
+
+RULES: tuple[Rule, ...] = (infiniband, roce)

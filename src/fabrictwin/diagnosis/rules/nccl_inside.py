@@ -1,0 +1,301 @@
+"""What NCCL's log says of the inside of hosts and of itself: transports, NVLink, channels, settings, releases."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import median
+
+from fabrictwin.diagnosis.case import Case, Rule
+from fabrictwin.diagnosis.causes import cause
+from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.finding import Cause, Finding, Severity, found
+
+TWIN = "the twin's NCCL on this hardware"
+SLOW_INIT_S = 60.0
+
+
+def transports(case: Case) -> Iterator[Finding]:
+    """Shared memory between GPUs that NVLink joins."""
+    shared = [fact for fact in case.of("nccl.way") if str(fact.parts[0]).startswith("SHM")]
+    linked = case.of("nccl.nvlink") or [f for f in case.of("nccl.graph") if f.parts[4] in ("NVL", "NVB")]
+    expects = case.expected is not None and case.expected.nvlink
+    peers = [fact for fact in case.of("nccl.way") if str(fact.parts[0]).startswith("P2P")]
+    if shared and (linked or expects):
+        yield found(
+            cause("p2p-off"),
+            shared,
+            seen=f"via {shared[0].parts[0]}",
+            expected="via P2P over NVLink",
+            confidence=0.9,
+            severity=Severity.ERROR if not peers else Severity.WARNING,
+            expected_from=TWIN if expects else "the log's own print of NVLink",
+            gain="" if case.expected is None else case.expected.gain_without_setting("NCCL_P2P_DISABLE", "1"),
+        )
+
+
+def nvlink(case: Case) -> Iterator[Finding]:
+    """NVLink as NCCL prints the system: GPUs with less than their peers."""
+    total: dict[tuple[str, str], float] = defaultdict(float)
+    facts: dict[tuple[str, str], list[Fact]] = defaultdict(list)
+    for fact in case.of("nccl.nvlink"):
+        key = (fact.subject.host, fact.subject.device)
+        total[key] += float(fact.parts[1] or 0)
+        facts[key].append(fact)
+    if len(total) < 2:
+        return
+    usual = max(total.values())
+    weak = [key for key, value in total.items() if value < 0.95 * usual]
+    # in meshes without switches GPUs may differ by design: the usual one is then not the greatest
+    if weak and len(weak) <= len(total) / 2:
+        mine = [fact for key in weak for fact in facts[key]]
+        yield found(
+            cause("nvlink-degraded"),
+            mine,
+            seen=f"NVLink {total[weak[0]]:g} GB/s",
+            expected=f"{usual:g} GB/s, as its peers",
+            confidence=0.95,
+            expected_from="other GPUs of the log",
+            gain=f"up to {usual / max(total[weak[0]], 1):.3g} times the bandwidth inside the host",
+        )
+
+
+def topology_file(case: Case) -> Iterator[Finding]:
+    """The same in topology XML: counts that differ between the ends of a link, or between GPUs."""
+    links = case.of("topo.nvlink")
+    by_file: dict[str, list[Fact]] = defaultdict(list)
+    for fact in links:
+        by_file[fact.place.file].append(fact)
+    for facts in by_file.values():
+        count: dict[tuple[str, str], int] = defaultdict(int)
+        total: dict[str, int] = defaultdict(int)
+        for fact in facts:
+            count[fact.subject.device, str(fact.parts[0])] += int(fact.parts[1] or 0)
+            total[fact.subject.device] += int(fact.parts[1] or 0)
+        uneven = [(a, b) for (a, b), n in count.items() if (b, a) in count and n < count[b, a]]
+        usual = median(sorted(total.values())[len(total) // 2 :])
+        weak = {a for a, _ in uneven} or {bus for bus, n in total.items() if n < usual}
+        if weak and len(weak) <= max(len(total) // 2, 1):
+            mine = [fact for fact in facts if fact.subject.device in weak]
+            few = min(total[bus] for bus in weak)
+            most = max(total.values())
+            yield found(
+                cause("nvlink-degraded"),
+                mine,
+                seen=f"nvlink count {few}",
+                expected=f"{most}, as at the other end",
+                confidence=0.95,
+                expected_from="the other GPUs of the file",
+                gain=f"up to {most / max(few, 1):.3g} times the bandwidth inside the host",
+            )
+    yield from _pci_in_topology(case)
+    malformed = case.of("topo.malformed")
+    if malformed:
+        yield found(
+            cause("topology-malformed"),
+            malformed,
+            seen=malformed[0].text,
+            expected="all attributes",
+            confidence=0.8,
+        )
+
+
+def _pci_in_topology(case: Case) -> Iterator[Finding]:
+    for kind in ("topo.gpu-link", "topo.nic-link"):
+        facts = [fact for fact in case.of(kind) if float(fact.parts[0] or 0) > 0 and fact.parts[1]]
+        if len(facts) < 3:
+            continue
+        rate = {id(fact): float(fact.parts[0] or 0) * int(fact.parts[1] or 0) for fact in facts}
+        usual = median(rate.values())
+        slow = [fact for fact in facts if rate[id(fact)] < 0.75 * usual]
+        if slow and len(slow) < len(facts) / 2:
+            yield found(
+                cause("pci-narrow"),
+                slow,
+                seen=f"{slow[0].parts[0]} GT/s x{slow[0].parts[1]}",
+                expected=f"{usual:g} GT/s times lanes, as its peers",
+                confidence=0.7,
+                expected_from="other devices of the file",
+            )
+
+
+def channels(case: Case) -> Iterator[Finding]:
+    """Channels and NVLS against what the twin's NCCL finds."""
+    multicast = case.of("nccl.multicast")
+    facts = case.of("nccl.channels")
+    expected = case.expected
+    no = [fact for fact in multicast if fact.value is False]
+    if any(fact.value is True for fact in multicast) and no:
+        yield found(
+            cause("nvls-off"),
+            no,
+            seen="NVLS multicast support is not available",
+            expected="available, as on other hosts",
+            confidence=0.85,
+        )
+    elif (
+        expected is not None and expected.nvls_channels and facts and not any(int(f.parts[1] or 0) for f in facts)
+    ):
+        yield found(
+            cause("nvls-off"),
+            [*no, *facts],
+            seen="0 nvls channels",
+            expected=f"{expected.nvls_channels} nvls channels",
+            confidence=0.8,
+            expected_from=TWIN,
+            gain=expected.gain_without_setting("NCCL_NVLS_ENABLE", "0"),
+        )
+    if expected is not None and facts and expected.channels:
+        most = max(int(fact.parts[0] or 0) for fact in facts)
+        if most * 2 <= expected.channels:
+            yield found(
+                cause("channels-few"),
+                facts,
+                seen=f"{most} coll channels",
+                expected=f"{expected.channels} coll channels",
+                confidence=0.7,
+                expected_from=TWIN,
+            )
+
+
+# variables of the group that NCCL's guide calls debugging, and values that NCCL would not choose
+_FORCED = {
+    "NCCL_P2P_DISABLE": r"1",
+    "NCCL_SHM_DISABLE": r"1",
+    "NCCL_IB_DISABLE": r"1",
+    "NCCL_NVLS_ENABLE": r"0",
+    "NCCL_ALGO": r".+",
+    "NCCL_PROTO": r".+",
+    "NCCL_MIN_NCHANNELS": r"\d+",
+    "NCCL_MAX_NCHANNELS": r"\d+",
+    "NCCL_MAX_CTAS": r"[1-8]",
+    "NCCL_NET": r"(?i)socket",
+    "NCCL_NET_GDR_LEVEL": r"(?i)LOC|0|PIX|1",
+    "NCCL_NET_GDR_READ": r"0",
+    "NCCL_P2P_LEVEL": r"(?i)LOC|0",
+    "NCCL_NTHREADS": r"\d+",
+    "NCCL_LL128_NTHREADS": r"\d+",
+    "NCCL_MAX_NRINGS": r"\d+",
+    "NCCL_MIN_NRINGS": r"\d+",
+    "NCCL_PXN_DISABLE": r"1",
+    "NCCL_CUMEM_ENABLE": r"(?!x)x",
+    "NCCL_NET_DISABLE_INTRA": r"(?!x)x",
+    "NCCL_MNNVL_ENABLE": r"0",
+    "NCCL_IB_PCI_RELAXED_ORDERING": r"0",
+    "NCCL_BUFFSIZE": r"\d{1,6}",
+    "NCCL_IB_TIMEOUT": r"[1-9]|1[0-3]",
+    "NCCL_IB_RETRY_CNT": r"[0-3]",
+    "NCCL_MAX_P2P_NCHANNELS": r"[1-2]",
+    "NCCL_CROSS_NIC": r"(?!x)x",
+    "NCCL_P2P_PXN_LEVEL": r"(?!x)x",
+}
+# those that by themselves take most of the bandwidth
+_GRAVE = frozenset(("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"))
+
+
+def settings(case: Case) -> Iterator[Finding]:
+    """Settings that override what NCCL would choose."""
+    for name, facts in sorted(case.settings.items()):
+        value = str(facts[0].parts[1])
+        wanted = _FORCED.get(name)
+        forced = wanted is not None and re.fullmatch(wanted, value) is not None
+        if name == "NCCL_IB_GID_INDEX" and value != "-1" and case.release >= (2, 21):
+            forced = True
+        if name == "NCCL_SOCKET_IFNAME" and value in ("lo", "docker0", "=lo", "=docker0"):
+            forced = True
+        if name == "NCCL_TOPO_FILE" and value:
+            yield found(
+                cause("topology-file"),
+                facts,
+                seen=f"{name}={value}",
+                expected="unset on bare metal",
+                confidence=0.3,
+                severity=Severity.NOTE,
+            )
+        if forced:
+            grave = name in _GRAVE
+            yield found(
+                _about(name),
+                facts,
+                seen=f"{name}={value}",
+                expected="unset",
+                confidence=0.9 if grave else 0.7,
+                severity=Severity.ERROR if grave and case.nodes != 1 else Severity.WARNING,
+                expected_from="NCCL user guide: variables for debugging should not stay in production",
+                gain="" if case.expected is None else case.expected.gain_without_setting(name, value),
+            )
+    yield from _filtered(case)
+
+
+def _filtered(case: Case) -> Iterator[Finding]:
+    """NCCL_IB_HCA names fewer adapters than the host has rails."""
+    facts = case.settings.get("NCCL_IB_HCA", [])
+    if not facts or case.expected is None or case.nodes == 1:
+        return
+    value = str(facts[0].parts[1])
+    named = [part for part in value.lstrip("=").split(",") if part]
+    # a prefix such as `mlx5` takes them all
+    single = not value.startswith("^") and all(re.search(r"\d(?::\d+)?$", part) for part in named)
+    if named and single and len(named) < case.expected.rails:
+        yield found(
+            _about("NCCL_IB_HCA"),
+            facts,
+            seen=f"NCCL_IB_HCA={value}",
+            expected=f"all {case.expected.rails} rails",
+            confidence=0.8,
+            expected_from=TWIN,
+            gain=case.expected.gain_without_setting("NCCL_IB_HCA", value),
+        )
+
+
+def _about(name: str) -> Cause:
+    """The cause with its fix for this variable."""
+    from dataclasses import replace
+
+    general = cause("setting-forced")
+    return replace(general, fix=general.fix.replace("{variable}", name))
+
+
+def releases(case: Case) -> Iterator[Finding]:
+    """Ranks of different releases in one job."""
+    facts = case.of("nccl.version")
+    by_file: dict[str, set[str]] = defaultdict(set)
+    for fact in facts:
+        by_file[fact.place.file].add(fact.text)
+    mixed = {name for names in by_file.values() if len(names) > 1 for name in names}
+    starts = {str(fact.parts[0]) for fact in case.of("nccl.start")}
+    if mixed and len(starts) <= 1:
+        yield found(
+            cause("version-skew"), facts, seen=", ".join(sorted(mixed)), expected="one release", confidence=0.8
+        )
+
+
+def started(case: Case) -> Iterator[Finding]:
+    """Communicators that were begun and not completed, or took long."""
+    done = {(fact.subject, fact.parts[0]) for fact in case.of("nccl.complete")}
+    waiting = [fact for fact in case.of("nccl.start") if (fact.subject, fact.parts[0]) not in done]
+    if waiting:
+        whole = int(waiting[0].parts[1] or 0)
+        some = len(done) > 0
+        yield found(
+            cause("init-incomplete"),
+            waiting,
+            seen=f"Init START of {len(waiting)} rank(s) and no Init COMPLETE",
+            expected=f"Init COMPLETE on all {whole} ranks",
+            confidence=0.7 if some else 0.5,
+            collect="the logs of all ranks with NCCL_DEBUG=INFO, to their end, and py-spy dump of the ranks named",
+        )
+    slow = [fact for fact in case.of("nccl.init-seconds") if float(fact.parts[0] or 0) > SLOW_INIT_S]
+    if slow:
+        worst = max(slow, key=lambda fact: float(fact.parts[0] or 0))
+        yield found(
+            cause("init-slow"),
+            [worst],
+            seen=f"{worst.parts[0]} s, of which {worst.parts[1]} {worst.parts[2]} s",
+            expected=f"below {SLOW_INIT_S:g} s",
+            confidence=0.6,
+        )
+
+
+RULES: tuple[Rule, ...] = (transports, nvlink, topology_file, channels, settings, releases, started)

@@ -1,0 +1,230 @@
+"""What NCCL's log says of networks: adapters, GPUDirect RDMA, rails, sockets, the bootstrap interface."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from fabrictwin.diagnosis.case import Case, Rule
+from fabrictwin.diagnosis.causes import cause
+from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.finding import Finding, Severity, found
+
+# interfaces that exist on every host and lead nowhere else
+_LOCAL_INTERFACE = re.compile(
+    r"^(?:lo|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w+|cni\d*|cali\w+|flannel\S*|kube-\S*|podman\d*|lxc\w*)$"
+)
+TWIN = "the twin's NCCL on this hardware"
+MOSTLY = 0.5
+
+
+def gpudirect(case: Case) -> Iterator[Finding]:
+    """GPUDirect RDMA is off: by the module, by distance, or unused by connections."""
+    off = [fact for fact in case.of("nccl.gdr") if fact.value is False]
+    # a later line may turn it on: DMA-BUF is tried after the module
+    on = {fact.subject for fact in case.of("nccl.gdr") if fact.value is True}
+    off = [fact for fact in off if fact.subject not in on]
+    direct = {fact.subject.host for fact in case.of("nccl.way") if "GDRDMA" in str(fact.value)}
+    off = [fact for fact in off if fact.subject.host not in direct]
+    if off:
+        inside = case.nodes == 1
+        efa = any("efa" in str(fact.value) for fact in case.of("nccl.ofi-provider"))
+        yield found(
+            cause("gdr-off"),
+            off,
+            seen=f"GPU Direct RDMA Disabled for {len({f.subject for f in off})} adapter(s)",
+            expected="Enabled" + (", though one host alone does not need it" if inside else ""),
+            confidence=0.95 if case.nodes > 1 else 0.6,
+            severity=Severity.NOTE
+            if inside
+            else Severity.NOTE
+            if efa
+            else Severity.ERROR
+            if case.nodes > 1
+            else None,
+            expected_from="NCCL's own check of the peer-memory module",
+            gain=_gain(case, "no-gpudirect-module"),
+        )
+    far = case.of("nccl.gdr-far")
+    if far and case.nodes != 1:
+        distance = far[0].parts
+        yield found(
+            cause("gdr-far"),
+            far,
+            seen=f"Disabled: distance {distance[1]} > {distance[2]}",
+            expected="GPU and adapter behind one PCIe switch (PIX or PXB)",
+            confidence=0.9,
+        )
+    ways = [
+        fact
+        for fact in case.of("nccl.way")
+        if re.match(r"NET/(?:IB|AWS|OFI|FasTrak)", str(fact.value and fact.parts[0]))
+    ]
+    through = [fact for fact in ways if "GDRDMA" not in str(fact.parts[0])]
+    # a few connections to another rail go through host memory on healthy hosts too
+    share = sum(fact.count for fact in through) / max(sum(fact.count for fact in ways), 1)
+    # sends may go through host memory on PCIe-only machines of old releases; receives never need to
+    if share >= MOSTLY and not off and not far and (case.expected is None or case.expected.gpudirect):
+        certain = case.expected is not None or any(fact.value is True for fact in case.of("nccl.gdr"))
+        received = [fact for fact in through if fact.parts[1] == "receive"] or through
+        yield found(
+            cause("gdr-unused"),
+            received,
+            seen=f"via {received[0].parts[0]}, without /GDRDMA",
+            expected=f"via {received[0].parts[0]}/GDRDMA",
+            confidence=0.8 if certain else 0.5,
+            expected_from=TWIN if case.expected is not None else "",
+            gain=_gain(case, "no-gpudirect-module"),
+        )
+
+
+def _gain(case: Case, fault: str) -> str:
+    return "" if case.expected is None else case.expected.gain_without(fault)
+
+
+def sockets(case: Case) -> Iterator[Finding]:
+    """NCCL fell back to sockets, on all hosts or on some."""
+    networks = case.of("nccl.network")
+    ways = [fact for fact in case.of("nccl.way") if str(fact.parts[0]).startswith("NET/Socket")]
+    socket = [fact for fact in networks if str(fact.value).lower() == "socket"]
+    others = [fact for fact in networks if str(fact.value).lower() not in ("socket",)]
+    missing = case.of("nccl.no-device")
+    efa = [f for f in case.of("nccl.ofi-provider") if str(f.value).lower() not in ("efa", "verbs")]
+    if efa:
+        yield found(cause("efa-absent"), efa, seen=f"provider {efa[0].text}", expected="efa", confidence=0.9)
+    if socket and others and {f.subject.host for f in socket}.isdisjoint({f.subject.host for f in others}):
+        yield found(
+            cause("network-differs"),
+            socket,
+            seen=f"Using network Socket, others {others[0].text}",
+            expected=f"Using network {others[0].text} on all",
+            confidence=0.9,
+        )
+    if not (socket or ways or missing):
+        return
+    if case.nodes == 1 and not ways:
+        return
+    alone = case.nodes < 2
+    yield found(
+        cause("socket-fallback"),
+        [*missing, *socket, *ways],
+        seen="NET/IB : No device found" if missing else "Using network Socket",
+        expected="Using network IB",
+        confidence=0.95 if not alone else 0.6,
+        severity=Severity.WARNING if alone else Severity.ERROR,
+        expected_from=TWIN if case.expected is not None else "",
+        gain=_gain(case, "no-rdma-devices"),
+    )
+
+
+def adapters(case: Case) -> Iterator[Finding]:
+    """Adapters that NCCL lists: too few, different by host, or of another network."""
+    lists = [fact for fact in case.of("nccl.hcas") if fact.parts and fact.parts != ("",)]
+    if not lists:
+        return
+    count = {fact.subject.host: len(fact.parts) for fact in lists}
+    most = max(count.values())
+    rails = case.expected.rails if case.expected is not None and case.nodes != 1 else 0
+    # ports that NCCL fused are one device to it and two in the list
+    wanted = max(most, rails if rails and most < rails else 0)
+    fewer = [fact for fact in lists if len(fact.parts) < wanted]
+    if fewer and case.nodes != 1:
+        yield found(
+            cause("rails-missing"),
+            fewer,
+            seen=f"{len(fewer[0].parts)} adapter(s): {', '.join(str(p) for p in fewer[0].parts[:8])}",
+            expected=f"{wanted}, as " + ("other hosts have" if wanted == most else "the host has rails"),
+            confidence=0.9 if wanted == most else 0.75,
+            severity=Severity.ERROR if wanted == most else Severity.WARNING,
+            expected_from="" if wanted == most else TWIN,
+            gain=f"up to {wanted / max(len(fewer[0].parts), 1):.3g} times the bandwidth between hosts",
+        )
+    kinds = Counter(str(name).rpartition("/")[2] for name in lists[0].parts)
+    bonds = [fact for fact in lists if any("bond" in str(name) for name in fact.parts) and len(fact.parts) > 1]
+    if kinds["IB"] and kinds["RoCE"]:
+        few = min(kinds, key=lambda kind: kinds[kind])
+        odd = [str(name) for name in lists[0].parts if str(name).endswith(few)]
+        yield found(
+            cause("wrong-hca"),
+            lists,
+            seen=f"{', '.join(odd)} among {kinds.most_common(1)[0][0]} adapters",
+            expected="adapters of one fabric",
+            confidence=0.85,
+        )
+    elif bonds and not all("bond" in str(name) for name in bonds[0].parts):
+        odd = [str(name) for name in bonds[0].parts if "bond" in str(name)]
+        yield found(
+            cause("wrong-hca"),
+            bonds,
+            seen=f"{', '.join(odd)} among single adapters",
+            expected="compute adapters only",
+            confidence=0.75,
+        )
+    yield from _unused(case, most)
+
+
+def _unused(case: Case, listed: int) -> Iterator[Finding]:
+    """Rails that the log lists and no connection takes."""
+    used: dict[str, set[str]] = defaultdict(set)
+    facts: list[Fact] = []
+    ranks: dict[str, set[int]] = defaultdict(set)
+    for fact in case.of("nccl.way"):
+        device = re.match(r"NET/IB/(\d+)", str(fact.parts[0]))
+        if device is not None:
+            used[fact.subject.host].add(device[1])
+            ranks[fact.subject.host].add(fact.subject.rank)
+            facts.append(fact)
+    if not used or case.expected is None or case.expected.rails < 2:
+        return
+    thin = [host for host, devices in used.items() if len(devices) * 2 <= min(listed, case.expected.rails)]
+    # a log of one rank shows the adapters of that rank alone
+    thin = [host for host in thin if len(ranks[host]) > len(used[host])]
+    if thin:
+        mine = [fact for fact in facts if fact.subject.host in thin]
+        yield found(
+            cause("rails-missing"),
+            mine,
+            seen=f"connections take {len(used[thin[0]])} of {listed} adapters",
+            expected=f"{case.expected.rails} rails in use",
+            confidence=0.6,
+            expected_from=TWIN,
+        )
+
+
+def bootstrap(case: Case) -> Iterator[Finding]:
+    """The interface over which ranks meet: a local one, or another subnet than other hosts'."""
+    facts = case.of("nccl.bootstrap")
+    local = [fact for fact in facts if _LOCAL_INTERFACE.match(str(fact.parts[0]))]
+    if local and case.nodes != 1:
+        several = case.nodes > 1
+        yield found(
+            cause("bootstrap-interface"),
+            local,
+            seen=f"Bootstrap using {local[0].parts[0]}:{local[0].parts[1]}",
+            expected="an interface with a route to all hosts",
+            confidence=0.9 if several else 0.5,
+            severity=Severity.ERROR if several else Severity.WARNING,
+        )
+        return
+    addresses: dict[str, Fact] = {}
+    for fact in facts:
+        try:
+            network = str(ipaddress.ip_network(f"{fact.parts[1]}/16", strict=False))
+        except ValueError:
+            continue
+        addresses.setdefault(network, fact)
+    names = {str(fact.parts[0]) for fact in facts}
+    if len(addresses) > 1 and len(names) > 1 and len({fact.subject.host for fact in facts}) > 1:
+        several_facts = list(addresses.values())
+        yield found(
+            cause("bootstrap-interface"),
+            several_facts,
+            seen="; ".join(f"{f.subject.host}: {f.parts[0]} {f.parts[1]}" for f in several_facts[:3]),
+            expected="one network for all hosts",
+            confidence=0.5,
+        )
+
+
+RULES: tuple[Rule, ...] = (gpudirect, sockets, adapters, bootstrap)

@@ -1,0 +1,264 @@
+"""States and rates of ports, links of the fabric, GIDs, priorities, SONiC's tables."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from fabrictwin.diagnosis.case import Case, Rule
+from fabrictwin.diagnosis.causes import cause
+from fabrictwin.diagnosis.evidence import Fact, Subject
+from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.readers.fabric.links import LANE_GBPS
+
+
+def _last(case: Case, kind: str) -> dict[Subject, Fact]:
+    return {fact.subject: fact for fact in case.of(kind)}
+
+
+def states(case: Case) -> Iterator[Finding]:
+    """Ports without link, or without a subnet manager."""
+    state, physical = _last(case, "hca.state"), _last(case, "hca.physical")
+    layer, lid = _last(case, "hca.layer"), _last(case, "hca.sm-lid")
+    up = [about for about, fact in state.items() if fact.text.startswith("Active")]
+    no_manager = [
+        fact
+        for about, fact in state.items()
+        if fact.text.lower().startswith("init")
+        and "ethernet" not in (layer[about].text.lower() if about in layer else "")
+    ]
+    if no_manager:
+        about = no_manager[0].subject
+        yield found(
+            cause("no-subnet-manager"),
+            no_manager,
+            seen=f"State: {no_manager[0].text}" + (f", SM lid {lid[about].value}" if about in lid else ""),
+            expected="Active",
+            confidence=0.95,
+        )
+    down = [fact for about, fact in state.items() if fact.text.lower().startswith("down")]
+    trying = [
+        fact
+        for fact in down
+        if fact.subject in physical
+        and physical[fact.subject].text.lower() in ("polling", "linkerrorrecovery", "sleep")
+    ]
+    used = {fact.subject.device for fact in case.of("bench.gpu")}
+    if trying or (down and not up):
+        facts = trying or down
+        # a second port of an adapter, or an Ethernet port, is often not cabled
+        spare = all(fact.subject.port not in ("", "1") for fact in facts) or not facts
+        yield found(
+            cause("port-down"),
+            facts,
+            seen="State: Down, physical state "
+            + (physical[facts[0].subject].text if facts[0].subject in physical else "unknown"),
+            expected="Active, LinkUp",
+            confidence=0.6 if spare else 0.85,
+            severity=Severity.NOTE if spare else Severity.ERROR if up or used else Severity.WARNING,
+        )
+    elif down:
+        yield found(
+            cause("port-down"),
+            down,
+            seen="State: Down, disabled",
+            expected="Active where it is cabled",
+            confidence=0.4,
+            severity=Severity.NOTE,
+        )
+    waiting = [
+        fact
+        for fact in case.of("port.state")
+        if str(fact.parts[0]) in ("Init", "Initialize", "Initialized", "Armed")
+    ]
+    if waiting:
+        yield found(
+            cause("no-subnet-manager"),
+            waiting,
+            seen=f"port {waiting[0].parts[0]}",
+            expected="Active",
+            confidence=0.8,
+        )
+
+
+def rates(case: Case) -> Iterator[Finding]:
+    """Adapters below the rate of their peers of the same type, by host and layer."""
+    rate, layer, kind = _last(case, "hca.rate-gbps"), _last(case, "hca.layer"), _last(case, "hca.type")
+    active = {about for about, fact in _last(case, "hca.state").items() if fact.text.startswith("Active")}
+    groups: dict[tuple[str, str], list[Fact]] = defaultdict(list)
+    for about, fact in rate.items():
+        if about in active and "bond" not in about.device:
+            what = kind.get(Subject(about.host, device=about.device))
+            groups[layer[about].text if about in layer else "", what.text if what else ""].append(fact)
+    for facts in groups.values():
+        usual = Counter(fact.number for fact in facts).most_common(1)[0]
+        slow = [fact for fact in facts if 0 < fact.number < usual[0]]
+        if slow and usual[1] >= max(2, len(slow)) and usual[1] > len(facts) / 2:
+            yield found(
+                cause("link-slow"),
+                slow,
+                seen=f"{slow[0].number:g} Gb/s",
+                expected=f"{usual[0]:g} Gb/s, as its peers",
+                confidence=0.8,
+                expected_from="other adapters of the same type",
+                gain=f"{usual[0] / slow[0].number:.3g} times the rate of that adapter",
+            )
+    small = [fact for fact in case.of("hca.active-mtu") if fact.subject in active and 0 < fact.number < 4096]
+    largest = _last(case, "hca.max-mtu")
+    small = [fact for fact in small if fact.subject in largest and largest[fact.subject].number > fact.number]
+    if small and all("ethernet" in (layer[f.subject].text.lower() if f.subject in layer else "") for f in small):
+        yield found(
+            cause("mtu-small"),
+            small,
+            seen=f"active_mtu {small[0].value}",
+            expected=f"{largest[small[0].subject].value}",
+            confidence=0.5,
+            severity=Severity.NOTE if small[0].number >= 1024 else None,
+        )
+
+
+def links(case: Case) -> Iterator[Finding]:
+    """Links of the fabric with fewer lanes or a lower speed than they could have."""
+    facts = case.of("fabric.link")
+    could = _last(case, "fabric.could-be")
+    stated = [fact for fact in facts if fact.subject in could]
+    narrow = [
+        fact
+        for fact in stated
+        if "Width" in could[fact.subject].text or re.search(r"\dX", could[fact.subject].text)
+    ]
+    slow = [fact for fact in stated if fact not in narrow]
+    for name, mine in (("link-narrow", narrow), ("link-slow", slow)):
+        if mine:
+            yield found(
+                cause(name),
+                mine,
+                seen=f"{mine[0].parts[0]}x {mine[0].parts[1]}",
+                expected=could[mine[0].subject].text,
+                confidence=0.85,
+                expected_from="what both ends can do",
+            )
+    if stated or len(facts) < 3:
+        return
+    thin = [fact for fact in facts if int(fact.parts[0] or 0) == 1]
+    if thin and len(thin) < len(facts) / 2:
+        yield found(cause("link-narrow"), thin, seen="1 lane", expected="4 lanes", confidence=0.85)
+    by_node: dict[str, list[Fact]] = defaultdict(list)
+    for fact in facts:
+        by_node[fact.subject.device].append(fact)
+    odd: list[Fact] = []
+    for mine in by_node.values():
+        speeds = [LANE_GBPS.get(str(fact.parts[1]), 0.0) for fact in mine]
+        usual = Counter(speeds).most_common(1)[0]
+        if len(mine) >= 4 and usual[1] >= 0.75 * len(mine):
+            odd += [
+                fact for fact, speed in zip(mine, speeds, strict=True) if 0 < speed < usual[0] and fact not in thin
+            ]
+    if odd:
+        yield found(
+            cause("link-slow"),
+            odd,
+            seen=f"{odd[0].parts[0]}x {odd[0].parts[1]}",
+            expected="the speed of the switch's other ports",
+            confidence=0.4,
+            severity=Severity.NOTE,
+            collect="iblinkinfo, which says what a link could be",
+        )
+
+
+def gids(case: Case) -> Iterator[Finding]:
+    """Adapters without a GID that routers carry on; rdma_cm's mode."""
+    rows: dict[Subject, list[Fact]] = defaultdict(list)
+    for fact in case.of("gid"):
+        rows[fact.subject].append(fact)
+    bad = []
+    for facts in rows.values():
+        versions = {str(fact.parts[3]) for fact in facts}
+        good = any(fact.parts[3] == "v2" and not str(fact.parts[1]).startswith("fe80") for fact in facts)
+        if versions & {"v1", "v2"} and not good:
+            bad += facts
+    if bad:
+        yield found(
+            cause("no-roce-v2-gid"),
+            bad,
+            seen=f"GIDs {', '.join(str(f.parts[1]) for f in bad[:3])}",
+            expected="a RoCE v2 GID of an IP address",
+            confidence=0.85,
+        )
+    old = [fact for fact in case.of("roce.mode") if fact.value == 1]
+    if old:
+        yield found(cause("roce-v1"), old, seen="RoCE v1", expected="RoCE v2", confidence=0.9)
+
+
+def priorities(case: Case) -> Iterator[Finding]:
+    """Trust and lossless priorities of adapters and of SONiC's ports."""
+    trust = [fact for fact in case.of("qos.trust") if fact.value == "pcp"]
+    if trust:
+        yield found(cause("trust-pcp"), trust, seen="Priority trust state: pcp", expected="dscp", confidence=0.85)
+    none = [fact for fact in case.of("qos.pfc") if not fact.parts]
+    if none:
+        yield found(
+            cause("no-pfc"),
+            none,
+            seen="no priority enabled",
+            expected="the RoCE priority, such as 3",
+            confidence=0.7,
+            collect="the switch's PFC configuration, where lossy RoCE is on purpose",
+        )
+    storms = case.of("sonic.storm")
+    if storms:
+        yield found(
+            cause("pause-storm"),
+            storms,
+            seen=f"{storms[0].parts[0]} storm(s) detected, {storms[0].parts[1]} restored",
+            expected="0",
+            confidence=0.9,
+        )
+    maps = case.of("sonic.pfc")
+    empty = [fact for fact in maps if not fact.parts]
+    if empty and len(empty) < len(maps):
+        yield found(
+            cause("pfc-uneven"), empty, seen="no pfc_enable", expected="as the other ports", confidence=0.7
+        )
+    flat = [
+        fact
+        for fact in case.of("sonic.profile")
+        if "lossless" in fact.subject.device and fact.subject.device.startswith("pg_") and fact.parts[2] == 0
+    ]
+    if flat:
+        yield found(
+            cause("buffer-profile"),
+            flat,
+            seen="xoff 0",
+            expected="headroom for rate, cable and MTU",
+            confidence=0.7,
+        )
+
+
+def switches(case: Case) -> Iterator[Finding]:
+    """Findings of ibswinfo on a switch, and of ibdiagnet."""
+    broken = case.of("switch.status")
+    if broken:
+        yield found(
+            cause("switch-part"),
+            broken,
+            seen=": ".join(str(p) for p in broken[0].parts),
+            expected="OK",
+            confidence=0.85,
+        )
+    unread = case.of("switch.unreadable")
+    if unread:
+        yield found(cause("switch-unreadable"), unread, seen=unread[0].text, expected="a number", confidence=0.7)
+    errors = case.of("ibdiagnet.error")
+    if errors:
+        yield found(
+            cause("ibdiagnet-error"),
+            errors,
+            seen=f"{errors[0].parts[0]}: {errors[0].parts[1]}",
+            expected="none",
+            confidence=0.6,
+        )
+
+
+RULES: tuple[Rule, ...] = (states, rates, links, gids, priorities, switches)

@@ -1,0 +1,191 @@
+"""The same work on many items, in processes of this machine or on a Ray cluster.
+
+Answers come as they end, each with the place of its item. A worker that dies (killed for its memory, say)
+takes nothing else with it: what it may have had is asked again, alone, and only what then kills its worker
+again is lost. Workers end with the process that started them, however that ends.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import wait as wait_for
+from types import ModuleType
+from typing import Any, TypeVar
+
+from fabrictwin.base.errors import ConfigError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CONNECT_S = 10.0
+AHEAD = 4  # items a worker: enough that none waits, few enough that little is asked again after a death
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Stands for the answer of an item whose worker died twice."""
+
+    why: str
+
+
+Answers = Generator[tuple[int, R | Lost], None, None]
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def answers(work: Callable[[T], R], items: Sequence[T], workers: int | str | None = None) -> Answers[R]:
+    """Yield (place, answer) of every item as they end.
+
+    `work` is a function of a module, or a partial of one. `workers` are processes here (all processors if None);
+    1 works in this process. A text is the address of a Ray cluster instead (`auto`, `ray://host:10001`).
+    Raises ConfigError where none answers there.
+    """
+    if isinstance(workers, str):
+        return _on_ray(work, items, workers)
+    count = min(processors() if workers is None else workers, len(items))
+    return _here(work, items) if count <= 1 else _in_processes(work, items, count)
+
+
+def _here(work: Callable[[T], R], items: Sequence[T]) -> Answers[R]:
+    for place, item in enumerate(items):
+        yield place, work(item)
+
+
+def _begin() -> None:
+    """Leave Ctrl-C to the parent, and end when the parent does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True, name="follow").start()
+
+
+@contextmanager
+def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
+    # not by fork: threads of ours and of numba would be copied in whatever state they are
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin)
+    ended = False
+    try:
+        yield pool
+        ended = True
+    finally:
+        processes = [*(pool._processes or {}).values()]  # nothing public names them
+        pool.shutdown(wait=ended, cancel_futures=True)
+        if not ended:
+            for process in processes:
+                process.kill()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Start processes that do not import the program again: it may be a script that would start them anew."""
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
+
+
+def _in_processes(work: Callable[[T], R], items: Sequence[T], count: int) -> Answers[R]:
+    left = list(range(len(items)))
+    suspects: list[int] = []
+    while left or suspects:
+        alone = bool(suspects)
+        asked = [suspects.pop()] if alone else left
+        under_way: dict[Future[R], int] = {}
+        queue = iter(tuple(asked))
+        try:
+            with _pool(1 if alone else count) as pool:
+                with _without_main():
+                    for place in _some(queue, count * AHEAD):
+                        under_way[pool.submit(work, items[place])] = place
+                while under_way:
+                    done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        answer = future.result()
+                        place = under_way.pop(future)
+                        if not alone:
+                            left.remove(place)
+                        yield place, answer
+                        for following in _some(queue, 1):
+                            under_way[pool.submit(work, items[following])] = following
+        except BrokenProcessPool:
+            dead = sorted(under_way.values())
+            if alone:
+                yield dead[0], Lost("its worker was killed, twice: too little memory?")
+                continue
+            left = [place for place in left if place not in under_way.values()]
+            suspects = dead
+
+
+def _some(queue: Iterator[int], count: int) -> Iterator[int]:
+    for _, place in zip(range(count), queue, strict=False):
+        yield place
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError("needs Ray: pip install 'fabrictwin[ray]'", key="--on") from None
+    return ray
+
+
+def _apply(work: Callable[[T], R], item: T) -> R:
+    return work(item)
+
+
+def _reach(address: str) -> None:
+    """Connect to HOST:PORT once; Ray itself would try for minutes. Raises OSError."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+
+
+def _on_ray(work: Callable[[T], R], items: Sequence[T], address: str) -> Answers[R]:
+    ray = _ray()
+    try:
+        _reach(address)
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"got {address!r}, where no Ray cluster answers: {error}", key="--on") from None
+    try:
+        # a task whose node dies is asked again by Ray itself
+        remote, shared = ray.remote(num_cpus=1, max_retries=2)(_apply), ray.put(work)
+        queue = iter(range(len(items)))
+        under_way: dict[Any, int] = {}
+        ahead = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        for place in _some(queue, ahead):
+            under_way[remote.remote(shared, items[place])] = place
+        while under_way:
+            done, _ = ray.wait([*under_way])
+            for reference in done:
+                place = under_way.pop(reference)
+                answer: R | Lost
+                try:
+                    answer = ray.get(reference)
+                except ray.exceptions.WorkerCrashedError:
+                    answer = Lost("its worker was killed: too little memory?")
+                yield place, answer
+                for following in _some(queue, 1):
+                    under_way[remote.remote(shared, items[following])] = following
+    finally:
+        ray.shutdown()

@@ -1,0 +1,352 @@
+"""Rules: a generated cluster is clean, and each mutation of it is found by its rule."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configured import ETHERNET, INFINIBAND, planned, spec_of, write
+
+from fabrictwin.configuration.lint.rules import lint
+from fabrictwin.configuration.policy.cluster_policy import plan
+from fabrictwin.configuration.readers.recognise import read_files
+
+
+@pytest.fixture(scope="module")
+def ethernet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("ethernet")
+    write(planned(), folder, ETHERNET)
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def infiniband(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("infiniband")
+    write(planned("infiniband"), folder, INFINIBAND)
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def rules_of(files: dict[str, str], folder: Path) -> set[str]:
+    """Rules that files break."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    read = read_files([folder])
+    return {finding.rule for finding in lint(read.configuration, read.problems)}
+
+
+@pytest.mark.parametrize("technology", ["ethernet", "infiniband"])
+@pytest.mark.parametrize("os", ["sonic", "nvue"])
+@pytest.mark.parametrize(
+    "shape", [{"topology": {"kind": "fat-tree", "tiers": 2}}, {}, {"topology": {"kind": "single-switch"}}]
+)
+def test_a_generated_cluster_is_clean(technology: str, os: str, shape: dict[str, Any], tmp_path: Path) -> None:
+    of = plan(spec_of(technology, **shape))
+    targets = (os, *ETHERNET[1:]) if technology == "ethernet" else INFINIBAND
+    write(of, tmp_path, targets, os=os)
+    read = read_files([tmp_path])
+    assert not read.unread
+    assert lint(read.configuration, read.problems) == []
+
+
+def test_a_lossy_cluster_is_clean(tmp_path: Path) -> None:
+    write(plan(spec_of(qos={"lossless": False})), tmp_path, ETHERNET)
+    read = read_files([tmp_path])
+    assert [f.rule for f in lint(read.configuration, read.problems) if f.severity == "error"] == []
+
+
+LEAF = "sonic/leaf-0/config_db.json"
+SPINE = "sonic/spine-0/config_db.json"
+PG = "pg_lossless_400000_3m_profile"
+Tables = dict[str, Any]
+
+
+NMCLI = "fabric-nmcli.sh"
+
+
+def _netplan_alone(files: dict[str, str]) -> dict[str, str]:
+    """Without NetworkManager's script, which says the same of interfaces."""
+    return {name: text for name, text in files.items() if not name.endswith(NMCLI)}
+
+
+def _set(table: str, key: str, **values: Any) -> Callable[[Tables], None]:
+    def change(tables: Tables) -> None:
+        tables[table][key].update(values)
+
+    return change
+
+
+def _del(table: str, key: str, *names: str) -> Callable[[Tables], None]:
+    def change(tables: Tables) -> None:
+        for name in names:
+            tables[table][key].pop(name)
+
+    return change
+
+
+def _every(table: str, **values: Any) -> Callable[[Tables], None]:
+    def change(tables: Tables) -> None:
+        for row in tables[table].values():
+            row.update(values)
+
+    return change
+
+
+def _pcp(tables: Tables) -> None:
+    tables["DOT1P_TO_TC_MAP"] = {"AZURE": {str(n): str(n) for n in range(8)}}
+    for row in tables["PORT_QOS_MAP"].values():
+        row["dot1p_to_tc_map"] = row.pop("dscp_to_tc_map")
+
+
+def _small_ingress(tables: Tables) -> None:
+    tables["BUFFER_PROFILE"][PG] |= {"dynamic_th": "-8"}
+    tables["BUFFER_POOL"]["ingress_lossless_pool"]["size"] = "100000000"
+
+
+SONIC = {
+    # what SONiC's own models refuse
+    "dynamic_th 9": (_set("BUFFER_PROFILE", PG, dynamic_th="9"), "value-range"),
+    "profile reference": (_set("BUFFER_PG", "Ethernet0|3", profile="gone"), "reference-missing"),
+    "WRED reference": (_set("QUEUE", "Ethernet0|3", wred_profile="gone"), "reference-missing"),
+    "map reference": (_set("PORT_QOS_MAP", "Ethernet0", dscp_to_tc_map="gone"), "reference-missing"),
+    "pool reference": (_set("BUFFER_PROFILE", PG, pool="gone"), "reference-missing"),
+    "pfc 3,9": (_set("PORT_QOS_MAP", "Ethernet0", pfc_enable="3,9"), "value-range"),
+    "max below min": (_set("WRED_PROFILE", "AZURE_LOSSLESS", green_max_threshold="1000"), "ecn-order"),
+    "DSCP 64": (_set("DSCP_TO_TC_MAP", "AZURE", **{"64": "3"}), "value-range"),
+    "detection 50 ms": (_set("PFC_WD", "Ethernet0", detection_time="50"), "value-range"),
+    "cable without unit": (_set("CABLE_LENGTH", "AZURE", Ethernet0="40"), "not-understood"),
+    "probability 101": (_set("WRED_PROFILE", "AZURE_LOSSLESS", green_drop_probability="101"), "value-range"),
+    # what they do not see
+    "TC3 to PG0": (_set("TC_TO_PRIORITY_GROUP_MAP", "AZURE", **{"3": "0"}), "tc-to-group"),
+    "pfc_enable missing": (_del("PORT_QOS_MAP", "Ethernet0", "pfc_enable", "pfcwd_sw_enable"), "pfc-missing"),
+    "speed 123": (_set("PORT", "Ethernet0", speed="123"), "speed-unknown"),
+    "no xon": (_del("BUFFER_PROFILE", PG, "xon"), "xon-missing"),
+    # more
+    "headroom 0": (_set("BUFFER_PROFILE", PG, xoff="0"), "headroom-too-small"),
+    "headroom at 80%": (_set("BUFFER_PROFILE", PG, xoff="180000"), "headroom-too-small"),
+    "longer cable": (_set("CABLE_LENGTH", "AZURE", Ethernet0="300m"), "headroom-too-small"),
+    "pool larger than the chip": (
+        _set("BUFFER_POOL", "ingress_lossless_pool", size="200000000"),
+        "pool-beyond-buffer",
+    ),
+    "empty pool": (_set("BUFFER_POOL", "ingress_lossless_pool", size="0"), "pool-empty"),
+    "shared headroom too small": (
+        _set("BUFFER_POOL", "ingress_lossless_pool", xoff="100000"),
+        "headroom-beyond-pool",
+    ),
+    "headroom beyond the chip": (_set("BUFFER_PROFILE", PG, size="90000000"), "headroom-beyond-buffer"),
+    "size without headroom": (_set("BUFFER_PROFILE", PG, size="19456"), "headroom-outside-group"),
+    "ECN above XOFF": (_small_ingress, "ecn-above-xoff"),
+    "ECN never": (_set("WRED_PROFILE", "AZURE_LOSSLESS", green_drop_probability="0"), "ecn-never"),
+    "no ECN": (_set("WRED_PROFILE", "AZURE_LOSSLESS", ecn="ecn_none"), "ecn-missing"),
+    "threshold missing": (_del("BUFFER_PROFILE", PG, "dynamic_th"), "threshold-missing"),
+    "large alpha": (_set("BUFFER_PROFILE", PG, dynamic_th="6"), "alpha-large"),
+    "PFC without headroom": (_set("PORT_QOS_MAP", "Ethernet0", pfc_enable="3,4"), "pfc-without-headroom"),
+    "PFC on all": (_set("PORT_QOS_MAP", "Ethernet0", pfc_enable="0,1,2,3"), "pfc-many"),
+    "trust PCP": (_pcp, "trust-pcp"),
+    "DSCP unmapped": (_set("DSCP_TO_TC_MAP", "AZURE", **{"26": "0"}), "dscp-unmapped"),
+    "TC3 to queue 0": (_set("TC_TO_QUEUE_MAP", "AZURE", **{"3": "0"}), "tc-to-queue"),
+    "pause stops queue 0": (_set("MAP_PFC_PRIORITY_TO_QUEUE", "AZURE", **{"3": "0"}), "pfc-to-queue"),
+    "CNP lossless": (_set("DSCP_TO_TC_MAP", "AZURE", **{"48": "3"}), "cnp-lossless"),
+    "CNP by weight": (_set("SCHEDULER", "scheduler.strict", type="DWRR", weight="10"), "cnp-not-strict"),
+    "RoCE strict": (_set("QUEUE", "Ethernet0|3", scheduler="scheduler.strict"), "roce-strict"),
+    "egress lossy": (_set("BUFFER_QUEUE", "Ethernet0|3", profile="egress_lossy_profile"), "egress-lossy"),
+    "no watchdog": (lambda tables: tables["PFC_WD"].pop("Ethernet0"), "watchdog-missing"),
+    "poll slower than detection": (_set("PFC_WD", "GLOBAL", POLL_INTERVAL="1000"), "watchdog-poll"),
+    "MTU 1500": (_every("PORT", mtu="1500"), "mtu-small"),
+    "MTU step": (_set("PORT", "Ethernet0", mtu="9216"), "mtu-differs"),
+    "no FEC": (_every("PORT", fec="none"), "fec-differs"),
+    "LLDP off": (_every("LLDP_PORT", enabled="false"), "lldp-off"),
+    "address twice": (lambda tables: tables["INTERFACE"].update({"Ethernet4|10.64.0.0/31": {}}), "address-twice"),
+    "QoS map missing": (lambda tables: tables["PORT_QOS_MAP"].pop("Ethernet0"), "qos-map-missing"),
+    "unknown port": (_set("CABLE_LENGTH", "AZURE", Ethernet999="5m"), "reference-missing"),
+    "other peer": (_every("DEVICE_NEIGHBOR", port="Ethernet8"), "peer-differs"),
+    "cable differs": (_every("CABLE_LENGTH", Ethernet0="7m"), "cable-differs"),
+    "AS of the spine": (_set("DEVICE_METADATA", "localhost", bgp_asn="4280008192"), "asn-equal"),
+}
+
+
+@pytest.mark.parametrize("name", SONIC)
+def test_mutations_of_config_db(name: str, ethernet: dict[str, str], tmp_path: Path) -> None:
+    change, rule = SONIC[name]
+    tables = json.loads(ethernet[LEAF])
+    change(tables)
+    assert rule in rules_of(ethernet | {LEAF: json.dumps(tables)}, tmp_path)
+
+
+ADAPTERS = "hosts/host-0/fabric-adapters.sh"
+HOST = {
+    "PFC on another priority": (ADAPTERS, "--pfc 0,0,0,1,0", "--pfc 0,0,0,0,1", "pfc-one-side"),
+    "PFC nowhere": (ADAPTERS, "--pfc 0,0,0,1,0", "--pfc 0,0,0,0,0", "adapter-pfc-missing"),
+    "trust PCP": (ADAPTERS, "--trust dscp", "--trust pcp", "adapter-trust-pcp"),
+    "trust differs": (ADAPTERS, "--trust dscp", "--trust pcp", "trust-differs"),
+    "DSCP to another priority": (ADAPTERS, "set,26,3", "set,26,4", "priority-differs"),
+    "global pause": (ADAPTERS, "rx off tx off", "rx on tx on", "pause-and-pfc"),
+    "RoCE v1": (ADAPTERS, "-p 1 -m 2", "-p 1 -m 1", "roce-v1"),
+    "traffic class 0": (ADAPTERS, "echo 106", "echo 0", "traffic-class-lossy"),
+    "CNPs of another DSCP": (ADAPTERS, "echo 48 >", "echo 10 >", "cnp-class-differs"),
+    "CNPs in the lossless priority": (ADAPTERS, "echo 6 >", "echo 3 >", "adapter-cnp-lossless"),
+    "reaction off": (
+        ADAPTERS,
+        "echo 1 > /sys/class/net/eth1/ecn/roce_rp",
+        "echo 0 > /sys/class/net/eth1/ecn/roce_rp",
+        "ecn-off",
+    ),
+    "small buffer": (ADAPTERS, r"--buffer_size 32768,\d+", "--buffer_size 32768,90000", "adapter-buffer-small"),
+    "empty buffer": (ADAPTERS, r"--buffer_size 32768,\d+", "--buffer_size 32768,0", "buffer-empty"),
+    "shared buffer": (ADAPTERS, "--prio2buffer 0,0,0,1,0", "--prio2buffer 1,0,0,1,0", "buffer-shared"),
+    "another cable": (ADAPTERS, "--cable_len 3", "--cable_len 30", "cable-differs"),
+    "small ring": (ADAPTERS, "-G eth1 rx 8192", "-G eth1 rx 256", "ring-small"),
+    "reads of 512": (ADAPTERS, "=5000:7000", "=2000:7000", "read-request-small"),
+    "ACS left on": (ADAPTERS, "ECAP_ACS", "CAP_EXP", "acs-on"),
+    "forced ordering": (ADAPTERS, "=per_mkey", "=force_relax", "firmware-pci-wr-ordering"),
+    "wrong link layer": (ADAPTERS, "LINK_TYPE_P1=ETH", "LINK_TYPE_P1=IB", "firmware-link-type"),
+    "DCBX in firmware": (ADAPTERS, "DCBX_P1=FALSE", "DCBX_P1=TRUE", "firmware-lldp-nb-dcbx-p1"),
+    "congestion control off": (ADAPTERS, "PRIO_MASK_P1=255", "PRIO_MASK_P1=0", "firmware-roce-cc-prio-mask-p1"),
+    "no fabric manager": (
+        ADAPTERS,
+        "enable --now nvidia-fabricmanager",
+        "disable --now nvidia-fabricmanager",
+        "service-nvidia-fabricmanager",
+    ),
+    "not at boot": (ADAPTERS, "enable --now fabric-roce", "disable --now fabric-roce", "service-fabric-roce"),
+    "MTU 1500": ("hosts/host-0/60-fabric.yaml", "mtu: 9100", "mtu: 1500", "mtu-small"),
+    "MTU differs": ("hosts/host-0/60-fabric.yaml", "mtu: 9100", "mtu: 9000", "mtu-differs"),
+    "MTU no number": ("hosts/host-0/60-fabric.yaml", "mtu: 9100", "mtu: nine", "value-range"),
+    "address of another": ("hosts/host-0/60-fabric.yaml", "10.64.0.1/31", "10.64.0.17/31", "address-twice"),
+    "memlock": ("hosts/host-0/90-fabric-limits.conf", "memlock unlimited", "memlock 65536", "memlock-limited"),
+    "no memlock": ("hosts/host-0/90-fabric-limits.conf", "memlock", "core", "memlock-missing"),
+    "few files": ("hosts/host-0/90-fabric-limits.conf", "1048576", "1024", "nofile-small"),
+    "no peermem": ("hosts/host-0/fabric-modules.conf", "nvidia_peermem", "nvidia_uvm", "peermem-missing"),
+    "IOMMU": ("hosts/host-0/90-fabric-grub.cfg", "iommu=pt", "intel_iommu=on", "iommu-on"),
+    "strict rp_filter": (
+        "hosts/host-0/90-fabric-sysctl.conf",
+        "rp_filter = 2",
+        "rp_filter = 1",
+        "rp-filter-strict",
+    ),
+    "container without devices": (
+        "hosts/host-0/fabric-container.args",
+        "--device=/dev/infiniband",
+        "--rm",
+        "container-devices",
+    ),
+    "container memlock": (
+        "hosts/host-0/fabric-container.args",
+        "memlock=-1:-1",
+        "memlock=65536",
+        "container-memlock",
+    ),
+    "container shm": ("hosts/host-0/fabric-container.args", "--shm-size=16g", "--shm-size=64m", "container-shm"),
+    "container network": (
+        "hosts/host-0/fabric-container.args",
+        "--network=host",
+        "--network=bridge",
+        "container-network",
+    ),
+    "NCCL's class": ("hosts/host-0/nccl.conf", "NCCL_IB_TC=106", "NCCL_IB_TC=0", "traffic-class-lossy"),
+    "GID index": ("hosts/host-0/nccl.conf", "NCCL_IB_TIMEOUT=22", "NCCL_IB_GID_INDEX=0", "gid-index"),
+    "verbs off": ("hosts/host-0/nccl.conf", "NCCL_IB_TIMEOUT=22", "NCCL_IB_DISABLE=1", "nccl-ib-disable"),
+    "NVLink off": ("hosts/host-0/nccl.conf", "NCCL_IB_TIMEOUT=22", "NCCL_P2P_DISABLE=1", "nccl-p2p-disable"),
+    "algorithm fixed": ("hosts/host-0/nccl.conf", "NCCL_IB_TIMEOUT=22", "NCCL_ALGO=Ring", "nccl-fixed"),
+    "prefix match": ("hosts/host-0/nccl.conf", "NCCL_IB_HCA==.*", "NCCL_IB_HCA=mlx5_1", "hca-prefix"),
+    "unknown adapter": ("hosts/host-0/nccl.conf", "NCCL_IB_HCA==.*", "NCCL_IB_HCA==ib7", "hca-unknown"),
+    "rail left out": ("hosts/host-0/nccl.conf", ",mlx5_11", "", "hca-missing"),
+    "bootstrap by docker0": ("hosts/host-0/nccl.conf", "IFNAME==eth0", "IFNAME=docker0", "socket-interface"),
+    "one host differs": ("hosts/host-0/nccl.conf", "QPS_PER_CONNECTION=4", "QPS_PER_CONNECTION=1", "host-differs"),
+    "pod without IPC_LOCK": ("k8s/pod.yaml", "IPC_LOCK", "NET_RAW", "pod-memlock"),
+    "pod asks for what is not there": ("k8s/pod.yaml", "rdma/rdma_eth1:", "rdma/rdma_eth77:", "pod-resource"),
+    "field of no resource": ("k8s/macvlannetwork.yaml", "master:", "parent:", "not-understood"),
+    "wrong type": ("k8s/sriovnetworknodepolicy.yaml", "numVfs: 1", "numVfs: one", "value-range"),
+    "required field": ("k8s/sriovnetworknodepolicy.yaml", "numVfs: 1\n", "\n", "reference-missing"),
+}
+
+
+@pytest.mark.parametrize("name", HOST)
+def test_mutations_of_hosts_and_manifests(name: str, ethernet: dict[str, str], tmp_path: Path) -> None:
+    file, old, new, rule = HOST[name]
+    changed, count = re.subn(old, new.replace("\\", "\\\\"), ethernet[file])
+    assert count, "nothing was changed"
+    assert rule in rules_of(_netplan_alone(ethernet) | {file: changed}, tmp_path)
+
+
+SUBNET = {
+    "unknown engine": ("opensm/opensm.conf", "routing_engine updn", "routing_engine updown", "engine-unknown"),
+    "no roots": ("opensm/opensm.conf", "root_guid_file .*", "", "clean"),
+    "LMC 9": ("opensm/opensm.conf", "lmc 0", "lmc 9", "option-range"),
+    "endless lifetime": (
+        "opensm/opensm.conf",
+        r"\nhead_of_queue_lifetime 18",
+        "\nhead_of_queue_lifetime 20",
+        "lifetime-endless",
+    ),
+    "short map": ("opensm/opensm.conf", "qos_sl2vl 0,1,", "qos_sl2vl 0,", "sl2vl"),
+    "lane beyond": ("opensm/opensm.conf", "qos_max_vls 8", "qos_max_vls 4", "sl2vl-lanes"),
+    "weight 300": ("opensm/opensm.conf", "0:192", "0:300", "vlarb"),
+    "starved lane": ("opensm/opensm.conf", ",7:4", "", "vlarb-starved"),
+    "manager left out": ("opensm/partitions.conf", "ALL=full,\n    SELF=full", "0x10=full", "partition-manager"),
+    "limited members": ("opensm/partitions.conf", "ALL=full,\n    SELF=full", "ALL=limited", "partition-limited"),
+    "P_Key twice": ("opensm/partitions.conf", "compute=0x0001", "compute=0x7fff", "partition-twice"),
+    "small MTU": ("opensm/partitions.conf", "mtu=5", "mtu=4", "partition-mtu"),
+    "no end": ("opensm/partitions.conf", r"SELF=full ;", "SELF=full", "value-range"),
+    "membership": ("opensm/partitions.conf", "SELF=full", "SELF=whole", "value-range"),
+    "no default level": ("opensm/qos-policy.conf", "name: DEFAULT", "name: REST", "qos-default"),
+    "level without end": ("opensm/qos-policy.conf", "end-qos-levels", "", "not-understood"),
+    "IPoIB MTU": ("hosts/host-0/60-fabric.yaml", "mtu: 4092", "mtu: 65520", "ipoib-mtu"),
+    "small IPoIB MTU": ("hosts/host-0/60-fabric.yaml", "mtu: 4092", "mtu: 2044", "ipoib-mtu-small"),
+    "IPoIB mode": (
+        "hosts/host-0/60-fabric.yaml",
+        "infiniband-mode: datagram",
+        "infiniband-mode: quick",
+        "value-range",
+    ),
+    "unknown switch": (
+        "slurm/topology.conf",
+        r"\Z",
+        "SwitchName=top Switches=leaf-0,nowhere\n",
+        "slurm-switch-unknown",
+    ),
+    "node twice": ("slurm/topology.conf", r"\Z", "SwitchName=other Nodes=host-0\n", "slurm-twice"),
+    "node unplaced": ("slurm/topology.conf", r"host-\[0-3\]", "host-[0-2]", "slurm-node-unplaced"),
+}
+
+
+@pytest.mark.parametrize("name", SUBNET)
+def test_mutations_of_subnets(name: str, infiniband: dict[str, str], tmp_path: Path) -> None:
+    file, old, new, rule = SUBNET[name]
+    changed, count = re.subn(old, new, infiniband[file])
+    assert count, "nothing was changed"
+    found = rules_of(_netplan_alone(infiniband) | {file: changed}, tmp_path)
+    assert rule in (found or {"clean"})
+
+
+def test_nvue_is_judged_by_the_same_rules(tmp_path: Path) -> None:
+    write(planned(), tmp_path, ("nvue", "host"), os="nvue")
+    path = tmp_path / "nvue/leaf-0/startup.sh"
+    text = path.read_text()
+    for old, new, rule in (
+        ("trust l3", "trust l2", "trust-pcp"),
+        ("rx enable", "rx disable", "pfc-ignored"),
+        ("switch-priority 3 ", "switch-priority 4 ", "pfc-one-side"),
+        ("max-threshold 2097152", "max-threshold 1000", "ecn-order"),
+        ("qos pfc profile pfc-400g-3m", "qos pfc profile gone", "reference-missing"),
+        ("link mtu 9100", "link mtu 1500", "mtu-small"),
+        ("xoff-threshold 227328", "xoff-threshold 100000", "headroom-too-small"),
+        ("pfc-watchdog state enable", "pfc-watchdog state disable", "watchdog-missing"),
+    ):
+        assert old in text, old
+        path.write_text(text.replace(old, new))
+        read = read_files([tmp_path])
+        assert rule in {finding.rule for finding in lint(read.configuration, read.problems)}, rule
+
+
+def test_files_that_disagree_about_an_interface(ethernet: dict[str, str], tmp_path: Path) -> None:
+    file = "hosts/host-0/60-fabric.yaml"
+    assert "files-disagree" in rules_of(
+        ethernet | {file: ethernet[file].replace("mtu: 9100", "mtu: 9000")}, tmp_path
+    )

@@ -1,0 +1,111 @@
+"""What is written is read back to the same model, and every value has its reason."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configured import planned, spec_of, write, written
+
+from fabrictwin.configuration.policy.cluster_policy import configuration, plan
+from fabrictwin.configuration.policy.reasons import REASONS
+
+
+def _without_files(thing: Any) -> Any:
+    return replace(thing, file="")
+
+
+@pytest.mark.parametrize("os", ["sonic", "nvue"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"topology": {"kind": "fat-tree", "tiers": 2}},
+        {"link_rate": "200 Gb/s", "host_cable": "30 m", "trunk_cable": "300 m"},
+        {"qos": {"lossless": False}},
+        {"qos": {"dscp": 24, "priority": 4, "cnp_dscp": 40, "cnp_priority": 7}},
+    ],
+)
+def test_switches(os: str, more: dict[str, Any], tmp_path: Path) -> None:
+    of = plan(spec_of(**more))
+    read = written(of, tmp_path, (os,), os=os)
+    made = configuration(of, os, os=os).switches  # type: ignore[arg-type]
+    assert not read.problems
+    assert {name: _without_files(one) for name, one in read.configuration.switches.items()} == made
+
+
+@pytest.mark.parametrize("chip", ["spectrum-1", "spectrum-3", "spectrum-6", "tomahawk", "tomahawk-5"])
+def test_switches_of_other_chips(chip: str, tmp_path: Path) -> None:
+    of = plan(spec_of(link_rate="100 Gb/s", trunk_rate="100 Gb/s", qos={"chip": chip}))
+    read = written(of, tmp_path, ("sonic",))
+    made = configuration(of, "sonic").switches
+    assert {name: _without_files(one) for name, one in read.configuration.switches.items()} == made
+
+
+@pytest.mark.parametrize("technology", ["ethernet", "infiniband"])
+def test_hosts(technology: str, tmp_path: Path) -> None:
+    of = planned(technology)
+    read = written(of, tmp_path, ("host",))
+    made = configuration(of, "host").hosts
+    assert not read.problems
+    assert not read.unread
+    assert {name: _without_files(one) for name, one in read.configuration.hosts.items()} == made
+
+
+def test_subnet(tmp_path: Path) -> None:
+    of = planned("infiniband")
+    read = written(of, tmp_path, ("opensm",))
+    made, found = configuration(of, "opensm").subnet, read.configuration.subnet
+    assert made is not None
+    assert found is not None
+    assert not read.problems
+    assert found.options == {
+        name: str(tmp_path / "opensm" / value) if name.endswith("_file") else value
+        for name, value in made.options.items()
+    }
+    assert [replace(one, line=0) for one in found.partitions] == list(made.partitions)
+    for name in ("roots", "compute_nodes", "io_nodes", "qos_levels", "qos_groups", "qos_rules"):
+        assert getattr(found, name) == getattr(made, name), name
+
+
+def test_slurm_and_manifests(tmp_path: Path) -> None:
+    of = plan(spec_of("infiniband", hosts=40, topology={"kind": "fat-tree", "tiers": 2}))
+    read = written(of, tmp_path, ("slurm", "k8s"))
+    assert not read.problems
+    assert read.configuration.slurm is not None
+    made = configuration(of, "slurm").slurm
+    assert _without_files(read.configuration.slurm) == made
+    manifests = configuration(of, "k8s").manifests
+    assert sorted(map(json.dumps, read.configuration.manifests)) == sorted(map(json.dumps, manifests))
+
+
+def test_every_value_of_config_db_has_a_reason_with_a_source(tmp_path: Path) -> None:
+    write(planned(), tmp_path, ("sonic",))
+    for path in tmp_path.rglob("config_db.json"):
+        reasons = json.loads(path.with_name("config_db.reasons.json").read_text())
+        for table, rows in json.loads(path.read_text()).items():
+            for key, row in rows.items():
+                wanted = [f"{table}|{key}|{name}" for name in row] or [f"{table}|{key}"]
+                assert all(reasons[name].endswith("]") for name in wanted)
+
+
+@pytest.mark.parametrize("technology", ["ethernet", "infiniband"])
+def test_every_line_of_a_hosts_script_has_a_reason(technology: str, tmp_path: Path) -> None:
+    write(planned(technology), tmp_path, ("host",))
+    script = (tmp_path / "hosts/host-0/fabric-adapters.sh").read_text().splitlines()
+    texts = {str(one) for one in REASONS.values()}
+    reason = ""
+    for line in script:
+        if line.startswith("# ") and line[2:] in texts:
+            reason = line
+        elif not line:
+            reason = ""
+        elif not line.startswith(("#", "set -e", "  setpci", "done")):
+            assert reason, line
+
+
+def test_reasons_name_a_source() -> None:
+    assert all(one.text and one.source for one in REASONS.values())

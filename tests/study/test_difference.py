@@ -1,0 +1,95 @@
+"""Two runs side by side: folders and specs, what differs, the exit code for checks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fabrictwin as ft
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cli import main
+
+LAPTOP = Path(__file__).parents[2] / "examples" / "laptop.yaml"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs")
+    spec = ft.load(LAPTOP)
+    slower = spec.with_({"cluster.network.link_rate": "100 Gb/s", "name": "slow"})
+    return ft.run(spec).save(place / "a"), ft.run(slower).save(place / "b"), spec, slower
+
+
+def test_a_run_is_the_same_as_itself_and_as_its_spec(folders):
+    a, _, spec, _ = folders
+    assert ft.diff(a, a).same
+    again = ft.diff(a, spec)
+    assert again.same
+    assert again.slower == 0
+    assert list(again.asked) == []
+
+
+def test_what_differs_is_found_and_adds_up(folders):
+    a, b, _, _ = folders
+    found = ft.diff(a, b)
+    assert found.asked["key"] == ["cluster.network.link_rate"]
+    assert found.asked["after"] == ["100 Gb/s"]
+    before, after = (json.loads((folder / "summary.json").read_text()) for folder in (a, b))
+    assert found.slower == pytest.approx(after["step_time_s"] / before["step_time_s"] - 1, abs=1e-12)
+    # the parts of a step add up to it, so their changes do too
+    assert sum(found.parts["added_s"]) == pytest.approx(after["step_time_s"] - before["step_time_s"], rel=1e-6)
+    added = [abs(one) for one in found.parts["added_s"]]
+    assert added == sorted(added, reverse=True)
+    assert found.parts["part"][0] == "data-parallel communication"
+    slowed = {one["link"]: one for one in found.links}
+    assert (
+        slowed["host-0/mlx5_0/2 > leaf-0/1"]["utilisation_after"]
+        > 3 * slowed["host-0/mlx5_0/2 > leaf-0/1"]["utilisation_before"]
+    )
+
+
+def test_turned_round_it_is_the_other_way(folders):
+    a, b, _, _ = folders
+    there, back = ft.diff(a, b), ft.diff(b, a)
+    assert (1 + there.slower) * (1 + back.slower) == pytest.approx(1)
+    assert len(there.links) == len(back.links) > 0
+
+
+@pytest.mark.parametrize(("limit", "code"), [("0%", 1), ("0.1", 1), ("900%", 0)])
+def test_a_check_fails_where_the_step_is_longer(folders, limit, code, capsys):
+    a, b, _, _ = folders
+    assert main(["diff", str(a), str(b), "--fail-over", limit, "--json"]) == code
+    said = json.loads(capsys.readouterr().out)
+    assert said["slower"] > 0.001
+    assert main(["diff", str(b), str(a), "--fail-over", limit]) == 0
+
+
+def test_the_page_says_it_in_a_sentence(folders, tmp_path):
+    a, b, _, _ = folders
+    page = ft.diff(a, b).save(tmp_path / "d.html").read_text()
+    assert "longer" in page
+    assert "host-0/mlx5_0/2 &gt; leaf-0/1" in page
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("summary.json", "[]", "expected the summary of a run"),
+        ("summary.json", '{"name": "x"}', "expected the summary of a run"),
+        ("links.csv", "link,utilisation,tx_bytes\na > b,much,1\n", r"links.csv:2: expected the links of a run"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_named(folders, tmp_path, file, content, said):
+    for one in folders[0].iterdir():
+        (tmp_path / one.name).write_bytes(one.read_bytes())
+    (tmp_path / file).write_text(content)
+    with pytest.raises(ConfigError, match=said):
+        ft.diff(tmp_path, folders[0])
+
+
+@pytest.mark.parametrize("limit", ["-1", "much", "nan"])
+def test_a_limit_is_a_percentage(folders, limit, capsys):
+    assert main(["diff", str(folders[0]), str(folders[0]), "--fail-over", limit]) == 2
+    assert "expected a percentage" in capsys.readouterr().err
