@@ -7,10 +7,10 @@ import shutil
 import signal
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import processes
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.live import native_libraries
@@ -19,7 +19,6 @@ from fabrictwin.live.exec import launch, program_list
 from fabrictwin.live.exec.preloadable import why_not
 
 LAPTOP = str(Path(__file__).parents[2] / "examples" / "laptop.yaml")
-FABRICTWIN = (sys.executable, "-m", "fabrictwin")
 HOSTS = ["host-0", "host-1"]
 COMPILER = next((name for name in native_libraries.COMPILERS if shutil.which(name)), None)
 
@@ -76,28 +75,19 @@ def test_a_file_of_programs_that_cannot_be_read(tmp_path: Path) -> None:
     "command", ["exec sleep 600", "trap '' TERM; while true; do sleep 0.1; done", "sleep 600"]
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_command_ends_its_programs_and_has_the_signals_code(command: str, number: int) -> None:
+def test_an_interrupted_command_ends_its_programs_and_has_the_signals_code(
+    tmp_path: Path, command: str, number: int
+) -> None:
     """Also where only the command has the signal, and not its programs, as from a terminal."""
-    process = subprocess.Popen(
-        [
-            *FABRICTWIN,
-            "exec",
-            "--cluster",
-            LAPTOP,
-            "--engine",
-            "analytic",
-            "--",
-            "sh",
-            "-c",
-            f"echo up; {command}",
-        ],
+    process = processes.start(
+        tmp_path,
+        *("-m", "fabrictwin", "exec", "--cluster", LAPTOP, "--engine", "analytic"),
+        *("--", "sh", "-c", f"echo up; {command}"),
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
         start_new_session=True,
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == b"up\n"
+    assert process.stdout.readline() == "up\n"
     process.send_signal(number)
     assert process.wait(60) == 128 + number
 

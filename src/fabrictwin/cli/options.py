@@ -15,7 +15,7 @@ Decorator = Callable[[F], F]
 FILE = click.Path(path_type=Path)
 
 
-class _Seed(click.ParamType):
+class _Seed(click.ParamType[int]):
     """A seed, wrong in the same words wherever it is typed."""
 
     name = "seed"
