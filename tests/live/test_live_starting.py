@@ -75,10 +75,8 @@ def test_a_file_of_programs_that_cannot_be_read(tmp_path: Path) -> None:
     "command", ["exec sleep 600", "trap '' TERM; while true; do sleep 0.1; done", "sleep 600"]
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_command_ends_its_programs_and_has_the_signals_code(
-    tmp_path: Path, command: str, number: int
-) -> None:
-    """Also where only the command has the signal, and not its programs, as from a terminal."""
+def test_an_interrupted_command_has_the_signals_code(tmp_path: Path, command: str, number: int) -> None:
+    """It ends its programs, also where only the command has the signal and not they, as from a terminal."""
     process = processes.start(
         tmp_path,
         *("-m", "fabrictwin", "exec", "--cluster", LAPTOP, "--engine", "analytic"),
