@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz_servers import SERVERS
+from fuzz_sites import SITES
 from fuzz_subnet import SUBNET
 from fuzz_target import Target, files, folder, of_file, of_text
 
@@ -527,4 +528,5 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "perftest": _perftest,
     **SUBNET,
     **SERVERS,
+    **SITES,
 }
