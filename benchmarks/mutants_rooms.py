@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ MEMORY_BYTES = 12 << 30  # of address space; llvm reserves some
 FIRST_S = {"compiled": 6.0, "interpreted": 15.0}  # of tests in the first go, before what a survivor has to face
 START_S, COMPILE_S = 30.0, 60.0  # what a process may take beside its tests
 SLOWER = 5.0  # than unbroken: what takes longer runs for ever
+WAITING = 8.0  # seconds by the clock for one of processors, on a machine that others use too
 COMPILED, INTERPRETED = "compiled", "interpreted"
 PYTEST = (sys.executable, "-m", "pytest", "-p", "mutants_survey", "-p", "no:cacheprovider")
 
@@ -156,13 +158,15 @@ class Copy:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            preexec_fn=_limit_memory,
+            preexec_fn=partial(_limit, round(limit_s)),
         )
         try:
-            output, _ = self.process.communicate(timeout=limit_s)
+            output, _ = self.process.communicate(timeout=WAITING * limit_s)
+            if self.process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+                return None, ""
             return self.process.returncode, output
         except subprocess.TimeoutExpired:
-            self.end()
+            self.end_tests()
             return None, ""
 
     def in_fork(self, mutant: Mutant, tests: list[str], limit_s: float) -> tuple[str, str]:
@@ -184,9 +188,13 @@ class Copy:
         }
 
     def end(self) -> None:
-        """End the tests that run, and what they started."""
+        """End everything that runs in the copy."""
         for forks in self.forks.values():
             forks.end()
+        self.end_tests()
+
+    def end_tests(self) -> None:
+        """End the tests that run, and what they started."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -210,7 +218,7 @@ class Forks:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_limit_memory,
+            preexec_fn=_limit,
         )
         os.close(asked)
         os.close(answered)
@@ -219,7 +227,8 @@ class Forks:
 
     def held(self, file: str, text: str, tests: list[str], limit_s: float) -> tuple[str, str]:
         """Return the verdict and the test that failed first."""
-        question = {"file": str(self.checkout / file), "text": text, "limit_s": limit_s}
+        limits = {"limit_s": limit_s, "waits_s": WAITING * limit_s}
+        question = {"file": str(self.checkout / file), "text": text} | limits
         self.asks.write(json.dumps(question | {"tests": [test for test in tests if test in self.ready]}) + "\n")
         self.asks.flush()
         answer = json.loads(self.answers.readline())
@@ -232,8 +241,11 @@ class Forks:
         self.process.wait()
 
 
-def _limit_memory() -> None:
+def _limit(cpu_s: int = 0) -> None:
+    """Limit what a process may take of memory, and of processors where it is told how much."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    if cpu_s:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
 
 
 def test_files(room: str) -> list[str]:
@@ -261,6 +273,7 @@ class Surveys:
         self.folder = folder / "survey"
         self.taken: dict[tuple[str, str], dict[str, Any]] = {}  # by room and mode: test to what was written down
         self.imported: dict[str, dict[str, set[int]]] = {}  # by room and file: lines that run on import
+        self.importers: dict[str, set[str]] = {}  # by file: the test files that have it imported
 
     def take(self, copy: Copy, rooms: list[str]) -> None:
         """Run each test file that has not been surveyed since it or its room changed."""
@@ -286,6 +299,7 @@ class Surveys:
             found = json.loads(kept.read_text())
             for path, lines in found["imported"].items():
                 self.imported.setdefault(room, {}).setdefault(path, set()).update(lines)
+                self.importers.setdefault(path, set()).add(file)
             tests = found["tests"]
             for test in [name for name, found in tests.items() if found["failed"]]:
                 print(f"left out, since it fails unbroken ({mode}): {test}", flush=True)
@@ -304,6 +318,8 @@ class Surveys:
         if not any(mutant.line in found["lines"].get(mutant.file, ()) for found in tests.values()):
             return None
         chosen = self._in_order(mutant, tests, whole=len(modes) == 1)
+        while mode == INTERPRETED and len(chosen) > 1 and _usual_s(tests, chosen) > FIRST_S[mode]:
+            chosen.pop()  # the slowest
         return Plan(tuple(chosen), mode, START_S + SLOWER * _usual_s(tests, chosen))
 
     def plans(self, mutant: Mutant) -> list[Plan]:
@@ -320,7 +336,7 @@ class Surveys:
             while len(first) < len(chosen) and _usual_s(tests, first) < FIRST_S[mode]:
                 first.append(chosen[len(first)])
             compiling = COMPILE_S if mode == COMPILED and "/kernel/" in mutant.file else 0.0
-            for part in (first, chosen[len(first) :] if last else []):
+            for part in (first, chosen[len(first) :] if mode == COMPILED else []):
                 if part:
                     limit = START_S + compiling + SLOWER * _usual_s(tests, part)
                     plans.append(Plan(tuple(part), mode, limit))
@@ -341,12 +357,16 @@ class Surveys:
     def _in_order(self, mutant: Mutant, tests: dict[str, Any], *, whole: bool) -> list[str]:
         """Tests that reach the line, nearest and quickest first; where `whole`, also the others of their files.
 
-        Fixtures and caches hide from the survey what a later test rests on, hence those. A line that runs on
-        import, or in no test, goes with the tests that reach its file at all, and without such with all.
+        Fixtures and caches hide from the survey what a later test rests on, hence those. What runs on import may
+        show in any test of a file that has it imported. A line that runs in no test goes with the tests that
+        reach its file at all, and without such with all.
         """
         usable = {name: found for name, found in tests.items() if not found["ended"]}
         exact = {name for name, found in usable.items() if mutant.line in found["lines"].get(mutant.file, ())}
         near = exact or {name for name, found in usable.items() if mutant.file in found["lines"]} or set(usable)
+        if self.runs_on_import(mutant):
+            importers = self.importers[mutant.file]
+            near = near | {name for name in usable if name.split("::")[0] in importers}
         words = set(Path(mutant.file).stem.split("_"))
 
         def distance(test: str) -> tuple[bool, float]:

@@ -177,7 +177,7 @@ def test_draws_follow_their_distribution():
         (
             f"{{{LINK}, rate: 1 Gb/s, at: 1 ms}}",
             "analytic",
-            r"spec.yaml:12 faults\[0\].link: .*at fidelity analytic",
+            r"spec.yaml:15 faults\[0\].link: .*at fidelity analytic",
         ),
         (f"{{{LINK}, error_rate: 1e-9}}", "flow", "got bit errors at fidelity flow, expected fidelity packet"),
         (f"{{{LINK}}}", "flow", "nothing that is wrong with it"),
@@ -203,4 +203,4 @@ def test_draws_follow_their_distribution():
 def test_what_makes_no_sense_is_one_line(spec, fault, fidelity, message):
     with pytest.raises(ConfigError, match=message) as caught:
         prepare(spec(fault, fidelity=fidelity))
-    assert caught.value.line == 12
+    assert caught.value.line == 15

@@ -197,38 +197,32 @@ def test_looking_ahead_changes_nothing(monkeypatch):
     assert [digest(run_case(case, check=False)) for case in FEW] == plain
 
 
-@pytest.mark.second
-def test_compiled_and_interpreted_runs_are_equal():
-    here = str(Path(__file__).parent)
+def digests_under(script: str = _SCRIPT, **environment: str) -> list[str]:
+    """Digests of a few cases in a process with those variables set."""
     found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _SCRIPT, here],
+        [sys.executable, "-W", "ignore", "-c", script, str(Path(__file__).parent)],
         input=json.dumps(FEW),
-        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]
+    return json.loads(found.stdout)
+
+
+@pytest.mark.second
+def test_compiled_and_interpreted_runs_are_equal():
+    assert digests_under(NUMBA_DISABLE_JIT="1") == [digest(run_case(case, check=False)) for case in FEW]
 
 
 @pytest.mark.second
 def test_no_access_is_out_of_bounds():
-    here = str(Path(__file__).parent)
-    found = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, here],
-        input=json.dumps(FEW),
-        env=os.environ | {"NUMBA_BOUNDSCHECK": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]
+    assert digests_under(NUMBA_BOUNDSCHECK="1") == [digest(run_case(case, check=False)) for case in FEW]
 
 
 @pytest.mark.slow  # compiles everything anew, for minutes
 def test_the_kernel_agrees_where_numba_no_longer_knows_its_private_switch(tmp_path):
     """`_nrt` saves time and is semi-private: without it everything compiles, and gives the same."""
-    here = Path(__file__).parent
     without = (
         "import numba, sys\n"
         "njit = numba.njit\n"
@@ -239,26 +233,12 @@ def test_the_kernel_agrees_where_numba_no_longer_knows_its_private_switch(tmp_pa
         "numba.njit = public\n"
     )
     check = "\nassert False in taken, 'the switch is not used any more: this test is of no use'\n"
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", without + _SCRIPT + check, str(here)],
-        input=json.dumps(FEW),
-        env=os.environ | {"FABRICTWIN_CACHE": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]
+    found = digests_under(without + _SCRIPT + check, FABRICTWIN_CACHE=str(tmp_path))
+    assert found == [digest(run_case(case, check=False)) for case in FEW]
 
 
 @pytest.mark.slow  # compiles everything anew, for many minutes
 def test_the_kernel_agrees_without_anything_that_numba_does_not_document(tmp_path):
     """`FABRICTWIN_PLAIN_NUMBA=1`: `numba.njit` alone, the same digests."""
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _SCRIPT, str(Path(__file__).parent)],
-        input=json.dumps(FEW),
-        env=os.environ | {"FABRICTWIN_CACHE": str(tmp_path), "FABRICTWIN_PLAIN_NUMBA": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(found.stdout) == [digest(run_case(case, check=False)) for case in FEW]
+    found = digests_under(FABRICTWIN_CACHE=str(tmp_path), FABRICTWIN_PLAIN_NUMBA="1")
+    assert found == [digest(run_case(case, check=False)) for case in FEW]

@@ -22,14 +22,9 @@ from fabrictwin.kernel.routing import switch_graph as kernel
 from fabrictwin.routing.engines.registry import route
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.graph import switches as switches_module
-from fabrictwin.routing.tables import (
-    LAST_UNICAST_LID,
-    adapter_ipv4,
-    assign_lids,
-    equal_cost,
-    switch_graph,
-    udp_source_port,
-)
+from fabrictwin.routing.graph.equal_cost_groups import equal_cost
+from fabrictwin.routing.graph.switches import LAST_UNICAST_LID, assign_lids, switch_graph
+from fabrictwin.routing.tables import adapter_ipv4, udp_source_port
 
 U32S = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=6)
 

@@ -25,8 +25,11 @@ CUT = "{link: leaf-0/6, rate: 0 Gb/s, at: 1 ms, until: 3 ms}"
 def spec(tmp_path):
     def write(*faults: str, fidelity="packet", manager=MANAGED, routing="", technology="infiniband", batches=4):
         switch = "qm8700" if technology == "infiniband" else "spectrum-4"
-        tree = "{kind: fat-tree, tiers: 2, leaf_down: 4, spines: 4}"
-        network = f"technology: {technology}, switch: {switch}, topology: {tree}, routing: {{{routing}}}"
+        network = f"""\
+    technology: {technology}
+    switch: {switch}
+    topology: {{kind: fat-tree, tiers: 2, leaf_down: 4, spines: 4}}
+    routing: {{{routing}}}"""
         packet = "packet: {timeout: 6}" if technology == "infiniband" else ""
         run = f"run: {{fidelity: {fidelity}, {manager} {packet}}}\n"
         text = boxes_job(f"faults: [{', '.join(faults)}]\n{run}", count=8, network=network, batches=batches)
@@ -155,7 +158,7 @@ def test_what_makes_no_sense_is_one_line(spec, change, message):
 def test_a_reboot_that_makes_no_sense_is_one_line(spec, fault, message):
     with pytest.raises(ConfigError, match=message) as caught:
         prepare(spec(fault))
-    assert caught.value.line == 12
+    assert caught.value.line == 16
 
 
 # -- options of routing ------------------------------------------------------------------------------------------

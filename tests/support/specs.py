@@ -127,7 +127,10 @@ cluster:
   network: {technology: infiniband, switch: qm8700, topology: {kind: single-switch}}
 """
 
-SINGLE_SWITCH = "technology: infiniband, switch: qm8700, topology: {kind: single-switch}"
+SINGLE_SWITCH = """\
+    technology: infiniband
+    switch: qm8700
+    topology: {kind: single-switch}"""
 
 
 def boxes_job(more: str, *, count: int = 4, network: str = SINGLE_SWITCH, pp: int = 2, batches: int = 4) -> str:
@@ -136,7 +139,8 @@ def boxes_job(more: str, *, count: int = 4, network: str = SINGLE_SWITCH, pp: in
 name: small
 cluster:
   hosts: {{type: pcie-box, count: {count}}}
-  network: {{{network}}}
+  network:
+{network}
 workload:
   training:
     model: tiny.json

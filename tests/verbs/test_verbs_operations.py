@@ -1422,3 +1422,97 @@ def test_regions_that_are_not_offered():
 
 
 assert verbs_ends.ENGINE == "analytic"  # these tests say what happens, not when
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "least", "most"),
+    [
+        ("port_num", e.IBV_QP_PORT, 1, 1),
+        ("pkey_index", e.IBV_QP_PKEY_INDEX, 0, 127),
+        ("path_mtu", e.IBV_QP_PATH_MTU, 1, 5),
+        ("timeout", e.IBV_QP_TIMEOUT, 0, 31),
+        ("retry_cnt", e.IBV_QP_RETRY_CNT, 0, 7),
+        ("rnr_retry", e.IBV_QP_RNR_RETRY, 0, 7),
+        ("min_rnr_timer", e.IBV_QP_MIN_RNR_TIMER, 0, 31),
+        ("max_rd_atomic", e.IBV_QP_MAX_QP_RD_ATOMIC, 0, 16),
+        ("max_dest_rd_atomic", e.IBV_QP_MAX_DEST_RD_ATOMIC, 0, 16),
+        ("dest_qp_num", e.IBV_QP_DEST_QPN, 0, 2**24 - 1),
+    ],
+)
+def test_attributes_have_ranges(name, mask, least, most):
+    from fabrictwin.verbs.adapter.qp_checks import Attributes, valid
+
+    world(boxes(2))
+    adapter = End("host-0").ctx.adapter
+    for value, good in ((least - 1, False), (least, True), (most, True), (most + 1, False)):
+        attributes = Attributes()
+        setattr(attributes, name, value)
+        assert valid(attributes, mask, adapter) == good, (name, value)
+        assert valid(attributes, e.IBV_QP_STATE, adapter)  # what is not given is not looked at
+
+
+def test_attributes_of_the_way_open_it_anew_once_it_is_idle(twin):
+    one, other = pair(twin)
+    one.send(e.IBV_WR_RDMA_WRITE, remote=other)
+    assert one.qp.qp.ways
+    one.done()
+    attr = QPAttr(qp_state=e.IBV_QPS_SQD)
+    one.qp.modify(attr, e.IBV_QP_STATE)
+    attr.timeout = 3
+    one.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_TIMEOUT)
+    assert not one.qp.qp.ways
+    one.qp.modify(QPAttr(qp_state=e.IBV_QPS_RTS), e.IBV_QP_STATE)
+    one.send(e.IBV_WR_RDMA_WRITE, remote=other)
+    assert one.statuses() == [0]
+
+
+def test_a_datagram_needs_an_address():
+    from fabrictwin.verbs.adapter.transport import requester
+    from fabrictwin.verbs.adapter.work_requests import Work
+
+    one, other = pair(boxes(8), kind=e.IBV_QPT_UD)
+    work = Work(one.qp.qp, 1, e.IBV_WR_SEND, SIGNALED, ((one.mr.buf, 8, one.mr.lkey),))
+    assert requester.post(one.qp.qp, work) == errno.EINVAL
+    assert one.qp.qp.occupied == 0
+    del other
+
+
+def test_requests_that_are_posted_together_know_it(twin):
+    one, other = pair(twin)
+    for count in (1, 2, 3):
+        request = None
+        for _ in range(count):
+            request = SendWR(1, e.IBV_WR_RDMA_WRITE, 1, 0, [one.sge()], SIGNALED, request)
+            request.set_wr_rdma(other.mr.rkey, other.mr.buf)
+        one.qp.post_send(request)
+        assert [work.chained for work in one.qp.qp.outstanding] == [count > 1] * count
+        one.done(count)
+
+
+@pytest.mark.parametrize("kind", [e.IBV_QPT_RC, e.IBV_QPT_UC])
+def test_what_a_completion_has_not_is_nothing(twin, kind):
+    one, other = pair(twin, kind=kind)
+    for opcode in (e.IBV_WR_SEND, e.IBV_WR_RDMA_WRITE_WITH_IMM):
+        other.receive(1, length=64)
+        one.send(opcode, remote=other, length=8)
+        for wc in both(one, other):
+            assert (wc.vendor_err, wc.src_qp, wc.slid, wc.sl, wc.pkey_index, wc.dlid_path_bits) == (0,) * 6
+
+
+def test_an_extended_queue_that_overran_says_so(twin):
+    world(twin)
+    one, other = End("host-0"), End("host-7")
+    queue = CQEX(one.ctx, CqInitAttrEx(cqe=1))
+    init = QPInitAttr(e.IBV_QPT_RC, None, queue, queue, None, QPCap(8, 8, 1, 1, 0))
+    qp = QP(one.pd, init)
+    near = SimpleNamespace(qp=qp, address=one.address)
+    qp.to_rts(attributes(near, other))
+    other.qp.to_rts(attributes(other, near))
+    for _ in range(3):
+        request = SendWR(1, e.IBV_WR_RDMA_WRITE, 1, 0, [one.sge()], SIGNALED)
+        request.set_wr_rdma(other.mr.rkey, other.mr.buf)
+        qp.post_send(request)
+    place.world().settle()
+    assert queue.start_poll() == 0
+    with pytest.raises(PyverbsRDMAError, match="overrun"):
+        queue.start_poll()

@@ -14,7 +14,7 @@ from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import did_you_mean
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import Jacks, find_faults
-from fabrictwin.cluster.spec.fault_section import LinkFault, Noise, NoiseFault, SwitchFault
+from fabrictwin.cluster.spec.fault_section import LinkFault, Noise, NoiseFault, StormFault, SwitchFault
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.kernel.codes import NEVER
 
@@ -50,6 +50,17 @@ class Reboot:
 
 
 @dataclass(frozen=True)
+class PauseStorm:
+    """One end of a cable pauses the other on a priority, until `until_ps` (FOREVER: without end)."""
+
+    time_ps: int
+    until_ps: int
+    cable: int
+    end: int  # 0 or 1: the cable's a or b
+    priority: int
+
+
+@dataclass(frozen=True)
 class HostNoise:
     """Noise on some hosts."""
 
@@ -65,6 +76,7 @@ class Disturbances:
     changes: tuple[CableChange, ...] = ()
     noise: tuple[HostNoise, ...] = ()
     reboots: tuple[Reboot, ...] = ()
+    storms: tuple[PauseStorm, ...] = ()
 
     @property
     def all_changes(self) -> tuple[CableChange, ...]:
@@ -90,6 +102,7 @@ def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
     changes: list[CableChange] = []
     noises: list[HostNoise] = []
     reboots: list[Reboot] = []
+    storms: list[PauseStorm] = []
     for i, fault in enumerate(spec.faults):
         try:
             if isinstance(fault, NoiseFault):
@@ -114,6 +127,15 @@ def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
                         )
                     taken.append((fault.at, until))
                 reboots.append(Reboot(fault.at, until, switch, cables))
+            elif isinstance(fault, StormFault):
+                key = f"faults[{i}].pause_storm"
+                storms.append(_storm(jacks, fault, can.packets))
+                one = storms[-1]
+                same = [
+                    s for s in storms[:-1] if (s.cable, s.end, s.priority) == (one.cable, one.end, one.priority)
+                ]
+                if any(s.time_ps < one.until_ps and one.time_ps < s.until_ps for s in same):
+                    raise ValueError(f"got {fault.pause_storm!r} in a storm at times of an earlier one")
             elif isinstance(fault, LinkFault) and fault.timed:
                 key = f"faults[{i}].link"
                 if not (can.changes_under_way if fault.error_rate is None else can.bit_errors):
@@ -138,7 +160,19 @@ def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
                     raise ValueError(f"got more than {MOST_CHANGES:,} changes of links, expected fewer")
         except ValueError as error:
             raise spec.error(key, str(error)) from None
-    return Disturbances(in_order(changes), tuple(noises), tuple(reboots))
+    return Disturbances(in_order(changes), tuple(noises), tuple(reboots), tuple(storms))
+
+
+def _storm(jacks: Jacks, fault: StormFault, packets: bool) -> PauseStorm:
+    if jacks.blueprint.technology != "ethernet":
+        raise ValueError("got a pause storm on InfiniBand, expected Ethernet: nothing else has pauses")
+    if not packets:
+        raise ValueError("got a pause storm without packets, expected fidelity packet")
+    cable = jacks.cable(fault.pause_storm)
+    node, port = jacks.jack(fault.pause_storm)
+    cables = jacks.blueprint.cables
+    end = 0 if (int(cables.a_node[cable]), int(cables.a_port[cable])) == (node, port) else 1
+    return PauseStorm(fault.at, FOREVER if fault.until is None else fault.until, cable, end, fault.priority)
 
 
 def in_order(changes: list[CableChange]) -> tuple[CableChange, ...]:

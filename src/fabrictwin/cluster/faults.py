@@ -12,7 +12,14 @@ from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.names import split_jack
 from fabrictwin.cluster.reach import first_adapter
-from fabrictwin.cluster.spec.fault_section import GpuFault, HostFault, LinkFault, NoiseFault, SwitchFault
+from fabrictwin.cluster.spec.fault_section import (
+    GpuFault,
+    HostFault,
+    LinkFault,
+    NoiseFault,
+    StormFault,
+    SwitchFault,
+)
 from fabrictwin.cluster.spec.spec import Spec
 
 
@@ -121,7 +128,7 @@ def find_faults(blueprint: Blueprint, spec: Spec) -> tuple[tuple[CableFault, ...
     cables: list[CableFault] = []
     gpus: list[SlowGpu] = []
     for i, fault in enumerate(spec.faults):
-        if isinstance(fault, NoiseFault | SwitchFault | HostFault) or (
+        if isinstance(fault, NoiseFault | SwitchFault | StormFault | HostFault) or (
             isinstance(fault, LinkFault) and fault.timed
         ):
             continue  # `disturbances` and `host_causes` find those

@@ -130,6 +130,9 @@ def _shortest(start: int, end: int, before: dict[int, list[tuple[int, int]]]) ->
     return sorted(back(end))
 
 
+Alternatives = list[tuple[float, list[int]]]  # ways from one node to another: share of the bytes, ports
+
+
 def _paths(kinds: I8, links: list[_Link], ports: list[tuple[int, int]], port_links: list[int]) -> Paths:
     """Paths between all GPUs, CPUs and NICs. `ports[p]` is (node, peer node), `port_links[p]` its link."""
     n = len(kinds)
@@ -143,13 +146,13 @@ def _paths(kinds: I8, links: list[_Link], ports: list[tuple[int, int]], port_lin
         kind = links[port_links[port]].kind
         over["nvlink" if kind == LinkKind.NVLINK else "pcie"][node].append((port, peer))
     ends = [i for i in range(n) if kinds[i] in (NodeKind.GPU, NodeKind.CPU, NodeKind.NIC)]
-    pair_start, share, hop_start, hops = [0], [], [0], []
+    pairs: list[Alternatives] = []
     for a in range(n):
         if a in ends:
             nvlink = _before(a, over["nvlink"], kinds, (NodeKind.NVSWITCH,))
             pcie = _before(a, over["pcie"], kinds, _PASSES_PCIE)
         for b in range(n):
-            alternatives: list[tuple[float, list[int]]] = []
+            alternatives: Alternatives = []
             if a != b and a in ends and b in ends:
                 if kinds[a] == kinds[b] == NodeKind.GPU:
                     found = _shortest(a, b, nvlink)
@@ -158,16 +161,18 @@ def _paths(kinds: I8, links: list[_Link], ports: list[tuple[int, int]], port_lin
                 if not alternatives:
                     # PCIe routes by address: one path, the first
                     alternatives = [(1.0, path) for path in _shortest(a, b, pcie)[:1]]
-            for part, path in alternatives:
-                share.append(part)
-                hops.extend(path)
-                hop_start.append(len(hops))
-            pair_start.append(len(share))
+            pairs.append(alternatives)
+    return _packed(pairs)
+
+
+def _packed(pairs: list[Alternatives]) -> Paths:
+    """Paths as columns, pair after pair."""
+    found = [path for alternatives in pairs for path in alternatives]
     return Paths(
-        np.array(pair_start, np.int32),
-        np.array(share, np.float64),
-        np.array(hop_start, np.int32),
-        np.array(hops, np.int32),
+        np.cumsum([0, *(len(alternatives) for alternatives in pairs)], dtype=np.int32),
+        np.array([part for part, _ in found], np.float64),
+        np.cumsum([0, *(len(ports) for _, ports in found)], dtype=np.int32),
+        np.array([port for _, ports in found for port in ports], np.int32),
     )
 
 
@@ -179,9 +184,9 @@ def with_access_control(template: HostTemplate) -> HostTemplate:
     """
     n, paths = len(template.node_kind), template.paths
     cpus = np.flatnonzero(template.node_kind == NodeKind.CPU).tolist()
-    pair_start, share, hop_start, hops = [0], [], [0], []
+    pairs: list[Alternatives] = []
 
-    def alternatives(a: int, b: int) -> list[tuple[float, list[int]]]:
+    def alternatives(a: int, b: int) -> Alternatives:
         found = range(int(paths.pair_start[a * n + b]), int(paths.pair_start[a * n + b + 1]))
         return [(paths.share[i], paths.ports[paths.hop_start[i] : paths.hop_start[i + 1]].tolist()) for i in found]
 
@@ -191,25 +196,15 @@ def with_access_control(template: HostTemplate) -> HostTemplate:
 
     for a in range(n):
         for b in range(n):
+            pairs.append([])
             for part, ports in alternatives(a, b):
                 if NodeKind.CPU not in template.node_kind[[a, b]] and turns_below(ports):
                     over = [(alternatives(a, cpu), alternatives(cpu, b)) for cpu in cpus]
                     ports = min(
                         (up[0][1] + down[0][1] for up, down in over if up and down), key=len, default=ports
                     )
-                share.append(part)
-                hops.extend(ports)
-                hop_start.append(len(hops))
-            pair_start.append(len(share))
-    return replace(
-        template,
-        paths=Paths(
-            np.array(pair_start, np.int32),
-            np.array(share, np.float64),
-            np.array(hop_start, np.int32),
-            np.array(hops, np.int32),
-        ),
-    )
+                pairs[-1].append((part, ports))
+    return replace(template, paths=_packed(pairs))
 
 
 @dataclass

@@ -92,13 +92,7 @@ class ProgramBuilder:
         return len(self._communications) - 1
 
     def compute(
-        self,
-        actor: int,
-        duration_ps: int,
-        label: int,
-        *,
-        after: Iterable[int] = (),
-        micro_batch: int = NONE,
+        self, actor: int, duration_ps: int, label: int, *, after: Iterable[int] = (), micro_batch: int = NONE
     ) -> int:
         """One stretch of compute. Returns its id."""
         block = Block()
@@ -106,12 +100,7 @@ class ProgramBuilder:
         return self._single(block, after, micro_batch)
 
     def communicate(
-        self,
-        communication: int,
-        label: int,
-        *,
-        after: Iterable[int] = (),
-        micro_batch: int = NONE,
+        self, communication: int, label: int, *, after: Iterable[int] = (), micro_batch: int = NONE
     ) -> int:
         """One communication, by its number. Returns its id."""
         block = Block()

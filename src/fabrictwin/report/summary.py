@@ -14,6 +14,12 @@ from fabrictwin.report.result import RunResult
 
 SCHEMA = 1
 
+# keys of what a step takes, in the order of tables; what a job does not have is left out
+STEP_FIGURES = (
+    "step_time_s",
+    *("tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu"),
+)
+
 
 def _round(value: float, digits: int = 6) -> float:
     """Six significant digits: more would suggest a precision that no model has."""

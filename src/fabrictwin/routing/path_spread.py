@@ -25,11 +25,7 @@ def spread(routes: Routes, source: I32, destination: I32, up: npt.NDArray[np.boo
     reached.
     """
     fabric, groups, switches = routes.fabric, routes.groups, routes.switches
-    for adapters in (source, destination):
-        loose = np.flatnonzero(fabric.nic_port[adapters] == NONE)
-        if len(loose):
-            name = fabric.node_name(int(fabric.nic_node[adapters[loose[0]]]))
-            raise ConfigError(f"{name} cannot be reached: it has no cable", key="cluster")
+    routes.check_cables(source, destination)
     goal, last = fabric.nic_node[destination], routes.nic_endpoint[destination]
     pair = np.arange(len(source), dtype=np.int64)
     port = fabric.nic_port[source].astype(np.int64)

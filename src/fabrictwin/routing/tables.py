@@ -20,38 +20,9 @@ from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.engines.filling import NO_LANES
 from fabrictwin.routing.graph.equal_cost_groups import Groups, equal_cost
 from fabrictwin.routing.graph.switches import (
-    LAST_UNICAST_LID,
-    CableColumns,
-    EndpointColumns,
-    Lids,
-    SwitchColumns,
     Switches,
-    assign_lids,
-    build_switches,
-    switch_graph,
 )
 from fabrictwin.routing.lane_tables import LaneTables
-
-__all__ = [
-    "HASHES",
-    "LAST_UNICAST_LID",
-    "LONGEST_PATH",
-    "U8",
-    "U32",
-    "CableColumns",
-    "EndpointColumns",
-    "Groups",
-    "Lids",
-    "Routes",
-    "SwitchColumns",
-    "Switches",
-    "adapter_ipv4",
-    "assign_lids",
-    "build_switches",
-    "equal_cost",
-    "switch_graph",
-    "udp_source_port",
-]
 
 LONGEST_PATH = 64  # as the hop limit of a directed route
 HASHES = {"crc32": 0, "murmur3": 1}  # as kernel.graph numbers them
@@ -103,6 +74,15 @@ class Routes:
         peer = np.where(fabric.nic_port == NONE, NONE, fabric.port_peer[fabric.nic_port])
         return peer.astype(np.int32)
 
+    def check_cables(self, *adapters: I32) -> None:
+        """Raises ConfigError where one of the adapters has no cable."""
+        fabric = self.fabric
+        for some in adapters:
+            loose = np.flatnonzero(fabric.nic_port[some] == NONE)
+            if len(loose):
+                name = fabric.node_name(int(fabric.nic_node[some[loose[0]]]))
+                raise ConfigError(f"{name} cannot be reached: it has no cable", key="cluster")
+
     def walk(self, source: I32, destination: I32, entropy: U32 | None = None) -> tuple[I32, I64]:
         """Network paths from adapters `source[i]` to `destination[i]`.
 
@@ -114,11 +94,7 @@ class Routes:
 
         fabric = self.fabric
         source, destination = np.asarray(source, np.int32), np.asarray(destination, np.int32)
-        for adapters in (source, destination):
-            loose = np.flatnonzero(fabric.nic_port[adapters] == NONE)
-            if len(loose):
-                name = fabric.node_name(int(fabric.nic_node[adapters[loose[0]]]))
-                raise ConfigError(f"{name} cannot be reached: it has no cable", key="cluster")
+        self.check_cables(source, destination)
         n = len(source)
         hops = np.zeros(n, np.int32)
         path = np.empty((n, LONGEST_PATH), np.int32)

@@ -147,9 +147,12 @@ def open_session(prepared: Prepared) -> Engine:
     if not capabilities_of(run.fidelity).packets:
         return twin.session(run.fidelity)
     technology, settings = twin.fabric.technology, section_settings(prepared.spec)
-    options = options_of(run.packet, technology, run.seed)
+    options = options_of(run.packet, technology, run.seed, prepared.spec.qos)
     if settings is not None:
+        by_port = options
         options = packet_options(run.packet, technology, settings, seed=run.seed)
+        if by_port.qos is not None:
+            options = replace(options, qos=by_port.qos, lanes=by_port.lanes)
     needs = works_in_hosts(prepared.program.communications, twin.fabric)
     return twin.session("packet", replace(options, host_work=needs))
 
@@ -177,6 +180,21 @@ def packets_needed(prepared: Prepared) -> PacketSize | None:
 
 
 def _unused(spec: Spec) -> tuple[str, ...]:
+    return (*_unused_qos(spec), *_unused_packet(spec))
+
+
+def _unused_qos(spec: Spec) -> tuple[str, ...]:
+    qos = spec.qos
+    if qos is None:
+        return ()
+    if not capabilities_of(spec.run.fidelity).packets:
+        return (f"network.qos was not used: the fidelity is {spec.run.fidelity}",)
+    if not qos.ports:
+        return ("network.qos says nothing of ports: `fabrictwin lint --onto` puts a configuration there",)
+    return ()
+
+
+def _unused_packet(spec: Spec) -> tuple[str, ...]:
     can = capabilities_of(spec.run.fidelity)
     if spec.run.packet is None or can.packets:
         return ()
@@ -231,6 +249,7 @@ def predict(
         try:
             if managed is None:
                 changes = twin.timed_changes(prepared.disturbed.all_changes)
+                changes += twin.pause_changes(prepared.disturbed.storms)
                 trace = play(prepared.program, prepared.rank_node, session, changes)
             else:
                 trace = play(prepared.program, prepared.rank_node, session, drive=managed.drive)

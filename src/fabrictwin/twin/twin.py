@@ -21,7 +21,7 @@ from fabrictwin.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError, InvariantError, did_you_mean
 from fabrictwin.base.textfile import open_bytes, reading
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, Identity, SwitchSite
-from fabrictwin.cluster.disturbances import CableChange
+from fabrictwin.cluster.disturbances import FOREVER, CableChange, PauseStorm
 from fabrictwin.cluster.faults import ACCESS_CONTROL, HostCause
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.engine import Engine
@@ -168,6 +168,16 @@ class Twin:
             for change in changes
             for port in self.ports_of(self.cable_now(change.cable))
         )
+
+    def pause_changes(self, storms: Sequence[PauseStorm]) -> tuple[TimedChange, ...]:
+        """Pause storms as changes of the port that pauses its peer."""
+        found = []
+        for storm in storms:
+            port = self.ports_of(self.cable_now(storm.cable))[storm.end]
+            found.append(TimedChange(storm.time_ps, port, pause=(storm.priority, True)))
+            if storm.until_ps < FOREVER:
+                found.append(TimedChange(storm.until_ps, port, pause=(storm.priority, False)))
+        return tuple(found)
 
     def degrade(self, cable: int, rate_bps: int) -> None:
         """Both directions of a cable of the blueprint run at another rate from now on; 0 is down.

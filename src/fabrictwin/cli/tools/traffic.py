@@ -88,7 +88,7 @@ def traffic(
                 message = "got a fault that only a run plays, expected a link at a rate of its own from the start"
                 raise spec.error(f"faults[{i}]", message)
         twin = make_twin(spec, build(spec.cluster, spec=spec))
-        base = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed)
+        base = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed, spec.qos)
         options = replace(base, **{key: value for key, value in given.items() if value is not None})
         progress.stage("routing")
         routes = twin.routes

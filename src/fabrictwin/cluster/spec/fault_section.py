@@ -77,6 +77,21 @@ class SwitchFault(Model):
         return self
 
 
+class StormFault(Model):
+    """An adapter whose receiver is stuck: it pauses a priority from `at` on, without end or until `until`."""
+
+    pause_storm: str  # the adapter, such as host-0/mlx5_0
+    priority: Annotated[int, Field(strict=True, ge=0, le=7)] = 3
+    at: Duration = Field(default=0, json_schema_extra={"default": "0 s"})
+    until: Duration | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> StormFault:
+        if self.until is not None and self.until <= self.at:
+            raise ValueError("got until that is not after at")
+        return self
+
+
 class GpuFault(Model):
     """A GPU whose compute takes `slowdown` times as long, or whose first operation starts `late`, or both."""
 
@@ -137,16 +152,18 @@ class HostFault(Model):
         return self
 
 
-Fault = LinkFault | SwitchFault | GpuFault | NoiseFault | HostFault
+Fault = LinkFault | SwitchFault | StormFault | GpuFault | NoiseFault | HostFault
 
 
 def told_apart(item: Any, index: int) -> Any:
     """The model that a fault's keys ask for: one clear error instead of one for each kind of fault."""
     if not isinstance(item, Mapping):
         return item
-    model: type[LinkFault | SwitchFault | GpuFault | NoiseFault | HostFault] = LinkFault
+    model: type[Fault] = LinkFault
     if "cause" in item or "host" in item:
         model = HostFault
+    elif "pause_storm" in item:
+        model = StormFault
     elif "noise" in item or "hosts" in item:
         model = NoiseFault
     elif "gpu" in item or "slowdown" in item or "late" in item:

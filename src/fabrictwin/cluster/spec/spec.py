@@ -30,6 +30,7 @@ from fabrictwin.cluster.spec.cluster_section import Cluster, Count, Model, Seed
 from fabrictwin.cluster.spec.edits import set_key
 from fabrictwin.cluster.spec.fault_section import Fault, GpuFault, LinkFault, NoiseFault, SwitchFault, told_apart
 from fabrictwin.cluster.spec.packet_section import Packet
+from fabrictwin.cluster.spec.qos_section import Qos
 from fabrictwin.cluster.spec.subnet_manager_section import SubnetManager
 
 M = TypeVar("M", bound=BaseModel)
@@ -155,6 +156,12 @@ class Spec(Model):
     def path(self) -> Path | None:
         """The file that this spec was read from."""
         return self._origin.path
+
+    @property
+    def qos(self) -> Qos | None:
+        """Return `network.qos`, None where the cluster says nothing of it."""
+        found: Qos | None = getattr(self.cluster, "qos", None)
+        return found
 
     @property
     def folder(self) -> Path:

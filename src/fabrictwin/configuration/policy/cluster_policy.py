@@ -43,7 +43,7 @@ def plan(spec: Spec) -> Planned:
 
 def qos_of(spec: Spec) -> Qos:
     """Return the spec's `network.qos`, or its defaults."""
-    return getattr(spec.cluster, "qos", None) or Qos()
+    return spec.qos or Qos()
 
 
 def intent_of(qos: Qos) -> Intent:

@@ -31,8 +31,8 @@ class TableEntries:
 class TimedChange:
     """A port's directed link, its bit errors, or forwarding tables change at a time of the engine's clock.
 
-    `rate_bps` 0 takes the link down, None restores what was built. With `error_rate` the rate stays as it is; with
-    `tables` there is no port.
+    `rate_bps` 0 takes the link down, None restores what was built. With `error_rate` or `pause` the rate stays as
+    it is; with `tables` there is no port.
     """
 
     time_ps: int
@@ -40,6 +40,7 @@ class TimedChange:
     rate_bps: int | None = None
     error_rate: float | None = None  # chance that a bit is hit, after correction
     tables: TableEntries | None = None
+    pause: tuple[int, bool] | None = None  # Ethernet: the port pauses its peer on a priority without end, or stops
 
 
 class PendingChanges:

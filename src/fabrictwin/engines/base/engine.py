@@ -47,15 +47,7 @@ import numpy.typing as npt
 
 from fabrictwin.base.capabilities import Capabilities, Fidelity
 from fabrictwin.engines.base.changes import FOREVER, TimedChange
-from fabrictwin.engines.base.messages import (
-    NAK_REMOTE_ACCESS,
-    NEAR,
-    PLAIN,
-    Event,
-    FlowOptions,
-    Memories,
-    Message,
-)
+from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, NEAR, PLAIN, Event, FlowOptions, Memories, Message
 from fabrictwin.engines.base.packet_level import PacketLevel
 from fabrictwin.engines.base.transfers import Transfers, TransferTimes
 from fabrictwin.fabric.fabric import Fabric

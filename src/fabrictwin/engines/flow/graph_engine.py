@@ -15,15 +15,7 @@ from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.engines.base.changes import FOREVER, PendingChanges, TimedChange, payload_bps
 from fabrictwin.engines.base.engine import Advanced, Stop
 from fabrictwin.engines.base.message_queues import MessageQueues
-from fabrictwin.engines.base.messages import (
-    NAK_REMOTE_ACCESS,
-    NEAR,
-    PLAIN,
-    Event,
-    FlowOptions,
-    Memories,
-    Message,
-)
+from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, NEAR, PLAIN, Event, FlowOptions, Memories, Message
 from fabrictwin.engines.base.transfers import Transfers, TransferTimes
 from fabrictwin.engines.flow.operation_graph import OperationGraph, check_operations
 from fabrictwin.fabric.fabric import NONE, Fabric

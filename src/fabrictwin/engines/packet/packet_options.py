@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fabrictwin.base.congestion_controls import CongestionControl, congestion_control
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import PS_PER_US
+from fabrictwin.cluster.spec.qos_section import Qos
 
 if TYPE_CHECKING:
     from fabrictwin.cluster.spec.packet_section import Packet
@@ -54,6 +55,7 @@ class PacketOptions:
     staging_chunk_bytes: int = 512 << 10  # without GPUDirect: NCCL's buffer of 4 MiB in 8 steps
     staging_ps: int = 2 * PS_PER_US  # the proxy's time a chunk and copy; an estimate
     host_work: bool = False  # memory, cores and threads of hosts take their time too: what staged bytes need
+    qos: Qos | None = None  # Ethernet: what single ports do with each priority
     seed: int = 1
     memory_limit_bytes: int = 4 << 30
     packet_limit: int = 2_000_000_000  # packet-hops of one post: some minutes
@@ -129,11 +131,16 @@ _FIELD = {
     "memory_limit": "memory_limit_bytes",
 }
 _ETHERNET = ("control", "dcqcn", "lossless", "buffer", "buffer_alpha", "strict_priorities", "ets_weights")
+_BY_PORT = ("lossless", "virtual_lanes", "strict_priorities", "ets_weights")  # what rows of qos say too
+QOS_LANES = 8
 _INFINIBAND = ("credit_buffer", "head_of_queue_lifetime", "sl_to_vl", "vl_high", "vl_low", "vl_high_limit")
 
 
-def options_of(section: Packet | None, technology: str, seed: int) -> PacketOptions:
-    """The engine's options as `run.packet` has them. Raises ConfigError for a key that the technology has not."""
+def options_of(section: Packet | None, technology: str, seed: int, qos: Qos | None = None) -> PacketOptions:
+    """The engine's options as `run.packet` and `network.qos` have them.
+
+    Raises ConfigError for a key that the technology has not, or that one of the two says of the other's.
+    """
     more: dict[str, Any] = {}
     for key in () if section is None else type(section).model_fields:
         value = getattr(section, key)
@@ -153,4 +160,10 @@ def options_of(section: Packet | None, technology: str, seed: int) -> PacketOpti
             more[key] = tuple(sorted(value.items()))
         else:
             more[_FIELD.get(key, key)] = tuple(value) if isinstance(value, list) else value
+    if qos is not None and qos.ports:
+        for key in _BY_PORT:
+            if more.get(_FIELD.get(key, key)):
+                message = f"got {key} beside network.qos with ports, which says that of each port"
+                raise ConfigError(message, key=f"run.packet.{key}")
+        more |= {"qos": qos, "lanes": QOS_LANES}
     return PacketOptions(seed=seed, **more)

@@ -40,12 +40,14 @@ class QueueEvent(IntEnum):
     TASK = 5  # value: task
     TELL = 6  # value: task; port field: what happened to it
     SENT = 7  # value: queue pair of an unreliable service whose oldest message is on the wire
+    PAUSE_TAKES = 8  # value: slot, and whether it is XOFF: a pause that a port was told of takes effect
     # From here on what only time brings; a fabric in which nothing else is left has stalled.
-    PAUSE_END = 8
-    PAUSE_REFRESH = 9
-    RTO = 10
-    CONTROL = 11  # a congestion control's timer; port field: which
-    HOQ = 12
+    PAUSE_END = 9
+    PAUSE_REFRESH = 10
+    RTO = 11
+    CONTROL = 12  # a congestion control's timer; port field: which
+    HOQ = 13
+    WATCHDOG = 14  # value: slot
 
 
 KIND_SHIFT = 59

@@ -29,16 +29,15 @@ from fabrictwin.kernel.packet.state.constants import (
     FINISHED,
     IDLE,
     INTERNAL,
-    LINE_QUANTUM_BITS,
     LOCAL,
     NEVER,
     NONE,
     PAUSE,
-    PAUSE_QUANTA,
     RATE_BITS,
     RATE_HALF,
     REACHED,
     REPLAY,
+    RULED,
     SLICED,
     STALLED,
     STORE,
@@ -49,6 +48,7 @@ from fabrictwin.kernel.packet.state.constants import (
 )
 from fabrictwin.kernel.packet.state.packets import draw, free_packet, kick
 from fabrictwin.kernel.packet.switch.buffer import blocks, drop, forward, refresh_pause, release, return_credits
+from fabrictwin.kernel.packet.switch.pauses import classified, on_pause, on_watchdog, resume, take_pause
 from fabrictwin.kernel.packet.switch.route import route
 from fabrictwin.kernel.packet.switch.transmit import dequeue, first_packet, transmit
 from fabrictwin.kernel.packet.tap import IN, record
@@ -57,36 +57,6 @@ from fabrictwin.kernel.packet.transport.message_commands import take_inbox
 from fabrictwin.kernel.packet.transport.message_events import lose_message, on_sent, on_tell
 from fabrictwin.kernel.packet.transport.receive import on_data, on_memory, on_reply, on_timeout
 from fabrictwin.kernel.packet.transport.send import make_ready
-
-
-@outlined
-def on_pause(state, at, p, now):
-    """A pause frame: hold or release one priority of the port that it came in by."""
-    packet = state.packet[p]
-    port = state.port[at]
-    vl = int(packet.vl)
-    slot = (at << state.settings[0].vl_bits) + vl
-    hold = state.hold[slot]
-    bit = 1 << vl
-    if packet.psn:
-        state.count[at].pause_rx += 1
-        if not port.paused & bit:
-            port.paused |= bit
-            hold.paused_since = now
-        quanta_ps = (PAUSE_QUANTA * (LINE_QUANTUM_BITS // 8) * port.ps_q) >> RATE_BITS
-        hold.paused_until = now + quanta_ps
-        push_heap(state, now + quanta_ps, pack(QueueEvent.PAUSE_END, at, slot))
-    elif port.paused & bit:
-        resume(state, at, slot, vl, now)
-    free_packet(state, p)
-
-
-@outlined
-def resume(state, at, slot, vl, now):
-    """A pause ends: by XON, or because nobody renewed it."""
-    state.port[at].paused &= ~(1 << vl)
-    state.hold[slot].pause_ps += now - state.hold[slot].paused_since
-    kick(state, at)
 
 
 @outlined
@@ -136,6 +106,8 @@ def arrive(state, at, p, now, whole):
     settings = state.settings[0]
     if not whole:
         slot = (at << settings.vl_bits) + int(packet.vl)
+        if port.traits & RULED:
+            slot = classified(state, at, packet)
         packet.slot = slot
         if port.traits & CREDIT:
             state.inlet[place(slot)].held += blocks(packet.wire)
@@ -342,6 +314,12 @@ def run(state, until, stop_when_done, budget):
             refresh_pause(state, value, now)
         elif kind == QueueEvent.HOQ:
             on_head_of_queue(state, value, now)
+        elif kind == QueueEvent.PAUSE_TAKES:
+            clock.stall_seen = 0
+            take_pause(state, at, value >> 1, value & 1, now)
+        elif kind == QueueEvent.WATCHDOG:
+            clock.stall_seen = 0
+            on_watchdog(state, at, value, now)
         n = 0
         while n < clock.kicks:
             tried = state.kick[place(n)]

@@ -10,7 +10,8 @@ import numpy as np
 
 from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.kernel.packet.congestion import ALGORITHMS, Control
-from fabrictwin.kernel.packet.invariants import Blocked, find_deadlock
+from fabrictwin.kernel.packet.events import KIND_SHIFT, QueueEvent
+from fabrictwin.kernel.packet.invariants import Blocked, find_deadlock, pending
 from fabrictwin.kernel.packet.loop import begin, kick_all, ready_all, run
 from fabrictwin.kernel.packet.state import build as b
 from fabrictwin.kernel.packet.state import constants as s
@@ -18,7 +19,9 @@ from fabrictwin.kernel.packet.state.build import Config, Wiring
 from fabrictwin.kernel.packet.state.records import records
 from fabrictwin.kernel.packet.state.state import State, nbytes
 from fabrictwin.kernel.packet.state.transport_records import qp_dtype
+from fabrictwin.kernel.packet.switch.pauses import force_pause
 
+PAUSES_IN_VAIN = 8  # renewed pauses after which nothing else moved: it never will
 _GREW = (s.GROW_PACKETS, s.GROW_HEAP, s.GROW_LANES, s.TAP_FULL)
 
 
@@ -82,6 +85,7 @@ class Machine:
         self._hops = 0
         self._owns_tables = False
         self._successors = 0
+        self._stuck = self._done = 0
 
     @property
     def now(self) -> int:
@@ -289,10 +293,36 @@ class Machine:
                 # nothing moves; unless lanes wait for each other for ever, a timer will help
                 self.deadlock = find_deadlock(self.state)
                 lasting = self.deadlock is not None and self.config.hoq_ps == 0
-                if lasting or status == s.IDLE:
+                lasting = lasting and not self._will_change()
+                if lasting or status == s.IDLE or self._paused_for_ever():
                     return s.STALLED
             else:
                 return status
+
+    def _will_change(self) -> bool:
+        """Return True where a watchdog, or a pause about to take effect, will yet break a circle of lanes."""
+        if self.config.qos is None:
+            return False
+        kinds = pending(self.state) >> KIND_SHIFT
+        return bool(np.isin(kinds, (QueueEvent.PAUSE_TAKES, QueueEvent.WATCHDOG)).any())
+
+    def _paused_for_ever(self) -> bool:
+        """Return True where a stuck adapter's pauses are all that still happens, a few times in a row."""
+        if not (self.state.inlet.xoff == s.STUCK).any():
+            return False
+        clock = self.state.clock[0]
+        kinds = np.unique(pending(self.state) >> KIND_SHIFT)
+        if not np.isin(kinds, (QueueEvent.PAUSE_END, QueueEvent.PAUSE_REFRESH)).all():
+            self._stuck = 0
+            return False
+        done = int(clock.delivered + clock.dropped + clock.refused + clock.created)
+        self._stuck = self._stuck + 1 if done == self._done else 0
+        self._done = done
+        return self._stuck >= PAUSES_IN_VAIN
+
+    def storm(self, port: int, lane: int, on: bool) -> None:
+        """Let a port pause its peer on a lane without end from now on, or end that."""
+        force_pause(self.state, port * self.config.lanes + lane, on, self.now)
 
     def tap(self, ports: list[int], drain: Callable[[Any], None]) -> None:
         """Record what these ports send and receive from now on; `drain` is given rows, columns as in `tap`."""

@@ -122,16 +122,16 @@ def walk_tables(lft, node_row, node_port_start, port_peer, port_node, from_port,
         count = 0
         while True:
             status, node = _hop(path[i], count, port, to_node[i], port_peer, port_node, node_row)
-            if status != OK and status != ARRIVED:
-                return status, i
-            count += 1
-            if status == ARRIVED:
+            if status != OK:
                 break
+            count += 1
             number = lft[node_row[node], to_lid[i]]
             if number == NO_PORT or number == 0:
                 return NO_ROUTE, i
             port = node_port_start[node] + number - 1
-        hops[i] = count
+        if status != ARRIVED:
+            return status, i
+        hops[i] = count + 1
     return OK, 0
 
 
@@ -213,11 +213,9 @@ def walk_groups(
         count = 0
         while True:
             status, node = _hop(path[i], count, port, to_node[i], port_peer, port_node, node_row)
-            if status != OK and status != ARRIVED:
-                return status, i
-            count += 1
-            if status == ARRIVED:
+            if status != OK:
                 break
+            count += 1
             if node == port_node[last]:
                 port = last
                 continue
@@ -228,5 +226,7 @@ def walk_groups(
             start = group_start[g]
             size = group_start[g + 1] - start
             port = group_ports[start + hash_tuple(kind, tuples[i], seeds[row]) % size]
-        hops[i] = count
+        if status != ARRIVED:
+            return status, i
+        hops[i] = count + 1
     return OK, 0

@@ -130,13 +130,7 @@ class KvCache:
         return needed + (self._watermark if beside_others else 0) <= self.pool.free_blocks
 
     def allocate(
-        self,
-        request: Request,
-        new: int,
-        *,
-        hit: Hit | None = None,
-        lookahead: int = 0,
-        margin: bool = False,
+        self, request: Request, new: int, *, hit: Hit | None = None, lookahead: int = 0, margin: bool = False
     ) -> bool:
         """Hold blocks for `new` more tokens after those computed or found, and cache those that get full.
 

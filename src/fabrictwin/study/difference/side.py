@@ -18,19 +18,8 @@ from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.cluster.spec.spec import Spec, load_spec
 from fabrictwin.report.csv_tables import links_csv
 from fabrictwin.report.resolved_config import config_yaml
-from fabrictwin.report.summary import summary_json
+from fabrictwin.report.summary import STEP_FIGURES, summary_json
 from fabrictwin.runs.execute import predict
-
-# of summary.json: what the answer is, in the order of a table
-ANSWER = (
-    "step_time_s",
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "model_tflops_per_gpu",
-    "hardware_tflops_per_gpu",
-    "mfu",
-    "hfu",
-)
 
 
 @dataclass(frozen=True)
@@ -70,7 +59,7 @@ def _side(label: str, folder: Path, summary: str, config: str, links: str) -> Si
     try:
         said = json.loads(summary)
         memory = said.get("memory") or {}
-        answer = {key: float(said[key]) for key in ANSWER if said.get(key) is not None}
+        answer = {key: float(said[key]) for key in STEP_FIGURES if said.get(key) is not None}
         if memory:
             answer["memory_bytes"] = float(memory["total_bytes"])
         parts = {str(part["name"]): float(part["time_ps"]) / PS_PER_S for part in said["breakdown"]}

@@ -11,24 +11,13 @@ from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.cluster.spec.edits import set_text
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec, without_figures
-from fabrictwin.report.summary import summary
+from fabrictwin.report.summary import STEP_FIGURES, summary
 from fabrictwin.runs.execute import predict
 from fabrictwin.serving.predict import predict as serve
 from fabrictwin.serving.report.server import without_details
 from fabrictwin.study.sweep.axes import OPTION
 
 FAILED = "reason"  # the column that says why a point has no figures
-
-# of the summary, in the table's order; what a job does not have is left out
-FIGURES = (
-    "step_time_s",
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "model_tflops_per_gpu",
-    "hardware_tflops_per_gpu",
-    "mfu",
-    "hfu",
-)
 
 Row = dict[str, Any]
 
@@ -67,7 +56,7 @@ def figures(said: Mapping[str, Any]) -> Row:
     """A run's summary as one row: sizes, the step, memory, the busiest link, the parts of the step."""
     row: Row = {key: said["cluster"][key] for key in ("hosts", "gpus", "switches")}
     row["job"] = said["job"]["description"]
-    row |= {key: said[key] for key in FIGURES if said.get(key) is not None}
+    row |= {key: said[key] for key in STEP_FIGURES if said.get(key) is not None}
     if said.get("memory"):
         row["memory_bytes"] = said["memory"]["total_bytes"]
         row["memory_fits"] = said["memory"]["fits"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, Self, cast
 
 from fabrictwin.base.errors import FabrictwinError
 
@@ -188,9 +188,9 @@ def _codec(kind: type[Attribute]) -> _Codec:
     return codec
 
 
-@dataclass_transform()
+@dataclass(slots=True)
 class Attribute:
-    """A structure of `SIZE` bytes. Subclasses become dataclasses whose fields are `bits`, `array` or `raw`.
+    """A structure of `SIZE` bytes. Subclasses are dataclasses whose fields are `bits`, `array` or `raw`.
 
     `class NodeInfo(Attribute, size=40, id=0x11)` names its size and its AttributeID; what has no size is only
     the part that several structures begin with.
@@ -198,11 +198,10 @@ class Attribute:
 
     SIZE: ClassVar[int] = 0
     ID: ClassVar[int] = 0
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __init_subclass__(cls, *, size: int = 0, id: int = 0) -> None:
+        # `dataclass(slots=True)` makes each class a second time, without these
         cls.SIZE, cls.ID = size or cls.SIZE, id or cls.ID
-        dataclass(cls)
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, at: int = 0) -> Self:
@@ -219,7 +218,7 @@ class Attribute:
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Field names in the order of the table."""
-        return tuple(cls.__dataclass_fields__)
+        return cast(tuple[str, ...], cls.__match_args__)
 
     @classmethod
     def place(cls, name: str) -> Place:

@@ -7,6 +7,7 @@ management by LID, performance management and subnet administration travel by LI
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from enum import IntEnum
 
 from fabrictwin.subnet.wire.fields import Attribute, MadError, bits, raw
@@ -69,6 +70,7 @@ class SaStatus(IntEnum):
     DENIED = 0x0700
 
 
+@dataclass(slots=True)
 class CommonHeader(Attribute):
     """The fields that every datagram begins with."""
 
@@ -82,10 +84,12 @@ class CommonHeader(Attribute):
     modifier: int = bits(160, 32)
 
 
+@dataclass(slots=True)
 class MadHeader(CommonHeader, size=24):
     class_specific: int = bits(48, 16)
 
 
+@dataclass(slots=True)
 class DirectedSmp(CommonHeader, size=MAD_BYTES):
     """A whole directed-route datagram. Paths hold the port of hop k in byte k; byte 0 is not used."""
 
@@ -102,6 +106,7 @@ class DirectedSmp(CommonHeader, size=MAD_BYTES):
     return_path: bytes = raw(192, 64)
 
 
+@dataclass(slots=True)
 class LidSmp(CommonHeader, size=MAD_BYTES):
     """A whole LID-routed subnet management datagram."""
 
@@ -110,6 +115,7 @@ class LidSmp(CommonHeader, size=MAD_BYTES):
     data: bytes = raw(64, 64)
 
 
+@dataclass(slots=True)
 class PerfMad(CommonHeader, size=MAD_BYTES):
     """A whole performance management datagram."""
 
@@ -117,6 +123,7 @@ class PerfMad(CommonHeader, size=MAD_BYTES):
     data: bytes = raw(64, 192)
 
 
+@dataclass(slots=True)
 class SaMad(CommonHeader, size=MAD_BYTES):
     """A whole subnet administration datagram: the RMPP header, then records."""
 

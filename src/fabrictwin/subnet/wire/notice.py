@@ -6,6 +6,7 @@ tells of ports and multicast groups that came and went. Left out: P_Key, Q_Key a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 from fabrictwin.subnet.wire.fields import Attribute, bits, raw
@@ -39,6 +40,7 @@ class Producer(IntEnum):
     CLASS_MANAGER = 4
 
 
+@dataclass(slots=True)
 class Notice(Attribute, size=64, id=AttributeId.NOTICE):
     """A notice as subnet management carries it. Subnet administration appends the issuer's GID."""
 
@@ -52,24 +54,28 @@ class Notice(Attribute, size=64, id=AttributeId.NOTICE):
     details: bytes = raw(10, 54)
 
 
+@dataclass(slots=True)
 class NoticeReport(Notice, size=80):
     """A notice as subnet administration carries it."""
 
     issuer_gid: int = bits(512, 128)
 
 
+@dataclass(slots=True)
 class GidDetails(Attribute, size=54):
     """Traps 64 to 67: the GID that came or went."""
 
     gid: int = bits(48, 128)
 
 
+@dataclass(slots=True)
 class LinkStateDetails(Attribute, size=54):
     """Trap 128: a port of the switch with this LID changed its state."""
 
     lid: int = bits(0, 16)
 
 
+@dataclass(slots=True)
 class PortDetails(Attribute, size=54):
     """Traps 129 to 131: the LID and port that the trouble is at."""
 
@@ -77,6 +83,7 @@ class PortDetails(Attribute, size=54):
     port: int = bits(32, 8)
 
 
+@dataclass(slots=True)
 class LocalChangesDetails(Attribute, size=54):
     """Trap 144: capabilities, or the node's description or the link's width or speed, changed."""
 
@@ -88,6 +95,7 @@ class LocalChangesDetails(Attribute, size=54):
     node_description_change: int = bits(95, 1)
 
 
+@dataclass(slots=True)
 class InformInfo(Attribute, size=36, id=AttributeId.INFORM_INFO):
     """A subscription to reports."""
 

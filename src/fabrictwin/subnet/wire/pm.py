@@ -5,6 +5,7 @@ PortXmitData and PortRcvData count 4-byte words. Left out: PortSamplesControl an
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 from fabrictwin.subnet.wire.fields import Attribute, array, bits
@@ -35,6 +36,7 @@ class PerfCapability(IntEnum):
     XMIT_WAIT = 1 << 12
 
 
+@dataclass(slots=True)
 class ClassPortInfo(Attribute, size=72, id=PerfId.CLASS_PORT_INFO):
     base_version: int = bits(0, 8, 1)
     class_version: int = bits(8, 8, 1)
@@ -60,6 +62,7 @@ class ClassPortInfo(Attribute, size=72, id=PerfId.CLASS_PORT_INFO):
     trap_qkey: int = bits(544, 32)
 
 
+@dataclass(slots=True)
 class SelectedCounters(Attribute):
     """The port and the counters that an attribute is about."""
 
@@ -67,6 +70,7 @@ class SelectedCounters(Attribute):
     counter_select: int = bits(16, 16)
 
 
+@dataclass(slots=True)
 class PortCounters(SelectedCounters, size=44, id=PerfId.PORT_COUNTERS):
     symbol_errors: int = bits(32, 16)
     link_error_recovery: int = bits(48, 8)
@@ -89,6 +93,7 @@ class PortCounters(SelectedCounters, size=44, id=PerfId.PORT_COUNTERS):
     xmit_wait: int = bits(320, 32)
 
 
+@dataclass(slots=True)
 class PortCountersExtended(SelectedCounters, size=184, id=PerfId.PORT_COUNTERS_EXTENDED):
     counter_select2: int = bits(32, 32)
     xmit_data: int = bits(64, 64)
@@ -115,6 +120,7 @@ class PortCountersExtended(SelectedCounters, size=184, id=PerfId.PORT_COUNTERS_E
     qp1_dropped: int = bits(1408, 64)
 
 
+@dataclass(slots=True)
 class RcvErrorDetails(SelectedCounters, size=16, id=PerfId.RCV_ERROR_DETAILS):
     local_physical_errors: int = bits(32, 16)
     malformed_packet_errors: int = bits(48, 16)
@@ -124,6 +130,7 @@ class RcvErrorDetails(SelectedCounters, size=16, id=PerfId.RCV_ERROR_DETAILS):
     looping_errors: int = bits(112, 16)
 
 
+@dataclass(slots=True)
 class XmitDiscardDetails(SelectedCounters, size=12, id=PerfId.XMIT_DISCARD_DETAILS):
     inactive_discards: int = bits(32, 16)
     neighbor_mtu_discards: int = bits(48, 16)
@@ -131,30 +138,36 @@ class XmitDiscardDetails(SelectedCounters, size=12, id=PerfId.XMIT_DISCARD_DETAI
     hoq_lifetime_limit_discards: int = bits(80, 16)
 
 
+@dataclass(slots=True)
 class OpRcvCounters(SelectedCounters, size=12, id=PerfId.OP_RCV_COUNTERS):
     op_code: int = bits(0, 8)
     packets: int = bits(32, 32)
     data: int = bits(64, 32)
 
 
+@dataclass(slots=True)
 class FlowControlCounters(SelectedCounters, size=12, id=PerfId.FLOW_CONTROL_COUNTERS):
     xmit_packets: int = bits(32, 32)
     rcv_packets: int = bits(64, 32)
 
 
+@dataclass(slots=True)
 class VlOpPackets(SelectedCounters, size=36, id=PerfId.VL_OP_PACKETS):
     op_code: int = bits(0, 8)
     packets: tuple[int, ...] = array(32, 16, count=16)
 
 
+@dataclass(slots=True)
 class VlOpData(SelectedCounters, size=68, id=PerfId.VL_OP_DATA):
     op_code: int = bits(0, 8)
     data: tuple[int, ...] = array(32, 32, count=16)
 
 
+@dataclass(slots=True)
 class VlXmitFlowControlErrors(SelectedCounters, size=8, id=PerfId.VL_XMIT_FLOW_CONTROL_ERRORS):
     errors: tuple[int, ...] = array(32, 2, count=16)
 
 
+@dataclass(slots=True)
 class VlXmitWait(SelectedCounters, size=36, id=PerfId.VL_XMIT_WAIT):
     ticks: tuple[int, ...] = array(32, 16, count=16)

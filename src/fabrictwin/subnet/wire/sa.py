@@ -6,6 +6,7 @@ the order of the record's table, reserved ones included; `COMPONENTS` gives each
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 from fabrictwin.subnet.wire.fields import Attribute, array, bits, raw
@@ -42,23 +43,27 @@ class Selector(IntEnum):
     LARGEST = 3
 
 
+@dataclass(slots=True)
 class LidRecord(Attribute):
     """A record of what the node or port with a LID has."""
 
     lid: int = bits(0, 16)
 
 
+@dataclass(slots=True)
 class TableRecord(LidRecord):
     """A block of a port's or a switch's table."""
 
     table: bytes = raw(8, 64)
 
 
+@dataclass(slots=True)
 class NodeRecord(LidRecord, size=108, id=RecordId.NODE):
     info: bytes = raw(4, NodeInfo.SIZE)
     description: bytes = raw(44, 64)
 
 
+@dataclass(slots=True)
 class PortInfoRecord(Attribute, size=68, id=RecordId.PORT_INFO):
     endport_lid: int = bits(0, 16)
     port_num: int = bits(16, 8)
@@ -66,19 +71,23 @@ class PortInfoRecord(Attribute, size=68, id=RecordId.PORT_INFO):
     info: bytes = raw(4, PortInfo.SIZE)
 
 
+@dataclass(slots=True)
 class SwitchInfoRecord(LidRecord, size=24, id=RecordId.SWITCH_INFO):
     info: bytes = raw(4, SwitchInfo.SIZE)
 
 
+@dataclass(slots=True)
 class LinearForwardingRecord(LidRecord, size=72, id=RecordId.LINEAR_FORWARDING):
     block: int = bits(16, 16)
     ports: bytes = raw(8, 64)
 
 
+@dataclass(slots=True)
 class SmInfoRecord(LidRecord, size=28, id=RecordId.SM_INFO):
     info: bytes = raw(4, SmInfo.SIZE)
 
 
+@dataclass(slots=True)
 class LinkRecord(Attribute, size=6, id=RecordId.LINK):
     from_lid: int = bits(0, 16)
     from_port: int = bits(16, 8)
@@ -86,37 +95,44 @@ class LinkRecord(Attribute, size=6, id=RecordId.LINK):
     to_lid: int = bits(32, 16)
 
 
+@dataclass(slots=True)
 class SlToVlRecord(LidRecord, size=16, id=RecordId.SL_TO_VL):
     into: int = bits(16, 8)
     out: int = bits(24, 8)
     table: bytes = raw(8, SlToVl.SIZE)
 
 
+@dataclass(slots=True)
 class VlArbitrationRecord(TableRecord, size=72, id=RecordId.VL_ARBITRATION):
     port_num: int = bits(16, 8)
     block: int = bits(24, 8)
 
 
+@dataclass(slots=True)
 class PKeyTableRecord(TableRecord, size=72, id=RecordId.PKEY_TABLE):
     block: int = bits(16, 16)
     port_num: int = bits(32, 8)
 
 
+@dataclass(slots=True)
 class GuidInfoRecord(TableRecord, size=72, id=RecordId.GUID_INFO):
     block: int = bits(16, 8)
 
 
+@dataclass(slots=True)
 class MulticastForwardingRecord(TableRecord, size=72, id=RecordId.MULTICAST_FORWARDING):
     position: int = bits(16, 4)
     block: int = bits(23, 9)
 
 
+@dataclass(slots=True)
 class InformInfoRecord(Attribute, size=60, id=RecordId.INFORM_INFO_RECORD):
     subscriber_gid: int = bits(0, 128)
     enum: int = bits(128, 16)
     inform_info: bytes = raw(24, 36)
 
 
+@dataclass(slots=True)
 class PathRecord(Attribute, size=64, id=RecordId.PATH):
     service_id: int = bits(0, 64)
     dgid: int = bits(64, 128)
@@ -141,6 +157,7 @@ class PathRecord(Attribute, size=64, id=RecordId.PATH):
     preference: int = bits(456, 8)
 
 
+@dataclass(slots=True)
 class McMemberRecord(Attribute, size=52, id=RecordId.MC_MEMBER):
     mgid: int = bits(0, 128)
     port_gid: int = bits(128, 128)
@@ -162,6 +179,7 @@ class McMemberRecord(Attribute, size=52, id=RecordId.MC_MEMBER):
     proxy_join: int = bits(392, 1)
 
 
+@dataclass(slots=True)
 class ServiceRecord(Attribute, size=176, id=RecordId.SERVICE):
     service_id: int = bits(0, 64)
     service_gid: int = bits(64, 128)

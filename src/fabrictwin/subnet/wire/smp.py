@@ -7,6 +7,7 @@ Left out: RandomForwardingTable, VendorDiag, LedInfo, CableInfo.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 from fabrictwin.subnet.wire.fields import Attribute, array, bits, raw
@@ -89,6 +90,7 @@ class SmState(IntEnum):
     MASTER = 3
 
 
+@dataclass(slots=True)
 class NodeInfo(Attribute, size=40, id=AttributeId.NODE_INFO):
     base_version: int = bits(0, 8, 1)
     class_version: int = bits(8, 8, 1)
@@ -104,10 +106,12 @@ class NodeInfo(Attribute, size=40, id=AttributeId.NODE_INFO):
     vendor_id: int = bits(296, 24)
 
 
+@dataclass(slots=True)
 class NodeDescription(Attribute, size=64, id=AttributeId.NODE_DESCRIPTION):
     text: bytes = raw(0, 64)
 
 
+@dataclass(slots=True)
 class SwitchInfo(Attribute, size=20, id=AttributeId.SWITCH_INFO):
     linear_fdb_cap: int = bits(0, 16)
     random_fdb_cap: int = bits(16, 16)
@@ -129,6 +133,7 @@ class SwitchInfo(Attribute, size=20, id=AttributeId.SWITCH_INFO):
     multicast_fdb_top: int = bits(144, 16)
 
 
+@dataclass(slots=True)
 class PortInfo(Attribute, size=64, id=AttributeId.PORT_INFO):
     m_key: int = bits(0, 64)
     gid_prefix: int = bits(64, 64)
@@ -186,35 +191,42 @@ class PortInfo(Attribute, size=64, id=AttributeId.PORT_INFO):
     link_speed_ext_enabled: int = bits(507, 5)
 
 
+@dataclass(slots=True)
 class GuidInfo(Attribute, size=64, id=AttributeId.GUID_INFO):
     guids: tuple[int, ...] = array(0, 64, count=8)
 
 
+@dataclass(slots=True)
 class PKeyTable(Attribute, size=64, id=AttributeId.PKEY_TABLE):
     pkeys: tuple[int, ...] = array(0, 16, count=32)
 
 
+@dataclass(slots=True)
 class SlToVl(Attribute, size=8, id=AttributeId.SL_TO_VL):
     vls: tuple[int, ...] = array(0, 4, count=16)
 
 
+@dataclass(slots=True)
 class VlArbitration(Attribute, size=64, id=AttributeId.VL_ARBITRATION):
     vls: tuple[int, ...] = array(4, 4, count=32, stride=16)
     weights: tuple[int, ...] = array(8, 8, count=32, stride=16)
 
 
+@dataclass(slots=True)
 class LinearForwarding(Attribute, size=64, id=AttributeId.LINEAR_FORWARDING):
     """Ports of 64 LIDs; 255 is none."""
 
     ports: bytes = raw(0, 64)
 
 
+@dataclass(slots=True)
 class MulticastForwarding(Attribute, size=64, id=AttributeId.MULTICAST_FORWARDING):
     """Masks of 16 ports for 32 multicast LIDs."""
 
     masks: tuple[int, ...] = array(0, 16, count=32)
 
 
+@dataclass(slots=True)
 class SmInfo(Attribute, size=24, id=AttributeId.SM_INFO):
     guid: int = bits(0, 64)
     sm_key: int = bits(64, 64)
@@ -223,6 +235,7 @@ class SmInfo(Attribute, size=24, id=AttributeId.SM_INFO):
     sm_state: int = bits(164, 4)
 
 
+@dataclass(slots=True)
 class ExtendedPortInfo(Attribute, size=64, id=AttributeId.EXTENDED_PORT_INFO):
     """Attribute 0xFF90, a vendor's: FDR10 was its reason, and OpenSM still asks for it."""
 

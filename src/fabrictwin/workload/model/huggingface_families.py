@@ -62,7 +62,7 @@ NEEDS = {
 }
 
 
-def _model(config: Config, name: str, family: str, **own: Any) -> Model:
+def _model(config: Config, **own: Any) -> Model:
     """A model by the keys that most families share; `own` stands in place of them or beside them."""
     heads = config.count("num_attention_heads")
     shared: dict[str, Any] = {
@@ -79,10 +79,11 @@ def _model(config: Config, name: str, family: str, **own: Any) -> Model:
         shared["kv_heads"] = config.kv_heads(heads)
     if "ffn" not in own:
         shared["ffn"] = config.count("intermediate_size")
-    return Model(name=name, family=family, **shared, **own)
+    return Model(name=config.name, family=config.family, **shared, **own)
 
 
-def _llama_like(config: Config, name: str, family: str) -> Model:
+def _llama_like(config: Config) -> Model:
+    family = config.family
     qwen, sparse = family.startswith("qwen"), NEEDS[family] is not _LLAMA
     if not (qwen and config.data.get("use_sliding_window") is False):
         config.without("sliding_window")
@@ -96,15 +97,14 @@ def _llama_like(config: Config, name: str, family: str) -> Model:
                 raise config.error(key, f"got {config.data[key]!r} experts, expected a dense model")
     return _model(
         config,
-        name,
-        family,
         qkv_bias=family in ("qwen2", "qwen2_moe"),
         qk_norm=family in ("qwen3", "qwen3_moe"),
-        experts=_experts(config, family),
+        experts=_experts(config),
     )
 
 
-def _experts(config: Config, family: str) -> Experts | None:
+def _experts(config: Config) -> Experts | None:
+    family = config.family
     if family in ("mixtral", "gpt_oss"):
         count_key, width_key = "num_local_experts", "intermediate_size"
     elif family in ("qwen2_moe", "qwen3_moe"):
@@ -138,7 +138,7 @@ def _experts(config: Config, family: str) -> Experts | None:
     return Experts(count, top_k, width, shared_ffn=shared, shared_gate=shared > 0, every=every)
 
 
-def _deepseek(config: Config, name: str, family: str) -> Model:
+def _deepseek(config: Config) -> Model:
     config.without("attention_bias")
     config.one_of("hidden_act", "silu")
     heads = config.count("num_attention_heads")
@@ -151,16 +151,14 @@ def _deepseek(config: Config, name: str, family: str) -> Model:
     )
     return _model(
         config,
-        name,
-        family,
         kv_heads=heads,
         head_size=latent.nope_size + latent.rope_size,
         latent=latent,
-        experts=_experts(config, family),
+        experts=_experts(config),
     )
 
 
-def _gpt_oss(config: Config, name: str, family: str) -> Model:
+def _gpt_oss(config: Config) -> Model:
     """gpt-oss-120b and 20b (OpenAI 2025): `layer_types` alternate, attention and experts have biases."""
     config.one_of("hidden_act", "silu")
     types = config.data.get("layer_types")
@@ -169,11 +167,9 @@ def _gpt_oss(config: Config, name: str, family: str) -> Model:
         raise config.error("layer_types", "expected sliding_attention and full_attention in turn")
     return _model(
         config,
-        name,
-        family,
         head_size=config.count("head_dim"),
         biases=True,
-        experts=_experts(config, family),
+        experts=_experts(config),
         window=config.count("sliding_window"),
         router_bias=True,
         sinks=True,
@@ -181,19 +177,13 @@ def _gpt_oss(config: Config, name: str, family: str) -> Model:
     )
 
 
-def _nemotron(config: Config, name: str, family: str) -> Model:
+def _nemotron(config: Config) -> Model:
     config.one_of("hidden_act", "relu2")
     config.without("attention_bias", "mlp_bias", "sliding_window")
-    return _model(
-        config,
-        name,
-        family,
-        gated=False,
-        norm="layer",
-    )
+    return _model(config, gated=False, norm="layer")
 
 
-def _nemotron_h(config: Config, name: str, family: str) -> Model:
+def _nemotron_h(config: Config) -> Model:
     """Nemotron-H (arXiv 2504.03624) and Nemotron 3, whose experts may work on a latent of a token."""
     config.without("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias")
     layers, pattern = config.count("num_hidden_layers"), config.data["hybrid_override_pattern"]
@@ -217,25 +207,21 @@ def _nemotron_h(config: Config, name: str, family: str) -> Model:
             raise config.error(needed, f"expected one: the pattern has layers {letter}")
     return _model(
         config,
-        name,
-        family,
         head_size=config.count("head_dim"),
         ffn=config.count("intermediate_size", 1),
         gated=False,
-        experts=_experts(config, family) if "E" in pattern else None,
+        experts=_experts(config) if "E" in pattern else None,
         pattern=pattern,
         mamba=mamba,
         rotary=False,
     )
 
 
-def _neox(config: Config, name: str, family: str) -> Model:
+def _neox(config: Config) -> Model:
     config.one_of("hidden_act", "gelu", "gelu_fast", "gelu_new")
     heads = config.count("num_attention_heads")
     return _model(
         config,
-        name,
-        family,
         kv_heads=heads,
         dropout=any(config.data.get(key, 0.0) for key in ("attention_dropout", "hidden_dropout")),
         gated=False,
@@ -244,12 +230,12 @@ def _neox(config: Config, name: str, family: str) -> Model:
     )
 
 
-def _gpt2(config: Config, name: str, family: str) -> Model:
+def _gpt2(config: Config) -> Model:
     config.one_of("activation_function", "gelu_new", "gelu")
     hidden, heads = config.count("n_embd"), config.count("n_head")
     return Model(
-        name=name,
-        family=family,
+        name=config.name,
+        family=config.family,
         hidden=hidden,
         layers=config.count("n_layer"),
         heads=heads,
@@ -266,8 +252,7 @@ def _gpt2(config: Config, name: str, family: str) -> Model:
     )
 
 
-_Reader = Callable[[Config, str, str], Model]
-_READERS: dict[str, _Reader] = {
+_READERS: dict[str, Callable[[Config], Model]] = {
     "deepseek_v3": _deepseek,
     "gpt_oss": _gpt_oss,
     "nemotron": _nemotron,
@@ -314,7 +299,7 @@ def read_model(data: object, *, name: str, where: str | None = None) -> Model:
     lacks = _lacks(data, family)
     if lacks:
         raise ConfigError(f"as a {family} model it lacks {', '.join(lacks)}", file=where)
-    return _READERS.get(family, _llama_like)(Config(data, where), name, family)
+    return _READERS.get(family, _llama_like)(Config(data, name, family, where))
 
 
 def load_model(path: Path) -> Model:

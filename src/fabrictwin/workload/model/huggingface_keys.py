@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
@@ -10,11 +11,14 @@ from fabrictwin.base.errors import ConfigError
 _LARGEST = 10**9
 
 
+@dataclass(frozen=True)
 class Config:
-    """The keys of a file; every error names its key."""
+    """The keys of a model's file; every error names its key."""
 
-    def __init__(self, data: Mapping[str, Any], where: str | None) -> None:
-        self.data, self.where = data, where
+    data: Mapping[str, Any]
+    name: str
+    family: str
+    where: str | None  # the file
 
     def error(self, key: str, message: str) -> ConfigError:
         return ConfigError(message, file=self.where, key=key)

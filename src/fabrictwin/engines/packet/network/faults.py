@@ -27,7 +27,9 @@ def apply_change(machine: Machine, fabric: Fabric, change: TimedChange) -> None:
         return
     if not 0 <= change.port < fabric.ports:
         raise ConfigError(f"got port {change.port}, expected one of the fabric's {fabric.ports}")
-    if change.error_rate is not None:
+    if change.pause is not None:
+        _set_storm(machine, fabric, change.port, *change.pause)
+    elif change.error_rate is not None:
         machine.set_errors(change.port, round(8 * change.error_rate * 2**48))
     else:
         _set_rate(machine, fabric, change.port, change.rate_bps)
@@ -40,6 +42,15 @@ def _set_rate(machine: Machine, fabric: Fabric, port: int, rate_bps: int | None)
     if int(fabric.port_kind[port]) not in _NETWORK:
         wanted = wanted * int(fabric.port_payload_bps[port]) // max(built, 1)
     machine.set_rate(port, wanted)
+
+
+def _set_storm(machine: Machine, fabric: Fabric, port: int, priority: int, on: bool) -> None:
+    """Let a port pause its peer without end; a run without priorities has one lane for all."""
+    if fabric.technology != "ethernet":
+        raise ConfigError("got a pause storm on InfiniBand, expected Ethernet", key="faults")
+    if machine.config.qos is None and not machine.config.lossless:
+        raise ConfigError("got a pause storm where nothing obeys pauses (lossless: false)", key="faults")
+    machine.storm(port, priority % machine.config.lanes, on)
 
 
 def _set_tables(machine: Machine, fabric: Fabric, entries: TableEntries) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin.engines.packet.network.model import NetworkModel
+from fabrictwin.engines.packet.network.qos_rows import qos_config
 from fabrictwin.engines.packet.network.virtual_lanes import lane_tables
 from fabrictwin.fabric.fabric import NONE
 
@@ -31,6 +32,8 @@ def build_config(model: NetworkModel, work_ports: int) -> Config:
     more |= lane_tables(
         fabric, model.routes, options, lanes=lanes, strict=more.get("strict", 0), frame_bytes=frame
     )
+    if options.qos is not None:
+        more |= qos_config(model, options.qos, work_ports)
     if work_ports:
         for name, otherwise in (("port_sl2vl", 0), ("sl2vl_by_input", 0), ("port_arbitration", NONE)):
             if len(more.get(name, ())):

@@ -48,6 +48,9 @@ class NetworkModel:
     options: PacketOptions
 
     def __post_init__(self) -> None:
+        if self.options.qos is not None and self.options.control == "nscc":
+            message = "got control: nscc with network.qos, which says of each port what nscc sets itself"
+            raise ConfigError(message, key="control")
         if self.fabric.technology != "infiniband":
             return
         if self.options.control != "none":

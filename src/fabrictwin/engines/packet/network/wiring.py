@@ -15,6 +15,7 @@ from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.packet.network.host_costs import host_work, with_host_work
 from fabrictwin.engines.packet.network.model import NetworkModel
+from fabrictwin.engines.packet.network.qos_rows import gearbox_ps
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def build_wiring(model: NetworkModel) -> tuple[Wiring, dict[tuple[int, int], int
     arrives = fabric.port_latency_ps + np.where(
         network & (fabric.node_kind[peer_node] == NodeKind.NIC), 0, fabric.node_latency_ps[peer_node]
     )
+    if options.qos is not None:
+        arrives = arrives + gearbox_ps(model, options.qos)
     groups, nothing = routes.groups, np.zeros((1, 1), np.uint8)
     wiring = Wiring(
         port_node=fabric.port_node,

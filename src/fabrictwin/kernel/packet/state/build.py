@@ -15,6 +15,7 @@ from fabrictwin.kernel.packet.congestion import ALGORITHMS
 from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state import network_records as network
 from fabrictwin.kernel.packet.state import transport_records as transport
+from fabrictwin.kernel.packet.state.port_qos import PortQos, buffers, set_port_qos
 from fabrictwin.kernel.packet.state.records import records
 from fabrictwin.kernel.packet.state.state import (
     State,
@@ -105,6 +106,7 @@ class Config:
     cnp_wire_bytes: int = 0
     cnp_ps: int = 0
     window_packets: int = 512  # selective repeat: how far it sees, a power of two
+    qos: PortQos | None = None  # ports that are configured one by one
     seed: int = 1
 
 
@@ -200,6 +202,7 @@ def build(wiring: Wiring, config: Config) -> State:
     one.trim_wire, one.trim_vl = config.trim_wire_bytes, config.trim_lane
     one.cnp_wire = config.cnp_wire_bytes or config.ack_bytes
     one.cnp_ps = config.cnp_ps
+    one.cnp_sl = s.NONE
     one.look_ahead = ports >= LOOK_AHEAD_PORTS
 
     port = records(ports, network.port_dtype)
@@ -276,6 +279,8 @@ def build(wiring: Wiring, config: Config) -> State:
         queued=np.zeros(ports, np.int64),
         queue=queue,
         node=node,
+        port_qos=records(1, network.port_qos_dtype),
+        slot_qos=records(1, network.slot_qos_dtype),
         packet=records(0, network.packet_dtype),
         endpoint=endpoint,
         qp=records(0, transport.qp_dtype),
@@ -305,6 +310,10 @@ def build(wiring: Wiring, config: Config) -> State:
         told=np.zeros((1, 3), np.int64),
         tap=np.zeros((1, s.TAP_COLUMNS), np.int64),
     )
+    if config.qos is not None:
+        full = config.mtu_bytes + config.header_bytes
+        state = set_port_qos(state, config.qos, alpha_q=config.alpha_q, resume=config.resume_bytes, quantum=full)
+        state.slot_qos.reserve = _slot_reserve(config, ports, v)
     state = add_packets(state, max(1024, 4 * ports), fresh=True)
     return set_lanes(state, config)
 
@@ -382,24 +391,34 @@ def _nodes(wiring: Wiring, config: Config, inlet: Any, v: int) -> Any:
     ethernet = ((wiring.port_flags & (s.CREDIT | s.INTERNAL)) == 0) & (wiring.port_peer != s.NONE)
     inlet.lossless = np.tile(lossless, ports) * np.repeat(ethernet, v)
     inlet.headroom_limit = np.where(inlet.lossless > 0, np.repeat(headroom, v), 0)
+    reserve = _slot_reserve(config, ports, v)
+    if config.qos is not None:
+        said, _ = buffers(config.qos, inlet.headroom_limit, reserve)
+        inlet.headroom_limit = np.where(np.repeat(ethernet, v), said, 0)
     shared = (wiring.node_flags & s.SHARED) != 0
     if shared.any():
         slot_node = np.repeat(wiring.port_node, v)
         taken = np.bincount(slot_node, weights=inlet.headroom_limit, minlength=nodes).astype(np.int64)
-        slots = np.bincount(slot_node, weights=np.repeat(ethernet, v), minlength=nodes).astype(np.int64)
-        left = wiring.node_buffer_bytes - taken - config.reserve_bytes * slots
+        kept = np.bincount(slot_node, weights=np.repeat(ethernet, v) * reserve, minlength=nodes).astype(np.int64)
+        left = wiring.node_buffer_bytes - taken - kept
         small = np.flatnonzero(shared & (left <= 0))
         if len(small):
             n = int(small[0])
             raise ValueError(
                 f"node {n}: got a buffer of {int(wiring.node_buffer_bytes[n])} bytes, expected more than "
-                f"the {int(taken[n])} of headroom and {int(config.reserve_bytes * slots[n])} of reserve"
+                f"the {int(taken[n])} of headroom and {int(kept[n])} of reserve"
             )
         node.shared_limit = np.where(shared, left, 0)
         node.reserve = config.reserve_bytes
         node.alpha_q = config.alpha_q
         node.resume = config.resume_bytes
     return node
+
+
+def _slot_reserve(config: Config, ports: int, v: int) -> Any:
+    """[P * V] bytes guaranteed to each port and priority."""
+    reserve = np.full(ports * v, config.reserve_bytes, np.int64)
+    return reserve if config.qos is None else buffers(config.qos, reserve, reserve)[1]
 
 
 def add_packets(state: State, count: int, *, fresh: bool = False) -> State:

@@ -37,6 +37,7 @@ ENDPOINT = 1  # terminates packets that are not source-routed further
 INPUT_QUEUED = 2  # virtual output queues, one a (output, lane, input)
 SHARED = 4  # shared buffer with dynamic thresholds, tail drop, PFC on lossless priorities
 CUT_THROUGH = 8
+CONFIGURED = 16  # its ports have records of their own (State.port_qos, State.slot_qos)
 
 # Flow control of a link and other properties of a port.
 FAULTY = 128  # its link makes bit errors
@@ -47,6 +48,7 @@ INTERNAL = 8  # NVLink, PCIe: the rate is that of payload, headers are in it
 DOWN = 16
 TAPPED = 64  # packets that leave or come in are recorded
 BY_INPUT = 256  # what leaves by it takes its lane by service level and input port
+RULED = 1024  # configured by priority: State.port_qos, State.slot_qos
 ARBITRATED = 512  # its lanes take turns by InfiniBand's two tables
 REPLAY = 32  # bit errors are repaired by the link itself, which costs time, not packets
 
@@ -80,6 +82,8 @@ TAKES_LAST = 64  # ... or with its last
 POST = 0
 REFUSE = 1
 CLOSE = 2
+
+STUCK = 2  # of inlet.xoff: an adapter pauses without end, whatever room it has
 
 # What a selective sender knows of a packet.
 ACKED = 1

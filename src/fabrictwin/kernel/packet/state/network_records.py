@@ -100,6 +100,35 @@ node_dtype = layout(
     ("shared_peak", "i8"),
 )
 
+# What a configured port does, beside what each of its priorities does.
+port_qos_dtype = layout(
+    ("response_ps", "i8"),  # from a pause frame's arrival to its effect
+    ("detection_ps", "i8"),  # of the watchdog; 0: there is none
+    ("restoration_ps", "i8"),
+    ("group_row", "i4"),  # row of State.sl2vl: the priority of what comes in, by service level
+    ("queue_row", "i4"),  # and the lane that it leaves by
+    ("obeys", "i4"),  # priorities that a pause stops, a bit each
+    ("frame", "i4"),  # larger ones are dropped; 0: none is
+    ("cell", "i4"),  # of the buffer: a packet takes whole ones
+    ("forwards", "i4"),  # what the watchdog does: 1 sends on, 0 drops
+)
+
+# What a configured port does with a priority: coming in, then going out.
+slot_qos_dtype = layout(
+    ("alpha_q", "i8"),  # of the dynamic threshold
+    ("threshold", "i8"),  # a static one, NONE: dynamic
+    ("reserve", "i8"),
+    ("resume", "i8"),
+    ("sends", "i8"),  # pauses, where it is too full
+    ("most_headroom", "i8"),  # that was ever taken
+    ("pmax_q", "i8"),  # chance of a mark at kmax, of 2**32
+    ("storm", "i8"),  # the watchdog saw a pause without end
+    ("watching", "i8"),  # an event of the watchdog is scheduled
+    ("last_pause", "i8"),
+    ("storms", "i8"),
+    ("storm_drops", "i8"),
+)
+
 # Where a port stands in its tables of virtual lane arbitration.
 arbiter_dtype = layout(
     ("budget", "i8"),  # bytes that the high table may send before the low one has a turn

@@ -59,6 +59,8 @@ settings_dtype = layout(
     ("trim_vl", "i8"),
     ("hoq_ps", "i8"),  # head-of-queue lifetime, 0: for ever
     ("cnp_wire", "i8"),
+    ("cnp_sl", "i8"),  # service level of CNPs; NONE: that of acknowledgements
+    ("gap", "i8"),  # bytes of a frame on the wire that take no buffer: preamble and gap
     ("cnp_ps", "i8"),  # a queue pair's CNPs are at least this far apart
     ("look_ahead", "i8"),  # fetch the output of a packet before it arrives: pays where caches don't hold ports
 )
@@ -78,6 +80,8 @@ class State(NamedTuple):
     queued: Any  # int64 [P] bytes waiting and on the wire, for adaptive choice
     queue: Any
     node: Any  # [N]
+    port_qos: Any  # [P] where ports are configured, else [1]
+    slot_qos: Any  # [P * V] likewise
     packet: Any
     endpoint: Any  # [E]
     qp: Any  # [Q]

@@ -8,6 +8,9 @@ Shared buffers follow the memory management unit that the HPCC authors published
 a (port, priority), a shared pool of which each may use alpha times what is free, then headroom on lossless
 priorities. XOFF at the threshold, XON a resume distance below it (IEEE 802.1Qbb).
 
+Configured nodes (`CONFIGURED`) have all of this by port and priority, count buffer in cells, and may be configured
+wrongly: a priority may have headroom and send no pause, or the other way round.
+
 Left out: sharing of headroom between ports, egress pools.
 """
 
@@ -20,6 +23,7 @@ from fabrictwin.kernel.packet.state.constants import (
     ALPHA_BITS,
     BLOCK_BITS,
     BY_INPUT,
+    CONFIGURED,
     CREDIT,
     DATA,
     LINE_QUANTUM_BITS,
@@ -27,6 +31,7 @@ from fabrictwin.kernel.packet.state.constants import (
     PAUSE,
     PAUSE_QUANTA,
     RATE_BITS,
+    RULED,
     SHARED,
     TRIM,
 )
@@ -103,6 +108,99 @@ def threshold(node):
 
 
 @helper
+def cell_bytes(state, slot, wire):
+    """Bytes of a configured port's buffer that a packet takes: whole cells, without preamble and gap."""
+    size = wire - state.settings[0].gap
+    cell = int(state.port_qos[place(slot >> state.settings[0].vl_bits)].cell)
+    if cell > 1:
+        size = (size + cell - 1) // cell * cell
+    return size
+
+
+@helper
+def configured_threshold(node, rule):
+    """Bytes that a configured (port, priority) may hold of the shared pool now."""
+    if rule.threshold >= 0:
+        return rule.threshold
+    return ((node.shared_limit - node.shared_used) * rule.alpha_q) >> ALPHA_BITS
+
+
+@outlined
+def admit_configured(state, node, packet, at, vl, now):
+    """Take a packet for the queue of port `at` and lane `vl` into a configured node's buffer. False: no room.
+
+    A frame may be too large for either port; a queue whose watchdog fired takes nothing. The threshold is compared
+    with what is there before the packet, as a switch does that learns a packet's size as it comes in.
+    """
+    slot = int(packet.slot)
+    bits = state.settings[0].vl_bits
+    wire = int(packet.wire)
+    frame = wire - state.settings[0].gap
+    into, out = state.port_qos[slot >> bits], state.port_qos[at]
+    if (into.frame > 0 and frame > into.frame) or (out.frame > 0 and frame > out.frame):
+        return False
+    queue = state.slot_qos[(at << bits) + vl]
+    if queue.storm and out.forwards == 0:
+        queue.storm_drops += 1
+        return False
+    inlet, rule = state.inlet[slot], state.slot_qos[slot]
+    size = cell_bytes(state, slot, wire)
+    over = inlet.held + size - rule.reserve
+    if over > 0:
+        taken = min(over, size)
+        limit = configured_threshold(node, rule)
+        if over > limit and rule.sends and inlet.xoff == 0:
+            set_xoff(state, slot, now)
+        # the packet that crosses the threshold is still below it; headroom is for what comes after
+        if over - size >= max(limit, 0) or node.shared_used + taken > node.shared_limit:
+            if inlet.headroom + size > inlet.headroom_limit:
+                return False
+            inlet.headroom += size
+            if inlet.headroom > rule.most_headroom:
+                rule.most_headroom = inlet.headroom
+            return True
+        node.shared_used += taken
+        if node.shared_used > node.shared_peak:
+            node.shared_peak = node.shared_used
+    inlet.held += size
+    return True
+
+
+@outlined
+def release_configured(state, node, slot, wire):
+    """A packet left a configured node's buffer: headroom empties first, as in `release_shared`."""
+    inlet, rule = state.inlet[slot], state.slot_qos[slot]
+    rest = cell_bytes(state, slot, wire)
+    if inlet.headroom > 0:
+        freed = min(inlet.headroom, rest)
+        inlet.headroom -= freed
+        rest -= freed
+    if rest > 0:
+        over = inlet.held - rule.reserve
+        if over > 0:
+            node.shared_used -= min(over, rest)
+        inlet.held -= rest
+    if inlet.xoff == 1 and inlet.headroom == 0:
+        over = inlet.held - rule.reserve
+        if over <= 0 or over + rule.resume <= configured_threshold(node, rule):
+            inlet.xoff = 0
+            send_pause(state, slot, 0)
+
+
+@outlined
+def configured_lane(state, port, packet, at, vl):
+    """The lane that a configured node sends a packet by: as the port that it came by maps its class."""
+    if not port.traits & RULED:  # on its way into a host
+        return vl
+    row = state.port_qos[int(packet.slot) >> state.settings[0].vl_bits].queue_row
+    if row < 0:  # from inside a host: the adapter's own map
+        row = state.port_qos[at].queue_row
+    if row < 0:
+        return vl
+    return int(state.sl2vl[row, packet.sl])
+
+
+@helper
 def admit_shared(state, node, slot, wire, now):
     """Take a packet into a shared buffer. False: no room."""
     inlet = state.inlet[place(slot)]
@@ -137,7 +235,7 @@ def release_shared(state, node, slot, wire):
         if over > 0:
             node.shared_used -= min(over, rest)
         inlet.held -= rest
-    if inlet.xoff and inlet.headroom == 0:
+    if inlet.xoff == 1 and inlet.headroom == 0:
         over = inlet.held - node.reserve
         if over <= 0 or over + node.resume <= threshold(node):
             inlet.xoff = 0
@@ -171,7 +269,10 @@ def release(state, node, slot, wire, now):
     if state.inlet[place(slot)].capacity > 0:
         return_credits(state, slot, wire, now)
     elif node.traits & SHARED:
-        release_shared(state, node, slot, wire)
+        if node.traits & CONFIGURED:
+            release_configured(state, node, slot, wire)
+        else:
+            release_shared(state, node, slot, wire)
 
 
 @helper
@@ -253,14 +354,14 @@ def enqueue(state, at, p):
 
 
 @helper
-def mark(state, clock, outlet, settings):
+def mark(state, clock, outlet, pmax_q):
     """Draw the mark of a packet that leaves a queue this long (RED with a probability that rises linearly)."""
     length = outlet.queued
     if length <= outlet.kmin:
         return False
     if length >= outlet.kmax:
         return True
-    chance = settings.pmax_q * (length - outlet.kmin) // (outlet.kmax - outlet.kmin)
+    chance = pmax_q * (length - outlet.kmin) // (outlet.kmax - outlet.kmin)
     return draw(clock) < chance
 
 
@@ -293,7 +394,11 @@ def forward(state, p, at, node, now):
                     room = True
         # a credit link's packets have their room already
         if room and not state.port[place(packet.slot >> settings.vl_bits)].traits & CREDIT:
-            room = admit_shared(state, node, packet.slot, packet.wire, now)
+            if node.traits & CONFIGURED:
+                vl = configured_lane(state, port, packet, at, vl)
+                room = admit_configured(state, node, packet, at, vl, now)
+            else:
+                room = admit_shared(state, node, packet.slot, packet.wire, now)
     if room:
         packet.vl = vl
         enqueue(state, at, p)

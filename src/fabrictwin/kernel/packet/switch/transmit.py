@@ -23,6 +23,7 @@ from fabrictwin.kernel.packet.state.constants import (
     RATE_BITS,
     RATE_HALF,
     REPLAY,
+    RULED,
     STORE,
     TAPPED,
 )
@@ -94,7 +95,10 @@ def choose(state, at, port, now):
                 outlet.credit -= need
             dequeue(state, port, outlet, packet)
             if outlet.kmax > 0 and packet.kind == DATA:
-                if mark(state, state.clock[0], outlet, settings):
+                pmax_q = settings.pmax_q
+                if port.traits & RULED:
+                    pmax_q = state.slot_qos[place(slot)].pmax_q
+                if mark(state, state.clock[0], outlet, pmax_q):
                     packet.marks |= ECN
                     state.count[place(at)].ecn_marks += 1
             outlet.queued -= packet.wire

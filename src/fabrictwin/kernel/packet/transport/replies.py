@@ -23,19 +23,20 @@ def reply(state, q, qp, kind, psn, sent_ps, extra, flags):
     packet.kind = kind
     packet.qp = q
     packet.psn = psn
-    packet.wire = qp.ack_bytes
-    if kind == CNP:
-        packet.wire = state.settings[0].cnp_wire
-    packet.payload = 0
     packet.sent_ps = sent_ps
     packet.extra = extra
+    packet.wire, packet.payload = qp.ack_bytes, 0
+    if kind == CNP:
+        packet.wire = state.settings[0].cnp_wire
     packet.marks = flags
     packet.dst = qp.src
-    packet.sl = qp.ack_sl
-    packet.vl = qp.ack_vl
+    packet.sl, packet.vl = qp.ack_sl, qp.ack_vl
+    if kind == CNP and state.settings[0].cnp_sl >= 0:
+        packet.sl = state.settings[0].cnp_sl
+        row = state.port[place(state.endpoint[place(qp.dst)].port)].sl2vl
+        packet.vl = state.sl2vl[place(row), place(packet.sl)]
     packet.entropy = qp.ack_entropy
-    packet.hop = qp.ack_hop
-    packet.hop_end = qp.ack_hop_end
+    packet.hop, packet.hop_end = qp.ack_hop, qp.ack_hop_end
     enqueue(state, state.endpoint[place(qp.dst)].port, p)
 
 

@@ -151,12 +151,9 @@ def next_of_queue_pairs(state, at, port, outlet, now):
         packet.psn = psn
         packet.sent_ps = now
         packet.dst = qp.dst
-        packet.wire = wire
-        packet.payload = payload
-        packet.sl = qp.sl
-        packet.vl = qp.vl
-        packet.hop = qp.hop_start
-        packet.hop_end = qp.hop_middle
+        packet.wire, packet.payload = wire, payload
+        packet.sl, packet.vl = qp.sl, qp.vl
+        packet.hop, packet.hop_end = qp.hop_start, qp.hop_middle
         packet.entropy = qp.entropy
         if qp.spray:
             packet.entropy = entropy_of(qp.entropy, psn + qp.retransmitted)
