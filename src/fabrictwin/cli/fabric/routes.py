@@ -58,7 +58,7 @@ def check(
     """Judge tables: who is reached, hops, deadlock freedom, congestion. Exit code 1 where they are unsound."""
     from itertools import count
 
-    from fabrictwin.base.progress import Progress, part
+    from fabrictwin.base.progress import Progress
     from fabrictwin.routing.check.comparison import beside, judgements
     from fabrictwin.routing.check.judge import judge
 
@@ -71,8 +71,7 @@ def check(
         whole, turn = judgements(made.engine), count()
 
         def judged(tables: Tables) -> Judgement:
-            at = next(turn)
-            stage = part(progress.stage, at / whole, (at + 1) / whole)
+            progress.stage("judging tables", next(turn) / whole)
             return judge(
                 bench.switches,
                 lids,
@@ -82,7 +81,6 @@ def check(
                 shifts=shifts,
                 random=random,
                 seed=seed,
-                stage=stage,
             )
 
         verdict = judged(made)

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fabrictwin.base.arrays import F64, I32, I64, U8, Bool
-from fabrictwin.base.progress import Stage, silent
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables, own_lanes
 from fabrictwin.routing.engines.routing_options import MOST_LANES
@@ -225,9 +224,8 @@ def judge(
     shifts: int | None = None,
     random: int = 32,
     seed: int = 0,
-    stage: Stage = silent,
 ) -> Judgement:
-    """Judge tables, and tell `stage` how far that is.
+    """Judge tables.
 
     `slowness` [E] is an adapter's rate over a link's (1 where left out). `order` lists endpoints (adapters) for
     permutations. `shifts` and `random` are how many of each to look at; `shifts=None` is all, as far as that
@@ -236,7 +234,6 @@ def judge(
     who = owners(switches, lids)
     plane = planes(switches)
     table = np.ascontiguousarray(tables.lft.T)
-    stage("judging tables", 0.0)
     paths = _survey(switches, table, who, plane)
     slow = np.ones(len(switches.adjacent_row)) if slowness is None else slowness
     adapters = _permuted(switches, who, order)
@@ -262,7 +259,7 @@ def judge(
         deadlock_all=everything,
         lanes_needed=tables.lanes if everything.free else _lanes_needed(switches, who, tables),
         all_to_all=_all_to_all(switches, paths.load, slow, int(switches.row_adapters.sum())),
-        shifts=_shifts(table, senders, switches, slow, shifts, stage),
+        shifts=_shifts(table, senders, switches, slow, shifts),
         random=_random(table, senders, switches, slow, random, seed),
     )
 
@@ -328,9 +325,7 @@ class _Senders:
         return _Senders(self.lid[order], self.at[order], self.number[order], self.subnet[order])
 
 
-def _shifts(
-    table: U8, senders: _Senders, switches: Switches, slow: F64, most: int | None, stage: Stage
-) -> Permutations:
+def _shifts(table: U8, senders: _Senders, switches: Switches, slow: F64, most: int | None) -> Permutations:
     """Shifts within each subnet."""
     from fabrictwin.kernel.routing import path_loads as kernel
 
@@ -342,7 +337,6 @@ def _shifts(
     worst, total = np.ones(len(by)), np.zeros(len(by))
     edges, missing = (switches.port_edge, switches.adjacent_row, slow), 0
     for first in range(0, len(by), width := max(PATHS_A_SLICE // max(len(of), 1), 1)):
-        stage("judging permutations", first / len(by))
         now = slice(first, first + width)
         missing += kernel.shifts(
             table, of.lid, of.at, of.number, begin, size, by[now], *edges, worst[now], total[now]
