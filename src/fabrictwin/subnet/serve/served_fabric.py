@@ -109,13 +109,13 @@ class ServedFabric:
             if self.first is not None:
                 self.say(self.first())
             self._up = True
-            self.say(f"up: {len(state.guid):,} nodes; for example")
-            self.say(
-                f"  {where} SIM_HOST={node_id(self.endpoint.network, first)} LD_PRELOAD=libumad2sim.so ibstat"
-            )
-            if self.server.udp_port is not None:
-                self.say("  over UDP every user of this machine can manage the fabric")
             with serving():
+                self.say(f"up: {len(state.guid):,} nodes; for example")
+                self.say(
+                    f"  {where} SIM_HOST={node_id(self.endpoint.network, first)} LD_PRELOAD=libumad2sim.so ibstat"
+                )
+                if self.server.udp_port is not None:
+                    self.say("  over UDP every user of this machine can manage the fabric")
                 self.server.run(until)
         finally:
             self.server.close()
