@@ -1,6 +1,7 @@
 """Fuzz everything that reads what others wrote: files, options, datagrams.
 
-    python benchmarks/fuzz.py --minutes 10 [--inputs N] [--seed 1] [--target NAME ...] [--jobs 2] [--folder DIR]
+    python benchmarks/fuzz.py --minutes 10 [--inputs N] [--seed 1] [--target NAME ...] [--jobs 2] [--batch S]
+        [--folder DIR]
 
 An input passes when the reader takes it or refuses it with an error of its own. Saved as a failure are a traceback
 of anything else, more than 5 s, and more than 1 GiB beyond what the process had after its imports. Inputs follow
@@ -28,7 +29,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "src
 
 HANG_S = 5.0
 MEMORY_BYTES = 1 << 30
-BATCH_S = 4.0  # of a target, before the next one's turn
+BATCH_S = 4.0  # of a target, before the next one's turn, unless told otherwise
 LOST_S = 20.0  # without a sign of life: compiled code that no alarm reaches
 
 
@@ -36,8 +37,27 @@ class HangError(Exception):
     """An input took longer than HANG_S."""
 
 
+_compiling: list[int] = [0]
+
+
+def _watch_compilation() -> None:
+    """Count compilations under way: a kernel that is new to this machine takes longer than an input may."""
+    from numba.core import event
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: Any) -> None:
+            _compiling[0] += 1
+
+        def on_end(self, event: Any) -> None:
+            _compiling[0] -= 1
+
+    event.register("numba:compile", Listener())
+
+
 def _alarm(_number: int, _frame: object) -> None:
-    raise HangError
+    if not _compiling[0]:
+        raise HangError
+    signal.setitimer(signal.ITIMER_REAL, HANG_S)
 
 
 def _virtual_bytes() -> int:
@@ -52,6 +72,7 @@ def _batch(name: str, first: int, seed: int, until_s: float, at: Any, out: Any) 
     from fabrictwin.base.errors import FabrictwinError
 
     faulthandler.enable()
+    _watch_compilation()
     target = fuzz_targets.TARGETS[name]()
     for sample in target.samples:  # imports and compilation are nobody's memory or time
         try:
@@ -92,8 +113,8 @@ def _failure(name: str, number: int, seed: int, data: bytes, what: str) -> dict[
 class Fuzzing:
     """Where a run of the fuzzer stands, kept in its folder."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.seed = folder, seed
+    def __init__(self, folder: Path, seed: int, batch_s: float = BATCH_S) -> None:
+        self.folder, self.seed, self.batch_s = folder, seed, batch_s
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / f"progress-{seed}.json"
         self.done: dict[str, int] = json.loads(self.file.read_text()) if self.file.exists() else {}
@@ -153,7 +174,7 @@ class Batch:
         self.last, self.since = -1, time.monotonic()
         self.process = context.Process(
             target=_batch,
-            args=(name, fuzzing.done.get(name, 0), fuzzing.seed, BATCH_S, self.at, self.out),
+            args=(name, fuzzing.done.get(name, 0), fuzzing.seed, fuzzing.batch_s, self.at, self.out),
         )
         self.process.start()
 
@@ -167,7 +188,7 @@ class Batch:
         if self.at.value != self.last:
             self.last, self.since = self.at.value, now
         dead = not self.process.is_alive() and self.out.empty()
-        if not dead and now - self.since < LOST_S + BATCH_S + 40.0 * (
+        if not dead and now - self.since < LOST_S + fuzzing.batch_s + 40.0 * (
             self.at.value == fuzzing.done.get(self.name, 0)
         ):
             return False
@@ -194,6 +215,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", action="append")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--batch", type=float, default=BATCH_S, help="seconds of a target's turn")
     parser.add_argument("--folder", type=Path, default=Path("fuzz-out"))
     parser.add_argument("--list", action="store_true", help="print the targets")
     given = parser.parse_args()
@@ -207,7 +229,7 @@ def main() -> int:
         parser.error(f"no target {', '.join(sorted(unknown))}")
     os.nice(5)
     context = multiprocessing.get_context("fork")
-    fuzzing = Fuzzing(given.folder, given.seed)
+    fuzzing = Fuzzing(given.folder, given.seed, given.batch)
     end = time.monotonic() + 60 * given.minutes
     waiting, running = list(names), []
     while waiting or running:

@@ -1,8 +1,4 @@
-"""Everything that reads what others wrote, as targets of `fuzz.py`: samples, and a call that takes bytes.
-
-A call may refuse its input with an error of fabrictwin's own; readers of single values, which others wrap, with
-ValueError. State that inputs change (a subnet, a transfer) is made anew after FRESH of them.
-"""
+"""Everything that reads what others wrote, as targets of `fuzz.py`: samples, and a call that takes bytes."""
 
 from __future__ import annotations
 
@@ -10,56 +6,17 @@ import csv
 import os
 import re
 import struct
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fuzz_diagnosis
-
-ROOT = Path(__file__).parents[1]
-FRESH = 500
-
-
-@dataclass(frozen=True)
-class Target:
-    """Samples to begin with, what reads them, and which errors are a proper answer beside fabrictwin's own."""
-
-    samples: list[bytes]
-    read: Callable[[bytes], Any]
-    refusals: tuple[type[BaseException], ...] = ()
-
-
-@cache
-def _folder() -> Path:
-    memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="fabrictwin-fuzz-", dir=memory if os.access(memory, os.W_OK) else None))
-
-
-def _of_file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
-    """What reads a path, given the bytes."""
-
-    def of_bytes(data: bytes) -> Any:
-        path = _folder() / f"{os.getpid()}-{name}"
-        path.write_bytes(data)
-        return read(path)
-
-    return of_bytes
-
-
-def _files(*patterns: str) -> list[bytes]:
-    found = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
-    if not found:
-        raise FileNotFoundError(patterns[0])
-    return [path.read_bytes() for path in found]
-
-
-def _text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
-    return lambda data: read(data.decode("utf-8", "replace"))
-
+from fuzz_servers import SERVERS
+from fuzz_sites import SITES
+from fuzz_subnet import SUBNET
+from fuzz_target import Target, files, folder, of_file, of_text
 
 # ------------------------------------------------------------------ specs and what they name
 
@@ -98,7 +55,7 @@ def _spec() -> Target:
         if sum(getattr(group, "count", 1) for group in hosts) <= 64:
             build(spec.cluster, spec=spec)
 
-    return Target([_SMALL, _EXPLICIT, *_files("examples/laptop.yaml")], _of_file("spec.yaml", read))
+    return Target([_SMALL, _EXPLICIT, *files("examples/laptop.yaml")], of_file("spec.yaml", read))
 
 
 def _workload() -> Target:
@@ -108,7 +65,7 @@ def _workload() -> Target:
 
     samples = [
         sample[sample.index(b"  training:") :].split(b"\n\n")[0]
-        for sample in _files("examples/l*.yaml", "examples/mix*.yaml")
+        for sample in files("examples/l*.yaml", "examples/mix*.yaml")
         if b"training:" in sample
     ]
 
@@ -138,11 +95,11 @@ def _catalog() -> Target:
 
     samples = []
     for kind in KINDS:
-        for text in _files(f"src/fabrictwin/catalog/data/{kind}.yaml"):
+        for text in files(f"src/fabrictwin/catalog/data/{kind}.yaml"):
             entries = re.split(rb"\n(?=[\w.-]+:)", text)
             entry = b"\n".join(entries[:2])
             samples.append(kind.encode() + b"\n" + entry)
-    samples += [b"host\n" + text for text in _files("examples/catalog/host.yaml")]
+    samples += [b"host\n" + text for text in files("examples/catalog/host.yaml")]
 
     def read(data: bytes) -> None:
         kind, _, text = data.decode("utf-8", "replace").partition("\n")
@@ -158,7 +115,7 @@ def _prices() -> Target:
         b"hosts:\n  dgx-h100: {price: '300,000 USD', power: 10200 W}\n",
         b"site: {electricity: 0.08 USD/kWh}\n",
     ]
-    return Target(samples, _of_file("prices.yaml", price_book))
+    return Target(samples, of_file("prices.yaml", price_book))
 
 
 def _presets() -> Target:
@@ -166,22 +123,22 @@ def _presets() -> Target:
 
     samples = [
         b"mine:\n  like: infiniband-ndr\n  packet: {buffer: 16 MiB}\n  link_rate: 200 Gb/s\n",
-        *_files("src/fabrictwin/catalog/data/fabric.yaml"),
+        *files("src/fabrictwin/catalog/data/fabric.yaml"),
     ]
-    return Target(samples, _of_file("presets.yaml", own_presets))
+    return Target(samples, of_file("presets.yaml", own_presets))
 
 
 def _huggingface() -> Target:
     from fabrictwin.workload.model.huggingface_families import load_model
 
-    return Target(_files("examples/models/*.json"), _of_file("config.json", load_model))
+    return Target(files("examples/models/*.json"), of_file("config.json", load_model))
 
 
 def _edits() -> Target:
     from fabrictwin.cluster.spec.spec import load_spec
     from fabrictwin.study.compare.vary import parse, with_value
 
-    path = _folder() / "edited.yaml"
+    path = folder() / "edited.yaml"
     path.write_bytes(_SMALL)
     spec = load_spec(path)
 
@@ -195,7 +152,7 @@ def _edits() -> Target:
         b"workload.training.parallel.tp=2,4",
         b"cluster.hosts[0].type=dgx-a100",
     ]
-    return Target(samples, _text(read))
+    return Target(samples, of_text(read))
 
 
 # ------------------------------------------------------------------ files of other programs
@@ -211,7 +168,7 @@ def _traffic() -> Target:
         b"Nodes 8\nConnections 2\nTriggers 1\n0->1 id 1 start 0 size 10 recv_done_trigger 1\n1->0 id 2 trigger 1 size 10\n"
         b"trigger id 1 barrier count 1\n",
     ]
-    return Target(samples, _of_file("flows.cm", read_traffic))
+    return Target(samples, of_file("flows.cm", read_traffic))
 
 
 _IBNETDISCOVER = b"""vendid=0x2c9
@@ -241,13 +198,13 @@ def _ibnetdiscover() -> Target:
     def read(path: Path) -> None:
         import_ibnetdiscover(path, bind=["box-*=dgx-a100"])
 
-    return Target([_IBNETDISCOVER], _of_file("net.txt", read))
+    return Target([_IBNETDISCOVER], of_file("net.txt", read))
 
 
 def _bindings() -> Target:
     from fabrictwin.cluster.importers.bindings import import_ibnetdiscover
 
-    path = _folder() / "bound.txt"
+    path = folder() / "bound.txt"
     path.write_bytes(_IBNETDISCOVER)
 
     def read(text: str) -> None:
@@ -255,7 +212,7 @@ def _bindings() -> Target:
         switch, _, length = rest.partition(" ")
         import_ibnetdiscover(path, bind=[bind], switch=[switch] if switch else [], host_cable=length or "3 m")
 
-    return Target([b"box-*=dgx-a100,mlx5_0=mlx5_1 leaf-*=qm8700 3 m", b"*=dgx-h100,mlx5_0=0"], _text(read))
+    return Target([b"box-*=dgx-a100,mlx5_0=mlx5_1 leaf-*=qm8700 3 m", b"*=dgx-h100,mlx5_0=0"], of_text(read))
 
 
 _XML = b"""<system version="1">
@@ -283,7 +240,7 @@ def _nccl_xml() -> Target:
         host_of_xml(NcclXml(file=path.name), path.parent)
         answers._defined.clear()
 
-    return Target([_XML], _of_file("system.xml", read))
+    return Target([_XML], of_file("system.xml", read))
 
 
 def _nccl_settings() -> Target:
@@ -299,7 +256,7 @@ def _nccl_settings() -> Target:
         b"2.30.7\nNCCL_BUFFSIZE=4194304\nNCCL_MIN_NCHANNELS=0x10\nNCCL_THREAD_THRESHOLDS=1 2 3\nNCCL_P2P_LEVEL=SYS\n",
         b"v2.18.3-1\nNCCL_DEBUG_SUBSYS=^ALL,GRAPH\nNCCL_SOCKET_IFNAME=^eth\nNCCL_NET_GDR_LEVEL=PIX\nNCCL_NTHREADS=512\n",
     ]
-    return Target(samples, _of_file("nccl.conf", read))
+    return Target(samples, of_file("nccl.conf", read))
 
 
 _DUMP = b"""Unicast lids [0x0-0x5] of switch Lid 7 guid 0x000000000000a002 (MF0;leaf-b:MQM8700/U1):
@@ -315,7 +272,7 @@ _DUMP = b"""Unicast lids [0x0-0x5] of switch Lid 7 guid 0x000000000000a002 (MF0;
 def _dump() -> Target:
     from fabrictwin.routing.check.dump import read_dump
 
-    return Target([_DUMP], _of_file("lft.txt", read_dump))
+    return Target([_DUMP], of_file("lft.txt", read_dump))
 
 
 def _partitions() -> Target:
@@ -326,7 +283,7 @@ def _partitions() -> Target:
         b"Default=0x7fff, ipoib : ALL=limited, SELF=full ;\n",
         b"jobs=0x8001, indx0, ipoib, defmember=full, rate=7, mtu=5, sl=1 :\n  0xa1, 0xa2=limited,\n  ALL_CAS=both; # end\n",
     ]
-    return Target(samples, _of_file("partitions.conf", lambda path: read_partitions(path, everybody)))
+    return Target(samples, of_file("partitions.conf", lambda path: read_partitions(path, everybody)))
 
 
 def _qos() -> Target:
@@ -336,14 +293,14 @@ def _qos() -> Target:
         b"qos_max_vls 4\nqos_high_limit 10\nqos_vlarb_high 0:64,1:64\nqos_vlarb_low 0:4,1:8\n"
         b"qos_sl2vl 0,1,2,3,0,1,2,3,0,1,2,3,0,1,2,3\n"
     ]
-    return Target(samples, _of_file("qos.conf", read_qos))
+    return Target(samples, of_file("qos.conf", read_qos))
 
 
 def _guid2lid() -> Target:
     from fabrictwin.subnet.manager.sweep.lids import read_guid2lid
 
     samples = [b"0x0002c90300000001 0x0001 0x0001\n0x0002c90300000002 0x0004 0x0007\n# end\n"]
-    return Target(samples, _of_file("guid2lid", read_guid2lid))
+    return Target(samples, of_file("guid2lid", read_guid2lid))
 
 
 def _routing_files() -> Target:
@@ -356,7 +313,7 @@ def _routing_files() -> Target:
         b"0x0c42a103002559fe\n0c42a103002559ff # top\n",
         b"0x0c42a103002559fe 1 10\n0x0c42a103002559fe 254 100\n",
     ]
-    return Target(samples, _of_file("guids", read))
+    return Target(samples, of_file("guids", read))
 
 
 def _tables() -> Target:
@@ -369,10 +326,10 @@ def _tables() -> Target:
             number(row, "value", path)
 
     def of_bytes(data: bytes) -> None:
-        folder = _folder() / f"{os.getpid()}-tables"
-        folder.mkdir(exist_ok=True)
-        (folder / "stragglers.csv").write_bytes(data)
-        read(folder / "stragglers.csv")
+        own = folder() / f"{os.getpid()}-tables"
+        own.mkdir(exist_ok=True)
+        (own / "stragglers.csv").write_bytes(data)
+        read(own / "stragglers.csv")
 
     return Target(
         [b"# from\nkey,value,unit,what\nslow,0.4,share,of jobs\nlong,1.2,times,'a step'\n"], of_bytes, (csv.Error,)
@@ -383,7 +340,7 @@ def _roce_modes() -> Target:
     from fabrictwin.tools.rdma import roce_mode
 
     def of_bytes(data: bytes) -> None:
-        cluster = _folder() / f"{os.getpid()}-modes.yaml"
+        cluster = folder() / f"{os.getpid()}-modes.yaml"
         roce_mode.file_of(cluster).write_bytes(data)
         roce_mode.read(cluster)
 
@@ -438,198 +395,7 @@ def _pcap() -> Target:
         summary.as_json()
         text(summary)
 
-    return Target(_captured(), _of_file("capture.pcap", read))
-
-
-# ------------------------------------------------------------------ a subnet's management
-
-
-@cache
-def _fabric() -> Any:
-    from fabrictwin.cluster.build_blueprint import build
-    from fabrictwin.cluster.spec.spec import load_spec
-    from fabrictwin.fabric.compile import compile_fabric
-
-    path = _folder() / "subnet.yaml"
-    path.write_bytes(
-        b"schema: 1\ncluster:\n  hosts: {type: dgx-h100, count: 2}\n"
-        b"  network: {technology: infiniband, topology: {kind: fat-tree}, switch: qm9700}\n"
-    )
-    spec = load_spec(path)
-    return compile_fabric(build(spec.cluster, spec=spec))
-
-
-class _Subnet:
-    """An endpoint with a manager of the twin's own and a client; made anew after FRESH inputs."""
-
-    def __init__(self) -> None:
-        self.inputs = 0
-
-    def endpoint(self) -> Any:
-        from fabrictwin.subnet.agents.agent_state import SubnetState
-        from fabrictwin.subnet.agents.mad_routing import Network
-        from fabrictwin.subnet.operation.manager_host import HostedManager, first_adapter, settle
-        from fabrictwin.subnet.serve.endpoint import Endpoint
-
-        if self.inputs % FRESH == 0:
-            self.made = Endpoint(Network(SubnetState(_fabric())))
-            manager = HostedManager(self.made, first_adapter(self.made))
-            self.now = settle([manager], 0)
-            self.made.control(_connect(b""), self.now)
-        self.inputs += 1
-        return self.made
-
-
-def _control(kind: int, body: bytes = b"") -> bytes:
-    return struct.pack("=IIII64s", 0xDEADBEEF, 0, kind, len(body), body)
-
-
-def _connect(name: bytes) -> bytes:
-    return _control(1, struct.pack("=III32s", 4711, 0, 0, name))
-
-
-def _framed(mad: bytes, *, dlid: int = 0xFFFF, qp: int = 0) -> bytes:
-    return struct.pack(">HHHHIIIIQ256s", dlid, 0, 0, 0, qp, qp, 0, 0xABCDEF, 256, mad)
-
-
-def _mads() -> list[bytes]:
-    from fabrictwin.subnet.wire.header import DirectedSmp, LidSmp, Method, PerfMad, SaMad
-    from fabrictwin.subnet.wire.pm import PerfId
-    from fabrictwin.subnet.wire.sa import RecordId
-    from fabrictwin.subnet.wire.smp import AttributeId
-
-    found = []
-    for attribute in AttributeId:
-        for method in (Method.GET, Method.SET):
-            smp = DirectedSmp(method=method, attribute=attribute, tid=5, hop_count=1, modifier=1)
-            smp.initial_path = bytes([0, 1])
-            found.append(smp.encode())
-            found.append(LidSmp(method=method, attribute=attribute, tid=6).encode())
-    for identifier in PerfId:
-        found.append(PerfMad(method=Method.GET, attribute=identifier, tid=7).encode())
-    for record in RecordId:
-        for method in (Method.GET, Method.GET_TABLE, Method.SET):
-            found.append(SaMad(method=method, attribute=record, tid=8, component_mask=1).encode())
-    return found
-
-
-def _frames() -> Target:
-    subnet = _Subnet()
-
-    def read(data: bytes) -> None:
-        endpoint = subnet.endpoint()
-        subnet.now += 1_000_000
-        endpoint.frame(0, data[:288].ljust(288, b"\0") if len(data) % 7 else data, subnet.now)
-        endpoint.poll(subnet.now)
-
-    lids = (0xFFFF, 1, 2, 3)
-    return Target([_framed(mad, dlid=lids[i % 4], qp=i % 2) for i, mad in enumerate(_mads())], read)
-
-
-def _controls() -> Target:
-    subnet = _Subnet()
-
-    def read(data: bytes) -> None:
-        subnet.endpoint().control(data[:80].ljust(80, b"\0") if len(data) % 7 else data, subnet.now)
-
-    samples = [_control(kind) for kind in range(11)] + [
-        _connect(b"host-0/mlx5_0"),
-        _connect(b"0x1"),
-        _connect(b"9" * 32),
-    ]
-    return Target(samples, read)
-
-
-def _attributes() -> Target:
-    from fabrictwin.subnet.wire import header, notice, pm, sa, smp
-    from fabrictwin.subnet.wire.fields import Attribute
-    from fabrictwin.subnet.wire.header import check_mad
-
-    kinds = [
-        kind
-        for module in (header, notice, pm, sa, smp)
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Attribute) and kind is not Attribute
-    ]
-
-    def read(data: bytes) -> None:
-        data = data.ljust(256, b"\0")
-        for kind in kinds:
-            kind.decode(data).encode()
-        check_mad(data)
-
-    from fabrictwin.subnet.wire.fields import MadError
-
-    return Target(_mads(), read, (MadError,))
-
-
-def _rmpp() -> Target:
-    from fabrictwin.subnet.wire import rmpp
-    from fabrictwin.subnet.wire.header import SaMad
-
-    head = SaMad(method=0x92, attribute=0x11, tid=9)
-    parts = rmpp.segments(head, bytes(range(256)) * 8)
-    held: dict[str, Any] = {}
-    inputs = [0]
-
-    def read(data: bytes) -> None:
-        if inputs[0] % 50 == 0:
-            held["sender"], held["receiver"] = rmpp.Sender(list(parts)), rmpp.Receiver()
-            held["sender"].start(0)
-        inputs[0] += 1
-        mad = SaMad.decode(data[:256].ljust(256, b"\0"))
-        held["sender"].receive(mad, inputs[0] * 10**9)
-        held["sender"].poll(inputs[0] * 10**9)
-        held["receiver"].receive(mad)
-        rmpp.records(held["receiver"].table, mad.attribute_offset)
-
-    acks = []
-    for kind in (2, 3, 4):
-        acks.append(
-            SaMad(
-                method=0x92, tid=9, rmpp_version=1, rmpp_type=kind, rmpp_flags=1, rmpp_data1=1, rmpp_data2=3
-            ).encode()
-        )
-    return Target([part.encode() for part in parts] + acks, read)
-
-
-def _console() -> Target:
-    from fabrictwin.subnet.serve.console import obey
-
-    subnet = _Subnet()
-
-    def read(text: str) -> None:
-        endpoint = subnet.endpoint()
-        subnet.now += 1_000_000
-        obey(endpoint.state, text, subnet.now)
-
-    samples = [
-        b"cut leaf-0/1",
-        b"mend leaf-0/1",
-        b"off host-0/mlx5_0",
-        b"on host-0/mlx5_0",
-        b"links leaf-0",
-        b"help",
-    ]
-    samples += [b"silence leaf-0", b"overrun leaf-0/2", b"heal leaf-0/2", b"reboot leaf-0"]
-    return Target(samples, _text(read))
-
-
-def _rehearsal() -> Target:
-    from fabrictwin.subnet.serve.console import find_jack, find_node, find_target
-
-    state = _Subnet()
-
-    def read(text: str) -> None:
-        endpoint = state.endpoint()
-        for find in (find_target, find_node, find_jack):
-            try:
-                find(endpoint.state, text)
-            except Exception as error:
-                if type(error).__name__ != "ConfigError":
-                    raise
-
-    return Target([b"cut leaf-0/1", b"leaf-0/1", b"host-0/mlx5_0/1", b"0x1/1"], _text(read))
+    return Target(_captured(), of_file("capture.pcap", read))
 
 
 # ------------------------------------------------------------------ values and options
@@ -641,7 +407,7 @@ def _units() -> Target:
     parsers = [units.parse_rate, units.parse_size, units.parse_time, units.parse_length, units.parse_flops]
     return Target(
         [b"400 Gb/s", b"2 MiB", b"1.3 us", b"5 m", b"989.4 TFLOP/s", b"1_000 ns", b".5e-3 s"],
-        _text(_each(parsers)),
+        of_text(_each(parsers)),
         (ValueError,),
     )
 
@@ -667,7 +433,7 @@ def _quantities() -> Target:
         b"12 links", b"0x02c9", b"256/257 * 514/544", b"92 %", b"5440 bits", b"700 W", b"215 M msg/s", b"16 GT/s", b"sm_90",
         b"gpu0..gpu7",
     ]  # fmt: skip
-    return Target(samples, _text(_each(parsers)), (ValueError,))
+    return Target(samples, of_text(_each(parsers)), (ValueError,))
 
 
 def _whole_numbers() -> Target:
@@ -682,7 +448,7 @@ def _whole_numbers() -> Target:
     ]  # fmt: skip
     return Target(
         [b"12", b"0xff", b"-3", b"host-12/mlx5_0", b"=mlx5_0:1,^mlx5_1", b'{"a": [1, 2e3]}'],
-        _text(_each(parsers)),
+        of_text(_each(parsers)),
         (ValueError,),
     )
 
@@ -705,7 +471,7 @@ def _nccl_tests() -> Target:
             operation=words[6] if len(words) > 6 else "sum",
         ).sizes()
 
-    return Target([b"8 128M 1K 2 20 float sum", b"1G 16G 1.5M 1 5 bfloat16 max", b"64K 64K 8"], _text(read))
+    return Target([b"8 128M 1K 2 20 float sum", b"1G 16G 1.5M 1 5 bfloat16 max", b"64K 64K 8"], of_text(read))
 
 
 def _perftest() -> Target:
@@ -713,10 +479,7 @@ def _perftest() -> Target:
 
     def read(text: str) -> None:
         words = text.split()
-        numbers = [
-            int(word) if word.lstrip("-").isascii() and word.lstrip("-").isdecimal() and len(word) < 20 else None
-            for word in words[4:9]
-        ]
+        numbers = [int(word) if re.fullmatch(r"-?[0-9]{1,18}", word) else None for word in words[4:9]]
         numbers += [None] * (5 - len(numbers))
         options = PerftestOptions(
             test=words[0] if words else "",
@@ -734,7 +497,7 @@ def _perftest() -> Target:
 
     return Target(
         [b"ib_write_bw a b RC 65536 1000 1 128 0", b"ib_send_lat a b UD 64 5", b"ib_atomic_bw a b RC 8 100 2 1 0"],
-        _text(read),
+        of_text(read),
     )
 
 
@@ -764,7 +527,7 @@ def _configuration(kind: str) -> Callable[[], Target]:
             found, problems = read_text_as(kind, text, "hosts/host-0/file")
             lint(found, problems.found)
 
-        return Target(list(samples.values())[:6], _text(read))
+        return Target(list(samples.values())[:6], of_text(read))
 
     return make
 
@@ -773,7 +536,7 @@ def _recognised() -> Target:
     from fabrictwin.configuration.readers.recognise import kind_of
 
     samples = [b"network:\n  version: 2\n", b"nv set qos roce\n", b'{"PORT": {}}', b"SwitchName=a Nodes=b[0-3]\n"]
-    return Target(samples, _text(kind_of))
+    return Target(samples, of_text(kind_of))
 
 
 CONFIGURATIONS = (
@@ -806,7 +569,7 @@ def _diagnosis(name: str) -> Target:
         found = judged(read_paths([path]), twin=False)
         found.as_data()
 
-    return Target(fuzz_diagnosis.SAMPLES[name], _of_file(f"{name}.txt", read))
+    return Target(fuzz_diagnosis.SAMPLES[name], of_file(f"{name}.txt", read))
 
 
 TARGETS: dict[str, Callable[[], Target]] = {
@@ -833,15 +596,13 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "tables": _tables,
     "roce-modes": _roce_modes,
     "pcap": _pcap,
-    "endpoint-frames": _frames,
-    "endpoint-control": _controls,
-    "attributes": _attributes,
-    "rmpp": _rmpp,
-    "console": _console,
-    "console-names": _rehearsal,
     "units": _units,
     "quantities": _quantities,
     "whole-numbers": _whole_numbers,
     "nccl-tests": _nccl_tests,
     "perftest": _perftest,
-} | {name: partial(_diagnosis, name) for name in fuzz_diagnosis.SAMPLES}
+    **SUBNET,
+    **SERVERS,
+    **SITES,
+    **{name: partial(_diagnosis, name) for name in fuzz_diagnosis.SAMPLES},
+}

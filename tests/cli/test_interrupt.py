@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -107,3 +108,74 @@ def test_a_capture_that_is_interrupted_is_removed(tmp_path):
     )
     assert start(tmp_path, "-c", code).wait(PATIENCE_S) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["ValueError"], "what a failure leaves may say why"
+
+
+def ended_by(process: subprocess.Popen[str], number: int) -> int:
+    """Send a signal to a process alone, and return its exit code."""
+    process.send_signal(number)
+    return process.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("data", [[], ["--data"]])
+def test_a_server_that_is_up_ends_normally(tmp_path, data):
+    """Ctrl-C is how a server ends, with exit code 0; what it keeps for its clients goes with it."""
+    process = processes.start(
+        tmp_path,
+        *("-m", "fabrictwin", "up", LAPTOP, *data),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert any(line.startswith("up: ") for line in process.stdout)
+    assert ended_by(process, signal.SIGINT) == 0
+    assert list(tmp_path.iterdir()) == []
+    process.stdout.close()
+
+
+SERVES = """
+import hashlib, sys
+from fabrictwin.base.interrupt import InterruptGuard, serving
+with InterruptGuard(), serving():
+    print("busy", file=sys.stderr, flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"x", b"x", 2_000_000_000)
+"""
+
+
+def test_a_server_in_a_long_call_ends_normally_too(tmp_path):
+    process = start(tmp_path, "-c", SERVES)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "busy\n"
+    assert ended_by(process, signal.SIGINT) == 0
+
+
+def test_what_a_process_had_for_itself_alone_goes_with_it(tmp_path):
+    """The kernels' folder of one process, and a live server's: `atexit` and `finally` do not come to them."""
+    code = (
+        "import tempfile; tempfile.tempdir = '.'\n"
+        "from pathlib import Path\n"
+        "from fabrictwin.base import interrupt\n"
+        "from fabrictwin.kernel.jit import cache_folder\n"
+        "(cache_folder._of_this_process() / 'index').write_text('x')\n"
+        "Path('live').mkdir(); interrupt.begin(Path('live'))\n"
+        "interrupt.leave(interrupt.INTERRUPTED)\n"
+    )
+    assert start(tmp_path, "-c", code).wait(PATIENCE_S) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_that_a_callback_swallows_is_not_printed(monkeypatch):
+    """LLVM calls back while it compiles: what is raised there goes to `sys.unraisablehook`, as a traceback."""
+    from types import SimpleNamespace
+
+    from fabrictwin.base.interrupt import InterruptGuard
+
+    said: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: said.append(told.exc_type))
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
+    with InterruptGuard():
+        for kind in (KeyboardInterrupt, ValueError):
+            sys.unraisablehook(SimpleNamespace(exc_type=kind))  # type: ignore[arg-type]
+        assert said == [ValueError]
+    sys.unraisablehook(SimpleNamespace(exc_type=KeyboardInterrupt))  # type: ignore[arg-type]
+    assert said == [ValueError, KeyboardInterrupt], "the hook is put back"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
 from pathlib import Path
 
 import pytest
+from support import processes
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.live import native_libraries
@@ -16,6 +18,7 @@ from fabrictwin.live.event_pipe import EventPipe
 from fabrictwin.live.exec import launch, program_list
 from fabrictwin.live.exec.preloadable import why_not
 
+LAPTOP = str(Path(__file__).parents[2] / "examples" / "laptop.yaml")
 HOSTS = ["host-0", "host-1"]
 COMPILER = next((name for name in native_libraries.COMPILERS if shutil.which(name)), None)
 
@@ -57,6 +60,34 @@ def test_exit_codes() -> None:
     assert launch.exit_code([0, 0]) == 0
     assert launch.exit_code([0, 3, 4]) == 3
     assert launch.exit_code([-9, 0]) == 137
+
+
+def test_a_file_of_programs_that_cannot_be_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "bytes").write_bytes(b"host-0: \xff")
+    for name, wanted in (("none", "none: no such file$"), ("pipe", "nobody writes"), ("bytes", "not UTF-8")):
+        with pytest.raises(ConfigError, match=wanted):
+            program_list.from_file(tmp_path / name, HOSTS)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@pytest.mark.parametrize(
+    "command", ["exec sleep 600", "trap '' TERM; while true; do sleep 0.1; done", "sleep 600"]
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_has_the_signals_code(tmp_path: Path, command: str, number: int) -> None:
+    """It ends its programs, also where only the command has the signal and not they, as from a terminal."""
+    process = processes.start(
+        tmp_path,
+        *("-m", "fabrictwin", "exec", "--cluster", LAPTOP, "--engine", "analytic"),
+        *("--", "sh", "-c", f"echo up; {command}"),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
 
 
 def test_a_program_that_is_not_there() -> None:

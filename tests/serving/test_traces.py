@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import random
 from pathlib import Path
 
@@ -172,3 +174,29 @@ def test_damaged_traces_are_refused_or_read(
     else:
         assert (np.diff(demand.arrival_ps) >= 0).all()
         assert demand.prompt.min() >= 1
+
+
+def test_a_count_in_a_cell_is_digits_between_spaces(tmp_path):
+    """Python's `strip` takes control characters for spaces, and `int` does not."""
+    for cell, taken in ((" 374 ", True), ("\x1f374", False), ("3_74", False), ("+374", False)):
+        path = tmp_path / "trace.csv"
+        path.write_text(AZURE.replace("374", cell))
+        if taken:
+            assert read_trace(path, "azure").prompt[0] == 374
+        else:
+            with pytest.raises(ConfigError, match=r"trace\.csv:2 ContextTokens: .*expected a count of tokens"):
+                read_trace(path, "azure")
+
+
+def test_a_trace_is_not_waited_for_and_a_broken_pack_is_one_error(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    packed = bytearray(gzip.compress(AZURE.encode() * 40))
+    packed[30:60] = bytes(30)
+    (tmp_path / "trace.gz").write_bytes(packed)
+    for name, wanted in (
+        ("pipe", "nobody writes"),
+        ("trace.gz", "trace.gz.*(unpacked|read)"),
+        ("none", "no such"),
+    ):
+        with pytest.raises(ConfigError, match=wanted):
+            read_trace(tmp_path / name, "azure")

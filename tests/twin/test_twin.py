@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 
 import numpy as np
@@ -48,6 +49,23 @@ def test_a_file_that_is_no_twin_is_an_error(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="expected a twin that was saved"):
         Twin.load(path)
+
+
+def test_a_twin_is_not_waited_for_and_its_parts_must_agree(tmp_path):
+    pipe, path = tmp_path / "pipe", tmp_path / "twin.npz"
+    os.mkfifo(pipe)
+    for place, message in ((pipe, "a pipe that nobody writes to"), (tmp_path / "none", "no such file")):
+        with pytest.raises(ConfigError, match=message):
+            Twin.load(place)
+    dgx().save(path)
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in ("state", "cables", "lft", "links")}
+    for name, wrong in (("lft", arrays["lft"][:-1]), ("links", np.array([[10**6, 1]]))):
+        np.savez(path, **arrays | {name: wrong})
+        with pytest.raises(ConfigError, match="expected a twin that was saved: got"):
+            Twin.load(path)
+    np.savez(path, **arrays)
+    Twin.load(path)
 
 
 def test_a_dead_cable_is_routed_around_and_a_slow_one_is_not():

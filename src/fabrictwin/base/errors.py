@@ -8,9 +8,11 @@ ours alone: the simulation broke one of its own laws.
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 LONGEST_TOKEN = 160  # of what a message quotes
 LONGEST_MESSAGE = 2_000
@@ -38,6 +40,9 @@ def quoted(value: object, most: int = 60) -> str:
 
 class FabrictwinError(Exception):
     """Base class of everything that fabrictwin raises on purpose."""
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a disk, not of how a file is named
 
 
 class ConfigError(FabrictwinError):
@@ -70,12 +75,22 @@ class ConfigError(FabrictwinError):
         self, *, file: str | Path | None = None, line: int | None = None, key: str | None = None
     ) -> ConfigError:
         """The same error with the place filled in where it was still unknown."""
-        return ConfigError(
+        return type(self)(
             self.message,
             file=self.file if self.file is not None else file,
             line=self.line if self.line is not None else line,
             key=self.key if self.key is not None else key,
         )
+
+
+class UnwrittenError(ConfigError):
+    """There is no room for what is to be written, which is nobody's mistake in writing a spec or a command."""
+
+
+def unwritten(error: OSError, *, message: str = "cannot be written", **where: Any) -> ConfigError:
+    """Return the error of a file that cannot be written; `where` as `ConfigError` takes it."""
+    kind = UnwrittenError if error.errno in FULL else ConfigError
+    return kind(f"{message}: {error.strerror or error}", **where)
 
 
 class SimulatedError(FabrictwinError):

@@ -16,15 +16,38 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 GRACE_S = 0.4
 
 _unfinished: set[Path] = set()
+_code = [INTERRUPTED]  # of a process that is ended here
+
+
+@contextmanager
+def serving() -> Iterator[None]:
+    """Take an interrupt for the normal end, with exit code 0: nobody ends a server in another way."""
+    _code.append(0)
+    try:
+        yield
+    finally:
+        _code.pop()
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once, and remove what is unfinished or was for this process alone.
+
+    Taking a compiler down as Python does takes a second of its own.
+    """
+    caches = sys.modules.get("fabrictwin.kernel.jit.cache_folder")
+    for path in (*_unfinished, *(caches.private_folders if caches is not None else ())):
+        _remove(path)
+    os._exit(code)
 
 
 def begin(path: Path) -> None:
-    """Say that a file or folder is being written: an interrupt removes it."""
+    """Say that a file or folder is being written or of use for this process alone: an interrupt removes it."""
     _unfinished.add(path)
 
 
@@ -104,8 +127,6 @@ class InterruptGuard:
         pools = sys.modules.get("multiprocessing")
         for process in pools.active_children() if pools is not None else ():
             process.kill()  # it would go on alone
-        for path in tuple(_unfinished):
-            _remove(path)
         if sys.stderr.isatty():
             os.write(2, b"\r\x1b[K\x1b[?25h")  # what progress drew, and the cursor that it hid
-        os._exit(INTERRUPTED)
+        leave(_code[-1])

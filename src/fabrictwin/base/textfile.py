@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import select
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.errors import ConfigError, unwritten
 
 MAX_BYTES = 64 * 2**20
 STDIN = "<stdin>"
@@ -41,6 +42,19 @@ def open_bytes(path: str | Path) -> BinaryIO:
         raise
 
 
+@contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Raise ConfigError, which names the file, for what goes wrong inside while it is opened and read."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise  # whoever decodes knows the line
+    except FileNotFoundError:
+        raise ConfigError("no such file", file=path) from None
+    except (OSError, EOFError, ValueError) as error:
+        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
+
+
 def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
     """Return a file's content. Raises ConfigError where it cannot be read or is larger than `most`."""
 
@@ -70,24 +84,28 @@ def read_text(path: str | Path, stdin: TextIO | None = None, *, errors: str = "s
 
 def _read(read: Callable[[], bytes], name: str | Path, most: int) -> bytes:
     try:
-        raw = read()
-    except FileNotFoundError:
-        raise ConfigError("no such file", file=name) from None
+        with reading(name):
+            raw = read()
     except UnicodeDecodeError:  # of a stream that is text already
         raise ConfigError("got bytes that are not UTF-8 text", file=name) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=name) from None
     if len(raw) > most:
         raise ConfigError(f"is larger than {most >> 20} MiB", file=name)
     return raw
 
 
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Raise ConfigError, which names the file, for what goes wrong inside while it is opened and written."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritten(error, file=path) from None
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write a file. Raises ConfigError where it cannot be written."""
-    try:
+    with writing(path):
         Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", file=path) from None
 
 
 def make_folder(path: Path) -> None:

@@ -75,6 +75,9 @@ def _message(detail: Mapping[str, Any], model: type[BaseModel], loc: Path_) -> s
         known = re.findall(r"'([^']*)'", expected)
         hint = did_you_mean(detail["input"], known) if isinstance(detail["input"], str) else ""
         return f"got {got}, expected {expected}{hint}"
+    if kind == "string_type" and isinstance(detail["input"], bool | int | float):
+        read = "true or false" if isinstance(detail["input"], bool) else "a number"
+        return f"got {got}, expected text in quotes: without them YAML reads {read}"
     if kind in _EXPECTED:
         return f"got {got}, expected {_EXPECTED[kind].format(**context)}"
     text = str(detail["msg"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fabrictwin.base.closing import Closing
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.errors import ConfigError, unwritten
 from fabrictwin.base.interrupt import begin, finish
 from fabrictwin.kernel.codes import PS_PER_S
 
@@ -65,7 +65,7 @@ class CaptureWriter(Closing):
         self._write(_block(SECTION, struct.pack("<IHHq", BYTE_ORDER, 1, 0, -1) + options + bytes(4)))
 
     def _refusal(self, error: OSError) -> ConfigError:
-        return ConfigError(f"got {str(self.path)!r}, which cannot be written: {error.strerror}", key="pcap")
+        return unwritten(error, message=f"got {str(self.path)!r}, which cannot be written", key="pcap")
 
     def _write(self, block: bytes) -> None:
         try:

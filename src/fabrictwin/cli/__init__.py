@@ -17,8 +17,15 @@ from typing import Any
 import click
 from click.exceptions import Exit, NoArgsIsHelpError
 
-from fabrictwin.base.errors import FabrictwinError, InvariantError, SimulatedError, did_you_mean
-from fabrictwin.base.interrupt import INTERRUPTED, InterruptGuard
+from fabrictwin.base.errors import (
+    FULL,
+    FabrictwinError,
+    InvariantError,
+    SimulatedError,
+    UnwrittenError,
+    did_you_mean,
+)
+from fabrictwin.base.interrupt import INTERRUPTED, InterruptGuard, leave
 from fabrictwin.base.version import __version__
 
 # A command is a click command of its own name, in the module named here; adding one is one line here.
@@ -175,7 +182,7 @@ def _invoke(arguments: list[str]) -> int:
 
 
 # Errors of writing that name no file are of stdout: whatever else writes says which file it was.
-UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+UNWRITTEN = (errno.EPIPE, *FULL)
 
 
 def _unwritten(error: OSError) -> int:
@@ -202,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except FabrictwinError as error:
         _say(str(error))
-        return WRONG
+        return FAILED if isinstance(error, UnwrittenError) else WRONG
     except click.UsageError as error:
         _usage(error)
         return WRONG
@@ -217,7 +224,7 @@ def program() -> Any:
     code = main()
     if code == INTERRUPTED:
         sys.stderr.flush()
-        os._exit(code)  # everything is put away; taking a compiler down takes a second of its own
+        leave(code)
     if code == PIPE_CLOSED:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)

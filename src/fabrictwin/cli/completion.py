@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from fabrictwin.base.errors import ConfigError, FabrictwinError
+from fabrictwin.base.errors import FabrictwinError
+from fabrictwin.base.textfile import writing
 
 
 def script(root: click.Command, shell: str, variable: str) -> str:
@@ -33,11 +34,9 @@ def install(root: click.Command, shell: str, variable: str) -> str:
         "fish": home / ".config/fish/completions/fabrictwin.fish",
     }
     path = places[shell]
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(script(root, shell, variable), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", file=path) from None
     more = "; ~/.zshrc needs 'fpath+=~/.zfunc; autoload -Uz compinit; compinit'" if shell == "zsh" else ""
     return f"{path}, for shells that start from now on{more}"
 

@@ -15,6 +15,23 @@ Decorator = Callable[[F], F]
 FILE = click.Path(path_type=Path)
 
 
+class _Seed(click.ParamType[int]):
+    """A seed, wrong in the same words wherever it is typed."""
+
+    name = "seed"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number. Raises ConfigError."""
+        from fabrictwin.base.errors import ConfigError, quoted
+        from fabrictwin.base.whole_numbers import whole
+
+        try:
+            return whole(str(value))
+        except ValueError:
+            message = f"got {quoted(str(value))}, expected a whole number from 0 to 2^63 - 1"
+            raise ConfigError(message, key="--seed") from None
+
+
 class Group(click.Group):
     """A command that holds commands; its help has the first sentence of each whole."""
 
@@ -31,6 +48,11 @@ def number(
 ) -> Decorator[Any]:
     """An option that takes a whole number, within bounds."""
     return click.option(*names, type=click.IntRange(least, most), default=default, metavar="N", help=help)
+
+
+def seeded(*, default: int | None = None, help: str) -> Decorator[Any]:
+    """The option `--seed`."""
+    return click.option("--seed", type=_Seed(), default=default, metavar="N", help=help)
 
 
 def file(*names: str, metavar: str = "FILE", help: str) -> Decorator[Any]:

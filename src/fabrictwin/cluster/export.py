@@ -66,7 +66,7 @@ def _yaml_lines(blueprint: Blueprint) -> Iterator[str]:
 
 
 def _identity_fields(who: Identity) -> dict[str, str]:
-    """What an identity says, but for what is as it is where nothing is said."""
+    """Fields of an identity, but for those that are as where nothing is said."""
     found = {}
     for field in fields(who):
         value = getattr(who, field.name)

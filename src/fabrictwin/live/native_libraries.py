@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.interrupt import unfinished
 
 _HERE = Path(__file__).parent
 _FLAGS = ("-O2", "-fPIC", "-shared", "-Wall")
@@ -53,7 +54,7 @@ def _compiler() -> str:
 
 def _compile(compiler: str, sources: list[Path], to: Path) -> None:
     """Compile beside the place and move there whole, so that two at a time do no harm."""
-    with tempfile.TemporaryDirectory(dir=to.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=to.parent) as folder, unfinished(Path(folder)):
         made = Path(folder) / to.name
         command = [compiler, *_FLAGS, "-o", str(made), *map(str, sources), "-ldl", "-lpthread"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

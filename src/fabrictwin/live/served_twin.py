@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabrictwin.base.capabilities import Fidelity
+from fabrictwin.base.interrupt import serving
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_cluster
 from fabrictwin.fabric.fabric import NONE
@@ -83,6 +84,9 @@ def serve_data(cluster: Path, state: SubnetState, say: Callable[[str], None]) ->
     say(f"data: fabrictwin exec --twin {served.socket} --host {host} -- ibv_devinfo")
     try:
         yield served
-    finally:
+    except BaseException:
+        served.close()
+        raise
+    with serving():  # it was up and has ended: closing waits for a kernel that is being compiled
         state.on_state.remove(changed)
         served.close()

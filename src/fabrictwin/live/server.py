@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from fabrictwin.base import interrupt
 from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.changes import TimedChange
@@ -78,6 +79,7 @@ class Server:
         self.groups = Groups()
         self.connections = ConnectionManager(self.world)
         self.folder = Path(tempfile.mkdtemp(prefix="fabrictwin-live-"))  # mode 0700
+        interrupt.begin(self.folder)
         self.socket = self.folder / "socket"
         self._trees: dict[str, Path] = {}
         self._poll = select.epoll()
@@ -347,3 +349,4 @@ class Server:
         self._listener.close()
         self._poll.close()
         sysfs.remove_tree(self.folder)
+        interrupt.finish(self.folder)

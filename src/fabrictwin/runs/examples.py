@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.textfile import writing
 
 _PACKAGE = Path(__file__).parents[1]
 MODELS = "models"  # what specs refer to
@@ -23,9 +26,10 @@ def example_names() -> list[str]:
 
 
 def what_it_shows(name: str) -> str:
-    """The first sentence of an example's comment."""
-    first = (examples_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
-    return first.removeprefix("# ")
+    """The first sentence of the comment that an example begins with."""
+    lines = (examples_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    comment = " ".join(line.removeprefix("# ") for line in takewhile(lambda line: line.startswith("# "), lines))
+    return re.split(r"(?<=\.) (?=[A-Z])", comment, maxsplit=1)[0]
 
 
 def write_examples(names: Sequence[str], into: Path) -> list[Path]:
@@ -48,11 +52,9 @@ def write_examples(names: Sequence[str], into: Path) -> list[Path]:
     targets = [into / path.relative_to(folder) for path in sources]
     _refuse_others(zip(sources, targets, strict=True))
     for source, target in zip(sources, targets, strict=True):
-        try:
+        with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source.read_bytes())
-        except OSError as error:
-            raise ConfigError(f"cannot be written: {error.strerror}", file=target) from None
     return [target for target in targets if target.parent == into and target.suffix == ".yaml"]
 
 

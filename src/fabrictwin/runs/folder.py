@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.errors import ConfigError, unwritten
 from fabrictwin.base.interrupt import unfinished
 from fabrictwin.base.version import __version__
 from fabrictwin.report.csv_tables import flows_csv, links_csv
@@ -175,7 +175,7 @@ def _refusal(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"cannot write {str(folder)!r}: {error.strerror or error}", key="--out") from error
+        raise unwritten(error, message=f"cannot write {str(folder)!r}", key="--out") from error
 
 
 def _renamed(partial: Path, folder: Path) -> bool:

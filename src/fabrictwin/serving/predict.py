@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.arrivals.demand import Contents, Demand, Unshared
 from fabrictwin.serving.arrivals.process import arrival_times, conversations, lengths
@@ -87,7 +86,7 @@ def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
             f"got {most}, and the longest request has {wanted.max()} tokens with its output "
             f"({(wanted > most).sum()} of {len(demand)} are too long)"
         )
-        raise ConfigError(message, file=spec.path, key="workload.serving.max_model_len")
+        raise spec.error("workload.serving.max_model_len", message)
     replicas = [ready.make() for _ in range(serving.replicas)]
     try:
         served = serve(demand, replicas, router(serving.router), concurrency=benchmark.max_concurrency)

@@ -19,6 +19,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError, InvariantError, did_you_mean
+from fabrictwin.base.textfile import open_bytes, reading
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, Identity, SwitchSite
 from fabrictwin.cluster.disturbances import FOREVER, CableChange, PauseStorm
 from fabrictwin.cluster.faults import ACCESS_CONTROL, HostCause
@@ -301,8 +302,13 @@ class Twin:
     @classmethod
     def load(cls, path: str | Path) -> Twin:
         """Read what `save` wrote. Raises ConfigError for anything else."""
+        with reading(path):
+            file = open_bytes(path)
+        if not file.seekable():
+            file.close()
+            raise ConfigError("got a pipe, expected a file", file=path)
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with file, np.load(file, allow_pickle=False) as stored:
                 state: dict[str, Any] = json.loads(stored["state"].tobytes())
                 cables, lft, links = stored["cables"], stored["lft"], stored["links"]
             if state["format"] != _FORMAT:
@@ -329,13 +335,17 @@ class Twin:
             }
             rest = {key: options[key] for key in ("lmc", "lanes", "scatter") if key in options}
             twin.options = Options(weights=weights, **lists, **rest)
+            if lft.dtype != np.uint8 or lft.ndim != 2 or len(lft) != len(twin.fabric.switch_nodes):
+                raise ValueError(f"got tables {lft.shape} of {lft.dtype}")
+            twin._tables = lft
+            twin._clock_ps = int(state["clock_ps"])
+            twin.link_rate_bps = {int(port): int(rate) for port, rate in links}
+            if twin._clock_ps < 0 or not all(0 <= port < twin.fabric.ports for port in twin.link_rate_bps):
+                raise ValueError("got a time or a port that cannot be")
         except ConfigError:
             raise
         except Exception as error:  # a damaged file can fail anywhere between zip, numpy and json
             raise ConfigError(f"expected a twin that was saved: {error}", file=path) from None
-        twin._tables = lft
-        twin._clock_ps = int(state["clock_ps"])
-        twin.link_rate_bps = {int(port): int(rate) for port, rate in links}
         return twin
 
 

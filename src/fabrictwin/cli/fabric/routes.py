@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
-from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, Group, file, number
+from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, Group, file, number, seeded
 
 if TYPE_CHECKING:
     from fabrictwin.fabric.fabric import Fabric
@@ -36,7 +36,7 @@ UNSOUND = 1
 @engine_options
 @number("--shifts", least=1, help="How many shift permutations to look at; otherwise as many as take seconds.")
 @number("--random", least=1, default=32, help="How many random permutations to look at.")
-@number("--seed", least=0, default=0, help="Seed of the random permutations.")
+@seeded(default=0, help="Seed of the random permutations.")
 @click.option(
     "--order",
     default="tree",
@@ -56,10 +56,10 @@ def check(
     as_json: bool,
 ) -> None:
     """Judge tables: who is reached, hops, deadlock freedom, congestion. Exit code 1 where they are unsound."""
-    from functools import partial
+    from itertools import count
 
     from fabrictwin.base.progress import Progress
-    from fabrictwin.routing.check.comparison import beside
+    from fabrictwin.routing.check.comparison import beside, judgements
     from fabrictwin.routing.check.judge import judge
 
     with Progress() as progress:
@@ -67,19 +67,23 @@ def check(
         bench = _Bench.of(cluster, given.read())
         progress.stage("filling tables")
         lids, made = bench.tables(engine if tables is None else str(tables), dumped=tables is not None)
-        judged = partial(
-            judge,
-            bench.switches,
-            lids,
-            slowness=bench.slowness(),
-            order=bench.by_hosts() if order == "hosts" else None,
-            shifts=shifts,
-            random=random,
-            seed=seed,
-        )
-        progress.stage("judging tables")
+        hosts, slowness = bench.by_hosts() if order == "hosts" else None, bench.slowness()
+        whole, turn = judgements(made.engine), count()
+
+        def judged(tables: Tables) -> Judgement:
+            progress.stage("judging tables", next(turn) / whole)
+            return judge(
+                bench.switches,
+                lids,
+                tables,
+                slowness=slowness,
+                order=hosts,
+                shifts=shifts,
+                random=random,
+                seed=seed,
+            )
+
         verdict = judged(made)
-        progress.stage("judging other engines beside them")
         others = beside(verdict, bench.switches, lids, bench.options, judged)
     if as_json:
         from dataclasses import asdict

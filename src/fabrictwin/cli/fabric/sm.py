@@ -92,7 +92,7 @@ def sm(
         scenario = Scenario(endpoint, host=host, settings=settings, guid2lid=guid2lid, timing=timing)
         for line in do:
             scenario.target(line)  # what is mistyped is said before minutes of sweeps
-        progress.stage("bringing the subnet up")
+        progress.stage("bringing the subnet up", lambda: scenario.progress)
         first = scenario.start()
     if not as_json:
         for one, report in zip(scenario.managers, first, strict=True):
@@ -100,7 +100,7 @@ def sm(
     events = []
     for i, line in enumerate(do):
         with Progress() as progress:
-            progress.stage(f"{line}: event {i + 1} of {len(do)}")
+            progress.stage(f"{line}: event {i + 1} of {len(do)}", i / len(do))
             events.append(scenario.do(line))
         if not as_json:
             click.echo("\n".join(event_lines(events[-1])))

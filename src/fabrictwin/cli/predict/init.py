@@ -21,8 +21,9 @@ def init(names: tuple[str, ...], into: Path, listed: bool) -> None:
     from fabrictwin.runs import examples
 
     if listed:
-        for name in examples.example_names():
-            click.echo(f"{name:20}{examples.what_it_shows(name)}")
+        formatter = click.HelpFormatter()
+        formatter.write_dl([(name, examples.what_it_shows(name)) for name in examples.example_names()])
+        click.echo(formatter.getvalue(), nl=False)
         return
     for path in examples.write_examples(names, into):
         click.echo(path)

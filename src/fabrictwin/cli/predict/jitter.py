@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON, PRICES, YEARS, file, number
+from fabrictwin.cli.options import JSON, PRICES, YEARS, file, number, seeded
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -19,7 +19,7 @@ from fabrictwin.cli.options import fidelity as fidelity_option
 @click.option("--gpus", default="", metavar="N,N,...", help="Sizes of the job to show; otherwise powers of two.")
 @click.option("--levels", default="0.5,1,2,4", metavar="X,X,...", help="Multiples of the jitter to show.")
 @fidelity_option("flow", "analytic", help="Of the clean step; otherwise the spec's.")
-@click.option("--seed", type=int, metavar="N", help="The seed; otherwise the spec's.")
+@seeded(help="The seed; otherwise the spec's.")
 @PRICES
 @YEARS
 @file("--out", help="Write a page with plots.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fabrictwin.cli.options import capture_options, file
+from fabrictwin.cli.options import capture_options, file, seeded
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @file("--out", metavar="DIR", help="The folder to write; otherwise the spec's, or the next free runs/NAME.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json to stdout and nothing else.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, and simulate nothing.")
-@click.option("--seed", type=int, metavar="N", help="The seed; otherwise the spec's.")
+@seeded(help="The seed; otherwise the spec's.")
 @capture_options
 @click.option("--open", "open_report", is_flag=True, help="Open the report in a browser afterwards.")
 def run(

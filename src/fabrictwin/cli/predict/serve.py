@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON, file, number
+from fabrictwin.cli.options import JSON, file, seeded
 
 
 @click.command()
@@ -16,7 +16,7 @@ from fabrictwin.cli.options import JSON, file, number
 @file("--save", help="Write the result's JSON, each request's times in it.")
 @file("--csv", help="Write one line a request.")
 @file("--steps", help="Write one line a step of every replica.")
-@number("--seed", least=0, help="The benchmark's seed; otherwise the spec's.")
+@seeded(help="The benchmark's seed; otherwise the spec's.")
 def serve(
     spec: str, as_json: bool, save: Path | None, csv: Path | None, steps: Path | None, seed: int | None
 ) -> None:

@@ -68,6 +68,5 @@ def perftest(cluster: str, as_json: bool, **given: Any) -> None:
         spec = load_cluster(cluster, sys.stdin)
         twin = make_twin(spec, build(spec.cluster, spec=spec))
         packet = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed, spec.qos)
-        progress.stage("simulating")
-        run = play(twin, options, packet)
+        run = play(twin, options, packet, stage=progress.stage)
     click.echo(json.dumps(text.as_json(run), indent=2) if as_json else text.text(run), nl=as_json)

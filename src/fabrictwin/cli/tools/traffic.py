@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fabrictwin.base.congestion_controls import CONTROLS
-from fabrictwin.cli.options import capture_options, number
+from fabrictwin.cli.options import capture_options, number, seeded
 
 if TYPE_CHECKING:
     from fabrictwin.capture.recorder import CaptureRequest
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @number("--ack-every", least=1, most=256, help="Packets an acknowledgement.")
 @number("--service-level", least=0, most=15, help="Service level of all flows.")
 @capture_options
-@number("--seed", least=0, help="Seed of every random choice.")
+@seeded(help="Seed of every random choice.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def traffic(
     file: str,
@@ -92,6 +92,5 @@ def traffic(
         options = replace(base, **{key: value for key, value in given.items() if value is not None})
         progress.stage("routing")
         routes = twin.routes
-        progress.stage("simulating")
-        result = play_traffic(pattern, twin.as_it_runs, routes, options, capture=capture)
+        result = play_traffic(pattern, twin.as_it_runs, routes, options, capture=capture, stage=progress.stage)
     click.echo(json.dumps(result.summary(), indent=2) if as_json else table(result), nl=as_json)

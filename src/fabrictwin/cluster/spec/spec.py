@@ -35,6 +35,7 @@ from fabrictwin.cluster.spec.subnet_manager_section import SubnetManager
 
 M = TypeVar("M", bound=BaseModel)
 
+WORKLOADS = {"training": ("a training job", "run"), "serving": ("a server", "serve")}  # and whose they are
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -184,11 +185,20 @@ class Spec(Model):
         path = undotted(key)
         if data is None:
             data = self._at(path)
+            self._refuse_other_kind(key, model, data)
         try:
             return model.model_validate(data)
         except ValidationError as error:
             found = config_error(error, model, data=data, path=path)
             raise self.error(found.key or key, found.message) from None
+
+    def _refuse_other_kind(self, key: str, model: type[BaseModel], data: Any) -> None:
+        """Raise ConfigError where the workload is whole, and another command's."""
+        for kind, (what, command) in WORKLOADS.items():
+            if key == "workload" and kind not in model.model_fields and isinstance(data, dict) and kind in data:
+                expected = " or ".join(f"workload.{name}" for name in model.model_fields)
+                message = f"got {what}, expected {expected}; fabrictwin {command} takes this one"
+                raise self.error(f"workload.{kind}", message)
 
     def _at(self, path: Path_) -> Any:
         current: Any = self.to_dict()

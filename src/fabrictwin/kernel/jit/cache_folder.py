@@ -145,10 +145,14 @@ def _warn(text: str) -> None:
     logging.getLogger("fabrictwin").warning(text)
 
 
+private_folders: list[Path] = []  # to be removed where a process ends without what `atexit` knows
+
+
 @cache
 def _of_this_process() -> Path:
     """A fresh private folder, removed when the process that made it ends."""
     folder, owner = Path(tempfile.mkdtemp(prefix="fabrictwin-")), os.getpid()
+    private_folders.append(folder)
 
     def remove() -> None:
         if os.getpid() == owner:  # not a child that was forked off

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from fabrictwin.live.exec import preloadable
 
 _SOCKET, _ROOT, _HOST = "FABRICTWIN_LIVE_SOCKET", "FABRICTWIN_LIVE_ROOT", "FABRICTWIN_LIVE_HOST"
 SIGNALLED = 128  # and the signal's number: an exit code, as shells have them
+PATIENCE_S = 0.5  # between asking programs to end and ending them
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,43 @@ def start(program: Program, socket: Path, root: Path) -> subprocess.Popen[bytes]
         raise ConfigError(f"{program.command[0]}: {error.strerror}") from None
 
 
+class Interruption:
+    """SIGINT and SIGTERM while programs run: they are asked to end, and ended where they do not in time."""
+
+    def __init__(self) -> None:
+        self.number = 0  # of the first signal
+        self._since = 0.0
+        self._asked = False
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Take the signals' places; what watches for interrupts waits for programs meanwhile."""
+        before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        wakeup = signal.set_wakeup_fd(-1)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, frame: object) -> None:
+        if not self.number:
+            self.number, self._since = number, time.monotonic()
+
+    def exit_code(self, codes: Sequence[int]) -> int:
+        """The exit code of programs that ended: the signal's where one came, however they took it."""
+        return SIGNALLED + self.number if self.number else exit_code(codes)
+
+    def act(self, running: Sequence[subprocess.Popen[bytes]]) -> None:
+        """Do to programs what is due."""
+        if self.number and not self._asked:
+            self._asked = True
+            end(running)
+        if self.number and time.monotonic() > self._since + PATIENCE_S:
+            kill(running)
+
+
 def exit_code(codes: Sequence[int]) -> int:
     """The exit code of several programs: the first that is not 0 (128 and the number of a signal)."""
     for code in codes:
@@ -70,6 +110,14 @@ def end(programs: Sequence[subprocess.Popen[bytes]]) -> None:
     for program in programs:
         if program.poll() is None:
             program.send_signal(signal.SIGTERM)
+
+
+def kill(programs: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End programs that still run."""
+    for program in programs:
+        if program.poll() is None:
+            program.kill()
+            program.wait()
 
 
 def say(line: str) -> None:

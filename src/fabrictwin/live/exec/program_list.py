@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.textfile import read_text
 from fabrictwin.live.exec.launch import Program
 
 
@@ -37,12 +38,8 @@ def from_file(path: Path, hosts: Sequence[str]) -> list[Program]:
 
     Raises ConfigError with the line.
     """
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=path) from None
     programs = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import stat
 import subprocess
@@ -14,26 +13,35 @@ from fabrictwin.live.exec import launch
 from fabrictwin.live.exec.own_twin import Wanted
 from fabrictwin.live.wire import Kind
 
+SIGNAL_S = 0.2
+
 
 def run(path: Path, wanted: Wanted) -> int:
     """Run programs on the twin behind a socket; returns their exit code. Raises ConfigError."""
     names = ask(path, Kind.HOSTS, b"").decode().split("\n")
     programs = wanted.programs(names)
     roots = {host: Path(ask(path, Kind.TREE, host.encode()).decode()) for host in {p.host for p in programs}}
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     running: list[subprocess.Popen[bytes]] = []
-    wakeup = signal.set_wakeup_fd(-1)  # programs end first, and may take longer than a command may
-    for number in before:
-        signal.signal(number, lambda *_: launch.end(running))
+    interruption = launch.Interruption()
+    with interruption.noted():
+        try:
+            for program in programs:
+                running.append(launch.start(program, path.absolute(), roots[program.host]))
+            for started in running:
+                while not _has_ended(started):
+                    interruption.act(running)
+        finally:
+            launch.end(running)
+    return interruption.exit_code([started.returncode for started in running])
+
+
+def _has_ended(program: subprocess.Popen[bytes]) -> bool:
+    """Wait for a program for as long as a signal may wait to be seen."""
     try:
-        running += [launch.start(program, path.absolute(), roots[program.host]) for program in programs]
-        codes = [program.wait() for program in running]
-    finally:
-        launch.end(running)
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return launch.exit_code(codes)
+        program.wait(SIGNAL_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def ask(path: Path, kind: Kind, body: bytes) -> bytes:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fabrictwin.base.arrays import I64
 from fabrictwin.base.capabilities import Fidelity, capabilities_of
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.network.host_costs import works_in_hosts
 from fabrictwin.engines.packet.packet_options import PacketOptions
@@ -36,13 +37,14 @@ def measure(
     costs: StepCosts | None = None,
     transports: Transports | None = None,
     packet: PacketOptions | None = None,
+    stage: Stage = silent,
 ) -> I64:
-    """[tasks] what each takes, in ps. Raises ConfigError."""
+    """[tasks] what each takes, in ps; `stage` is told how far it is. Raises ConfigError."""
     lowering = Lowering(communicator, transports=transports, costs=costs)
     if capabilities_of(fidelity).closed_forms:
         return _closed(communicator, lowering, asked)
     lowered = [lowering(task, choice) for task, choice in asked]
-    times, _ = _played(communicator, lowered, fidelity, packet)
+    times, _ = _played(communicator, lowered, fidelity, packet, stage)
     return times
 
 
@@ -62,12 +64,17 @@ def traffic(
 
 
 def _played(
-    communicator: Communicator, lowered: list[Communication], fidelity: Fidelity, packet: PacketOptions | None
+    communicator: Communicator,
+    lowered: list[Communication],
+    fidelity: Fidelity,
+    packet: PacketOptions | None,
+    stage: Stage = silent,
 ) -> tuple[I64, Counters]:
     if capabilities_of(fidelity).packets:
         packet = packet or PacketOptions()
         packet = replace(packet, host_work=works_in_hosts(lowered, communicator.twin.fabric))
     session = communicator.twin.session(fidelity, packet)
+    stage("simulating", lambda: session.progress)
     trace = play(program(lowered, communicator.ranks), communicator.rank_node, session)
     return trace.end_op_ps - trace.start_ps, trace.counters
 

@@ -50,13 +50,13 @@ def select(text: str, names: tuple[str, ...], *, release: Version, key: str) -> 
                 key=key,
             )
         if len(fields) > 1 and fields[0].lower() not in lower:
-            known = ", ".join(lower)
-            hint = did_you_mean(fields[0].lower(), lower)
+            known = ", ".join(COLLECTIVES)
+            hint = did_you_mean(fields[0], COLLECTIVES)
             raise ConfigError(f"got {fields[0]!r}, expected one of {known}{hint}", key=key)
         unknown: list[str] = []
         row = _row(fields[1] if len(fields) > 1 else fields[0], names, unknown)
         if unknown:
-            hint = did_you_mean(unknown[0].lower(), [name.lower() for name in names])
+            hint = did_you_mean(unknown[0], names)
             raise ConfigError(f"got {unknown[0]!r}, expected one of {', '.join(names)}{hint}", key=key)
         for c, name in enumerate(lower):
             if len(fields) == 1 or fields[0].lower() == name:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.errors import ConfigError, did_you_mean, unwritten
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.topology.detect import detect
@@ -26,7 +26,7 @@ def dump_topology(communicator: Communicator) -> None:
     try:
         Path(wanted).write_text(to_xml(view.system, link_gbps=view.link_gbps or 1.0), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", file=wanted, key="NCCL_TOPO_DUMP_FILE") from None
+        raise unwritten(error, file=wanted, key="NCCL_TOPO_DUMP_FILE") from None
 
 
 def host_matrix(fabric: Fabric, name: str = "") -> tuple[str, str]:

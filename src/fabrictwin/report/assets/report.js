@@ -89,9 +89,9 @@
   }
 
   function ticks(width) {
-    const wanted = Math.max(2, width / 110), raw = (view.to - view.from) / wanted;
+    const wanted = Math.max(4, width / 110), raw = (view.to - view.from) / wanted;
     const power = 10 ** Math.floor(Math.log10(raw));
-    const size = [1, 2, 5, 10].map((f) => f * power).find((s) => s >= raw);
+    const size = [1, 2, 2.5, 5, 10].map((f) => f * power).find((s) => s >= raw);
     const found = [];
     for (let t = Math.ceil(view.from / size) * size; t <= view.to; t += size) found.push(t);
     return found;

@@ -38,6 +38,11 @@ class Beside:
     sound: bool
 
 
+def judgements(engine: str) -> int:
+    """Return how many tables are judged where these are compared: themselves, and those beside them."""
+    return 3 if engine in OPENSM else 1
+
+
 def beside(
     verdict: Judgement,
     switches: Switches,

@@ -28,6 +28,7 @@ from fabrictwin.routing.engines.routing_options import MOST_LANES
 from fabrictwin.routing.graph.switch_tiers import ASTRAY_AT_MOST, astray_share, graph_of, planes, recognise
 from fabrictwin.routing.graph.switches import Lids, Switches
 
+PATHS_A_SLICE = 500_000  # walked in a tenth of a second
 FLOWS_AT_MOST = 20_000_000  # paths walked for shifts unless more are asked for: a few seconds
 
 
@@ -334,8 +335,12 @@ def _shifts(table: U8, senders: _Senders, switches: Switches, slow: F64, most: i
     largest = int(size.max(initial=0))
     by = shift_sample(largest, most)
     worst, total = np.ones(len(by)), np.zeros(len(by))
-    edges = switches.port_edge, switches.adjacent_row, slow
-    missing = kernel.shifts(table, of.lid, of.at, of.number, begin, size, by, *edges, worst, total)
+    edges, missing = (switches.port_edge, switches.adjacent_row, slow), 0
+    for first in range(0, len(by), width := max(PATHS_A_SLICE // max(len(of), 1), 1)):
+        now = slice(first, first + width)
+        missing += kernel.shifts(
+            table, of.lid, of.at, of.number, begin, size, by[now], *edges, worst[now], total[now]
+        )
     return _summary(worst, total, len(by) * len(of) - missing, max(largest - 1, 0))
 
 

@@ -6,11 +6,14 @@ import csv
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.textfile import open_bytes, reading
+from fabrictwin.base.whole_numbers import whole_or_none
 
 LONGEST_LINE = 8 * 2**20
 MOST_TOKENS = 2**24
@@ -25,7 +28,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     number = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
+        with reading(path), open_bytes(path) as file, _unpacked(path, file) as stream:
             while raw := stream.readline(LONGEST_LINE + 1):
                 number += 1
                 if len(raw) > LONGEST_LINE:
@@ -33,12 +36,14 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 if text:
                     yield number, text
-    except FileNotFoundError:
-        raise ConfigError("no such file", file=path) from None
     except UnicodeDecodeError:
         raise ConfigError("got bytes that are not UTF-8 text", file=path, line=number) from None
-    except (OSError, EOFError) as error:
-        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
+    except zlib.error as error:
+        raise ConfigError(f"cannot be unpacked: {error}", file=path, line=number) from None
+
+
+def _unpacked(path: Path, file: BinaryIO) -> BinaryIO:
+    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
 
 
 class Row:
@@ -65,8 +70,10 @@ class Row:
         """Return a count of tokens, a number or its digits."""
         expected = f"a count of tokens from {least} to {MOST_TOKENS}"
         got = self.field(key, expected)
-        if isinstance(got, str) and got.strip().isdecimal() and len(got) <= 20:
-            got = int(got)
+        if isinstance(got, str):
+            number = whole_or_none(got.strip(" "), least=least, most=MOST_TOKENS)
+            if number is not None:
+                return number
         if isinstance(got, bool) or not isinstance(got, int) or not least <= got <= MOST_TOKENS:
             raise self.error(key, got, expected)
         return got

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.manager.database import Memory
 from fabrictwin.subnet.manager.mad_transport import MadTiming
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.lids import read_guid2lid, write_guid2lid
-from fabrictwin.subnet.manager.sweep.table_computation import port_guid
+from fabrictwin.subnet.manager.sweep.table_computation import BLOCK, port_guid
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.cluster_endpoint import manager_nodes
 from fabrictwin.subnet.operation.managed_fabric import Incident, ManagedFabric
@@ -38,6 +41,17 @@ class Scenario:
         ]
         self.fabric = ManagedFabric(endpoint, self.managers)
 
+    @property
+    def progress(self) -> float:
+        """The share of the first sweeps' datagrams that was sent, as far as those can be counted beforehand."""
+        sent = sum(sum(list(one.transport.statistics.by_attribute.values())) for one in self.managers)
+        return min(sent / max(self._datagrams, 1), 0.99)
+
+    @cached_property
+    def _datagrams(self) -> int:
+        state = self.endpoint.state
+        return sum(first_sweep_datagrams(state, plane.number) for plane in self.fabric.planes)
+
     def start(self) -> list[SweepReport]:
         """The first sweep of each subnet."""
         reports = self.fabric.start()
@@ -60,6 +74,23 @@ class Scenario:
     def _keep_lids(self) -> None:
         if self.guid2lid is not None:
             keep_lids(self.guid2lid, self.managers)
+
+
+def first_sweep_datagrams(state: SubnetState, plane: int) -> int:
+    """Return how many datagrams find a sound subnet and set it up, by default settings."""
+    nodes = [m for m in range(len(state.guid)) if state.plane_of(m) == plane]
+    switches = [m for m in nodes if state.is_switch[m]]
+    linked = {
+        m: sum(far != NONE for far in state.link[state.base[m] : state.base[m] + state.ports[m] + 1])
+        for m in nodes
+    }
+    behind = sum(linked[m] for m in switches)  # what NodeInfo is asked of
+    active = sum(linked.values())
+    ports = sum(state.ports[m] + state.is_switch[m] for m in nodes)
+    blocks = -(-(len(nodes) + 1) // BLOCK)
+    # name, P_Keys, SL to VL of nodes; SwitchInfo read and set, tables and port 0 of switches; PortInfo of ports,
+    # arbitration of two kinds and two steps upwards of ports that are in use
+    return 3 * len(nodes) + (3 + blocks) * len(switches) + behind + ports + 4 * active
 
 
 def keep_lids(path: Path, managers: list[HostedManager]) -> None:

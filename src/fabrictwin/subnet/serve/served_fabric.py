@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.interrupt import serving
 from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.manager.database import Memory
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
@@ -80,10 +81,13 @@ class ServedFabric:
         self._printed = [0] * len(self.managers)
         self._refused: set[int] = set()  # users that were named as refused
         self._next_sweep = 0.0
-        self._stopped = False
+        self._up = self._stopped = False
 
     def run(self) -> None:
-        """Serve until SIGINT or SIGTERM, or the end of the console's input."""
+        """Serve until SIGINT or SIGTERM, or the end of the console's input.
+
+        An interrupt before the fabric is up raises KeyboardInterrupt.
+        """
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         if self.console:
             self.server.watch(sys.stdin, self._read_lines)
@@ -103,17 +107,21 @@ class ServedFabric:
                 where = f"IBSIM_SERVER_NAME={self.server.host} IBSIM_SERVER_PORT={self.server.udp_port}"
             if self.first is not None:
                 self.say(self.first())
-            self.say(f"up: {len(state.guid):,} nodes; for example")
-            here = node_id(self.endpoint.network, state.origin)
-            self.say(f"  {where} SIM_HOST={here} LD_PRELOAD=libumad2sim.so ibstat")
-            if self.server.udp_port is not None:
-                self.say("  over UDP every user of this machine can manage the fabric")
-            self.server.run(until)
+            self._up = True
+            with serving():
+                self.say(f"up: {len(state.guid):,} nodes; for example")
+                here = node_id(self.endpoint.network, state.origin)
+                self.say(f"  {where} SIM_HOST={here} LD_PRELOAD=libumad2sim.so ibstat")
+                if self.server.udp_port is not None:
+                    self.say("  over UDP every user of this machine can manage the fabric")
+                self.server.run(until)
         finally:
             self.server.close()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopped = True
+        if number == signal.SIGINT and not self._up:
+            raise KeyboardInterrupt
 
     def _idle(self) -> None:
         if time.monotonic() >= self._next_sweep:

@@ -46,15 +46,16 @@ def play(
             _fail(failed, run, out, log, scene, connections)
         dump_topology(run.communicator)
         stage("simulating")
-        times = run.time(fidelity, transports=transports)
+        times = run.time(fidelity, transports=transports, stage=stage)
         out.write(perf_text.head())
         checker = Checker(run)
         rows = []
         for _ in range(run.options.cycles):
-            for plan, time_ps in zip(run.plans, times, strict=True):
+            for i, (plan, time_ps) in enumerate(zip(run.plans, times, strict=True)):
                 if log.prints("INFO"):
                     _narrate(log, scene, connections, plan)
-                stage("checking")
+                if run.options.check:
+                    stage("checking", i / len(run.plans))
                 row = run.row(plan, time_ps, checker.wrong(plan) if run.options.check else None)
                 out.write(perf_text.line(row))
                 rows.append(row)

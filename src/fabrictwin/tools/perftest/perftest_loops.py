@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.errors import SimulatedError
+from fabrictwin.base.progress import Stage, part, silent
+from fabrictwin.base.units import format_size
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.messages import (
     Contents,
@@ -103,8 +105,10 @@ class _Pair:
         self.remote = {self.there: addresses[1], self.back: addresses[0]}
 
 
-def play(twin: Twin, options: PerftestOptions, packet: PacketOptions | None = None) -> Run:
-    """Run a test. Raises ConfigError, SimulatedError."""
+def play(
+    twin: Twin, options: PerftestOptions, packet: PacketOptions | None = None, *, stage: Stage = silent
+) -> Run:
+    """Run a test; `stage` is told how far it is. Raises ConfigError, SimulatedError."""
     ends = (find_end(twin, options.source, options, "--from"), find_end(twin, options.target, options, "--to"))
     mtu = options.mtu or twin.fabric.mtu_bytes
     make: type[_Loop] = _PingPong if options.latency else _Stream
@@ -118,11 +122,22 @@ def play(twin: Twin, options: PerftestOptions, packet: PacketOptions | None = No
         sizes = options.sizes(mtu)
         exchanged = addresses(ends, options.queue_pairs, size=max(sizes), seed=twin.seed)
         pairs = [_Pair(session, ends, one, _flow_options(options, mtu, twin.fabric)) for one in exchanged]
-        rows = [make(session, pairs, options, size=size, ends=ends).row() for size in sizes]
+        shares = _shares(options, sizes, mtu)
+        rows = []
+        for i, size in enumerate(sizes):
+            loop = make(session, pairs, options, size=size, ends=ends)
+            part(stage, shares[i], shares[i + 1])(f"simulating {format_size(size)}", loop.share_done)
+            rows.append(loop.row())
     finally:
         if recorder is not None:
             recorder.close()
     return Run(options, ends, mtu, twin.fabric.technology, exchanged, rows)  # type: ignore[arg-type]
+
+
+def _shares(options: PerftestOptions, sizes: list[int], mtu: int) -> list[float]:
+    """Return how far the whole is before each size and after the last, by messages and their packets."""
+    works = [options.rounds(size) * (4 + -(-size // mtu)) for size in sizes]
+    return [sum(works[:i]) / sum(works) for i in range(len(works) + 1)]
 
 
 def _flow_options(options: PerftestOptions, mtu: int, fabric: Fabric) -> FlowOptions:
@@ -153,6 +168,7 @@ class _Loop(ABC):
         self.session, self.pairs, self.options, self.size = session, pairs, options, size
         self.rounds = options.rounds(size)
         self.sent_on: dict[int, int] = {}  # flow of each message that has not arrived
+        self.done, self.wanted = 0, max(self.rounds, 1)
         self.opcode = ATOMICS[options.atomic] if options.verb == Verb.ATOMIC else _OPCODES[options.verb]
         self.answer = {Verb.READ: Opcode.READ_RESPONSE, Verb.ATOMIC: Opcode.ATOMIC_RESPONSE}.get(options.verb)
         self.inline = size <= options.inline_bytes and self.answer is None
@@ -176,6 +192,10 @@ class _Loop(ABC):
     @abstractmethod
     def row(self) -> Bandwidth | Latency:
         """Play it."""
+
+    def share_done(self) -> float:
+        """Return the share of the rounds that are over, 0 to 1."""
+        return self.done / self.wanted
 
     def post(self, flow: int) -> int:
         number = self.session.send(flow, self.requests[flow])
@@ -236,9 +256,9 @@ class _Stream(_Loop):
                 if len(posted[flow]) < self.rounds:
                     flow_of[self.post(flow)] = flow
                     posted[flow].append(session.now_ps)
-        done, wanted = 0, self.rounds * len(flows)
-        while done < wanted:
-            for time, message, kind in self.events(f"{wanted - done} of {wanted} never completed"):
+        self.wanted = self.rounds * len(flows)
+        while self.done < self.wanted:
+            for time, message, kind in self.events(f"{self.wanted - self.done} of {self.wanted} never completed"):
                 if kind == EventKind.ARRIVED and self.answer is not None and message in flow_of:
                     of_answer[self.respond(back[flow_of[message]], message)] = message
                     continue
@@ -254,7 +274,7 @@ class _Stream(_Loop):
                     continue
                 flow = flow_of.pop(message)
                 completed[flow].append(time)
-                done += 1
+                self.done += 1
                 if len(posted[flow]) < self.rounds:
                     flow_of[self.post(flow)] = flow
                     posted[flow].append(time)
@@ -264,10 +284,10 @@ class _Stream(_Loop):
                 session.add_receives(flow, -RX_DEPTH)
         last = max(times[-1] for times in completed.values())
         bits = 8 * self.size
-        average = wanted * bits / (last - began) * 1e12
+        average = self.wanted * bits / (last - began) * 1e12
         posts, ends = (np.sort(np.concatenate(list(times.values()))) for times in (posted, completed))
         peak = _peak(posts, ends) * bits
-        return Bandwidth(self.size, self.rounds, max(peak, average), average, wanted / (last - began) * 1e12)
+        return Bandwidth(self.size, self.rounds, max(peak, average), average, self.wanted / (last - began) * 1e12)
 
 
 def _peak(posted: npt.NDArray[np.int64], completed: npt.NDArray[np.int64]) -> float:
@@ -291,6 +311,7 @@ class _PingPong(_Loop):
         posts = []
         works = [software(session.fabric, end.adapter) for end in self.ends]
         for turn in range(2 * self.rounds + 1):
+            self.done = turn // 2
             if turn % 2 == 0:
                 posts.append(session.now_ps)
             if turn == 2 * self.rounds:
@@ -333,6 +354,7 @@ class _Ask(_Loop):
                         response = NONE
             self.think(work.poll_ps)
             times.append(session.now_ps - began)
+            self.done += 1
         self.settle()
         return _latency(self.size, np.array(times, np.float64))
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import format_size
 from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.engines.base.engine import Engine
@@ -87,8 +88,9 @@ def play_traffic(
     *,
     slowdown: bool = True,
     capture: CaptureRequest | None = None,
+    stage: Stage = silent,
 ) -> TrafficResult:
-    """Play a pattern to its end, and capture it where that is wanted.
+    """Play a pattern to its end, and capture it where that is wanted; `stage` is told how far it is.
 
     Raises ConfigError where it does not fit, SimulatedError where it fails.
     """
@@ -102,6 +104,7 @@ def play_traffic(
     recorder = capture.start(engine) if capture is not None else None
     try:
         engine.transfer(Transfers(traffic.source, traffic.destination, traffic.size_bytes, gates_of(traffic)))
+        stage("simulating", lambda: engine.progress)
         engine.advance()
     finally:
         if recorder is not None:
@@ -110,7 +113,7 @@ def play_traffic(
     lost = int((done_ps == NONE).sum())
     if lost:
         raise SimulatedError("IBV_WC_RETRY_EXC_ERR", "traffic", f"{lost} of {len(traffic)} flows never completed")
-    alone = _unloaded_ps(fabric, routes, engine.options, traffic) if slowdown else done_ps - start_ps
+    alone = _unloaded_ps(fabric, routes, engine.options, traffic, stage) if slowdown else done_ps - start_ps
     return TrafficResult(traffic, start_ps, received_ps, done_ps, alone, engine)
 
 
@@ -146,7 +149,7 @@ def _check_firing(key: int, trigger: Trigger, waiting: int, firing: int) -> None
         raise ConfigError(f"got a barrier of {needed} fired by {firing} flows, expected as many as fire it")
 
 
-def _unloaded_ps(fabric: Fabric, routes: Routes, options: PacketOptions, traffic: Traffic) -> I64:
+def _unloaded_ps(fabric: Fabric, routes: Routes, options: PacketOptions, traffic: Traffic, stage: Stage) -> I64:
     """Return what each flow takes alone: simulated, once for each shape of path and size.
 
     Adapters under the same two switches have paths alike, so a few representatives stand for all.
@@ -170,6 +173,7 @@ def _unloaded_ps(fabric: Fabric, routes: Routes, options: PacketOptions, traffic
     _, lead, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     alone = np.zeros(len(lead), np.int64)
     for i, flow in enumerate(lead.tolist()):
+        stage("simulating flows by themselves", i / len(lead))
         engine = PacketEngine(fabric, routes, options)
         only = slice(flow, flow + 1)
         engine.transfer(Transfers(traffic.source[only], traffic.destination[only], traffic.size_bytes[only]))

@@ -60,7 +60,7 @@ class Gain:
 
 
 def gains(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Gain, ...]:
-    """Every change that may be made, the one that gains most first; none of a spec with faults.
+    """Every change that may be made and makes a difference, what gains most first; none of a spec with faults.
 
     Raises ConfigError for a spec that is wrong.
     """
@@ -73,7 +73,7 @@ def gains(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Gain, ...]:
     changes = [*_cheaper(job, times, fabric, nodes), *_settings(spec, job, times)]
     if job.layout.pp > 1:
         changes.append(("no_bubble", "no bubble on the busiest stage", "removed", min(estimate.balanced_ps, base)))
-    found = [Gain(key, name, kind, step, base - step) for key, name, kind, step in changes]
+    found = [Gain(key, name, kind, step, base - step) for key, name, kind, step in changes if step != base]
     return tuple(sorted(found, key=lambda gain: (-gain.gained_ps, gain.key)))
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError, quoted
-from fabrictwin.base.textfile import read_text
+from fabrictwin.base.interrupt import unfinished
+from fabrictwin.base.textfile import read_text, writing
 from fabrictwin.base.whole_numbers import whole
 
 FIRST, LAST = 0x0001, 0xBFFF
@@ -89,6 +90,8 @@ def assign(wishes: Iterable[Wish], remembered: dict[int, int]) -> dict[int, int]
 def read_guid2lid(path: Path) -> dict[int, int]:
     """The file as OpenSM writes it: a GUID, the first and the last LID a line. Missing is empty."""
     if not path.exists():
+        if not path.absolute().parent.is_dir():
+            raise ConfigError("cannot be written: its folder is not there", file=path)
         return {}
     result: dict[int, int] = {}
     for number, line in enumerate(read_text(path).splitlines(), 1):
@@ -116,5 +119,6 @@ def write_guid2lid(path: Path, lids: dict[int, int], lmcs: dict[int, int]) -> No
         for guid, lid in sorted(lids.items(), key=lambda item: item[1])
     ]
     beside = path.with_name(path.name + ".new")
-    beside.write_text("".join(lines))
-    beside.replace(path)
+    with unfinished(beside), writing(path):
+        beside.write_text("".join(lines), encoding="utf-8")
+        beside.replace(path)

@@ -51,7 +51,7 @@ class Mended:
 
 
 def remember(graph: Graph, tables: Tables, options: Options) -> Routed | None:
-    """What mending needs to know of tables that an engine has just made; None of an engine that makes no trees."""
+    """Facts for mending the tables that an engine has just made; None of an engine that makes no trees."""
     if tables.engine not in TREES:
         return None
     rank = oriented(graph.switches, options).rank

@@ -1,0 +1,55 @@
+"""What a target of `fuzz.py` is, and how one is made of what reads files or text.
+
+A call may refuse its input with an error of fabrictwin's own; readers of single values, which others wrap, with
+ValueError. State that inputs change (a subnet, a transfer) is made anew after FRESH of them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+FRESH = 500
+
+
+@dataclass(frozen=True)
+class Target:
+    """Samples to begin with, what reads them, and which errors are a proper answer beside fabrictwin's own."""
+
+    samples: list[bytes]
+    read: Callable[[bytes], Any]
+    refusals: tuple[type[BaseException], ...] = ()
+
+
+@cache
+def folder() -> Path:
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="fabrictwin-fuzz-", dir=memory if os.access(memory, os.W_OK) else None))
+
+
+def of_file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
+    """What reads a path, given the bytes."""
+
+    def of_bytes(data: bytes) -> Any:
+        path = folder() / f"{os.getpid()}-{name}"
+        path.write_bytes(data)
+        return read(path)
+
+    return of_bytes
+
+
+def files(*patterns: str) -> list[bytes]:
+    found = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+    if not found:
+        raise FileNotFoundError(patterns[0])
+    return [path.read_bytes() for path in found]
+
+
+def of_text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
+    return lambda data: read(data.decode("utf-8", "replace"))

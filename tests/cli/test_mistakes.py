@@ -1,0 +1,114 @@
+"""What a newcomer mistypes, and what is said then: the key, its line, and what would be right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fabrictwin.cli import main
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LAPTOP = str(EXAMPLES / "laptop.yaml")
+SERVER = EXAMPLES / "serve-llama-3-70b.yaml"
+
+
+def said(capsys, *arguments: str, code: int = 2) -> str:
+    assert main(arguments) == code
+    return capsys.readouterr().err
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The server's example with something else in it, as a file."""
+
+    def changed(before: str, after: str) -> str:
+        text = SERVER.read_text()
+        assert before in text
+        path = tmp_path / "server.yaml"
+        path.write_text(text.replace(before, after).replace("models/", f"{EXAMPLES}/models/"))
+        return str(path)
+
+    return changed
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "compare", "jitter"])
+def test_a_server_given_to_a_command_for_jobs(capsys, command):
+    error = said(capsys, command, str(SERVER))
+    assert "workload.serving: got a server, expected workload.training; fabrictwin serve takes this one" in error
+    assert command == "compare" or f"{SERVER}:13 " in error, "compare asks of copies, which have no lines"
+
+
+def test_a_job_given_to_the_command_for_servers(capsys):
+    assert (
+        "laptop.yaml:13 workload.training: got a training job, expected workload.serving; fabrictwin run"
+        in said(capsys, "serve", LAPTOP)
+    )
+
+
+def test_a_release_without_quotes(capsys, server):
+    path = server('"0.19"', "0.19")
+    assert "workload.serving.release: got 0.19, expected text in quotes: without them YAML reads a number" in said(
+        capsys, "serve", path
+    )
+
+
+def test_a_length_that_is_too_short_has_its_line(capsys, server):
+    path = server("max_model_len: 8192", "max_model_len: 1200")
+    assert f"{path}:17 workload.serving.max_model_len: got 1200, and the longest request" in said(
+        capsys, "serve", path
+    )
+
+
+@pytest.mark.parametrize("seed", ["-1", "x", "1.5", str(2**63), "9" * 5000])
+def test_a_seed_is_wrong_in_the_same_words_everywhere(capsys, seed):
+    where = {
+        "run": [LAPTOP],
+        "serve": [str(SERVER)],
+        "jitter": [LAPTOP],
+        "traffic": ["flows.cm", "--cluster", LAPTOP],
+        "routes": ["check", LAPTOP],
+    }
+    errors = {said(capsys, command, *rest, "--seed", seed) for command, rest in where.items()}
+    assert len(errors) == 1
+    assert "--seed: got " in errors.pop()
+
+
+@pytest.mark.parametrize(
+    ("release", "typed", "meant"),
+    [("2.27.3", "Rign", "Ring"), ("2.27.3", "alreduce:Ring", "AllReduce"), ("2.27.3", "tre", "Tree")],
+)
+def test_algorithms_are_suggested_as_nccl_writes_them(capsys, monkeypatch, release, typed, meant):
+    monkeypatch.setenv("NCCL_ALGO", typed)
+    error = said(capsys, "nccl-tests", "all_reduce_perf", "--cluster", LAPTOP, "--nccl-version", release)
+    assert f"did you mean '{meant}'?" in error
+
+
+def test_a_list_of_programs_that_is_not_there(capsys):
+    assert said(capsys, "exec", "--cluster", LAPTOP, "--hosts", "/nope") == "error: /nope: no such file\n"
+
+
+def test_lids_that_cannot_be_kept_are_refused_before_the_sweep(capsys):
+    assert "/nope/lids: cannot be written: its folder is not there" in said(
+        capsys, "sm", LAPTOP, "--guid2lid", "/nope/lids"
+    )
+
+
+def test_titles_of_examples_are_whole(capsys):
+    assert main(["init", "--list"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "(table 3, bf16, torch.compile): two sequences a GPU, selective checkpointing of operations." in shown
+    assert "table 4 of the Llama 3 paper (arXiv 2407.21783). llama-3-70b" in shown
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
+def test_a_full_disk_is_no_mistake_of_who_typed(capsys):
+    error = said(capsys, "routes", "dump", LAPTOP, "--out", "/dev/full", code=1)
+    assert "cannot be written: No space left on device" in error
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
+def test_a_full_disk_under_what_serve_writes(capsys, server):
+    path = server("num_prompts: 400", "num_prompts: 4")
+    assert "/dev/full: cannot be written" in said(capsys, "serve", path, "--csv", "/dev/full", code=1)
