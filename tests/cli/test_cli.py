@@ -214,7 +214,7 @@ def test_completion_installs_and_prints_a_script(tmp_path):
 def test_a_seed_out_of_range_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO(TWO_BOXES))
     assert main(["run", "-", "--seed", "-1"]) == 2
-    assert capsys.readouterr().err == "error: --seed: got -1, expected a whole number from 0 to 2^63 - 1\n"
+    assert capsys.readouterr().err == "error: --seed: got '-1', expected a whole number from 0 to 2^63 - 1\n"
 
 
 def test_stdin_errors_name_stdin_and_the_line(monkeypatch, capsys):

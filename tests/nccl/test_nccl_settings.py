@@ -174,9 +174,9 @@ def test_algorithms_before_2_24_hold_for_all() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rign", "did you mean 'ring'"),
-        ("allreduce:rign", "did you mean 'ring'"),
-        ("alreduce:ring", "did you mean 'allreduce'"),
+        ("rign", "did you mean 'Ring'"),
+        ("allreduce:rign", "did you mean 'Ring'"),
+        ("alreduce:ring", "did you mean 'AllReduce'"),
         ("ring;tree", "expected a collective before it"),
     ],
 )

@@ -188,7 +188,7 @@ def test_options_of_routing_reach_the_engine_and_the_manager(spec):
 @pytest.mark.parametrize(
     ("routing", "message"),
     [
-        ("roots: [spine-7]", r"spec.yaml:5 cluster.network.routing.roots\[0\]: got 'spine-7'.*did you mean"),
+        ("roots: [spine-7]", r"spec.yaml:9 cluster.network.routing.roots\[0\]: got 'spine-7'.*did you mean"),
         ("roots: [0xzz]", "expected a GUID"),
         ("weights: {leaf-9/1: 2}", "expected a port of a switch"),
         ("weights: {leaf-0/99: 2}", "expected a port of leaf-0 from 1 to 40"),
@@ -199,7 +199,7 @@ def test_options_of_routing_reach_the_engine_and_the_manager(spec):
 def test_options_that_make_no_sense_are_one_line(spec, routing, message):
     with pytest.raises(ConfigError, match=message) as caught:
         prepare(spec(routing=routing))
-    assert caught.value.line == 5
+    assert caught.value.line == 9
 
 
 def test_ethernet_takes_none_of_them(spec):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.clusters import blueprint
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import silent
 from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.tools.nccl_tests import perf, perf_text
 from fabrictwin.tools.nccl_tests.perf import TESTS, Options, Row, Run, parse_size
@@ -44,7 +45,7 @@ def run_of(program: str = "all_reduce_perf", *, hosts: int = 2, gpus: int = 8, *
 
 def played(run: Run, fidelity: str = "analytic") -> tuple[str, list[Row]]:
     out = io.StringIO()
-    rows = play(run, out, fidelity=fidelity, source="a spec", stage=lambda _: None)
+    rows = play(run, out, fidelity=fidelity, source="a spec", stage=silent)
     return out.getvalue(), rows
 
 
