@@ -18,8 +18,9 @@ from numba import config
 
 from fabrictwin.kernel.packet import events, loop, machine, tap
 from fabrictwin.kernel.packet.congestion import dcqcn, nscc
-from fabrictwin.kernel.packet.state import packets
-from fabrictwin.kernel.packet.switch import arbitration, buffer, route, transmit
+from fabrictwin.kernel.packet.events import KIND_SHIFT, PORT_MASK, PORT_SHIFT, VALUE_MASK, VL_SHIFT, QueueEvent
+from fabrictwin.kernel.packet.state import constants, packets
+from fabrictwin.kernel.packet.switch import arbitration, buffer, pauses, route, transmit
 from fabrictwin.kernel.packet.transport import receive, replies
 
 plain = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs as plain Python, in a process of its own")
@@ -30,7 +31,7 @@ NEVER = receive.NEVER
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="runs them already")
 def test_as_plain_python():
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__],
         cwd=Path(__file__).parents[2],
         env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
         capture_output=True,
@@ -47,7 +48,7 @@ def scheduled(monkeypatch):
     seen: list[tuple[int, int, int, int]] = []
 
     def push(state, time, what):
-        seen.append((time, what >> 59, (what >> 32) & (2**27 - 1), what & 0xFFFFFFFF))
+        seen.append((time, what >> KIND_SHIFT, (what >> PORT_SHIFT) & PORT_MASK, what & VALUE_MASK))
 
     for module in (dcqcn, buffer, receive, transmit):
         if hasattr(module, "push_heap"):
@@ -96,7 +97,7 @@ def test_the_first_notification_halves_the_rate_and_starts_the_clocks(scheduled)
     assert (d.target, d.last_decrease) == (LINE, 200)
     assert qp.gap_q == gap(d.rate)
     assert (d.alpha_due, d.increase_due) == (200 + ALPHA, 200 + CLIMB)
-    assert scheduled == [(200 + ALPHA, 11, 0, 6), (200 + CLIMB, 11, 1, 6)]
+    assert scheduled == [(200 + ALPHA, QueueEvent.CONTROL, 0, 6), (200 + CLIMB, QueueEvent.CONTROL, 1, 6)]
 
 
 @plain
@@ -135,7 +136,7 @@ def test_alpha_follows_whether_a_notification_came(scheduled, marked):
     assert (d.alpha, scheduled) == (ONE // 2, [])
     dcqcn.on_timer(state, 0, qp, 0, 70)
     assert d.alpha == ONE // 2 - (ONE // 2 >> G) + (ONE >> G) * marked
-    assert (d.marked, d.alpha_due, scheduled) == (0, 70 + ALPHA, [(70 + ALPHA, 11, 0, 0)])
+    assert (d.marked, d.alpha_due, scheduled) == (0, 70 + ALPHA, [(70 + ALPHA, QueueEvent.CONTROL, 0, 0)])
     d.active = 0
     dcqcn.on_timer(state, 0, qp, 0, 70 + ALPHA)
     assert len(scheduled) == 1
@@ -145,12 +146,12 @@ def test_alpha_follows_whether_a_notification_came(scheduled, marked):
 def test_the_climbing_timer_waits_for_its_time(scheduled):
     state, qp, d = rate_control(active=1, rate=LINE // 2, target=LINE * 3 // 4, increase_due=500)
     dcqcn.on_timer(state, 0, qp, 1, 400)
-    assert (scheduled, d.time_stage) == ([(500, 11, 1, 0)], 0)
+    assert (scheduled, d.time_stage) == ([(500, QueueEvent.CONTROL, 1, 0)], 0)
     dcqcn.on_timer(state, 0, qp, 1, 501)
     assert (len(scheduled), d.time_stage) == (1, 0)
     dcqcn.on_timer(state, 0, qp, 1, 500)
     assert (d.time_stage, d.increase_due) == (1, 500 + CLIMB)
-    assert scheduled[1:] == [(500 + CLIMB, 11, 1, 0)]
+    assert scheduled[1:] == [(500 + CLIMB, QueueEvent.CONTROL, 1, 0)]
     assert d.rate == (LINE // 2 + LINE * 3 // 4) // 2
     assert d.target == LINE * 3 // 4
     assert qp.gap_q == gap(d.rate)
@@ -544,7 +545,7 @@ def test_a_shared_buffer_fills_from_its_reserve_to_its_headroom(monkeypatch, sch
     assert shared.admit(300)
     assert shared.sums == (5800, 4800, 300)
     assert (shared.pauses, shared.inlet.xoff) == ([(6, 1)], 1)
-    assert scheduled == [(50 + buffer.pause_ps(Record(ps_q=80 << 20)) // 2, 9, 0, 6)]
+    assert scheduled == [(50 + buffer.pause_ps(Record(ps_q=80 << 20)) // 2, QueueEvent.PAUSE_REFRESH, 0, 6)]
     assert shared.admit(200)
     assert not shared.admit(1)
     assert shared.sums == (5800, 4800, 500)
@@ -611,7 +612,7 @@ def test_credits_are_returned_in_batches(monkeypatch):
     assert (inlet.held, inlet.unreturned, sent) == (97, 3, [])
     buffer.return_credits(state, 13, 64, 1001)
     assert (inlet.held, inlet.unreturned) == (96, 0)
-    assert sent == [(8, 1031, 3 << 59 | 17 << 32 | 1 << 24 | 4)]
+    assert sent == [(8, 1031, QueueEvent.CREDITS << KIND_SHIFT | 17 << PORT_SHIFT | 1 << VL_SHIFT | 4)]
 
 
 @plain
@@ -621,8 +622,8 @@ def test_credits_are_returned_in_batches(monkeypatch):
 def test_marks_are_drawn_between_two_lengths(monkeypatch, length, least, most):
     drawn = random.Random(3)
     monkeypatch.setattr(buffer, "draw", lambda clock: drawn.randrange(2**32))
-    outlet, settings = Record(queued=length, kmin=100, kmax=200), Record(pmax_q=2**32 - 1)
-    share = sum(bool(buffer.mark(None, None, outlet, settings)) for _ in range(400)) / 400
+    outlet, pmax_q = Record(queued=length, kmin=100, kmax=200), 2**32 - 1
+    share = sum(bool(buffer.mark(None, None, outlet, pmax_q)) for _ in range(400)) / 400
     assert least <= share <= most
 
 
@@ -633,7 +634,7 @@ def schedule(lanes=1, room=64):
     heap = [Record(time=0, sequence=0, what=0) for _ in range(room)]
     lane = [Record(head=0, tail=0, mask=3, first=4 * at) for at in range(lanes)]
     event = [Record(time=0, what=0) for _ in range(4 * lanes)]
-    clock = Record(heap=0, sequence=0, heap_events=0, grow=0)
+    clock = Record(heap=0, sequence=0, grow=0)
     return Record(heap=heap, clock=[clock], lane=lane, event=event, lane_time=[events.NEVER] * lanes)
 
 
@@ -656,7 +657,7 @@ def test_the_heap_gives_what_is_earliest_and_of_equals_the_first(seed):
         assert (state.heap[0].time, state.heap[0].what) == min(waiting)
         waiting.remove(min(waiting))
         events.pop_heap(state)
-    assert (state.clock[0].sequence, state.clock[0].heap_events, state.clock[0].heap) == (300, 300, 0)
+    assert (state.clock[0].sequence, state.clock[0].heap) == (300, 0)
 
 
 @plain
@@ -692,7 +693,17 @@ def test_events_are_a_kind_a_port_and_a_value():
     what = events.pack(11, 5, 9)
     assert what == 11 << 59 | 5 << 32 | 9
     assert (events.PORT_MASK, events.VALUE_MASK, events.VL_SHIFT) == (2**27 - 1, 2**32 - 1, 24)
-    assert [kind.value for kind in events.QueueEvent] == list(range(13))
+    kinds = list(QueueEvent)
+    assert [kind.value for kind in kinds] == list(range(15))
+    assert max(kinds) << KIND_SHIFT < 2**63
+    # what ports and packets do comes first, what only time brings last
+    assert kinds[:4] == [
+        QueueEvent.TX_DONE, QueueEvent.ARRIVE, QueueEvent.LATE_ARRIVE, QueueEvent.CREDITS,
+    ]  # fmt: skip
+    assert [kind for kind in kinds if kind >= QueueEvent.PAUSE_END] == [
+        QueueEvent.PAUSE_END, QueueEvent.PAUSE_REFRESH, QueueEvent.RTO, QueueEvent.CONTROL, QueueEvent.HOQ,
+        QueueEvent.WATCHDOG,
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------------- acknowledgements
@@ -876,7 +887,7 @@ def timer(monkeypatch, **more):
 def test_a_timeout_sends_everything_again(monkeypatch, scheduled):
     state, qp, seen = timer(monkeypatch)
     receive.on_timeout(state, 0, 149)
-    assert (scheduled, qp.timeouts, qp.rto_pending) == ([(150, 10, 0, 0)], 0, 1)
+    assert (scheduled, qp.timeouts, qp.rto_pending) == ([(150, QueueEvent.RTO, 0, 0)], 0, 1)
     receive.on_timeout(state, 0, 150)
     assert (qp.timeouts, qp.retries, qp.progress_ps, qp.rto_pending) == (1, 1, 150, 0)
     assert (qp.next_psn, qp.sending, qp.inflight, seen) == (10, 0, 0, ["on_loss", "make_ready"])
@@ -892,7 +903,8 @@ def test_a_timeout_sends_everything_again(monkeypatch, scheduled):
     assert seen == ["give_up"]
     state, qp, seen = timer(monkeypatch, noted=1, service=receive.RESPONSES)
     receive.on_timeout(state, 0, 1000)
-    assert (seen, qp.progress_ps, qp.rto_pending, scheduled[-1]) == (["reply"], 1000, 1, (1050, 10, 0, 0))
+    assert (seen, qp.progress_ps, qp.rto_pending) == (["reply"], 1000, 1)
+    assert scheduled[-1] == (1050, QueueEvent.RTO, 0, 0)
 
 
 @plain
@@ -965,7 +977,11 @@ def test_a_reply_goes_the_receiver_s_way(monkeypatch):
     monkeypatch.setattr(replies, "take_packet", lambda state: 3)
     monkeypatch.setattr(replies, "enqueue", lambda state, at, p: queued.append((at, p)))
     packet = Record()
-    state = Record(packet={3: packet}, settings=[Record(cnp_wire=77)], endpoint={8: Record(port=21)})
+    settings = Record(cnp_wire=77, cnp_sl=NONE)
+    state = Record(
+        packet={3: packet}, settings=[settings], endpoint={8: Record(port=21)}, port={21: Record(sl2vl=4)},
+        sl2vl={(4, 6): 5},
+    )  # fmt: skip
     qp = Record(src=5, dst=8, ack_bytes=62, ack_sl=2, ack_vl=3, ack_entropy=99, ack_hop=11, ack_hop_end=13)
     replies.reply(state, 6, qp, 1, 40, 1000, 41, 1)
     assert vars(packet) == {
@@ -975,16 +991,21 @@ def test_a_reply_goes_the_receiver_s_way(monkeypatch):
     }  # fmt: skip
     assert queued == [(21, 3)]
     replies.reply(state, 6, qp, 4, 40, 1000, 41, 0)
-    assert (packet.wire, packet.marks) == (77, 0)
+    assert (packet.wire, packet.marks, packet.sl, packet.vl) == (77, 0, 2, 3)
+    settings.cnp_sl = 6  # notifications have a level of their own, and the lane that the port gives it
+    replies.reply(state, 6, qp, 4, 40, 1000, 41, 0)
+    assert (packet.sl, packet.vl) == (6, 5)
+    replies.reply(state, 6, qp, 1, 40, 1000, 41, 0)
+    assert (packet.sl, packet.vl) == (2, 3)
 
 
 def pausing(monkeypatch, scheduled):
     def push(state, time, what):
-        scheduled.append((time, what >> 59, what & 0xFFFFFFFF))
+        scheduled.append((time, what >> KIND_SHIFT, (what >> PORT_SHIFT) & PORT_MASK, what & VALUE_MASK))
 
-    monkeypatch.setattr(loop, "push_heap", push)
-    monkeypatch.setattr(loop, "kick", lambda state, at: scheduled.append(("kick", at)))
-    monkeypatch.setattr(loop, "free_packet", lambda state, p: None)
+    monkeypatch.setattr(pauses, "push_heap", push)
+    monkeypatch.setattr(pauses, "kick", lambda state, at: scheduled.append(("kick", at)))
+    monkeypatch.setattr(pauses, "free_packet", lambda state, p: None)
     port = Record(paused=0, ps_q=80 << 20, traits=0, rx_traits=0, node=0)
     hold = Record(paused_since=NONE, paused_until=0, pause_ps=0)
     packet = Record(vl=1, psn=1, kind=6, slot=NONE, wire=84)
@@ -1001,16 +1022,28 @@ def test_a_pause_frame_holds_its_priority_until_it_lapses(monkeypatch):
     seen: list = []
     state, port, hold, packet = pausing(monkeypatch, seen)
     quanta = 65535 * 64 * 80
-    loop.on_pause(state, 3, 0, 100)
+    pauses.on_pause(state, 3, 0, 100)
     assert (port.paused, hold.paused_since, hold.paused_until) == (2, 100, 100 + quanta)
-    assert seen == [(100 + quanta, 8, 7)]
-    loop.on_pause(state, 3, 0, 500)
+    assert seen == [(100 + quanta, QueueEvent.PAUSE_END, 3, 7)]
+    pauses.on_pause(state, 3, 0, 500)
     assert (hold.paused_since, hold.paused_until, state.count[3].pause_rx) == (100, 500 + quanta, 2)
     packet.psn = 0
-    loop.on_pause(state, 3, 0, 900)
+    pauses.on_pause(state, 3, 0, 900)
     assert (port.paused, hold.pause_ps, seen[-1]) == (0, 800, ("kick", 3))
-    loop.on_pause(state, 3, 0, 950)
+    pauses.on_pause(state, 3, 0, 950)
     assert (hold.pause_ps, len(seen)) == (800, 3)
+
+
+@plain
+@pytest.mark.parametrize("storm", [0, 1])
+def test_a_pause_that_was_under_way_does_not_hold_what_the_watchdog_let_go(monkeypatch, storm):
+    seen: list = []
+    state, port, _, _ = pausing(monkeypatch, seen)
+    port.traits = constants.RULED
+    state.slot_qos = {7: Record(storm=storm)}
+    monkeypatch.setattr(pauses, "watch", lambda state, at, slot, now: None)
+    pauses.take_pause(state, 3, 7, 1, 100)
+    assert (port.paused, len(seen)) == ((0, 0) if storm else (2, 1))
 
 
 @plain
@@ -1025,11 +1058,11 @@ def test_a_pause_frame_goes_no_further(monkeypatch):
 @pytest.mark.parametrize(("traits", "size"), [(0, 4158), (8, 4096)])
 def test_the_rest_of_a_packet_takes_its_bytes_at_the_feeder_s_rate(monkeypatch, traits, size):
     seen: list = []
-    monkeypatch.setattr(loop, "push_heap", lambda state, time, what: seen.append((time, what >> 59)))
+    monkeypatch.setattr(loop, "push_heap", lambda state, time, what: seen.append((time, what >> KIND_SHIFT)))
     ports = {3: Record(peer=4), 4: Record(traits=traits, ps_q=20 << 20)}
     state = Record(port=ports, packet={9: Record(wire=4158, payload=4096)})
     loop.wait_for_rest(state, 3, 9, 1000)
-    assert seen == [(1000 + 20 * size, 2)]
+    assert seen == [(1000 + 20 * size, QueueEvent.LATE_ARRIVE)]
 
 
 def sending(monkeypatch, **more):
@@ -1038,8 +1071,8 @@ def sending(monkeypatch, **more):
     packet = Record(next=NONE, wire=4158, kind=0, marks=0)
     hold = Record(hoq_pending=0, quantum=0)
     state = Record(
-        settings=[Record(vl_bits=0, hoq_ps=0)], outlet=[outlet], packet={5: packet}, clock=[Record()], hold=[hold],
-        count=[Record(ecn_marks=0)], queued=[4158],
+        settings=[Record(vl_bits=0, hoq_ps=0, pmax_q=11)], slot_qos=[Record(pmax_q=22)], outlet=[outlet],
+        packet={5: packet}, clock=[Record()], hold=[hold], count=[Record(ecn_marks=0)], queued=[4158],
     )  # fmt: skip
     for name, value in more.items():
         home = next(one for one in (outlet, port, packet, state.settings[0]) if hasattr(one, name))
@@ -1048,11 +1081,14 @@ def sending(monkeypatch, **more):
 
 
 @plain
+@pytest.mark.parametrize(("traits", "chance"), [(0, 11), (constants.RULED, 22)])  # all ports', or its own
 @pytest.mark.parametrize(("marked", "kind"), [(True, 0), (False, 0), (True, 1)])
-def test_data_is_marked_as_it_leaves(monkeypatch, marked, kind):
-    monkeypatch.setattr(transmit, "mark", lambda state, clock, outlet, settings: marked)
-    state, port, outlet, packet = sending(monkeypatch, kmax=10, kind=kind, marks=4)
+def test_data_is_marked_as_it_leaves(monkeypatch, marked, kind, traits, chance):
+    chances: list[int] = []
+    monkeypatch.setattr(transmit, "mark", lambda state, clock, outlet, pmax_q: chances.append(pmax_q) or marked)
+    state, port, outlet, packet = sending(monkeypatch, kmax=10, kind=kind, marks=4, traits=traits)
     assert transmit.choose(state, 0, port, 70) == 5
+    assert chances == ([chance] if kind == 0 else [])
     told = marked and kind == 0
     assert (packet.marks, state.count[0].ecn_marks) == (5 if told else 4, int(told))
     assert (outlet.head, outlet.queued, outlet.deficit, outlet.last_tx) == (NONE, 0, -4158, 70)
@@ -1065,7 +1101,7 @@ def test_a_lane_without_credits_starves(monkeypatch, scheduled):
     state, port, outlet, _ = sending(monkeypatch, traits=1, credit=64, hoq_ps=500)
     assert transmit.choose(state, 0, port, 70) == NONE
     assert (port.starved, port.backlog, outlet.credit, state.hold[0].hoq_pending) == (1, 1, 64, 1)
-    assert scheduled == [(570, 12, 0, 0)]
+    assert scheduled == [(570, QueueEvent.HOQ, 0, 0)]
     outlet.credit, port.starved = 65, 0
     assert transmit.choose(state, 0, port, 80) == 5
     assert outlet.credit == 0

@@ -56,6 +56,8 @@ def take_pause(state, at, slot, xoff, now):
     port, hold = state.port[at], state.hold[slot]
     vl = slot - (at << state.settings[0].vl_bits)
     bit = 1 << vl
+    if port.traits & RULED and state.slot_qos[slot].storm:
+        return  # it came before the watchdog fired, and would hold what the watchdog has let go
     if xoff:
         if not port.paused & bit:
             port.paused |= bit
