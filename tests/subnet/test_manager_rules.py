@@ -95,8 +95,10 @@ def test_what_an_endpoint_refuses_is_counted(body):
 
 
 def test_what_subnet_administration_can_do_beyond_what_it_must():
-    """IBTA volume 1, 15.2.5.1: bits 1 to 3 are optional records, UD multicast, and subscriptions to any trap."""
+    """OpenSM's osm_base.h numbers the bits of ClassPortInfo's masks; one more is there with quality of service."""
     from fabrictwin.subnet.manager.administration import administration
 
-    assert administration._OPTIONAL == 0b1110
+    assert administration._CAPABILITIES == 0x2202
+    assert administration._CAPABILITIES2 == 0x2A0C8
+    assert administration._QOS == 2
     assert administration.FOREVER_S == 2**32 - 1

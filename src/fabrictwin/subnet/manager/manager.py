@@ -11,8 +11,6 @@ as a whole where keeping entries would break it.
 
 from __future__ import annotations
 
-import numpy as np
-
 from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables
@@ -187,12 +185,13 @@ class SubnetManager:
         if rising:
             programmer.forwarding(route.graph, route.tables.lft, only=route.fresh)
             self._set_up_ports()
-        done = np.full(route.tables.lft.shape[1], NONE, np.int64)
+        repaired = NONE
+        needed = None if route.broken is None else route.broken.needed
         for lft in (*route.stages, route.tables.lft):
-            done = np.maximum(done, programmer.forwarding(route.graph, lft))
+            repaired = max(repaired, programmer.forwarding(route.graph, lft, needed=needed))
         if not rising:
             self._set_up_ports()
-        self._last_rerouting = None if route.broken is None else route.report(route.broken, done)
+        self._last_rerouting = None if route.broken is None else route.report(route.broken, repaired)
         for kind, where, text in programmer.findings:
             subnet.find(kind, where, text)
 
@@ -234,7 +233,8 @@ class SubnetManager:
             mended = mend(graph, old, routed, last.engine, returned=kind_of_change != "failure")
             return (None, ()) if mended is None else (mended.tables, mended.stages)
         if kind_of_change == "failure":
-            return keep_shortest(graph, old, last, before), ()
+            kept = keep_shortest(graph, old, last, before)
+            return kept, () if kept is None else staged(graph, old, kept.lft)
         return None, ()
 
     def update_multicast(self) -> None:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from fabrictwin.base.arrays import U8
-from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.subnet.manager.sweep.discovery import Finding
 from fabrictwin.subnet.manager.sweep.table_computation import Broken, Graph
@@ -23,7 +19,7 @@ class Rerouting:
     entries: int  # table entries that changed
     switches: int  # that hold them
     lids: tuple[int, ...]  # destinations that were cut off from somebody
-    repaired_ps: int  # when the last of their entries was answered; NONE where nothing was broken
+    repaired_ps: int  # when the last entry on their new ways was answered; NONE where nothing was broken
 
 
 @dataclass(frozen=True)
@@ -56,13 +52,13 @@ class RoutePlan:
     fresh: frozenset[int]  # switches about which nothing is known, by GUID
     stages: tuple[U8, ...] = ()  # tables to be programmed before, one after the other
 
-    def report(self, broken: Broken, done: npt.NDArray[np.int64]) -> Rerouting:
-        """Return what changed; `done` is when each LID's last entry was answered."""
+    def report(self, broken: Broken, repaired_ps: int) -> Rerouting:
+        """Return what changed; `repaired_ps` is when the last entry that a broken path needed was answered."""
         differs = self.old[:, : self.tables.lft.shape[1]] != self.tables.lft
         return Rerouting(
             broken_paths=broken.paths,
             entries=int(differs.sum()),
             switches=int(differs.any(axis=1).sum()),
             lids=tuple(int(lid) for lid in broken.lids),
-            repaired_ps=int(done[broken.lids].max()) if len(broken.lids) else NONE,
+            repaired_ps=repaired_ps,
         )

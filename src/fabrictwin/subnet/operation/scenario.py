@@ -18,6 +18,7 @@ from fabrictwin.subnet.operation.managed_fabric import Incident, ManagedFabric
 from fabrictwin.subnet.operation.manager_host import HostedManager
 from fabrictwin.subnet.serve.console import find_target
 from fabrictwin.subnet.serve.endpoint import Endpoint
+from fabrictwin.subnet.wire.smp import SwitchInfo
 
 
 class Scenario:
@@ -88,9 +89,13 @@ def first_sweep_datagrams(state: SubnetState, plane: int) -> int:
     active = sum(linked.values())
     ports = sum(state.ports[m] + state.is_switch[m] for m in nodes)
     blocks = -(-(len(nodes) + 1) // BLOCK)
-    # name, P_Keys, SL to VL of nodes; SwitchInfo read and set, tables and port 0 of switches; PortInfo of ports,
-    # arbitration of two kinds and two steps upwards of ports that are in use
-    return 3 * len(nodes) + (3 + blocks) * len(switches) + behind + ports + 4 * active
+    adapters = len(nodes) - len(switches)
+    with_lanes = sum(SwitchInfo.decode(bytes(state.switch_info[m])).enhanced_port0 for m in switches)
+    # NodeInfo of the manager's own node and behind its port; name, P_Keys read, SL to VL of nodes; P_Keys set of
+    # adapters (switches power on with theirs); SwitchInfo read and set, tables and port 0 of switches; PortInfo of
+    # ports; arbitration of two kinds of ports that are in use and of enhanced ports 0; two steps upwards of links
+    each = 3 * len(nodes) + adapters + (3 + blocks) * len(switches)
+    return 2 + each + behind + ports + 2 * (active + with_lanes) + 2 * active
 
 
 def keep_lids(path: Path, managers: list[HostedManager]) -> None:

@@ -158,7 +158,7 @@ def mend(graph: Graph, held: U8, routed: Routed, engine: str, *, returned: bool)
 
 
 def staged(graph: Graph, held: U8, lft: U8) -> tuple[U8, ...]:
-    """Tables between `held` and `lft` [S, LIDs] of an engine that routed anew, so that nothing circles on the way.
+    """Tables between `held` and `lft` [S, LIDs], whoever made them, so that nothing circles on the way.
 
     Whether their paths together could deadlock is not looked at.
     """

@@ -18,7 +18,14 @@ from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.manager.mad_transport import Answer, Request, Transport, get, put
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.discovery import Kind, Node, Port, Subnet
-from fabrictwin.subnet.manager.sweep.table_computation import BLOCK, Graph, changed_blocks, padded, port_guid
+from fabrictwin.subnet.manager.sweep.table_computation import (
+    BLOCK,
+    NO_PORT,
+    Graph,
+    changed_blocks,
+    padded,
+    port_guid,
+)
 from fabrictwin.subnet.wire.smp import AttributeId, MulticastForwarding, PhysState, PKeyTable, PortInfo, PortState
 
 NO_MULTICAST = 0xBFFF  # MulticastFDBTop of a switch without multicast entries
@@ -97,10 +104,17 @@ class Programmer:
 
     # -- unicast tables ------------------------------------------------------------------------------------
 
-    def forwarding(self, graph: Graph, lft: U8, *, only: frozenset[int] | None = None) -> npt.NDArray[np.int64]:
+    def forwarding(
+        self,
+        graph: Graph,
+        lft: U8,
+        *,
+        only: frozenset[int] | None = None,
+        needed: npt.NDArray[np.bool_] | None = None,
+    ) -> int:
         """Send the blocks that differ, of all switches or of those with these GUIDs.
 
-        Returns when each LID's last changed entry was answered, NONE where none was.
+        Returns when the last changed entry of those `needed` [S, LIDs] was answered, NONE where none was.
         """
         top = lft.shape[1] - 1
         tops: list[Node] = []
@@ -135,7 +149,7 @@ class Programmer:
             if answer is not None and node.switch is not None:
                 node.switch.port_state_change = 0
         answers = self._send(requests, [node.name for node in what], "LinearForwardingTable")
-        done = np.full(lft.shape[1], NONE, np.int64)
+        last = NONE
         when = self.transport.answered_ps()
         row_of = graph.row
         failed: set[int] = set()
@@ -144,17 +158,19 @@ class Programmer:
                 failed.add(node.guid)
                 continue
             lids = slice(BLOCK * block, min(BLOCK * block + BLOCK, lft.shape[1]))
-            new, old = lft[row_of[node.guid], lids], self.lft.get(node.guid)
-            before = padded(old, max(len(old), lids.stop))[lids] if old is not None else None
-            changed = np.flatnonzero(new != before) if before is not None else np.flatnonzero(new != 255)
-            place = lids.start + changed
-            done[place] = np.maximum(done[place], at)
+            row = row_of[node.guid]
+            if needed is None or at <= last or not needed[row, lids].any():
+                continue
+            old = self.lft.get(node.guid)
+            before = NO_PORT if old is None else padded(old, max(len(old), lids.stop))[lids]
+            if ((lft[row, lids] != before) & needed[row, lids]).any():
+                last = at
         for row, node in chosen:
             if node.guid in failed:
                 self.lft.pop(node.guid, None)
             else:
                 self.lft[node.guid] = lft[row].copy()
-        return done
+        return last
 
     # -- lanes ---------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ NO_PORT = 255
 BLOCK = 64
 _AGGREGATION = b"Aggregation Node"
 _CHUNK = 1024  # LIDs looked at together, for the size of temporary arrays
+_LONGEST_PATH = 64
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,7 @@ class Broken:
 
     paths: int
     lids: npt.NDArray[np.int64]  # the destinations concerned
+    needed: npt.NDArray[np.bool_]  # [S, LIDs] entries that their new ways lead over
 
 
 def broken_paths(graph: Graph, old: U8, new: U8) -> Broken:
@@ -228,12 +230,13 @@ def broken_paths(graph: Graph, old: U8, new: U8) -> Broken:
     changed = np.flatnonzero((old != new).any(axis=0) & (old != NO_PORT).any(axis=0) & (to.row != NONE))
     sources = switches.edge_row.astype(np.int64)
     count, concerned = 0, []
+    needed = np.zeros(new.shape, bool)
     for first in range(0, len(changed), _CHUNK):
         lids = changed[first : first + _CHUNK]
         at = np.repeat(sources[:, None], len(lids), axis=1)
         alive = np.ones(at.shape, bool)
         home = to.row[lids][None, :]
-        for _ in range(64):
+        for _ in range(_LONGEST_PATH):
             walking = alive & (at != home)
             if not walking.any():
                 break
@@ -244,7 +247,28 @@ def broken_paths(graph: Graph, old: U8, new: U8) -> Broken:
         lost = ~alive | (at != home)
         count += int(lost.sum())
         concerned.append(lids[lost.any(axis=0)])
-    return Broken(count, np.concatenate(concerned) if concerned else np.zeros(0, np.int64))
+        source, column = np.nonzero(lost)
+        _mark_ways(graph, new, sources[source], lids[column], to, needed)
+    return Broken(count, np.concatenate(concerned) if concerned else np.zeros(0, np.int64), needed)
+
+
+def _mark_ways(
+    graph: Graph,
+    lft: U8,
+    at: npt.NDArray[np.int64],
+    lid: npt.NDArray[np.int64],
+    to: Destinations,
+    marked: npt.NDArray[np.bool_],
+) -> None:
+    """Mark [S, LIDs] the entries that paths from switches `at` to LIDs lead over, the last one at home too."""
+    switches = graph.switches
+    for _ in range(_LONGEST_PATH):
+        if not len(at):
+            return
+        marked[at, lid] = True
+        edge = switches.port_edge[at, lft[at, lid]]
+        on = (at != to.row[lid]) & (edge != NONE)
+        at, lid = switches.adjacent_row[edge[on]].astype(np.int64), lid[on]
 
 
 def changed_blocks(old: U8 | None, new: U8, *, top: int) -> list[int]:
