@@ -179,3 +179,29 @@ def test_an_interrupt_that_a_callback_swallows_is_not_printed(monkeypatch):
         assert said == [ValueError]
     sys.unraisablehook(SimpleNamespace(exc_type=KeyboardInterrupt))  # type: ignore[arg-type]
     assert said == [ValueError, KeyboardInterrupt], "the hook is put back"
+
+
+TURNED = """
+import os, signal, sys, time
+from fabrictwin import cli
+
+def invoke(arguments):
+    try:
+        if arguments:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+    except KeyboardInterrupt:
+        pass
+    raise RuntimeError("Error calling __set_name__")  # as Python 3.11 does where a class is being made
+
+cli._invoke = invoke
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("arguments", "code", "shown"), [(["interrupted"], 130, False), ([], 1, True)])
+def test_an_interrupt_that_comes_out_as_another_error_is_one_all_the_same(arguments, code, shown):
+    done = subprocess.run(
+        [sys.executable, "-c", TURNED, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (code, shown), done.stderr

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 GRACE_S = 0.4
+SETTLED_S = 0.05  # for the thread to have read of a signal that came before an error
 
 _unfinished: set[Path] = set()
 _code = [INTERRUPTED]  # of a process that is ended here
@@ -87,6 +88,7 @@ class InterruptGuard:
 
     def __init__(self) -> None:
         self._left = threading.Event()
+        self._seen = threading.Event()
         self._ends: tuple[socket.socket, socket.socket] | None = None
         self._before = -1
         self._unraisable = sys.unraisablehook
@@ -117,10 +119,17 @@ class InterruptGuard:
         if unraisable.exc_type is not KeyboardInterrupt:
             self._unraisable(unraisable)
 
+    def interrupted(self) -> bool:
+        """True where SIGINT came: an error after it may be no more than what is left of a swallowed interrupt."""
+        return self._seen.wait(SETTLED_S)
+
     def _watch(self, ours: socket.socket) -> None:
         with ours:
             while received := ours.recv(64):
-                if signal.SIGINT in received and not self._left.wait(GRACE_S):
+                if signal.SIGINT not in received:
+                    continue
+                self._seen.set()
+                if not self._left.wait(GRACE_S):
                     self._end()
 
     def _end(self) -> None:

@@ -199,8 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     if arguments is None and COMPLETE in os.environ:
         return _complete()
+    guard = InterruptGuard()
     try:
-        with InterruptGuard():
+        with guard:
             return _invoke(sys.argv[1:] if arguments is None else list(arguments))
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
@@ -217,6 +218,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.filename is not None or error.errno not in UNWRITTEN:
             raise
         return _unwritten(error)
+    except Exception:
+        # while classes are made an interrupt comes out as another error (RuntimeError, or of pydantic)
+        if guard.interrupted():
+            return INTERRUPTED
+        raise
 
 
 def program() -> Any:
