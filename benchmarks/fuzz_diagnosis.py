@@ -107,6 +107,10 @@ DEV\tPORT\tINDEX\tGID\tIPv4  \tVER\tDEV
 mlx5_0\t1\t0\tfe80:0000:0000:0000:0e42:a1ff:fe4b:6c12\t\t\tv1\teth2
 /sys/class/infiniband/mlx5_1/ports/1/counters/link_downed:255
 /sys/class/infiniband/mlx5_1/ports/1/rate:400 Gb/sec (4X NDR)
+Infiniband device 'mlx5_0' port 1 status:
+\tstate:\t\t 2: INIT
+\trate:\t\t 400 Gb/sec (4X NDR)
+mlx5_0 port 1 ==> ibp26s0 (Down)
 part number        | MQM9700
 fan#1 (rpm)        | foo
 PSU0 status        | ERROR
@@ -146,6 +150,43 @@ shm              64M     0   64M   0% /dev/shm
 [rank3]:[E1] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=6) ran
 """
 
+_TABLES = b"""     Port    PG0    PG3
+Ingress PG dropped packets:
+     Port    PG0    PG3
+---------  -----  -----
+Ethernet0      0  1,803
+    IFACE    STATE    RX_OK        RX_BPS    RX_UTIL    RX_ERR    RX_DRP
+---------  -------  -------  ------------  ---------  --------  --------
+Ethernet0        D        8  2000.00 MB/s     64.00%        10       100
+      QUEUE       STATUS    STORM DETECTED/RESTORED    TX OK/DROP
+-----------  -----------  -------------------------  ------------
+Ethernet0:3      stormed                        1/0       100/300
+Interface    Lossless priorities
+-----------  ---------------------
+Ethernet0    3,4
+Profile: MINE
+-------------------  -------
+ecn                  ecn_all
+green_min_threshold  1000
+green_max_threshold  2000
+-------------------  -------
+pfc-cap 8 macsec-bypass off delay 0
+prio-pfc 0:off 1:off 2:off 3:on 4:off 5:off 6:off 7:off
+dscp-prio 26:3 48:6
+sminfo: sm lid 1 sm guid 0x2c9, activity count 9411 priority 14 state 3 SMINFO_MASTER
+"""
+_LAUNCHERS = b"""n1: [rank0]:[E626 06:24:44.9 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, Timeout(ms)=6)
+n1:   | 2025-05-16T16:39:51.208-07:00 | libfabric:85:17::core:core:fi_getinfo_():1<warn> fi_getinfo: provider efa output empty list
+n1: [W socket.cpp:697] [c10d] The client socket has failed to connect to [node1]:29500 (errno: 111 - Connection refused).
+n1: Last error:
+n1: Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401
+n1: [3] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device
+n1: INFO 05-06 08:55:10 [api_server.py:1287] vLLM API server version 0.8.5
+n1: DataLoader worker (pid 9) is killed by signal: Bus error.
+n1: BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro intel_iommu=on
+n1: NCCL_IB_TC=26
+"""
+
 SAMPLES: dict[str, list[bytes]] = {
     "doctor-nccl": [_NCCL],
     "doctor-benchmarks": [_PERFTEST, _NCCL[-400:]],
@@ -156,4 +197,6 @@ SAMPLES: dict[str, list[bytes]] = {
     "doctor-adapters": [_ADAPTERS],
     "doctor-ethernet": [_ETHERNET, json.dumps(_CONFIG).encode()],
     "doctor-host": [_HOST],
+    "doctor-tables": [_TABLES],
+    "doctor-launchers": [_LAUNCHERS],
 }

@@ -151,7 +151,7 @@ _IDENTIFIERS = (1, 2, 3)
 
 @cache
 def _live_start() -> list[bytes]:
-    """What makes a domain, a completion queue, queue pairs, and identifiers: later commands name them."""
+    """Make a domain, a completion queue, queue pairs and identifiers: later commands name them."""
     from fabrictwin.live import wire
     from fabrictwin.live.rdma_cm.cm_abi import CREATE_ID, PortSpace
     from fabrictwin.live.rdma_cm.cm_abi import Command as Cm
@@ -220,11 +220,11 @@ def _verbs_samples() -> list[bytes]:
 
 
 def _cm_samples() -> list[bytes]:
-    from fabrictwin.live.rdma_cm.cm_abi import AF_INET, CONNECTION, STORAGE_BYTES
+    from fabrictwin.live.rdma_cm.cm_abi import AF_INET, CONNECTION
     from fabrictwin.live.rdma_cm.cm_abi import Command as Cm
 
     address = struct.pack("=HH4s20x", AF_INET, 0x1234, bytes([127, 0, 0, 1]))
-    stored = address.ljust(STORAGE_BYTES, b"\0")
+    stored = address.ljust(128, b"\0")  # struct sockaddr_storage
     offered = CONNECTION.pack(3, 1, b"hello".ljust(256, b"\0"), 5, 0, 1, 1, 0, 7, 7, 1)
     samples = [_cm(Cm.GET_EVENT, bytes(8))] * 4
     for number in _IDENTIFIERS:
@@ -335,7 +335,7 @@ def _serving() -> Target:
 
 
 def _small(spec: Any, serving: Any) -> bool:
-    """Whether a mutated spec asks for no more than a second's work, as nobody promised to be quick."""
+    """Return True where a mutated spec asks for no more than a second's work: nobody promised to be quick."""
     groups = getattr(spec.cluster, "hosts", None) or ()
     hosts = sum(getattr(group, "count", 1) for group in groups)
     return (

@@ -1,4 +1,5 @@
-"""Targets of `fuzz.py`: what people bring of their own site: logs and dumps to diagnose, files of configuration."""
+"""Targets of `fuzz.py`: what people bring of their own site: logs and dumps to diagnose,
+files of configuration, what a sweep or a comparison goes on from."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from fuzz_target import Target, folder
+from fuzz_target import ROOT, Target, folder
 
 _NCCL = b"""host-0:4711:4711 [0] NCCL INFO NCCL version 2.27.3+cuda12.9
 host-0:4711:4720 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>
@@ -81,4 +83,80 @@ def _configuration() -> Target:
     return Target(samples, read)
 
 
-SITES: dict[str, Callable[[], Target]] = {"evidence": _evidence, "configuration": _configuration}
+def _axes() -> Target:
+    """Axes as `sweep --vary` takes them, up to their points; one a line."""
+    from fabrictwin.base.errors import ConfigError
+    from fabrictwin.cluster.spec.spec import load_spec
+    from fabrictwin.runs.execute import spec_schema
+    from fabrictwin.study.sweep.axes import leaves, parse_axis, schema_keys
+    from fabrictwin.study.sweep.samples import grid, samples
+
+    spec = load_spec(ROOT / "examples/laptop.yaml")
+    keys = sorted(schema_keys(spec_schema()) | set(leaves(spec.to_dict())))
+
+    def read(data: bytes) -> None:
+        axes = [parse_axis(line, keys) for line in data.decode("utf-8", "replace").split("\n")[:6]]
+        with suppress(ConfigError):
+            grid(axes)
+        samples(axes, 20, "latin", 1)
+
+    written = [
+        b"hosts=8,16,...,128\nrun.seed=1,2",
+        b"hosts=log:1..64",
+        b"link_rate=100 Gb/s..800 Gb/s\ntp+pp=1:4,2:2,4:1",
+        b"workload.training.global_batch=1..4096",
+    ]
+    return Target(written, read)
+
+
+def _journal() -> Target:
+    """A sweep's journal as it was left."""
+    from fabrictwin.cluster.spec.spec import load_spec
+    from fabrictwin.study.sweep.journal import journal
+    from fabrictwin.study.sweep.sweep import plan
+
+    asked = plan(load_spec(ROOT / "examples/laptop.yaml"), ["hosts=2,4"])
+    path = folder() / f"{os.getpid()}-journal"
+    with journal(path, asked.question, asked.points) as book:
+        book.add(0, {"step_time_s": 1.5, "job": "x", "memory_fits": True, "busiest_link": None})
+    sample = path.read_bytes()
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        with journal(path, asked.question, asked.points):
+            pass
+
+    return Target([sample], read)
+
+
+def _run_folder() -> Target:
+    """A file of a run folder that `diff` reads: its name on the first line, beside the others as a run wrote them."""
+    from fabrictwin.base.progress import silent
+    from fabrictwin.study.difference.side import load_side
+
+    place = folder() / f"{os.getpid()}-run"
+    place.mkdir()
+    whole = {
+        "summary.json": b'{"name": "x", "memory": {"total_bytes": 5}, "step_time_s": 1.5, "mfu": 0.4,\n'
+        b' "breakdown": [{"key": "compute", "name": "compute", "time_ps": 1500000000000}]}',
+        "config.resolved.yaml": b"schema: 1\nname: x\ncluster: {hosts: [{type: dgx-h100, count: 2}]}\n",
+        "links.csv": b"link,utilisation,tx_bytes\na > b,0.5,1000\nb > a,0.25,500\n",
+    }
+
+    def read(data: bytes) -> None:
+        name, _, content = data.partition(b"\n")
+        broken = name.decode("ascii", "replace")
+        for file, text in whole.items():
+            (place / file).write_bytes(content if file == broken else text)
+        load_side(place, silent)
+
+    return Target([name.encode() + b"\n" + text for name, text in whole.items()], read)
+
+
+SITES: dict[str, Callable[[], Target]] = {
+    "evidence": _evidence,
+    "configuration": _configuration,
+    "sweep-axes": _axes,
+    "sweep-journal": _journal,
+    "run-folder": _run_folder,
+}

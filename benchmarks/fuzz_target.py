@@ -34,7 +34,7 @@ def folder() -> Path:
 
 
 def of_file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
-    """What reads a path, given the bytes."""
+    """Make a reader of a path one of bytes."""
 
     def of_bytes(data: bytes) -> Any:
         path = folder() / f"{os.getpid()}-{name}"

@@ -76,9 +76,9 @@ def _workload() -> Target:
         try:
             Workload.model_validate(found)
         except ValidationError as error:
-            from fabrictwin.base.validation_errors import config_error
+            from fabrictwin.base.validation_errors import config_errors
 
-            raise config_error(error, Workload, data=found) from None
+            raise config_errors(error, Workload, data=found)[0] from None
 
     return Target(samples, read)
 

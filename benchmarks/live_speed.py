@@ -56,7 +56,7 @@ def control_verbs(path: str, told: multiprocessing.Queue[float]) -> None:
 
 
 def pair(served: ServedTwin, command: list[str]) -> str:
-    """What the client of two programs prints."""
+    """Return the output of the client of two programs."""
     port = free_port()
     command = [*command, "-p", str(port)]
     environments = [

@@ -1,8 +1,8 @@
 """Mutants of a Python file: one small change of its syntax tree each, spliced into the text in place.
 
 Left alone are docstrings, annotations, decorators, f-strings, what is raised, what is logged, `__repr__` and
-`__str__`, and what stands under `if TYPE_CHECKING`: changes there alter what is said and not what is done. A
-mutant has as many lines as its file, so that line numbers hold.
+`__str__`, and what stands under `if TYPE_CHECKING`: changes there alter what is said and not what is done. Hints
+to the processor stay too, since no result depends on them. A mutant has as many lines as its file.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ ARITHMETIC = {
     ast.MatMult: ast.Mult,
 }
 EXTREMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
-SAID = re.compile(r"^(_?log(ger|ging)?|warnings?|_warn|warn|print)\b")
-SILENT = {"__repr__", "__str__"}
+# in the packet kernel: no more than what the processor is told to load soon
+HINTS = ("prefetch", "fetch_named", "fetch_behind", "fetch_message", "fetch_last", "fetch_output", "fetch_way_out")
+SAID = re.compile(rf"^(_?log(ger|ging)?|warnings?|_warn|warn|print|{'|'.join(HINTS)})\b")
+SILENT = {"__repr__", "__str__", *HINTS}
 
 
 @dataclass(frozen=True)

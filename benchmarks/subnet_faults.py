@@ -27,7 +27,7 @@ from fabrictwin.engines.base.transfers import Transfers
 from fabrictwin.fabric.fabric import NONE, NodeKind
 from fabrictwin.routing.graph.switches import Switches, switch_graph
 from fabrictwin.subnet.agents.agent_state import SubnetState
-from fabrictwin.twin.managed_session import ManagedRun
+from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
 
 SWITCH_SHARE = 0.2  # of the faults; the others are cables
@@ -109,7 +109,7 @@ def episode(
     event, node, ports = draw_fault(draw, twin, watch_switches(twin), manager)
     load, crossing = draw_load(draw, twin, ports, arguments.pairs, arguments.mebibytes << 20)
     followed, circling, began = watch.followed, watch.circling, time.process_time()
-    engine = twin.session("packet")
+    engine = twin.start_engine("packet")
     run = ManagedRun(managed, fabric)
     run.plan(AT_PS, event, node)
     engine.transfer(load)
@@ -122,7 +122,7 @@ def episode(
     moved = [path for path in incident.paths if path.adapter]
     broken = [path for path in moved if path.broken_ps != NONE]
     outage = [path.outage_ps for path in broken if path.outage_ps != NONE]
-    remark = incident.sweeps[-1].remark if incident.sweeps else ""
+    kept = all(sweep.remark.startswith("after a change") for sweep in incident.sweeps)
     line: dict[str, object] = {
         "fault": number,
         "event": event,
@@ -136,7 +136,7 @@ def episode(
         "pairs_moved": sum(path.pairs for path in moved),
         "pairs_broken": sum(path.pairs for path in broken),
         "entries": len(incident.entries),
-        "kept_what_was_whole": remark.startswith("after a change"),
+        "kept_what_was_whole": kept,
         "followed": watch.followed - followed,
         "circling": watch.circling - circling,
     }
@@ -156,7 +156,7 @@ def watch_switches(twin: Twin) -> Switches:
 
 
 def summary(lines: list[dict[str, object]]) -> list[str]:
-    """What the episodes say, for people."""
+    """Summarise the episodes for people."""
 
     def of(key: str) -> list[float]:
         return sorted(float(str(line[key])) for line in lines)

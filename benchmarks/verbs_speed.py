@@ -3,7 +3,7 @@
     python benchmarks/verbs_speed.py [--ops 20000] [--engine packet]
 
 Two hosts of one adapter under one leaf, 200 Gb/s InfiniBand; CPU time of this process, one thread, compiling left
-out. The first rows are the message session alone, so that what the verbs add shows. `unsignalled` asks for one
+out. The first rows are the engine alone, so that what the verbs add shows. `unsignalled` asks for one
 completion in 64; `ping-pong` waits for every message at both ends.
 """
 
@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.clusters import boxes
 from support.verbs_ends import End, connect
 
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.engines.base.messages import Message, Opcode
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.verbs import current_host as place
@@ -37,36 +38,35 @@ def timed(name: str, ops: int, work: Callable[[], object]) -> None:
 
 
 def session_row(ops: int) -> None:
-    """Messages of the session, one after the other, both events each."""
+    """Messages of the engine, one after the other, both events each."""
     twin = boxes(8)
-    session = PacketEngine(twin.fabric, twin.routes)
-    flow = session.open(0, 1)
+    engine = PacketEngine(twin.fabric, twin.routes)
+    flow = engine.open(0, 1)
 
     def work() -> None:
         for _ in range(ops):
-            session.send(flow, Message(8, Opcode.WRITE))
-            while session.advance().events:
+            engine.send(flow, Message(8, Opcode.WRITE))
+            while engine.advance().events:
                 pass
 
-    session.send(flow, Message(8, Opcode.WRITE))
-    session.advance()
-    timed("message session: WRITE 8 B, alone", ops, work)
+    engine.send(flow, Message(8, Opcode.WRITE))
+    engine.advance()
+    timed("engine: WRITE 8 B, alone", ops, work)
 
     def batch() -> None:
         for _ in range(ops // 64):
             for _ in range(64):
-                session.send(flow, Message(8, Opcode.WRITE))
-            while session.advance().events:
+                engine.send(flow, Message(8, Opcode.WRITE))
+            while engine.advance().events:
                 pass
 
-    timed("message session: WRITE 8 B, 64 at a time", ops, batch)
+    timed("engine: WRITE 8 B, 64 at a time", ops, batch)
 
 
-def pair(engine: str, size: int = 1 << 16) -> tuple[End, End]:
+def pair(engine: Fidelity, size: int = 1 << 16) -> tuple[End, End]:
     """Two connected ends."""
     twin = boxes(8)
-    session = PacketEngine(twin.fabric, twin.routes) if engine == "packet" else None
-    place.use(twin, engine=engine, session=session)  # type: ignore[arg-type]
+    place.use(twin, engine=PacketEngine(twin.fabric, twin.routes) if engine == "packet" else engine)
     a, b = End("host-0", size=size, depth=256), End("host-1", size=size, depth=256)
     connect(a, b)
     return a, b

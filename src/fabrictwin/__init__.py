@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fabrictwin.base.version import __version__
 
 if TYPE_CHECKING:
+    from fabrictwin.api.campaign import CampaignStudy, campaign
     from fabrictwin.api.compare import Comparison, compare
     from fabrictwin.api.configure import ConfiguredFiles, LintReport, configure, lint
     from fabrictwin.api.diff import Difference, diff
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fabrictwin.api.specs import load
     from fabrictwin.api.sweep import Sweep, sweep
     from fabrictwin.api.tables import Table
+    from fabrictwin.api.ui import ui
     from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
     from fabrictwin.cluster.spec.spec import Spec
     from fabrictwin.diagnosis.diagnose import Diagnosis
@@ -37,6 +39,7 @@ _HOME = {
     "load": "api.specs",
     "run": "api.run",
     "plan": "api.plan",
+    "campaign": "api.campaign",
     "compare": "api.compare",
     "diff": "api.diff",
     "configure": "api.configure",
@@ -45,9 +48,11 @@ _HOME = {
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
     "sweep": "api.sweep",
+    "ui": "api.ui",
     "Spec": "cluster.spec.spec",
     "Result": "api.run",
     "Plan": "api.plan",
+    "CampaignStudy": "api.campaign",
     "Comparison": "api.compare",
     "Difference": "api.diff",
     "ConfiguredFiles": "api.configure",
@@ -64,6 +69,7 @@ _HOME = {
 }
 
 __all__ = [
+    "CampaignStudy",
     "Comparison",
     "ConfigError",
     "ConfiguredFiles",
@@ -81,6 +87,7 @@ __all__ = [
     "Table",
     "Twin",
     "__version__",
+    "campaign",
     "compare",
     "configure",
     "diff",
@@ -92,6 +99,7 @@ __all__ = [
     "plan",
     "run",
     "sweep",
+    "ui",
 ]
 
 

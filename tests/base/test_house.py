@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "fabrictwin"
@@ -14,11 +18,11 @@ AS_PYVERBS = ("verbs/pyverbs/mr.py",)
 NO_OPENING = {"What", "Whether", "How", "Of", "As", "Where", "When", "Who", "Which"}
 
 
-def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    for path in sorted(SOURCES.rglob("*.py")):
+def functions(folder: Path = SOURCES) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for path in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
-                yield str(path.relative_to(SOURCES)), node
+                yield str(path.relative_to(folder)), node
 
 
 def is_command(node: ast.FunctionDef) -> bool:
@@ -56,11 +60,29 @@ def test_a_function_takes_few_parameters():
     assert many == []
 
 
-def test_a_docstring_begins_with_a_verb_or_a_noun():
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks"])
+def test_a_docstring_begins_with_a_verb_or_a_noun(folder):
     odd = [
         f"{file}: {node.name}"
-        for file, node in functions()
+        for file, node in functions(ROOT / folder)
         if (ast.get_docstring(node) or " ").split()[:1]
-        and (ast.get_docstring(node) or "").split()[0] in NO_OPENING
+        and (ast.get_docstring(node) or "").split()[0].rstrip(",:") in NO_OPENING
     ]
     assert odd == []
+
+
+def test_mypy_passes_over_nothing_but_compiled_code():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+    ignored = {
+        module for one in settings["overrides"] if one.get("ignore_errors") for module in _listed(one["module"])
+    }
+    compiled = {
+        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+        for path in (SOURCES / "kernel").rglob("*.py")
+        if re.search(r"^from fabrictwin\.kernel\.jit\.decorators import|numba\.njit", path.read_text(), re.M)
+    }
+    assert ignored <= compiled, sorted(ignored - compiled)
+
+
+def _listed(module: str | list[str]) -> list[str]:
+    return [module] if isinstance(module, str) else module

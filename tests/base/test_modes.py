@@ -26,16 +26,16 @@ for twin in (dgx(2), boxes(8, "infiniband", 4), boxes(8, "ethernet")):
     nics = np.arange(len(fabric.nic_node), dtype=np.int32)
     for array in (routes.lft, routes.groups.group_of, *routes.walk(nics, np.roll(nics, 3))):
         digest.update(np.ascontiguousarray(array).tobytes())
-    session = FlowEngine(fabric, routes)
+    engine = FlowEngine(fabric, routes)
     n = min(16, fabric.gpus)
     sends = [collectives.send(np.array([[i, (5 * i + 3) % n]]), 1 << 20 + i % 3) for i in range(n)
              if (5 * i + 3) % n != i]
     ring = collectives.all_reduce(np.arange(n)[None], 1 << 22, channels=2)
     every = [*sends, ring]
-    session.post(operations(list(range(len(every))), [[] for _ in every]), every, fabric.gpu_node)
-    session.advance()
-    digest.update(session.ended_ps().tobytes())
-    digest.update(session.counters().tx_bytes.tobytes())
+    engine.post(operations(list(range(len(every))), [[] for _ in every]), every, fabric.gpu_node)
+    engine.advance()
+    digest.update(engine.ended_ps().tobytes())
+    digest.update(engine.counters().tx_bytes.tobytes())
 print(digest.hexdigest())
 """
 

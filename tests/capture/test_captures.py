@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import captures
 from support.clusters import boxes
+from support.flow_options import flow_options
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.capture import frames
@@ -26,8 +27,8 @@ from fabrictwin.capture.pcapng import LINK_ERF, CaptureWriter
 from fabrictwin.capture.reader import CaptureFile, Packet
 from fabrictwin.capture.recorder import CaptureRequest, adapters_named
 from fabrictwin.capture.transport_headers import Op
-from fabrictwin.engines.base.messages import Contents, FlowOptions, GidType, Message, Opcode
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.base.messages import Contents, GidType, Message, Opcode
+from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.tools.traffic.connection_matrix import read_traffic
 from fabrictwin.tools.traffic.play_traffic import play_traffic
 
@@ -63,16 +64,16 @@ def seen(path: Path) -> list[Seen]:
 def test_a_capture_has_every_opcode_and_nothing_is_wrong_in_it(files, name):
     found = summarise(CaptureFile(files[name]))
     assert set().union(*(f.opcodes for f in found.flows)) == EVERY_OP
-    assert found.packets == sum(f.packets for f in found.flows)
+    assert found.counts["packets"] == found.total("packets")
     totals = ("gaps", "retransmissions", "naks", "not_ready", "icrc_errors", "icrc_unchecked")
     assert {n: found.total(n) for n in totals} == dict.fromkeys(totals, 0)
 
 
 def test_the_capture_has_every_packet_that_the_port_counted(tmp_path):
     for technology in ("ethernet", "infiniband"):
-        session = captures.write(tmp_path / "a.pcapng", technology)
-        port = session.network.machine.state.port
-        cable = int(session.fabric.nic_port[0])
+        engine = captures.write(tmp_path / "a.pcapng", technology)
+        port = engine.network.machine.state.port
+        cable = int(engine.fabric.nic_port[0])
         out = [p for p in packets(tmp_path / "a.pcapng") if p.outbound]
         assert len(out) == int(port.tx_packets[cable])
         payload = sum(s.payload_bytes for p in out if isinstance(s := dissect(p), Seen))
@@ -86,10 +87,10 @@ def test_payload_is_the_bytes_that_were_given_and_zeros_where_none_were(files, t
     for s, p in zip(seen(files["roce"]), packets(files["roce"]), strict=True):
         if s.bth.opcode == transport.Service.RC | Op.SEND_ONLY:
             assert p.data[54 : 54 + s.payload_bytes] == captures.PAYLOAD[: s.payload_bytes]
-    session = captures.PacketEngine(boxes(8, "ethernet").fabric, boxes(8, "ethernet").routes)
-    with CaptureRequest(tmp_path / "z.pcapng", ("host-0",)).start(session):
-        session.send(session.open(0, 1), Message(1000, Opcode.SEND))
-        captures.settle(session, {}, {})
+    engine = captures.PacketEngine(boxes(8, "ethernet").fabric, boxes(8, "ethernet").routes)
+    with CaptureRequest(tmp_path / "z.pcapng", ("host-0",)).start(engine):
+        engine.send(engine.open(0, 1), Message(1000, Opcode.SEND))
+        captures.settle(engine, {}, {})
     assert packets(tmp_path / "z.pcapng")[0].data[54:1054] == bytes(1000)
 
 
@@ -134,7 +135,7 @@ def test_a_spoiled_byte_anywhere_in_a_packet_shows_unless_switches_may_change_it
 
 
 def test_infiniband_checksums_differ_where_the_link_may():
-    ends = frames.Ends(source_lid=1, target_lid=2)
+    ends = frames.Ends(frames.Address(lid=1), frames.Address(lid=2))
     packet = transport.Bth(transport.Service.RC | Op.SEND_ONLY, 0xFFFF, 5, 7).pack() + bytes(16)
     one = frames.infiniband(ends, packet, service_level=0, virtual_lane=0)
     other = frames.infiniband(ends, packet, service_level=0, virtual_lane=3)
@@ -152,28 +153,28 @@ def test_infiniband_checksums_differ_where_the_link_may():
 
 def test_losses_retransmissions_and_naks_of_a_flapping_link_are_found(tmp_path):
     path = tmp_path / "f.pcapng"
-    session = captures.write(path, "ethernet", faults=True, sizes=(16, 100_000), adapters=(0, 7))
+    engine = captures.write(path, "ethernet", faults=True, sizes=(16, 100_000), adapters=(0, 7))
     found = summarise(CaptureFile(path))
-    qp = session.network.machine.state.qp[: session.network.machine.queue_pairs]
-    out = [f for f in found.flows if f.outbound and found.names[f.interface].startswith("host-0")]
+    qp = engine.network.machine.state.qp[: engine.network.machine.queue_pairs]
+    out = [f for f in found.flows if f.ends.outbound and found.names[f.ends.interface].startswith("host-0")]
     # what the fault dropped at the adapter never reached its wire
-    assert 0 < sum(f.retransmissions for f in out) <= int(qp.retransmitted.sum())
-    assert sum(f.naks for f in found.flows if f.outbound) == int(qp.naks.sum()) > 0
+    assert 0 < sum(f.counts["retransmissions"] for f in out) <= int(qp.retransmitted.sum())
+    assert sum(f.counts["naks"] for f in found.flows if f.ends.outbound) == int(qp.naks.sum()) > 0
     assert found.total("icrc_errors") == 0
 
 
 def test_reads_whose_responses_are_lost_are_asked_for_again_on_the_wire(tmp_path):
     path = tmp_path / "r.pcapng"
     twin = boxes(8, "ethernet")
-    session = captures.PacketEngine(twin.fabric, twin.routes)
+    engine = captures.PacketEngine(twin.fabric, twin.routes)
     port = int(twin.fabric.nic_port[1])
-    with CaptureRequest(path, ("host-0",)).start(session):
-        a = session.open(0, 1, options=FlowOptions(source_qpn=2, target_qpn=3, timeout=4))
-        b = session.open(1, 0, options=FlowOptions(source_qpn=3, target_qpn=2, timeout=4))
-        m = session.send(a, Message(1 << 19, Opcode.READ_REQUEST, contents=Contents(remote_address=0x10000)))
-        session.change(captures.TimedChange(10_000_000, port, 0))
-        session.change(captures.TimedChange(11_000_000, port))
-        captures.settle(session, {a: b}, {m: (Opcode.READ_REQUEST, 1 << 19)})
+    with CaptureRequest(path, ("host-0",)).start(engine):
+        a = engine.open(0, 1, options=flow_options(source_qpn=2, target_qpn=3, timeout=4))
+        b = engine.open(1, 0, options=flow_options(source_qpn=3, target_qpn=2, timeout=4))
+        m = engine.send(a, Message(1 << 19, Opcode.READ_REQUEST, contents=Contents(remote_address=0x10000)))
+        engine.change(captures.TimedChange(10_000_000, port, 0))
+        engine.change(captures.TimedChange(11_000_000, port))
+        captures.settle(engine, {a: b}, {m: (Opcode.READ_REQUEST, 1 << 19)})
     asked = [p for p in packets(path) if dissect(p).bth.opcode == Op.READ_REQUEST]
     assert len(asked) >= 2
     first, again = dissect(asked[0]), dissect(asked[1])
@@ -187,7 +188,7 @@ def test_congestion_marks_cnps_and_pauses_are_there(tmp_path):
     flows = "\n".join(f"{i}->7 start 0 size 2000000" for i in range(5))
     cm.write_text(f"Nodes 8\nConnections 5\n{flows}\n")
     twin = boxes(8, "ethernet")
-    options = PacketOptions(control="dcqcn", buffer_bytes=2 << 20)
+    options = options_with(control="dcqcn", buffer_bytes=2 << 20)
     path = tmp_path / "x.pcapng"
     result = play_traffic(
         read_traffic(cm), twin.fabric, twin.routes, options, slowdown=False, capture=CaptureRequest(path)
@@ -196,29 +197,31 @@ def test_congestion_marks_cnps_and_pauses_are_there(tmp_path):
     state = result.engine.network.machine.state
     qp = state.qp[: result.engine.network.machine.queue_pairs]
     assert found.total("cnps") == int(qp.cnps_sent.sum()) + int(qp.cnps_handled.sum()) > 0
-    into = [f for f in found.flows if f.outbound is False and found.names[f.interface].startswith("host-7")]
-    assert sum(f.ecn_marked for f in into) > 0
+    into = [
+        f for f in found.flows if f.ends.outbound is False and found.names[f.ends.interface].startswith("host-7")
+    ]
+    assert sum(f.counts["ecn_marked"] for f in into) > 0
     nics = twin.fabric.nic_port
-    assert found.pauses == int(state.count.pause_rx[nics].sum() + state.count.pause_tx[nics].sum())
+    assert found.counts["pauses"] == int(state.count.pause_rx[nics].sum() + state.count.pause_tx[nics].sum())
     assert found.total("payload_bytes") == 2 * 5 * 2_000_000  # once at either end
-    assert [s for s in map(dissect, packets(path)) if isinstance(s, Pause)] != [] or found.pauses == 0
+    assert [s for s in map(dissect, packets(path)) if isinstance(s, Pause)] != [] or found.counts["pauses"] == 0
 
 
 def test_a_capture_changes_nothing_and_costs_no_memory_by_its_length(tmp_path):
     twin = boxes(8)
     ends = []
     for captured in (False, True):
-        session = captures.PacketEngine(twin.fabric, twin.routes)
+        engine = captures.PacketEngine(twin.fabric, twin.routes)
         recorder = None
         if captured:
-            recorder = CaptureRequest(tmp_path / "m.pcapng", ("host-0",), 64).start(session)
-        flow = session.open(0, 1)
+            recorder = CaptureRequest(tmp_path / "m.pcapng", ("host-0",), 64).start(engine)
+        flow = engine.open(0, 1)
         for _ in range(30):
             for _ in range(100):
-                session.send(flow, Message(3000, Opcode.WRITE))
-            while session.advance().events:
+                engine.send(flow, Message(3000, Opcode.WRITE))
+            while engine.advance().events:
                 pass
-        ends.append(session.now_ps)
+        ends.append(engine.now_ps)
         if recorder is not None:
             recorder.close()
             assert sum(len(f.messages) for f in recorder._flows.values()) < 1000
@@ -279,10 +282,11 @@ def read_whatever(path: Path) -> None:
         found = summarise(CaptureFile(path))
     except ConfigError:
         return
-    assert found.packets == found.other + found.pauses + found.resumes + found.total("packets")
-    assert all(sum(flow.opcodes.values()) == flow.packets for flow in found.flows)
-    assert text(found).startswith(f"{found.kind}, {found.packets} packets in ")
-    assert json.loads(json.dumps(found.as_json()))["packets"] == found.packets
+    others = sum(found.counts[name] for name in ("other", "pauses", "resumes"))
+    assert found.counts["packets"] == others + found.total("packets")
+    assert all(sum(flow.opcodes.values()) == flow.counts["packets"] for flow in found.flows)
+    assert text(found).startswith(f"{found.kind}, {found.counts['packets']} packets in ")
+    assert json.loads(json.dumps(found.as_json()))["packets"] == found.counts["packets"]
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
@@ -305,7 +309,7 @@ def test_arbitrary_bytes_are_no_capture_or_an_empty_one(tmp_path_factory, data, 
 
 @given(st.binary(max_size=120), st.sampled_from([0, 1, 101, 113, 276, LINK_ERF]))
 def test_arbitrary_frames_are_taken_apart_or_left(data, link):
-    """What is taken for RDMA holds a transport header; a frame of an unknown link is left."""
+    """A frame taken for RDMA holds a transport header; one of an unknown link is left."""
     found = dissect(Packet(0, 0, link, data, len(data)))
     if link == 0:
         assert found is None

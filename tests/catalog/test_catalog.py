@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from support.edits import each, edited
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
@@ -329,29 +330,10 @@ xgmi:
 """
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("rate: 32 GB/s", "rate: 32", "x.yaml:4 xgmi.rate: got 32, expected a string with its unit"),
-        ("rate: 32 GB/s", "rate: {value: 32 GB/s, sauce: x}", "x.yaml:4 xgmi.rate.sauce: got an unknown key"),
-        ("payload_rate:", "payload_rat:", "x.yaml:5 xgmi.payload_rat: got an unknown key"),
-        ("rate: 32 GB/s", "rate: 32 GX/s", "x.yaml:4 xgmi.rate: got '32 GX/s' with unknown unit"),
-        ("source: nccl-topo", "note: none", "x.yaml:4 xgmi.rate: a figure without a source"),
-        (
-            "source: nccl-topo",
-            "source: nccl-tpo",
-            "xgmi.rate: got source 'nccl-tpo', expected a key of sources.yaml",
-        ),
-        ("latency: 100 ns", "rate: 3 GB/s", "x.yaml:6 xgmi.rate: key given twice, first on line 4"),
-        ("latency: 100 ns", "name: xgmi", "x.yaml:6 xgmi.name: an entry's name is its key"),
-        ("  latency: 100 ns\n", "", "x.yaml:1 xgmi.latency: missing"),
-        ("latency: 100 ns", "latency: [", "x.yaml:7: not YAML"),
-        ("latency: 100 ns", "latency: &a [*a]", "nested deeper than 60 levels"),
-    ],
-)
+@each("old new message", "catalog/wrong_entries")
 def test_an_error_in_a_data_file_names_file_line_and_key(old, new, message):
     assert read_entries(XGMI, kind="cpu_link", file="x.yaml")["xgmi"].latency.value == 100_000
-    text = XGMI.replace(old, new, 1)
+    text = edited(XGMI, old, new)
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         read_entries(text, kind="cpu_link", file="x.yaml")
     assert "\n" not in str(caught.value)

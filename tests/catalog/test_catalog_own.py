@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.clusters import blueprint
+from support.edits import each
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
@@ -54,17 +55,7 @@ def test_a_machine_of_another_maker_is_four_files(use: Callable[[Path], None]) -
     assert 0.2 * 7 * 57.6 < size * 2 * 7 / 8 * 1e3 / time_ps <= 7 * 57.6
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "words"),
-    [
-        ("gpus.yaml", "", "did you mean 'gpu'"),
-        ("gpu.yml", "", "as its name"),
-        ("host.yaml", "dgx-h100: {title: mine}\n", "host.yaml:1 dgx-h100"),
-        ("sources.yaml", "nvidia-grace: {title: mine, url: 'https://example.org'}\n", "another"),
-        ("sources.yaml", "[]\n", "expected sources by name"),
-        ("nvlink.yaml", "mine: {title: x, source: nobody}\n", "nvlink.yaml:1 mine"),
-    ],
-)
+@each("file content words", "catalog/wrong_files")
 def test_a_bad_file_is_one_clear_line(
     file: str, content: str, words: str, tmp_path: Path, use: Callable[[Path], None]
 ) -> None:

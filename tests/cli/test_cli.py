@@ -141,7 +141,7 @@ def printing(arguments: list[str], stdout: object, unbuffered: str) -> subproces
 @pytest.mark.parametrize("arguments", PRINTING, ids=lambda a: a[0])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_leaves_early_ends_it_by_sigpipe(arguments, unbuffered):
-    """As it ends `seq 1000000 | head -1`, without a word."""
+    """It ends without a word, like `seq 1000000` in `seq 1000000 | head -1`."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:
@@ -169,9 +169,19 @@ def complete(words: str, index: int) -> set[str]:
 
 def test_completion_knows_the_commands_and_options():
     assert {"run", "catalog", "schema"} <= complete("fabrictwin ", 1)
-    assert complete("fabrictwin ca", 1) == {"catalog"}
+    assert complete("fabrictwin ca", 1) == {"campaign", "catalog"}
     assert complete("fabrictwin run --fi", 2) == {"--fidelity"}
     assert complete("fabrictwin run --fidelity ", 3) == {"packet", "flow", "analytic"}
+
+
+def test_completion_knows_kinds_of_hosts_and_the_gpus_of_a_cluster():
+    assert complete("fabrictwin expect dgx-h1", 2) == {"dgx-h100"}
+    assert complete("fabrictwin doctor --hardware dgx-h1", 3) == {"dgx-h100"}
+    before = f"fabrictwin topology path {SPEC_FILE}"
+    assert complete(f"{before} ho", 4) == {f"host-{i}/gpu0" for i in range(4)}
+    assert complete(f"{before} host-1/", 4) == {f"host-1/gpu{i}" for i in range(8)}
+    assert complete(f"{before} host-1/gpu0 host-2/gpu7", 5) == {"host-2/gpu7"}
+    assert complete("fabrictwin topology path nothing.yaml ho", 4) == set()
 
 
 def test_completion_knows_the_catalog_and_the_hosts_of_a_cluster():

@@ -24,7 +24,7 @@ LONG = {
     "jitter": ["jitter", LARGE, "--steps", "100000", "--out", "page.html"],
     "claims": ["claims", "--write", "claims.md"],
     "validate": ["validate", "training", "--out", "rows.json"],
-    "validate, in several processes": ["validate", "training", "--jobs", "2", "--out", "rows.json"],
+    "validate, in several processes": ["validate", "training", "--workers", "2", "--out", "rows.json"],
     "sm": ["sm", LARGE],
     "routes": ["routes", "check", LARGE],
     "up": ["up", LAPTOP],
@@ -60,6 +60,11 @@ def test_a_long_command_ends_and_leaves_nothing(name, after_s, tmp_path):
     assert left == []
 
 
+# a call that runs no instruction of Python's for many minutes
+LONG_CALL = """
+    print("busy", file=sys.stderr, flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"x", b"x", 2_000_000_000)
+"""
 BUSY = """
 import hashlib, os, sys
 from pathlib import Path
@@ -67,24 +72,28 @@ from fabrictwin.base.interrupt import InterruptGuard, unfinished
 with InterruptGuard(), unfinished(Path("half")):
     Path("half").mkdir()
     Path("half/written").write_text("x")
-    print("busy", file=sys.stderr, flush=True)
-    hashlib.pbkdf2_hmac("sha256", b"x", b"x", 2_000_000_000)
 """
 
 
-def test_code_that_does_not_come_back_is_ended_and_what_it_wrote_removed(tmp_path):
-    """As a compiler's or a kernel's call: no instruction of Python's for many minutes."""
-    process = start(tmp_path, "-c", BUSY)
+def busy(folder: Path, code: str) -> subprocess.Popen[str]:
+    """Start code that ends with a long call, and return its process once it is in the call."""
+    process = start(folder, "-c", code.rstrip() + LONG_CALL)
     assert process.stderr is not None
     assert process.stderr.readline() == "busy\n"
     time.sleep(1)
+    return process
+
+
+def test_code_that_does_not_come_back_is_ended_and_what_it_wrote_removed(tmp_path):
+    """A compiler's or a kernel's call runs no instruction of Python's for many minutes."""
+    process = busy(tmp_path, BUSY)
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 130
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_ignored_interrupt_stays_ignored(tmp_path):
-    """As under nohup, or in the background of a shell script."""
+    """Programs under nohup, or in the background of a shell script, start so."""
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
         "from fabrictwin.base.interrupt import InterruptGuard\n"
@@ -137,16 +146,11 @@ SERVES = """
 import hashlib, sys
 from fabrictwin.base.interrupt import InterruptGuard, serving
 with InterruptGuard(), serving():
-    print("busy", file=sys.stderr, flush=True)
-    hashlib.pbkdf2_hmac("sha256", b"x", b"x", 2_000_000_000)
 """
 
 
 def test_a_server_in_a_long_call_ends_normally_too(tmp_path):
-    process = start(tmp_path, "-c", SERVES)
-    assert process.stderr is not None
-    assert process.stderr.readline() == "busy\n"
-    time.sleep(1)  # until it is in the call
+    process = busy(tmp_path, SERVES)
     assert ended_by(process, signal.SIGINT) == 0
 
 

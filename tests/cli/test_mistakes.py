@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
-from fabrictwin.cli import main
+from fabrictwin.cli import COMMANDS, main, root
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LAPTOP = str(EXAMPLES / "laptop.yaml")
@@ -112,3 +113,47 @@ def test_a_full_disk_is_no_mistake_of_who_typed(capsys):
 def test_a_full_disk_under_what_serve_writes(capsys, server):
     path = server("num_prompts: 400", "num_prompts: 4")
     assert "/dev/full: cannot be written" in said(capsys, "serve", path, "--csv", "/dev/full", code=1)
+
+
+def _all_commands() -> list[str]:
+    """Every command, those of groups with the group's name."""
+    context = click.Context(root)
+    names = []
+    for name in COMMANDS:
+        command = root.get_command(context, name)
+        inner = list(command.commands) if isinstance(command, click.Group) else [""]
+        names += [f"{name} {one}".strip() for one in inner]
+    return names
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("command", _all_commands())
+def test_what_is_typed_is_quoted_in_part_and_a_name_too_long_is_no_traceback(
+    capsys, command, tokens, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    long = "9" * 5000
+    error = said(capsys, *command.split(), *[long] * tokens)
+    assert error.startswith("error: ")
+    assert len(error) < 1000
+    assert long[:500] not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (("expect", "dgx-h100", "--hosts", "9" * 5000), "--hosts"),
+        (("expect", "dgx-h100", "--hosts", "1,x"), "--hosts"),
+        (("expect", "dgx-h100", "--hosts", "٣"), "--hosts"),
+        (("expect", "dgx-h100", "--hosts", "0"), "--hosts"),
+        (("expect", "dgx-h100", "--nccl-version", "9" * 5000), "nccl version"),
+        (("doctor", LAPTOP, "--hardware", "dgx-h100", "--nccl-version", "2"), "nccl version"),
+        (("doctor", LAPTOP, "--hosts", "4"), "hardware"),
+        (("doctor", LAPTOP, "--nccl-version", "2.27.3"), "hardware"),
+        (("doctor", LAPTOP, "--hardware", "9" * 5000), "hardware"),
+    ],
+)
+def test_options_on_hardware_are_read_before_anything_runs(capsys, arguments, key):
+    error = said(capsys, *arguments)
+    assert error.startswith(f"error: {key}: ")
+    assert len(error) < 1000

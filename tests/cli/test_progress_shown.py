@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,11 @@ COMMANDS = {
     "nccl-tests": ["nccl-tests", "all_reduce_perf", "--cluster", "pair.yaml", "-b", "8", "-e", "1M", "-f", "8"],
     "sm": ["sm", "pair.yaml", "--do", "cut leaf-0/1"],
     "routes": ["routes", "check", "pair.yaml", "--engine", "minhop"],
+    "routes diff": ["routes", "diff", "pair.yaml", "minhop", "updn"],
+    "doctor": ["doctor", "evidence"],
+    "pcap": ["pcap", "read", "seen.pcapng"],
+    "configure": ["configure", "ethernet.yaml", "--for", "sonic", "--for", "host", "--out", "made"],
+    "lint": ["lint", "evidence"],
 }
 
 
@@ -65,6 +71,11 @@ def test_a_command_says_how_far_it_is(name, tmp_path, monkeypatch):
     monkeypatch.setattr("fabrictwin.base.progress.Progress", Watched)
     Path("pair.yaml").write_text(PAIR)
     Path("flows.cm").write_text(FLOWS)
+    Path("ethernet.yaml").write_text(PAIR.replace("infiniband", "ethernet").replace("qm8700", "spectrum-4"))
+    Path("evidence").mkdir()
+    for name_of_file in ("a.conf", "b.conf", "c.conf"):
+        Path("evidence", name_of_file).write_text("NCCL_IB_HCA=mlx5_0\n" * 100)
+    Path("seen.pcapng").write_bytes(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
     assert main(COMMANDS[name]) in (0, 1)
     shares = Watched.shares
     assert len(shares) > 1, "nobody knew how far it was"

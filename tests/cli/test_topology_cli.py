@@ -165,7 +165,7 @@ def test_a_cluster_of_ethernet_has_no_ibnetdiscover_form(
 
 
 def test_an_exported_fabric_has_the_guids_that_the_twin_gives_it(tmp_path: Path) -> None:
-    """What a person reads in the file is what management and tables of the twin say."""
+    """The file says to a person what management and tables of the twin say."""
     spec = read_spec(yaml.safe_load(SPEC))
     blueprint = build(spec.cluster, spec=spec)
     (tmp_path / "net").write_text(to_ibnetdiscover(blueprint))

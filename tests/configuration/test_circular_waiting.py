@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.flow_options import flow_options
 
 from fabrictwin.base.errors import SimulatedError
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
-from fabrictwin.engines.base.messages import EventKind, FlowOptions, Message, Opcode
+from fabrictwin.engines.base.messages import EventKind, Message, Opcode
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import options_of
 from fabrictwin.runs.twins import make_twin
@@ -55,7 +56,7 @@ def _around(engine: PacketEngine, messages: int = 8) -> set[int]:
     """Everybody sends to the host two switches on; the messages that end in 60 ms."""
     sent = set()
     for host in range(RING):
-        flow = engine.open(host, (host + 2) % RING, options=FlowOptions(timeout=8))
+        flow = engine.open(host, (host + 2) % RING, options=flow_options(timeout=8))
         sent |= {engine.send(flow, Message(MIB, Opcode.WRITE)) for _ in range(messages)}
     ended = set()
     while engine.now_ps < 60 * MS and ended < sent:

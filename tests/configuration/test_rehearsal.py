@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from support.configured import planned, spec_of, written
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.grouped import grouped
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, read_spec
 from fabrictwin.configuration.headroom import trial
@@ -43,7 +43,7 @@ class Incast:
         self.twin = make_twin(self.spec, build(self.spec.cluster, spec=self.spec))
         options = options_of(None, "ethernet", 1, self.spec.qos)
         self.engine = PacketEngine(
-            self.twin.fabric, self.twin.routes, replace(options, buffer_bytes=12 * MIB, **more)
+            self.twin.fabric, self.twin.routes, grouped(options, {"buffer_bytes": 12 * MIB, **more})
         )
         self.ended: set[int] = set()
         fabric = self.twin.fabric
@@ -224,6 +224,8 @@ def test_the_same_configuration_gives_the_same_run(configured: Spec) -> None:
         trial.of_spectrum("spectrum-4", 100, 300),
         trial.of_spectrum("spectrum-4", 400, 40, gearbox_ns=500),
         trial.of_spectrum("spectrum-5", 800, 5),
+        trial.of_mlx5(40, 40, 9122),
+        trial.of_mlx5(40, 300, 4222),
         trial.of_mlx5(100, 5, 9122),
         trial.of_mlx5(400, 40, 4222),
         trial.of_mlx5(400, 300, 9122),

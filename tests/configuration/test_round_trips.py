@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from support.configured import planned, spec_of, write, written
 
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.configuration.policy.cluster_policy import configuration, plan
 from fabrictwin.configuration.policy.reasons import REASONS
+from fabrictwin.configuration.readers.k8s import read_manifests
+from fabrictwin.configuration.readers.recognise import kind_of
 
 
 def _without_files(thing: Any) -> Any:
@@ -109,3 +112,22 @@ def test_every_line_of_a_hosts_script_has_a_reason(technology: str, tmp_path: Pa
 
 def test_reasons_name_a_source() -> None:
     assert all(one.text and one.source for one in REASONS.values())
+
+
+@pytest.mark.parametrize("blank", ["\n", " \n", "\t\r\n", "# a comment\n"])
+@pytest.mark.parametrize(
+    ("after", "kind"),
+    [("?", ""), ("0x0002c90300000001\n", "guids"), ("mlx5_core\n", "modules"), ("", ""), ("[]\n", "")],
+)
+def test_blank_lines_and_comments_tell_no_format_however_many(blank, after, kind):
+    """Lines that could be read in several ways would take longer than anybody waits."""
+    assert kind_of(blank * 20_000 + after) == kind
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["!!int", "!!int x", "!!bool x", "!!float", "!!timestamp x", "!!binary é", "!!int '9" + "9" * 5000 + "'"],
+)
+def test_a_manifest_with_a_tag_that_does_not_fit_is_named(value):
+    with pytest.raises(ConfigError, match=r"^pods\.yaml(:\d+)?: is not YAML"):
+        read_manifests(f"kind: MacvlanNetwork\nspec:\n  mtu: {value}\n", "pods.yaml")

@@ -55,7 +55,40 @@ FAULTS = [
     ("nvlink-inactive", "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n"),
     ("limit-shm", "shm              64M     0   64M   0% /dev/shm\n"),
     ("no-roce-v2-gid", "mlx5_0\t1\t0\tfe80:0000:0000:0000:0e42:a1ff:fe4b:6c12\t\tv1\teth2\n"),
-    ("pause-storm", "QUEUE STATUS STORM DETECTED/RESTORED\nEthernet0:3  operational  2/1  0/0\n"),
+    ("pause-storm", "      QUEUE       STATUS    STORM DETECTED/RESTORED    TX OK/DROP\n"
+     "-----------  -----------  -------------------------  ------------\n"
+     "Ethernet0:3  operational                        2/1           0/0\n"),
+    ("headroom", "Ingress PG dropped packets:\n     Port    PG0    PG3\n---------  -----  -----\nEthernet0      0     41\n"),
+    ("nvls-off", "[2026-01-02 03:04:05] a:10:11 [0] transport/nvls.cc:1 NCCL WARN Cuda failure 1 'invalid argument'\n"),
+    ("nvls-off", "RuntimeError: NCCL error in: c10d/NCCLUtils.cpp:1, unhandled cuda error, NCCL version 2.28.9\nLast error:\n"
+     "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 1 : CUDA error 401\n"),
+    ("shared-memory", "[3] misc/shmutils.cc:1 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a\n"),
+    ("shared-memory", "[rank1]: RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error.\n"),
+    ("adapter-error", warning("NET/IB : mlx5_0:1 async fatal event: local catastrophic error")),
+    ("protection", warning("NET/IB : mlx5_0:1 async fatal event on QP (0x7f): local access violation work queue error")),
+    ("gid-unreachable", warning("NET/IB: Got completion from peer 10.0.0.2<1> with status=12 opcode=0 len=0 vendor err 129 "
+                                "(Send) localGid fe80::1 remoteGids::ffff:10.0.0.2 hca mlx5_0")),
+    ("size-mismatch", warning("NET/IB : req 0/1 tag 0 peer 10.0.0.2<1> collective mismatch error, local size 4 remote size 8")),
+    ("efa-absent", "n1: starting\nn1: libfabric:5:6::core:core:fi_getinfo_():1<warn> fi_getinfo: provider efa output empty list\n"
+     "n1: done\n"),
+    ("gpu-lost", "[ 1.000000] NVRM: The NVIDIA GPU 0000:b3:00.0\n   NVRM: fallen off the bus and is not responding to commands.\n"),
+    ("fabric-manager", "[Jan 02 2026 03:04:05] [ERROR] [tid 9] fabric manager NVIDIA GPU driver interface version 1.2 "
+     "don't match with driver version 1.3. Please update with matching NVIDIA driver package.\n"),
+    ("driver-mismatch", "Failed to initialize NVML: Driver/library version mismatch\n"),
+    ("nvlink-inactive", "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\nNVML: Unable to retrieve NVLink information as all links "
+     "are inActive\n"),
+    ("module-fault", "[ 1.000000] mlx5_core 0000:0c:00.0: Port module event[error]: module 0, Cable error, Bus stuck\n"),
+    ("iommu-on", "[ 1.000000] DMAR: [DMA Write NO_PASID] Request device [0c:00.0] fault addr 0x1000 [fault reason 0x05]\n"),
+    ("iommu-on", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro intel_iommu=on quiet\n"),
+    ("wrong-priority", "NCCL_IB_TC=26\nPriority trust state: dscp\nPFC configuration:\n\tpriority    0   1   2   3\n"
+     "\tenabled     0   0   0   1\n"),
+    ("rendezvous", "[E1122 1:2:3 socket.cpp:1] [c10d] The client socket has timed out after 900s while trying to connect to "
+     "(10.0.0.1, 29500).\n"),
+    ("no-subnet-manager", "ibwarn: [7] mad_rpc: _do_madrpc failed; dport (Lid 1)\nsminfo: iberror: failed: query\n"),
+    ("no-subnet-manager", "Infiniband device 'mlx5_0' port 1 status:\n\tsm lid:\t\t 0x0\n\tstate:\t\t 2: INIT\n"
+     "\tphys state:\t 5: LinkUp\n\trate:\t\t 400 Gb/sec (4X NDR)\n\tlink_layer:\t InfiniBand\n"),
+    ("shared-memory", "ESC[36m(RayWorkerVllm pid=4)ESC[0m " + warning("Error while creating shared memory segment x")),
+    ("no-pfc", "pfc-cap 8 macsec-bypass off delay 0\nprio-pfc 0:off 1:off 2:off 3:off 4:off 5:off 6:off 7:off\n"),
     ("check-dependency", "x - WARNING - check crashed: No module named 'torch'\n"),
 ]  # fmt: skip
 
@@ -82,6 +115,23 @@ HARMLESS = [
      "\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16\n\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x16\n"),
     ("SrcValid alone", "18:00.0 PCI bridge: Intel Corporation\n\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir- CmpltRedir- UpstreamFwd-\n"),
     ("a row that was remapped is a warning at most", "[1.000000] NVRM: Xid (PCI:0000:0f:00): 63, row remapper\n"),
+    ("an address that is tried again", "[W1122 1:2:3 socket.cpp:1] [c10d] The client socket has failed to connect to "
+     "[n1]:29500 (errno: 111 - Connection refused).\n"),
+    ("the subnet manager came back", warning("NET/IB : mlx5_0:1 Got async event : client reregistration")),
+    ("no verbs library on one host", log("comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0")
+     + warning("Failed to open libibverbs.so[.1]")),
+    ("another cable was plugged in", "[ 1.0] mlx5_core 0000:0c:00.0: Port module event: module 0, Cable plugged\n"),
+    ("GPUDirect over libfabric", log(TWO_NODES, "Channel 00/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/6/GDRDMA")),
+    ("a traffic class that the adapter maps to its lossless priority", "NCCL_IB_TC=104\nPFC configuration:\n"
+     "\tpriority    0   1   2   3\n\tenabled     0   0   0   1\n"),
+    ("a fabric without errors", "\n## Summary: 41 nodes checked, 0 bad nodes found\n##          608 ports checked, 0 ports "
+     "have errors beyond threshold\n"),
+    ("a subnet manager", "sminfo: sm lid 1 sm guid 0x20000fffe000091, activity count 9 priority 14 state 3 SMINFO_MASTER\n"),
+    ("interfaces of InfiniBand adapters without an address", "mlx5_0 port 1 ==> ibp26s0 (Down)\n"
+     "mlx5_1 port 1 ==> ibp60s0 (Down)\n"),
+    ("an engine that starts", "INFO 05-28 03:19:44 [llm_engine.py:240] Initializing a V0 LLM engine (v0.8.5) with config: x\n"
+     "W0722 15:05:15.07 140 torch/distributed/run.py:757] Setting OMP_NUM_THREADS environment variable to 1\n"),
+    ("IOMMU in passthrough", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro intel_iommu=on iommu=pt\n"),
     ("a mismatch seen once", "  Group Comms Nodes Ranks Ranks Ranks Status Errors\n 0 1 4 8 32 32 RUNNING MISMATCH\n"),
     ("average below the largest size", "# nThread 1 nGpus 8 minBytes 8\n# Avg bus bandwidth    : 52.98\n"),
 ]  # fmt: skip
@@ -93,7 +143,7 @@ def test_what_only_looks_odd_raises_no_error(text):
 
 
 def test_a_mismatch_seen_once_ends_in_not_enough_evidence_and_says_what_to_collect():
-    found = answer(HARMLESS[10][1])
+    found = answer(dict(HARMLESS)["a mismatch seen once"])
     assert found.verdict == "not enough evidence"
     assert "ncclras" in found.to_collect[0]
     assert found.exit_code == 0

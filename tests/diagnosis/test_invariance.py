@@ -28,7 +28,7 @@ def ids(found: Diagnosis) -> list[tuple[str, Severity]]:
     return [(one.id, one.severity) for one in found.findings if one.severity >= Severity.WARNING]
 
 
-@settings(max_examples=40, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=60, phases=(Phase.explicit, Phase.generate))
 @given(
     name=st.sampled_from(sorted(LOGS)),
     seed=st.integers(0, 2**32),
@@ -36,9 +36,12 @@ def ids(found: Diagnosis) -> list[tuple[str, Severity]]:
     colours=st.booleans(),
     names=st.booleans(),
     returns=st.booleans(),
+    shortened=st.booleans(),
 )
-def test_the_verdict_stays_however_a_log_was_passed_on(name, seed, launcher, colours, names, returns):
+def test_the_verdict_stays_however_a_log_was_passed_on(name, seed, launcher, colours, names, returns, shortened):
     text = nccl_log(**LOGS[name])
+    if shortened and name != "locked-memory":  # its one warning is the last line
+        text = cut(text)
     before = answer(text)
     text = interleaved(text, seed)
     text = renamed(text) if names else text

@@ -148,6 +148,16 @@ def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path):
         read_paths([tmp_path / "none.log"])
 
 
+@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "[ 12.345678] ", "{rank 0} "])
+def test_a_log_that_begins_with_a_bracket_is_read_by_lines(prefix, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("fabrictwin.diagnosis.readers.reading.MAX_WHOLE", 100)
+    file = tmp_path / "a.log"
+    file.write_text(f"{prefix}a:1:2 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n" * 10)
+    evidence = read_paths([file])
+    assert evidence.unread == []
+    assert evidence.of("nccl.bootstrap")[0].count == 10
+
+
 def test_hosts_are_the_folders_of_an_archive(tmp_path: Path):
     for host in ("n0", "n1"):
         (tmp_path / host).mkdir()

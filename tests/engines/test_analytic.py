@@ -101,8 +101,8 @@ def test_a_trees_latency_is_that_of_its_slowest_way_where_edges_differ(seed):
 def test_bytes_and_latency_of_a_send_come_apart():
     fabric = Twin(blueprint(4)).fabric
     nodes = fabric.gpu_node[::8].astype(np.int32)
-    session = ClosedForms(fabric)
+    engine = ClosedForms(fabric)
     small, large = (collectives.send([[0, 1]], size) for size in (1 << 20, 1 << 24))
-    less, more = session.terms(small, nodes), session.terms(large, nodes)
+    less, more = engine.terms(small, nodes), engine.terms(large, nodes)
     assert more.drain_ps == pytest.approx(16 * less.drain_ps, rel=1e-6)
     assert more.critical.edge_ps.tolist() == less.critical.edge_ps.tolist()  # both are whole packets

@@ -33,7 +33,7 @@ def two_sends(engine: Engine, size: int = MIB) -> int:
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 @pytest.mark.parametrize("budget", [1, 37])
 def test_slices_of_any_size_give_the_same_times(fidelity, budget):
-    whole, cut = (boxes(8).session(fidelity) for _ in range(2))
+    whole, cut = (boxes(8).start_engine(fidelity) for _ in range(2))
     two_sends(whole, 100_000)
     assert whole.advance().stop == Stop.FINISHED
     two_sends(cut, 100_000)
@@ -58,7 +58,7 @@ def test_slices_of_any_size_give_the_same_times(fidelity, budget):
 def test_messages_in_slices_have_the_same_events(fidelity):
     seen = []
     for budget in (None, 5):
-        engine = boxes(8).session(fidelity)
+        engine = boxes(8).start_engine(fidelity)
         flow = engine.open(0, 7)
         for size in (0, 5000, 100_000):
             engine.send(flow, Message(size, Opcode.WRITE))
@@ -74,9 +74,9 @@ def test_messages_in_slices_have_the_same_events(fidelity):
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_a_program_and_messages_are_played_on_one_clock(fidelity):
-    engine = boxes(8).session(fidelity)
+    engine = boxes(8).start_engine(fidelity)
     two_sends(engine, 4 * MIB)
-    alone = boxes(8).session(fidelity)
+    alone = boxes(8).start_engine(fidelity)
     two_sends(alone, 4 * MIB)
     alone.advance()
     flow = engine.open(1, 6)
@@ -97,7 +97,7 @@ def test_a_program_and_messages_are_played_on_one_clock(fidelity):
 def test_a_program_and_a_message_share_the_wire_where_the_engine_says_so():
     took = {}
     for beside in (False, True):
-        engine = boxes(8).session("packet")
+        engine = boxes(8).start_engine("packet")
         assert engine.capabilities.one_network
         two_sends(engine, 8 * MIB)
         if beside:
@@ -110,7 +110,7 @@ def test_a_program_and_a_message_share_the_wire_where_the_engine_says_so():
 
 @pytest.mark.parametrize("fidelity", ["packet", "flow"])
 def test_a_link_that_changes_later_changes_operations_and_messages_under_way(fidelity):
-    engine = boxes(8).session(fidelity)
+    engine = boxes(8).start_engine(fidelity)
     port = int(engine.fabric.nic_port[0])
     slow = int(engine.fabric.port_rate_bps[port]) // 10
     flow = engine.open(0, 7)
@@ -132,7 +132,7 @@ def test_a_link_that_changes_later_changes_operations_and_messages_under_way(fid
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_what_an_engine_cannot_do_is_declared_and_refused(fidelity):
-    engine = boxes(8).session(fidelity)
+    engine = boxes(8).start_engine(fidelity)
     can = engine.capabilities
     assert can == capabilities_of(fidelity)
     assert (engine.packets is not None) == can.packets
@@ -155,7 +155,7 @@ def test_what_an_engine_cannot_do_is_declared_and_refused(fidelity):
 
 
 def test_gates_open_after_all_their_causes_and_let_one_in_each_time_where_asked():
-    engine = boxes(8).session("packet")
+    engine = boxes(8).start_engine("packet")
     ends = np.array([0, 1, 2, 3, 4], np.int32)
     gates = (
         Gate((1,), acknowledged=(0,)),

@@ -33,10 +33,10 @@ def flow(twin) -> FlowEngine:
 
 def test_a_message_takes_its_latency_and_its_bytes_over_the_slowest_link():
     twin = dgx()
-    session = flow(twin)
+    engine = flow(twin)
     send = collectives.send(np.array([[0, 8]]), 256 * MIB)
-    (took,) = times(session, [send], twin.fabric.gpu_node)
-    found = session.flows.finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[8:9])
+    (took,) = times(engine, [send], twin.fabric.gpu_node)
+    found = engine.flows.finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[8:9])
     fabric = twin.fabric
     slowest = min(int(fabric.port_payload_bps[p]) for p in found.port)
     # the adapter writes the last packet to memory once it is there whole
@@ -76,10 +76,10 @@ def test_what_one_flow_leaves_another_takes():
 def test_ring_all_reduce_inside_a_host_is_its_closed_form(ranks):
     twin = dgx()
     size = 840 * MIB
-    session = flow(twin)
+    engine = flow(twin)
     ring = collectives.all_reduce(np.arange(ranks)[None], size)
-    (took,) = times(session, [ring], twin.fabric.gpu_node)
-    bound, _ = bind([ring], twin.fabric.gpu_node, twin.fabric, session.flows.finder)
+    (took,) = times(engine, [ring], twin.fabric.gpu_node)
+    bound, _ = bind([ring], twin.fabric.gpu_node, twin.fabric, engine.flows.finder)
     gpu = int(twin.fabric.gpu_node[0])
     mine = range(twin.fabric.node_port_start[gpu], twin.fabric.node_port_start[gpu + 1])
     nvlink = sum(int(twin.fabric.port_payload_bps[p]) for p in mine if twin.fabric.port_kind[p] == LinkKind.NVLINK)
@@ -95,9 +95,9 @@ def test_ring_all_reduce_bytes_per_link_are_exactly_the_closed_form():
     n, channels = 32, 8
     size = n * channels * 6 * 7 * 1024  # divides by ranks, channels and NVSwitches
     ring = collectives.all_reduce(np.arange(n)[None], size, channels=channels, host_of_rank=np.arange(n) // 8)
-    session = flow(twin)
-    times(session, [ring], twin.fabric.gpu_node)
-    sent = session.counters().tx_bytes
+    engine = flow(twin)
+    times(engine, [ring], twin.fabric.gpu_node)
+    sent = engine.counters().tx_bytes
     edge = 2 * (n - 1) * size // (n * channels)
     fabric = twin.fabric
     assert (sent[fabric.nic_port] == edge).all()
@@ -163,41 +163,41 @@ def test_small_messages_cost_what_the_adapter_says():
 def test_a_link_changes_while_bytes_move():
     twin = boxes(2)
     fabric = twin.fabric
-    session = FlowEngine(fabric, twin.routes)
+    engine = FlowEngine(fabric, twin.routes)
     size = 250 * MIB
     send = collectives.send(np.array([[0, 2]]), size)
-    session.post(operations([0], [[]]), [send], fabric.gpu_node)
+    engine.post(operations([0], [[]]), [send], fabric.gpu_node)
     half = round(size / 2 / (fabric.port_payload_bps[fabric.nic_port[0]] / 8e12))
-    session.advance(half)
-    assert session.counters().tx_bytes[fabric.nic_port[0]] == pytest.approx(size / 2, rel=1e-3)
-    session.change(TimedChange(session.now_ps, int(fabric.nic_port[0]), 50_000_000_000))
-    session.advance()
-    assert session.now_ps == pytest.approx(half + 4 * half, rel=1e-3)
-    session.change(TimedChange(session.now_ps, int(fabric.nic_port[0]), 0))
-    session.post(operations([0], [[]]), [send], fabric.gpu_node)
+    engine.advance(half)
+    assert engine.counters().tx_bytes[fabric.nic_port[0]] == pytest.approx(size / 2, rel=1e-3)
+    engine.change(TimedChange(engine.now_ps, int(fabric.nic_port[0]), 50_000_000_000))
+    engine.advance()
+    assert engine.now_ps == pytest.approx(half + 4 * half, rel=1e-3)
+    engine.change(TimedChange(engine.now_ps, int(fabric.nic_port[0]), 0))
+    engine.post(operations([0], [[]]), [send], fabric.gpu_node)
     with pytest.raises(SimulatedError, match=r"host-0/mlx5_0/2 > leaf-0/1: link down: it carries nothing"):
-        session.advance()
+        engine.advance()
 
 
 def test_operations_start_when_what_they_wait_for_has_ended():
     twin = dgx()
-    session = flow(twin)
+    engine = flow(twin)
     send = collectives.send(np.array([[0, 1]]), MIB)
-    session.post(
+    engine.post(
         operations([NONE, 0, NONE, 0], [[], [0], [1], [1, 2]], [1000, 0, 500, 0]), [send], twin.fabric.gpu_node
     )
-    session.advance()
-    start, end = session.started_ps(), session.ended_ps()
+    engine.advance()
+    start, end = engine.started_ps(), engine.ended_ps()
     assert list(start) == [0, 1000, end[1], end[1] + 500]
     assert end[3] - start[3] == end[1] - start[1]
 
 
 def test_a_circle_of_operations_is_found_not_waited_for():
     twin = dgx()
-    session = flow(twin)
-    session.post(operations([NONE, NONE], [[1], [0]], [1, 1]), [], twin.fabric.gpu_node)
+    engine = flow(twin)
+    engine.post(operations([NONE, NONE], [[1], [0]], [1, 1]), [], twin.fabric.gpu_node)
     with pytest.raises(InvariantError, match="wait for it"):
-        session.advance()
+        engine.advance()
 
 
 def test_posting_in_pieces_is_posting_at_once():
@@ -260,13 +260,13 @@ def test_rates_are_max_min_fair(pairs, oversubscription, slowed):
     if not pairs:
         return
     twin = boxes(8, "infiniband", oversubscription)
-    session = flow(twin)
+    engine = flow(twin)
     # sizes so large that none ends before the instant that is looked at
     sends = [collectives.send(np.array([[a, b]]), 1 << 40) for a, b in pairs]
-    session.post(operations(list(range(len(sends))), [[] for _ in sends]), sends, twin.fabric.gpu_node)
+    engine.post(operations(list(range(len(sends))), [[] for _ in sends]), sends, twin.fabric.gpu_node)
     moment = 10**9
-    session.advance(moment)
-    bound, _ = bind(sends, twin.fabric.gpu_node, twin.fabric, session.flows.finder)
+    engine.advance(moment)
+    bound, _ = bind(sends, twin.fabric.gpu_node, twin.fabric, engine.flows.finder)
     ports = twin.fabric.ports
     paths = []
     for c in range(len(sends)):
@@ -274,15 +274,15 @@ def test_rates_are_max_min_fair(pairs, oversubscription, slowed):
         paths.append({int(r): Fraction(1) for r in bound.use_resource[uses] if r < ports})
     capacity = {r: Fraction(int(twin.fabric.port_payload_bps[r]), 8 * 10**12) for path in paths for r in path}
     expected = max_min(paths, capacity)
-    moved = session.graph.flow_progress() * float(1 << 40)
+    moved = engine.graph.flow_progress() * float(1 << 40)
     for rate, got in zip(expected, moved, strict=True):
         assert got == pytest.approx(float(rate) * moment, rel=1e-9)
     port = sorted(capacity)[slowed % len(capacity)]
     full = int(twin.fabric.port_rate_bps[port])
-    session.change(TimedChange(session.now_ps, port, full // 3))
+    engine.change(TimedChange(engine.now_ps, port, full // 3))
     capacity[port] *= Fraction(full // 3, full)
-    session.advance(2 * moment)
-    later = session.graph.flow_progress() * float(1 << 40) - moved
+    engine.advance(2 * moment)
+    later = engine.graph.flow_progress() * float(1 << 40) - moved
     for rate, got in zip(max_min(paths, capacity), later, strict=True):
         assert got == pytest.approx(float(rate) * moment, rel=1e-6)
 
@@ -290,12 +290,12 @@ def test_rates_are_max_min_fair(pairs, oversubscription, slowed):
 def test_flows_that_nothing_active_connects_are_solved_apart():
     """Two sends that share nothing, each again while the other moves; a third, which meets both, comes after."""
     twin = boxes()
-    session = flow(twin)
+    engine = flow(twin)
     pairs = [(0, 4, 3 * MIB), (2, 6, 2 * MIB), (0, 6, MIB)]
     sends = [collectives.send(np.array([[a, b]]), size) for a, b, size in pairs]
-    session.post(operations([0, 1, 0, 1, 2], [[], [], [0], [1], [2, 3]]), sends, twin.fabric.gpu_node)
-    session.advance()
-    assert session.graph.solves == 3
+    engine.post(operations([0, 1, 0, 1, 2], [[], [], [0], [1], [2, 3]]), sends, twin.fabric.gpu_node)
+    engine.advance()
+    assert engine.graph.solves == 3
 
 
 def test_the_same_program_gives_the_same_times_twice():
@@ -310,7 +310,7 @@ def test_the_same_program_gives_the_same_times_twice():
 
 def test_a_second_run_in_the_same_session_counts_its_own_bytes():
     twin = boxes(2)
-    session = flow(twin)
+    engine = flow(twin)
     program = Program(
         name="twice",
         ranks=4,
@@ -321,7 +321,7 @@ def test_a_second_run_in_the_same_session_counts_its_own_bytes():
         participants_start=np.array([0, 1], np.int32),
         participants=np.array([0], np.int32),
     )
-    first, second = (play(program, twin.fabric.gpu_node, session) for _ in range(2))
+    first, second = (play(program, twin.fabric.gpu_node, engine) for _ in range(2))
     assert first.counters.tx_bytes.sum() > 0
     assert (first.counters.tx_bytes == second.counters.tx_bytes).all()
     assert first.end_ps == second.end_ps
@@ -343,9 +343,9 @@ def test_both_trees_load_every_adapter_alike():
     tree = collectives.all_reduce(
         np.arange(64)[None], size, algorithm="tree", channels=16, host_of_rank=np.arange(64) // 8
     )
-    session = flow(twin)
-    times(session, [tree], twin.fabric.gpu_node)
-    sent = session.counters().tx_bytes[twin.fabric.nic_port]
+    engine = flow(twin)
+    times(engine, [tree], twin.fabric.gpu_node)
+    sent = engine.counters().tx_bytes[twin.fabric.nic_port]
     assert sent.max() <= size / 4 * 1.001
 
 
@@ -387,12 +387,12 @@ def test_incast_of_small_messages_is_bound_by_the_receiving_adapter():
 
 def test_the_clock_of_an_idle_session_keeps_its_time():
     twin = boxes(2)
-    session = flow(twin)
-    session.advance(10**9)
-    session.post(operations([NONE], [[]], [500]), [], twin.fabric.gpu_node)
-    assert session.now_ps == 10**9
-    session.advance()
-    assert session.now_ps == 10**9 + 500
+    engine = flow(twin)
+    engine.advance(10**9)
+    engine.post(operations([NONE], [[]], [500]), [], twin.fabric.gpu_node)
+    assert engine.now_ps == 10**9
+    engine.advance()
+    assert engine.now_ps == 10**9 + 500
 
 
 def test_posting_while_bytes_move_changes_nothing_for_them():
@@ -400,12 +400,12 @@ def test_posting_while_bytes_move_changes_nothing_for_them():
     gpus = twin.fabric.gpu_node
     first, second = collectives.send(np.array([[0, 8]]), 64 * MIB), collectives.send(np.array([[4, 12]]), MIB)
     alone = times(flow(twin), [first], gpus)
-    session = flow(twin)
-    session.post(operations([0], [[]]), [first], gpus)
-    session.advance(alone[0] // 2)
-    session.post(operations([0], [[]]), [second], gpus)
-    session.advance()
-    assert int(session.ended_ps()[0]) == pytest.approx(alone[0], abs=2)
+    engine = flow(twin)
+    engine.post(operations([0], [[]]), [first], gpus)
+    engine.advance(alone[0] // 2)
+    engine.post(operations([0], [[]]), [second], gpus)
+    engine.advance()
+    assert int(engine.ended_ps()[0]) == pytest.approx(alone[0], abs=2)
 
 
 def test_analytic_sees_a_slow_trunk():
@@ -443,11 +443,11 @@ def test_a_run_in_slices_ends_as_one_that_is_not_cut(monkeypatch, budget):
         monkeypatch.setattr(slices, "FIRST_BUDGET", first_budget)
         monkeypatch.setattr(slices, "LARGEST_BUDGET", largest)
         twin = boxes(8, "infiniband", 4)
-        session = flow(twin)
+        engine = flow(twin)
         sends = [collectives.send(np.array([[a, (a + 3) % 16]]), (a + 1) << 24) for a in range(16)]
-        session.post(operations(list(range(16)), [[a - 5] if a > 4 else [] for a in range(16)]), sends,
+        engine.post(operations(list(range(16)), [[a - 5] if a > 4 else [] for a in range(16)]), sends,
                      twin.fabric.gpu_node)  # fmt: skip
-        session.advance()
-        return session.ended_ps().tolist()
+        engine.advance()
+        return engine.ended_ps().tolist()
 
     assert ends(budget, budget) == ends(1 << 40, 1 << 40)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.clusters import boxes
+from support.flow_options import flow_options
 
 from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
 from fabrictwin.engines.base.engine import Engine
-from fabrictwin.engines.base.messages import EventKind, FlowOptions, Message, Opcode, Posting, Service
+from fabrictwin.engines.base.messages import EventKind, Message, Opcode, Posting, Service
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.engines.flow.flow_tables import fair_rates
 from fabrictwin.engines.packet.packet_engine import PacketEngine
@@ -18,12 +19,12 @@ from fabrictwin.engines.packet.packet_engine import PacketEngine
 MIB = 1 << 20
 
 
-def settle(session: Engine) -> list[tuple[int, int, EventKind]]:
+def settle(engine: Engine) -> list[tuple[int, int, EventKind]]:
     seen = []
-    while events := session.advance().events:
-        assert [event.time_ps for event in events] == [session.now_ps] * len(events)
+    while events := engine.advance().events:
+        assert [event.time_ps for event in events] == [engine.now_ps] * len(events)
         seen += [tuple(event) for event in events]
-    assert session.idle
+    assert engine.idle
     return seen
 
 
@@ -32,8 +33,8 @@ def test_messages_of_one_flow_take_what_the_closed_form_says(service):
     twin = boxes(8)
     seen = []
     for s in (AnalyticEngine(twin.fabric, lambda: twin.routes), FlowEngine(twin.fabric, twin.routes)):
-        a = s.open(0, 7, options=FlowOptions(service=service, source_qpn=1, target_qpn=2))
-        b = s.open(7, 0, options=FlowOptions(service=service, source_qpn=2, target_qpn=1, rate_bps=10**10))
+        a = s.open(0, 7, options=flow_options(service=service, source_qpn=1, target_qpn=2))
+        b = s.open(7, 0, options=flow_options(service=service, source_qpn=2, target_qpn=1, rate_bps=10**10))
         for size in (0, 1, 4096, 1 << 20):
             s.send(a, Message(size, Opcode.WRITE))
         asked = s.send(a, Message(1 << 16, Opcode.READ_REQUEST))

@@ -15,7 +15,7 @@ LATE_PS = 5 * 10**9
 def test_a_message_on_a_flow_that_is_opened_late(fidelity: Fidelity) -> None:
     times = []
     for begin_ps in (0, LATE_PS):
-        engine = boxes(2).session(fidelity)
+        engine = boxes(2).start_engine(fidelity)
         if begin_ps:
             engine.advance(begin_ps)
         assert engine.now_ps == begin_ps

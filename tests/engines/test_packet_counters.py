@@ -8,7 +8,7 @@ from support.clusters import boxes
 
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.network.port_counters import adapter_counters, port_counters, watch
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import options_with
 
 MB = 1_000_000
 
@@ -16,7 +16,7 @@ MB = 1_000_000
 def incast(technology: str = "ethernet", **options) -> PacketNetwork:
     """Adapters 0 to 3 send 2 MB each to adapter 7."""
     twin = boxes(8, technology)
-    network = PacketNetwork(twin.fabric, twin.routes, PacketOptions(**options))
+    network = PacketNetwork(twin.fabric, twin.routes, options_with(**options))
     network.connections.connect([network.connections.remote(i, 7) for i in range(4)])
     network.machine.add_tasks([1] * 4, range(4), [2 * MB] * 4, [0] * 4)
     return network

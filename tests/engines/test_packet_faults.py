@@ -9,7 +9,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.changes import TimedChange, flapping
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.network.port_counters import port_counters
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import options_with
 
 US = 1_000_000
 
@@ -17,7 +17,7 @@ US = 1_000_000
 def one_flow(**options) -> PacketNetwork:
     """16 MB from adapter 0 to adapter 5."""
     twin = boxes(8)
-    network = PacketNetwork(twin.fabric, twin.routes, PacketOptions(timeout=5, **options))
+    network = PacketNetwork(twin.fabric, twin.routes, options_with(timeout=5, **options))
     network.connections.connect([network.connections.remote(0, 5)])
     network.machine.add_tasks([1], [0], [16_000_000], [0])
     return network

@@ -11,7 +11,7 @@ from support.clusters import boxes
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.spec.packet_section import Packet
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
-from fabrictwin.engines.packet.packet_options import PacketOptions, options_of
+from fabrictwin.engines.packet.packet_options import PacketOptions, options_of, options_with
 from fabrictwin.kernel.packet.invariants import violations
 from fabrictwin.routing.lane_tables import LaneTables, PortArbitration
 
@@ -49,7 +49,7 @@ def test_tables_that_are_alike_are_kept_once():
 
 def play(twin, routes, flows, levels, **options):
     """Flows between adapters, each at a service level; returns the network after `until` microseconds."""
-    chosen = PacketOptions(service_levels=tuple((str(i), level) for i, level in enumerate(levels)), **options)
+    chosen = options_with(service_levels=tuple((str(i), level) for i, level in enumerate(levels)), **options)
     network = PacketNetwork(twin.fabric, routes, chosen)
     first = network.connections.connect(
         [network.connections.remote(a, b, sl=level) for (a, b, _), level in zip(flows, levels, strict=True)]
@@ -94,7 +94,7 @@ def test_a_map_by_input_port_is_the_switchs():
 
 def test_tables_of_a_subnet_manager_and_of_the_run_exclude_each_other():
     twin = boxes(3, "infiniband")
-    options = PacketOptions(lanes=2, sl_to_vl=tuple(FOLD))
+    options = options_with(lanes=2, sl_to_vl=tuple(FOLD))
     with pytest.raises(ConfigError, match="beside a subnet manager"):
         PacketNetwork(twin.fabric, programmed(twin, {}), options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.clusters import boxes, dgx
+from support.flow_options import flow_options
 from support.programs import operations
 
 from fabrictwin import catalog
@@ -13,14 +14,13 @@ from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.messages import (
     NAK_REMOTE_ACCESS,
     EventKind,
-    FlowOptions,
     Message,
     Opcode,
     Posting,
     Service,
 )
 from fabrictwin.engines.packet.packet_engine import PacketEngine
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.kernel.packet.invariants import violations
 from fabrictwin.program import collectives
@@ -28,13 +28,13 @@ from fabrictwin.program import collectives
 BEGUN, ARRIVED, ENDED = EventKind.BEGUN, EventKind.ARRIVED, EventKind.ENDED
 FAILED, NOT_READY, LOST = EventKind.FAILED, EventKind.NOT_READY_FAILED, EventKind.LOST
 US = 1_000_000
-UC = FlowOptions(service=Service.UNRELIABLE_CONNECTION)
-UD = FlowOptions(service=Service.UNRELIABLE_DATAGRAM)
+UC = flow_options(service=Service.UNRELIABLE_CONNECTION)
+UD = flow_options(service=Service.UNRELIABLE_DATAGRAM)
 
 
-def session(technology: str = "infiniband", **options) -> PacketEngine:
+def engine(technology: str = "infiniband", **options) -> PacketEngine:
     twin = boxes(8, technology)
-    return PacketEngine(twin.fabric, twin.routes, PacketOptions(**options))
+    return PacketEngine(twin.fabric, twin.routes, options_with(**options))
 
 
 def settle(s: PacketEngine) -> list[tuple[int, int, EventKind]]:
@@ -61,7 +61,7 @@ def walk_ps(fabric, ports) -> int:
 @pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
 @pytest.mark.parametrize("target", [1, 7])  # on the same leaf, and across the spines
 def test_a_write_takes_the_sum_of_its_parts(technology, target):
-    s = session(technology)
+    s = engine(technology)
     fabric, network = s.fabric, s.network
     size, flow = 64, s.open(0, target)
     m = s.send(flow, Message(size, Opcode.WRITE))
@@ -106,7 +106,7 @@ def test_a_message_moves_as_a_program_s_does():
     other.advance()
     tasks = other.network.machine.state.task
     (done,) = tasks[tasks.kind == MESSAGE]
-    s = session()
+    s = engine()
     m = s.send(s.open(0, 7), Message(1 << 20, Opcode.WRITE))
     arrived, ended = settle(s)
     assert (arrived.message, arrived.kind, ended.kind) == (m, ARRIVED, ENDED)
@@ -124,9 +124,9 @@ def test_a_message_moves_as_a_program_s_does():
 
 
 def test_a_read_is_a_request_and_a_response_that_acknowledges_it():
-    s = session()
-    a = s.open(0, 7, options=FlowOptions(source_qpn=0x100, target_qpn=0x200))
-    b = s.open(7, 0, options=FlowOptions(source_qpn=0x200, target_qpn=0x100))
+    s = engine()
+    a = s.open(0, 7, options=flow_options(source_qpn=0x100, target_qpn=0x200))
+    b = s.open(7, 0, options=flow_options(source_qpn=0x200, target_qpn=0x100))
     request = s.send(a, Message(1 << 20, Opcode.READ_REQUEST))
     seen = []
     while not kinds(seen, request):
@@ -146,7 +146,7 @@ def test_a_read_is_a_request_and_a_response_that_acknowledges_it():
 
 
 def test_atomics_and_reads_do_not_pass_writes_before_them():
-    s = session()
+    s = engine()
     flow = s.open(0, 7)
     write = s.send(flow, Message(1 << 16, Opcode.WRITE))
     read = s.send(flow, Message(8, Opcode.READ_REQUEST))
@@ -159,8 +159,8 @@ def test_atomics_and_reads_do_not_pass_writes_before_them():
 @pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
 @pytest.mark.parametrize("service", list(Service))
 def test_messages_of_a_flow_stay_in_order(technology, service):
-    s = session(technology)
-    flow = s.open(0, 7, options=FlowOptions(service=service))
+    s = engine(technology)
+    flow = s.open(0, 7, options=flow_options(service=service))
     draw = np.random.default_rng(3)
     sizes = draw.integers(0, 2000 if service == Service.UNRELIABLE_DATAGRAM else 30_000, 200)
     sent = [s.send(flow, Message(int(n), Opcode.SEND, posting=Posting(inline=bool(n < 200)))) for n in sizes]
@@ -170,8 +170,8 @@ def test_messages_of_a_flow_stay_in_order(technology, service):
 
 
 def test_a_receiver_that_is_not_ready_is_asked_again_after_its_timer():
-    s = session()
-    options = FlowOptions(rnr_timer_ps=30 * US, rnr_retry=5)
+    s = engine()
+    options = flow_options(rnr_timer_ps=30 * US, rnr_retry=5)
     flow = s.open(0, 7, options=options)
     s.receives(flow, 5)
     s.send(flow, Message(5000, Opcode.SEND, takes_receive=True))
@@ -191,8 +191,8 @@ def test_a_receiver_that_is_not_ready_is_asked_again_after_its_timer():
 
 
 def test_a_write_with_immediate_takes_its_receive_with_the_last_packet():
-    s = session()
-    flow = s.open(0, 7, options=FlowOptions(rnr_timer_ps=20 * US))
+    s = engine()
+    flow = s.open(0, 7, options=flow_options(rnr_timer_ps=20 * US))
     s.receives(flow, 1)
     m = s.send(flow, Message(1 << 20, Opcode.WRITE_IMMEDIATE, takes_receive=True))
     assert s.advance(80 * US).events == []
@@ -205,7 +205,7 @@ def test_a_write_with_immediate_takes_its_receive_with_the_last_packet():
 
 
 def test_flows_share_a_pool_and_datagrams_without_receives_are_lost():
-    s = session()
+    s = engine()
     flows = [s.open(i, 7, options=UD) for i in range(3)]
     for f in flows:
         s.receives(f, 9)
@@ -218,7 +218,7 @@ def test_flows_share_a_pool_and_datagrams_without_receives_are_lost():
 
 
 def test_an_unreliable_message_that_misses_a_packet_is_lost_and_the_next_is_not():
-    s = session("ethernet")
+    s = engine("ethernet")
     flow = s.open(0, 1, options=UC)
     first = s.send(flow, Message(1 << 20, Opcode.WRITE))
     port = int(s.fabric.nic_port[0])
@@ -231,8 +231,8 @@ def test_an_unreliable_message_that_misses_a_packet_is_lost_and_the_next_is_not(
 
 
 def test_a_reliable_flow_repairs_what_a_flapping_link_lost():
-    s = session("ethernet")
-    flow = s.open(0, 1, options=FlowOptions(timeout=4))
+    s = engine("ethernet")
+    flow = s.open(0, 1, options=flow_options(timeout=4))
     m = s.send(flow, Message(1 << 20, Opcode.WRITE))
     port = int(s.fabric.nic_port[0])
     s.change(TimedChange(40 * US, port, 0))
@@ -242,9 +242,9 @@ def test_a_reliable_flow_repairs_what_a_flapping_link_lost():
 
 
 def test_responses_that_are_lost_are_asked_for_again():
-    s = session("ethernet")
-    a = s.open(0, 1, options=FlowOptions(timeout=4, source_qpn=2, target_qpn=3))
-    b = s.open(1, 0, options=FlowOptions(timeout=4, source_qpn=3, target_qpn=2))
+    s = engine("ethernet")
+    a = s.open(0, 1, options=flow_options(timeout=4, source_qpn=2, target_qpn=3))
+    b = s.open(1, 0, options=flow_options(timeout=4, source_qpn=3, target_qpn=2))
     request = s.send(a, Message(1 << 20, Opcode.READ_REQUEST))
     (event,) = s.advance().events
     assert event.kind == ARRIVED
@@ -258,8 +258,8 @@ def test_responses_that_are_lost_are_asked_for_again():
 
 
 def test_retries_run_out_when_nobody_is_there():
-    s = session("ethernet")
-    flow = s.open(0, 1, options=FlowOptions(timeout=4, retry_count=2))
+    s = engine("ethernet")
+    flow = s.open(0, 1, options=flow_options(timeout=4, retry_count=2))
     s.change(TimedChange(s.now_ps, int(s.fabric.nic_port[0]), 0))
     first, second = (s.send(flow, Message(100, Opcode.WRITE)) for _ in range(2))
     s.change(TimedChange(s.now_ps, int(s.fabric.port_peer[s.fabric.nic_port[1]]), 0))
@@ -271,7 +271,7 @@ def test_retries_run_out_when_nobody_is_there():
 
 
 def test_a_message_refused_at_its_first_packet_never_arrives():
-    s = session()
+    s = engine()
     flow = s.open(0, 7)
     before = s.send(flow, Message(100, Opcode.WRITE))
     refused = s.send(flow, Message(100_000, Opcode.WRITE, begun=True))
@@ -288,7 +288,7 @@ def test_a_message_refused_at_its_first_packet_never_arrives():
 
 @pytest.mark.parametrize("opcode", [Opcode.SEND, Opcode.READ_REQUEST])
 def test_a_message_refused_on_arrival_ends_and_nothing_after_it_arrives(opcode):
-    s = session()
+    s = engine()
     flow = s.open(0, 7)
     refused = s.send(flow, Message(64, opcode))
     after = [s.send(flow, Message(64, Opcode.WRITE)) for _ in range(20)]
@@ -303,9 +303,9 @@ def test_a_message_refused_on_arrival_ends_and_nothing_after_it_arrives(opcode):
 
 @pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
 def test_loopback_goes_through_the_adapter_and_never_on_the_wire(technology):
-    s = session(technology)
-    a = s.open(3, 3, options=FlowOptions(source_qpn=1, target_qpn=2))
-    b = s.open(3, 3, options=FlowOptions(source_qpn=2, target_qpn=1))
+    s = engine(technology)
+    a = s.open(3, 3, options=flow_options(source_qpn=1, target_qpn=2))
+    b = s.open(3, 3, options=flow_options(source_qpn=2, target_qpn=1))
     s.receives(a, 1)
     s.add_receives(1, 1)
     m = s.send(a, Message(100_000, Opcode.SEND, takes_receive=True))
@@ -335,7 +335,7 @@ def test_memory_of_a_gpu_takes_its_own_path_and_order_holds_over_a_change_of_mem
 
 
 def test_memory_of_a_gpu_needs_gpudirect():
-    s = session(gpudirect=False)
+    s = engine(gpudirect=False)
     gpu = int(s.fabric.gpu_node[0])
     with pytest.raises(ConfigError, match="without GPUDirect"):
         s.open(0, 1, memories=(gpu, None))
@@ -345,7 +345,7 @@ def test_memory_of_a_gpu_needs_gpudirect():
 
 
 def test_a_closed_flow_says_nothing_and_its_place_is_used_again():
-    s = session()
+    s = engine()
     for _ in range(50):
         flow = s.open(0, 7)
         s.send(flow, Message(100_000, Opcode.WRITE))
@@ -375,7 +375,7 @@ def test_over_a_short_cable_a_message_is_in_memory_before_its_sender_knows():
 
 
 def test_many_messages_take_no_more_memory_than_a_few():
-    s = session()
+    s = engine()
     flow = s.open(0, 1)
     count = 0
     for _ in range(3000):
@@ -388,25 +388,25 @@ def test_many_messages_take_no_more_memory_than_a_few():
 def test_a_smaller_path_mtu_makes_more_packets():
     packets = []
     for mtu in (4096, 256):
-        s = session()
-        s.send(s.open(0, 1, options=FlowOptions(mtu_bytes=mtu)), Message(8192, Opcode.WRITE))
+        s = engine()
+        s.send(s.open(0, 1, options=flow_options(mtu_bytes=mtu)), Message(8192, Opcode.WRITE))
         settle(s)
         packets.append(int(s.network.machine.state.port.tx_packets[s.fabric.nic_port[0]]))
     assert packets == [2, 32]
     with pytest.raises(ConfigError, match="expected one of 256, 512, 1024, 2048, 4096"):
-        s.open(0, 1, options=FlowOptions(mtu_bytes=8192))
+        s.open(0, 1, options=flow_options(mtu_bytes=8192))
 
 
 def test_a_static_rate_limit_holds():
-    s = session()
-    flow = s.open(0, 1, options=FlowOptions(rate_bps=10 * 10**9))
+    s = engine()
+    flow = s.open(0, 1, options=flow_options(rate_bps=10 * 10**9))
     s.send(flow, Message(1 << 20, Opcode.WRITE))
     seen = settle(s)
     assert (1 << 20) * 8e12 / seen[-1].time_ps == pytest.approx(10e9, rel=0.03)
 
 
 def test_time_that_passes_without_messages_stays_where_it_was_asked_to():
-    s = session()
+    s = engine()
     flow = s.open(0, 1)
     s.send(flow, Message(100, Opcode.WRITE))
     settle(s)
@@ -423,13 +423,13 @@ def test_time_that_passes_without_messages_stays_where_it_was_asked_to():
 
 def test_reordering_fabrics_are_refused():
     with pytest.raises(ConfigError, match="go-back-n"):
-        session(balance="adaptive").open(0, 7)
+        engine(balance="adaptive").open(0, 7)
 
 
 def test_the_same_messages_give_the_same_events():
     runs = []
     for _ in range(2):
-        s = session("ethernet", control="dcqcn")
+        s = engine("ethernet", control="dcqcn")
         flows = [s.open(i, 7) for i in range(4)]
         for i in range(40):
             s.send(flows[i % 4], Message(50_000, Opcode.WRITE))

@@ -23,7 +23,7 @@ from support.packet_wiring import (
 
 from fabrictwin.kernel.packet import invariants as checks
 from fabrictwin.kernel.packet.state import constants as s
-from fabrictwin.kernel.packet.state.build import Arbitration
+from fabrictwin.kernel.packet.state.config import Arbitration
 
 MB = 1_000_000
 WIRE = 4178 * 20  # picoseconds of a full RoCE packet at 400 Gb/s

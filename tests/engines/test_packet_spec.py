@@ -14,6 +14,7 @@ from support.specs import SMALL, write_spec
 
 from fabrictwin.base.congestion_controls import CONTROLS, DCQCN, Control, DcqcnSet
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.grouped import flat
 from fabrictwin.capture.flow_summary import summarise
 from fabrictwin.capture.reader import CaptureFile
 from fabrictwin.capture.recorder import CaptureRequest
@@ -115,13 +116,13 @@ def test_every_key_reaches_the_engine():
         "strict_priorities": [1],
         "ets_weights": [3, 1],
     }
-    default = PacketOptions()
+    default = flat(PacketOptions())
     reached = set()
     for technology, more in (("infiniband", infiniband), ("ethernet", ethernet)):
         found = options_of(Packet.model_validate(given | more | {"balance": "adaptive"}), technology, 7)
-        reached |= {name for name in vars(found) if getattr(found, name) != getattr(default, name)}
+        reached |= {name for name, value in flat(found).items() if value != default[name]}
     derived = {"host_work", "qos"}  # follows from the program; stands under the network
-    assert reached == set(vars(default)) - derived, "a key of the section for every option of the engine"
+    assert reached == set(default) - derived, "a key of the section for every option of the engine"
 
 
 @pytest.mark.parametrize(
@@ -190,13 +191,13 @@ def test_service_levels_of_the_routes_choose_the_lanes():
     routes = twin.routes
     lane = np.full((int(routes.lid.max()) + 1, len(routes.groups.distance)), 1, np.uint8)
     network = PacketNetwork(twin.fabric, dataclasses.replace(routes, lane=lane, lanes=2))
-    assert network.connections.remote(0, 5).sl == 1
+    assert network.connections.remote(0, 5).framing.sl == 1
     assert network.machine.config.lanes == 2
-    assert PacketNetwork(twin.fabric, routes).connections.remote(0, 5).sl == 0
+    assert PacketNetwork(twin.fabric, routes).connections.remote(0, 5).framing.sl == 0
 
 
 def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
-    """Of 8 micro-batches on 4 replicas; the limit is what 3 take."""
+    """The run has 8 micro-batches on 4 replicas; the limit is what 3 take."""
     path = run(pp=2)
     text = path.read_text().replace("count: 2", "count: 4").replace("micro_batches: 2", "micro_batches: MANY")
 
@@ -204,9 +205,9 @@ def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
         here = text.replace("MANY", str(many)).replace("pp: 2", f"pp: 2, dp: {dp}")
         path.write_text(here)
         prepared = prepare(load_spec(path))
-        session = prepared.twin.session("packet")
+        engine = prepared.twin.start_engine("packet")
         program = prepared.program
-        return session.operations.size_of(program.operations, program.communications, prepared.rank_node).hops
+        return engine.operations.size_of(program.operations, program.communications, prepared.rank_node).hops
 
     limit = hops(3, 4)
     assert hops(4, 4) > limit
@@ -223,11 +224,11 @@ def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
 
 def test_memory_is_estimated_before_the_run_and_is_about_what_it_takes(run):
     prepared = prepare(load_spec(run()))
-    session = prepared.twin.session("packet")
+    engine = prepared.twin.start_engine("packet")
     program = prepared.program
-    size = session.operations.size_of(program.operations, program.communications, prepared.rank_node)
-    play(program, prepared.rank_node, session)
-    taken = nbytes(session.network.machine.state)
+    size = engine.operations.size_of(program.operations, program.communications, prepared.rank_node)
+    play(program, prepared.rank_node, engine)
+    taken = nbytes(engine.network.machine.state)
     assert 0.5 * taken < size.memory_bytes < 2 * taken
     with pytest.raises(ConfigError, match=r"of memory, the limit is .*: .*use fidelity flow"):
         predict(load_spec(run(f"packet: {{memory_limit: {size.memory_bytes - 1} B}}")))
@@ -241,8 +242,8 @@ def test_a_job_is_captured_and_other_fidelities_have_no_packets(run, tmp_path):
     found = summarise(CaptureFile(path))
     fabric = captured.fabric
     sent = captured.trace.counters.tx_bytes[fabric.nic_port[fabric.nic_port >= 0]].sum()
-    out = [f for f in found.flows if f.outbound]
-    assert sum(f.payload_bytes for f in out) == int(sent) > 0
+    out = [f for f in found.flows if f.ends.outbound]
+    assert sum(f.counts["payload_bytes"] for f in out) == int(sent) > 0
     assert found.total("gaps") == found.total("retransmissions") == found.total("icrc_errors") == 0
     with pytest.raises(ConfigError, match="nothing else has packets"):
         predict(load_spec(run("packet: {}", fidelity="flow")), capture=CaptureRequest(path))

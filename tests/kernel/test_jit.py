@@ -39,7 +39,7 @@ def across(shelf, at):
 
 @hot_entry
 def look(shelf, at):
-    """What is written shows in the caller's arrays."""
+    """Compiled code writes into the caller's arrays."""
     shelf.plane[0, 0] = shelf.plane.size
     return across(shelf, at)
 

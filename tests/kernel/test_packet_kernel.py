@@ -23,7 +23,8 @@ from support.packet_wiring import (
 
 from fabrictwin.kernel.packet import invariants as checks
 from fabrictwin.kernel.packet.state import constants as s
-from fabrictwin.kernel.packet.state.build import Config, build
+from fabrictwin.kernel.packet.state.build import build
+from fabrictwin.kernel.packet.state.config import Config
 
 PS_PER_BYTE = 20  # at 400 Gb/s
 SWITCH = 300_000
@@ -42,9 +43,9 @@ def test_store_and_forward_latency_is_the_sum_of_its_parts(kind, switches):
     m = machine(chain(switches, kind=kind, switch_latency_ps=SWITCH), config, [(0, 1, 1000)])
     m.run()
     links = switches + 1
-    packet = (1000 + config.header_bytes) * PS_PER_BYTE
+    packet = (1000 + config.frames.header_bytes) * PS_PER_BYTE
     there = links * (US + packet) + switches * SWITCH
-    back = links * (US + config.ack_bytes * PS_PER_BYTE) + switches * SWITCH
+    back = links * (US + config.frames.ack_bytes * PS_PER_BYTE) + switches * SWITCH
     task = m.state.task[0]
     assert task.received_ps == there
     assert task.done_ps == there + back
@@ -57,10 +58,10 @@ def test_cut_through_serializes_once(kind, switches):
     wiring = chain(switches, kind=kind, switch_latency_ps=SWITCH, cut_through=True)
     m = machine(wiring, config, [(0, 1, 1000)])
     m.run()
-    packet = (1000 + config.header_bytes) * PS_PER_BYTE
+    packet = (1000 + config.frames.header_bytes) * PS_PER_BYTE
     assert m.state.task[0].received_ps == (switches + 1) * US + packet + switches * SWITCH
     assert m.state.task[0].done_ps == 2 * ((switches + 1) * US + switches * SWITCH) + packet + (
-        config.ack_bytes * PS_PER_BYTE
+        config.frames.ack_bytes * PS_PER_BYTE
     )
 
 
@@ -115,7 +116,7 @@ def test_two_flows_share_a_link_in_half_each(kind):
     m.run()
     a, b = done_us(m)
     assert a == pytest.approx(b, rel=0.01)
-    both = 8_000_000 / 4096 * (4096 + config.header_bytes) * PS_PER_BYTE / US
+    both = 8_000_000 / 4096 * (4096 + config.frames.header_bytes) * PS_PER_BYTE / US
     assert max(a, b) == pytest.approx(both + 6.2, rel=0.002)
 
 

@@ -42,10 +42,7 @@ def traffic(live: LiveTwin, program: str) -> tuple[subprocess.Popen[str], subpro
 
 def assert_nothing_is_left(live: LiveTwin) -> None:
     """No object of any adapter, no client, no message under way."""
-    deadline = time.monotonic() + 10
-    while live.server.clients and time.monotonic() < deadline:
-        live.submit(lambda: None)
-        time.sleep(0.05)
+    live.wait_for_clients_to_go()
     assert not live.server.clients
     for adapter in live.server.world.adapters:
         assert not adapter.queue_pairs

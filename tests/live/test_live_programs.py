@@ -103,12 +103,12 @@ def test_everything_is_freed_when_programs_end(live: LiveTwin) -> None:
     command = ["ibv_srq_pingpong", "-n", "50", "-e", "-p", str(port)]
     live.pair(command, [*command, "localhost"], port=port)
     live.pair(["rping", "-s", "-C", "2"], ["rping", "-c", "-C", "2", "-a", "10.0.0.1"])
+    live.wait_for_clients_to_go()
     for adapter in live.server.world.adapters:
         assert not adapter.queue_pairs
         assert not adapter.shared_receives
         assert not adapter.memory.local
         assert not adapter.memory.remote
-    live.submit(lambda: None)
     assert not live.server.clients
     assert not live.server.connections.channels
     assert not live.server.world.records

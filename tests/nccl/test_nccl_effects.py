@@ -194,7 +194,7 @@ def test_roce_v1_cannot_be_marked() -> None:
 
     def control(index: str, technology: str = "ethernet") -> str:
         section = Packet(control="dcqcn") if technology == "ethernet" else None
-        return packet_options(section, technology, read_settings({"NCCL_IB_GID_INDEX": index})).control
+        return packet_options(section, technology, read_settings({"NCCL_IB_GID_INDEX": index})).congestion.control
 
     assert [control(index) for index in ("0", "1", "2", "3", "-1")] == ["none", "dcqcn", "none", "dcqcn", "dcqcn"]
 
@@ -260,7 +260,7 @@ def test_socket_family() -> None:
 def test_adaptive_routing_time_out_and_retries_set_up_queue_pairs() -> None:
     def options(technology: str, **variables: str) -> tuple[str, int, int]:
         found = packet_options(None, technology, read_settings(variables))
-        return found.balance, found.timeout, found.retry_count
+        return found.balance, found.transport.timeout, found.transport.retry_count
 
     assert options("infiniband") == ("adaptive", 20, 7)
     assert options("ethernet") == ("routed", 20, 7)
@@ -318,7 +318,7 @@ def test_socket_ifname() -> None:
     ],
 )
 def test_service_level_and_traffic_class(technology: str, variables: dict[str, str], level: int | None) -> None:
-    """What that does to time is a matter of packets: test_nccl_packet."""
+    """Their effect on time is a matter of packets: test_nccl_packet."""
     found = initialise(twin(technology=technology), 16, settings=read_settings(variables), version="2.27")
     assert Lowering(found)(Task("send_recv", MIB)).service_level == level
 

@@ -19,7 +19,7 @@ A, P = Algorithm, Protocol
 
 
 def expected(kind: str, data: np.ndarray, total: np.ndarray, root: int) -> np.ndarray:
-    """What every rank's buffer holds; parts that a rank gets nothing in stay as they were."""
+    """Return every rank's buffer; parts that a rank gets nothing in stay as they were."""
     n, elements = data.shape
     shards = np.array_split(np.arange(elements), n)
     result = data.copy()

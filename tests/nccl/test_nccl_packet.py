@@ -10,7 +10,7 @@ from support.nccl_machines import chosen, communicator, twin_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.packet_engine import PacketEngine
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import PacketOptions, options_with
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
 from fabrictwin.nccl.lowering.lower import Lowering
@@ -33,7 +33,7 @@ TWO_LANES = {
 
 
 def beside(twin: Twin, packet: PacketOptions, *settings: dict[str, str]) -> list[int]:
-    """What sends of the same two GPUs take at the same time, each under its settings; in ps."""
+    """Return the times in ps of sends of the same two GPUs at once, each under its settings."""
     fabric = twin.fabric
     ranks = np.array([fabric.gpu_node[0], fabric.gpu_node[8]], np.int32)
     builder = ProgramBuilder("beside", 2)
@@ -42,7 +42,7 @@ def beside(twin: Twin, packet: PacketOptions, *settings: dict[str, str]) -> list
         comm = initialise(twin, ranks, settings=read_settings(variables), version="2.27")
         number = builder.communication(Lowering(comm)(Task("send_recv", 4 * MIB)), [actor])
         builder.communicate(number, builder.label("send", "other"))
-    trace = play(builder.build(), ranks, twin.session("packet", packet))
+    trace = play(builder.build(), ranks, twin.start_engine("packet", packet))
     return [int(end - start) for start, end in zip(trace.start_ps, trace.end_op_ps, strict=True)]
 
 
@@ -57,10 +57,10 @@ def beside(twin: Twin, packet: PacketOptions, *settings: dict[str, str]) -> list
 )
 def test_service_level_and_traffic_class_decide_who_waits(technology: str, variables: dict[str, str]) -> None:
     twin = twin_of("dgx-h100", 2, technology)
-    in_turns = PacketOptions(lanes=4)
+    in_turns = options_with(lanes=4)
     equal = beside(twin, in_turns, variables, {})
     assert equal[0] == pytest.approx(equal[1], rel=0.05)
-    before = PacketOptions(**TWO_LANES[technology])  # type: ignore[arg-type]
+    before = options_with(**TWO_LANES[technology])  # type: ignore[arg-type]
     first, second = beside(twin, before, variables, {})
     assert first < 0.7 * equal[0]
     assert second == pytest.approx(equal[1], rel=0.05)
@@ -170,15 +170,15 @@ def test_communicators_have_queue_pairs_of_their_own() -> None:
 
     def queue_pairs(*groups: list[int]) -> int:
         """Between GPU 0 of either host, over communicators of these ranks."""
-        session = twin.session("packet", PacketOptions())
-        assert isinstance(session, PacketEngine)
+        engine = twin.start_engine("packet", PacketOptions())
+        assert isinstance(engine, PacketEngine)
         builder = ProgramBuilder("two", 16)
         actor = builder.actor("ranks", np.arange(16))
         for ranks in groups:
             ring = collectives.all_reduce(np.array(ranks), MIB, element_bytes=4)
             builder.communicate(builder.communication(ring, [actor]), builder.label("all-reduce", "other"))
-        play(builder.build(), fabric.gpu_node[:16].astype(np.int32), session)
-        pairs = session.network.machine.state.qp[: session.network.machine.queue_pairs]
+        play(builder.build(), fabric.gpu_node[:16].astype(np.int32), engine)
+        pairs = engine.network.machine.state.qp[: engine.network.machine.queue_pairs]
         return int(((pairs.src == 0) & (pairs.dst == 8)).sum())
 
     assert queue_pairs([0, 8]) == queue_pairs([0, 8], [0, 8]) == 1

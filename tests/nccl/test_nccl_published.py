@@ -24,7 +24,7 @@ def searched(system: System, pattern: Pattern, minor: int, *, inter: bool = Fals
 
 
 def line(found: Channels) -> str:
-    """As `ncclTopoPrintGraph` has it."""
+    """Return the line that `ncclTopoPrintGraph` prints."""
     types = f"{found.type_intra.name}/{found.type_inter.name}"
     return (
         f"Pattern {int(found.pattern)}, crossNic {found.cross_nic}, nChannels {found.count}, "

@@ -90,7 +90,7 @@ def test_without_the_jit_the_code_runs(
 
 
 def test_the_name_follows_all_code_that_searches():
-    """What a searching file imports of NCCL or of the kernels of channels searches too."""
+    """Files of NCCL, or of the kernels of channels, that a searching file imports search too."""
     found = module.sources()
     imported = {
         name

@@ -50,7 +50,7 @@ def cluster(machine: dict[str, Any], count: int = 2, switch: str = "qm9700") -> 
 
 
 def one_line_at_most(read: Callable[[], object]) -> bool:
-    """Whether something is read, or refused in one line."""
+    """Return True where something is read, or refused in one line."""
     try:
         read()
     except ConfigError as error:

@@ -17,7 +17,7 @@ from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.routing.check.dump import bind, read_dump
-from fabrictwin.routing.engines.registry import OPENSM
+from fabrictwin.routing.engines.registry import OPENSM, compute
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.graph.switches import switch_graph
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
@@ -50,6 +50,30 @@ def test_tables_are_opensms(shape, engine, lmc, tmp_path, monkeypatch):
     width = max(ours.lft.shape[1], theirs.lft.shape[1])
     a, b = (np.pad(t.lft, ((0, 0), (0, width - t.lft.shape[1])), constant_values=255) for t in (ours, theirs))
     assert int((a != b).sum()) == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "lmc"),
+    [("dragonfly", 0), ("dragonfly", 1), ("torus", 0), ("torus", 1), ("hosts_on_spines", 1), ("directors", 0)],
+)
+def test_every_path_has_the_lane_that_dfsssp_gives_it(shape, lmc, tmp_path):
+    """Each path has the first of the lanes that OpenSM then draws from for each path record."""
+    path = tmp_path / "net"
+    path.write_text(draw(shape, 5, lid_gap=3))
+    spec = read_spec({"schema": 1, "cluster": {"ibnetdiscover": str(path)}})
+    fabric = compile_fabric(build(spec.cluster, spec=spec))
+    switches = switch_graph(fabric)
+    made = real_opensm.route(path, "dfsssp", tmp_path, "-l", str(lmc), "-D", "0xF")
+    assert made is not None
+    lids, _ = bind(read_dump(made.dump), fabric, switches)
+    ours = compute(switches, lids, engine="dfsssp", options=Options(lmc=lmc))
+    columns = switches.edge_column[switches.endpoint_row]
+    column = {int(lid) + k: int(c) for lid, c in zip(lids.endpoint, columns, strict=True) for k in range(1 << lmc)}
+    theirs = real_opensm.lanes_of(made.log)
+    sent = {(a, b): lane for (a, b), lane in theirs.items() if a in column}
+    assert len(sent) > 1000
+    assert {(a, b): int(ours.lane[b, column[a]]) if ours.lane.size else 0 for a, b in sent} == sent
+    assert all(lane == 0 for (a, _), lane in theirs.items() if a not in column)  # switches wait for nobody
 
 
 @pytest.mark.parametrize("engine", ["minhop", "updn", "ftree"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.edits import each, edited
 from support.routing_fabrics import lids_of, tree
 
 from fabrictwin.base.errors import ConfigError
@@ -17,31 +20,7 @@ from fabrictwin.routing.engines.routing_options import Options, read_guids, read
 from fabrictwin.routing.graph.switches import switch_graph
 
 # as printed for two switches with a host each, by ibroute 44.0 (LMC 1), opensm 3.3.23 and ibroute -n
-IBROUTE = """\
-*** WARNING ***: this command has been replaced by dump_fts
-
-Unicast lids [0x0-0x5] of switch DR path slid 0; dlid 0; 0,1 guid 0x000000000000a001 (MF0;leaf-a:MQM8700/U1):
-  Lid  Out   Destination
-       Port     Info
-0x0000 255 : (path #0 - illegal port)
-0x0002 001 : (Channel Adapter portguid 0x000000000000b001: 'host-a mlx5_0')
-0x0003 001 : (path #2 out of 2: portguid 0x000000000000b001)
-0x0004 002 : (Channel Adapter portguid 0x000000000000b003: 'host-b mlx5_0')
-0x0005 002 : (path #2 out of 2: portguid 0x000000000000b003)
-0x0006 000 : (Switch portguid 0x000000000000a001: 'MF0;leaf-a:MQM8700/U1')
-0x0007 002 : (Switch portguid 0x000000000000a002: 'MF0;leaf-b:MQM8700/U1')
-7 valid lids dumped
-Unicast lids [0x0-0x5] of switch Lid 7 guid 0x000000000000a002 (MF0;leaf-b:MQM8700/U1):
-  Lid  Out   Destination
-       Port     Info
-0x0002 002 : (Channel Adapter portguid 0x000000000000b001: 'host-a mlx5_0')
-0x0003 002 : (path #2 out of 2: portguid 0x000000000000b001)
-0x0004 001 : (Channel Adapter portguid 0x000000000000b003: 'host-b mlx5_0')
-0x0005 001 : (path #2 out of 2: portguid 0x000000000000b003)
-0x0006 002 : (Switch portguid 0x000000000000a001: 'MF0;leaf-a:MQM8700/U1')
-0x0007 000 : (Switch portguid 0x000000000000a002: 'MF0;leaf-b:MQM8700/U1')
-6 valid lids dumped
-"""
+IBROUTE = Path(__file__).with_name("ibroute.txt").read_text(encoding="utf-8")
 OPENSM = """\
 Unicast lids [0-4] of switch Lid 3 guid 0x000000000000a001 ('MF0;leaf-a:MQM8700/U1'):
 0x0001 001 # Channel Adapter portguid 0x000000000000b001: 'host-a mlx5_0'
@@ -117,25 +96,9 @@ def test_a_port_guid_may_be_its_nodes_plus_one():
     assert lids.endpoint.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("0x0004 002", "0x0004 two", "dump.txt:9: got '0x0004 two : (Channel Adapter"),
-        ("0x0004 002", "0x0004 256", "dump.txt:9: got port 256, expected at most 255"),
-        ("0x0004 002", "0xc004 002", "dump.txt:9: got LID 0xc004, expected at most 0xbfff"),
-        ("0x0004 002", "0x0003 002", "dump.txt:9: got a second entry for LID 0x3, expected one"),
-        ("7 valid", "8 valid", "dump.txt:13: got 8 LIDs, expected 7"),
-        ("7 valid lids dumped \n", "", "dump.txt:13: got another switch, expected the end of the block of line 3"),
-        ("Unicast", "Multicast", "dump.txt:3: got 'Multicast lids"),
-        ("000a001 (MF0", "000a009 (MF0", "dump.txt:3: got switch 0x000000000000a009 (MF0"),
-        ("7 guid 0x000000000000a002", "7 guid 0x000000000000a001", "dump.txt:14: got switch 0x000000000000a001"),
-        ("0x000000000000b003", "0x000000000000b009", "dump.txt: got LID 0x4 of port 0x000000000000b009"),
-        ("0x0005 002 : (path #2 out of 2: portguid 0x000000000000b003)", "0x0005 002", "LIDs 0x4 for host-b"),
-    ],
-)  # fmt: skip
+@each("old new message", "routing/wrong_dumps")
 def test_what_is_wrong_is_one_clear_line(old, new, message):
-    assert old in IBROUTE
-    text = IBROUTE.replace(old, new, 1)
+    text = edited(IBROUTE, old, new)
     if "path" in old:
         text = text.replace("0x0005 001 : (path #2 out of 2: portguid 0x000000000000b003)", "0x0005 001")
     elif "b003" in old:

@@ -20,11 +20,15 @@ from support.routing_fabrics import (
     without,
 )
 
+from fabrictwin.base.progress import Measure
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.routing.check import judge as judging
+from fabrictwin.routing.check.comparison import beside, judgements
 from fabrictwin.routing.check.difference import difference
-from fabrictwin.routing.check.judge import Judgement, judge, owners, shift_sample
-from fabrictwin.routing.engines.filling import Tables
+from fabrictwin.routing.check.judge import Ends, Judgement, judge, owners, shift_sample
+from fabrictwin.routing.engines.filling import Tables, has_cycle
 from fabrictwin.routing.engines.registry import compute
+from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.graph.switch_tiers import recognise
 from fabrictwin.routing.graph.switches import Lids, Switches, switch_graph
 
@@ -32,6 +36,13 @@ from fabrictwin.routing.graph.switches import Lids, Switches, switch_graph
 def path_of(switches: Switches, lids: Lids, tables: Tables, x: int, to: int) -> list[int] | None:
     at, number = int(switches.endpoint_row[to]), int(switches.endpoint_number[to])
     return follow(switches, tables.lft, int(switches.endpoint_row[x]), int(lids.endpoint[to]), at, number)
+
+
+def shortest(switches: Switches) -> tuple[Lids, Tables, np.ndarray]:
+    """Return LIDs, the tables of shortest paths, and a copy of them to be changed."""
+    lids = number_lids(switches)
+    tables = compute(switches, lids, engine="shortest")
+    return lids, tables, tables.lft.copy()
 
 
 def check_by_loops(switches: Switches, lids: Lids, tables: Tables, verdict: Judgement) -> None:
@@ -129,9 +140,7 @@ def test_any_tables_at_all_are_judged(data):
     switches = data.draw(
         st.sampled_from([torus(3, 3, 1), ring(5), graph([(0, 1), (1, 2), (0, 2)], [1, 2, 1], [1])])
     )
-    lids = number_lids(switches)
-    tables = compute(switches, lids, engine="shortest")
-    lft = tables.lft.copy()
+    lids, _, lft = shortest(switches)
     spots = st.tuples(
         st.integers(0, lft.shape[0] - 1),
         st.integers(0, lft.shape[1] - 1),
@@ -147,9 +156,7 @@ def test_any_tables_at_all_are_judged(data):
 
 def test_what_is_wrong_is_named():
     switches = ring(4)
-    lids = number_lids(switches)
-    tables = compute(switches, lids, engine="shortest")
-    lft = tables.lft.copy()
+    lids, _, lft = shortest(switches)
     to = int(lids.endpoint[2])
     toward_1 = int(switches.adjacent_number[_edge_between(switches, 0, 1)])
     toward_0 = int(switches.adjacent_number[_edge_between(switches, 1, 0)])
@@ -184,7 +191,7 @@ def test_faster_trunks_are_less_congested():
     lids = lids_of(fabric, switches)
     tables = compute(switches, lids, engine="auto")
     plain = judge(switches, lids, tables)
-    fast = judge(switches, lids, tables, slowness=np.full(len(switches.adjacent_row), 0.5))
+    fast = judge(switches, lids, tables, ends=Ends(np.full(len(switches.adjacent_row), 0.5)))
     assert plain.shifts.worst == 2
     assert fast.shifts.worst == 1
     assert fast.all_to_all.relative == plain.all_to_all.relative / 2
@@ -230,9 +237,7 @@ def test_a_difference_is_that_of_plain_loops():
 
 def test_a_difference_tells_lost_from_gained():
     switches = ring(4)
-    lids = number_lids(switches)
-    whole = compute(switches, lids, engine="shortest")
-    lft = whole.lft.copy()
+    lids, whole, lft = shortest(switches)
     lft[0, lids.endpoint[2]] = 255
     holed = Tables("holed", lft)
     assert difference(switches, (lids, whole), (lids, holed)).paths_lost == 1
@@ -246,9 +251,7 @@ def test_a_difference_tells_lost_from_gained():
 def test_a_difference_counts_ways_that_are_longer_and_shorter():
     """On a ring of five, one destination's way from its neighbour is turned round: four hops and not one."""
     switches = ring(5)
-    lids = number_lids(switches)
-    plain = compute(switches, lids, engine="shortest")
-    lft = plain.lft.copy()
+    lids, plain, lft = shortest(switches)
     lid = int(lids.endpoint[1])
     for row in (0, 4, 3):
         back = np.flatnonzero((switches.adjacent_from == row) & (switches.adjacent_row == (row - 1) % 5))
@@ -258,3 +261,73 @@ def test_a_difference_counts_ways_that_are_longer_and_shorter():
     assert (found.paths_changed, found.longer, found.shorter) == (2, 2, 0)
     back = difference(switches, (lids, turned), (lids, plain))
     assert (back.paths_changed, back.longer, back.shorter) == (2, 0, 2)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_judgement_in_slices_is_the_same_and_says_how_far_it_is(lost, monkeypatch):
+    switches = switch_graph(tree(16, 8, tiers=2))
+    lids = number_lids(switches)
+    tables = compute(switches, lids, engine="shortest")
+    if lost:
+        lft = tables.lft.copy()
+        lft[0, 5:20:3] = 255
+        tables = Tables("broken", lft)
+    whole = judge(switches, lids, tables)
+    monkeypatch.setattr(judging, "PATHS_A_SLICE", 1)
+    heard: list[float] = []
+
+    def stage(_: str, done: Measure | None = None) -> None:
+        assert isinstance(done, float)
+        heard.append(done)
+
+    assert judge(switches, lids, tables, stage=stage) == whole
+    assert bool(whole.unreached) == lost
+    assert heard == sorted(heard)
+    assert heard[0] == 0
+    assert 0.9 < heard[-1] < 1
+    assert len(heard) > 50
+
+
+@pytest.mark.parametrize("leaves", [62, 63, 64, 65, 66, 129])
+def test_a_circle_through_any_link_of_a_wide_switch_is_seen(leaves):
+    """A hub with so many links; the last two leaves are joined, and all that they send goes one way around."""
+    cables = [(0, leaf) for leaf in range(1, leaves + 1)] + [(leaves - 1, leaves)]
+    switches = graph(cables, [0] + [1] * leaves)
+    lids = number_lids(switches)
+    tables = compute(switches, lids, engine="shortest")
+    before_last, last = leaves - 1, leaves
+    lft = tables.lft.copy()
+
+    def towards(row: int, peer: int) -> int:
+        places = range(int(switches.adjacent_start[row]), int(switches.adjacent_start[row + 1]))
+        return next(int(switches.adjacent_number[at]) for at in places if switches.adjacent_row[at] == peer)
+
+    at = {int(row): int(lids.endpoint[x]) for x, row in enumerate(switches.endpoint_row)}
+    lft[0, at[last]] = towards(0, before_last)  # hub, last but one, last
+    lft[before_last, at[1]] = towards(before_last, last)  # last but one, last, hub
+    lft[last, at[before_last]] = towards(last, 0)  # last, hub, last but one
+    around = Tables("around", lft)
+    assert judge(switches, lids, tables, shifts=1, random=0).deadlock_all.free
+    verdict = judge(switches, lids, around, shifts=1, random=0)
+    assert not verdict.unreached
+    assert not verdict.deadlock_adapters.free
+    assert len(verdict.deadlock_all.cycle) == 3
+    every = np.asarray(sorted(at.values()), np.int32)
+    assert has_cycle(switches, lft, every)
+    assert not has_cycle(switches, tables.lft, every)
+
+
+@pytest.mark.parametrize("engine", ["minhop", "updn", "dnup", "sssp", "shortest", "updown", "auto"])
+def test_as_many_tables_are_judged_as_progress_counts_on(engine):
+    switches = switch_graph(tree(8, 4, tiers=2))
+    lids = number_lids(switches)
+    tables = compute(switches, lids, engine=engine)
+    judged = []
+
+    def one(made: Tables) -> Judgement:
+        judged.append(made.engine)
+        return judge(switches, lids, made, shifts=1, random=1)
+
+    others = beside(one(tables), switches, lids, Options(), one)
+    assert len(judged) == judgements(tables.engine)
+    assert len(others) == len(judged) - 1

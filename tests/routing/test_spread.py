@@ -14,7 +14,7 @@ from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.engines.packet.packet_engine import PacketEngine
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.fabric.fabric import NETWORK, NONE
 from fabrictwin.program import collectives
@@ -82,7 +82,7 @@ def test_spread_flows_take_what_sprayed_packets_take_and_hashed_ones_collide():
     routes, program, nodes = route(fabric), permutation(fabric), fabric.gpu_node.astype(np.int32)
     even = play(program, nodes, FlowEngine(fabric, routes, spread=True)).end_ps
     hashed = play(program, nodes, FlowEngine(fabric, routes)).end_ps
-    options = PacketOptions(balance="adaptive", lossless=True)
+    options = options_with(balance="adaptive", lossless=True)
     packets = play(program, nodes, PacketEngine(fabric, routes, options)).end_ps
     assert hashed > 1.5 * even
     assert packets == pytest.approx(even, rel=0.1)
@@ -102,18 +102,18 @@ def test_a_switch_spreads_around_its_own_dead_links_and_back(after_ps):
     dead, *others = up
     sends = [collectives.send(pairs, 8 << 20)]
 
-    def took(session, down: bool) -> int:
-        session.post(operations([0], [[]]), sends, nodes)
-        session.advance(after_ps)
+    def took(engine, down: bool) -> int:
+        engine.post(operations([0], [[]]), sends, nodes)
+        engine.advance(after_ps)
         if down:
-            session.change(TimedChange(session.now_ps, dead, 0))
-        session.advance()
-        return int(session.ended_ps()[-1])
+            engine.change(TimedChange(engine.now_ps, dead, 0))
+        engine.advance()
+        return int(engine.ended_ps()[-1])
 
     whole, cut, packets = (
         FlowEngine(fabric, routes, spread=True),
         FlowEngine(fabric, routes, spread=True),
-        PacketEngine(fabric, routes, PacketOptions(balance="adaptive", lossless=True)),
+        PacketEngine(fabric, routes, options_with(balance="adaptive", lossless=True)),
     )
     alone, without = took(whole, False), took(cut, True)
     assert without > 1.05 * alone

@@ -216,7 +216,7 @@ def test_an_error_about_no_key_of_the_spec_has_no_line(spec_file, monkeypatch, c
 
 
 def test_flow_and_analytic_see_the_same_bytes(spec_file):
-    """How much a job sends does not depend on how closely it is simulated."""
+    """A job sends the same, however closely it is simulated."""
     results = [predict(with_overrides(load_spec(spec_file), fidelity=f)) for f in ("flow", "analytic")]
     for result in results:
         assert (result.breakdown.actor_ps.sum(axis=1) == result.trace.end_ps).all()
@@ -256,3 +256,34 @@ def test_a_slow_link_is_reported_at_the_rate_it_runs_at():
     port = int(result.fabric.node_port_start[port])
     assert result.fabric.port_rate_bps[port] == 10_000_000_000
     assert any("fault: link leaf-0/1" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("fidelity", ["analytic", "flow"])
+def test_a_fault_that_no_engine_would_show_is_refused(fidelity):
+    """Only NCCL notices; with it the step is longer than the healthy one."""
+    fault = {"host": "host-*", "cause": "no-rdma-devices"}
+    with pytest.raises(ConfigError, match=r"faults\[0\].cause: got no-rdma-devices without NCCL, expected `nccl"):
+        predict(tiny_job(faults=[fault], fidelity=fidelity))
+    healthy = predict(tiny_job(fidelity=fidelity, sections={"nccl": {}}))
+    sick = predict(tiny_job(faults=[fault], fidelity=fidelity, sections={"nccl": {}}))
+    assert sick.trace.end_ps > healthy.trace.end_ps
+
+
+def test_access_control_is_shown_without_nccl():
+    fault = {"host": "host-*", "cause": "acs"}
+    assert predict(tiny_job(faults=[fault])).trace.end_ps >= predict(tiny_job()).trace.end_ps
+
+
+def test_nothing_is_done_before_anything_was_posted():
+    class Idle:
+        """An engine before, in and after its work."""
+
+        idle, progress = True, 1.0
+
+    engine = Idle()
+    share = execute.share_done(engine)
+    assert share() == 0
+    engine.idle, engine.progress = False, 0.25
+    assert share() == 0.25
+    engine.idle, engine.progress = True, 1.0
+    assert share() == 1

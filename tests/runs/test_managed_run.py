@@ -14,14 +14,14 @@ from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.engines.base.changes import TableEntries, TimedChange
 from fabrictwin.engines.packet.network.port_counters import port_counters
 from fabrictwin.engines.packet.packet_engine import PacketEngine
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import PacketOptions, options_with
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program import collectives
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.operation.managed_fabric import Effect, Incident, LinkEffect, TableEffect
 from fabrictwin.subnet.operation.tables_in_force import routes_of
 from fabrictwin.twin import Twin
-from fabrictwin.twin.managed_session import ManagedRun
+from fabrictwin.twin.managed_run import ManagedRun
 
 US, MS, MIB = 10**6, 10**9, 1 << 20
 TREE = {"kind": "fat-tree", "tiers": 2, "leaf_down": 4, "spines": 4}
@@ -52,24 +52,24 @@ class Run:
             state = self.management.state
             m = state.find(node.rpartition("/")[0] if line.startswith(("cut", "mend")) else node)
             self.run.plan(time_ps, line, m)
-        options = PacketOptions(timeout=6) if self.fidelity == "packet" else None
-        self.session = self.twin.session(self.fidelity, options)
+        options = options_with(timeout=6) if self.fidelity == "packet" else None
+        self.simulation = self.twin.start_engine(self.fidelity, options)
         gpu = self.twin.fabric.gpu_node
         _, first = np.unique(self.twin.fabric.node_host[gpu], return_index=True)
         ops = operations([0], [[]])
-        self.session.post(ops, [collectives.send(np.array([[1, 13]]), self.size)], gpu[first])
+        self.simulation.post(ops, [collectives.send(np.array([[1, 13]]), self.size)], gpu[first])
 
     def _kept(self, effects: list[Effect]) -> list[Effect]:
         self.effects += effects
         return effects
 
     def go(self) -> Run:
-        self.run.drive(self.session, 0, 1)
+        self.run.drive(self.simulation, 0, 1)
         return self
 
     @property
     def end_ps(self) -> int:
-        return int(self.session.ended_ps()[0])
+        return int(self.simulation.ended_ps()[0])
 
     @property
     def path(self) -> list[int]:
@@ -98,13 +98,13 @@ def cut(calm: Run) -> Run:
 
 
 def carried(run: Run) -> np.ndarray:
-    return run.session.counters().tx_bytes
+    return run.simulation.counters().tx_bytes
 
 
 def test_without_anything_happening_management_changes_nothing(calm):
-    """The same session without managers beside it takes as long and sends the same, to the byte."""
+    """The same simulation without managers beside it takes as long and sends the same, to the byte."""
     alone = Run()
-    alone.session.advance()
+    alone.simulation.advance()
     assert alone.end_ps == calm.end_ps
     assert (carried(alone) == carried(calm)).all()
     assert calm.run.outages == ()
@@ -136,25 +136,25 @@ def test_a_cut_cable_stops_traffic_until_the_tables_change_and_then_it_goes_on_e
     assert incident.outage_ps * 0.9 < late < incident.outage_ps + 2 * MS
     assert outage.lost > 0
     assert outage.retransmitted >= outage.lost
-    state = cut.session.network.machine.state
+    state = cut.simulation.network.machine.state
     assert outage.lost == state.clock[0].dropped
-    assert outage.retransmitted == state.qp.retransmitted[: cut.session.network.machine.queue_pairs].sum()
+    assert outage.retransmitted == state.qp.retransmitted[: cut.simulation.network.machine.queue_pairs].sum()
 
 
 def test_nothing_arrives_during_the_outage(calm):
     run = Run(((500 * US, f"cut {calm.trunk}"),))
     last = run.path[-1]
     seen: list[tuple[int, int]] = []
-    advance = run.session.advance
+    advance = run.simulation.advance
 
     def sampled(until_ps: int = 2**62):
-        while until_ps < 2**62 and run.session.now_ps + 20 * US < until_ps:
-            advance(run.session.now_ps + 20 * US)
-            seen.append((run.session.now_ps, int(carried(run)[last])))
+        while until_ps < 2**62 and run.simulation.now_ps + 20 * US < until_ps:
+            advance(run.simulation.now_ps + 20 * US)
+            seen.append((run.simulation.now_ps, int(carried(run)[last])))
         return advance(until_ps)
 
-    run.session.advance = sampled
-    run.run.drive(run.session, 0, 1)
+    run.simulation.advance = sampled
+    run.run.drive(run.simulation, 0, 1)
     incident = run.incidents[0]
     began, ended = 500 * US, 500 * US + incident.outage_ps
     grown = [(b[0], b[1] - a[1]) for a, b in pairwise(seen)]
@@ -373,29 +373,29 @@ def test_the_same_run_twice_is_the_same():
 
 
 def test_tables_change_in_a_session_without_any_manager():
-    """Entries are written in place, and what the session was built from stays as it is."""
+    """Entries are written in place, and what the simulation was built from stays as it is."""
     twin = Twin(blueprint(16, "pcie-box", topology=TREE))
     held = twin.routes.lft.copy()
-    session = PacketEngine(twin.fabric, twin.routes, PacketOptions())
+    simulation = PacketEngine(twin.fabric, twin.routes, PacketOptions())
     gpu = twin.fabric.gpu_node
     _, first = np.unique(twin.fabric.node_host[gpu], return_index=True)
-    session.post(operations([0], [[]]), [collectives.send(np.array([[1, 13]]), 32 * MIB)], gpu[first])
+    simulation.post(operations([0], [[]]), [collectives.send(np.array([[1, 13]]), 32 * MIB)], gpu[first])
     ports, _ = twin.routes.walk(np.array([1], np.int32), np.array([13], np.int32))
     old = int(ports[1])
     row = int(twin.routes.switches.node_row[twin.fabric.port_node[old]])
     lid = int(twin.routes.lid[twin.fabric.nic_node[13]])
     number = int(twin.fabric.port_number[old])
     other = 5 + (number - 5 + 1) % 4
-    session.advance(400 * US)
-    session.change(
+    simulation.advance(400 * US)
+    simulation.change(
         TimedChange(
-            session.now_ps,
+            simulation.now_ps,
             tables=TableEntries(np.array([row, row]), np.array([lid, 40_000]), np.array([other, 7], np.uint8)),
         )
     )
-    session.advance()
+    simulation.advance()
     new = old - number + other
-    sent = port_counters(session.network)["PortXmitPkts"]
+    sent = port_counters(simulation.network)["PortXmitPkts"]
     assert sent[old] > 1000
     assert sent[new] > 1000
     assert sent[old] + sent[new] == sent[ports[0]]
@@ -409,20 +409,20 @@ def test_ethernet_has_no_tables_to_change(fidelity):
     )
     change = TimedChange(0, tables=TableEntries(np.array([0]), np.array([1]), np.array([1], np.uint8)))
     with pytest.raises(ConfigError, match="change of forwarding tables"):
-        twin.session(fidelity).change(change)
+        twin.start_engine(fidelity).change(change)
     with pytest.raises(ConfigError, match="expected infiniband"):
         twin.manage()
 
 
 def test_a_link_that_is_slow_and_cut_is_slow_again_when_it_is_back(calm):
-    """What a cable runs at is not the manager's business; a cut in between does not heal it."""
+    """A cable's rate is not the manager's business; a cut in between does not heal it."""
     run = Run(((400 * US, f"cut {calm.trunk}"), (2 * MS, f"mend {calm.trunk}")), size=8 * MIB)
     port = run.path[1]
     run.run._rate[port] = 50 * 10**9
     seen = []
-    change = run.session.change
-    run.session.change = lambda what: (seen.append(what), change(what))
-    run.session.advance(1)
-    run.run._advance(run.session, 0, 2)  # one operation more than there are: until nothing is due
+    change = run.simulation.change
+    run.simulation.change = lambda what: (seen.append(what), change(what))
+    run.simulation.advance(1)
+    run.run._advance(run.simulation, 0, 2)  # one operation more than there are: until nothing is due
     rates = [c.rate_bps for c in seen if c.port == port]
     assert rates == [0, 50 * 10**9]

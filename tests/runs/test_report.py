@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.page_colours import COLOURS
 from support.run_sample import Builder, fabric, pipeline, sample
 
 from fabrictwin.fabric.fabric import NETWORK, NodeKind
@@ -262,14 +263,6 @@ def browser():
         opened = running.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         yield opened
         opened.close()
-
-
-COLOURS = """(id) => {
-  const c = document.getElementById(id), d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
-  const seen = new Set();
-  for (let i = 0; i < d.length; i += 4) if (d[i + 3] === 255) seen.add([d[i], d[i + 1], d[i + 2]].join());
-  return seen.size;
-}"""
 
 
 @pytest.mark.second

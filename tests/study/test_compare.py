@@ -19,7 +19,7 @@ from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.engines.packet.packet_engine import PacketEngine
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.program.patterns import edges
 from fabrictwin.routing.engines.registry import route
@@ -84,12 +84,12 @@ def test_with_headers_latency_and_routes_equal_and_control_off_both_technologies
         nodes = fabric.gpu_node.astype(np.int32)
         program = program_of(phase, fabric.node_host[nodes].astype(np.int32), LOAD)
         if fidelity == "flow":
-            session = FlowEngine(fabric, routes)
+            engine = FlowEngine(fabric, routes)
         else:
-            session = PacketEngine(fabric, routes, PacketOptions(control="none", lossless=True))
-            headers = replace(session.network.model.headers, data=32)
-            session.network.model.__dict__["headers"] = headers
-        took.append(play(program, nodes, session).end_ps)
+            engine = PacketEngine(fabric, routes, options_with(control="none", lossless=True))
+            headers = replace(engine.network.model.headers, data=32)
+            engine.network.model.__dict__["headers"] = headers
+        took.append(play(program, nodes, engine).end_ps)
     assert took[1] == pytest.approx(took[0], rel=0.02)
 
 
@@ -133,7 +133,7 @@ def test_a_cut_keeps_the_oversubscription_and_the_buffer_of_a_port(tmp_path, rat
 
 @pytest.mark.second
 def test_an_incast_tells_loss_pauses_credits_and_adaptive_routing_apart(tmp_path):
-    """What flow control and hashing do to a burst that switches cannot hold, and to rings under busy leaves."""
+    """Flow control and hashing change a burst that switches cannot hold, and rings under busy leaves."""
     load = Load(64 << 10, 4.0, "a test's")
     found = {}
     for name in ("infiniband-ndr", "roce-400g", "roce-400g-lossy", "spectrum-x-400g"):

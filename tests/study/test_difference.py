@@ -78,7 +78,11 @@ def test_the_page_says_it_in_a_sentence(folders, tmp_path):
     [
         ("summary.json", "[]", "expected the summary of a run"),
         ("summary.json", '{"name": "x"}', "expected the summary of a run"),
+        ("summary.json", "[" * 100_000, "expected the summary of a run: got JSON nested too deep"),
+        ("summary.json", f'{{"name": {"9" * 5000}}}', "expected a number of at most 40 digits"),
         ("links.csv", "link,utilisation,tx_bytes\na > b,much,1\n", r"links.csv:2: expected the links of a run"),
+        ("links.csv", f"link,utilisation,tx_bytes\na > b,1,{'9' * 5000}\n", "2: .*expected a whole number"),
+        ("links.csv", f"link,utilisation,tx_bytes\n{'a' * 200_000},1,1\n", "expected the links of a run: field"),
     ],
 )
 def test_a_folder_that_is_no_run_is_named(folders, tmp_path, file, content, said):
@@ -89,7 +93,25 @@ def test_a_folder_that_is_no_run_is_named(folders, tmp_path, file, content, said
         ft.diff(tmp_path, folders[0])
 
 
+def test_a_name_too_long_for_a_folder_is_said_so():
+    with pytest.raises(ConfigError, match="File name too long"):
+        ft.diff("9" * 5000, "b")
+
+
 @pytest.mark.parametrize("limit", ["-1", "much", "nan"])
 def test_a_limit_is_a_percentage(folders, limit, capsys):
     assert main(["diff", str(folders[0]), str(folders[0]), "--fail-over", limit]) == 2
     assert "expected a percentage" in capsys.readouterr().err
+
+
+def test_servers_differ_by_what_their_users_wait_for(tmp_path, capsys):
+    spec = ft.load(LAPTOP.with_name("serve-llama-3-70b.yaml"))
+    few = spec.with_({"workload.serving.benchmark.num_prompts": 30})
+    busy = few.with_({"workload.serving.benchmark.request_rate": 40})
+    assert ft.diff(few, few).same
+    found = ft.diff(few, busy)
+    assert found.asked["key"] == ["workload.serving.benchmark.request_rate"]
+    change = {one.name: one.change for one in found.detail.answer}
+    assert found.slower == max(change["mean_ttft_ms"], change["mean_tpot_ms"]) > 0
+    assert "mean_ttft_ms" in str(found)
+    assert "First token" in found.save(tmp_path / "d.html").read_text()

@@ -23,7 +23,7 @@ def test_every_published_row_is_read_and_its_spread_lies_among_its_runs():
 
 
 def test_the_slowest_of_many_exponential_delays_spreads_as_much_on_few_gpus_as_on_many():
-    """What the logs show beside the drift: Gumbel's distribution, whose width is its scale's alone."""
+    """The logs show Gumbel's distribution beside the drift: its width is its scale's alone."""
     width = []
     for gpus in (512, 8192):
         drawn = Amount("exponential", 1.0).greatest(uniform(3, np.arange(40_000)), gpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
 import os
@@ -14,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fabrictwin as ft
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.errors import ConfigError, UnwrittenError
 from fabrictwin.base.progress import silent
 from fabrictwin.cli import main
 from fabrictwin.study.sweep import sweep as study
 from fabrictwin.study.sweep.axes import Axis, Range, parse_axis, schema_keys
+from fabrictwin.study.sweep.journal import journal
 from fabrictwin.study.sweep.samples import grid, samples
+from fabrictwin.study.sweep.table_files import write_table
 
 LAPTOP = Path(__file__).parents[2] / "examples" / "laptop.yaml"
 KEYS = ("cluster.hosts.count", "parallel.tp", "parallel.pp", "a.rate", "b.rate")
@@ -48,6 +51,7 @@ def test_values_as_they_are_written(given, values):
     [
         ("hosts", "expected a key of the spec and its values"),
         ("hosts=", "expected a key of the spec and its values"),
+        ("hosts= , ,", "expected a key of the spec and its values"),
         ("hosts=8,...,128", "two values or more before the dots"),
         ("hosts=8,16,...,100", "progression that ends at the last value"),
         ("hosts=a,b,...,c", "numbers around the dots"),
@@ -57,6 +61,8 @@ def test_values_as_they_are_written(given, values):
         ("hosts=log:5", "a range after log:"),
         ("rate=1", "may be any of a.rate, b.rate"),
         ("tpp=1", "did you mean 'tp'"),
+        ("paralel.tp=1", "a key that begins with a, b, cluster, parallel, did you mean 'parallel.tp'"),
+        ("job[0].tp=1", "a key that begins with a, b, cluster, parallel"),
     ],
 )
 def test_what_is_written_wrong_is_named(given, said):
@@ -157,6 +163,55 @@ def test_a_journal_of_another_sweep_is_not_taken(tmp_path):
         study.sweep(study.plan(spec, ["hosts=2,4"]), silent, workers=1, kept=book)
 
 
+def test_a_value_that_no_spec_can_hold_leaves_no_journal(tmp_path):
+    book = tmp_path / "t.csv.journal"
+    with pytest.raises(ConfigError, match="expected plain text or a number"):
+        study.sweep(study.plan(ft.load(LAPTOP), [f"hosts=2,{'9' * 5000}"]), silent, workers=1, kept=book)
+    assert not book.exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        f"[{'9' * 5000}, {{}}]",
+        "[0, []]",
+        '[0, {"step_time_s": [1]}]',
+        "[2, {}]",
+        "[-1, {}]",
+        "\ud800",
+    ],
+)
+def test_a_broken_line_of_a_journal_is_named(line, tmp_path):
+    book = tmp_path / "t.csv.journal"
+    asked = study.plan(ft.load(LAPTOP), ["hosts=2,4"])
+    with journal(book, asked.question, asked.points):
+        pass  # its first line
+    with book.open("ab") as file:
+        file.write(line.encode("utf-8", "surrogatepass") + b"\n")
+    with pytest.raises(ConfigError, match="expected a sweep's journal"):
+        study.sweep(asked, silent, workers=1, kept=book)
+
+
+def test_a_pipe_for_a_journal_is_refused(tmp_path):
+    book = tmp_path / "t.csv.journal"
+    os.mkfifo(book)
+    with pytest.raises(ConfigError, match="expected a plain file"):
+        study.sweep(study.plan(ft.load(LAPTOP), ["hosts=2,4"]), silent, workers=1, kept=book)
+
+
+def test_a_full_disk_under_a_table_is_no_mistake_of_who_asked(tmp_path, monkeypatch):
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UnwrittenError, match=r"t\.csv"):
+        write_table(tmp_path / "t.csv", {"a": [1]})
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(UnwrittenError, match="journal"):
+        study.sweep(study.plan(ft.load(LAPTOP), ["hosts=2,4"]), silent, workers=1, kept=tmp_path / "journal")
+
+
 def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):
     table = tmp_path / "t.csv"
     assert (
@@ -174,6 +229,21 @@ def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):
     assert data["columns"]["step_time_s"] == [float(row["step_time_s"]) for row in rows]
     assert not os.path.exists(f"{table}.journal")
     assert "page" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--seed", "3"], "--seed: means nothing without --samples"),
+        (["--sampling", "random"], "--sampling: means nothing without --samples"),
+        (["--on", "auto", "--workers", "2"], "--workers: means nothing with --on"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(options, said, tmp_path, capsys):
+    table = tmp_path / "t.csv"
+    assert main(["sweep", str(LAPTOP), "--vary", "hosts=2", "--out", str(table), *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["t.txt", "t"])

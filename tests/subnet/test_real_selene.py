@@ -112,7 +112,7 @@ def test_selene_as_ibnetdiscover_prints_it_imports_again(under_opensm):
 
 
 def judged(up: Up) -> Judgement:
-    """What the switches of a served twin hold now."""
+    """Judge the tables that the switches of a served twin hold now."""
     routes = routes_of(up.state)
     switches = routes.switches
     lids = Lids(routes.lid[switches.row_node], routes.lid[switches.endpoint_node], routes.lmc)

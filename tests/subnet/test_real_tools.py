@@ -25,9 +25,9 @@ from fabrictwin.cluster.importers.bindings import import_ibnetdiscover
 from fabrictwin.cluster.spec.spec import load_cluster, load_spec
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.network.port_counters import counters, port_counters
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.runs.execute import predict
-from fabrictwin.subnet.agents.pma import SessionCounters
+from fabrictwin.subnet.agents.pma import EngineCounters
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.operation.tables_in_force import routes_of
 from fabrictwin.subnet.serve.served_fabric import ServedFabric
@@ -99,6 +99,8 @@ COMMANDS = [
     ("ibportstate", "{host}", "1", "query"),
     ("smpdump", "{host}", "0x15"),
     ("ibqueryerrors",),
+    ("vendstat", "-N", "{leaf}"),
+    ("vendstat", "-N", "{host}"),
 ]
 
 
@@ -140,7 +142,7 @@ def test_dumped_tables_are_what_the_switches_hold(who, request):
 
 def played(up: Up, a: int, b: int, size: int) -> PacketNetwork:
     """One message between two adapters, packet by packet over the tables that the switches hold now."""
-    network = PacketNetwork(up.fabric, routes_of(up.state), PacketOptions(ack_every=4))
+    network = PacketNetwork(up.fabric, routes_of(up.state), options_with(ack_every=4))
     network.connections.connect([network.connections.remote(a, b)])
     network.machine.add_tasks([1], [0], [size], [0])
     network.run(drain=True)
@@ -199,7 +201,7 @@ def test_perfquery_shows_what_a_simulated_run_sent(who, request):
     size = 32 << 20
     before = {lid: extended(up, lid) for lid in (up.lid("host-5/mlx5_0"), up.lid("host-127/mlx5_0"))}
     network = played(up, 5, 127, size)
-    SessionCounters(up.state).load(counters(network), port_counters(network))
+    EngineCounters(up.state).load(counters(network), port_counters(network))
     packets = size // 4096
     words = (size + packets * (8 + 12 + 4) + 16) // 4  # LRH, BTH, ICRC; the first packet's RETH
     acks = packets // 4
@@ -221,7 +223,7 @@ def extended(up: Up, lid: str) -> dict[str, int]:
 
 
 def test_a_job_that_up_runs_shows_in_perfquery(tmp_path):
-    """As a stranger does it: `fabrictwin up SPEC --run`, then perfquery."""
+    """Run `fabrictwin up SPEC --run`, then perfquery, like a stranger."""
     spec = write_spec(tmp_path, boxes_job("run: {fidelity: packet}\n"), SMALL)
     name = f"fabrictwin-run-{os.getpid()}"
     command = [sys.executable, "-m", "fabrictwin", "up", str(spec), "--socket", name, "--run"]

@@ -93,7 +93,7 @@ def fields(printed: tuple[int, str], *, hardware: bool) -> list[str]:
 
 @pytest.fixture(scope="module")
 def of_the_twin(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, str]]:
-    """What the twin's manager answers, routed as OpenSM routes."""
+    """Return the answers of the twin's manager, routed as OpenSM routes."""
     ask, folder = asked(), tmp_path_factory.mktemp("twin")
     with Up(_cluster(ask, folder), folder, manage=True, settings=Settings(engine="minhop")) as up:
         environment = up.environment(ask.host)

@@ -173,13 +173,24 @@ def test_what_cannot_be_answered_says_why(asker, attribute, record, mask, method
 def test_no_query_breaks_the_manager(data, mask, attribute, draw):
     asker = Asker(_shared_site(), "host-3/mlx5_0")
     method = draw.draw(
-        st.sampled_from([Method.GET, Method.SET, Method.GET_TABLE, Method.DELETE, Method.REPORT_RESP])
+        st.sampled_from(
+            [Method.GET, Method.SET, Method.GET_TABLE, Method.GET_MULTI, Method.DELETE, Method.REPORT_RESP]
+        )
     )
     kind = draw.draw(st.integers(0, 4))
-    mad = SaMad(method=method, attribute=attribute, component_mask=mask, data=data, rmpp_type=kind, tid=mask >> 3)
+    mad = SaMad(
+        method=method,
+        attribute=attribute,
+        component_mask=mask,
+        data=data,
+        rmpp_type=kind,
+        rmpp_flags=kind,
+        tid=mask >> 3,
+    )
     for answer in asker.send(mad):
         assert SaMad.decode(answer.encode()) == answer
-        assert (answer.tid, answer.attribute, answer.method) == (mad.tid, attribute, method | 0x80)
+        said = RecordId.PATH if attribute == RecordId.MULTI_PATH else attribute
+        assert (answer.tid, answer.attribute, answer.method) == (mad.tid, said, method | 0x80)
 
 
 @cache

@@ -14,7 +14,7 @@ from fabrictwin.cluster.blueprint import Blueprint, Cables
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Fate, Frame, Network, trap_mad
-from fabrictwin.subnet.agents.pma import SessionCounters
+from fabrictwin.subnet.agents.pma import EngineCounters
 from fabrictwin.subnet.agents.port_states import NO_PORT
 from fabrictwin.subnet.wire import link_encodings as speeds
 from fabrictwin.subnet.wire import pm as perf
@@ -242,7 +242,7 @@ def test_errors_of_a_link_beyond_its_threshold_are_trap_129(network):
     slot = state.base[state.find("leaf-0")] + 1
     port = int(state.fabric_port[slot])
     assert PortInfo.decode(state.get(slot)).local_phy_errors == 8
-    counters = SessionCounters(state)
+    counters = EngineCounters(state)
     names = ("PortXmitData", "PortXmitPkts", "PortRcvData", "PortRcvPkts", "PortXmitDiscards", "PortRcvErrors")
 
     def load(errors: int) -> list[int]:
@@ -359,7 +359,7 @@ def test_counters_are_the_sessions_in_words_of_four_bytes_and_saturate(network):
     leaf_port = state.base[state.find("leaf-0")] + 1
     port = int(state.fabric_port[leaf_port])
     carried[port] = 40_000_000_000
-    into = SessionCounters(state)
+    into = EngineCounters(state)
     into.load(Counters(tx_bytes=carried, wait_ps=carried // 1000, drops=carried // 10**10))
     into.load(Counters(tx_bytes=carried, wait_ps=carried // 1000, drops=carried // 10**10))  # nothing new
     own = state.end_slot(state.find("host-0/mlx5_0"))

@@ -13,7 +13,7 @@ from support.clusters import boxes
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.settings.qos import OPTIONS, qos_settings, read_qos
 from fabrictwin.subnet.wire import smp
@@ -120,7 +120,7 @@ def test_flows_share_a_link_by_the_weights_that_the_manager_programmed(low, rati
     maps = ",".join(["0,0,0,0,0,1,0,1"] * 2)
     quality = qos_settings({"qos_vlarb_high": "0:0,1:0", "qos_vlarb_low": low, "qos_sl2vl": maps})
     twin = managed(Settings(**quality))
-    network = PacketNetwork(twin.fabric, twin.routes, PacketOptions(service_levels=(("a", 4), ("b", 7))))
+    network = PacketNetwork(twin.fabric, twin.routes, options_with(service_levels=(("a", 4), ("b", 7))))
     to = network.connections
     first = to.connect([to.remote(i, 2, sl=level) for i, level in enumerate((4, 7))])
     network.machine.add_tasks(np.ones(2, int), first + np.arange(2), np.full(2, 50_000_000), np.zeros(2, int))

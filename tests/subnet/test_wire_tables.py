@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.wire_attributes import attributes_of
 
-from fabrictwin.subnet.wire import header, notice, pm, rmpp, sa, smp
+from fabrictwin.subnet.wire import congestion, header, notice, pm, rmpp, sa, smp
 from fabrictwin.subnet.wire import link_encodings as links
 from fabrictwin.subnet.wire.fields import Field, MadError
 from fabrictwin.subnet.wire.link_encodings import Speed
@@ -29,7 +29,9 @@ def layouts() -> dict[str, list[list[str]]]:
 
 
 LAYOUTS = layouts()
-ALL = {kind.__name__: kind for module in (smp, pm, notice, sa, header) for kind in attributes_of(module)}
+ALL = {
+    kind.__name__: kind for module in (smp, pm, notice, sa, congestion, header) for kind in attributes_of(module)
+}
 
 
 def test_every_attribute_is_in_the_table():
@@ -63,6 +65,8 @@ def test_what_is_not_said_is_zero(kind):
         "SaMad": {"mgmt_class": 3, "class_version": 2},
         "NodeInfo": {"base_version": 1, "class_version": 1},
         "ClassPortInfo": {"base_version": 1, "class_version": 1},
+        "CongestionLogSwitch": {"log_type": 1},
+        "CongestionLogCa": {"log_type": 2},
         "Notice": {"is_generic": 1},
         "NoticeReport": {"is_generic": 1},
     }.get(kind.__name__, {})
@@ -78,11 +82,13 @@ def test_what_is_not_said_is_zero(kind):
 
 
 CODES = {
-    header.MadClass: {"SUBN_LID": 1, "SUBN_ADM": 3, "PERF": 4, "SUBN_DIRECTED": 0x81},
+    header.MadClass: {
+        "SUBN_LID": 1, "SUBN_ADM": 3, "PERF": 4, "VENDOR": 0x0A, "CONGESTION": 0x21, "SUBN_DIRECTED": 0x81,
+    },
     header.Method: {
         "GET": 1, "SET": 2, "SEND": 3, "TRAP": 5, "REPORT": 6, "TRAP_REPRESS": 7, "GET_TABLE": 0x12,
-        "DELETE": 0x15,
-        "GET_RESP": 0x81, "REPORT_RESP": 0x86, "GET_TABLE_RESP": 0x92, "DELETE_RESP": 0x95,
+        "GET_MULTI": 0x14, "DELETE": 0x15, "GET_RESP": 0x81, "REPORT_RESP": 0x86, "GET_TABLE_RESP": 0x92,
+        "GET_MULTI_RESP": 0x94, "DELETE_RESP": 0x95,
     },
     header.Status: {
         "OK": 0, "BUSY": 1, "REDIRECT": 2, "BAD_VERSION": 1 << 2, "BAD_METHOD": 2 << 2, "BAD_ATTRIBUTE": 3 << 2,
@@ -119,6 +125,12 @@ CODES = {
         "LINK_STATE_CHANGE": 128, "LINK_INTEGRITY": 129, "BUFFER_OVERRUN": 130, "FLOW_CONTROL_WATCHDOG": 131,
         "LOCAL_CHANGES": 144,
     },
+    congestion.CongestionId: {
+        "CLASS_PORT_INFO": 1, "CONGESTION_INFO": 0x11, "CONGESTION_KEY_INFO": 0x12, "CONGESTION_LOG": 0x13,
+        "SWITCH_CONGESTION_SETTING": 0x14, "SWITCH_PORT_CONGESTION_SETTING": 0x15,
+        "CA_CONGESTION_SETTING": 0x16, "CONGESTION_CONTROL_TABLE": 0x17, "TIMESTAMP": 0x18,
+    },
+    congestion.LogType: {"SWITCH": 1, "CA": 2},
     notice.NoticeType: {"FATAL": 0, "URGENT": 1, "SECURITY": 2, "SUBNET_MANAGEMENT": 3, "INFORMATIONAL": 4},
     notice.Producer: {"CA": 1, "SWITCH": 2, "ROUTER": 3, "CLASS_MANAGER": 4},
     sa.RecordId: {
@@ -126,7 +138,7 @@ CODES = {
         "SWITCH_INFO": 0x14, "LINEAR_FORWARDING": 0x15, "MULTICAST_FORWARDING": 0x17, "SM_INFO": 0x18,
         "LINK": 0x20,
         "GUID_INFO": 0x30, "SERVICE": 0x31, "PKEY_TABLE": 0x33, "PATH": 0x35, "VL_ARBITRATION": 0x36,
-        "MC_MEMBER": 0x38, "INFORM_INFO_RECORD": 0xF3,
+        "MC_MEMBER": 0x38, "MULTI_PATH": 0x3A, "INFORM_INFO_RECORD": 0xF3,
     },
     sa.Selector: {"GREATER": 0, "LESS": 1, "EXACTLY": 2, "LARGEST": 3},
     rmpp.Kind: {"NONE": 0, "DATA": 1, "ACK": 2, "STOP": 3, "ABORT": 4},

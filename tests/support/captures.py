@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.clusters import boxes
+from support.flow_options import flow_options
 
 from fabrictwin.capture.pcapng import CaptureWriter
 from fabrictwin.capture.recorder import Recorder
@@ -12,14 +13,13 @@ from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.messages import (
     Contents,
     EventKind,
-    FlowOptions,
     GidType,
     Message,
     Opcode,
     Service,
 )
 from fabrictwin.engines.packet.packet_engine import PacketEngine
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import options_with
 
 US = 1_000_000
 PAYLOAD = bytes(range(256)) * 64
@@ -31,17 +31,17 @@ ANSWERS = {
 IPV6 = bytes.fromhex("20010db8000000000000000000000000")
 
 
-def settle(session: PacketEngine, back: dict[int, int], asked: dict[int, int]) -> list:
+def settle(engine: PacketEngine, back: dict[int, int], asked: dict[int, int]) -> list:
     """Play to the end; requests are answered on the flow back."""
     seen = []
-    while events := session.advance().events:
+    while events := engine.advance().events:
         seen += events
         for e in events:
             if e.kind == EventKind.ARRIVED and e.message in asked:
                 opcode, size = asked.pop(e.message)
                 shown = Contents(payload=PAYLOAD[:size])
                 answer = Message(size, ANSWERS[opcode], answers=e.message, contents=shown)
-                session.send(back[e.message >> 40], answer)
+                engine.send(back[e.message >> 40], answer)
     return seen
 
 
@@ -59,28 +59,28 @@ def write(
 ) -> PacketEngine:
     """Every opcode of RC, UC and UD between adapters 0 and 7, captured at `adapters`."""
     twin = boxes(8, technology)
-    session = PacketEngine(twin.fabric, twin.routes, PacketOptions(**options))
+    engine = PacketEngine(twin.fabric, twin.routes, options_with(**options))
     gids = {}
     if ipv6:
         gids = {"source_gid": IPV6[:15] + b"\1", "target_gid": IPV6[:15] + b"\2"}
     back_gids = dict(zip(gids, list(gids.values())[::-1], strict=True))
-    with Recorder(session.packets, CaptureWriter(path, snaplen=snaplen), adapters):
+    with Recorder(engine.packets, CaptureWriter(path, snaplen=snaplen), adapters):
         flows, back = {}, {}
         for i, service in enumerate(Service):
             common = {"service": service, "gid_type": kind, "first_psn": 0xFFFFF0, "queue_key": 0x11111111}
             common |= {"traffic_class": 106, "timeout": 4, "global_route": ipv6 and technology == "infiniband"}
             here, there = 0x100 + i, 0x200 + i
-            flows[service] = session.open(
-                0, 7, options=FlowOptions(source_qpn=here, target_qpn=there, **common, **gids)
+            flows[service] = engine.open(
+                0, 7, options=flow_options(source_qpn=here, target_qpn=there, **common, **gids)
             )
-            back[flows[service]] = session.open(
-                7, 0, options=FlowOptions(source_qpn=there, target_qpn=here, **common, **back_gids)
+            back[flows[service]] = engine.open(
+                7, 0, options=flow_options(source_qpn=there, target_qpn=here, **common, **back_gids)
             )
         asked: dict = {}
         if faults:
             port = int(twin.fabric.nic_port[0])
-            session.change(TimedChange(6 * US, port, 0))
-            session.change(TimedChange(7 * US, port))
+            engine.change(TimedChange(6 * US, port, 0))
+            engine.change(TimedChange(7 * US, port))
         for size in sizes:
             for opcode in Opcode:
                 if opcode in (Opcode.READ_RESPONSE, Opcode.ATOMIC_RESPONSE):
@@ -94,8 +94,8 @@ def write(
                         continue
                     length = 8 if opcode in (Opcode.COMPARE_SWAP, Opcode.FETCH_ADD) else size
                     shown = Contents(0x7F0000000000, 0xABCD, 0x1234, (5, 6), memoryview(PAYLOAD)[:length])
-                    message = session.send(flow, Message(length, opcode, contents=shown))
+                    message = engine.send(flow, Message(length, opcode, contents=shown))
                     if opcode in ANSWERS:
                         asked[message] = (opcode, length)
-        settle(session, back, asked)
-    return session
+        settle(engine, back, asked)
+    return engine

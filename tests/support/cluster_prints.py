@@ -68,7 +68,7 @@ def interleaved(text: str, seed: int) -> str:
     return "\n".join(lines)
 
 
-PREFIXES = ("mpirun", "slurm", "ray", "kubernetes", "torchrun", "compose")
+PREFIXES = ("mpirun", "slurm", "ray", "kubernetes", "torchrun", "compose", "mpich", "pdsh", "cloudwatch", "dated")
 
 
 def prefixed(text: str, launcher: str) -> str:
@@ -80,6 +80,10 @@ def prefixed(text: str, launcher: str) -> str:
         "kubernetes": lambda i: f"2026-01-02T03:04:{i % 60:02d}.123456789Z stdout F ",
         "torchrun": lambda i: f"[rank{i % 16}]:",
         "compose": lambda i: f"worker-{i % 2}  | ",
+        "mpich": lambda i: f"[{i % 16}] ",
+        "pdsh": lambda i: f"node-{i % 2}.example.org: ",
+        "cloudwatch": lambda i: f"| 2026-01-02T03:04:{i % 60:02d}.123-07:00 | ",
+        "dated": lambda i: f"2026-01-02 03:04:{i % 60:02d}.123 +08:00 ",
     }[launcher]
     return "\n".join(made(i) + line for i, line in enumerate(text.split("\n")))
 

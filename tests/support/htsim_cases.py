@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from support.clusters import blueprint
 
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.fabric.fabric import NETWORK, NodeKind
 from fabrictwin.routing.engines.registry import route
 from fabrictwin.tools.traffic.connection_matrix import Traffic, read_traffic
@@ -104,5 +104,5 @@ def network(radix: int, technology: str = "ethernet") -> tuple[Any, Any]:
 
 def play(pattern: Traffic, fabric: Any, routes: Any, **options: Any) -> Any:
     """The pattern over that network; switches store and forward and have 32 MiB."""
-    chosen = PacketOptions(store_and_forward=True, buffer_bytes=32 << 20, **options)
+    chosen = options_with(store_and_forward=True, buffer_bytes=32 << 20, **options)
     return play_traffic(pattern, fabric, routes, chosen, slowdown=False)

@@ -88,8 +88,15 @@ class LiveTwin:
         self._work.append((action, done))
         assert done.wait(10)
 
+    def wait_for_clients_to_go(self) -> None:
+        """Return once the server has taken note that every program ended, and freed what it had; 10 s at most."""
+        deadline = time.monotonic() + 10
+        while self.server.clients and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.submit(lambda: None)  # behind what its thread is at: a client is gone before its objects are
+
     def environment(self, host: str) -> dict[str, str]:
-        """What makes a program run on a host."""
+        """Return the environment that makes a program run on a host."""
         tree: list[Path] = []
         self.submit(lambda: tree.append(self.server.tree(host)))
         return launch.environment(host, self.server.socket, tree[0], os.environ)
@@ -146,12 +153,12 @@ class LiveTwin:
         return found
 
     def rows(self) -> dict[tuple[str, int, int, int], Row]:
-        """What crossed the twin, by adapter, transport, operation and size."""
+        """Return the traffic that crossed the twin, by adapter, transport, operation and size."""
         return self.server.statistics.rows
 
 
 def listens(port: int) -> bool:
-    """Whether something listens on a TCP port of this machine."""
+    """Return True where something listens on a TCP port of this machine."""
     pattern = re.compile(rf"^\s*\d+: [0-9A-F]+:{port:04X} [0-9A-F:]+ 0A ", re.M)
     return any(pattern.search(Path(f"/proc/net/{name}").read_text()) for name in ("tcp", "tcp6"))
 

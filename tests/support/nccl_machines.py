@@ -20,7 +20,7 @@ from fabrictwin.twin import Twin
 
 
 def chosen(algorithm: Algorithm, protocol: Protocol = Protocol.SIMPLE, channels: int = 4) -> Choice:
-    """How a task runs, chosen by a test and not by the tuner's tables."""
+    """Return a task's run, chosen by a test and not by the tuner's tables."""
     return Choice(Call("AllReduce", 0), algorithm, protocol, channels, channels, 512, 0.0)
 
 

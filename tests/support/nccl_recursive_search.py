@@ -241,7 +241,7 @@ class RecursiveSearch(Search):
                     self._start(gpu, Order.SEARCHED, net)
 
     def _paired(self) -> bool:
-        """Whether every second channel goes back the way that the one before came."""
+        """Return True where every second channel goes back the way that the one before came."""
         asked = self.asked
         if self.rules.since(23):
             return asked.pattern == Pattern.RING and asked.cross_nic == 2

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fabrictwin.kernel.packet.machine import Connection, Machine
+from fabrictwin.base.grouped import grouped
+from fabrictwin.kernel.packet.connection import Connection
+from fabrictwin.kernel.packet.machine import Machine
 from fabrictwin.kernel.packet.state import constants as s
-from fabrictwin.kernel.packet.state.build import Config, Wiring
+from fabrictwin.kernel.packet.state.build import Wiring
+from fabrictwin.kernel.packet.state.config import Config
 from fabrictwin.kernel.routing import switch_graph as graph
 
 GBPS = 10**9
@@ -155,12 +158,12 @@ def ring(switches: int, *, hosts_each: int = 1, turn: int = 1, **options: Any) -
 
 def roce(**changes: Any) -> Config:
     """RoCE v2 over Ethernet, PFC on, nothing marked."""
-    return replace(Config(), **changes)
+    return grouped(Config(), changes)
 
 
 def infiniband(**changes: Any) -> Config:
     """InfiniBand headers; credits need `kind="infiniband"` wiring."""
-    return replace(Config(header_bytes=26, ack_bytes=30), **changes)
+    return grouped(Config(), {"header_bytes": 26, "ack_bytes": 30, **changes})
 
 
 Flow = tuple[int, int, int]  # source, destination, bytes
@@ -175,20 +178,18 @@ def machine(wiring: Wiring, config: Config, flows: list[Flow], **connection: Any
 
 def post(m: Machine, flows: list[Flow], **connection: Any) -> int:
     """More flows, now. Returns the number of the first task."""
-    options = {"header_bytes": m.config.header_bytes, "ack_bytes": m.config.ack_bytes, **connection}
-    first = m.add_queue_pairs(
-        [
-            Connection(
-                port=int(m.wiring.endpoint_port[a]),
-                src=a,
-                dst=b,
-                entropy=(a * 7919 + b * 104729 + 17) & s.M31,
-                ack_entropy=(b * 7919 + a * 104729 + 71) & s.M31,
-                **options,
-            )
-            for a, b, _ in flows
-        ]
-    )
+    frames = m.config.frames
+    made = []
+    for a, b, _ in flows:
+        options = {
+            "header_bytes": frames.header_bytes,
+            "ack_bytes": frames.ack_bytes,
+            "entropy": (a * 7919 + b * 104729 + 17) & s.M31,
+            "ack_entropy": (b * 7919 + a * 104729 + 71) & s.M31,
+            **connection,
+        }
+        made.append(grouped(Connection(int(m.wiring.endpoint_port[a]), a, b), options))
+    first = m.add_queue_pairs(made)
     n = len(flows)
     return m.add_tasks(
         np.full(n, s.MESSAGE), first + np.arange(n), np.array([size for *_, size in flows]), np.zeros(n, np.int64)
@@ -223,7 +224,7 @@ def digest(m: Machine) -> str:
 
 
 def done_us(m: Machine) -> Any:
-    """When the sender of each task knew, in microseconds."""
+    """Return the times at which the sender of each task knew, in microseconds."""
     return m.state.task.done_ps / US
 
 

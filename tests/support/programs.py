@@ -57,13 +57,13 @@ def operations(communication: list[int], after: list[list[int]], duration: list[
     )
 
 
-def times(session: Any, communications: list[Any], rank_node: np.ndarray) -> list[int]:
+def times(engine: Any, communications: list[Any], rank_node: np.ndarray) -> list[int]:
     """Durations in ps of communications that all start at once."""
-    first = session.post(
+    first = engine.post(
         operations(list(range(len(communications))), [[] for _ in communications]), communications, rank_node
     )
-    session.advance()
-    return [int(t) for t in session.ended_ps()[first:]]
+    engine.advance()
+    return [int(t) for t in engine.ended_ps()[first:]]
 
 
 def played(communication: Communication, c: int, latency: EdgeTimes, byte_ps: EdgeTimes) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 LIBRARY = Path("/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so")
 PROGRAMS = ("opensm", "ibsim", "dump_lfts")
 PATIENCE_S = 900
+REFUSES = b"No routing engine able to successfully configure"
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,11 @@ class Routed:
     dump: Path
     wall_s: float
     cpu_s: float | None  # None without a C compiler
+    log: Path
 
 
 def missing() -> str:
-    """What is not installed, or an empty string."""
+    """Name the program that is not installed, or an empty string."""
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     return ", ".join(absent if LIBRARY.exists() else [*absent, LIBRARY.name])
 
@@ -63,13 +65,10 @@ def route(net: Path, engine: str, folder: Path, *arguments: str) -> Routed | Non
         clock = _clock(folder)
         times = folder / "clock"
         once = ["-o", "--console", "off", "-f", f"{folder}/osm.log", "-e", "-D", "0x7"]
-        subprocess.run(
+        _run_once(
             ["opensm", *once, "-R", f"{engine},no_fallback", *arguments],
-            env=environment | {"LD_PRELOAD": f"{clock or ''} {LIBRARY}".strip(), "OPENSM_CLOCK": str(times)},
-            cwd=folder,
-            capture_output=True,
-            timeout=PATIENCE_S,
-            check=False,
+            environment | {"LD_PRELOAD": f"{clock or ''} {LIBRARY}".strip(), "OPENSM_CLOCK": str(times)},
+            folder,
         )
         seconds = _between(folder / "osm.log")
         if seconds is None:
@@ -78,10 +77,36 @@ def route(net: Path, engine: str, folder: Path, *arguments: str) -> Routed | Non
         with dump.open("w") as out:
             preloaded = environment | {"LD_PRELOAD": str(LIBRARY)}
             subprocess.run(["dump_lfts"], env=preloaded, cwd=folder, stdout=out, check=True)
-        return Routed(dump, seconds, _cpu_s(times) if clock else None)
+        return Routed(dump, seconds, _cpu_s(times) if clock else None, folder / "osm.log")
     finally:
         simulator.kill()
         simulator.wait()
+
+
+def lanes_of(log: Path) -> dict[tuple[int, int], int]:
+    """{(LID of the source, of the destination): lane} that dfsssp gave paths, of a log at level 0xF."""
+    route = re.compile(r"src_lid=(\d+) to dest_lid=(\d+) on vl=(\d+)")
+    found = route.findall(log.read_text(errors="replace"))
+    return {(int(source), int(target)): int(lane) for source, target, lane in found}
+
+
+def _run_once(command: list[str], environment: dict[str, str], folder: Path) -> None:
+    """Run OpenSM until it ends, or says that its engine refuses: then it would sweep again for ever."""
+    log = folder / "osm.log"
+    log.unlink(missing_ok=True)
+    with (folder / "osm.out").open("w") as out:
+        manager = subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=out)
+    until = time.monotonic() + PATIENCE_S
+    try:
+        while manager.poll() is None:
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired(command, PATIENCE_S)
+            if log.exists() and REFUSES in log.read_bytes()[-4096:]:
+                return
+            time.sleep(0.05)
+    finally:
+        manager.kill()
+        manager.wait()
 
 
 def _clock(folder: Path) -> Path | None:

@@ -44,7 +44,15 @@ JUDGED_BY_REAL_TOOLS = [
 class Up:
     """A fabric that is served from this process, so that a test can look into its switches."""
 
-    def __init__(self, cluster: Path, folder: Path, *, manage: bool, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Path,
+        folder: Path,
+        *,
+        manage: bool,
+        settings: Settings | None = None,
+        guid2lid: Path | None = None,
+    ) -> None:
         read = load_cluster(cluster)
         self.blueprint = build(read.cluster, spec=read)
         self.fabric: Fabric = compile_fabric(self.blueprint)
@@ -53,7 +61,7 @@ class Up:
         self.folder = folder
         self.name = f"fabrictwin-real-{os.getpid()}-{os.urandom(3).hex()}"
         self._serving = threading.Event()
-        manager = ManagerOptions(settings=settings) if manage else None
+        manager = ManagerOptions(settings=settings, guid2lid=guid2lid) if manage else None
         self.served = ServedFabric(self.endpoint, name=self.name, manager=manager, say=self._said)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self.served.serve, args=(self._ended.is_set,))
@@ -80,7 +88,7 @@ class Up:
         return os.environ | mine | {"OSM_CACHE_DIR": str(self.folder), "OSM_TMP_DIR": str(self.folder)}
 
     def tool(self, *command: str, host: str = "host-5 mlx5_0", code: int = 0, timeout: float = 120) -> str:
-        """What a tool prints. It has to end with `code` and must not complain."""
+        """Return what a tool prints. It has to end with `code` and must not complain."""
         done = subprocess.run(
             command, env=self.environment(host), cwd=self.folder, capture_output=True, text=True, timeout=timeout
         )
@@ -88,11 +96,15 @@ class Up:
         assert (done.returncode, complaints) == (code, []), f"{command}: {done.stdout[-500:]}"
         return done.stdout
 
-    def opensm(self, host: str, *options: str, wait_for: str = "SUBNET UP", seconds: float = 120) -> Path:
-        """Start an OpenSM that stays, and wait for a line of its log."""
+    def opensm(
+        self, host: str, *options: str, wait_for: str = "SUBNET UP", seconds: float = 120, config: str = ""
+    ) -> Path:
+        """Start an OpenSM that stays, with lines of opensm.conf, and wait for a line of its log, or one of several
+        that `|` parts.
+        """
         log = self.folder / f"osm-{len(self._programs)}.log"
         settings = self.folder / "opensm.conf"
-        settings.write_text("force_log_flush TRUE\nsminfo_polling_timeout 1000\npolling_retry_number 2\n")
+        settings.write_text(f"force_log_flush TRUE\nsminfo_polling_timeout 1000\npolling_retry_number 2\n{config}")
         command = ["opensm", "--config", str(settings), "--console", "off", "-f", str(log), *options]
         self._programs.append(
             subprocess.Popen(
@@ -100,12 +112,17 @@ class Up:
                 stderr=subprocess.DEVNULL, text=True,
             )
         )  # fmt: skip
+        return self.wait_for(log, wait_for, seconds)
+
+    @staticmethod
+    def wait_for(log: Path, lines: str, seconds: float = 120) -> Path:
+        """Wait until a log has one of the lines that `|` parts. Returns the log."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if log.exists() and wait_for in log.read_text(errors="replace"):
+            if log.exists() and any(line in log.read_text(errors="replace") for line in lines.split("|")):
                 return log
             time.sleep(0.2)
-        raise AssertionError(f"no {wait_for!r} in {seconds} s: {log.read_text(errors='replace')[-2000:]}")
+        raise AssertionError(f"no {lines!r} in {seconds} s: {log.read_text(errors='replace')[-2000:]}")
 
     def under_opensm(self, host: str, *options: str, seconds: float = 120) -> Up:
         """Start an OpenSM as the master and return the twin once it is up, without an error in the log."""

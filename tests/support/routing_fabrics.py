@@ -154,3 +154,10 @@ def dependency_graphs(switches: Switches, lids: Lids, tables: Tables) -> list[nx
             lane = int(tables.lane[lid, column]) if tables.lane.size else 0
             graphs[lane].add_edges_from(pairwise(path))
     return graphs
+
+
+def differing(ours: np.ndarray, theirs: np.ndarray) -> int:
+    """Count the entries that differ; what one table has beyond the other's end must be 255."""
+    width = max(ours.shape[1], theirs.shape[1])
+    a, b = (np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=255) for t in (ours, theirs))
+    return int((a != b).sum())

@@ -72,7 +72,7 @@ class Site:
         return self.state.base[self.state.find(name)] + port
 
     def arrives(self, a: int, b: int, offset: int = 0) -> bool:
-        """Whether a packet of node a reaches node b by what switches and links hold now."""
+        """Return True where a packet of node a reaches node b by what switches and links hold now."""
         state, network = self.state, self.endpoint.network
         lid = state.lid(state.end_slot(b)) + offset
         return network.route(state.end_slot(a), lid)[0] == state.end_slot(b)

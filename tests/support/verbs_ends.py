@@ -33,6 +33,7 @@ ALL = (
     | IBV_ACCESS_MW_BIND
 )
 QKEY = 0x11111111
+SIGNALED, SOLICITED, INLINE = 2, 4, 8  # flags of a request
 ENGINE = "analytic"  # what new worlds are timed by
 
 
@@ -110,7 +111,7 @@ class End:
 
 
 def attributes(own: End, other: End, **wanted: int) -> QPAttr:
-    """What brings an end to RTS toward another."""
+    """Return the attributes that bring an end to RTS toward another."""
     attr = QPAttr()
     attr.qp_access_flags = own.qp.qp.attributes.qp_access_flags
     attr.dest_qp_num = other.qp.qp_num
@@ -139,3 +140,9 @@ def pair(twin: Twin, *, kind: int = IBV_QPT_RC, **wanted: Any) -> tuple[End, End
     if kind != IBV_QPT_UD:
         connect(one, other, **attr)
     return one, other
+
+
+def both(one: End, other: End) -> tuple:
+    """The next completion of each, after everything has happened."""
+    place.world().settle()
+    return tuple(end.cq.poll(1)[1][0] for end in (one, other))

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from vllm_workloads import EOS, NEW, WORKLOADS, Log, Query, Settings, accepted, play
+from vllm_workloads import EOS, NEW, WORKLOADS, Log, Query, Settings, accepted, play, scheduling
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -168,19 +168,12 @@ def build(settings: Settings, folder: str) -> tuple[Any, Any]:
         dtype="bfloat16",
         max_model_len=settings.max_model_len,
     )
-    scheduling = SchedulerConfig(
+    scheduler = SchedulerConfig(
         **takes(
             SchedulerConfig,
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_model_len=settings.max_model_len,
-            enable_chunked_prefill=settings.enable_chunked_prefill,
+            **scheduling(settings, "watermark"),
             async_scheduling=False,
             is_encoder_decoder=False,
-            policy=settings.policy,
-            long_prefill_token_threshold=settings.long_prefill_token_threshold,
-            watermark=settings.watermark,
-            prefill_schedule_interval=settings.prefill_schedule_interval,
         )
     )
     cache = CacheConfig(block_size=settings.block_size, enable_prefix_caching=settings.enable_prefix_caching)
@@ -191,7 +184,7 @@ def build(settings: Settings, folder: str) -> tuple[Any, Any]:
         )
     config = VllmConfig(
         model_config=model,
-        scheduler_config=scheduling,
+        scheduler_config=scheduler,
         cache_config=cache,
         device_config=DeviceConfig(device="cpu"),
         parallel_config=parallel,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.vllm_workloads import Log, Query, Settings, accepted, play
+from support.vllm_workloads import Log, Query, Settings, accepted, play, scheduling
 
 from fabrictwin.serving.cache.manager import CacheLayout, KvCache
 from fabrictwin.serving.scheduler.batch import Batch
@@ -18,18 +18,9 @@ class TwinPlayer:
     def __init__(self, settings: Settings, name: str) -> None:
         chosen = release(name)
         config = SchedulerConfig(
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_num_seqs=settings.max_num_seqs,
-            max_model_len=settings.max_model_len,
-            enable_chunked_prefill=settings.enable_chunked_prefill,
-            policy=settings.policy,
-            long_prefill_token_threshold=settings.long_prefill_token_threshold,
-            async_scheduling=settings.async_scheduling,
-            pipeline_parallel_size=settings.pipeline_parallel_size,
+            **scheduling(settings, "async_scheduling", "pipeline_parallel_size", "v2_runner"),
             num_speculative_tokens=settings.num_speculative_tokens,
             drafter=settings.drafter or "ngram",
-            v2_runner=settings.v2_runner,
-            prefill_schedule_interval=settings.prefill_schedule_interval,
         )
         hidden = settings.drafter in HIDDEN_STATE_DRAFTERS
         layout = CacheLayout(

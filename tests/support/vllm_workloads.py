@@ -43,6 +43,18 @@ class Settings:
         return 2 if self.async_scheduling and self.pipeline_parallel_size == 1 else self.pipeline_parallel_size
 
 
+# what a scheduler's configuration has under the same names
+SCHEDULING = (
+    *("max_num_batched_tokens", "max_num_seqs", "max_model_len", "enable_chunked_prefill", "policy"),
+    *("long_prefill_token_threshold", "prefill_schedule_interval"),
+)
+
+
+def scheduling(settings: Settings, *more: str) -> dict[str, Any]:
+    """Return the settings that a scheduler takes by the same names, and `more` of them."""
+    return {name: getattr(settings, name) for name in (*SCHEDULING, *more)}
+
+
 @dataclass(frozen=True)
 class Query:
     """One request. Its first `shared` tokens come from the stream `prefix`, the others, output too, from

@@ -66,7 +66,7 @@ def run(t: Twin, test: str, **options):
 
 
 def parts_ps(t: Twin, payload: int, *, inline: bool) -> float:
-    """What the catalog says that one small WRITE takes, from the post to the receiver's memory.
+    """Add up the time of one small WRITE by the catalog, from the post to the receiver's memory.
 
     The driver's post, doorbell and processing by the adapter; PCIe, root port and memory at either end; cables
     with their FEC; switches; the poll. A packet is whole before it leaves a port that is faster than the one it
@@ -258,7 +258,7 @@ def face(test: str, **options: object) -> str:
 
 
 def test_the_ends_tell_each_other_what_perftest_exchanges():
-    """As perftest 4.5 prints it: psn is random, keys and buffers only where the other side writes or reads."""
+    """Perftest 4.5 prints a random psn, and keys and buffers only where the other side writes or reads."""
     write = ADDRESS.findall(face("ib_write_bw", queue_pairs=3))
     assert [row[0] for row in write] == ["local"] * 3 + ["remote"] * 3
     assert all(row[4] == "" and row[5] and row[6] for row in write)

@@ -11,7 +11,7 @@ from support import htsim_cases as cases
 from support.clusters import boxes
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.tools.traffic.connection_matrix import Traffic, read_traffic
 from fabrictwin.tools.traffic.play_traffic import play_traffic
 
@@ -36,7 +36,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def play(tmp_path, text=GOOD, **options):
     twin = boxes(8, "ethernet")
-    return play_traffic(read_traffic(write(tmp_path, text)), twin.fabric, twin.routes, PacketOptions(**options))
+    return play_traffic(read_traffic(write(tmp_path, text)), twin.fabric, twin.routes, options_with(**options))
 
 
 def test_flows_start_when_told_or_triggered(tmp_path):
@@ -195,7 +195,7 @@ def test_a_large_incast_collapses_without_pfc_and_pauses_less_with_dcqcn(tmp_pat
 
 
 def test_faults_of_the_spec_count_or_are_refused(tmp_path, capsys):
-    """A link that is slow from the start slows its flow; what only a run can play is one clear error."""
+    """A link that is slow from the start, or for a while, slows its flow; what only a run can play is an error."""
     from fabrictwin.cli import main
 
     path, took = tmp_path / "one.cm", {}
@@ -210,9 +210,28 @@ def test_faults_of_the_spec_count_or_are_refused(tmp_path, capsys):
         assert main(["traffic", str(path), "--cluster", str(spec), "--json"]) == 0
         took[fault == ""] = json.loads(capsys.readouterr().out)["completion_us"]["max"]
     assert took[False] == pytest.approx(10 * took[True], rel=0.1)
-    spec.write_text(cluster + "faults:\n  - {link: host-1/mlx5_0, rate: 20 Gb/s, at: 1 us}\n")
+    spec.write_text(cluster + "faults:\n  - {link: host-1/mlx5_0, rate: 20 Gb/s, at: 40 us}\n")
+    assert main(["traffic", str(path), "--cluster", str(spec), "--json"]) == 0
+    later = json.loads(capsys.readouterr().out)["completion_us"]["max"]
+    assert took[True] * 4 < later < took[False]
+    spec.write_text(cluster + "faults:\n  - {gpu: host-1/gpu0, slowdown: 2}\n")
     assert main(["traffic", str(path), "--cluster", str(spec)]) == 2
     assert "spec.yaml:10 faults[0]: got a fault that only a run plays" in capsys.readouterr().err
+
+
+def test_a_pause_storm_stops_a_flow_until_it_ends(tmp_path, capsys):
+    """An adapter that pauses without end holds what is sent to it; when it stops, all of it comes through."""
+    from fabrictwin.cli import main
+
+    path, spec = tmp_path / "one.cm", tmp_path / "spec.yaml"
+    path.write_text("Nodes 2\nConnections 1\n0->1 id 1 start 0 size 2000000\n")
+    spec.write_text(
+        "schema: 1\nname: two\ncluster:\n  hosts: {type: pcie-box-100g, count: 2}\n  network:\n"
+        "    technology: ethernet\n    topology: {kind: single-switch}\n    switch: spectrum-4\n"
+        "faults:\n  - {pause_storm: host-1/mlx5_0, priority: 0, at: 10 us, until: 3 ms}\n"
+    )
+    assert main(["traffic", str(path), "--cluster", str(spec), "--json"]) == 0
+    assert 3_000 < json.loads(capsys.readouterr().out)["completion_us"]["max"] < 3_500
 
 
 def test_the_spec_says_how_the_network_is_modelled_and_options_override_it(tmp_path, capsys):
@@ -262,4 +281,4 @@ def test_what_traffic_would_hold_is_refused_with_the_figure():
         triggers={},
     )
     with pytest.raises(ConfigError, match=r"of memory, the limit is 256 MiB: cut it"):
-        play_traffic(pattern, fabric, routes, PacketOptions(memory_limit_bytes=256 << 20))
+        play_traffic(pattern, fabric, routes, options_with(memory_limit_bytes=256 << 20))

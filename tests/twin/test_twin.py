@@ -97,8 +97,8 @@ def test_a_link_degraded_before_a_session_counts_in_it():
             )
             twin.degrade(cable, rate)
             assert port in twin.link_rate_bps
-        session = twin.session("flow")
-        took += times(session, [send], twin.fabric.gpu_node)
+        engine = twin.start_engine("flow")
+        took += times(engine, [send], twin.fabric.gpu_node)
     assert took[1] == pytest.approx(10 * took[0], rel=0.01)
 
 

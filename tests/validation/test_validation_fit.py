@@ -47,7 +47,7 @@ class Known(Answers):
 
     @staticmethod
     def _log(case: Case, training: Training) -> float:
-        """Of a row's error, from the constants that its model knows."""
+        """Logarithm of a row's error, from the constants that its model knows."""
         model, host = case.row.model, training.host
         if "qwen" in model:
             few = 0.5 if "235b" in model else 2.0

@@ -98,7 +98,7 @@ def test_a_gpu_that_the_adapter_does_not_reach_is_staged_in_host_memory(engine, 
         assert one.statuses(2) == [IBV_WC_SUCCESS] * 2
         assert target.mr.read(60, 0) == b"staged" * 10
         taken[where] = place.world().now_ps
-    memory = PacketOptions()
+    memory = PacketOptions().hosts
     fabric = dgx().fabric
     rate = int(fabric.port_payload_bps[fabric.port_kind == LinkKind.PCIE].max())
     copy = size // memory.staging_chunk_bytes * memory.staging_ps + size * 8e12 / rate

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 from support.clusters import blueprint, boxes, dgx
+from support.sm_fabrics import blueprint as wired
 from support.verbs_ends import ALL, End, world
 
 from fabrictwin import catalog
@@ -322,7 +324,25 @@ def test_a_copy_through_host_memory_takes_its_time(gpudirect):
 def test_a_copy_is_pieces_latency_and_rate():
     from fabrictwin.verbs.adapter.staging import Staging
 
-    way = Staging(latency_ps=700, rate_bps=8 * 10**12, piece_bytes=100, piece_ps=30)
-    assert [way.copy_ps(size) for size in (0, 1, 100, 101, 250)] == [
+    peer_flow = Staging(latency_ps=700, rate_bps=8 * 10**12, piece_bytes=100, piece_ps=30)
+    assert [peer_flow.copy_ps(size) for size in (0, 1, 100, 101, 250)] == [
         0, 30 + 700 + 1, 30 + 700 + 100, 60 + 700 + 101, 90 + 700 + 250
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "code"), [("512 B", 2), ("1024 B", 3), ("2 KiB", 4), ("4 KiB", 5)])
+def test_a_ports_mtu_is_the_fabrics(size, code):
+    shape = {"kind": "fat-tree", "tiers": 2, "leaf_down": 4}
+    world(Twin(blueprint(4, "pcie-box", topology=shape, mtu=size)))
+    assert End("host-0").ctx.query_port(1).active_mtu == code
+
+
+def test_a_port_knows_the_manager_of_its_own_subnet():
+    """It runs on the first adapter with a cable of each subnet, as long as nobody says otherwise."""
+    hosts = ["idle", "a", "b", "c", "d"]
+    cables = [("left", 1, "a", 1), ("left", 2, "b", 1), ("right", 1, "c", 1), ("right", 2, "d", 1)]
+    plan = wired([("left", 4), ("right", 4)], hosts, cables)
+    lids = {"idle": 30, "a": 31, "b": 32, "c": 33, "d": 34}
+    world(Twin(replace(plan, hosts=tuple(replace(host, lids=(lids[host.name],)) for host in plan.hosts))))
+    told = {host: Context(name="mlx5_0", host=host).query_port(1).sm_lid for host in hosts}
+    assert told == {"idle": 0, "a": 31, "b": 31, "c": 33, "d": 33}

@@ -60,14 +60,14 @@ def test_a_queue_pair_does_what_the_table_says(name):
     """From every state that software can reach, every other is asked for, with all attributes the table allows."""
     place.use(boxes(8), engine="analytic")
     peer = End("host-1", kind=WALKED[name])
-    way = {1: [], 2: [2], 3: [2, 3], 4: [2, 3, 4], 6: [6], 0: [0]}
-    for start, target in product(way, range(7)):
+    peer_flow = {1: [], 2: [2], 3: [2, 3], 4: [2, 3, 4], 6: [6], 0: [0]}
+    for start, target in product(peer_flow, range(7)):
         end = End("host-0", kind=WALKED[name])  # which is made in INIT, a datagram's in RTS
         engine = end.qp.qp
         attr = attributes(end, peer)
-        steps = [0, 1, *way[start]] if start not in (0, 6) else way[start]
+        steps = [0, 1, *peer_flow[start]] if start not in (0, 6) else peer_flow[start]
         if WALKED[name] != kind.IBV_QPT_UD and start not in (0, 6):
-            steps = way[start]
+            steps = peer_flow[start]
         for step in steps:
             attr.qp_state = step
             end.qp.modify(attr, t.TRANSITIONS[engine.state, step][engine.kind][0] | t.STATE)

@@ -29,7 +29,7 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def training(model: str, **more: object) -> Training:
-    """As a spec says it."""
+    """Return a training section that names a model."""
     return Training.model_validate(
         {"model": model, "micro_batches": 1, "sequence": 8192, "precision": "bf16", **more}
     )

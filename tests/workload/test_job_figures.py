@@ -11,7 +11,7 @@ from fabrictwin.workload.job.workload_section import workload_schema
 from fabrictwin.workload.layers.pass_script import Script
 from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.layers.stage_segments import Segments, buckets
-from fabrictwin.workload.memory.memory_inputs import memory_inputs_of
+from fabrictwin.workload.memory.memory_inputs import Activations, Batches, Ranks, memory_inputs_of
 from fabrictwin.workload.model.huggingface_families import read_model
 from fabrictwin.workload.search.layout_search import LARGEST_MICRO_BATCH, Search
 
@@ -40,25 +40,25 @@ def job(**more):
      ("fsdp-1", 0, True)],
 )  # fmt: skip
 def test_how_states_are_divided(strategy, zero, fsdp):
-    found = memory_inputs_of(job(sharding=Record(strategy=strategy)))
+    found = memory_inputs_of(job(sharding=Record(strategy=strategy))).sharding
     assert (found.zero, found.fsdp) == (zero, fsdp)
     assert found.shards in (None, 7 * 3)
 
 
 def test_figures_for_the_memory():
     found = memory_inputs_of(job())
-    assert (found.vocab, found.stage_layers, found.tp, found.cp, found.dp, found.vp) == (160, (4, 4), 2, 3, 4, 1)
-    assert (found.micro_batches, found.micro_batch_size, found.sequence, found.tokens) == (9, 3, 16, 16)
-    assert (found.sequence_parallel, found.recompute, found.recompute_modules) == (True, "full", ("norms",))
-    assert (found.attention, found.schedule, found.gradient_bytes) == ("flash", "1f1b", 2)
-    assert (found.ep, found.expert_tp, found.load, found.sparse_layers, found.pp) == (5, 6, 1.0, None, 2)
-    assert memory_inputs_of(job(chunks=2)).schedule == "interleaved"
-    assert memory_inputs_of(job(schedule="gpipe", chunks=2)).schedule == "gpipe"
+    assert (found.vocab, found.stage_layers, found.sparse_layers, found.pp) == (160, (4, 4), None, 2)
+    assert found.ranks == Ranks(tp=2, cp=3, dp=4, vp=1, ep=5, expert_tp=6, load=1.0)
+    assert (found.batches, found.tokens) == (Batches(9, 3, 16, "1f1b"), 16)
+    assert found.activations == Activations(True, "full", ("norms",), "flash")
+    assert found.sharding.gradient_bytes == 2
+    assert memory_inputs_of(job(chunks=2)).batches.schedule == "interleaved"
+    assert memory_inputs_of(job(schedule="gpipe", chunks=2)).batches.schedule == "gpipe"
     sparse = memory_inputs_of(job(experts=True))
     # chunks of two layers: stages hold the first and third, the second and fourth
     assert sparse.sparse_layers == (0 + 2, 2 + 2)
-    assert sparse.load == 1.0
-    assert memory_inputs_of(job(experts=True, routing=Record(imbalance=0.1))).load == 1.7
+    assert sparse.ranks.load == 1.0
+    assert memory_inputs_of(job(experts=True, routing=Record(imbalance=0.1))).ranks.load == 1.7
 
 
 @pytest.mark.parametrize(("first", "last", "wide"), [(0, 0, []), (2, 0, [0, 1]), (0, 1, [7]), (1, 2, [0, 6, 7])])

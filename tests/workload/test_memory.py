@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from support.specs import spec_of
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.grouped import grouped
 from fabrictwin.report.report import report_html
 from fabrictwin.report.summary import summary, summary_json
 from fabrictwin.report.terminal import block
@@ -47,9 +47,14 @@ LLAMA = read_model(DATA.texts.models["llama-3-8b"], name="8B")
 S, B, H, A = 2048, 4, GPT.hidden, GPT.heads
 
 
+def held(model, vocab: int, stage_layers: tuple[int, ...], **more) -> MemoryInputs:
+    """Return inputs with single figures by name."""
+    return grouped(MemoryInputs(model, vocab, stage_layers), more)
+
+
 def gpt(**changes) -> MemoryInputs:
-    base = MemoryInputs(GPT, 51200, (GPT.layers,), micro_batch_size=B, sequence=S, attention="materialised")
-    return replace(base, **changes)
+    base = held(GPT, 51200, (GPT.layers,), micro_batch_size=B, sequence=S, attention="materialised")
+    return grouped(base, dict(**changes))
 
 
 # Korthikanti et al. 2022: bytes of a layer's activations
@@ -69,21 +74,19 @@ def test_a_layer_keeps_what_the_paper_says(t):
 def test_a_layer_with_experts_keeps_every_copy_of_a_token():
     model = read_model(DATA.texts.models["qwen3-30b-a3b"], name="moe")
     h, tokens = model.hidden, 4096
-    inputs = MemoryInputs(
-        model, model.vocab, (model.layers,), sequence=tokens, ep=8, dp=8, sparse_layers=(model.layers,)
-    )
+    inputs = held(model, model.vocab, (model.layers,), sequence=tokens, ep=8, dp=8, sparse_layers=(model.layers,))
     attention = 2 * (model.qkv_width + model.heads * model.head_size) + 4 * model.heads
     # norms twice in and out; eight copies, each in and out, with gate, up and their product 768 wide
     expected = tokens * (attention + 8 * h + 8 * 2 * (2 * h + 3 * 768))
     assert layer_bytes(inputs, "none", sparse=True) == pytest.approx(expected)
-    busy = replace(inputs, load=1.5)
+    busy = grouped(inputs, {"load": 1.5})
     grown = layer_bytes(busy, "none", sparse=True) - layer_bytes(inputs, "none", sparse=True)
     assert grown == pytest.approx(tokens * 0.5 * 8 * 2 * (2 * h + 3 * 768))
 
 
 def test_states_of_experts_are_divided_over_those_that_hold_the_same():
     model = read_model(DATA.texts.models["qwen3-30b-a3b"], name="moe")
-    inputs = MemoryInputs(
+    inputs = held(
         model, model.vocab, (model.layers,), dp=32, ep=8, zero=1, sparse_layers=(model.layers,), sequence=64
     )
     routed = model.layers * model.experts.count // 8 * model.expert_parameters()
@@ -96,7 +99,9 @@ def test_states_of_experts_are_divided_over_those_that_hold_the_same():
 def test_context_parallelism_divides_all_of_it():
     for recompute in ("none", "selective", "full", "operations"):
         flash = gpt(attention="flash")
-        assert layer_bytes(replace(flash, cp=4), recompute) == pytest.approx(layer_bytes(flash, recompute) / 4)
+        assert layer_bytes(grouped(flash, {"cp": 4}), recompute) == pytest.approx(
+            layer_bytes(flash, recompute) / 4
+        )
 
 
 @given(
@@ -107,7 +112,7 @@ def test_context_parallelism_divides_all_of_it():
 )
 @settings(max_examples=40)
 def test_recomputing_more_keeps_less(attention, tp, sequence_parallel, model):
-    inputs = MemoryInputs(
+    inputs = held(
         model, model.vocab, (model.layers,), tp=tp, attention=attention, sequence_parallel=sequence_parallel
     )
     none, selective, operations, full = (
@@ -146,7 +151,7 @@ def test_in_flight_is_what_the_schedule_does(p, m):
             now += 1 if task.kind == Pass.FORWARD else -1
             most = max(most, now)
         assert in_flight(inputs, stage) == most
-        assert in_flight(replace(inputs, schedule="gpipe"), stage) == m
+        assert in_flight(grouped(inputs, {"schedule": "gpipe"}), stage) == m
 
 
 @pytest.mark.parametrize(("p", "v"), [(2, 2), (4, 3), (8, 5)])
@@ -154,14 +159,14 @@ def test_interleaving_keeps_more_by_the_papers_factor(p, v):
     """Korthikanti et al. 2022, section 4.2.3: the first stage holds L (1 + (p - 1) / (p v)) layers' worth."""
     inputs = gpt(stage_layers=(12,) * p, micro_batches=64, vp=v, schedule="interleaved")
     assert 12 * in_flight(inputs, 0) == pytest.approx(12 * p * (1 + (p - 1) / (p * v)))
-    plain = replace(inputs, schedule="1f1b")
+    plain = grouped(inputs, {"schedule": "1f1b"})
     assert 12 * in_flight(plain, 0) == 12 * p
 
 
 @pytest.mark.parametrize("row", [r for r in DATA.rows if r.memory_gib], ids=lambda r: r.row)
 def test_published_memory_is_met(row):
     """torchtitan reports what PyTorch's allocator reserved: without context and NCCL. Nothing is fitted."""
-    inputs = MemoryInputs(
+    inputs = held(
         LLAMA,
         LLAMA.vocab,
         (LLAMA.layers,),
@@ -181,7 +186,7 @@ def test_published_memory_is_met(row):
 def test_korthikantis_530b_fits_only_with_sequence_parallelism_and_selective_recomputation():
     """Section 6.1: without recomputation none of the models fit in 80 GB."""
     model = read_model(DATA.texts.models["megatron-530b"], name="530B")
-    inputs = MemoryInputs(
+    inputs = held(
         model,
         51200,
         (3,) * 35,
@@ -192,7 +197,7 @@ def test_korthikantis_530b_fits_only_with_sequence_parallelism_and_selective_rec
         attention="materialised",
     )
     assert not memory(inputs, "a100-80").fits
-    assert memory(replace(inputs, sequence_parallel=True, recompute="selective"), "a100-80").fits
+    assert memory(grouped(inputs, {"sequence_parallel": True, "recompute": "selective"}), "a100-80").fits
 
 
 def test_the_items_add_up_and_the_fullest_stage_is_taken():

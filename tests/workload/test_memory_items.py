@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from fabrictwin.base.grouped import grouped
 from fabrictwin.workload.memory import gpu_memory as gm
 from fabrictwin.workload.memory.memory_inputs import MemoryInputs
 from fabrictwin.workload.model.model_blocks import Experts, Latent, Mamba
@@ -25,7 +26,7 @@ QKV = (A + 2 * KV) * D
 
 
 def inputs(model: Model = LLAMA, **more) -> MemoryInputs:
-    return replace(MemoryInputs(model, V, (8,), micro_batch_size=3, sequence=16), **more)
+    return grouped(MemoryInputs(model, V, (8,)), {"micro_batch_size": 3, "sequence": 16, **more})
 
 
 LAYER = H * QKV + A * D * H + 3 * H * F + 2 * H  # QKV, projection, gate, up, down, two norms
@@ -66,9 +67,10 @@ FLASH = 4 * A  # the logarithm of a row's sum of exponentials, in 4 bytes a head
 def test_activations_of_a_dense_layer(more, expected):
     found = inputs(**more)
     assert gm.layer_bytes(found, "none") == T * expected
-    if found.attention == "materialised":
+    if found.activations.attention == "materialised":
         assert gm.layer_bytes(found, "selective") == T * (expected - 2 * A * 16)
-    assert gm.layer_bytes(found, "full") == T * 2 * H / (2 if found.sequence_parallel else 1) / found.cp
+    over = (2 if found.activations.sequence_parallel else 1) * found.ranks.cp
+    assert gm.layer_bytes(found, "full") == T * 2 * H / over
 
 
 def test_activations_of_the_paper():
@@ -166,7 +168,7 @@ def test_states_are_divided_by_stage(zero, shares):
     assert gm.states(8000, found, over=2)[2] == (96000 if zero == 0 else 48000)
     sharded = inputs(fsdp=True, dp=4, cp=2)
     assert gm.states(8000, sharded) == (4000, 4000, 8000)
-    assert gm.states(8000, replace(sharded, shards=2)) == (16000, 16000, 32000)
+    assert gm.states(8000, grouped(sharded, {"shards": 2})) == (16000, 16000, 32000)
 
 
 def test_experts_are_held_by_fewer():
@@ -194,7 +196,7 @@ def test_communicators_of_a_rank():
     assert gm.communicators(found, 0) == [4, 3, 15, 2]
     assert gm.communicators(found, 1) == gm.communicators(found, 2) == [4, 3, 15, 2, 2]
     assert gm.communicators(found, 3) == [4, 3, 15, 2]
-    assert gm.communicators(replace(found, shards=5), 0) == [4, 3, 5, 2]
+    assert gm.communicators(grouped(found, {"shards": 5}), 0) == [4, 3, 5, 2]
     tied = replace(found, model=GPT)
     assert [len(gm.communicators(tied, stage)) for stage in range(4)] == [5, 5, 5, 5]
     assert gm.communicators(inputs(GPT, dp=2), 0) == [2]

@@ -34,7 +34,7 @@ def sent(program) -> dict[str, int]:
 
 
 def parameters(job) -> int:
-    """Of all stages, on one tensor-parallel rank."""
+    """Count the parameters of all stages, on one tensor-parallel rank."""
     return sum(job.stage_parameters(s) for s in range(job.layout.pp))
 
 

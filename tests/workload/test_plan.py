@@ -61,7 +61,7 @@ def both(of: Spec) -> tuple[int, int]:
     job, nodes = check(of, blueprint, twin.fabric)
     library = library_of(of, blueprint, twin.fabric, nodes)
     program = build_program(job, name="test", fold=True, library=library)
-    trace = play(program, nodes, twin.session("analytic"))
+    trace = play(program, nodes, twin.start_engine("analytic"))
     return ClosedForm(job, CommunicationTimes(twin.fabric, nodes, library)).estimate().step_ps, trace.end_ps
 
 
@@ -113,7 +113,7 @@ def test_the_closed_form_takes_nccls_choices_where_the_spec_asks_for_them(traini
 
 
 def test_a_rings_reduce_scatter_takes_what_its_all_gather_does():
-    """What times of one stand for the other by."""
+    """Times of one stand for the other's by this."""
     of = spec(hosts=2)
     twin = make_twin(of, build(of.cluster, spec=of))
     forms, nodes = twin.closed_forms(), twin.fabric.gpu_node

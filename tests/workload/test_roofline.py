@@ -319,7 +319,7 @@ def test_shares_come_from_steps_on_one_host():
 
 @pytest.mark.second
 def test_constants_are_what_the_declared_rows_give():
-    """What was calibrated meets its rows: each set's median is off by less than a twentieth."""
+    """Calibrated constants meet their rows: each set's median is off by less than a twentieth."""
     data = read_data(find_data())
     for name, found in data.texts.sets.items():
         own = [case for case in cases(data) if case.row.set == name and case.calibrates]

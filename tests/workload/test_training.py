@@ -47,7 +47,7 @@ def test_one_forward_one_backward_keeps_its_rules(pp, m):
 
 @pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 8), (8, 8), (8, 24)])
 def test_the_bubble_of_equal_stages_is_p_minus_1_over_m(pp, m):
-    """Where stages are equal and communication is free: (p - 1) / m of the useful work, exactly."""
+    """Equal stages and free communication leave (p - 1) / m of the useful work, exactly."""
     of = spec(2, parallel={"tp": 2, "pp": pp}, micro_batches=m)
     blueprint = build(of.cluster, spec=of)
     job, _ = check(of, blueprint, Twin(blueprint).fabric)
@@ -118,7 +118,7 @@ def test_folded_and_unfolded_agree(parallel, fidelity):
 )
 @pytest.mark.parametrize("faults", [[], [{"gpu": "host-1/gpu3", "slowdown": 1.5}]])
 def test_folding_keeps_the_longest_path_exactly(parallel, faults):
-    """Where every communication takes the same, a class takes exactly what its slowest member takes."""
+    """A class takes exactly what its slowest member takes where every communication takes the same."""
     changes: dict[str, Any] = {"parallel": parallel, "faults": faults, "recompute": "full"}
     _, folded = lowered(spec(2, **changes))
     _, apart = lowered(spec(2, fold=False, **changes))

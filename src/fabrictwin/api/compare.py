@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from fabrictwin.api.answers import Answer
 from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
 from fabrictwin.base.progress import silent
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FABRICS = ("infiniband-ndr", "roce-400g", "roce-400g-lossy", "spectrum-x-400g", "tcp-100g")
 
 
-class Comparison:
+class Comparison(Answer):
     """The same hosts and job on several fabrics, and a verdict in words."""
 
     def __init__(self, detail: Found, curves: tuple[Curve, ...]) -> None:
@@ -82,10 +82,6 @@ class Comparison:
         write_text(path / "compare.html", page(self.detail, self.curves))
         return path
 
-    def json(self) -> str:
-        """Return `data` as text."""
-        return json.dumps(self.data, indent=2) + "\n"
-
     def __repr__(self) -> str:
         steps = ", ".join(f"{one.name} {format_time(round(one.steps.p50))}" for one in self.detail.fabrics)
         return f"<Comparison {self.detail.name}: {steps}>"
@@ -102,6 +98,13 @@ class Comparison:
         return f"<p>{escape(self.verdict)}</p>{self.fabrics._repr_html_()}"
 
 
+class Working(TypedDict, total=False):
+    """Who works, and who is told of it."""
+
+    workers: int | str | None  # processes that work at once; 1 if left out, all processors for None
+    stage: Stage | None
+
+
 def compare(
     spec: Source,
     fabrics: Sequence[str] = FABRICS,
@@ -111,13 +114,14 @@ def compare(
     seeds: Sequence[int] = (1, 2),
     prices: str | Path | None = None,
     years: float = 4.0,
-    stage: Stage | None = None,
+    **working: Unpack[Working],
 ) -> Comparison:
     """Play the hosts and job of a spec on several fabrics.
 
     `fabrics` are presets of the catalog or of a file `presets`; `vary` are curves such as
     `"cluster.hosts.count=8,16,32"`; `seeds` are of the cuts that are played packet by packet, none skips them;
-    `prices` is a price book over the catalog's, `years` how long equipment is used. Raises ConfigError.
+    `prices` is a price book over the catalog's, `years` how long equipment is used, `workers` processes that
+    work at once. Raises ConfigError.
     """
     from fabrictwin.catalog.price_book import price_book
     from fabrictwin.study.compare import comparison
@@ -125,11 +129,20 @@ def compare(
     from fabrictwin.study.compare.vary import parse
     from fabrictwin.study.compare.vary import vary as curve_over
 
-    watcher = stage or silent
+    watcher = working.get("stage") or silent
     read = load(spec)
     own = {} if presets is None else own_presets(Path(presets))
     for one in vary:
         parse(one)  # before minutes of work, not after
     book = price_book(None if prices is None else Path(prices))
-    found = comparison.compare(read, fabrics, book=book, own=own, seeds=seeds, years=years, stage=watcher)
+    found = comparison.compare(
+        read,
+        fabrics,
+        book=book,
+        own=own,
+        seeds=seeds,
+        years=years,
+        stage=watcher,
+        workers=working.get("workers", 1),
+    )
     return Comparison(found, tuple(curve_over(read, one, fabrics, own, watcher) for one in vary))

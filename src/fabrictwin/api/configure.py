@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.progress import part, silent
 
 if TYPE_CHECKING:
+    from fabrictwin.base.progress import Stage
     from fabrictwin.cluster.spec.spec import Spec
     from fabrictwin.configuration.lint.findings import Finding
     from fabrictwin.configuration.model.cluster import Configuration
@@ -113,12 +115,13 @@ class LintReport:
         return f"<LintReport {len(self.errors)} errors, {len(self.findings) - len(self.errors)} warnings>"
 
 
-def lint(*paths: str | Path) -> LintReport:
+def lint(*paths: str | Path, stage: Stage = silent) -> LintReport:
     """Read configurations, files or folders, and hold all rules on them. Raises ConfigError for what is none."""
     from fabrictwin.configuration.lint.rules import lint as judge
     from fabrictwin.configuration.readers.recognise import read_files
 
-    read = read_files(_paths(paths))
+    read = read_files(_paths(paths), part(stage, 0.0, 0.9))
+    stage("holding rules on them", 0.9)
     return LintReport(read, judge(read.configuration, read.problems))
 
 

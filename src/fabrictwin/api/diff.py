@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fabrictwin.api.answers import PagedAnswer
 from fabrictwin.api.specs import Source
 from fabrictwin.api.tables import Table
 from fabrictwin.base.progress import silent
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from fabrictwin.study.difference.difference import Difference as Found
 
 
-class Difference:
+class Difference(PagedAnswer):
     """What differs between two runs: in what was asked, in the answer, in the step's parts, on the links."""
 
     def __init__(self, detail: Found) -> None:
@@ -61,17 +60,10 @@ class Difference:
         names = ("link", "utilisation_before", "utilisation_after", "tx_bytes_before", "tx_bytes_after")
         return Table.of_rows(names, rows)
 
-    def json(self) -> str:
-        """Return `data` as text."""
-        return json.dumps(self.data, indent=2) + "\n"
-
-    def save(self, path: str | Path) -> Path:
-        """Write the page and return where. Raises ConfigError."""
-        from fabrictwin.base.textfile import write_text
+    def _page(self) -> str:
         from fabrictwin.study.difference.difference_text import page
 
-        write_text(path, page(self.detail))
-        return Path(path)
+        return page(self.detail)
 
     def __repr__(self) -> str:
         from fabrictwin.study.difference.difference_text import verdict

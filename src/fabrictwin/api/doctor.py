@@ -35,8 +35,11 @@ def hardware_of(
     name: str, *, hosts: int = 1, fabric: str = "infiniband", gpus_per_host: int = 0, release: str = ""
 ) -> Hardware | None:
     """Return hardware as the doctor knows it; None without a name. Raises ConfigError."""
+    from fabrictwin.base.errors import ConfigError
     from fabrictwin.diagnosis.expectation.hardware import Hardware
 
     if not name:
+        if (hosts, fabric, gpus_per_host, release) != (1, "infiniband", 0, ""):
+            raise ConfigError("expected the host of these figures too, such as dgx-h100", key="hardware")
         return None
-    return Hardware(name, hosts, fabric, gpus_per_host=gpus_per_host, release=release, confidence=1.0)
+    return Hardware.stated(name, hosts, fabric, gpus_per_host=gpus_per_host, release=release)

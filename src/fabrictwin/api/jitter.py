@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fabrictwin.api.answers import PagedAnswer
 from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
 from fabrictwin.base.progress import silent
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fabrictwin.study.jitter.jitter_study import Uneven
 
 
-class JitterStudy:
+class JitterStudy(PagedAnswer):
     """The distribution of a job's step, against its size and by source of unevenness."""
 
     def __init__(self, detail: Uneven, gpu_hour: float, currency: str) -> None:
@@ -54,17 +54,10 @@ class JitterStudy:
         rows = [(lost.source, lost.mean_ps / PS_PER_S, lost.share * 100) for lost in self.detail.sources]
         return Table.of_rows(("source", "mean_s", "percent_of_lost"), rows)
 
-    def save(self, path: str | Path) -> Path:
-        """Write a page with plots and return its path. Raises ConfigError."""
-        from fabrictwin.base.textfile import write_text
+    def _page(self) -> str:
         from fabrictwin.study.jitter.jitter_page import page
 
-        write_text(Path(path), page(self.detail, gpu_hour=self.gpu_hour, currency=self.currency))
-        return Path(path)
-
-    def json(self) -> str:
-        """Return `data` as text."""
-        return json.dumps(self.data, indent=2) + "\n"
+        return page(self.detail, gpu_hour=self.gpu_hour, currency=self.currency)
 
     def __repr__(self) -> str:
         here = self.detail.here
@@ -90,12 +83,14 @@ def jitter(
     levels: Sequence[float] = (0.5, 1, 2, 4),
     prices: str | Path | None = None,
     years: float = 4.0,
+    workers: int | str | None = 1,
     stage: Stage | None = None,
 ) -> JitterStudy:
     """Sample a job's step under the `jitter` section of its spec.
 
     `steps` is how many to draw, `gpus` the sizes to show (by default powers of two), `levels` multiples of the
-    jitter; `prices` is a price book over the catalog's, `years` how long equipment is used. Raises ConfigError.
+    jitter; `prices` is a price book over the catalog's, `years` how long equipment is used, `workers` processes
+    that walk steps at once. Raises ConfigError.
     """
     from fabrictwin.catalog.price_book import price_book
     from fabrictwin.cluster.build_blueprint import build
@@ -106,5 +101,5 @@ def jitter(
     read = load(spec)
     book = price_book(None if prices is None else Path(prices))
     bill = bill_of_materials(build(read.cluster, spec=read), book)
-    found = study(read, steps=steps, sizes=list(gpus), levels=list(levels), stage=stage or silent)
+    found = study(read, steps=steps, sizes=list(gpus), levels=list(levels), stage=stage or silent, workers=workers)
     return JitterStudy(found, cost(bill, book, years=years).gpu_hour, book.currency)

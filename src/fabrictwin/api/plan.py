@@ -102,15 +102,18 @@ def plan(
     top: int = 10,
     fidelity: str = "flow",
     headroom: float = 0.05,
+    workers: int | str | None = 1,
     stage: Stage | None = None,
 ) -> Plan:
     """Search parallel sizes, micro-batches and recomputation for the fastest step that fits in memory.
 
     The best `top` are simulated at `fidelity` (flow, analytic); `headroom` is the share of a GPU's memory to keep
-    free. Raises ConfigError where nothing fits.
+    free, `workers` processes that simulate at once. Raises ConfigError where nothing fits.
     """
     from fabrictwin.runs import layout_plan
 
     given = load(spec)
-    found = layout_plan.plan(given, top=top, fidelity=fidelity, stage=stage or silent, headroom=headroom)
+    found = layout_plan.plan(
+        given, top=top, fidelity=fidelity, stage=stage or silent, headroom=headroom, workers=workers
+    )
     return Plan(given, found)

@@ -16,6 +16,7 @@ from typing import Any
 
 LONGEST_TOKEN = 160  # of what a message quotes
 LONGEST_MESSAGE = 2_000
+LONGEST_PATH = 400
 
 _LONG_TOKEN = re.compile(rf"\S{{{LONGEST_TOKEN + 1},}}")
 
@@ -64,7 +65,7 @@ class ConfigError(FabrictwinError):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        where = "" if self.file is None else self.file
+        where = "" if self.file is None else shortened(self.file, LONGEST_PATH)
         if self.line is not None:
             where += f":{self.line}"
         if self.key:
@@ -99,7 +100,12 @@ class SimulatedError(FabrictwinError):
     def __init__(self, status: str, entity: str, detail: str = "") -> None:
         self.status = status
         self.entity = entity
+        self.detail = detail
         super().__init__(f"{entity}: {status}" + (f": {detail}" if detail else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Take all that it was made of from one process to another."""
+        return type(self), (self.status, self.entity, self.detail)
 
 
 class InvariantError(FabrictwinError):

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import IO, BinaryIO, TextIO
 
 from fabrictwin.base.errors import ConfigError, unwritten
 
@@ -40,6 +40,14 @@ def open_bytes(path: str | Path) -> BinaryIO:
     except BaseException:
         os.close(handle)
         raise
+
+
+def read_so_far(file: IO[bytes]) -> int:
+    """Return how many bytes of a file were taken, as another thread may ask; 0 of a pipe or a closed file."""
+    try:
+        return os.lseek(file.fileno(), 0, os.SEEK_CUR)
+    except (OSError, ValueError):
+        return 0
 
 
 @contextmanager

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 
-def config_error(
+def config_errors(
     error: ValidationError,
     model: type[BaseModel],
     *,
@@ -22,15 +22,17 @@ def config_error(
     file: str | Path | None = None,
     lines: Mapping[Path_, int] | None = None,
     path: Path_ = (),
-) -> ConfigError:
-    """The first thing that pydantic found wrong in `data` (which stood at `path`), as one line."""
-    details = error.errors(include_url=False)
+) -> list[ConfigError]:
+    """All that pydantic found wrong in `data` (which stood at `path`), a line each, unknown keys first."""
     # a misspelt key shows up as an unknown one and a missing one: the unknown one says more
-    detail = min(details, key=lambda d: d["type"] != "extra_forbidden")
-    loc: Path_ = detail["loc"]
-    where = (*path, *_key_path(data, loc, keep_last=detail["type"] == "missing"))
-    message = _message(detail, model, loc)
-    return ConfigError(message, file=file, line=line_of(lines or {}, where), key=dotted(where) or None)
+    details = sorted(error.errors(include_url=False), key=lambda d: d["type"] != "extra_forbidden")
+    found = []
+    for detail in details:
+        loc: Path_ = detail["loc"]
+        where = (*path, *_key_path(data, loc, keep_last=detail["type"] == "missing"))
+        message = _message(detail, model, loc)
+        found.append(ConfigError(message, file=file, line=line_of(lines or {}, where), key=dotted(where) or None))
+    return found
 
 
 _EXPECTED = {

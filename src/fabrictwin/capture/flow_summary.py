@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fabrictwin.capture import transport_headers as transport
 from fabrictwin.capture.dissection import Pause, Seen, dissect
@@ -24,31 +24,40 @@ REMEMBERED = 1 << 16  # PSNs of a flow that a gap or a retransmission may still 
 CE = 3
 
 
-@dataclass
-class Flow:
-    """One direction between an address and a queue pair."""
+# counts of a flow, before its opcodes and after them
+VOLUMES = ("packets", "messages", "payload_bytes", "wire_bytes")
+TROUBLES = (
+    "gaps",  # packets that are missing
+    "retransmissions",
+    "naks",
+    "refusals",
+    "not_ready",
+    "cnps",
+    "ecn_marked",
+    "icrc_errors",
+    "icrc_unchecked",
+)
+
+
+class Ends(NamedTuple):
+    """One direction between an address and a queue pair, as an interface saw it."""
 
     interface: int
     outbound: bool | None
     source: str
     target: str
     target_qpn: int
-    packets: int = 0
-    messages: int = 0
-    payload_bytes: int = 0
-    wire_bytes: int = 0
+
+
+@dataclass
+class Flow:
+    """Packets of one direction: their counts by name (`VOLUMES`, `TROUBLES`), their opcodes, their times."""
+
+    ends: Ends
+    counts: Counter[str] = field(default_factory=Counter)
+    opcodes: Counter[str] = field(default_factory=Counter)
     first_ps: int = 0
     last_ps: int = 0
-    opcodes: Counter[str] = field(default_factory=Counter)
-    gaps: int = 0  # packets that are missing
-    retransmissions: int = 0
-    naks: int = 0
-    refusals: int = 0
-    not_ready: int = 0
-    cnps: int = 0
-    ecn_marked: int = 0
-    icrc_errors: int = 0
-    icrc_unchecked: int = 0
     _next: int | None = None
     _missing: set[int] = field(default_factory=set)
     _read_mtu: int = 0
@@ -56,33 +65,33 @@ class Flow:
     def add(self, packet: Packet, seen: Seen) -> None:
         """One more packet of the flow."""
         opcode = seen.bth.opcode
-        if not self.packets:
+        if not self.counts["packets"]:
             self.first_ps = packet.time_ps
         self.first_ps, self.last_ps = min(self.first_ps, packet.time_ps), max(self.last_ps, packet.time_ps)
-        self.packets += 1
-        self.wire_bytes += packet.wire_bytes
+        self.counts["packets"] += 1
+        self.counts["wire_bytes"] += packet.wire_bytes
         self.opcodes[op_name(opcode)] += 1
-        self.ecn_marked += seen.ecn == CE
-        self.icrc_errors += seen.icrc_good is False
-        self.icrc_unchecked += seen.icrc_good is None
+        self.counts["ecn_marked"] += seen.ecn == CE
+        self.counts["icrc_errors"] += seen.icrc_good is False
+        self.counts["icrc_unchecked"] += seen.icrc_good is None
         if seen.icrc_good is False:
             return  # nothing in it is to be believed
         if opcode == transport.CNP:
-            self.cnps += 1
+            self.counts["cnps"] += 1
             return
         op = opcode & 0x1F
         if op == Op.ACKNOWLEDGE:
             kind = (seen.syndrome or 0) >> 5 & 3
-            self.not_ready += kind == transport.NOT_READY
+            self.counts["not_ready"] += kind == transport.NOT_READY
             if kind == transport.REFUSED:
-                self.naks += 1
-                self.refusals += (seen.syndrome or 0) & 0x1F != 0
+                self.counts["naks"] += 1
+                self.counts["refusals"] += (seen.syndrome or 0) & 0x1F != 0
             return
         if self._again(seen, op):
-            self.retransmissions += 1
+            self.counts["retransmissions"] += 1
             return
-        self.payload_bytes += seen.payload_bytes
-        self.messages += op in transport.ENDS
+        self.counts["payload_bytes"] += seen.payload_bytes
+        self.counts["messages"] += op in transport.ENDS
 
     def _again(self, seen: Seen, op: int) -> bool:
         """Return True for a packet that came before, and keep account of what is missing."""
@@ -93,7 +102,7 @@ class Flow:
             again = self._next is not None and ahead >= HALF
             middle = op in (Op.READ_RESPONSE_MIDDLE, Op.READ_RESPONSE_LAST)
             if middle and not again and self._next is not None:
-                self.gaps += ahead
+                self.counts["gaps"] += ahead
             if not again:
                 self._next = (psn + 1) & PSN_MASK
             return again
@@ -106,11 +115,11 @@ class Flow:
         if ahead >= HALF:
             if psn in self._missing:
                 self._missing.discard(psn)
-                self.gaps -= 1
+                self.counts["gaps"] -= 1
                 return False
             return True
         if ahead and not (op != Op.READ_REQUEST and self._after_read):
-            self.gaps += ahead
+            self.counts["gaps"] += ahead
             if ahead <= REMEMBERED:
                 self._missing.update((self._next + i) & PSN_MASK for i in range(ahead))
             if len(self._missing) > REMEMBERED:
@@ -127,14 +136,19 @@ class Flow:
     def throughput_gbps(self) -> float:
         """Payload over the time from its first packet to its last."""
         span = self.last_ps - self.first_ps
-        return self.payload_bytes * 8 / span * 1000 if span > 0 else 0.0
+        return self.counts["payload_bytes"] * 8 / span * 1000 if span > 0 else 0.0
 
     def as_json(self, names: dict[int, str]) -> dict[str, Any]:
-        shown = {k: v for k, v in vars(self).items() if not k.startswith("_")}
-        shown["interface"] = names.get(self.interface) or self.interface
-        shown["opcodes"] = dict(sorted(self.opcodes.items()))
-        shown["throughput_gbps"] = round(self.throughput_gbps, 3)
-        return shown
+        return {
+            **self.ends._asdict(),
+            "interface": names.get(self.ends.interface) or self.ends.interface,
+            **{name: self.counts[name] for name in VOLUMES},
+            "first_ps": self.first_ps,
+            "last_ps": self.last_ps,
+            "opcodes": dict(sorted(self.opcodes.items())),
+            **{name: self.counts[name] for name in TROUBLES},
+            "throughput_gbps": round(self.throughput_gbps, 3),
+        }
 
 
 @dataclass
@@ -142,38 +156,35 @@ class Summary:
     """A whole capture."""
 
     kind: str
-    packets: int
-    other: int  # packets that are not RDMA, or cut too short
     cut: bool
+    counts: Counter[str]  # packets, pauses (XOFF), resumes, and other: not RDMA, or cut too short
     first_ps: int
     last_ps: int
-    pauses: int  # XOFF
-    resumes: int
     flows: list[Flow]
     names: dict[int, str]
 
     def total(self, name: str) -> int:
-        return sum(int(getattr(flow, name)) for flow in self.flows)
+        """Return a count of all flows together."""
+        return sum(flow.counts[name] for flow in self.flows)
 
     def as_json(self) -> dict[str, Any]:
-        names = ("messages", "payload_bytes", "gaps", "retransmissions", "naks", "refusals", "not_ready", "cnps")
         return {
             "format": self.kind,
-            "packets": self.packets,
-            "other_packets": self.other,
+            "packets": self.counts["packets"],
+            "other_packets": self.counts["other"],
             "cut_short": self.cut,
             "first_ps": self.first_ps,
             "last_ps": self.last_ps,
-            "pause_frames": self.pauses,
-            "resume_frames": self.resumes,
-            **{name: self.total(name) for name in (*names, "ecn_marked", "icrc_errors", "icrc_unchecked")},
+            "pause_frames": self.counts["pauses"],
+            "resume_frames": self.counts["resumes"],
+            **{name: self.total(name) for name in ("messages", "payload_bytes", *TROUBLES)},
             "flows": [flow.as_json(self.names) for flow in self.flows],
         }
 
 
 def summarise(file: CaptureFile) -> Summary:
     """Read a capture from its start to its end. Raises ConfigError."""
-    flows: dict[tuple[Any, ...], Flow] = {}
+    flows: dict[Ends, Flow] = {}
     counts: Counter[str] = Counter()
     first = last = 0
     sizes: dict[tuple[str, str], int] = {}  # largest READ response, by who asked whom
@@ -188,27 +199,16 @@ def summarise(file: CaptureFile) -> Summary:
             held = [q for i, q in enumerate(seen.quanta) if seen.enabled >> i & 1]
             counts["pauses" if any(held) else "resumes"] += 1
         else:
-            key = (packet.interface, packet.outbound, seen.source, seen.target, seen.bth.target_qpn)
-            flow = flows.get(key)
+            ends = Ends(packet.interface, packet.outbound, seen.source, seen.target, seen.bth.target_qpn)
+            flow = flows.get(ends)
             if flow is None:
-                flow = flows[key] = Flow(*key)
+                flow = flows[ends] = Flow(ends)
             op = seen.bth.opcode & 0x1F
             if op == Op.READ_RESPONSE_FIRST:
                 sizes[seen.target, seen.source] = max(sizes.get((seen.target, seen.source), 0), seen.payload_bytes)
             flow._read_mtu = sizes.get((seen.source, seen.target), 0)
             flow.add(packet, seen)
-    return Summary(
-        kind=file.kind,
-        packets=counts["packets"],
-        other=counts["other"],
-        cut=file.cut,
-        first_ps=first,
-        last_ps=last,
-        pauses=counts["pauses"],
-        resumes=counts["resumes"],
-        flows=list(flows.values()),
-        names=file.names,
-    )
+    return Summary(file.kind, file.cut, counts, first, last, list(flows.values()), file.names)
 
 
 def _counted(file: CaptureFile, counts: Counter[str]) -> Iterable[Packet]:
@@ -221,12 +221,12 @@ def text(summary: Summary, *, most: int = 40) -> str:
     """The summary for people."""
     span = summary.last_ps - summary.first_ps
     lines = [
-        f"{summary.kind}, {summary.packets} packets in {span / 1e6:.3f} us"
+        f"{summary.kind}, {summary.counts['packets']} packets in {span / 1e6:.3f} us"
         + (", cut short" if summary.cut else "")
-        + (f", {summary.other} not RDMA" if summary.other else "")
+        + (f", {summary.counts['other']} not RDMA" if summary.counts["other"] else "")
     ]
-    if summary.pauses or summary.resumes:
-        lines.append(f"pause frames: {summary.pauses} XOFF, {summary.resumes} XON")
+    if summary.counts["pauses"] or summary.counts["resumes"]:
+        lines.append(f"pause frames: {summary.counts['pauses']} XOFF, {summary.counts['resumes']} XON")
     words = {
         "gaps": "packets missing",
         "retransmissions": "retransmissions",
@@ -236,36 +236,26 @@ def text(summary: Summary, *, most: int = 40) -> str:
         "ecn_marked": "ECN marks",
         "icrc_errors": "ICRC errors",
     }
-    told = [f"{summary.total(name)} {word}" for name, word in words.items() if summary.total(name)]
+    seen = [f"{summary.total(name)} {word}" for name, word in words.items() if summary.total(name)]
     unchecked = summary.total("icrc_unchecked")
     if unchecked:
-        told.append(f"{unchecked} packets cut, their ICRC unchecked")
-    lines.append(", ".join(told) if told else "nothing missing, nothing twice, every ICRC good")
+        seen.append(f"{unchecked} packets cut, their ICRC unchecked")
+    lines.append(", ".join(seen) if seen else "nothing missing, nothing twice, every ICRC good")
     if not summary.flows:
         return "\n".join(lines) + "\n"
     head = ("flow", "packets", "messages", "payload", "Gb/s", "gaps", "again", "NAK", "RNR", "CNP", "ECN")
+    shown = ("gaps", "retransmissions", "naks", "not_ready", "cnps", "ecn_marked")
     rows: list[tuple[str, ...]] = [head]
     for flow in summary.flows[:most]:
-        name = summary.names.get(flow.interface) or str(flow.interface)
-        way = {True: " out", False: " in"}.get(flow.outbound, "") if flow.outbound is not None else ""
+        ends = flow.ends
+        name = summary.names.get(ends.interface) or str(ends.interface)
+        way = {True: " out", False: " in"}.get(ends.outbound, "") if ends.outbound is not None else ""
         rows.append(
             (
-                f"{name}{way}  {flow.source} > {flow.target} QP {flow.target_qpn:#x}",
-                str(flow.packets),
-                str(flow.messages),
-                str(flow.payload_bytes),
+                f"{name}{way}  {ends.source} > {ends.target} QP {ends.target_qpn:#x}",
+                *(str(flow.counts[name]) for name in ("packets", "messages", "payload_bytes")),
                 f"{flow.throughput_gbps:.2f}",
-                *(
-                    str(n)
-                    for n in (
-                        flow.gaps,
-                        flow.retransmissions,
-                        flow.naks,
-                        flow.not_ready,
-                        flow.cnps,
-                        flow.ecn_marked,
-                    )
-                ),
+                *(str(flow.counts[name]) for name in shown),
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]

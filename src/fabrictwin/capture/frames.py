@@ -24,15 +24,20 @@ ONES = b"\xff"
 
 
 @dataclass(frozen=True, slots=True)
+class Address:
+    """Addresses of one end, in all layers."""
+
+    mac: bytes = bytes(6)
+    gid: bytes = bytes(16)
+    lid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Ends:
     """Where packets of one direction come from and go to, with what stays the same of their headers."""
 
-    source_mac: bytes = bytes(6)
-    target_mac: bytes = bytes(6)
-    source_gid: bytes = bytes(16)
-    target_gid: bytes = bytes(16)
-    source_lid: int = 0
-    target_lid: int = 0
+    source: Address = Address()
+    target: Address = Address()
     roce_v1: bool = False
     global_route: bool = False
     udp_port: int = 0xC000
@@ -62,7 +67,7 @@ def _masked_bth(packet: bytes) -> bytes:
 def grh(ends: Ends, length: int, traffic_class: int, next_header: int = IBA_NEXT_HEADER) -> bytes:
     """A global route header, which is IPv6's; `length` of what follows it, up to and with the ICRC."""
     word = 6 << 28 | traffic_class << 20
-    return struct.pack(">IHBB", word, length, next_header, ends.hop_limit) + ends.source_gid + ends.target_gid
+    return struct.pack(">IHBB", word, length, next_header, ends.hop_limit) + ends.source.gid + ends.target.gid
 
 
 def _masked_grh(header: bytes) -> bytes:
@@ -72,15 +77,15 @@ def _masked_grh(header: bytes) -> bytes:
 def ethernet(ends: Ends, packet: bytes, *, congestion: int = 0) -> bytes:
     """A RoCE frame around `packet`, BTH to the end of its padding. `congestion`: the two ECN bits of IP."""
     traffic_class = ends.traffic_class & 0xFC | congestion
-    macs = ends.target_mac + ends.source_mac
+    macs = ends.target.mac + ends.source.mac
     length = len(packet) + ICRC_BYTES
     if ends.roce_v1:
         header = grh(ends, length, traffic_class)
         crc = invariant(ONES * 8 + _masked_grh(header) + _masked_bth(packet))
         frame = macs + struct.pack(">H", ETHERNET_ROCE_V1) + header + packet + crc
-    elif is_ipv4(ends.source_gid):
+    elif is_ipv4(ends.source.gid):
         total = IPV4_BYTES + UDP_BYTES + length
-        addresses = ends.source_gid[12:] + ends.target_gid[12:]
+        addresses = ends.source.gid[12:] + ends.target.gid[12:]
         head = struct.pack(">BBHHHBBH", 0x45, traffic_class, total, 0, 0x4000, ends.hop_limit, UDP, 0) + addresses
         checksum = 0xFFFF - _sum16(head)
         udp = struct.pack(">HHHH", ends.udp_port, ROCE_PORT, UDP_BYTES + length, 0)
@@ -108,7 +113,7 @@ def infiniband(ends: Ends, packet: bytes, *, service_level: int, virtual_lane: i
     words = (LRH_BYTES + len(header) + length) // 4
     lnh = LNH_GLOBAL if ends.global_route else LNH_LOCAL
     lrh = struct.pack(
-        ">BBHHH", virtual_lane << 4, service_level << 4 | lnh, ends.target_lid, words, ends.source_lid
+        ">BBHHH", virtual_lane << 4, service_level << 4 | lnh, ends.target.lid, words, ends.source.lid
     )
     masked = bytes([lrh[0] | 0xF0]) + lrh[1:]
     if header:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.textfile import open_bytes
+from fabrictwin.base.textfile import open_bytes, read_so_far
 from fabrictwin.capture.pcapng import (
     ERF_BYTES,
     ERF_INFINIBAND,
@@ -27,7 +27,7 @@ from fabrictwin.capture.pcapng import (
 from fabrictwin.kernel.codes import PS_PER_S
 
 _PCAP = {0xA1B2C3D4: 10**6, 0xA1B23C4D: 10**9}  # ticks a second, by magic number
-_SIMPLE_PACKET, _OLD_PACKET = 3, 2
+_SIMPLE_PACKET = 3
 _LONGEST = 1 << 26  # a block or packet of more bytes is damage
 _RESOLUTION, _OFFSET, _NAME, _FLAGS = 9, 14, 2, 2
 _ERF_EXTENSION = 0x80  # of the type: another header follows
@@ -53,7 +53,13 @@ class CaptureFile:
         self.names: dict[int, str] = {}
         self.kind = ""
         self.cut = False  # the file ends in the middle of a packet
-        self.not_read = 0  # records of kinds that hold no packet of a known link
+        self._open: BinaryIO | None = None
+
+    def share_read(self) -> float:
+        """Return which share of the file was read, 0 to 1, while packets are taken."""
+        if self._open is None:
+            return 0.0
+        return 1.0 if self._open.closed else read_so_far(self._open) / max(self.path.stat().st_size, 1)
 
     def _error(self, message: str) -> ConfigError:
         return ConfigError(f"{message}, expected a pcap, pcapng or ERF capture", file=self.path)
@@ -64,6 +70,7 @@ class CaptureFile:
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", file=self.path) from None
         with file:
+            self._open = file
             start = file.read(24)
             if len(start) < 8:
                 raise self._error(f"got {len(start)} bytes" if start else "got an empty file")
@@ -172,8 +179,6 @@ class CaptureFile:
                     packet = self._packet(0, first, link, body[4 : 4 + kept], whole, None)
                     if packet is not None:
                         yield packet
-                elif kind == _OLD_PACKET:
-                    self.not_read += 1
             except (struct.error, IndexError, ValueError):
                 raise self._error(f"got a damaged block of type {kind}") from None
 
@@ -202,7 +207,6 @@ class CaptureFile:
         if link != LINK_ERF:
             return Packet(time_ps, interface, link, data, max(whole, len(data)), outbound)
         if len(data) < ERF_BYTES or data[8] & 0x7F != ERF_INFINIBAND:
-            self.not_read += 1
             return None
         stamp = int.from_bytes(data[:8], "little")
         length, _, wire = struct.unpack_from(">HHH", data, 10)

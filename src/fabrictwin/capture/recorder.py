@@ -20,7 +20,7 @@ from fabrictwin.base.closing import Closing
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.capture import frames
 from fabrictwin.capture import transport_headers as transport
-from fabrictwin.capture.frames import Ends
+from fabrictwin.capture.frames import Address, Ends
 from fabrictwin.capture.pcapng import LINK_ERF, LINK_ETHERNET, CaptureWriter
 from fabrictwin.capture.transport_headers import Op
 from fabrictwin.engines.base.messages import (
@@ -31,6 +31,7 @@ from fabrictwin.engines.base.messages import (
     EventKind,
     FlowOptions,
     GidType,
+    Numbers,
     Opcode,
     Service,
 )
@@ -156,56 +157,56 @@ class Recorder(Closing):
         return SUBNET_PREFIX + int(self.fabric.node_guid[node]).to_bytes(8, "big")
 
     def _ends(self, source: int, target: int, options: FlowOptions, udp_port: int, *, back: bool) -> Ends:
-        gids = (options.source_gid, options.target_gid)
+        gids = (options.address.source_gid, options.address.target_gid)
         ends = (source, target)
         if back:
             gids, ends = gids[::-1], ends[::-1]
         nodes = self.fabric.nic_node
+        here, there = (
+            Address(self._mac(end), gid or self._gid(end), self.packets.lid(int(nodes[end])))
+            for end, gid in zip(ends, gids, strict=True)
+        )
         return Ends(
-            source_mac=self._mac(ends[0]),
-            target_mac=self._mac(ends[1]),
-            source_gid=gids[0] or self._gid(ends[0]),
-            target_gid=gids[1] or self._gid(ends[1]),
-            source_lid=self.packets.lid(int(nodes[ends[0]])),
-            target_lid=self.packets.lid(int(nodes[ends[1]])),
-            roce_v1=options.gid_type == GidType.ROCE_V1,
-            global_route=options.global_route,
+            here,
+            there,
+            roce_v1=options.address.gid_type == GidType.ROCE_V1,
+            global_route=options.address.global_route,
             udp_port=udp_port,
-            traffic_class=options.traffic_class,
-            hop_limit=options.hop_limit,
+            traffic_class=options.address.traffic_class,
+            hop_limit=options.address.hop_limit,
         )
 
     def connected(self, queue_pair: int, connection: Any) -> None:
         """Take up a queue pair of the kernel, of whatever but single messages."""
-        if connection.src == NONE or connection.noted:
+        if connection.src == NONE or connection.delivery.noted:
             return
         source, target = connection.src, connection.dst
         qpns = self._numbers.connection(source, target)
-        self._add(queue_pair, connection, FlowOptions(source_qpn=qpns[0], target_qpn=qpns[1]), NONE)
+        self._add(queue_pair, connection, FlowOptions(numbers=Numbers(*qpns)), NONE)
 
     def opened(self, queue_pair: int, connection: Any, flow: FlowRecord) -> None:
         """Take up a queue pair of the kernel that carries one of the verbs' flows."""
         self.packets.read_tap()  # what another one of that number did
         if flow.number not in self._flows:
-            self._flows[flow.number] = _Flow(flow.options.first_psn)
+            self._flows[flow.number] = _Flow(flow.options.numbers.first_psn)
         self._add(queue_pair, connection, flow.options, flow.number)
 
     def _add(self, q: int, connection: Any, options: FlowOptions, flow: int) -> None:
         from fabrictwin.kernel.packet.state import constants as s
 
         source, target = connection.src, connection.dst
-        udp = hashed_udp_port(connection.entropy, source, target)
-        rnr_us = connection.rnr_ps // 10**6
+        udp = hashed_udp_port(connection.paths.entropy, source, target)
+        rnr_us = connection.reliability.rnr_ps // 10**6
         code = min(range(32), key=lambda i: abs(transport.RNR_TIMER_US[i] - rnr_us))
         self._streams[q] = _Stream(
             there=self._ends(source, target, options, udp, back=False),
             back=self._ends(source, target, options, udp, back=True),
-            source_qpn=options.source_qpn or FIRST_QPN + flow,
-            target_qpn=options.target_qpn or FIRST_QPN + flow,
+            source_qpn=options.numbers.source_qpn or FIRST_QPN + flow,
+            target_qpn=options.numbers.target_qpn or FIRST_QPN + flow,
             options=options,
-            mtu=connection.mtu_bytes or self.fabric.mtu_bytes,
+            mtu=connection.framing.mtu_bytes or self.fabric.mtu_bytes,
             flow=flow,
-            responses=connection.noted and connection.service == s.RESPONSES,
+            responses=connection.delivery.noted and connection.delivery.service == s.RESPONSES,
             rnr_code=code,
         )
 
@@ -315,7 +316,7 @@ class Recorder(Closing):
         pad = -size & 3
         bth = transport.Bth(
             opcode=service | op,
-            partition=stream.options.partition,
+            partition=stream.options.numbers.partition,
             target_qpn=stream.target_qpn,
             psn=message.psn + row[tap.PSN] - start,
             ack_request=service == transport.Service.RC
@@ -330,7 +331,7 @@ class Recorder(Closing):
     def _extended(self, stream: _Stream, message: _Message, op: Op) -> bytes:
         parts = []
         if stream.options.service == Service.UNRELIABLE_DATAGRAM:
-            parts.append(transport.deth(stream.options.queue_key, stream.source_qpn))
+            parts.append(transport.deth(stream.options.numbers.queue_key, stream.source_qpn))
         for name in transport.EXTENDED.get(op, ()):
             if name == transport.RETH:
                 parts.append(transport.reth(message.shown.remote_address, message.shown.remote_key, message.size))
@@ -355,7 +356,7 @@ class Recorder(Closing):
         from fabrictwin.kernel.packet.state import constants as s
 
         kind, psn = row[tap.KIND], row[tap.PSN]
-        partition = stream.options.partition
+        partition = stream.options.numbers.partition
         if kind == s.CNP:
             bth = transport.Bth(transport.CNP, partition, stream.source_qpn, 0, notified=transport.BECN)
             return self._frame(stream.back, bth.pack() + transport.CNP_RESERVED, row, 0, CNP_CLASS)

@@ -19,6 +19,7 @@ from fabrictwin.catalog.answers import (
     ethernet,
     ethernet_rate,
     fabric,
+    failures,
     find,
     gemm_efficiency,
     gpu,
@@ -40,6 +41,7 @@ from fabrictwin.catalog.answers import (
 )
 from fabrictwin.catalog.devices import FabricPreset, Nic, PortMode, Switch, VerbsDevice
 from fabrictwin.catalog.entry_kinds import KINDS, figures
+from fabrictwin.catalog.failures import FailureLog, FailureRate
 from fabrictwin.catalog.figures import Entry, Figure, Source
 from fabrictwin.catalog.gpus import Gpu
 from fabrictwin.catalog.host_links import CpuLink, LinkType, Nvlink, Pcie
@@ -53,6 +55,8 @@ __all__ = [
     "Entry",
     "Ethernet",
     "FabricPreset",
+    "FailureLog",
+    "FailureRate",
     "Figure",
     "Gpu",
     "Headers",
@@ -77,6 +81,7 @@ __all__ = [
     "ethernet",
     "ethernet_rate",
     "fabric",
+    "failures",
     "figures",
     "find",
     "gemm_efficiency",

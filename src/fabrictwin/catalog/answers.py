@@ -17,10 +17,11 @@ from pydantic import ValidationError
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.textfile import read_text
-from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.yamlfile import Lines, read_yaml
 from fabrictwin.catalog.devices import FabricPreset, Nic, PortMode, Switch, VerbsDevice
 from fabrictwin.catalog.entry_kinds import KINDS, figures
+from fabrictwin.catalog.failures import FailureLog
 from fabrictwin.catalog.figures import Entry, Source
 from fabrictwin.catalog.gpus import Gpu
 from fabrictwin.catalog.host_links import CpuLink, LinkType, Nvlink, Pcie
@@ -35,6 +36,7 @@ _PLURALS = {
     "headers": "headers",
     "switch": "switches",
     "fabric": "fabrics",
+    "failures": "failure logs",
     "gpu": "GPUs",
     "nic": "NICs",
     "verbs_device": "what adapters tell programs",
@@ -69,7 +71,7 @@ def read_entries(text: str, *, kind: str, file: str) -> dict[str, Entry]:
         try:
             entry = model.model_validate({**raw, "name": name}, context={"source": raw.get("source", "")})
         except ValidationError as error:
-            raise config_error(error, model, data=raw, file=file, lines=lines, path=(name,)) from None
+            raise config_errors(error, model, data=raw, file=file, lines=lines, path=(name,))[0] from None
         for key, figure in figures(entry):
             if figure.source and figure.source not in sources():
                 where = f"{name}.{key}"
@@ -122,7 +124,7 @@ def sources() -> dict[str, Source]:
             try:
                 result[key] = Source.model_validate(raw)
             except ValidationError as error:
-                raise config_error(error, Source, data=raw, file=file, lines=lines, path=(key,)) from None
+                raise config_errors(error, Source, data=raw, file=file, lines=lines, path=(key,))[0] from None
     return result
 
 
@@ -195,6 +197,7 @@ pcie = _by_name("pcie", Pcie)  # a generation, such as gen4
 infiniband = _by_name("infiniband", Infiniband)
 ethernet = _by_name("ethernet", Ethernet)
 headers = _by_name("headers", Headers)  # bytes per packet of infiniband, ethernet; RoCE v2 takes fields of both
+failures = _by_name("failures", FailureLog)
 fabric = _by_name("fabric", FabricPreset)  # a network to compare with others
 chip = _by_name("chip", Chip)
 cpu_link = _by_name("cpu_link", CpuLink)

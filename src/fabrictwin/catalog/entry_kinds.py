@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fabrictwin.catalog.devices import FabricPreset, Nic, Switch, VerbsDevice
+from fabrictwin.catalog.failures import FailureLog
 from fabrictwin.catalog.figures import Entry, Figure
 from fabrictwin.catalog.gpus import GemmTable, Gpu
 from fabrictwin.catalog.host_links import CpuLink, Nvlink, Pcie
@@ -29,6 +30,7 @@ KINDS: dict[str, type[Entry]] = {
     "chip": Chip,
     "cpu_link": CpuLink,
     "verbs_device": VerbsDevice,
+    "failures": FailureLog,
 }
 
 Sourced = Figure[Any] | GemmTable | HostPart

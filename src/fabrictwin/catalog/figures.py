@@ -50,6 +50,15 @@ class Figure(Model, Generic[T]):
             data.setdefault("text", data["value"])
         return data
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go from one process to another: a class that a parameter made has no name to be found by."""
+        kind = type(self)
+        return _restored, (kind.__pydantic_generic_metadata__["origin"] or kind, dict(self.__dict__))
+
+
+def _restored(kind: type[Model], fields: dict[str, Any]) -> Model:
+    return kind.model_construct(**fields)
+
 
 class Entry(Model):
     """A named thing in the catalog."""

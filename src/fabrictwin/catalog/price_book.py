@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.nested import laid_over
 from fabrictwin.base.units import Rate
-from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.yamlfile import Lines, read_yaml, read_yaml_file
 from fabrictwin.catalog.answers import names, sources
 from fabrictwin.catalog.entry_kinds import figures
@@ -146,7 +146,7 @@ def read_book(text_of: dict[str, Any], lines: Lines, file: str | Path) -> PriceB
     try:
         book = PriceBook.model_validate(text_of)
     except ValidationError as error:
-        raise config_error(error, PriceBook, data=text_of, file=file, lines=lines) from None
+        raise config_errors(error, PriceBook, data=text_of, file=file, lines=lines)[0] from None
     for key, figure in figures(book):
         if figure.source != OWN and figure.source not in sources():
             raise ConfigError(f"got source {figure.source!r}, expected a key of sources.yaml", file=file, key=key)

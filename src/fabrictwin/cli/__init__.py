@@ -19,6 +19,7 @@ from click.exceptions import Exit, NoArgsIsHelpError
 
 from fabrictwin.base.errors import (
     FULL,
+    ConfigError,
     FabrictwinError,
     InvariantError,
     SimulatedError,
@@ -37,10 +38,12 @@ COMMANDS = {
     "topology": ("fabric.topology", "Show, import or export a cluster."),
     "serve": ("predict.serve", "Predict what a benchmark of an inference server prints."),
     "compare": ("predict.compare", "Which fabric for this job: InfiniBand, RoCE or plain Ethernet."),
+    "ui": ("predict.ui", "A page to play with a cluster and its job, and an HTTP interface."),
     "sweep": ("predict.sweep", "A spec over many values of its keys: a table and a page."),
     "diff": ("predict.diff", "What differs between two runs."),
     "claims": ("predict.claims", "Common statements about these technologies, tested."),
     "jitter": ("predict.jitter", "What unevenness costs a job, by size and by source."),
+    "campaign": ("predict.campaign", "Months of a training run: failures, checkpoints, time to train."),
     "cost": ("predict.cost", "The bill of materials, and what a cluster and its job cost."),
     "doctor": ("diagnosis.doctor", "Say what is wrong with a cluster, by what it printed."),
     "expect": (
@@ -159,7 +162,9 @@ def _usage(error: click.UsageError) -> None:
         print(error.ctx.get_help(), file=sys.stderr)
         return
     where = f" (see '{error.ctx.command_path} --help')" if error.ctx is not None else ""
-    _say(error.format_message().replace("Value error, ", "").rstrip(".") + where)
+    # the message of a ConfigError: what is typed, however long, is quoted in part
+    said = ConfigError(error.format_message().replace("Value error, ", "").rstrip("."))
+    _say(said.message + where)
 
 
 def _complete() -> int:
@@ -215,7 +220,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _usage(error)
         return WRONG
     except OSError as error:
-        if error.filename is not None or error.errno not in UNWRITTEN:
+        if error.filename is not None and isinstance(error.filename, str | bytes | os.PathLike):
+            # a name too long for its file system, a folder that may not be searched: the caller's path
+            _say(str(ConfigError(str(error.strerror), file=os.fsdecode(error.filename))))
+            return FAILED if error.errno in FULL else WRONG
+        if error.errno not in UNWRITTEN:
             raise
         return _unwritten(error)
     except Exception:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from fabrictwin.base.errors import FabrictwinError
 from fabrictwin.base.textfile import writing
+
+if TYPE_CHECKING:
+    from fabrictwin.cluster.blueprint import HostSite
 
 
 def script(root: click.Command, shell: str, variable: str) -> str:
@@ -65,6 +69,13 @@ def catalog_kind(_context: click.Context, _parameter: click.Parameter, begun: st
     return _matching(dict.fromkeys(kind for kind, _, _ in catalog.entries()), begun)
 
 
+def host_type(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Hosts of the catalog."""
+    from fabrictwin import catalog
+
+    return _matching(catalog.names("host"), begun)
+
+
 def example_name(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Names of the bundled examples."""
     from fabrictwin.runs.examples import example_names
@@ -74,6 +85,24 @@ def example_name(_context: click.Context, _parameter: click.Parameter, begun: st
 
 def host_name(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Hosts of the cluster that stands on the command line already."""
+    return _matching((host.name for host in _hosts(context)), begun)
+
+
+def gpu_name(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """GPUs of that cluster, a host's once its name stands."""
+    from fabrictwin import catalog
+
+    found: list[str] = []
+    for host in _hosts(context):
+        if begun.startswith(f"{host.name}/") and host.type:
+            found += [f"{host.name}/gpu{i}" for i in range(catalog.host(host.type).nodes.gpu)]
+        elif host.name.startswith(begun):
+            found.append(f"{host.name}/gpu0")
+    return _matching(found, begun)
+
+
+def _hosts(context: click.Context) -> Sequence[HostSite]:
+    """Hosts of the first file on the command line that is a cluster; none where it cannot be read."""
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_cluster
 
@@ -82,11 +111,11 @@ def host_name(context: click.Context, _parameter: click.Parameter, begun: str) -
         words = [str(context.params.get("cluster")), *shlex.split(os.environ.get("COMP_WORDS", ""))[1:]]
         file = next((word for word in words if Path(word).is_file()), None)
         if file is None:
-            return []
+            return ()
         spec = load_cluster(file)
-        return _matching((host.name for host in build(spec.cluster, spec=spec).hosts), begun)
+        return build(spec.cluster, spec=spec).hosts
     except (FabrictwinError, ValueError):
-        return []
+        return ()
 
 
 def fabric_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:

@@ -83,6 +83,8 @@ CLUSTER_FILE = click.argument(
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 DATA = file("--data", metavar="DIR", help="The folder of the measurements.")
 
+WORKERS = number("--workers", least=1, most=1024, default=1, help="Processes that work at once.")
+
 PRICES = file("--prices", help="A price book of your own, over the catalog's.")
 YEARS = click.option(
     "--years",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import FabrictwinError
+from fabrictwin.base.progress import Stage, part, silent
 from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Evidence
 from fabrictwin.diagnosis.expectation.expected import Expected, expected_of
@@ -16,7 +17,17 @@ from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.hangs import hang_rules
 from fabrictwin.diagnosis.readers.reading import read_paths
 from fabrictwin.diagnosis.root_causes import ranked
-from fabrictwin.diagnosis.rules import bandwidth, counters, hosts, nccl_inside, nccl_network, nccl_warnings, ports
+from fabrictwin.diagnosis.rules import (
+    bandwidth,
+    counters,
+    hosts,
+    nccl_inside,
+    nccl_network,
+    nccl_warnings,
+    pairs,
+    ports,
+    priorities,
+)
 
 RULES: tuple[Rule, ...] = (
     *nccl_warnings.RULES,
@@ -24,8 +35,10 @@ RULES: tuple[Rule, ...] = (
     *nccl_inside.RULES,
     *counters.RULES,
     *ports.RULES,
+    *priorities.RULES,
     *hosts.RULES,
     *bandwidth.RULES,
+    *pairs.RULES,
     *hang_rules.RULES,
 )
 FAULTS, CLEAN, UNCLEAR = "faults", "clean", "not enough evidence"
@@ -80,13 +93,20 @@ class Diagnosis:
         }
 
 
-def diagnose(paths: Iterable[str | Path], *, hardware: Hardware | None = None, twin: bool = True) -> Diagnosis:
+READING = 0.8  # of a diagnosis, where files are large; the rest is the twin's expectation and rules
+
+
+def diagnose(
+    paths: Iterable[str | Path], *, hardware: Hardware | None = None, twin: bool = True, stage: Stage = silent
+) -> Diagnosis:
     """Read files and folders and find what is wrong.
 
     `hardware` overrides what files show; without `twin` nothing is held against a simulation. Raises ConfigError
     for a path that is not there.
     """
-    return judged(read_paths(paths), hardware=hardware, twin=twin)
+    evidence = read_paths(paths, part(stage, 0.0, READING))
+    stage("holding it against the twin" if twin else "looking for causes", READING)
+    return judged(evidence, hardware=hardware, twin=twin)
 
 
 def judged(evidence: Evidence, *, hardware: Hardware | None = None, twin: bool = True) -> Diagnosis:

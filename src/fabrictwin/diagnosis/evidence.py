@@ -105,13 +105,6 @@ class Evidence:
         """The first fact of a kind."""
         return next(iter(self._kinds.get(kind, ())), None)
 
-    def by_subject(self, kind: str) -> dict[Subject, list[Fact]]:
-        """Facts of a kind, by what they are about."""
-        found: dict[Subject, list[Fact]] = defaultdict(list)
-        for fact in self.of(kind):
-            found[fact.subject].append(fact)
-        return dict(found)
-
     def hosts(self) -> list[str]:
         """Names of all hosts that anything is known of, sorted."""
         return sorted({fact.subject.host for facts in self._kinds.values() for fact in facts} - {""})

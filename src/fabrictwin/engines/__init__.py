@@ -1,1 +1,1 @@
-"""The engines behind the session interface."""
+"""The engines behind the interface of `engines.base.engine`."""

@@ -368,3 +368,17 @@ def _find_planes(fabric: Fabric) -> None:
     order = np.lexsort((roots, -counts))
     number = place_of(order, len(roots))
     plane[members] = number[np.searchsorted(roots, label[members])]
+
+
+def ports_of_cable(fabric: Fabric, blueprint: Blueprint, cable: int) -> tuple[int, int]:
+    """Return the ports of a blueprint's fabric that drive the two directions of a cable."""
+    cables = blueprint.cables
+    node = int(cables.a_node[cable])
+    switches, nics = len(blueprint.switches), len(fabric.nic_node)
+    if switches <= node < switches + nics:
+        port = int(fabric.nic_port[node - switches])
+    else:
+        first = int(fabric.host_node_start[-1])
+        at = first + (node if node < switches else node - nics)
+        port = int(fabric.node_port_start[at]) + int(cables.a_port[cable]) - 1
+    return port, int(fabric.port_peer[port])

@@ -72,9 +72,9 @@ class Server:
     def __init__(self, twin: Twin, *, engine: Fidelity = "packet", log: IO[str] | None = None) -> None:
         self.engine = engine
         self.memory = ClientMemory()
-        session = twin.session(engine)
-        session.await_changes(True)  # a cut link is no error of the model
-        self.world = World(twin, session=session, process_memory=self.memory)
+        running = twin.start_engine(engine)
+        running.await_changes(True)  # a cut link is no error of the model
+        self.world = World(twin, engine=running, process_memory=self.memory)
         self.statistics = Statistics(log)
         self.groups = Groups()
         self.connections = ConnectionManager(self.world)
@@ -97,13 +97,13 @@ class Server:
         self.watch_descriptor(self._listener.fileno(), self._accept)
 
     def warm_up(self) -> None:
-        """Have the engine's kernels compiled, on a session of its own: programs would wait for them otherwise."""
+        """Have the engine's kernels compiled, on an engine of its own: programs would wait for them otherwise."""
         twin = self.world.twin
-        session = Twin(twin.blueprint).session(self.engine)
-        flow = session.open(0, 0)
+        engine = Twin(twin.blueprint).start_engine(self.engine)
+        flow = engine.open(0, 0)
         for size in (8, 1 << 16):
-            session.send(flow, Message(size, Opcode.WRITE))
-        while session.advance().events:
+            engine.send(flow, Message(size, Opcode.WRITE))
+        while engine.advance().events:
             pass
         self._origin_ns = time.monotonic_ns() - self.world.instant_ps // 1000
 
@@ -329,7 +329,7 @@ class Server:
         before = {adapter.index: adapter.active for adapter in world.adapters}
         rates = world.twin.link_rate_bps
         for port, rate_bps in changes.items():
-            world.session.change(TimedChange(world.session.now_ps, port, rate_bps))
+            world.engine.change(TimedChange(world.engine.now_ps, port, rate_bps))
             if rate_bps is None:
                 rates.pop(port, None)
             else:

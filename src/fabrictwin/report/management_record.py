@@ -7,7 +7,7 @@ from typing import Any
 
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.sweep_text import incident_data, path_data
-from fabrictwin.twin.managed_session import Outage
+from fabrictwin.twin.managed_run import Outage
 
 
 @dataclass(frozen=True)

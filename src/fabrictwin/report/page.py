@@ -163,13 +163,13 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, label: str) -> Chart | 
     }
 
 
-def histogram(edges: Sequence[float], counts: Sequence[int], x: Axis, *, label: str) -> Chart | None:
-    """Geometry of bars of how often; None where all values are one."""
+def histogram(edges: Sequence[float], counts: Sequence[int], x: Axis, *, of: str, label: str) -> Chart | None:
+    """Geometry of bars of how often `of` was there; None where all values are one."""
     if edges[-1] <= edges[0]:
         return None
     across = _Scale(edges[0], edges[-1], _LEFT, _WIDE - _RIGHT)
     up = _Scale(0.0, float(max(1, *counts)), _TALL - _BOTTOM, _TOP)
-    return _frame(label, x, Axis("steps"), across, up) | {
+    return _frame(label, x, Axis(of), across, up) | {
         "bars": [
             {
                 "x": across.at(left),

@@ -30,6 +30,9 @@ class Matrix:
     greatest: F64  # [rows, columns]
     mean: F64
     links: I64
+    port: I64  # [links of all cells] the port that each directed link is named by, and its row and column
+    row: I64
+    column: I64
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,16 @@ def _positions(fabric: Fabric, nodes: I64) -> _Groups:
     return _Groups(titles, {n: int(group[p]) for n, p in zip(nodes.tolist(), position, strict=True)})
 
 
-def _matrix(title: str, rows: _Groups, columns: _Groups, row: I64, column: I64, used: F64) -> Matrix:
+def _matrix(title: str, rows: _Groups, columns: _Groups, place: tuple[I64, I64], port: I64, used: F64) -> Matrix:
+    """The matrix of directed links, by the ports that they are named by and the row and column of each."""
+    row, column = place
     shape = (len(rows.names), len(columns.names))
     greatest, total, links = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64)
-    np.maximum.at(greatest, (row, column), used)
-    np.add.at(total, (row, column), used)
+    np.maximum.at(greatest, (row, column), used[port])
+    np.add.at(total, (row, column), used[port])
     np.add.at(links, (row, column), 1)
-    return Matrix(title, rows.names, columns.names, greatest, total / np.maximum(links, 1), links)
+    mean = total / np.maximum(links, 1)
+    return Matrix(title, rows.names, columns.names, greatest, mean, links, port, row, column)
 
 
 def _tier_name(tier: int) -> str:
@@ -122,7 +128,7 @@ def matrices(fabric: Fabric, trace: Trace) -> list[Matrix]:
         title = f"{_tier_name(a)} × {_tier_name(b)}{', by position in the pod' if podded else ''}"
         row = np.array([rows.of[n] for n in row_node.tolist()], np.int64)
         column = np.array([columns.of[n] for n in column_node.tolist()], np.int64)
-        found.append(_matrix(title, rows, columns, row, column, used[ports[here]]))
+        found.append(_matrix(title, rows, columns, (row, column), ports[here], used))
     return [m for m in found if m is not None]
 
 
@@ -153,4 +159,4 @@ def _adapters(fabric: Fabric, used: F64, ports: I64, near: I64, far: I64) -> Mat
     columns, column_group = _chunks([f"NIC {k}" for k in range(width)])
     rows_of, columns_of = _Groups(titles, {}), _Groups(columns, {})
     row, column = group_of[host[keep]], column_group[nth[nic[keep]]]
-    return _matrix("hosts × adapters", rows_of, columns_of, row, column, used[ports[keep]])
+    return _matrix("hosts × adapters", rows_of, columns_of, (row, column), ports[keep], used)

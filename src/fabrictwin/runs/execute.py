@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,16 @@ import numpy.typing as npt
 from fabrictwin import catalog
 from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError, InvariantError
+from fabrictwin.base.grouped import grouped
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_S, format_rate
 from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
-from fabrictwin.cluster.faults import find_faults
+from fabrictwin.cluster.faults import ACCESS_CONTROL, find_faults
 from fabrictwin.cluster.spec.cluster_section import GeneratedCluster
+from fabrictwin.cluster.spec.fault_section import HostFault
 from fabrictwin.cluster.spec.spec import Compare, Spec
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.play import play
@@ -37,7 +39,7 @@ from fabrictwin.report.resolved_config import resolved
 from fabrictwin.report.result import Reference, RunResult
 from fabrictwin.runs.management import adapter_pairs, manage
 from fabrictwin.runs.twins import make_twin
-from fabrictwin.twin.managed_session import ManagedRun
+from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.job.workload_section import workload_schema
 from fabrictwin.workload.memory.gpu_memory import Memory
@@ -119,6 +121,7 @@ def prepare(spec: Spec, stage: Stage = silent) -> Prepared:
     """Everything short of simulating. Raises ConfigError."""
     stage("building the cluster")
     blueprint = build(spec.cluster, spec=spec)
+    _refuse_unseen(spec)
     stage("compiling the fabric")
     with located(spec):
         twin = make_twin(spec, blueprint)
@@ -141,20 +144,34 @@ def prepare(spec: Spec, stage: Stage = silent) -> Prepared:
     )
 
 
-def open_session(prepared: Prepared) -> Engine:
+def _refuse_unseen(spec: Spec) -> None:
+    """Raise ConfigError for a fault of a host that this run would list and not show.
+
+    Only NCCL finds out what a host lacks; access control sends everybody's traffic another way.
+    """
+    for i, fault in enumerate(spec.faults):
+        if spec.nccl is None and isinstance(fault, HostFault) and fault.cause != ACCESS_CONTROL:
+            message = (
+                f"got {fault.cause} without NCCL, expected `nccl: {{}}` in the spec: "
+                "simple collectives do not look at what a host has"
+            )
+            raise spec.error(f"faults[{i}].cause", message)
+
+
+def start_engine(prepared: Prepared) -> Engine:
     """Start the engine that the spec asks for. Raises ConfigError."""
     run, twin = prepared.spec.run, prepared.twin
     if not capabilities_of(run.fidelity).packets:
-        return twin.session(run.fidelity)
+        return twin.start_engine(run.fidelity)
     technology, settings = twin.fabric.technology, section_settings(prepared.spec)
     options = options_of(run.packet, technology, run.seed, prepared.spec.qos)
     if settings is not None:
         by_port = options
         options = packet_options(run.packet, technology, settings, seed=run.seed)
-        if by_port.qos is not None:
-            options = replace(options, qos=by_port.qos, lanes=by_port.lanes)
+        if by_port.lanes.qos is not None:
+            options = grouped(options, {"qos": by_port.lanes.qos, "lanes": by_port.lanes.lanes})
     needs = works_in_hosts(prepared.program.communications, twin.fabric)
-    return twin.session("packet", replace(options, host_work=needs))
+    return twin.start_engine("packet", grouped(options, {"host_work": needs}))
 
 
 def check_capture(spec: Spec, capture: CaptureRequest | None) -> None:
@@ -170,13 +187,13 @@ def packets_needed(prepared: Prepared) -> PacketSize | None:
     if not capabilities_of(prepared.spec.run.fidelity).packets:
         return None
     with located(prepared.spec):
-        session = open_session(prepared)
-        assert session.packets is not None
+        engine = start_engine(prepared)
+        assert engine.packets is not None
         program = prepared.program
         try:
-            return session.packets.size_of(program.operations, program.communications, prepared.rank_node)
+            return engine.packets.size_of(program.operations, program.communications, prepared.rank_node)
         except TooLargeError as error:
-            raise _with_a_cut(prepared, session, error) from None
+            raise _with_a_cut(prepared, engine, error) from None
 
 
 def _unused(spec: Spec) -> tuple[str, ...]:
@@ -203,14 +220,14 @@ def _unused_packet(spec: Spec) -> tuple[str, ...]:
     return (f"{used}: the fidelity is {spec.run.fidelity}",)
 
 
-def _with_a_cut(prepared: Prepared, session: Engine, error: TooLargeError) -> ConfigError:
+def _with_a_cut(prepared: Prepared, engine: Engine, error: TooLargeError) -> ConfigError:
     """The refusal of a run that is too large, with a cut of the job that fits."""
     from fabrictwin.runs.packet_cut import cut_that_fits
 
     spec, twin = prepared.spec, prepared.twin
-    assert session.packets is not None
+    assert engine.packets is not None
     # faults name cables of the whole blueprint
-    cut = cut_that_fits(spec, build(spec.cluster, spec=spec), twin.fabric, session.packets)
+    cut = cut_that_fits(spec, build(spec.cluster, spec=spec), twin.fabric, engine.packets)
     figures, _, instead = error.message.partition(": ")
     return ConfigError(f"{figures}: {cut}, or use fidelity flow" if cut else f"{figures}: {instead}", key="run")
 
@@ -243,18 +260,18 @@ def predict(
         with located(spec):
             _ = twin.routes
     with located(spec):
-        session = open_session(prepared)
-        stage(f"simulating at {spec.run.fidelity} fidelity", lambda: session.progress)
-        recorder = None if capture is None else capture.start(session)
+        engine = start_engine(prepared)
+        stage(f"simulating at {spec.run.fidelity} fidelity", share_done(engine))
+        recorder = None if capture is None else capture.start(engine)
         try:
             if managed is None:
                 changes = twin.timed_changes(prepared.disturbed.all_changes)
                 changes += twin.pause_changes(prepared.disturbed.storms)
-                trace = play(prepared.program, prepared.rank_node, session, changes)
+                trace = play(prepared.program, prepared.rank_node, engine, changes)
             else:
-                trace = play(prepared.program, prepared.rank_node, session, drive=managed.drive)
+                trace = play(prepared.program, prepared.rank_node, engine, drive=managed.drive)
         except TooLargeError as error:
-            raise _with_a_cut(prepared, session, error) from None
+            raise _with_a_cut(prepared, engine, error) from None
         finally:
             if recorder is not None:
                 recorder.close()
@@ -281,6 +298,18 @@ def predict(
         management=None if managed is None else _management(prepared, managed),
         gains=gains(spec, twin.blueprint, twin.fabric) if what_if else (),
     )
+
+
+def share_done(engine: Engine) -> Callable[[], float]:
+    """Return what reads an engine's progress; 0 until something was posted, where it is done with nothing."""
+    begun = False
+
+    def read() -> float:
+        nonlocal begun
+        begun = begun or not engine.idle
+        return engine.progress if begun else 0.0
+
+    return read
 
 
 def _management(prepared: Prepared, run: ManagedRun) -> Management:

@@ -14,10 +14,10 @@ from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import play
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.runs.execute import open_session, prepare
+from fabrictwin.runs.execute import prepare, start_engine
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Network
-from fabrictwin.subnet.agents.pma import SessionCounters
+from fabrictwin.subnet.agents.pma import EngineCounters
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.operation.tables_in_force import routes_of
 from fabrictwin.subnet.serve.endpoint import Endpoint
@@ -43,13 +43,13 @@ class Inside:
         """
         state, prepared = self.endpoint.state, self.prepared
         self.twin.take_tables(routes_of(state, managers))
-        session = open_session(prepared)
+        engine = start_engine(prepared)
         for slot, port in enumerate(state.fabric_port.tolist()):
             if port != NONE and state.cable[slot] != NONE and state.logical(slot) != PortState.ACTIVE:
-                session.change(TimedChange(session.now_ps, port, 0))
-        trace = play(prepared.program, prepared.rank_node, session)
-        exact = None if session.packets is None else session.packets.port_counters()
-        SessionCounters(state).load(session.counters(), exact)
+                engine.change(TimedChange(engine.now_ps, port, 0))
+        trace = play(prepared.program, prepared.rank_node, engine)
+        exact = None if engine.packets is None else engine.packets.port_counters()
+        EngineCounters(state).load(engine.counters(), exact)
         return trace
 
     def say(self, managers: list[SubnetManager]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
 from fabrictwin.base.textfile import write_text
 from fabrictwin.base.units import PS_PER_S, format_size, format_time
+from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.engines.base.play import play
 from fabrictwin.report.resolved_config import moved, spec_yaml
 from fabrictwin.runs.execute import cluster_line
 from fabrictwin.runs.twins import make_twin
+from fabrictwin.runs.workers import in_order
+from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.search.layout_search import HEADROOM, Candidate, Found, Search, layout_line
 from fabrictwin.workload.step.training_step import lower
 
@@ -44,8 +48,16 @@ class Plan:
     ranked: tuple[Ranked, ...]
 
 
-def plan(spec: Spec, *, top: int, fidelity: str, stage: Stage, headroom: float = HEADROOM) -> Plan:
-    """Search, simulate the best, rank them by that. Raises ConfigError where nothing fits."""
+def plan(
+    spec: Spec,
+    *,
+    top: int,
+    fidelity: str,
+    stage: Stage,
+    headroom: float = HEADROOM,
+    workers: int | str | None = 1,
+) -> Plan:
+    """Search, simulate the best by workers, rank them by that. Raises ConfigError where nothing fits."""
     stage("building the cluster")
     blueprint = build(spec.cluster, spec=spec)
     twin = make_twin(spec, blueprint)
@@ -58,24 +70,15 @@ def plan(spec: Spec, *, top: int, fidelity: str, stage: Stage, headroom: float =
             if found.considered
             else f"found no way to divide the job over {search.gpus} GPUs",
         )
-    ranked = []
-    for i, candidate in enumerate(found.candidates):
-        stage(
-            f"simulating {i + 1} of {len(found.candidates)}: {layout_line(candidate.job)}",
-            i / len(found.candidates),
-        )
-        one = with_layout(spec, candidate)
-        try:
-            lowered = lower(one, blueprint, twin.fabric)
-        except ConfigError:
-            continue  # only lowering finds some rules broken
-        trace = play(
-            lowered.program, lowered.rank_node, twin.session("analytic" if fidelity == "analytic" else "flow")
-        )
-        seconds = trace.end_ps / PS_PER_S
-        work, gpus = lowered.work, candidate.job.layout.ranks
-        flops = work.model_flops / seconds / gpus / work.peak_flops_per_gpu
-        ranked.append(Ranked(candidate, trace.end_ps, work.tokens / seconds / gpus, flops))
+    names = [
+        f"simulating {i + 1} of {len(found.candidates)}: {layout_line(candidate.job)}"
+        for i, candidate in enumerate(found.candidates)
+    ]
+    specs = [with_layout(spec, candidate) for candidate in found.candidates]
+    # here the twin is at hand; other processes build their own
+    work = partial(_step_on, blueprint, twin, fidelity) if workers == 1 else partial(_step, fidelity)
+    steps = in_order(work, specs, workers, stage, names)
+    ranked = [Ranked(one, *step) for one, step in zip(found.candidates, steps, strict=True) if step is not None]
     ranked.sort(key=lambda item: (item.step_ps, repr(item.candidate.section)))
     return Plan(
         name=spec.name,
@@ -86,6 +89,26 @@ def plan(spec: Spec, *, top: int, fidelity: str, stage: Stage, headroom: float =
         found=found,
         ranked=tuple(ranked),
     )
+
+
+def _step(fidelity: str, spec: Spec) -> tuple[int, float, float] | None:
+    blueprint = build(spec.cluster, spec=spec)
+    return _step_on(blueprint, make_twin(spec, blueprint), fidelity, spec)
+
+
+def _step_on(blueprint: Blueprint, twin: Twin, fidelity: str, spec: Spec) -> tuple[int, float, float] | None:
+    """The step in ps, tokens a second and GPU, and MFU; None where only lowering finds some rule broken."""
+    try:
+        lowered = lower(spec, blueprint, twin.fabric)
+    except ConfigError:
+        return None
+    trace = play(
+        lowered.program, lowered.rank_node, twin.start_engine("analytic" if fidelity == "analytic" else "flow")
+    )
+    seconds = trace.end_ps / PS_PER_S
+    work, gpus = lowered.work, lowered.program.ranks
+    mfu = work.model_flops / seconds / gpus / work.peak_flops_per_gpu
+    return trace.end_ps, work.tokens / seconds / gpus, mfu
 
 
 def with_layout(spec: Spec, candidate: Candidate) -> Spec:

@@ -16,7 +16,7 @@ from fabrictwin.runs.twins import engine_of, routing_key
 from fabrictwin.subnet.manager.mad_transport import MadTiming
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.settings.qos import OPTIONS, qos_settings
-from fabrictwin.twin.managed_session import ManagedRun
+from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
 
 
@@ -68,7 +68,7 @@ def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None
 
 
 def _planned(twin: Twin, disturbed: Disturbances) -> ManagedRun:
-    """Cables that go down and switches that go off happen to the managed fabric, other changes to the session."""
+    """Cables that go down and switches that go off happen to the managed fabric, other changes to the engine."""
     assert twin.management is not None
     cut: set[int] = set()
     happens: list[tuple[int, str, int]] = []  # when, verb, cable

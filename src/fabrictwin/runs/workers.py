@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import Stage, silent
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,13 +60,40 @@ def answers(work: Callable[[T], R], items: Sequence[T], workers: int | str | Non
     return _here(work, items) if count <= 1 else _in_processes(work, items, count)
 
 
+def in_order(
+    work: Callable[[T], R],
+    items: Sequence[T],
+    workers: int | str | None = 1,
+    stage: Stage = silent,
+    names: Sequence[str] = (),
+) -> list[R]:
+    """Answers of all items in their order; `names` are what a stage calls them. Raises what the work does.
+
+    An item whose worker was killed twice is a ConfigError.
+    """
+    found: dict[int, R] = {}
+
+    def say(place: int) -> None:
+        if place < len(items):
+            stage(names[place] if names else f"{place + 1:,} of {len(items):,}", len(found) / len(items))
+
+    say(0)
+    for place, answer in answers(work, items, workers):
+        if isinstance(answer, Lost):
+            name = names[place] if names else f"item {place + 1}"
+            raise ConfigError(f"{name}: {answer.why}", key="--workers")
+        found[place] = answer
+        say(place + 1 if workers == 1 else len(found))
+    return [found[place] for place in range(len(items))]
+
+
 def _here(work: Callable[[T], R], items: Sequence[T]) -> Answers[R]:
     for place, item in enumerate(items):
         yield place, work(item)
 
 
-def _begin() -> None:
-    """Leave Ctrl-C to the parent, and end when the parent does."""
+def follow_parent() -> None:
+    """Leave Ctrl-C to the parent, and end when the parent does: the first that a process of ours does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -80,7 +108,7 @@ def _begin() -> None:
 @contextmanager
 def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
     # not by fork: threads of ours and of numba would be copied in whatever state they are
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin)
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), follow_parent)
     ended = False
     try:
         yield pool
@@ -94,7 +122,7 @@ def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Start processes that do not import the program again: it may be a script that would start them anew."""
     program = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -114,7 +142,7 @@ def _in_processes(work: Callable[[T], R], items: Sequence[T], count: int) -> Ans
         queue = iter(tuple(asked))
         try:
             with _pool(1 if alone else count) as pool:
-                with _without_main():
+                with without_main():
                     for place in _some(queue, count * AHEAD):
                         under_way[pool.submit(work, items[place])] = place
                 while under_way:

@@ -21,7 +21,7 @@ class Counters:
     pauses: I64 | None = None  # pause frames sent
 
     def since(self, earlier: Counters) -> Counters:
-        """Return what was counted after `earlier`, an older reading of the same session."""
+        """Return what was counted after `earlier`, an older reading of the same engine."""
 
         def less(now: I64 | None, before: I64 | None) -> I64 | None:
             return None if now is None or before is None else now - before

@@ -1,4 +1,4 @@
-"""The living thing: fabric, tables, clock and session together."""
+"""The living thing: fabric, tables, clock and engine together."""
 
 from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.twin.twin import Twin

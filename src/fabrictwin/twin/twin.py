@@ -1,4 +1,4 @@
-"""The twin: one fabric with its tables, link states and clock, and the sessions over them.
+"""The twin: one fabric with its tables, link states and clock, and the engines that run over it.
 
 Batch runs make one and throw it away; a long-lived one is changed while it lives. What it is at rest can be
 saved and loaded: the blueprint, how it is routed, its tables, its changed links, its clock. Operations that are
@@ -26,7 +26,7 @@ from fabrictwin.cluster.faults import ACCESS_CONTROL, HostCause
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.fabric.compile import compile_fabric, with_access_control_on
+from fabrictwin.fabric.compile import compile_fabric, ports_of_cable, with_access_control_on
 from fabrictwin.fabric.fabric import Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.routing.engines.registry import route
@@ -74,7 +74,7 @@ class Twin:
         self.spread = False  # switches spread packets over equal-cost ports, as the flow engine sees it
         self.link_rate_bps: dict[int, int] = {}  # ports that do not run at the rate they were built for
         self.management: ManagedFabric | None = None  # the subnets' managers, where the twin has any
-        self._session: Engine | None = None
+        self._engine: Engine | None = None
         self._tables: np.ndarray | None = None
         self._clock_ps = 0
 
@@ -124,7 +124,7 @@ class Twin:
         return self.management
 
     def take_tables(self, routes: Routes) -> None:
-        """These are the twin's tables from now on, for sessions to come."""
+        """These are the twin's tables from now on, for engines to come."""
         self.__dict__["routes"] = routes
 
     @property
@@ -140,22 +140,14 @@ class Twin:
 
     @property
     def now_ps(self) -> int:
-        return self._clock_ps + (self._session.now_ps if self._session else 0)
+        return self._clock_ps + (self._engine.now_ps if self._engine else 0)
 
     def ports_of(self, cable: int) -> tuple[int, int]:
         """The ports that drive the two directions of a cable of the twin's blueprint. Raises ConfigError."""
         cables = self.blueprint.cables
         if not 0 <= cable < len(cables):
             raise ConfigError(f"got cable {cable}, expected one of the {len(cables)} from 0", key="cable")
-        node = int(cables.a_node[cable])
-        switches, nics = len(self.blueprint.switches), len(self.fabric.nic_node)
-        if switches <= node < switches + nics:
-            port = int(self.fabric.nic_port[node - switches])
-        else:
-            first = int(self.fabric.host_node_start[-1])
-            at = first + (node if node < switches else node - nics)
-            port = int(self.fabric.node_port_start[at]) + int(cables.a_port[cable]) - 1
-        return port, int(self.fabric.port_peer[port])
+        return ports_of_cable(self.fabric, self.blueprint, cable)
 
     def cable_now(self, cable: int) -> int:
         """A cable's place in the twin's blueprint, from its place in the one that the twin was made of."""
@@ -189,8 +181,8 @@ class Twin:
             raise ConfigError(f"got a rate of {rate_bps} b/s, expected 0 to {built}", key="rate")
         for end in self.ports_of(cable):
             self.link_rate_bps[end] = rate_bps
-            if self._session is not None:
-                self._session.change(TimedChange(self._session.now_ps, end, rate_bps))
+            if self._engine is not None:
+                self._engine.change(TimedChange(self._engine.now_ps, end, rate_bps))
 
     def path(self, source: str, destination: str) -> tuple[list[Hop], int]:
         """Every hop from one GPU (or processor) to another by name, and the latency in ps of an empty message.
@@ -224,19 +216,19 @@ class Twin:
         ]
         return hops, int(found.latency_ps[0])
 
-    def session(self, fidelity: Fidelity = "flow", packet: PacketOptions | None = None) -> Engine:
+    def start_engine(self, fidelity: Fidelity = "flow", packet: PacketOptions | None = None) -> Engine:
         """Start an engine over this twin, links as they are now. It becomes the twin's own.
 
         `packet` is what the packet engine is to model; the others have no such options. Raises ConfigError.
         """
-        engine = self._engine(fidelity, packet)
+        engine = self._new_engine(fidelity, packet)
         for change in self._links_now():
             engine.change(change)
         self._clock_ps = self.now_ps
-        self._session = engine
+        self._engine = engine
         return engine
 
-    def _engine(self, fidelity: Fidelity, packet: PacketOptions | None) -> Engine:
+    def _new_engine(self, fidelity: Fidelity, packet: PacketOptions | None) -> Engine:
         capabilities_of(fidelity)  # refuses what is none
         if fidelity == "analytic":
             from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
@@ -265,7 +257,7 @@ class Twin:
 
     def save(self, path: str | Path) -> None:
         """Write the twin at rest as one .npz file without pickles. Raises InvariantError while it is at work."""
-        if self._session is not None and not self._session.idle:
+        if self._engine is not None and not self._engine.idle:
             raise InvariantError("a twin with operations under way cannot be saved")
         state = {
             "format": _FORMAT,

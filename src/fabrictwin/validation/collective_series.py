@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Literal
@@ -29,6 +29,7 @@ from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task
 from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.tuning.step_costs import Calibration, calibration
 from fabrictwin.nccl.tuning.tuner import Call, tuner
+from fabrictwin.runs.workers import in_order
 from fabrictwin.twin import Twin
 from fabrictwin.validation.published_data import Section, read_table, read_texts
 
@@ -142,24 +143,25 @@ def judge(
     fidelity: Fidelity = "analytic",
     fitted: Calibration | None = None,
     stage: Stage = silent,
+    workers: int | str | None = 1,
 ) -> list[Outcome]:
     """Every series with the twin's times, by the declared calibration or another."""
     fitted = fitted or calibration()
     wanted = published.series if names is None else set(names)
-    outcomes: list[Outcome] = []
-    for name, series in published.series.items():
-        if name not in wanted:
-            continue
-        stage(name, len(outcomes) / len(wanted))
-        answers: dict[Point, Answer] = {}
-        for each in asks_of(published, name):
-            costs = fitted.of(each.communicator)
-            times = measure(each.communicator, each.asked, fidelity=fidelity, costs=costs)
-            rows = zip(each.points, times.tolist(), each.choices, strict=True)
-            answers |= {point: Answer(point, float(time) / PS_PER_US, choice) for point, time, choice in rows}
-        mine = (answers[point] for point in published.points if point.series == name)
-        outcomes.append(Outcome(name, series, tuple(mine)))
-    return outcomes
+    chosen = [name for name in published.series if name in wanted]
+    return in_order(partial(_judged, published, fidelity, fitted), chosen, workers, stage, chosen)
+
+
+def _judged(published: Published, fidelity: Fidelity, fitted: Calibration, name: str) -> Outcome:
+    """A series with the twin's times."""
+    answers: dict[Point, Answer] = {}
+    for each in asks_of(published, name):
+        costs = fitted.of(each.communicator)
+        times = measure(each.communicator, each.asked, fidelity=fidelity, costs=costs)
+        rows = zip(each.points, times.tolist(), each.choices, strict=True)
+        answers |= {point: Answer(point, float(time) / PS_PER_US, choice) for point, time, choice in rows}
+    mine = (answers[point] for point in published.points if point.series == name)
+    return Outcome(name, published.series[name], tuple(mine))
 
 
 @cache

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.textfile import read_text
-from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.yamlfile import line_of, read_yaml_file
 
 TABLE, TEXTS = "training.csv", "training.yaml"
@@ -170,7 +170,7 @@ def read_texts(path: Path, kind: type[S]) -> S:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        found = config_error(error, kind, data=data)
+        found = config_errors(error, kind, data=data)[0]
         line = line_of(lines, tuple((found.key or "").split(".")))
         raise ConfigError(found.message, file=path, line=line, key=found.key) from None
 
@@ -186,7 +186,7 @@ def read_table(path: Path, kind: type[S]) -> list[tuple[int, S]]:
         try:
             rows.append((line, kind.model_validate(data)))
         except ValidationError as error:
-            found = config_error(error, kind, data=data)
+            found = config_errors(error, kind, data=data)[0]
             raise ConfigError(found.message, file=path, line=line, key=found.key) from None
     return rows
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -18,6 +17,7 @@ from fabrictwin.base.progress import Stage, silent
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.report.summary import summary
 from fabrictwin.runs import execute
+from fabrictwin.runs.workers import in_order
 from fabrictwin.validation.training_cases import Case
 
 QUANTITIES = {
@@ -75,24 +75,17 @@ def _figures(spec: Spec) -> dict[str, float] | str:
 class Answers:
     """Predictions of the twin for specs, each asked once."""
 
-    def __init__(self, fidelity: str, *, stage: Stage = silent, jobs: int = 1) -> None:
-        self.fidelity, self.stage, self.jobs = fidelity, stage, jobs
+    def __init__(self, fidelity: str, *, stage: Stage = silent, workers: int | str | None = 1) -> None:
+        self.fidelity, self.stage, self.workers = fidelity, stage, workers
         self._known: dict[str, dict[str, float] | str] = {}
 
     def of(self, found: Iterable[Case]) -> list[Outcome]:
         """An outcome for every case. Rows of one spec (a layout measured with several releases) are run once."""
         keyed = [(case, *self._keyed(case)) for case in found]
         missing = {key: spec for _, key, spec in keyed if spec is not None and key not in self._known}
-        if self.jobs > 1 and len(missing) > 1:
-            with ProcessPoolExecutor(self.jobs) as pool:
-                answers = pool.map(_figures, missing.values())
-                for i, (key, answer) in enumerate(zip(missing, answers, strict=True)):
-                    self.stage(f"{i + 1} of {len(missing)} layouts", i / len(missing))
-                    self._known[key] = answer
-        else:
-            for i, (key, spec) in enumerate(missing.items()):
-                self.stage(f"{i + 1} of {len(missing)} layouts: {spec.name}", i / len(missing))
-                self._known[key] = _figures(spec)
+        names = [f"{i + 1} of {len(missing)} layouts: {spec.name}" for i, spec in enumerate(missing.values())]
+        answers = in_order(_figures, [*missing.values()], self.workers, self.stage, names)
+        self._known |= zip(missing, answers, strict=True)
         return [self._outcome(case, key) for case, key, _ in keyed]
 
     def _keyed(self, case: Case) -> tuple[str, Spec | None]:
@@ -110,9 +103,9 @@ class Answers:
         return Outcome(case, answer[case.row.quantity], answer["step_time_s"])
 
 
-def judge(found: Iterable[Case], *, fidelity: str, stage: Stage, jobs: int = 1) -> list[Outcome]:
+def judge(found: Iterable[Case], *, fidelity: str, stage: Stage, workers: int | str | None = 1) -> list[Outcome]:
     """An outcome for every case."""
-    return Answers(fidelity, stage=stage, jobs=jobs).of(found)
+    return Answers(fidelity, stage=stage, workers=workers).of(found)
 
 
 # --- groups ------------------------------------------------------------------------------------------------

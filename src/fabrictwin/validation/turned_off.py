@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,7 @@ from fabrictwin.nccl.settings.version import DEFAULT
 from fabrictwin.nccl.tuning.tuner import Call, tuner
 from fabrictwin.report.csv_tables import bus_factor
 from fabrictwin.runs.twins import make_twin
+from fabrictwin.runs.workers import in_order
 from fabrictwin.validation.published_data import Section, read_texts
 
 FILE = "turned_off.yaml"
@@ -95,16 +97,23 @@ def read_tests(folder: Path) -> tuple[Test, ...]:
     return read_texts(folder / FILE, Texts).tests
 
 
-def answers(tests: Iterable[Test], *, fidelity: Fidelity = "flow", stage: Stage = silent) -> list[Answer]:
+def answers(
+    tests: Iterable[Test],
+    *,
+    fidelity: Fidelity = "flow",
+    stage: Stage = silent,
+    workers: int | str | None = 1,
+) -> list[Answer]:
     """Each test run both ways. Raises ConfigError."""
-    found: list[Answer] = []
     asked = list(tests)
-    for test in asked:
-        stage(f"{test.what}, {test.machine}", len(found) / len(asked))
-        # what is on by a variable alone is off without it
-        off = {**test.on, **test.off} if test.off or test.faults else {}
-        found.append(Answer(test, _bus(test, test.on, (), fidelity), _bus(test, off, test.faults, fidelity)))
-    return found
+    names = [f"{test.what}, {test.machine}" for test in asked]
+    return in_order(partial(_answered, fidelity), asked, workers, stage, names)
+
+
+def _answered(fidelity: Fidelity, test: Test) -> Answer:
+    # what is on by a variable alone is off without it
+    off = {**test.on, **test.off} if test.off or test.faults else {}
+    return Answer(test, _bus(test, test.on, (), fidelity), _bus(test, off, test.faults, fidelity))
 
 
 def _bus(

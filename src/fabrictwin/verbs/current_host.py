@@ -21,18 +21,14 @@ _world: World | None = None
 _host = ""
 
 
-def use(
-    twin: Twin, *, host: str | None = None, engine: Fidelity = "packet", session: Engine | None = None
-) -> World:
+def use(twin: Twin, *, host: str | None = None, engine: Fidelity | Engine = "packet") -> World:
     """From now on this process runs on a host of `twin` (the first, where none is named).
 
     `engine` times messages: "packet" with every packet on the fabric, "flow" as fluid that shares links,
-    "analytic" by closed forms, each alone. A session that is given is taken as it is. Raises ConfigError.
+    "analytic" by closed forms, each alone; one that runs already is taken as it is. Raises ConfigError.
     """
     global _world, _host
-    if session is None:
-        session = twin.session(engine)
-    world = World(twin, session=session)
+    world = World(twin, engine=twin.start_engine(engine) if isinstance(engine, str) else engine)
     name = twin.fabric.host_names[0] if host is None else host
     world.host(name)
     _world, _host = world, name

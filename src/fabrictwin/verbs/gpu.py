@@ -62,5 +62,5 @@ def _lacking(adapter: Adapter, gpu: int) -> str:
         return "no way over PCIe leads there"
     if any(cause.kind == NO_PEER_MEMORY for cause in world.twin.host_causes.get(adapter.host, ())):
         return f"the host has {NO_PEER_MEMORY}"
-    packets = world.session.packets
+    packets = world.engine.packets
     return "" if packets is None or packets.gpudirect else "run.packet has gpudirect: false"

@@ -65,15 +65,13 @@ class _Finder(MetaPathFinder, Loader):
 _finder = _Finder()
 
 
-def install(
-    twin: Twin, *, host: str | None = None, engine: Fidelity = "packet", session: Engine | None = None
-) -> World:
+def install(twin: Twin, *, host: str | None = None, engine: Fidelity | Engine = "packet") -> World:
     """Run this process on a host of `twin`, and let `import pyverbs` mean the twin's verbs from now on.
 
     Modules of an installed pyverbs that were imported before are dropped from `sys.modules`; names that a program
     took from them keep meaning hardware. Raises ConfigError for a host that the twin does not have.
     """
-    world = current_host.use(twin, host=host, engine=engine, session=session)
+    world = current_host.use(twin, host=host, engine=engine)
     for name in [name for name in sys.modules if name == _PUBLIC or name.startswith(f"{_PUBLIC}.")]:
         del sys.modules[name]
     if _finder not in sys.meta_path:

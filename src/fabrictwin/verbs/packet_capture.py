@@ -18,6 +18,6 @@ def capture(
     engine has no packets.
     """
     world = current_host.world() if world is None else world
-    recorder = CaptureRequest(Path(path), at, snaplen).start(world.session)
+    recorder = CaptureRequest(Path(path), at, snaplen).start(world.engine)
     world.captures = True
     return recorder

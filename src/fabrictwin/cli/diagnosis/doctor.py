@@ -6,12 +6,19 @@ from pathlib import Path
 
 import click
 
+from fabrictwin.cli.completion import host_type
 from fabrictwin.cli.options import FILE, JSON
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=FILE, metavar="FILE|DIR...", help="Logs, dumps, counters.")
-@click.option("--hardware", default="", metavar="HOST", help="The catalog's host; otherwise files tell.")
+@click.option(
+    "--hardware",
+    default="",
+    metavar="HOST",
+    shell_complete=host_type,
+    help="The catalog's host; otherwise files tell.",
+)
 @click.option("--hosts", default=1, type=click.IntRange(min=1, max=4096), metavar="N", help="How many, with it.")
 @click.option(
     "--fabric", type=click.Choice(["infiniband", "ethernet"]), default="infiniband", help="Their network."
@@ -41,13 +48,15 @@ def doctor(
     import json
 
     from fabrictwin.api.doctor import hardware_of
+    from fabrictwin.base.progress import Progress
     from fabrictwin.base.textfile import write_text
     from fabrictwin.diagnosis.diagnose import diagnose
     from fabrictwin.diagnosis.diagnosis_page import page
     from fabrictwin.diagnosis.diagnosis_text import text
 
     given = hardware_of(hardware, hosts=hosts, fabric=fabric, release=nccl_version)
-    found = diagnose(paths, hardware=given, twin=not no_twin)
+    with Progress() as progress:
+        found = diagnose(paths, hardware=given, twin=not no_twin, stage=progress.stage)
     if html is not None:
         write_text(html, page(found))
     click.echo(json.dumps(found.as_data(), indent=2) + "\n" if as_json else text(found, notes=notes), nl=False)

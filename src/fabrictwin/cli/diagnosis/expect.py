@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import click
 
+from fabrictwin.cli.completion import host_type
 from fabrictwin.cli.options import JSON
 
 
 @click.command()
-@click.argument("hardware", metavar="HOST", help="A host of the catalog, such as dgx-h100.")
+@click.argument(
+    "hardware", metavar="HOST", shell_complete=host_type, help="A host of the catalog, such as dgx-h100."
+)
 @click.option("--hosts", default="1,2", metavar="N,N", help="Numbers of hosts.")
 @click.option(
     "--fabric", type=click.Choice(["infiniband", "ethernet"]), default="infiniband", help="Their network."
@@ -38,14 +41,18 @@ def expect(
     """Print the bandwidths that nccl-tests and perftest should show on hardware, with tolerances."""
     import json
 
-    from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.errors import ConfigError, quoted
     from fabrictwin.base.progress import Progress
+    from fabrictwin.base.whole_numbers import whole
     from fabrictwin.diagnosis.expectation import figures
     from fabrictwin.tools.nccl_tests.perf import parse_size
 
-    counts = tuple(int(part) for part in hosts.split(",") if part.strip().isdecimal())
-    if not counts or any(not 1 <= count <= 4096 for count in counts):
-        raise ConfigError(f"got {hosts!r}, expected numbers of hosts such as 1,2,8", key="--hosts")
+    try:
+        counts = tuple(whole(part.strip(), least=1, most=4096) for part in hosts.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"got {quoted(hosts)}, expected numbers of hosts from 1 to 4096, such as 1,2,8", key="--hosts"
+        ) from None
     asked = figures.Asked(
         host=hardware,
         hosts=counts,

@@ -38,11 +38,16 @@ def configure(cluster: str, targets: tuple[str, ...], out: Path, switches: str, 
     import sys
 
     from fabrictwin.api.configure import configure as made_for
+    from fabrictwin.base.progress import Progress
     from fabrictwin.cluster.spec.spec import load_cluster
 
     spec = load_cluster(cluster, sys.stdin)
     names = "nvue" if "nvue" in targets else switches
-    for target in dict.fromkeys(targets):
-        made = made_for(spec, target, switches=names, folder=opensm_folder)
-        paths = made.write(out)
-        click.echo(f"{target}: {len(paths):,} files in {out}")
+    each, written = tuple(dict.fromkeys(targets)), []
+    with Progress() as progress:
+        for done, target in enumerate(each):
+            progress.stage(f"working out {target}", done / len(each))
+            made = made_for(spec, target, switches=names, folder=opensm_folder)
+            progress.stage(f"writing {target}", (done + 0.5) / len(each))
+            written.append(f"{target}: {len(made.write(out)):,} files in {out}")
+    click.echo("\n".join(written))

@@ -31,11 +31,13 @@ def lint(
 
     from fabrictwin.api.configure import lint as judged
     from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.progress import Progress
     from fabrictwin.base.textfile import write_text
 
     if (onto is None) != (write is None):
         raise ConfigError("got one of --onto and --write, expected both", key="--onto" if write else "--write")
-    report = judged(*files)
+    with Progress() as progress:
+        report = judged(*files, stage=progress.stage)
     if onto is not None and write is not None:
         spec = report.onto(onto)
         write_text(write, yaml.safe_dump(spec.to_dict(), sort_keys=False, width=110))

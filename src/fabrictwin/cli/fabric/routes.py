@@ -58,29 +58,29 @@ def check(
     """Judge tables: who is reached, hops, deadlock freedom, congestion. Exit code 1 where they are unsound."""
     from itertools import count
 
-    from fabrictwin.base.progress import Progress
+    from fabrictwin.base.progress import Progress, part
     from fabrictwin.routing.check.comparison import beside, judgements
-    from fabrictwin.routing.check.judge import judge
+    from fabrictwin.routing.check.judge import Ends, judge
 
     with Progress() as progress:
         progress.stage("building the cluster")
         bench = _Bench.of(cluster, given.read())
         progress.stage("filling tables")
         lids, made = bench.tables(engine if tables is None else str(tables), dumped=tables is not None)
-        hosts, slowness = bench.by_hosts() if order == "hosts" else None, bench.slowness()
+        ends = Ends(bench.slowness(), bench.by_hosts() if order == "hosts" else None)
         whole, turn = judgements(made.engine), count()
 
         def judged(tables: Tables) -> Judgement:
-            progress.stage("judging tables", next(turn) / whole)
+            done = next(turn)
             return judge(
                 bench.switches,
                 lids,
                 tables,
-                slowness=slowness,
-                order=hosts,
+                ends=ends,
                 shifts=shifts,
                 random=random,
                 seed=seed,
+                stage=part(progress.stage, done / whole, (done + 1) / whole),
             )
 
         verdict = judged(made)
@@ -112,10 +112,18 @@ def diff(
     """Compare two tables: entries, and the paths that packets take."""
     from dataclasses import asdict
 
+    from fabrictwin.base.progress import Progress
     from fabrictwin.routing.check.difference import difference
 
-    bench = _Bench.of(cluster, given.read())
-    found = difference(bench.switches, bench.either(left), bench.either(right))
+    with Progress() as progress:
+        progress.stage("building the cluster", 0.0)
+        bench = _Bench.of(cluster, given.read())
+        sides = []
+        for done, source in enumerate((left, right), 1):
+            progress.stage(f"filling tables of {source}", done / 4)
+            sides.append(bench.either(source))
+        progress.stage("comparing paths", 3 / 4)
+        found = difference(bench.switches, *sides)
     if as_json:
         _print_json(asdict(found))
         return

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fabrictwin.cli.completion import host_name
+from fabrictwin.cli.completion import gpu_name, host_name
 from fabrictwin.cli.options import CLUSTER, FILE, JSON, Group, file, repeated
 
 
@@ -94,8 +94,8 @@ def export(cluster: str, target: str, out: Path | None) -> None:
 
 @topology.command()
 @CLUSTER
-@click.argument("source", metavar="SOURCE", help="A GPU, such as host-0/gpu0.")
-@click.argument("destination", metavar="DESTINATION", help="Another.")
+@click.argument("source", metavar="SOURCE", shell_complete=gpu_name, help="A GPU, such as host-0/gpu0.")
+@click.argument("destination", metavar="DESTINATION", shell_complete=gpu_name, help="Another.")
 @JSON
 def path(cluster: str, source: str, destination: str, as_json: bool) -> None:
     """Name every hop between two GPUs as the forwarding tables have it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fabrictwin.cli.completion import fabric_names
-from fabrictwin.cli.options import JSON, PRICES, YEARS, file, repeated
+from fabrictwin.cli.options import JSON, PRICES, WORKERS, YEARS, file, repeated
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
@@ -36,6 +36,7 @@ FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
 @fidelity_option("flow", "analytic", help="Of the step; otherwise the spec's.")
 @PRICES
 @YEARS
+@WORKERS
 @file("--out", metavar="DIR", help="Write compare.json and compare.html here.")
 @JSON
 def compare(
@@ -47,6 +48,7 @@ def compare(
     fidelity: str | None,
     prices: Path | None,
     years: float,
+    workers: int,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -75,6 +77,7 @@ def compare(
             seeds=numbers,
             prices=prices,
             years=years,
+            workers=workers,
             stage=progress.stage,
         )
     if out is not None:

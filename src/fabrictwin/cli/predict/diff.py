@@ -53,5 +53,5 @@ def diff(before: str, after: str, links: int, out: Path | None, fail_over: float
     if out is not None and not as_json:
         click.echo(f"\n{out}")
     if fail_over is not None and found.slower > fail_over:
-        click.echo(f"the step is {found.slower:.2%} longer, more than {100 * fail_over:g}%", err=True)
+        click.echo(f"B takes {found.slower:.2%} longer, more than {100 * fail_over:g}%", err=True)
         raise click.exceptions.Exit(1)

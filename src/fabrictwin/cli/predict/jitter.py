@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON, PRICES, YEARS, file, number, seeded
+from fabrictwin.cli.options import JSON, PRICES, WORKERS, YEARS, file, number, seeded
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -22,6 +22,7 @@ from fabrictwin.cli.options import fidelity as fidelity_option
 @seeded(help="The seed; otherwise the spec's.")
 @PRICES
 @YEARS
+@WORKERS
 @file("--out", help="Write a page with plots.")
 @JSON
 def jitter(
@@ -33,6 +34,7 @@ def jitter(
     seed: int | None,
     prices: Path | None,
     years: float,
+    workers: int,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -57,7 +59,14 @@ def jitter(
     wanted = numbers(levels, "--levels", "0.5,1,2", 0)
     with Progress() as progress:
         found = study(
-            read, steps=steps, gpus=sizes, levels=wanted, prices=prices, years=years, stage=progress.stage
+            read,
+            steps=steps,
+            gpus=sizes,
+            levels=wanted,
+            prices=prices,
+            years=years,
+            workers=workers,
+            stage=progress.stage,
         )
     if out is not None:
         found.save(out)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON, file, number
+from fabrictwin.cli.options import JSON, WORKERS, file, number
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -22,9 +22,12 @@ from fabrictwin.cli.options import fidelity as fidelity_option
     metavar="PERCENT",
     help="Percent of a GPU's memory to keep free.",
 )
+@WORKERS
 @JSON
 @file("--write", help="Write the spec with the best layout.")
-def plan(spec: str, top: int, fidelity: str, headroom: float, as_json: bool, write: Path | None) -> None:
+def plan(
+    spec: str, top: int, fidelity: str, headroom: float, workers: int, as_json: bool, write: Path | None
+) -> None:
     """Search parallel sizes, micro-batches and recomputation for the fastest step that fits in memory."""
     from fabrictwin.api.plan import plan as search
     from fabrictwin.base.progress import Progress
@@ -32,7 +35,9 @@ def plan(spec: str, top: int, fidelity: str, headroom: float, as_json: bool, wri
 
     given = load_spec(spec, sys.stdin)
     with Progress() as progress:
-        found = search(given, top=top, fidelity=fidelity, headroom=headroom / 100, stage=progress.stage)
+        found = search(
+            given, top=top, fidelity=fidelity, headroom=headroom / 100, workers=workers, stage=progress.stage
+        )
     if write is not None and found.detail.ranked:
         found.write_best(write)
     click.echo(found.json() if as_json else str(found), nl=False)

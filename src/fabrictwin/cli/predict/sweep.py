@@ -26,8 +26,8 @@ from fabrictwin.cli.options import fidelity as fidelity_option
 @click.option(
     "--samples", type=click.IntRange(1, 1_000_000), metavar="N", help="Draw N points; otherwise every combination."
 )
-@click.option("--sampling", type=click.Choice(["latin", "random"]), default="latin", help="How they are drawn.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, metavar="N", help="Of the samples.")
+@click.option("--sampling", type=click.Choice(["latin", "random"]), help="How they are drawn; otherwise latin.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of the samples; otherwise 1.")
 @click.option("--seeds", metavar="N,N,...", help="Run every point with each of these seeds (run.seed).")
 @fidelity_option("flow", "analytic", "packet", help="Of every run; otherwise the spec's.")
 @click.option("--workers", type=click.IntRange(1, 1024), metavar="N", help="Processes; otherwise one a processor.")
@@ -41,7 +41,7 @@ def sweep(
     fidelity: str | None,
     workers: int | None,
     on: str | None,
-    **drawing: Any,
+    **drawing: int | str | None,
 ) -> None:
     """Run a spec over many values of its keys: a table, and a page of the response over any two.
 
@@ -49,18 +49,24 @@ def sweep(
     table is written. Points that cannot be are rows with their reason.
     """
     from fabrictwin.api.sweep import sweep as over
+    from fabrictwin.base.errors import ConfigError
     from fabrictwin.base.progress import Progress
     from fabrictwin.cluster.spec.spec import load_spec
     from fabrictwin.runs.execute import with_overrides
     from fabrictwin.study.sweep.table_files import check_ending
 
+    drawn: dict[str, Any] = {name: value for name, value in drawing.items() if value is not None}
+    if drawn and samples is None:
+        raise ConfigError("means nothing without --samples N: every combination is run", key=f"--{min(drawn)}")
+    if on is not None and workers is not None:
+        raise ConfigError("means nothing with --on: the Ray cluster has its own workers", key="--workers")
     check_ending(out)  # before minutes of work, not after
     read = with_overrides(load_spec(spec, sys.stdin), fidelity=fidelity)
     axes = [*vary, *([f"run.seed={seeds}"] if seeds else [])]
     journal = out.with_name(out.name + ".journal")
     with Progress() as progress:
         found = over(
-            read, axes, samples=samples, workers=on or workers, journal=journal, stage=progress.stage, **drawing
+            read, axes, samples=samples, workers=on or workers, journal=journal, stage=progress.stage, **drawn
         )
     page = found.save(out)
     journal.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from fabrictwin.cli.options import DATA, JSON, Group, file, number
+from fabrictwin.cli.options import DATA, JSON, WORKERS, Group, file, number
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -32,7 +32,7 @@ def validate() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: every row, group and assumption.")
 @file("--out", help="Write the JSON to a file as well.")
 @DATA
-@number("--jobs", least=1, most=64, default=1, help="Layouts to predict at once.")
+@WORKERS
 def training(
     fidelity: str,
     match: str,
@@ -42,7 +42,7 @@ def training(
     as_json: bool,
     out: Path | None,
     data: Path | None,
-    jobs: int,
+    workers: int,
 ) -> None:
     """Every published training step with what the twin says of it, and the errors by group."""
     from fabrictwin.base.errors import ConfigError
@@ -59,7 +59,7 @@ def training(
     measurements = read_data(find_data(data))
     found = cases(measurements)
     with Progress() as progress:
-        answers = Answers(fidelity, stage=progress.stage, jobs=jobs)
+        answers = Answers(fidelity, stage=progress.stage, workers=workers)
         if refit or leave_out:
             if match:
                 raise ConfigError("calibration looks at all rows, expected no --match beside it", key="--match")
@@ -90,9 +90,10 @@ def training(
 @validate.command()
 @number("--samples", least=20, most=100000, default=1500, help="Steps of a replica to walk for each row.")
 @click.option("--match", default="", metavar="TEXT", help="Only rows whose hardware or name contains this.")
+@WORKERS
 @JSON
 @DATA
-def jitter(samples: int, match: str, as_json: bool, data: Path | None) -> None:
+def jitter(samples: int, match: str, workers: int, as_json: bool, data: Path | None) -> None:
     """Published spreads of step times beside the twin's, noise set at one scale; stragglers by cause."""
     import json
 
@@ -105,7 +106,7 @@ def jitter(samples: int, match: str, as_json: bool, data: Path | None) -> None:
     measurements = read_data(find_data(data))
     statistics = stragglers.read_statistics(measurements.folder)
     with Progress() as progress:
-        found = published.beside(measurements, progress.stage, samples=samples, match=match)
+        found = published.beside(measurements, progress.stage, samples=samples, match=match, workers=workers)
         causes = [] if match else stragglers.causes(statistics, progress.stage)
     if not found:
         raise ConfigError(f"got {match!r}, expected part of a row's hardware or name", key="--match")
@@ -132,6 +133,7 @@ def jitter(samples: int, match: str, as_json: bool, data: Path | None) -> None:
 @click.option("--turned-off", "off", is_flag=True, help="What turning things off costs instead.")
 @click.option("--rows", "every", is_flag=True, help="Print every size of every series.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: every row and assumption.")
+@WORKERS
 @DATA
 def collectives(
     fidelity: Literal["flow", "analytic"],
@@ -141,6 +143,7 @@ def collectives(
     off: bool,
     every: bool,
     as_json: bool,
+    workers: int,
     data: Path | None,
 ) -> None:
     """Every measured series of nccl-tests with the twin's time beside it, and the errors by regime."""
@@ -154,7 +157,7 @@ def collectives(
     from fabrictwin.validation.published_data import find_data
 
     if off:
-        _turned_off(find_data(data, TABLE), fidelity, match, as_json)
+        _turned_off(find_data(data, TABLE), fidelity, match, workers, as_json)
         return
     published = read_published(find_data(data, TABLE))
     names = [n for n, s in published.series.items() if match.lower() in f"{n} {s.hardware}".lower()]
@@ -165,14 +168,18 @@ def collectives(
             click.echo(costs_text(fit(published, stage=progress.stage)), nl=False)
             return
         fitted = fit_without(published, leave_out, stage=progress.stage) if leave_out else None
-        outcomes = judge(published, names=names, fidelity=fidelity, fitted=fitted, stage=progress.stage)
+        outcomes = judge(
+            published, names=names, fidelity=fidelity, fitted=fitted, stage=progress.stage, workers=workers
+        )
     if as_json:
         click.echo(to_json(outcomes, fidelity, leave_out), nl=False)
     else:
         click.echo(as_text(outcomes, fidelity, leave_out, every=every), nl=False)
 
 
-def _turned_off(data: Path, fidelity: Literal["flow", "analytic"], match: str, as_json: bool) -> None:
+def _turned_off(
+    data: Path, fidelity: Literal["flow", "analytic"], match: str, workers: int, as_json: bool
+) -> None:
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.base.progress import Progress
     from fabrictwin.validation import turned_off
@@ -181,5 +188,5 @@ def _turned_off(data: Path, fidelity: Literal["flow", "analytic"], match: str, a
     if not tests:
         raise ConfigError(f"got {match!r}, expected part of what is turned off or of a machine", key="--match")
     with Progress() as progress:
-        found = turned_off.answers(tests, fidelity=fidelity, stage=progress.stage)
+        found = turned_off.answers(tests, fidelity=fidelity, stage=progress.stage, workers=workers)
     click.echo((turned_off.as_json if as_json else turned_off.as_text)(found, fidelity), nl=False)

@@ -21,8 +21,12 @@ def read(file: Path, as_json: bool) -> None:
     """Flows, messages, missing and repeated packets, NAKs, congestion marks and bad checksums of a capture."""
     import json
 
+    from fabrictwin.base.progress import Progress
     from fabrictwin.capture.flow_summary import summarise, text
     from fabrictwin.capture.reader import CaptureFile
 
-    found = summarise(CaptureFile(file))
+    capture = CaptureFile(file)
+    with Progress() as progress:
+        progress.stage(f"reading {file.name}", capture.share_read)
+        found = summarise(capture)
     click.echo(json.dumps(found.as_json(), indent=2) if as_json else text(found), nl=as_json)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "--cluster",
     required=True,
     metavar="SPEC",
-    help="A spec file; its cluster is used, and links that it makes slow or dead.",
+    help="A spec file; its cluster is used, and the faults of its links, switches and adapters.",
 )
 @click.option(
     "--balance",
@@ -57,11 +57,12 @@ def traffic(
     How the network is modelled is what the spec's run.packet says; options here override it.
     """
     import json
-    from dataclasses import replace
 
+    from fabrictwin.base.grouped import grouped
     from fabrictwin.base.progress import Progress
     from fabrictwin.cluster.build_blueprint import build
-    from fabrictwin.cluster.spec.fault_section import LinkFault
+    from fabrictwin.cluster.disturbances import find_disturbances
+    from fabrictwin.cluster.spec.fault_section import LinkFault, StormFault, SwitchFault
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.engines.packet.packet_options import options_of
     from fabrictwin.runs.twins import make_twin
@@ -84,13 +85,19 @@ def traffic(
         progress.stage("compiling the fabric")
         spec = load_cluster(cluster, sys.stdin)
         for i, fault in enumerate(spec.faults):
-            if not isinstance(fault, LinkFault) or fault.timed:
-                message = "got a fault that only a run plays, expected a link at a rate of its own from the start"
+            if not isinstance(fault, LinkFault | SwitchFault | StormFault):
+                message = "got a fault that only a run plays, expected a link's, a switch's, or a pause storm"
                 raise spec.error(f"faults[{i}]", message)
-        twin = make_twin(spec, build(spec.cluster, spec=spec))
+        blueprint = build(spec.cluster, spec=spec)
+        by_packets = spec.model_copy(update={"run": spec.run.model_copy(update={"fidelity": "packet"})})
+        disturbed = find_disturbances(blueprint, by_packets)
+        twin = make_twin(spec, blueprint)
+        changes = twin.timed_changes(disturbed.all_changes) + twin.pause_changes(disturbed.storms)
         base = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed, spec.qos)
-        options = replace(base, **{key: value for key, value in given.items() if value is not None})
+        options = grouped(base, {key: value for key, value in given.items() if value is not None})
         progress.stage("routing")
         routes = twin.routes
-        result = play_traffic(pattern, twin.as_it_runs, routes, options, capture=capture, stage=progress.stage)
+        result = play_traffic(
+            pattern, twin.as_it_runs, routes, options, capture=capture, changes=changes, stage=progress.stage
+        )
     click.echo(json.dumps(result.summary(), indent=2) if as_json else table(result), nl=as_json)

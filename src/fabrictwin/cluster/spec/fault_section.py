@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import Duration, Rate, Size
-from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.cluster.spec.cluster_section import Model, Seed
 
 
@@ -173,5 +173,5 @@ def told_apart(item: Any, index: int) -> Any:
     try:
         return model.model_validate(item)
     except ValidationError as error:
-        found = config_error(error, model, data=item, path=("faults", index))
+        found = config_errors(error, model, data=item, path=("faults", index))[0]
         raise ConfigError(found.message, key=found.key) from None

@@ -24,7 +24,7 @@ from pydantic import (
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.textfile import STDIN, name_of
 from fabrictwin.base.units import Duration
-from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.yamlfile import Lines, Path_, line_of, read_yaml_file, undotted
 from fabrictwin.cluster.spec.cluster_section import Cluster, Count, Model, Seed
 from fabrictwin.cluster.spec.edits import set_key
@@ -130,6 +130,7 @@ class Spec(Model):
         None  # its release and NCCL_* variables; the nccl room checks it
     )
     jitter: dict[str, Any] | None = None  # what is uneven, for `fabrictwin jitter`; the study room checks it
+    campaign: dict[str, Any] | None = None  # what fails over months, for `fabrictwin campaign`; checked there too
 
     _origin: Origin = PrivateAttr(default_factory=lambda: Origin(Path(), None))
 
@@ -189,7 +190,7 @@ class Spec(Model):
         try:
             return model.model_validate(data)
         except ValidationError as error:
-            found = config_error(error, model, data=data, path=path)
+            found = config_errors(error, model, data=data, path=path)[0]
             raise self.error(found.key or key, found.message) from None
 
     def _refuse_other_kind(self, key: str, model: type[BaseModel], data: Any) -> None:
@@ -278,7 +279,7 @@ def read_spec(data: Any, origin: Origin | None = None) -> Spec:
     except ValidationError as error:
         if isinstance(data, dict) and isinstance(data.get("cluster"), str):
             data = {**data, "cluster": _read_cluster(data["cluster"], origin)}
-        found = config_error(error, Spec, data=data)
+        found = config_errors(error, Spec, data=data)[0]
     except ConfigError as error:
         if error.file is not None:
             raise

@@ -148,16 +148,15 @@ def _play(assumed: Assumptions, headroom: int, late_ps: int) -> Outcome:
 
 
 def _connections(assumed: Assumptions) -> tuple[Any, Any]:
-    from fabrictwin.kernel.packet.machine import Connection
+    from fabrictwin.kernel.packet.connection import Connection, Framing, Reliability
 
-    common: dict[str, Any] = {
-        "header_bytes": HEADER + assumed.gap_bytes,
-        "ack_bytes": CONTROL_BYTES,
-        "ack_every": 1 << 20,
-    }
-    flood = Connection(port=0, src=0, dst=2, sl=PRIORITY, mtu_bytes=assumed.frame_bytes - HEADER, **common)
-    against = Connection(port=1, src=1, dst=0, sl=0, mtu_bytes=assumed.largest_bytes - HEADER, **common)
-    return flood, against
+    def sending(host: int, to: int, frame_bytes: int, sl: int) -> Connection:
+        framing = Framing(
+            header_bytes=HEADER + assumed.gap_bytes, ack_bytes=CONTROL_BYTES, mtu_bytes=frame_bytes - HEADER, sl=sl
+        )
+        return Connection(host, host, to, framing, Reliability(ack_every=1 << 20))
+
+    return sending(0, 2, assumed.frame_bytes, PRIORITY), sending(1, 0, assumed.largest_bytes, 0)
 
 
 def _wiring(assumed: Assumptions) -> Any:
@@ -186,7 +185,7 @@ def _wiring(assumed: Assumptions) -> Any:
 
 def _config(assumed: Assumptions, headroom: int) -> Any:
     from fabrictwin.kernel.codes import NONE
-    from fabrictwin.kernel.packet.state.build import Config
+    from fabrictwin.kernel.packet.state.config import Config, Endpoints, Frames
     from fabrictwin.kernel.packet.state.port_qos import PortQos
 
     ports, lanes = 6, 2
@@ -229,12 +228,10 @@ def _config(assumed: Assumptions, headroom: int) -> Any:
         weight=of_slot(),
         gap=assumed.gap_bytes,
     )
-    return Config(
-        lanes=lanes,
+    frames = Frames(
         mtu_bytes=assumed.largest_bytes - HEADER,
         header_bytes=HEADER + assumed.gap_bytes,
         ack_bytes=CONTROL_BYTES,
         pause_wire_bytes=CONTROL_BYTES,
-        window_packets=64,
-        qos=qos,
     )
+    return Config(lanes, frames, endpoints=Endpoints(window_packets=64), qos=qos)

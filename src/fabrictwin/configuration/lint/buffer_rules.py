@@ -12,8 +12,7 @@ from fabrictwin.configuration.model.switches import Group, Port, Switch
 from fabrictwin.configuration.policy.chips import BUFFER_OF_BOX, headroom_of
 from fabrictwin.configuration.policy.switch_policy import pause_threshold, reserved_bytes
 
-DEFAULT_CABLE_M = 40
-SMALLEST_ALPHA, LARGEST_ALPHA = -8, 3
+LARGEST_ALPHA = 3
 
 
 def buffer_bytes(switch: Switch) -> int | None:

@@ -11,8 +11,6 @@ from fabrictwin.configuration.model.hosts import Adapter, Host
 from fabrictwin.configuration.model.switches import Port, Switch
 from fabrictwin.configuration.policy.host_policy import FRAME_MORE
 
-ROCE_DSCP = 26
-
 
 def _adapter(configuration: Configuration, port: Port) -> tuple[Host, Adapter] | None:
     name, _, device = port.peer.partition("/")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Trust = Literal["dscp", "pcp", "none"]
-PRIORITIES = range(8)
 
 
 @dataclass(frozen=True)

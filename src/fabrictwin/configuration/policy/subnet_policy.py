@@ -8,7 +8,7 @@ from fabrictwin.cluster.guids import node_guids, port_guids
 from fabrictwin.configuration.model.subnet import PartitionLine, QosLevel, Subnet
 
 DEFAULT_PKEY, COMPUTE_PKEY = 0x7FFF, 0x0001
-MTU_4096, RATE_OF_GBPS = 5, {100: 16, 200: 17, 400: 21, 800: 23}
+MTU_4096 = 5
 COMPUTE_SL, STORAGE_SL = 0, 1
 SUBNET_PREFIX = "0xfe80000000000000"
 FILES = {

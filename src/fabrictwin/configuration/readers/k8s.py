@@ -111,7 +111,8 @@ def read_manifests(text: str, file: str) -> tuple[tuple[dict[str, Any], ...], Pr
         mark = getattr(error, "problem_mark", None)
         where = None if mark is None else mark.line + 1
         raise ConfigError(f"is not YAML: {getattr(error, 'problem', error)}", file=file, line=where) from None
-    except (RecursionError, ValueError) as error:
+    except (RecursionError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+        # the last four are how PyYAML fails on a tag whose text is no such value, as in `!!int` or `!!bool x`
         raise ConfigError(f"is not YAML that is taken here: {type(error).__name__}", file=file) from None
     if not found:
         raise ConfigError("got no document with a kind, expected Kubernetes manifests", file=file, line=1)

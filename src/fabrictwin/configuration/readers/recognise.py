@@ -5,12 +5,14 @@ The host that a file is about stands in the file (a guard by host name), or is t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.textfile import read_text
 from fabrictwin.configuration.model.cluster import Configuration
 from fabrictwin.configuration.model.hosts import Host
@@ -33,29 +35,32 @@ _HOST: dict[str, Callable[[str, str, str], tuple[Host, Problems]]] = {
     "unit": host_files.read_unit,
     "script": host_script.read_script,
 }
-_PATTERNS = (  # in this order: what is surest first
+_PATTERNS = (  # in this order: what is surest first; blanks of one line, or empty lines take for ever
     ("sonic", r"\A\s*\{"),
-    ("nvue", r"^\s*(?:\S+@\S+\$ )?nv set \S"),
+    ("nvue", r"^[ \t]*(?:\S+@\S+\$ )?nv set \S"),
     ("unit", r"^\[(?:Unit|Service)\]"),
-    ("slurm", r"^\s*(?:SwitchName=|TopologyPlugin=|(?:NodeName=\S+ +)?Name=\w+ .*File=)"),
-    ("k8s", r"^\s*kind:\s*\w"),
+    ("slurm", r"^[ \t]*(?:SwitchName=|TopologyPlugin=|(?:NodeName=\S+ +)?Name=\w+ .*File=)"),
+    ("k8s", r"^[ \t]*kind:\s*\w"),
     ("netplan", r"^network:"),
-    ("qos-policy", r"^\s*(?:qos-levels|port-groups|qos-match-rules|qos-ulps)\s*$"),
-    ("partitions", r"^[\w.-]+(?:=0x[0-9a-fA-F]+)?(?:,\s*[\w=.]+)*\s*:\s*(?:$|[A-Z0-9]|0x)"),
+    ("qos-policy", r"^[ \t]*(?:qos-levels|port-groups|qos-match-rules|qos-ulps)\s*$"),
+    ("partitions", r"^[\w.-]+(?:=0x[0-9a-fA-F]+)?(?:,[ \t]*[\w=.]+)*[ \t]*:[ \t]*(?:$|[A-Z0-9]|0x)"),
     ("udev", r'\bNAME="'),
-    ("script", r"^\s*(?:sudo )?(?:mlnx_qos|cma_roce_\w+|mlxconfig|ethtool -|setpci|nmcli|systemctl|modprobe)\b"),
-    ("nccl", r"^\s*(?:export )?NCCL_\w+="),
+    (
+        "script",
+        r"^[ \t]*(?:sudo )?(?:mlnx_qos|cma_roce_\w+|mlxconfig|ethtool -|setpci|nmcli|systemctl|modprobe)\b",
+    ),
+    ("nccl", r"^[ \t]*(?:export )?NCCL_\w+="),
     ("grub", r"GRUB_CMDLINE_LINUX|^BOOT_IMAGE="),
     ("limits", r"^\S+\s+(?:soft|hard|-)\s+\w+\s+\S+"),
     ("modprobe", r"^(?:options|blacklist|install)\s+\w"),
-    ("container", r"^\s*(?:docker run .*)?--[a-z][\w-]*"),
+    ("container", r"^[ \t]*(?:docker run .*)?--[a-z][\w-]*"),
     (
         "opensm",
         r"^(?:routing_engine|partition_config_file|root_guid_file|qos_max_vls|subnet_prefix|sm_priority|lmc|qos) ",
     ),
-    ("guids", r"\A(?:\s*(?:#.*)?\n)*\s*0x[0-9a-fA-F]{1,16}\s*(?:#.*)?(?:\n|\Z)"),
-    ("sysctl", r"^\s*-?[a-z]\w*(?:[./][\w*-]+)+\s*="),
-    ("modules", r"\A(?:\s*(?:#.*)?\n)*[a-z][a-z0-9_-]*\s*(?:\n|\Z)"),
+    ("guids", r"\A(?:[ \t]*(?:#.*)?\r?\n)*[ \t]*0x[0-9a-fA-F]{1,16}[ \t]*(?:#.*)?(?:\r?\n|\Z)"),
+    ("sysctl", r"^[ \t]*-?[a-z]\w*(?:[./][\w*-]+)+\s*="),
+    ("modules", r"\A(?:[ \t]*(?:#.*)?\r?\n)*[a-z][a-z0-9_-]*[ \t]*(?:\r?\n|\Z)"),
 )
 _COMPILED = tuple((kind, re.compile(pattern, re.M)) for kind, pattern in _PATTERNS)
 
@@ -78,7 +83,7 @@ def listed(paths: Sequence[Path]) -> list[Path]:
     """Return the files that paths name, those of folders in order. Raises ConfigError."""
     found: list[Path] = []
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):
             found += [each for each in sorted(path.rglob("*")) if each.is_file()]
         else:
             found.append(path)
@@ -87,12 +92,14 @@ def listed(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def read_files(paths: Sequence[Path]) -> ReadFiles:
+def read_files(paths: Sequence[Path], stage: Stage = silent) -> ReadFiles:
     """Read files and folders of files. Raises ConfigError for one that cannot be read at all."""
     whole, problems, unread = Configuration(), [], []
     parts: list[Configuration] = []
     said: dict[tuple[str, str, str], tuple[object, str]] = {}
-    for path in listed(paths):
+    files = listed(paths)
+    for done, path in enumerate(files):
+        stage(f"reading {path.name}", done / len(files))
         if path.name.endswith(_COMPANION):
             continue
         text = read_text(path, errors="replace")
@@ -102,12 +109,12 @@ def read_files(paths: Sequence[Path]) -> ReadFiles:
                 raise ConfigError("is none of the formats that are read here", file=path)
             unread.append(str(path))
             continue
-        part, found = read_text_as(kind, text, str(path))
-        parts.append(part)
+        read, found = read_text_as(kind, text, str(path))
+        parts.append(read)
         problems += found.found
-        problems += _conflicts(part, said)
-    for part in parts:
-        whole = whole.merged(part) if len(parts) < _MANY else whole
+        problems += _conflicts(read, said)
+    for read in parts:
+        whole = whole.merged(read) if len(parts) < _MANY else whole
     if len(parts) >= _MANY:
         whole = _merged_by_name(parts)
     return ReadFiles(whole, tuple(problems), tuple(unread))

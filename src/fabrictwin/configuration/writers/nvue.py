@@ -1,7 +1,7 @@
 """NVUE commands for a switch with Cumulus Linux 5.
 
-NVUE's own parser and schema are not public: commands are those of NVIDIA's NVUE command reference
-(docs.nvidia.com, networking-ethernet-software, "nvue-reference"), and are read back by `readers.nvue` alone.
+NVUE's own parser and schema are not public: commands are those of NVIDIA's NVUE command reference, page by page
+(`nvue_pages`), and are read back by `readers.nvue` alone.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from fabrictwin.configuration.model.switches import Group, Port, Switch
 from fabrictwin.configuration.policy.switch_policy import nvue_profile
 from fabrictwin.configuration.writers.files import Commented, WrittenFile
+from fabrictwin.configuration.writers.nvue_pages import RELEASES, page_of
 
 GLOBAL = "default-global"
-REFERENCE = "https://docs.nvidia.com/networking-ethernet-software/nvue-reference/"
 
 
 def files(switch: Switch) -> list[WrittenFile]:
@@ -22,9 +22,7 @@ def files(switch: Switch) -> list[WrittenFile]:
 def script(switch: Switch) -> str:
     """Return `nv set` commands, each with its reason."""
     out = Commented(width=92)
-    out.plain(
-        "#!/bin/sh", f"# Commands: {REFERENCE}", "# Checked by no parser of NVUE's: none is public.", "set -e"
-    )
+    out.plain("#!/bin/sh", f"# For {RELEASES}. Checked by no parser of NVUE's: none is public.", "set -e")
     out.add(f"nv set system hostname {switch.name}", "hostname")
     if switch.platform:
         out.add(f"# platform {switch.platform}", "platform")
@@ -37,6 +35,8 @@ def script(switch: Switch) -> str:
         _interface(out, port)
     _routing(out, switch)
     out.add("nv config apply -y", "nvue_apply")
+    pages = dict.fromkeys(page_of(line) for line in out.text.splitlines() if line.startswith("nv "))
+    out.plain("# Commands are documented at:", *(f"#   {page}" for page in pages))
     return out.text
 
 

@@ -18,7 +18,6 @@ from fabrictwin.configuration.writers.files import WrittenFile
 Rows = dict[str, dict[str, Any]]
 Tables = dict[str, Rows]
 MAP, RED, CNP, BULK = "AZURE", "AZURE_LOSSLESS", "scheduler.strict", "scheduler.dwrr"
-FAST_PORT_LANES = 8
 
 
 def files(switch: Switch) -> list[WrittenFile]:

@@ -51,5 +51,7 @@ HOST = (
     Cause("collective-stuck", _E, "all ranks are in the same collective and none finishes: the network or a GPU below it stands still", "ibqueryerrors; dmesg | grep -E 'Xid|mlx5'; ncclras -v", "PyTorch flight recorder",
           follows=("link-flapping", "port-down", "transport-retry", "gpu-lost", "nvlink-error", "port-error-event")),
     Cause("host-memory", _E, "the kernel killed a process for want of host memory", "fewer data-loader workers, a larger host limit", "the kernel's log"),
+    Cause("driver-mismatch", _E, "the GPU driver's module is not loaded, or is of another release than its libraries",
+          "cat /proc/driver/nvidia/version; dpkg -l | grep nvidia   # unload the module or restart the host after an update", "NVIDIA, nvidia-smi"),
     Cause("pci-errors", _W, "PCIe reports errors that were not corrected", "reseat the device; dmesg | grep AER", "the kernel, PCIe advanced error reporting"),
 )  # fmt: skip

@@ -58,16 +58,17 @@ def figures(asked: Asked, stage: Stage | None = None) -> list[Figure]:
                 f"got {test!r}, expected one of nccl-tests' programs{did_you_mean(test, TESTS)}", key="--tests"
             )
     found: list[Figure] = []
-    for count in asked.hosts:
-        watcher(f"{count} hosts")
-        expected = expected_of(Hardware(asked.host, count, asked.fabric, release=asked.release, confidence=1.0))
+    stages = len(asked.hosts) + 1 + bool(asked.spec)
+    for done, count in enumerate(asked.hosts):
+        watcher(f"{count} host{'s' if count > 1 else ''}", done / stages)
+        expected = expected_of(Hardware.stated(asked.host, count, asked.fabric, release=asked.release))
         for test in asked.tests:
             found += [_collective(asked, expected, test, size) for size in asked.sizes]
     if "efa" not in catalog.host(asked.host).nics[0].type:  # which perftest's programs do not measure
-        watcher("perftest")
+        watcher("perftest", len(asked.hosts) / stages)
         found += _perftest(asked)
     if asked.spec:
-        watcher("the job")
+        watcher("the job", 1 - 1 / stages)
         found.append(_step(asked))
     return found
 

@@ -63,6 +63,15 @@ class Hardware:
         if self.fabric not in ("infiniband", "ethernet"):
             raise ConfigError(f"got {self.fabric!r}, expected infiniband or ethernet", key="fabric")
 
+    @classmethod
+    def stated(cls, name: str, hosts: int, fabric: str, *, gpus_per_host: int = 0, release: str = "") -> Hardware:
+        """Return hardware that somebody names, for sure. Raises ConfigError, for an unknown release too."""
+        from fabrictwin.nccl.settings.version import version
+
+        if release:  # a log's may be one that the twin does not know; a stated one may not
+            version(release)
+        return cls(name, hosts, fabric, gpus_per_host=gpus_per_host, release=release, confidence=1.0)
+
     @property
     def gpus(self) -> int:
         """GPUs of a host that take part."""

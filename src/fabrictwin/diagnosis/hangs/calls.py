@@ -46,11 +46,6 @@ class Group:
         """The last sequence number that a rank has called; -1 where none."""
         return max(self.calls[rank], default=-1) if rank in self.calls else -1
 
-    @property
-    def furthest(self) -> int:
-        """The last sequence number that any rank has called."""
-        return max((self.last(rank) for rank in self.calls), default=-1)
-
     def pending(self, rank: int) -> int:
         """The first call of a rank that has not completed; -1 where all have, or it has called nothing."""
         waiting = [number for number, call in self.calls.get(rank, {}).items() if not call.done]

@@ -1,8 +1,9 @@
 """Prefixes and colours that launchers put before a line, taken off.
 
 mpirun's `[1,3]<stdout>:`, torchrun's `[rank3]:` and `[default3]:`, Ray's and vLLM's `(Worker pid=7, ip=10.0.0.2)`,
-Kubernetes' timestamps with `stdout F`, `[pod/name/container]`, Docker Compose's `name-1  |`. Slurm's `3: ` is
-taken off where most lines of the file's beginning have one, since other formats number lines so.
+Kubernetes' timestamps with `stdout F`, `[pod/name/container]`, Docker Compose's `name-1  |`, CloudWatch's
+`| time |`. Slurm's `3: `, MPICH's `[3] ` and the host names of pdsh, DeepSpeed and MPI operators (`node-1: `) are
+taken off where nearly all lines of the file's beginning have one, since other formats begin lines so.
 """
 
 from __future__ import annotations
@@ -10,24 +11,29 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# as terminals get them, and as viewers show them
+COLOUR = re.compile(r"(?:\x1b|ESC|\^\[)\[[0-9;?]*[ -/]*[@-~]")
 _ONE = re.compile(
     r"(?:\[\d+,\d+\]<std(?:out|err|diag)>:\s?"
     r"|\[\d+,\d+\]\s?<[\w.-]+>:\s?"
     r"|\[(?:rank|default)\d+\]:\s?"
     r"|\[(?:pod|container)/[^\]\s]+\]\s"
     r"|\([\w.:-]{1,80} (?:pid|ip)=[^)]{1,80}\)\s?"
-    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]?\d*(?:Z|[+-]\d\d:?\d\d)\s(?:std(?:out|err)\s[FP]\s)?"
+    r"|\|?\s?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]?\d*(?:Z|[+-]\d\d:?\d\d):?\s(?:std(?:out|err)\s[FP]\s|\|\s)?"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3,9}(?: [+-]\d\d:?\d\d)?\s(?!- )"
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]\s"
+    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d+,\d+\])"
     r"|[\w.-]{1,60}-\d+\s+\|\s"
     r")"
 )
-_SLURM = re.compile(r"\s{0,6}\d{1,6}:(?:\s|$)")
-_BEGINS = frozenset("[(0123456789")
+_SLURM = re.compile(r"\s{0,6}\d{1,6}:(?:\s|$)|\[\d{1,6}\](?:\s|$)")
+_HOST = re.compile(r"(?=[\w.-]*[A-Za-z.])[\w.-]{2,80}:(?:\s|$)")
+_BEGINS = frozenset("[(|0123456789")
 
 
 def without_colours(text: str) -> str:
     """The line without terminal escapes."""
-    return COLOUR.sub("", text) if "\x1b" in text else text
+    return COLOUR.sub("", text) if "\x1b" in text or "ESC[" in text or "^[[" in text else text
 
 
 class Prefixes:
@@ -35,20 +41,24 @@ class Prefixes:
 
     def __init__(self, head: Sequence[str]) -> None:
         lines = [without_colours(line) for line in head if line.strip()]
-        numbered = sum(1 for line in lines if _SLURM.match(line))
-        ranks = {line.split(":")[0].strip() for line in lines if _SLURM.match(line)}
-        self.slurm = len(lines) >= 3 and numbered >= 0.9 * len(lines) and len(ranks) <= max(1, len(lines) // 2)
+        self.every = next((one for one in (_SLURM, _HOST) if _nearly_all(one, lines)), None)
 
     def strip(self, text: str) -> str:
         """The line as the program printed it."""
         text = without_colours(text)
-        if self.slurm:
-            text = _SLURM.sub("", text, count=1)
+        if self.every is not None:
+            text = self.every.sub("", text, count=1) if self.every.match(text) else text
         for _ in range(4):
-            if not text or (text[0] not in _BEGINS and "|" not in text[:64]):
+            if not text or (text[0] not in _BEGINS and "|" not in text[:64] and text[24:25] != "["):
                 break
             found = _ONE.match(text)
             if found is None:
                 break
             text = text[found.end() :]
         return text
+
+
+def _nearly_all(pattern: re.Pattern[str], lines: Sequence[str]) -> bool:
+    """Return true where nine of ten lines begin with one of few prefixes."""
+    found = [match[0] for match in map(pattern.match, lines) if match is not None]
+    return len(lines) >= 3 and len(found) >= 0.9 * len(lines) and len(set(found)) <= max(1, len(lines) // 3)

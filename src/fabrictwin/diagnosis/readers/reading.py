@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.textfile import open_bytes
+from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.textfile import open_bytes, read_so_far
 from fabrictwin.diagnosis.evidence import Evidence, Sink
 from fabrictwin.diagnosis.readers.fabric import sonic
 from fabrictwin.diagnosis.readers.job import flight_recorder, ras
@@ -28,15 +30,25 @@ from fabrictwin.diagnosis.readers.registry import LineReader, family_of
 HEAD_BYTES = 64 << 10
 LONGEST_LINE = 64 << 10
 MAX_WHOLE = 256 << 20  # of a file that is read whole: a dump, JSON
+_JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")  # a line of mpirun or of a kernel begins with a bracket, too
 MOST_FILES = 100_000
 
 
-def read_paths(paths: Iterable[str | Path]) -> Evidence:
+def read_paths(paths: Iterable[str | Path], stage: Stage = silent) -> Evidence:
     """Evidence of files, of all files below folders, of archives. Raises ConfigError where one is not there."""
     evidence = Evidence()
-    for path in paths:
-        _read_path(Path(path), evidence)
+    found = [one for path in paths for one in _files(Path(path))]
+    sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path, _ in found]
+    done, whole = 0, max(sum(sizes), 1)
+    for (path, host), size in zip(found, sizes, strict=True):
+        _read_file(path, evidence, host=host, watch=_watch(stage, path.name, done, whole))
+        done += size
     return evidence
+
+
+def _watch(stage: Stage, name: str, done: int, whole: int) -> Callable[[IO[bytes]], None]:
+    """Return what tells `stage` that a file is read, and how far all files are, in bytes."""
+    return lambda stream: stage(f"reading {name}", lambda: (done + read_so_far(stream)) / whole)
 
 
 def read_text(text: str, *, name: str = "text", host: str = "") -> Evidence:
@@ -48,22 +60,22 @@ def read_text(text: str, *, name: str = "text", host: str = "") -> Evidence:
     return evidence
 
 
-def _read_path(path: Path, evidence: Evidence) -> None:
-    if path.is_dir():
-        files = sorted(found for found in path.rglob("*") if found.is_file())
-        for found in files[:MOST_FILES]:
-            inside = found.relative_to(path)
-            # a folder for each host, as `fabrictwin collect` makes them
-            host = inside.parts[0] if len(inside.parts) > 1 else ""
-            _read_file(found, evidence, host=host)
+def _files(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the file, or those below a folder in order, each with the host whose folder it lies in."""
+    if not os.path.isdir(path):
+        yield path, ""
         return
-    _read_file(path, evidence, host="")
+    for found in sorted(found for found in path.rglob("*") if found.is_file())[:MOST_FILES]:
+        inside = found.relative_to(path)
+        # a folder for each host, as `fabrictwin collect` makes them
+        yield found, inside.parts[0] if len(inside.parts) > 1 else ""
 
 
-def _read_file(path: Path, evidence: Evidence, *, host: str) -> None:
+def _read_file(path: Path, evidence: Evidence, *, host: str, watch: Callable[[IO[bytes]], None]) -> None:
     name = str(path)
     try:
         with open_bytes(path) as stream:
+            watch(stream)
             if name.endswith((".tar", ".tar.gz", ".tgz")):
                 _read_tar(stream, name, evidence)
             else:
@@ -96,7 +108,7 @@ def _read_stream(stream: IO[bytes], sink: Sink) -> None:
     if not head:
         evidence.unread.append((name, "is empty"))
         return
-    if flight_recorder.recognises(head) or head.lstrip()[:1] in (b"{", b"["):
+    if flight_recorder.recognises(head) or _JSON.match(head):
         _read_whole(stream, sink)
         return
     if head.count(b"\0") > len(head) // 100:
@@ -207,7 +219,7 @@ def _read_lines(lines: Iterable[bytes], head: list[str], sink: Sink) -> tuple[st
     nccl, tests = router.nccl, router.known
     for number, raw in enumerate(lines, 1):
         sink.number = number
-        if b" NCCL " in raw or b"NCCL version" in raw:
+        if b" NCCL " in raw or raw.startswith(b"NCCL ") or b"NCCL version" in raw:
             text = raw.decode("utf-8", "replace")
             sink.text = text
             if nccl.line(text):
@@ -223,8 +235,3 @@ def _read_lines(lines: Iterable[bytes], head: list[str], sink: Sink) -> tuple[st
         sink.text = text
         router.route(text)
     return router.close()
-
-
-def readable(path: Path) -> bool:
-    """Return true for a file that may be opened."""
-    return os.access(path, os.R_OK)

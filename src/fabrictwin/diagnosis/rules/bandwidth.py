@@ -19,11 +19,8 @@ NEAR_RATE = 0.9
 
 def measured(case: Case) -> Iterator[Finding]:
     """Rows of nccl-tests: too slow for the hardware, or falling as sizes grow."""
-    tests: dict[tuple[str, int, str], list[Fact]] = defaultdict(list)
-    for fact in case.of("bench.row"):
-        tests[str(fact.parts[0]), int(fact.parts[1] or 0), fact.place.file].append(fact)
-    for (test, _, _), facts in tests.items():
-        rows = sorted(facts, key=lambda fact: int(fact.parts[2] or 0))
+    for rows in _runs(case.of("bench.row")):
+        test = str(rows[0].parts[0])
         yield from _collapse(rows)
         expected = case.expected
         if expected is None or not test:
@@ -48,6 +45,20 @@ def measured(case: Case) -> Iterator[Finding]:
             gain=f"{1 / max(share, 0.01):.3g} times the bandwidth",
             collect="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,TUNING of the run; lspci -vvv; topo -m",
         )
+
+
+def _runs(facts: list[Fact]) -> list[list[Fact]]:
+    """Rows of each run: of one test, number of ranks and file, with sizes that grow."""
+    latest: dict[tuple[str, int, str], list[Fact]] = {}
+    runs: list[list[Fact]] = []
+    for fact in facts:
+        key = str(fact.parts[0]), int(fact.parts[1] or 0), fact.place.file
+        rows = latest.get(key)
+        if rows is None or int(rows[-1].parts[2] or 0) >= int(fact.parts[2] or 0):
+            rows = latest[key] = []
+            runs.append(rows)
+        rows.append(fact)
+    return runs
 
 
 def _share(case: Case, test: str, fact: Fact) -> float:
@@ -121,6 +132,8 @@ def outcome(case: Case) -> Iterator[Finding]:
         ("job.not-initialized", "cuda-not-initialized", 0.9),
         ("job.memory", "out-of-memory", 0.9),
         ("job.failed", "job-failed", 0.4),
+        ("job.bus-error", "shared-memory", 0.7),
+        ("job.killed", "rank-died", 0.6),
         ("job.custom-allreduce", "custom-allreduce-off", 0.5),
         ("check.failed", "bandwidth-low", 0.5),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -35,6 +36,7 @@ _REMAPPED = 63  # a row was remapped: as it should be, until the next reset
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
 FLAPS = 2
+FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
 
 
 def kernel(case: Case) -> Iterator[Finding]:
@@ -69,6 +71,7 @@ def kernel(case: Case) -> Iterator[Finding]:
         ("peermem.error", "peermem-broken", 0.95),
         ("segfault", "library-crash", 0.9),
         ("mlx5.module", "module-fault", 0.85),
+        ("smi.failed", "driver-mismatch", 0.9),
         ("mlx5.error", "adapter-error", 0.6),
         ("oom", "host-memory", 0.9),
         ("fabricmanager.version", "fabric-manager", 0.95),
@@ -77,6 +80,15 @@ def kernel(case: Case) -> Iterator[Finding]:
         if facts:
             value = " in ".join(str(part) for part in facts[0].parts)
             yield found(cause(name), facts, seen=value, expected="none", confidence=confidence)
+    faults = case.of("iommu.fault")
+    if faults:
+        yield found(
+            cause("iommu-on"),
+            faults,
+            seen="the IOMMU refused a transfer of a device",
+            expected="none",
+            confidence=0.8,
+        )
     yield from _kernel_links(case)
 
 
@@ -310,6 +322,15 @@ def limits(case: Case) -> Iterator[Finding]:
             cause("limit-shm"), shm, seen=f"{int(shm[0].number) >> 20} MiB", expected="gigabytes", confidence=0.8
         )
     for fact in case.of("nic.setting"):
+        reads = re.match(r"(?:\w+\()?(\d+)", str(fact.parts[1]))
+        if fact.parts[0] == "MAX_ACC_OUT_READ" and reads is not None and 0 < int(reads[1]) < FEW_READS:
+            yield found(
+                cause("read-request"),
+                [fact],
+                seen=f"MAX_ACC_OUT_READ {reads[1]}",
+                expected=f"{FEW_READS} or more, or 0: the firmware's choice",
+                confidence=0.5,
+            )
         if fact.parts[0] == "PCI_WR_ORDERING" and "force_relax" in str(fact.parts[1]):
             yield found(
                 cause("relaxed-ordering"), [fact], seen=str(fact.parts[1]), expected="per_mkey(0)", confidence=0.9
@@ -321,6 +342,19 @@ def limits(case: Case) -> Iterator[Finding]:
             missing,
             seen="no nvidia_peermem among the modules",
             expected="nvidia_peermem, or DMA-BUF",
+            confidence=0.6,
+        )
+    remapped = [
+        fact
+        for fact in case.of("kernel.cmdline")
+        if re.search(r"(?:intel_|amd_)iommu=on", fact.text) and not re.search(r"\biommu=pt", fact.text)
+    ]
+    if remapped:
+        yield found(
+            cause("iommu-on"),
+            remapped,
+            seen=remapped[0].text,
+            expected="iommu=pt beside it, on bare metal",
             confidence=0.6,
         )
     translated = [fact for fact in case.of("iommu") if fact.text.lower().startswith("translat")]

@@ -57,11 +57,7 @@ def gpudirect(case: Case) -> Iterator[Finding]:
             expected="GPU and adapter behind one PCIe switch (PIX or PXB)",
             confidence=0.9,
         )
-    ways = [
-        fact
-        for fact in case.of("nccl.way")
-        if re.match(r"NET/(?:IB|AWS|OFI|FasTrak)", str(fact.value and fact.parts[0]))
-    ]
+    ways = [fact for fact in case.of("nccl.way") if re.match(r"NET/(?!Socket)", str(fact.value and fact.parts[0]))]
     through = [fact for fact in ways if "GDRDMA" not in str(fact.parts[0])]
     # a few connections to another rail go through host memory on healthy hosts too
     share = sum(fact.count for fact in through) / max(sum(fact.count for fact in ways), 1)
@@ -171,7 +167,7 @@ def _unused(case: Case, listed: int) -> Iterator[Finding]:
     facts: list[Fact] = []
     ranks: dict[str, set[int]] = defaultdict(set)
     for fact in case.of("nccl.way"):
-        device = re.match(r"NET/IB/(\d+)", str(fact.parts[0]))
+        device = re.match(r"NET/IB\w*/(\d+)", str(fact.parts[0]))
         if device is not None:
             used[fact.subject.host].add(device[1])
             ranks[fact.subject.host].add(fact.subject.rank)

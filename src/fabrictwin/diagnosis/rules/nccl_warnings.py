@@ -23,12 +23,17 @@ _STATUS = {
 _COMPLETION = re.compile(r"ompletion .*?(?:with error|status[= ]) ?=?(?:\w+\()?(\d+)|Failed status (\d+)")
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"async (?:fatal )?event.*(?:port error|port err)|port error|async event : port", "port-error-event"),
+    (r"async .*event.*(?:catastrophic|device fatal)", "adapter-error"),
+    (r"async .*event.*(?:local access violation|invalid request local)|local access violation", "protection"),
+    (r"[Cc]ollective mismatch", "size-mismatch"),
+    (r"transport/nvls\.cc: .*uda failure|NVLS|multicast|cuMulticast", "nvls-off"),
     (
         r"ibv_modify_qp failed with .*(?:timed out|Invalid argument|unreachable|No such device|\b110\b|\b22\b)",
         "gid-unreachable",
     ),
     (
-        r"ibv_reg_mr|ibv_create_qp failed|ibv_create_cq failed|Cannot allocate memory.*ibv|RLIMIT_MEMLOCK",
+        r"ibv_reg_mr|ibv_create_qp failed|ibv_create_cq failed|Cannot allocate memory.*ibv|RLIMIT_MEMLOCK|"
+        r"memlock limit|locked memory",
         "locked-memory",
     ),
     (r"shared memory segment|/dev/shm|No space left on device|shmem|posix_fallocate", "shared-memory"),
@@ -40,7 +45,6 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"NET/Socket : no interface", "no-socket-interface"),
     (r"Network does not match", "network-differs"),
     (r"[Dd]uplicate GPU detected", "duplicate-gpu"),
-    (r"NVLS|multicast|cuMulticast", "nvls-off"),
     (
         r"Message truncated|size mismatch|received \d+ bytes instead of|mismatch\w* (?:between|collective|size)",
         "size-mismatch",
@@ -58,12 +62,18 @@ _WORDS: tuple[tuple[str, str], ...] = (
         "connect-refused",
     ),
     (
-        r"[Cc]onnection closed|[Cc]onnection reset|Broken pipe|remote process exited|peer may have crashed",
+        r"[Cc]onnection closed|[Cc]onnection reset|Broken pipe|remote process exited|peer may have crashed|"
+        r"Socket recv failed|Failed to execute operation|Error encountered progressing|Could not receive type|"
+        r"Proxy Call to rank \d+ failed",
         "peer-closed",
     ),
 )
+# NCCL prints the GIDs of RoCE alone, where a link-local one reaches no other subnet
+_LINK_LOCAL = re.compile(r"(?:localGid|local GID) fe80:")
 # words by which NCCL tells of what it does, not of trouble
 _HARMLESS = re.compile(
+    r"async .*event.*(?:client reregistration|GID table|LID change|SM change|P_?Key|port active|"
+    r"communication established|send queue drained)|communicator encountered a fatal error|"
     r"NET/Plugin|Could not find: libnccl|libibverbs\.so.*version|dlsym failed|dlvsym failed|is deprecated|"
     r"Failed to (?:find|open) (?:libnccl|libibverbs|libmlx5|libcuda)|NCCL_\w+ .* is not supported"
 )
@@ -72,6 +82,8 @@ _NO_VERBS = re.compile(r"Failed to open libibverbs")
 
 def cause_of(text: str) -> str:
     """The id of the cause that a warning points to; empty where it is harmless."""
+    if _LINK_LOCAL.search(text):
+        return "gid-unreachable"
     status = _COMPLETION.search(text)
     if status is not None:
         return _STATUS.get(int((status[1] or status[2])[:4]), "nccl-warning")
@@ -93,6 +105,9 @@ _EXPECTED = {
 }
 
 
+_VAGUE = frozenset(("peer-closed", "nccl-warning"))
+
+
 def warnings(case: Case) -> Iterator[Finding]:
     """Findings of warnings, each cause once."""
     by_cause: dict[str, list[Fact]] = {}
@@ -108,9 +123,11 @@ def warnings(case: Case) -> Iterator[Finding]:
             where = "one host alone: that host"
         if name == "nccl-warning" and len(by_cause) > 1:
             continue
+        if name == "socket-fallback" and case.nodes == 1:
+            continue  # a host alone needs no adapters
         confidence = 0.9 if name != "nccl-warning" else 0.3
         # what a peer's end looks like is no cause of its own where nothing else is known: say so
-        severity = Severity.WARNING if name == "peer-closed" and len(by_cause) == 1 else None
+        severity = Severity.WARNING if name == "peer-closed" and not set(by_cause) - _VAGUE else None
         yield found(
             cause(name),
             facts,

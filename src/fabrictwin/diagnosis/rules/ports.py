@@ -1,4 +1,4 @@
-"""States and rates of ports, links of the fabric, GIDs, priorities, SONiC's tables."""
+"""States and rates of ports, links of the fabric, GIDs, parts of switches."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ def states(case: Case) -> Iterator[Finding]:
             seen=f"State: {no_manager[0].text}" + (f", SM lid {lid[about].value}" if about in lid else ""),
             expected="Active",
             confidence=0.95,
+        )
+    silent = case.of("sm.missing")
+    if silent:
+        yield found(
+            cause("no-subnet-manager"),
+            silent,
+            seen=silent[0].text,
+            expected="state 3 SMINFO_MASTER",
+            confidence=0.85,
         )
     down = [fact for about, fact in state.items() if fact.text.lower().startswith("down")]
     trying = [
@@ -210,51 +219,6 @@ def gids(case: Case) -> Iterator[Finding]:
         yield found(cause("roce-v1"), old, seen="RoCE v1", expected="RoCE v2", confidence=0.9)
 
 
-def priorities(case: Case) -> Iterator[Finding]:
-    """Trust and lossless priorities of adapters and of SONiC's ports."""
-    trust = [fact for fact in case.of("qos.trust") if fact.value == "pcp"]
-    if trust:
-        yield found(cause("trust-pcp"), trust, seen="Priority trust state: pcp", expected="dscp", confidence=0.85)
-    none = [fact for fact in case.of("qos.pfc") if not fact.parts]
-    if none:
-        yield found(
-            cause("no-pfc"),
-            none,
-            seen="no priority enabled",
-            expected="the RoCE priority, such as 3",
-            confidence=0.7,
-            collect="the switch's PFC configuration, where lossy RoCE is on purpose",
-        )
-    storms = case.of("sonic.storm")
-    if storms:
-        yield found(
-            cause("pause-storm"),
-            storms,
-            seen=f"{storms[0].parts[0]} storm(s) detected, {storms[0].parts[1]} restored",
-            expected="0",
-            confidence=0.9,
-        )
-    maps = case.of("sonic.pfc")
-    empty = [fact for fact in maps if not fact.parts]
-    if empty and len(empty) < len(maps):
-        yield found(
-            cause("pfc-uneven"), empty, seen="no pfc_enable", expected="as the other ports", confidence=0.7
-        )
-    flat = [
-        fact
-        for fact in case.of("sonic.profile")
-        if "lossless" in fact.subject.device and fact.subject.device.startswith("pg_") and fact.parts[2] == 0
-    ]
-    if flat:
-        yield found(
-            cause("buffer-profile"),
-            flat,
-            seen="xoff 0",
-            expected="headroom for rate, cable and MTU",
-            confidence=0.7,
-        )
-
-
 def switches(case: Case) -> Iterator[Finding]:
     """Findings of ibswinfo on a switch, and of ibdiagnet."""
     broken = case.of("switch.status")
@@ -280,4 +244,4 @@ def switches(case: Case) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Rule, ...] = (states, rates, links, gids, priorities, switches)
+RULES: tuple[Rule, ...] = (states, rates, links, gids, switches)

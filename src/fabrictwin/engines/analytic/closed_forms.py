@@ -18,7 +18,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import TimedChange, payload_bps
 from fabrictwin.engines.channels.channel_resources import Bound, bind, capacities
-from fabrictwin.engines.channels.pipeline_latency import Beyond, Critical
+from fabrictwin.engines.channels.pipeline_latency import Beyond, CriticalPaths
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
@@ -93,7 +93,7 @@ class Terms:
     whole: Communication
     drain_ps: float
     edge_bytes: int  # of the busiest edge
-    critical: Critical
+    critical: CriticalPaths
 
     def duration(self, part: float, chunk_bytes: int) -> int:
         """Return the time in ps of `part` of the bytes in chunks of so many."""

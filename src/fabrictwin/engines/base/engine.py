@@ -1,7 +1,7 @@
 """The one interface of the engines: packet, flow and analytic stand behind it, and everything that takes time
 stands on it: programs, verbs, traffic files, faults, the subnet manager, and whatever comes next.
 
-An engine is at work over one fabric (`Twin.session` makes one), and its time only advances.
+An engine is at work over one fabric (`Twin.start_engine` makes one), and its time only advances.
 
 *In* go frozen records:
 
@@ -31,7 +31,7 @@ The same calls in slices of any size give the same times.
 never the engine's type. What only an engine with packets has stands in `packets`, which is None elsewhere. To ask
 for what an engine cannot do raises ConfigError.
 
-*To add an engine*, implement `Engine`, give it a line in `base.capabilities`, and let `Twin.session` make
+*To add an engine*, implement `Engine`, give it a line in `base.capabilities`, and let `Twin.start_engine` make
 it. What plays its operations as a graph without packets can be built on `engines.flow.graph_engine`.
 """
 

@@ -76,7 +76,7 @@ class MessageQueues:
 
     def open(self, ends: tuple[int, int], memories: tuple[int | None, int | None], options: FlowOptions) -> int:
         """Open a flow between two adapters. Raises ConfigError where there is no path."""
-        between = (*ends, options.source_qpn, options.target_qpn)
+        between = (*ends, options.numbers.source_qpn, options.numbers.target_qpn)
         self._opened += 1
         path = self._path(between, memories, options)
         flow = self._flows[self._opened] = QueuedFlow(path, options, between, memories)
@@ -149,7 +149,7 @@ class MessageQueues:
         for flow in waiting:
             # the sender tries again each time that the receiver's timer has run out
             message = flow.queue[0]
-            period = flow.options.rnr_timer_ps + 2 * flow.path.latency_ps
+            period = flow.options.retries.rnr_timer_ps + 2 * flow.path.latency_ps
             tries = max(1, -(-(self._now - message.arrive_ps) // period))
             message.retries = tries
             self._push(message.arrive_ps + tries * period, _REACH, message, EventKind.ARRIVED)
@@ -296,7 +296,7 @@ class MessageQueues:
 
     def _not_ready(self, message: QueuedMessage, events: list[Event]) -> None:
         flow = message.flow
-        allowed = flow.options.rnr_retry
+        allowed = flow.options.retries.rnr_retry
         if message.retries == 0:
             message.arrive_ps = self._now
         if allowed != _ENDLESS_RETRY:
@@ -308,7 +308,7 @@ class MessageQueues:
                 return
             message.retries += 1
             self._push(
-                self._now + flow.options.rnr_timer_ps + 2 * flow.path.latency_ps,
+                self._now + flow.options.retries.rnr_timer_ps + 2 * flow.path.latency_ps,
                 _REACH,
                 message,
                 EventKind.ARRIVED,

@@ -63,6 +63,40 @@ NAK_REMOTE_ACCESS = 0x62
 NAK_REMOTE_OPERATION = 0x63
 
 
+@dataclass(frozen=True)
+class Retries:
+    """The requester's timers and counts of retries."""
+
+    timeout: int = 14  # 4.096 us * 2^timeout; 0 is never
+    retry_count: int = 7
+    rnr_retry: int = 7  # 7: for ever
+    rnr_timer_ps: int = 655_360_000_000
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers by which the ends know each other, as captures show them."""
+
+    source_qpn: int = 0
+    target_qpn: int = 0
+    first_psn: int = 0
+    partition: int = 0xFFFF
+    queue_key: int = 0  # of datagrams
+
+
+@dataclass(frozen=True)
+class GlobalAddress:
+    """Addresses of the network layer."""
+
+    source_gid: bytes | None = None  # None: what the fabric gives the adapters
+    target_gid: bytes | None = None
+    gid_type: GidType | None = None  # None: by technology, RoCE v2 on Ethernet
+    global_route: bool = False  # InfiniBand: packets carry a GRH (of datagrams the receiver always gets one)
+    hop_limit: int = 64
+    traffic_class: int = 0
+    udp_source_port: int | None = None  # Ethernet; None: from the queue pair numbers
+
+
 @dataclass(frozen=True, kw_only=True)
 class FlowOptions:
     """One direction of a queue pair, as its attributes say."""
@@ -70,23 +104,10 @@ class FlowOptions:
     service: Service = Service.RELIABLE_CONNECTION
     mtu_bytes: int | None = None  # None: the fabric's
     service_level: int | None = None  # None: the route's
-    traffic_class: int = 0
-    udp_source_port: int | None = None  # Ethernet; None: from the queue pair numbers
-    timeout: int = 14  # 4.096 us * 2^timeout; 0 is never
-    retry_count: int = 7
-    rnr_retry: int = 7  # 7: for ever
-    rnr_timer_ps: int = 655_360_000_000
-    source_qpn: int = 0  # as captures show them
-    target_qpn: int = 0
-    first_psn: int = 0
-    partition: int = 0xFFFF
-    queue_key: int = 0  # of datagrams
-    source_gid: bytes | None = None  # None: what the fabric gives the adapters
-    target_gid: bytes | None = None
-    gid_type: GidType | None = None  # None: by technology, RoCE v2 on Ethernet
-    global_route: bool = False  # InfiniBand: packets carry a GRH (of datagrams the receiver always gets one)
-    hop_limit: int = 64
     rate_bps: int | None = None  # static rate limit
+    retries: Retries = Retries()
+    numbers: Numbers = Numbers()
+    address: GlobalAddress = GlobalAddress()
 
 
 PLAIN = FlowOptions()

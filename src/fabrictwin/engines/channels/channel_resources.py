@@ -20,7 +20,7 @@ from fabrictwin.engines.channels.connection_paths import Uses, memory_and_cores
 from fabrictwin.engines.channels.edge_paths import find_paths, join
 from fabrictwin.engines.channels.pipeline_latency import (
     Beyond,
-    Critical,
+    CriticalPaths,
     at_once,
     edge_rates,
     loaded_rates,
@@ -39,7 +39,7 @@ class Bound:
 
     communication: I32  # [C]
     size_bytes: I64  # [C] of the busiest edge
-    fill_ps: I64  # [C] what follows the drain: see `critical.Beyond`
+    fill_ps: I64  # [C] what follows the drain: see `pipeline_latency.Beyond`
     serial_ps: I64  # [C]
     piece_bytes: I64  # [C]
     path_ps: I64  # [C]
@@ -51,7 +51,7 @@ class Bound:
     port: I32  # ports that carry the channel's bytes
     port_bytes: I64  # per execution, exact
     step_ps: I64  # [C] mean latency of an edge, software's cost of a step included
-    critical: tuple[Critical, ...]  # of each communication
+    critical: tuple[CriticalPaths, ...]  # of each communication
 
 
 def capacities(fabric: Fabric) -> F64:
@@ -166,7 +166,7 @@ def _on_the_way(
     found: EndToEnd,
     how: Connections,
     fabric: Fabric,
-) -> tuple[I64, tuple[Critical, ...], list[Beyond]]:
+) -> tuple[I64, tuple[CriticalPaths, ...], list[Beyond]]:
     """([E] latency, software's cost of a step included; critical paths, and what they mean, of communications)."""
     each = list(zip(communications, edges, columns.first[:-1].tolist(), strict=True))
     alone, weight = edge_rates(found, fabric, len(columns.size)), columns.on_wire * columns.drag
@@ -187,7 +187,7 @@ def _on_the_way(
             flow_bytes = columns.flow_bytes[first : first + len(channels)]
             once = once + -(-flow_bytes // patterns.chunk_sizes(channels)) * communication.chunk_cost_ps
         by_itself = Alone.of(found, rows, edge_ps[rows], alone[rows], weight[rows])
-        critical = Critical.of(
+        critical = CriticalPaths.of(
             channels,
             mine,
             edge_ps[rows],

@@ -162,7 +162,7 @@ class Beyond:
 
 
 @dataclass(frozen=True)
-class Critical:
+class CriticalPaths:
     """C channels with E edges: what of their critical path is the same for pieces of every size."""
 
     start: I64  # [C + 1] edges of each
@@ -187,7 +187,7 @@ class Critical:
         edge_rate: F64,
         meeting: Meeting | None = None,
         loops: Loops | None = None,
-    ) -> Critical:
+    ) -> CriticalPaths:
         count = len(channels)
         start = np.searchsorted(edges.channel, np.arange(count + 1)).astype(np.int64)
         with np.errstate(divide="ignore"):
@@ -277,7 +277,7 @@ class Critical:
 
 def beyond_drain(channels: Channels, edges: patterns.Edges, edge_ps: I64, edge_rate: F64) -> Beyond:
     """Return what each channel takes; `edge_ps` is what a piece takes on each edge beside `piece / edge_rate`."""
-    return Critical.of(channels, edges, edge_ps, edge_rate).beyond(channels)
+    return CriticalPaths.of(channels, edges, edge_ps, edge_rate).beyond(channels)
 
 
 def _tree_ways(channels: Channels, edges: patterns.Edges, edge_ps: I64, own: F64) -> tuple[F64, F64]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
@@ -24,6 +24,9 @@ from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.packet_options import LOCAL_ACK_TIMEOUT_PS
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.fabric.memory_paths import nearest_processor
+
+if TYPE_CHECKING:
+    from fabrictwin.kernel.packet.connection import Connection
 
 MTUS = (256, 512, 1024, 2048, 4096)
 
@@ -67,7 +70,7 @@ class Flow(FlowRecord):
     extras: list[tuple[int, int, int]]  # by opcode: bytes on the first packet, on the last, traits
     shortest: int  # a packet with fewer bytes beside its headers is padded
     base: int  # of message numbers
-    connection: dict[str, Any]  # of every pair of memories
+    header_bytes: int  # around each packet's payload
     count: int = 0
     pool: int = NONE
     pair: Any = None  # between the flow's own memories
@@ -85,15 +88,15 @@ def is_ipv4(gid: bytes) -> bool:
 def header_bytes(fabric: Fabric, options: FlowOptions, plain: int) -> int:
     """Return bytes around each packet's payload; `plain` is what they are without a GRH, over IPv4 on Ethernet."""
     fields, framing = catalog.headers("infiniband"), catalog.headers("ethernet")
-    ethernet, kind = fabric.technology == "ethernet", options.gid_type
+    ethernet, kind = fabric.technology == "ethernet", options.address.gid_type
     if kind is not None and ethernet == (kind == GidType.INFINIBAND):
         raise ConfigError(f"got GID type {kind.name} on {fabric.technology}", key="gid_type")
     header, grh = plain, fields.bytes_of("GRH")
     if not ethernet:
-        header += grh if options.global_route else 0
+        header += grh if options.address.global_route else 0
     elif kind == GidType.ROCE_V1:
         header += grh - framing.bytes_of("IPv4", "UDP")
-    elif options.source_gid is not None and not is_ipv4(options.source_gid):
+    elif options.address.source_gid is not None and not is_ipv4(options.address.source_gid):
         header += grh - framing.bytes_of("IPv4")  # IPv6's header is as long
     if options.service == Service.UNRELIABLE_DATAGRAM:
         header += fields.bytes_of("DETH")
@@ -106,11 +109,11 @@ def extras() -> list[tuple[int, int, int]]:
 
     fields, table = catalog.headers("infiniband"), []
     for opcode in Opcode:
-        traits = s.TELL_ARRIVED | s.TELL_ENDED
+        traits = s.REPORT_ARRIVED | s.REPORT_ENDED
         if opcode in REQUESTS:
             traits |= s.AT_ADAPTER | s.QUIET
         elif opcode in RESPONSES:
-            traits = s.TELL_ARRIVED  # nobody acknowledges it
+            traits = s.REPORT_ARRIVED  # nobody acknowledges it
         table.append((fields.bytes_of(*_FIRST.get(opcode, ())), fields.bytes_of(*_LAST.get(opcode, ())), traits))
     return table
 
@@ -143,8 +146,6 @@ class PacketFlows:
             raise ConfigError(f"got a path MTU of {mtu} bytes, expected one of {known}", key="mtu_bytes")
         header = header_bytes(fabric, given, self.network.model.headers.data)
         ethernet = fabric.technology == "ethernet"
-        ack = header + AETH_BYTES
-        timed = given.timeout > 0 and given.service == Service.RELIABLE_CONNECTION
         both = tuple(self._nearest(a) if m is None else m for a, m in zip(ends, memories, strict=True))
         flow = Flow(
             number=number,
@@ -156,18 +157,7 @@ class PacketFlows:
             mtu=mtu,
             shortest=SHORTEST_FRAME - header if ethernet else 0,
             base=base,
-            connection={
-                "service": int(given.service),
-                "noted": True,
-                "mtu_bytes": mtu,
-                "header_bytes": header,
-                "first_header_bytes": 0,
-                "ack_bytes": max(ack, SHORTEST_FRAME) if ethernet else ack,
-                "rto_ps": LOCAL_ACK_TIMEOUT_PS << given.timeout if timed else 0,
-                "retry_limit": given.retry_count,
-                "rnr_limit": given.rnr_retry,
-                "rnr_ps": given.rnr_timer_ps,
-            },
+            header_bytes=header,
         )
         flow.pair = flow.current = self.add_pair(flow, flow.memories)
         return flow
@@ -186,7 +176,7 @@ class PacketFlows:
         fabric = self.fabric
         if not 0 <= memory < fabric.nodes or fabric.node_kind[memory] not in (NodeKind.CPU, NodeKind.GPU):
             raise ConfigError(f"got node {memory} as memory, expected a processor or a GPU", key="memory")
-        if fabric.node_kind[memory] == NodeKind.GPU and not self.network.options.gpudirect:
+        if fabric.node_kind[memory] == NodeKind.GPU and not self.network.options.hosts.gpudirect:
             # as registering it fails on hardware: software that stages posts from host memory
             name = fabric.node_name(memory)
             raise ConfigError(f"got memory of {name} without GPUDirect, expected host memory", key="memory")
@@ -196,8 +186,6 @@ class PacketFlows:
 
     def add_pair(self, flow: Flow, memories: tuple[int, int]) -> MemoryPair:
         """Add the queue pair between two memories by the flow's adapters."""
-        from fabrictwin.kernel.packet.state import constants as s
-
         fabric, network, options = self.fabric, self.network.connections, flow.options
         nics = int(fabric.nic_node[flow.source]), int(fabric.nic_node[flow.target])
         for memory, nic in zip(memories, nics, strict=True):
@@ -207,9 +195,9 @@ class PacketFlows:
         if flow.source == flow.target:
             base = network.loopback(flow.source, prefix=prefix, suffix=suffix)
         else:
-            udp = options.udp_source_port
-            if udp is None and options.source_qpn and options.target_qpn:
-                udp = udp_port(options.source_qpn, options.target_qpn)
+            udp = options.address.udp_source_port
+            if udp is None and options.numbers.source_qpn and options.numbers.target_qpn:
+                udp = udp_port(options.numbers.source_qpn, options.numbers.target_qpn)
             base = network.remote(
                 flow.source, flow.target, prefix=prefix, suffix=suffix, sl=options.service_level, udp_port=udp
             )
@@ -221,7 +209,7 @@ class PacketFlows:
         if options.service != Service.RELIABLE_CONNECTION:
             late += asks  # sent is what has left the adapter
         reads = asks + host_memory.read_ps(fabric, flow.source)
-        connection = replace(base, mode=s.CHANNEL, late_ps=late, **flow.connection)
+        connection = self._channel(flow, base, late)
         nic_type = catalog.nic(fabric.type_names[int(fabric.node_type[nics[0]])])
         begins = nic_type.doorbell.value + nic_type.processing.value
         near = self._walk_ps(network.inside(self._nearest(flow.source), nics[0])[0][1])
@@ -239,11 +227,38 @@ class PacketFlows:
         flow.pairs[memories] = pair
         return pair
 
+    def _channel(self, flow: Flow, base: Connection, late_ps: int) -> Connection:
+        """Return a connection as the channel of a flow's single messages."""
+        from fabrictwin.kernel.packet.connection import Delivery
+        from fabrictwin.kernel.packet.state import constants as s
+
+        given, ack = flow.options, flow.header_bytes + AETH_BYTES
+        timed = given.retries.timeout > 0 and given.service == Service.RELIABLE_CONNECTION
+        framing = replace(
+            base.framing,
+            header_bytes=flow.header_bytes,
+            first_header_bytes=0,
+            ack_bytes=max(ack, SHORTEST_FRAME) if self.fabric.technology == "ethernet" else ack,
+            mtu_bytes=flow.mtu,
+        )
+        reliability = replace(
+            base.reliability,
+            mode=s.CHANNEL,
+            rto_ps=LOCAL_ACK_TIMEOUT_PS << given.retries.timeout if timed else 0,
+            retry_limit=given.retries.retry_count,
+            rnr_limit=given.retries.rnr_retry,
+            rnr_ps=given.retries.rnr_timer_ps,
+        )
+        delivery = Delivery(service=int(given.service), noted=True, late_ps=late_ps)
+        return replace(base, framing=framing, reliability=reliability, delivery=delivery)
+
     def add_responses(self, flow: Flow, pair: MemoryPair) -> int:
         """Add the queue pair that carries responses between these memories."""
         from fabrictwin.kernel.packet.state import constants as s
 
-        pair.responses = self._connect(flow, replace(pair.connection, service=s.RESPONSES, message_ps=0))
+        made = pair.connection
+        delivery, pacing = replace(made.delivery, service=s.RESPONSES), replace(made.pacing, message_ps=0)
+        pair.responses = self._connect(flow, replace(made, delivery=delivery, pacing=pacing))
         return pair.responses
 
     def _walk_ps(self, ports: tuple[int, ...]) -> int:

@@ -28,7 +28,7 @@ _FINISHED, _REACHED, _EVENTS, _BUDGET = Stop  # members looked up once
 
 
 class MessageKernel:
-    """The kernel of one network, its inbox and the events that it tells."""
+    """The kernel of one network, its inbox and the events that it reports."""
 
     def __init__(self, network: PacketNetwork) -> None:
         from fabrictwin.kernel.packet.state import constants as s
@@ -42,21 +42,21 @@ class MessageKernel:
         self._stepped: Any = None
         self._steps: Any = None
         self._until: Any = None
-        self._stalled, self._told_status, self._sliced = s.STALLED, s.TOLD, s.SLICED
+        self._stalled, self._event_status, self._sliced = s.STALLED, s.MESSAGE_EVENT, s.SLICED
         self._only_retries = False  # as far as the last look saw, and nothing was asked for since
         machine.state = machine.state._replace(
-            inbox=np.zeros((_ROOM, s.INBOX_COLUMNS), np.int64), told=np.zeros((_EVENT_ROOM, 3), np.int64)
+            inbox=np.zeros((_ROOM, s.INBOX_COLUMNS), np.int64), message_event=np.zeros((_EVENT_ROOM, 3), np.int64)
         )
         machine.add_messages(_ROOM)
         self._row = struct.Struct(f"{s.INBOX_COLUMNS}q")
         self._view_inbox()
         clock = machine.state.clock
         # views of single fields, as plain memory: numpy's scalars cost more
-        self.rows, self._told, self._open, self._free, self.time, self._grow, self._stall_seen = (
+        self.rows, self._events_ready, self._open, self._free, self.time, self._grow, self._stall_seen = (
             memoryview(clock[name])
-            for name in ("inbox", "told", "open", "tasks_free", "now", "grow", "stall_seen")
+            for name in ("inbox", "message_events", "open", "tasks_free", "now", "grow", "stall_seen")
         )
-        self._happened = memoryview(machine.state.told).cast("B").cast("q")
+        self._happened = memoryview(machine.state.message_event).cast("B").cast("q")
 
     # ------------------------------------------------------------------ rows
 
@@ -96,16 +96,16 @@ class MessageKernel:
     @property
     def idle(self) -> bool:
         """Nothing was asked for that is not done, with its event taken."""
-        return not (self._open[0] or self.rows[0] or self._told[0])
+        return not (self._open[0] or self.rows[0] or self._events_ready[0])
 
     def advance(self, until_ps: int, budget: int | None) -> tuple[Stop, list[tuple[int, int, int]]]:
         """Run to the next instant with events, (time, message, kind) each; none: see why it stopped.
 
         Raises SimulatedError for a deadlock or an unreachable adapter.
         """
-        told = self._told
+        ready = self._events_ready
         stop = _EVENTS
-        if not told[0]:
+        if not ready[0]:
             rows, endless, time, machine = self.rows[0], until_ps >= FOREVER, self.time, self._machine
             if rows:
                 self._only_retries = False
@@ -123,16 +123,16 @@ class MessageKernel:
                     self._steps, self._until = self._stepper(machine.state)
                 self._until[1] = time[0] + _PATIENCE_PS if endless else until_ps
                 status = next(self._steps)
-                if status > self._stalled and status != self._told_status and status != self._sliced:
+                if status > self._stalled and status != self._event_status and status != self._sliced:
                     self._grow[0] = status
                 elif status == self._stalled:
                     self._stall_seen[0] = 0
-                if not told[0]:
+                if not ready[0]:
                     stop = _FINISHED if endless and not self._open[0] else self._run_on(until_ps, None)
-            if not told[0]:
+            if not ready[0]:
                 return stop, []
-        n = told[0]
-        told[0] = 0
+        n = ready[0]
+        ready[0] = 0
         happened = self._happened
         if n == 1:  # nearly always
             return _EVENTS, [(happened[0], happened[1], happened[2])]
@@ -147,7 +147,7 @@ class MessageKernel:
 
     def _run_on(self, until_ps: int, budget: int | None) -> Stop:
         """Run to the next events, to `until_ps`, or out of budget; changes happen on the way as they are due."""
-        network, told = self.network, self._told
+        network, ready = self.network, self._events_ready
         looks, patience = self.time[0], _PATIENCE_PS
         last = None if budget is None else network.events + budget
 
@@ -161,18 +161,18 @@ class MessageKernel:
                 looks += patience
                 patience *= 2
                 stop = run(looks)
-                if stop != _REACHED or told[0]:
+                if stop != _REACHED or ready[0]:
                     return stop
                 if self.retries_only():
                     self._only_retries = True
                     return _FINISHED
                 continue
             stop = run(due)
-            if stop == _FINISHED and not told[0]:
+            if stop == _FINISHED and not ready[0]:
                 if until_ps >= FOREVER:
                     return stop
                 stop = run(due, drain=True)  # timers that nobody waits for
-            if told[0] or stop == _BUDGET:
+            if ready[0] or stop == _BUDGET:
                 return stop
             self.time[0] = max(self.time[0], due)
             if network.changes.next_ps == due:
@@ -188,7 +188,7 @@ class MessageKernel:
 
         state = self._machine.state
         kinds = state.heap.what[: int(state.clock[0].heap)] >> e.KIND_SHIFT
-        if np.isin(kinds, (e.QueueEvent.TASK, e.QueueEvent.TELL, e.QueueEvent.SENT)).any():
+        if np.isin(kinds, (e.QueueEvent.TASK, e.QueueEvent.REPORT, e.QueueEvent.SENT)).any():
             return False  # software will hear of something
         qps = state.qp[: self._machine.queue_pairs]
         busy = qps[qps.live > 0]

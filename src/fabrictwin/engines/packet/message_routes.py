@@ -53,6 +53,25 @@ class MessageRoute:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """Limits on the rate of one edge."""
+
+    limit: float  # bytes a picosecond, on the wire
+    message_bytes: int  # of one of several that follow each other, on the wire; 0 where there is but one
+    share: float  # of its slowest wire's rate
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """Time of cores and threads for a byte of one edge, in ps."""
+
+    send_ps: float
+    receive_ps: float
+    read_ps: float  # ... of which the thread that reads the socket takes this
+    threads: int
+
+
+@dataclass(frozen=True)
 class Guide:
     """A row of `Connections`, for one edge; nodes and adapters may be NONE."""
 
@@ -62,18 +81,13 @@ class Guide:
     into: int
     paths: int
     round_robin: bool  # messages that follow each other go whole, each over the next path
-    limit: float  # bytes a picosecond, on the wire
-    message_bytes: int  # of one of several that follow each other, on the wire; 0 where there is but one
-    share: float  # of its slowest wire's rate
-    send_ps: float  # a core's time for a byte
-    receive_ps: float
-    read_ps: float  # ... of which the thread that reads the socket takes this
-    threads: int
+    pace: Pace
+    work: HostWork
 
     @property
     def pieces(self) -> int:
         """Legs at most."""
-        work = (self.send_ps > 0) + (self.receive_ps > 0)
+        work = (self.work.send_ps > 0) + (self.work.receive_ps > 0)
         return 1 + (self.out != NONE) * 2 + (self.into != NONE) * 2 + 2 * work
 
 
@@ -103,13 +117,14 @@ def guides(communication: Communication) -> dict[tuple[int, int, int], tuple[Gui
         how.into.tolist(),
         how.paths.tolist(),
         (how.round_robin & ~single[edges.channel]).tolist(),
-        how.limit.tolist(),
-        following.tolist(),
-        [communication.rate_share] * len(how),
-        how.send_ps_per_byte.tolist(),
-        how.receive_ps_per_byte.tolist(),
-        how.read_ps_per_byte.tolist(),
-        how.threads.tolist(),
+        map(Pace, how.limit.tolist(), following.tolist(), [communication.rate_share] * len(how)),
+        map(
+            HostWork,
+            how.send_ps_per_byte.tolist(),
+            how.receive_ps_per_byte.tolist(),
+            how.read_ps_per_byte.tolist(),
+            how.threads.tolist(),
+        ),
     )
     found = (Guide(*row) for row in zip(*columns, strict=True))
     return dict(zip(keys, zip(found, how.cost_ps.tolist(), strict=True), strict=True))
@@ -207,7 +222,7 @@ class MessageRoutes:
             return self._guided(source, target, guide)
         if departing == NONE:
             return [self._local(source, target)], 0, 0
-        if self.options.gpudirect or guide is not None:
+        if self.options.hosts.gpudirect or guide is not None:
             return [self._remote(source, target, departing, arriving)], 0, 0
         near, far = self.memory(source), self.memory(target)
         # the doorbell rings once, before the first leg
@@ -217,7 +232,7 @@ class MessageRoutes:
             legs = [replace(self._local(source, near), delay_ps=remote.delay_ps), replace(remote, delay_ps=0)]
         if far != target:
             legs.append(self._local(far, target))
-        return legs, self.options.staging_chunk_bytes, self.options.staging_ps
+        return legs, self.options.hosts.staging_chunk_bytes, self.options.hosts.staging_ps
 
     def memory(self, node: int) -> int:
         """Return the host memory nearest to a GPU; the GPU's own where its host has no processor."""
@@ -232,17 +247,17 @@ class MessageRoutes:
         last = target if guide.into == NONE else guide.into
         if first != source:
             legs += [self._local(source, first, guide), *self._memory_work(first)]
-        if guide.send_ps:
-            legs += self._work(first, source, guide.send_ps, guide.send_ps, guide.threads)
+        if guide.work.send_ps:
+            legs += self._work(first, source, guide.work.send_ps, guide.work.send_ps, guide.work.threads)
         if guide.nic_out != NONE:
             legs.append(self._remote(first, last, guide.nic_out, guide.nic_in, guide))
         elif first != last:
             legs.append(self._local(first, last, guide))
-        if guide.receive_ps:
-            legs += self._work(last, target, guide.receive_ps, guide.read_ps, guide.threads)
+        if guide.work.receive_ps:
+            legs += self._work(last, target, guide.work.receive_ps, guide.work.read_ps, guide.work.threads)
         if last != target:
             legs += [*self._memory_work(last), self._local(last, target, guide)]
-        return legs, self.options.staging_chunk_bytes if len(legs) > 1 else 0, 0
+        return legs, self.options.hosts.staging_chunk_bytes if len(legs) > 1 else 0, 0
 
     def _memory_work(self, node: int) -> list[_Plan]:
         """Written and read."""
@@ -254,14 +269,12 @@ class MessageRoutes:
         return legs if threads else [*legs, *self._through(THREAD, rank, thread_ps / WORK_PS)]
 
     def _through(self, kind: int, node: int, amount: float) -> list[_Plan]:
-        from fabrictwin.kernel.packet.machine import Connection
-        from fabrictwin.kernel.packet.state import constants as s
+        from fabrictwin.kernel.packet.connection import local
 
         port = self.network.work_port.get((kind, node))
         if port is None:
             return []  # the catalog knows no rate, or it is a GPU's memory
-        connection = Connection(port=port, src=NONE, dst=NONE, mode=s.LOCAL, header_bytes=0)
-        return [_Plan(inside=((1.0, connection),), amount=amount)]
+        return [_Plan(inside=((1.0, local(port)),), amount=amount)]
 
     # ------------------------------------------------------------------ legs
 
@@ -305,14 +318,17 @@ class MessageRoutes:
 
         record = self.network.machine.state.qp[q]
         bps = np.inf
-        if guide.message_bytes and np.isfinite(guide.limit):
+        if guide.pace.message_bytes and np.isfinite(guide.pace.limit):
             staged = guide.out != NONE or guide.into != NONE
-            piece = min(guide.message_bytes, self.options.staging_chunk_bytes if staged else guide.message_bytes)
-            record.message_ps = max(round(piece / guide.limit), int(connection.message_ps))
+            piece = min(
+                guide.pace.message_bytes,
+                self.options.hosts.staging_chunk_bytes if staged else guide.pace.message_bytes,
+            )
+            record.message_ps = max(round(piece / guide.pace.limit), int(connection.pacing.message_ps))
         else:
-            bps = guide.limit * 8 * PS_PER_S * share
-        if guide.share < 1:
-            ports = [connection.port, *connection.before, *connection.after]
-            bps = min(bps, guide.share * float(self.fabric.port_payload_bps[ports].min()))
+            bps = guide.pace.limit * 8 * PS_PER_S * share
+        if guide.pace.share < 1:
+            ports = [connection.port, *connection.paths.before, *connection.paths.after]
+            bps = min(bps, guide.pace.share * float(self.fabric.port_payload_bps[ports].min()))
         if np.isfinite(bps):
             record.gap_q = int(rate_to_q(int(bps)))

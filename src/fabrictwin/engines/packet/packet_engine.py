@@ -175,16 +175,16 @@ class NetworkPackets:
 
     @property
     def marks_congestion(self) -> bool:
-        return self.network.options.control != "none"
+        return self.network.options.congestion.control != "none"
 
     @property
     def gpudirect(self) -> bool:
-        return self.network.options.gpudirect
+        return self.network.options.hosts.gpudirect
 
     @property
     def staging(self) -> tuple[int, int]:
         """(bytes of a chunk that software stages in host memory, its time in ps a chunk)."""
-        return self.network.options.staging_chunk_bytes, self.network.options.staging_ps
+        return self.network.options.hosts.staging_chunk_bytes, self.network.options.hosts.staging_ps
 
     def lid(self, node: int) -> int:
         return int(self.network.routes.lid[node])

@@ -64,7 +64,7 @@ class PacketMessages:
         for opcode in (Opcode.SEND, Opcode.SEND_IMMEDIATE, Opcode.SEND_INVALIDATE):
             self._takes[opcode] = s.TAKES_FIRST
         self._takes[Opcode.WRITE_IMMEDIATE] = s.TAKES_LAST
-        self._begin, self._end, self._close, self._refuse = s.TELL_BEGIN, s.TELL_ENDED, s.CLOSE, s.REFUSE
+        self._begin, self._end, self._close, self._refuse = s.REPORT_BEGIN, s.REPORT_ENDED, s.CLOSE, s.REFUSE
         self._flow_setup = PacketFlows(network)
         self._flows: dict[int, Flow] = {}
         self._by_ends: dict[tuple[int, int, int, int], Flow] = {}
@@ -86,7 +86,7 @@ class PacketMessages:
         flow = self._flow_setup.open(number, number << FLOW_BITS, ends, memories, options)
         self._next_flow += 1
         self._flows[number] = flow
-        self._by_ends[(*ends, options.source_qpn, options.target_qpn)] = flow
+        self._by_ends[(*ends, options.numbers.source_qpn, options.numbers.target_qpn)] = flow
         return number
 
     def _flow(self, number: int) -> Flow:
@@ -99,7 +99,7 @@ class PacketMessages:
         """Forget a flow; its queue pairs serve again once nothing is left of them."""
         gone = self._flow(flow)
         del self._flows[flow]
-        ends = (gone.source, gone.target, gone.options.source_qpn, gone.options.target_qpn)
+        ends = (gone.source, gone.target, gone.options.numbers.source_qpn, gone.options.numbers.target_qpn)
         if self._by_ends.get(ends) is gone:
             del self._by_ends[ends]
         self._blocked.pop(flow, None)
@@ -202,8 +202,8 @@ class PacketMessages:
     def _answered(self, flow: Flow, answers: int | None) -> tuple[int | None, int]:
         """The request that a response answers (else the oldest of the flow back), and its queue pair."""
         if answers is None:
-            o = flow.options
-            back = self._by_ends.get((flow.target, flow.source, o.target_qpn, o.source_qpn))
+            ends = flow.options.numbers
+            back = self._by_ends.get((flow.target, flow.source, ends.target_qpn, ends.source_qpn))
             if back is None or not back.requests:
                 return None, NONE
             answers = next(iter(back.requests))

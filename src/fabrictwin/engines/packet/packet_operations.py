@@ -50,7 +50,7 @@ class PacketOperations:
         self.network, self.fabric, self.options = network, network.fabric, network.options
         self.routes = MessageRoutes(network)
         self.hops = 0  # that all that was posted will take, about
-        self._service_levels = dict(self.options.service_levels)
+        self._service_levels = dict(self.options.lanes.service_levels)
         self._communicators: dict[bytes, int] = {}
         self._begin = np.zeros(0, np.int64)  # tasks at the start and the end of each operation
         self._end = np.zeros(0, np.int64)
@@ -118,7 +118,7 @@ class PacketOperations:
             operations.communication[operations.communication != NONE], minlength=len(communications)
         )
         links = 2 * int(fabric.node_tier.max(initial=1)) + 4
-        links += 0 if options.gpudirect else 4  # to host memory and from it
+        links += 0 if options.hosts.gpudirect else 4  # to host memory and from it
         # a message's packets at most, by who sends to whom on which channel: each such has a queue pair
         largest: dict[tuple[int, int, int, int], int] = {}
         parts = 0  # into how many a message inside a host is split
@@ -137,9 +137,9 @@ class PacketOperations:
                 if not parts and len(near):
                     parts = len(self.network.connections.local(int(source[near[0]]), int(target[near[0]])))
                 pieces = int(far.sum())
-                if through > 1 or not (options.gpudirect or guided):
+                if through > 1 or not (options.hosts.gpudirect or guided):
                     pieces = max(through, 3) * int(
-                        (-(-sends.length_bytes[far] // options.staging_chunk_bytes)).sum()
+                        (-(-sends.length_bytes[far] // options.hosts.staging_chunk_bytes)).sum()
                     )
                 messages += int(uses[at]) * (pieces + max(parts, 1) * int((~far).sum()))
                 inside = int((2 * packets[~far]).sum())
@@ -147,10 +147,10 @@ class PacketOperations:
                 for key in zip(source.tolist(), target.tolist(), packets.tolist(), strict=True):
                     pair = (own, key[0], key[1], c)
                     largest[pair] = max(largest.get(pair, 0), key[2])
-        reach = 2 * options.window_packets if options.selective else 0
+        reach = 2 * options.transport.window_packets if options.selective else 0
         pairs = len(largest) * max(parts, 1)
         network = self.network.machine.state
-        room = int(network.port.peer.size) * 2 * (options.credit_bytes or 1 << 20) // fabric.mtu_bytes
+        room = int(network.port.peer.size) * 2 * (options.switching.credit_bytes or 1 << 20) // fabric.mtu_bytes
         packets_at_once = min(sum(largest.values()), room)
         tasks = messages + 2 * len(operations)
         memory = (

@@ -1,4 +1,4 @@
-"""Options of the packet engine: one frozen record, every field with its default and where it is from."""
+"""Options of the packet engine: frozen records by what they decide, every field with its default and source."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fabrictwin.base.congestion_controls import CongestionControl, congestion_control
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.grouped import grouped
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.spec.qos_section import Qos
 
@@ -18,14 +19,41 @@ RETRANSMISSIONS = ("go-back-n", "selective")
 LOCAL_ACK_TIMEOUT_PS = 4_096_000  # InfiniBand Architecture 9.7.6.1.3: 4.096 us * 2**timeout
 
 
-@dataclass(frozen=True)
-class PacketOptions:
-    """Raises ConfigError where a value is not one of those listed."""
+def _refuse_negative(record: Any) -> None:
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, int) and value < 0:
+            raise ConfigError(f"got {value}, expected a number that is not negative", key=field.name)
 
-    balance: str = "routed"  # LFT or ECMP as routed; adaptive: least queue a packet; spray: a random path a packet
+
+def _refuse_other(key: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(
+            f"got {value!r}, expected one of {', '.join(known)}{did_you_mean(value, known)}", key=key
+        )
+
+
+@dataclass(frozen=True)
+class Congestion:
+    """The congestion control, and its parameters where there is a choice. Raises ConfigError."""
+
     control: str = "none"
     dcqcn: str = "sigcomm15"
-    lossless: bool = True  # Ethernet: priority flow control
+
+    def __post_init__(self) -> None:
+        congestion_control(self.control, getattr(self, self.control, ""))
+        congestion_control("dcqcn", self.dcqcn)
+
+    @property
+    def algorithm(self) -> CongestionControl:
+        """The congestion control, with its parameters."""
+        return congestion_control(self.control, getattr(self, self.control, ""))
+
+
+@dataclass(frozen=True)
+class Transport:
+    """The reliable transport. Raises ConfigError."""
+
     retransmission: str = "go-back-n"  # adaptive and spray need and get "selective"
     timeout: int = 14  # 67 ms; NCCL sets 20
     retry_count: int = 7
@@ -34,87 +62,134 @@ class PacketOptions:
     ack_every: int = 4  # packets an acknowledgement; NSCC: every one
     window_bytes: int = 0  # 0: as much as buffers and control let through; reordering: the bitmap's reach
     window_packets: int = 1024  # reach of selective repeat
-    lanes: int = 1
-    service_level: int | None = None  # of all connections; None: the route's
-    service_levels: tuple[tuple[str, int], ...] = ()  # of communications of a name
-    sl_to_vl: tuple[int, ...] = ()  # the lane of each of 16 service levels; empty: the same number, modulo lanes
-    vl_high: tuple[tuple[int, int], ...] = ()  # InfiniBand's arbitration tables: (lane, weight in 64 bytes)
-    vl_low: tuple[tuple[int, int], ...] = ()  # both empty: lanes are served equally
-    vl_high_limit: int = 0  # 4,096 bytes; 0: one packet, 255: no limit
-    strict_priorities: tuple[int, ...] = ()  # Ethernet: before all others, the highest first
-    ets_weights: tuple[int, ...] = ()  # Ethernet: shares of the others, one a priority; empty: equal
-    store_and_forward: bool = False  # network switches; otherwise they cut through
-    buffer_alpha_256: int = 32  # dynamic threshold: 1/8 as in the HPCC authors' model of a switch
-    buffer_bytes: int = 0  # of every Ethernet switch; 0: the catalog's
-    credit_bytes: int = (
-        0  # a lane's buffer at every InfiniBand input; 0: the switch's share, a round trip at least
-    )
-    credit_batch_bytes: int = 16 << 10
-    hoq_ps: int = 0  # head-of-queue lifetime; OpenSM sets 1.07 s, far beyond what is simulated
-    gpudirect: bool = True
-    staging_chunk_bytes: int = 512 << 10  # without GPUDirect: NCCL's buffer of 4 MiB in 8 steps
-    staging_ps: int = 2 * PS_PER_US  # the proxy's time a chunk and copy; an estimate
-    host_work: bool = False  # memory, cores and threads of hosts take their time too: what staged bytes need
-    qos: Qos | None = None  # Ethernet: what single ports do with each priority
-    seed: int = 1
-    memory_limit_bytes: int = 4 << 30
-    packet_limit: int = 2_000_000_000  # packet-hops of one post: some minutes
-    message_limit: int = 5_000_000  # of one post: each takes some microseconds to set up, and 300 bytes
 
     def __post_init__(self) -> None:
-        for name, known in (("balance", BALANCES), ("retransmission", RETRANSMISSIONS)):
-            value = getattr(self, name)
-            if value not in known:
-                raise ConfigError(
-                    f"got {value!r}, expected one of {', '.join(known)}{did_you_mean(value, known)}", key=name
-                )
-        congestion_control(self.control, getattr(self, self.control, ""))
-        congestion_control("dcqcn", self.dcqcn)
-        if self.lanes not in (1, 2, 4, 8):
-            raise ConfigError(f"got {self.lanes}, expected 1, 2, 4 or 8", key="lanes")
+        _refuse_other("retransmission", self.retransmission, RETRANSMISSIONS)
         if self.window_packets & (self.window_packets - 1) or not 2 <= self.window_packets <= 1 << 16:
             raise ConfigError(f"got {self.window_packets}, expected a power of two", key="window_packets")
-        self._check_lanes()
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int) and value < 0:
-                raise ConfigError(f"got {value}, expected a number that is not negative", key=field.name)
-
-    def _check_lanes(self) -> None:
-        if self.sl_to_vl and (len(self.sl_to_vl) != 16 or not all(0 <= vl < self.lanes for vl in self.sl_to_vl)):
-            raise ConfigError(f"got {list(self.sl_to_vl)}, expected 16 lanes below {self.lanes}", key="sl_to_vl")
-        for level in [self.service_level or 0, *(level for _, level in self.service_levels)]:
-            if not 0 <= level <= 15:
-                raise ConfigError(f"got service level {level}, expected 0 to 15", key="service_level")
-        if any(not 0 <= vl < self.lanes for vl in self.strict_priorities):
-            raise ConfigError(
-                f"got {list(self.strict_priorities)}, expected priorities below {self.lanes}",
-                key="strict_priorities",
-            )
-        if self.ets_weights and (len(self.ets_weights) != self.lanes or min(self.ets_weights) < 1):
-            raise ConfigError(
-                f"got {list(self.ets_weights)}, expected {self.lanes} weights of at least 1", key="ets_weights"
-            )
-        if self.vl_high_limit > 255:
-            raise ConfigError(f"got {self.vl_high_limit}, expected 0 to 255", key="vl_high_limit")
-
-    @property
-    def selective(self) -> bool:
-        return self.retransmission == "selective" or self.balance != "routed" or self.congestion.reorders
-
-    @property
-    def congestion(self) -> CongestionControl:
-        """The congestion control, with its parameters."""
-        return congestion_control(self.control, getattr(self, self.control, ""))
-
-    @property
-    def packets_an_ack(self) -> int:
-        return 1 if "ack_every" in self.congestion.decides else self.ack_every
+        _refuse_negative(self)
 
     @property
     def timeout_ps(self) -> int:
         """0 turns the timer off, as in the standard."""
         return LOCAL_ACK_TIMEOUT_PS << self.timeout if self.timeout else 0
+
+
+@dataclass(frozen=True)
+class Arbitration:
+    """Lanes' turns at a port. Raises ConfigError."""
+
+    vl_high: tuple[tuple[int, int], ...] = ()  # InfiniBand's arbitration tables: (lane, weight in 64 bytes)
+    vl_low: tuple[tuple[int, int], ...] = ()  # both empty: lanes are served equally
+    vl_high_limit: int = 0  # 4,096 bytes; 0: one packet, 255: no limit
+    strict_priorities: tuple[int, ...] = ()  # Ethernet: before all others, the highest first
+    ets_weights: tuple[int, ...] = ()  # Ethernet: shares of the others, one a priority; empty: equal
+
+    def __post_init__(self) -> None:
+        _refuse_negative(self)
+        if self.vl_high_limit > 255:
+            raise ConfigError(f"got {self.vl_high_limit}, expected 0 to 255", key="vl_high_limit")
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Virtual lanes or priorities, and what travels on each. Raises ConfigError."""
+
+    lanes: int = 1
+    service_level: int | None = None  # of all connections; None: the route's
+    service_levels: tuple[tuple[str, int], ...] = ()  # of communications of a name
+    sl_to_vl: tuple[int, ...] = ()  # the lane of each of 16 service levels; empty: the same number, modulo lanes
+    arbitration: Arbitration = Arbitration()
+    qos: Qos | None = None  # Ethernet: what single ports do with each priority
+
+    def __post_init__(self) -> None:
+        if self.lanes not in (1, 2, 4, 8):
+            raise ConfigError(f"got {self.lanes}, expected 1, 2, 4 or 8", key="lanes")
+        if self.sl_to_vl and (len(self.sl_to_vl) != 16 or not all(0 <= vl < self.lanes for vl in self.sl_to_vl)):
+            raise ConfigError(f"got {list(self.sl_to_vl)}, expected 16 lanes below {self.lanes}", key="sl_to_vl")
+        for level in [self.service_level or 0, *(level for _, level in self.service_levels)]:
+            if not 0 <= level <= 15:
+                raise ConfigError(f"got service level {level}, expected 0 to 15", key="service_level")
+        strict, weights = self.arbitration.strict_priorities, self.arbitration.ets_weights
+        if any(not 0 <= vl < self.lanes for vl in strict):
+            message = f"got {list(strict)}, expected priorities below {self.lanes}"
+            raise ConfigError(message, key="strict_priorities")
+        if weights and (len(weights) != self.lanes or min(weights) < 1):
+            message = f"got {list(weights)}, expected {self.lanes} weights of at least 1"
+            raise ConfigError(message, key="ets_weights")
+
+
+@dataclass(frozen=True)
+class Switching:
+    """Buffers of switches, and what happens when they fill. Raises ConfigError."""
+
+    lossless: bool = True  # Ethernet: priority flow control
+    store_and_forward: bool = False  # network switches; otherwise they cut through
+    buffer_alpha_256: int = 32  # dynamic threshold: 1/8 as in the HPCC authors' model of a switch
+    buffer_bytes: int = 0  # of every Ethernet switch; 0: the catalog's
+    credit_bytes: int = 0  # a lane's buffer at InfiniBand inputs; 0: the switch's share, a round trip at least
+    credit_batch_bytes: int = 16 << 10
+    hoq_ps: int = 0  # head-of-queue lifetime; OpenSM sets 1.07 s, far beyond what is simulated
+
+    def __post_init__(self) -> None:
+        _refuse_negative(self)
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Bytes between a GPU and its adapter. Raises ConfigError."""
+
+    gpudirect: bool = True
+    staging_chunk_bytes: int = 512 << 10  # without GPUDirect: NCCL's buffer of 4 MiB in 8 steps
+    staging_ps: int = 2 * PS_PER_US  # the proxy's time a chunk and copy; an estimate
+    host_work: bool = False  # memory, cores and threads of hosts take their time too: what staged bytes need
+
+    def __post_init__(self) -> None:
+        _refuse_negative(self)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes that a run is refused above. Raises ConfigError."""
+
+    memory_limit_bytes: int = 4 << 30
+    packet_limit: int = 2_000_000_000  # packet-hops of one post: some minutes
+    message_limit: int = 5_000_000  # of one post: each takes some microseconds to set up, and 300 bytes
+
+    def __post_init__(self) -> None:
+        _refuse_negative(self)
+
+
+@dataclass(frozen=True)
+class PacketOptions:
+    """Options of a run, by what they decide. Raises ConfigError where a value is not one of those listed."""
+
+    balance: str = "routed"  # LFT or ECMP as routed; adaptive: least queue a packet; spray: a random path a packet
+    congestion: Congestion = Congestion()
+    transport: Transport = Transport()
+    lanes: Lanes = Lanes()
+    switching: Switching = Switching()
+    hosts: Hosts = Hosts()
+    limits: Limits = Limits()
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        _refuse_other("balance", self.balance, BALANCES)
+        _refuse_negative(self)
+
+    @property
+    def selective(self) -> bool:
+        algorithm = self.congestion.algorithm
+        return self.transport.retransmission == "selective" or self.balance != "routed" or algorithm.reorders
+
+    @property
+    def packets_an_ack(self) -> int:
+        return 1 if "ack_every" in self.congestion.algorithm.decides else self.transport.ack_every
+
+
+def options_with(**values: Any) -> PacketOptions:
+    """Return options by the names of single ones, whatever group holds them. Raises ConfigError, TypeError."""
+    return grouped(PacketOptions(), values)
 
 
 # keys of `run.packet` whose field has another name here
@@ -166,4 +241,4 @@ def options_of(section: Packet | None, technology: str, seed: int, qos: Qos | No
                 message = f"got {key} beside network.qos with ports, which says that of each port"
                 raise ConfigError(message, key=f"run.packet.{key}")
         more |= {"qos": qos, "lanes": QOS_LANES}
-    return PacketOptions(seed=seed, **more)
+    return options_with(seed=seed, **more)

@@ -93,10 +93,10 @@ def _memory_bytes(network: PacketNetwork, transfers: Transfers) -> int:
     from fabrictwin.kernel.packet.state.transport_records import qp_dtype, task_dtype
 
     options, state, n = network.options, network.machine.state, len(transfers)
-    reach = 2 * options.window_packets if options.selective else 0
-    control = 0 if options.control == "none" else getattr(state, options.control).itemsize
+    reach = 2 * options.transport.window_packets if options.selective else 0
+    control = 0 if options.congestion.control == "none" else getattr(state, options.congestion.control).itemsize
     packets = int(np.maximum(-(-transfers.size_bytes // network.fabric.mtu_bytes), 1).sum())
-    room = int(state.port.peer.size) * 2 * (options.credit_bytes or 1 << 20) // network.fabric.mtu_bytes
+    room = int(state.port.peer.size) * 2 * (options.switching.credit_bytes or 1 << 20) // network.fabric.mtu_bytes
     links = 2 * int(network.fabric.node_tier.max(initial=1)) + 2
     task = task_dtype.itemsize + heap_dtype.itemsize + 12
     queue_pair = qp_dtype.itemsize + reach + control + 8 * links

@@ -26,9 +26,9 @@ class PacketSize:
     def excess(self, options: PacketOptions) -> float:
         """Return the share of the nearest limit; above 1 it is refused."""
         return max(
-            self.hops / options.packet_limit,
-            self.messages / options.message_limit,
-            self.memory_bytes / options.memory_limit_bytes,
+            self.hops / options.limits.packet_limit,
+            self.messages / options.limits.message_limit,
+            self.memory_bytes / options.limits.memory_limit_bytes,
         )
 
 
@@ -42,12 +42,12 @@ def check_size(size: PacketSize, options: PacketOptions, what: str) -> None:
     if excess <= 1:
         return
     parts = []
-    if size.hops > options.packet_limit:
-        parts.append(f"{size.hops:.3g} packet-hops, the limit is {options.packet_limit:.3g}")
-    if size.messages > options.message_limit:
-        parts.append(f"{size.messages:.3g} messages, the limit is {options.message_limit:.3g}")
-    if size.memory_bytes > options.memory_limit_bytes:
-        limit = format_size(options.memory_limit_bytes)
+    if size.hops > options.limits.packet_limit:
+        parts.append(f"{size.hops:.3g} packet-hops, the limit is {options.limits.packet_limit:.3g}")
+    if size.messages > options.limits.message_limit:
+        parts.append(f"{size.messages:.3g} messages, the limit is {options.limits.message_limit:.3g}")
+    if size.memory_bytes > options.limits.memory_limit_bytes:
+        limit = format_size(options.limits.memory_limit_bytes)
         parts.append(f"{format_size(size.memory_bytes)} of memory, the limit is {limit}")
     raise TooLargeError(
         f"{what} takes about {' and '.join(parts)}: cut it to about {1 / excess:.0%} of its work, "

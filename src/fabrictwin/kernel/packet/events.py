@@ -38,7 +38,7 @@ class QueueEvent(IntEnum):
     CREDITS = 3  # value: lane and blocks
     WAKE = 4  # value: queue pair
     TASK = 5  # value: task
-    TELL = 6  # value: task; port field: what happened to it
+    REPORT = 6  # value: task; port field: what happened to it
     SENT = 7  # value: queue pair of an unreliable service whose oldest message is on the wire
     PAUSE_TAKES = 8  # value: slot, and whether it is XOFF: a pause that a port was told of takes effect
     # From here on what only time brings; a fabric in which nothing else is left has stalled.

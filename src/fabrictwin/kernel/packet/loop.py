@@ -50,11 +50,11 @@ from fabrictwin.kernel.packet.state.packets import draw, free_packet, kick
 from fabrictwin.kernel.packet.switch.buffer import blocks, drop, forward, refresh_pause, release, return_credits
 from fabrictwin.kernel.packet.switch.pauses import classified, on_pause, on_watchdog, resume, take_pause
 from fabrictwin.kernel.packet.switch.route import route
-from fabrictwin.kernel.packet.switch.transmit import dequeue, first_packet, transmit
+from fabrictwin.kernel.packet.switch.transmit import dequeue, first_packet, transmit, transmit_kicked
 from fabrictwin.kernel.packet.tap import IN, record
 from fabrictwin.kernel.packet.transport.dependencies import begin_task, start
 from fabrictwin.kernel.packet.transport.message_commands import take_inbox
-from fabrictwin.kernel.packet.transport.message_events import lose_message, on_sent, on_tell
+from fabrictwin.kernel.packet.transport.message_events import lose_message, on_report, on_sent
 from fabrictwin.kernel.packet.transport.receive import on_data, on_memory, on_reply, on_timeout
 from fabrictwin.kernel.packet.transport.send import make_ready
 
@@ -191,14 +191,7 @@ def kick_all(state, now):
     for at in range(len(state.port)):
         state.port[at].starved = 0
         kick(state, at)
-    clock = state.clock[0]
-    n = 0
-    while n < clock.kicks:
-        tried = state.kick[n]
-        state.port[tried].kicked = 0
-        transmit(state, tried, now)
-        n += 1
-    clock.kicks = 0
+    transmit_kicked(state, now)
 
 
 @hot_entry
@@ -227,7 +220,7 @@ def run(state, until, stop_when_done, budget):
             status = clock.grow
             clock.grow = 0
             break
-        if events >= budget and clock.told == 0:  # an instant that software is told of is finished first
+        if events >= budget and clock.message_events == 0:  # an instant that software is told of is finished first
             status = SLICED
             break
         time = NEVER
@@ -296,9 +289,9 @@ def run(state, until, stop_when_done, budget):
         elif kind == QueueEvent.TASK:
             clock.stall_seen = 0
             begin_task(state, value, now)
-        elif kind == QueueEvent.TELL:
+        elif kind == QueueEvent.REPORT:
             clock.stall_seen = 0
-            if on_tell(state, value, at):
+            if on_report(state, value, at):
                 until = min(until, now)
         elif kind == QueueEvent.SENT:
             on_sent(state, value, now)

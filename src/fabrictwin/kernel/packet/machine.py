@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.kernel.packet.congestion import ALGORITHMS, Control
+from fabrictwin.kernel.packet.connection import Connection
 from fabrictwin.kernel.packet.events import KIND_SHIFT, QueueEvent
 from fabrictwin.kernel.packet.invariants import Blocked, find_deadlock, pending
 from fabrictwin.kernel.packet.loop import begin, kick_all, ready_all, run
 from fabrictwin.kernel.packet.state import build as b
 from fabrictwin.kernel.packet.state import constants as s
-from fabrictwin.kernel.packet.state.build import Config, Wiring
+from fabrictwin.kernel.packet.state.build import Wiring
+from fabrictwin.kernel.packet.state.config import Config
 from fabrictwin.kernel.packet.state.records import records
 from fabrictwin.kernel.packet.state.state import State, nbytes
 from fabrictwin.kernel.packet.state.transport_records import qp_dtype
 from fabrictwin.kernel.packet.switch.pauses import force_pause
 
 PAUSES_IN_VAIN = 8  # renewed pauses after which nothing else moved: it never will
+# columns of a queue pair's record, by the part of a connection and the field that fills them
+_COLUMNS = {
+    "": {name: name for name in ("port", "src", "dst")},
+    "framing": {
+        "header_bytes": "header",
+        "first_header_bytes": "first_header",
+        "ack_bytes": "ack_bytes",
+        "mtu_bytes": "mtu",
+        "sl": "sl",
+        "ack_sl": "ack_sl",
+    },
+    "reliability": {"window_bytes": "window"}
+    | {name: name for name in ("mode", "ack_every", "reorder", "rto_ps", "retry_limit", "rnr_limit", "rnr_ps")},
+    "paths": {name: name for name in ("entropy", "ack_entropy", "spray")},
+    "pacing": {name: name for name in ("control", "message_ps")},
+    "delivery": {name: name for name in ("service", "receives", "noted", "late_ps")},
+}
 _GREW = (s.GROW_PACKETS, s.GROW_HEAP, s.GROW_LANES, s.TAP_FULL)
 
 
@@ -31,42 +49,6 @@ class MachineError(Exception):
 
 class OutOfMemoryError(MachineError):
     """The state would grow beyond its limit."""
-
-
-@dataclass(frozen=True)
-class Connection:
-    """What a queue pair is made of; defaults are those of a RoCE adapter with nothing limited."""
-
-    port: int
-    src: int
-    dst: int
-    mode: int = s.GO_BACK_N
-    sl: int = 0
-    ack_sl: int = 0
-    header_bytes: int = 82
-    first_header_bytes: int = 0
-    ack_bytes: int = 86
-    window_bytes: int = s.NEVER
-    rto_ps: int = 0
-    retry_limit: int = 7
-    rnr_limit: int = 7
-    rnr_ps: int = 0
-    ack_every: int = 1
-    reorder: int = 0
-    spray: bool = False
-    entropy: int = 0
-    ack_entropy: int = 0
-    control: int = 0
-    message_ps: int = 0
-    receives: int = s.NONE
-    base_ps: int = 0  # NSCC: round trip without queues
-    before: tuple[int, ...] = ()  # ports after `port`, up to the receiving adapter or the first table
-    after: tuple[int, ...] = ()  # ports from the receiving adapter to memory
-    mtu_bytes: int = 0  # 0: the fabric's
-    service: int = s.RC  # of a channel
-    noted: bool = False  # its tasks are single messages
-    late_ps: int = 0  # of such: from the adapter to the sender's completion
-    back: tuple[int, ...] = ()  # ports of acknowledgements after the adapter's, where they are source-routed
 
 
 class Machine:
@@ -97,7 +79,7 @@ class Machine:
         qp = _room(self.state.qp, first, n)
         hops = self._fill(qp[first : first + n], connections)
         self.queue_pairs += n
-        window = self.config.window_packets if (qp.mode == s.SELECTIVE).any() else 0
+        window = self.config.endpoints.window_packets if (qp.mode == s.SELECTIVE).any() else 0
         self.state = self.state._replace(
             qp=qp,
             hop=self._with_hops(hops),
@@ -121,7 +103,7 @@ class Machine:
         records_[:] = np.zeros(1, qp_dtype)
         hops = self._fill(records_, [connection])
         self.state = self.state._replace(hop=self._with_hops(hops))
-        if connection.control:
+        if connection.pacing.control:
             for table in map(self._controlled, ALGORITHMS):
                 if len(table) > q:
                     table[q : q + 1] = np.zeros(1, table.dtype)
@@ -130,37 +112,29 @@ class Machine:
     def _fill(self, new: Any, connections: list[Connection]) -> list[int]:
         """Records of new queue pairs; returns the hops that they need, which follow those there are."""
         hops: list[int] = []
-        for name in ("port", "src", "dst", "mode", "sl", "rto_ps", "retry_limit", "rnr_limit", "rnr_ps"):
-            new[name] = [getattr(c, name) for c in connections]
-        for name in ("ack_every", "reorder", "spray", "entropy", "ack_entropy", "control", "message_ps"):
-            new[name] = [getattr(c, name) for c in connections]
-        new.receives = [c.receives for c in connections]
-        new.ack_sl = [c.ack_sl for c in connections]
-        new.header = [c.header_bytes for c in connections]
-        new.first_header = [c.first_header_bytes for c in connections]
-        new.ack_bytes = [c.ack_bytes for c in connections]
-        new.window = [c.window_bytes for c in connections]
+        for group, names in _COLUMNS.items():
+            parts = connections if group == "" else [getattr(c, group) for c in connections]
+            for name, column in names.items():
+                new[column] = [getattr(part, name) for part in parts]
         new.last_end = s.NONE
         for name in ("ring_next", "head", "sending", "tail", "receiving", "accepting", "pool"):
             new[name] = s.NONE
-        new.mtu = [c.mtu_bytes or self.config.mtu_bytes for c in connections]
-        for name in ("service", "noted", "late_ps"):
-            new[name] = [getattr(c, name) for c in connections]
+        new.mtu = np.where(new.mtu == 0, self.config.frames.mtu_bytes, new.mtu)
         new.extras = new.noted
         sl2vl = self.state.sl2vl
         base = self._hops
         for i, c in enumerate(connections):
             new.hop_start[i] = base + len(hops)
-            hops += c.before
+            hops += c.paths.before
             new.hop_middle[i] = base + len(hops)
-            hops += c.after
+            hops += c.paths.after
             new.hop_end[i] = base + len(hops)
             new.ack_hop[i] = base + len(hops)
-            hops += c.back
+            hops += c.paths.back
             new.ack_hop_end[i] = base + len(hops)
-            new.vl[i] = sl2vl[int(self.state.port.sl2vl[c.port]), c.sl]
+            new.vl[i] = sl2vl[int(self.state.port.sl2vl[c.port]), c.framing.sl]
             answers = int(self.state.port.sl2vl[self.wiring.endpoint_port[c.dst]]) if c.dst >= 0 else 0
-            new.ack_vl[i] = sl2vl[answers, c.ack_sl]
+            new.ack_vl[i] = sl2vl[answers, c.framing.ack_sl]
         return hops
 
     def _with_hops(self, hops: list[int]) -> Any:
@@ -177,8 +151,8 @@ class Machine:
         return getattr(self.state, control.name.lower())
 
     def _set_control(self, q: int, c: Connection) -> None:
-        if c.control:
-            control = Control(c.control)
+        if c.pacing.control:
+            control = Control(c.pacing.control)
             line_kbps = int(8 * PS_PER_S << s.RATE_BITS) // int(self.state.port.ps_q[c.port]) // 1000
             ALGORITHMS[control].start(self._controlled(control)[q], line_kbps, c)
 
@@ -262,15 +236,15 @@ class Machine:
         status = s.REACHED
         end = s.NEVER if budget is None else int(self.state.clock[0].events) + budget
         while True:
-            if status in _GREW and self.state.clock[0].told:
-                return s.TOLD
+            if status in _GREW and self.state.clock[0].message_events:
+                return s.MESSAGE_EVENT
             left = min(end - int(self.state.clock[0].events), s.SLICE_EVENTS)
             if left <= 0:
                 return s.SLICED
             status = int(run(self.state, until, not drain, left))
             if status == s.SLICED:
                 continue
-            if status == s.TOLD:
+            if status == s.MESSAGE_EVENT:
                 return status
             if status == s.TAP_FULL:
                 self.read_tap()
@@ -292,7 +266,7 @@ class Machine:
             elif status == s.STALLED or (status == s.IDLE and self.state.clock[0].open > 0):
                 # nothing moves; unless lanes wait for each other for ever, a timer will help
                 self.deadlock = find_deadlock(self.state)
-                lasting = self.deadlock is not None and self.config.hoq_ps == 0
+                lasting = self.deadlock is not None and self.config.forwarding.hoq_ps == 0
                 lasting = lasting and not self._will_change()
                 if lasting or status == s.IDLE or self._paused_for_ever():
                     return s.STALLED

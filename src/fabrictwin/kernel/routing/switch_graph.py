@@ -171,7 +171,6 @@ def murmur3(words, seed):
 
 
 CRC32 = 0
-MURMUR3 = 1
 
 
 @inner

@@ -8,9 +8,8 @@ NCCL's.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.grouped import grouped
 from fabrictwin.cluster.spec.packet_section import Packet
 from fabrictwin.engines.packet.packet_options import PacketOptions, options_of
 from fabrictwin.nccl.settings.settings import Settings
@@ -46,14 +45,16 @@ def packet_options(
     adaptive = settings.ib_adaptive_routing
     spreads = technology == "infiniband" if adaptive is None else bool(adaptive)
     level = service_level(settings, technology)
-    control = modelled.control
+    control = modelled.congestion.control
     if technology == "ethernet" and control == "dcqcn" and gid_of(settings).first_version:
         control = "none"  # RoCE v1 has no IP header that switches could mark
-    return replace(
+    return grouped(
         modelled,
-        control=control,
-        balance=able if spreads else "routed",
-        service_level=modelled.service_level if level is None else level,
-        timeout=settings.ib_timeout,
-        retry_count=settings.ib_retry_cnt,
+        {
+            "control": control,
+            "balance": able if spreads else "routed",
+            "service_level": modelled.lanes.service_level if level is None else level,
+            "timeout": settings.ib_timeout,
+            "retry_count": settings.ib_retry_cnt,
+        },
     )

@@ -1,18 +1,18 @@
 """The times of tasks on the twin, one after the other, each by itself.
 
-`flow` and `packet` play them through a session. `analytic` uses closed forms, and looks up the ways of a
+`flow` and `packet` play them through an engine. `analytic` uses closed forms, and looks up the ways of a
 lowering once for all sizes of it: between sizes only bytes, chunks and their cost change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from fabrictwin.base.arrays import I64
 from fabrictwin.base.capabilities import Fidelity, capabilities_of
+from fabrictwin.base.grouped import grouped
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.network.host_costs import works_in_hosts
@@ -72,10 +72,10 @@ def _played(
 ) -> tuple[I64, Counters]:
     if capabilities_of(fidelity).packets:
         packet = packet or PacketOptions()
-        packet = replace(packet, host_work=works_in_hosts(lowered, communicator.twin.fabric))
-    session = communicator.twin.session(fidelity, packet)
-    stage("simulating", lambda: session.progress)
-    trace = play(program(lowered, communicator.ranks), communicator.rank_node, session)
+        packet = grouped(packet, {"host_work": works_in_hosts(lowered, communicator.twin.fabric)})
+    engine = communicator.twin.start_engine(fidelity, packet)
+    stage("simulating", lambda: engine.progress)
+    trace = play(program(lowered, communicator.ranks), communicator.rank_node, engine)
     return trace.end_op_ps - trace.start_ps, trace.counters
 
 

@@ -94,14 +94,6 @@ class StepCosts:
             "net": self.between.nvls_tree_hop if algorithm == Algorithm.NVLS_TREE else net,
         }
 
-    def altered(self, figures: dict[str, Any]) -> StepCosts:
-        """Single figures replaced, by name: what a calibration tries."""
-        inside: dict[str, Any] = {}
-        between: dict[str, Any] = {}
-        for name, value in figures.items():
-            (inside if hasattr(self.inside, name) else between)[name] = value
-        return StepCosts(replace(self.inside, **inside), replace(self.between, **between))
-
 
 @dataclass(frozen=True)
 class Calibration:

@@ -1,12 +1,12 @@
 "use strict";
 // The two timelines: every stage over the step, and the slices of one stage. They share one view of time.
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// `find` gives the elements that they are drawn in and steered by; the answer stops them.
+function timelines(data, find) {
   const step = data.step_ns;
   const view = { from: 0, to: step };
-  const tip = document.getElementById("tip");
+  const tip = find("tip");
   const ROW = 22, AXIS = 26, FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
-  const plots = [];
+  const plots = [], life = new AbortController();
 
   const sums = (differences) => { let t = 0; return Float64Array.from(differences, (d) => (t += d)); };
   const category = (key) => key.replace("exposed_", "");
@@ -220,16 +220,20 @@
 
   if (step > 0) {
     const overview = overviewRows();
-    plot(document.getElementById("overview"), () => overview);
+    plot(find("overview"), () => overview);
     const all = stageRows(data.stage.all), close = data.stage.close_up, near = close && stageRows(close);
-    plot(document.getElementById("stage"), () => (close && view.from >= close.from && view.to <= close.to ? near : all));
-    const on = (id, act) => { const b = document.getElementById(id); if (b) b.addEventListener("click", act); };
+    plot(find("stage"), () => (close && view.from >= close.from && view.to <= close.to ? near : all));
+    const on = (id, act) => { const b = find(id); if (b) b.addEventListener("click", act, { signal: life.signal }); };
     on("zoom-in", () => zoom(0.5, (view.from + view.to) / 2));
     on("zoom-out", () => zoom(2, (view.from + view.to) / 2));
     on("zoom-reset", reset);
     on("zoom-close", () => show(close.from, close.to));
-    window.addEventListener("resize", draw);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+    window.addEventListener("resize", draw, { signal: life.signal });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw, { signal: life.signal });
     draw();
   }
-})();
+  return () => life.abort();
+}
+if (document.getElementById("data")) {
+  timelines(JSON.parse(document.getElementById("data").textContent), (id) => document.getElementById(id));
+}

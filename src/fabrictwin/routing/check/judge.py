@@ -17,11 +17,13 @@ queues do are not judged here; the engines of `simulate/` show those.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64, I32, I64, U8, Bool
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables, own_lanes
 from fabrictwin.routing.engines.routing_options import MOST_LANES
@@ -93,6 +95,14 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class Ends:
+    """Adapters as permutations take them."""
+
+    slowness: F64 | None = None  # [E] an adapter's rate over a link's; 1 where left out
+    order: I32 | None = None  # endpoints (adapters); otherwise that of the tree
+
+
+@dataclass(frozen=True)
 class Owners:
     """LIDs that have an owner, switches' own first, then endpoints' in order of switch and port. K in all."""
 
@@ -120,8 +130,10 @@ def owners(switches: Switches, lids: Lids) -> Owners:
     )
 
 
-def deadlock(switches: Switches, tables: Tables, lid: I32, sources: I32) -> Deadlock:
-    """Look for a deadlock among paths from switches `sources` to these LIDs."""
+def deadlock(
+    switches: Switches, tables: Tables, lid: I32, sources: I32, watch: Callable[[float], None] = lambda _: None
+) -> Deadlock:
+    """Look for a deadlock among paths from switches `sources` to these LIDs. `watch` hears which share is done."""
     from fabrictwin.kernel.routing import lane_assignment as lanes
 
     widest = int(np.diff(switches.adjacent_start).max(initial=0))
@@ -130,23 +142,33 @@ def deadlock(switches: Switches, tables: Tables, lid: I32, sources: I32) -> Dead
     lane = tables.lane
     if lane.size:
         lane = np.ascontiguousarray(lane[:, switches.edge_column[sources]])
-    lanes.dependencies(
-        np.ascontiguousarray(tables.lft.T),
-        lid,
-        sources,
-        switches.port_edge,
-        switches.adjacent_start,
-        switches.adjacent_row,
-        lane,
-        tables.lanes,
-        bits,
-    )
+    table = np.ascontiguousarray(tables.lft.T)
+    for now in _slices(len(lid), len(sources), watch):
+        lanes.dependencies(
+            table,
+            lid[now],
+            sources,
+            switches.port_edge,
+            switches.adjacent_start,
+            switches.adjacent_row,
+            lane,
+            tables.lanes,
+            bits,
+        )
     cycle = np.empty(edges, np.int32)
     for v in range(tables.lanes):
         length = lanes.find_cycle(bits[v], switches.adjacent_start, switches.adjacent_row, cycle)
         if length:
             return Deadlock(False, v, tuple(switches.edge_name(int(e)) for e in cycle[:length]))
     return Deadlock(True)
+
+
+def _slices(items: int, paths: int, watch: Callable[[float], None]) -> Iterator[slice]:
+    """Slices of `items`, each with about PATHS_A_SLICE of their `paths`; `watch` hears the share before each."""
+    width = max(PATHS_A_SLICE // max(paths, 1), 1)
+    for first in range(0, items, width):
+        watch(first / items)
+        yield slice(first, first + width)
 
 
 def shift_sample(adapters: int, most: int | None) -> I32:
@@ -170,7 +192,7 @@ class _Paths:
     load: I64  # [E] paths between adapters through each link
 
 
-def _survey(switches: Switches, table: U8, who: Owners, plane: I64) -> _Paths:
+def _survey(switches: Switches, table: U8, who: Owners, plane: I64, watch: Callable[[float], None]) -> _Paths:
     from fabrictwin.kernel.routing import path_loads as kernel
     from fabrictwin.kernel.routing import table_filling as forwarding
 
@@ -184,23 +206,29 @@ def _survey(switches: Switches, table: U8, who: Owners, plane: I64) -> _Paths:
     ).astype(np.int32)
     hops = np.zeros((2, kernel.MOST_HOPS + 1), np.int64)
     load = np.zeros(edges, np.int64)
-    pairs, lost, first, row, depth = kernel.survey(
-        table,
-        who.lid,
-        who.at,
-        who.number,
-        who.adapter,
-        who.base,
-        column.astype(np.int32),
-        switches.port_edge,
-        switches.adjacent_row,
-        plane,
-        sources,
-        shortest,
-        hops,
-        load,
-    )
-    return _Paths(int(pairs), int(lost), _why(switches, who, first, row, depth) if lost else "", hops, load)
+    pairs, lost, why = 0, 0, ""
+    at = column.astype(np.int32)
+    for now in _slices(len(who.lid), switches.rows, watch):
+        found, missed, first, row, depth = kernel.survey(
+            table,
+            who.lid[now],
+            who.at[now],
+            who.number[now],
+            who.adapter[now],
+            who.base[now],
+            at[now],
+            switches.port_edge,
+            switches.adjacent_row,
+            plane,
+            sources,
+            shortest,
+            hops,
+            load,
+        )
+        if missed and not lost:
+            why = _why(switches, who, now.start + first, row, depth)
+        pairs, lost = pairs + int(found), lost + int(missed)
+    return _Paths(pairs, lost, why, hops, load)
 
 
 def _permuted(switches: Switches, who: Owners, order: I32 | None) -> I64:
@@ -219,28 +247,29 @@ def judge(
     lids: Lids,
     tables: Tables,
     *,
-    slowness: F64 | None = None,
-    order: I32 | None = None,
+    ends: Ends | None = None,
     shifts: int | None = None,
     random: int = 32,
     seed: int = 0,
+    stage: Stage = silent,
 ) -> Judgement:
     """Judge tables.
 
-    `slowness` [E] is an adapter's rate over a link's (1 where left out). `order` lists endpoints (adapters) for
-    permutations. `shifts` and `random` are how many of each to look at; `shifts=None` is all, as far as that
-    takes seconds.
+    `shifts` and `random` are how many of each to look at; `shifts=None` is all, as far as that
+    takes seconds. `stage` hears how far the judgement is.
     """
     who = owners(switches, lids)
     plane = planes(switches)
     table = np.ascontiguousarray(tables.lft.T)
-    paths = _survey(switches, table, who, plane)
-    slow = np.ones(len(switches.adjacent_row)) if slowness is None else slowness
-    adapters = _permuted(switches, who, order)
+    watch = _watches(switches, who, shifts, random, stage)
+    paths = _survey(switches, table, who, plane, watch["paths"])
+    ends = ends or Ends()
+    slow = np.ones(len(switches.adjacent_row)) if ends.slowness is None else ends.slowness
+    adapters = _permuted(switches, who, ends.order)
     senders = _Senders(who.lid[adapters], who.at[adapters], who.number[adapters], plane[who.at[adapters]])
     by_hops = paths.hops[0][: int(np.flatnonzero(paths.hops[0]).max(initial=0)) + 1]
     flows = int(by_hops.sum())
-    everything = deadlock(switches, tables, who.lid, switches.edge_row)
+    everything = deadlock(switches, tables, who.lid, switches.edge_row, watch["deadlock"])
     hung = switches.endpoint_row != NONE
     with_adapters = np.flatnonzero(switches.row_adapters).astype(np.int32)
     return Judgement(
@@ -259,9 +288,36 @@ def judge(
         deadlock_all=everything,
         lanes_needed=tables.lanes if everything.free else _lanes_needed(switches, who, tables),
         all_to_all=_all_to_all(switches, paths.load, slow, int(switches.row_adapters.sum())),
-        shifts=_shifts(table, senders, switches, slow, shifts),
-        random=_random(table, senders, switches, slow, random, seed),
+        shifts=_shifts(table, senders, switches, slow, shifts, watch["shifts"]),
+        random=_random(table, senders, switches, slow, (random, seed), watch["random"]),
     )
+
+
+def _watches(
+    switches: Switches, who: Owners, shifts: int | None, random: int, stage: Stage
+) -> dict[str, Callable[[float], None]]:
+    """Callbacks of the parts of a judgement, which hear the part's share and tell `stage` that of the whole.
+
+    Parts count as long as the paths that they walk; a permutation's path is followed alone, which takes as long as
+    three that join.
+    """
+    senders, joined = int((who.adapter & who.base).sum()), len(who.lid) * switches.rows
+    paths = {
+        "paths": joined,
+        "deadlock": joined,
+        "shifts": 3 * senders * len(shift_sample(senders, shifts)),
+        "random": 3 * senders * random,
+    }
+    whole, begun = max(sum(paths.values()), 1), 0
+
+    def within(first: int, walked: int) -> Callable[[float], None]:
+        return lambda share: stage("judging tables", (first + share * walked) / whole)
+
+    found = {}
+    for name, walked in paths.items():
+        found[name] = within(begun, walked)
+        begun += walked
+    return found
 
 
 def _lanes_needed(switches: Switches, who: Owners, tables: Tables) -> int:
@@ -325,7 +381,14 @@ class _Senders:
         return _Senders(self.lid[order], self.at[order], self.number[order], self.subnet[order])
 
 
-def _shifts(table: U8, senders: _Senders, switches: Switches, slow: F64, most: int | None) -> Permutations:
+def _shifts(
+    table: U8,
+    senders: _Senders,
+    switches: Switches,
+    slow: F64,
+    most: int | None,
+    watch: Callable[[float], None],
+) -> Permutations:
     """Shifts within each subnet."""
     from fabrictwin.kernel.routing import path_loads as kernel
 
@@ -336,18 +399,25 @@ def _shifts(table: U8, senders: _Senders, switches: Switches, slow: F64, most: i
     by = shift_sample(largest, most)
     worst, total = np.ones(len(by)), np.zeros(len(by))
     edges, missing = (switches.port_edge, switches.adjacent_row, slow), 0
-    for first in range(0, len(by), width := max(PATHS_A_SLICE // max(len(of), 1), 1)):
-        now = slice(first, first + width)
+    for now in _slices(len(by), len(of), watch):
         missing += kernel.shifts(
             table, of.lid, of.at, of.number, begin, size, by[now], *edges, worst[now], total[now]
         )
     return _summary(worst, total, len(by) * len(of) - missing, max(largest - 1, 0))
 
 
-def _random(table: U8, senders: _Senders, switches: Switches, slow: F64, count: int, seed: int) -> Permutations:
-    """Random permutations within each subnet."""
+def _random(
+    table: U8,
+    senders: _Senders,
+    switches: Switches,
+    slow: F64,
+    drawn: tuple[int, int],
+    watch: Callable[[float], None],
+) -> Permutations:
+    """Random permutations within each subnet, `drawn`: how many, and by which seed."""
     from fabrictwin.kernel.routing import path_loads as kernel
 
+    count, seed = drawn
     generator = np.random.Generator(np.random.PCG64(seed))
     to = np.tile(np.arange(len(senders), dtype=np.int32), (count, 1))
     for k in range(count):
@@ -356,5 +426,9 @@ def _random(table: U8, senders: _Senders, switches: Switches, slow: F64, count: 
             to[k, members] = generator.permutation(members)
     worst, total = np.ones(count), np.zeros(count)
     edges = switches.port_edge, switches.adjacent_row, slow
-    missing = kernel.permutations(table, senders.lid, senders.at, senders.number, to, *edges, worst, total)
+    missing = 0
+    for now in _slices(count, len(senders), watch):
+        missing += kernel.permutations(
+            table, senders.lid, senders.at, senders.number, to[now], *edges, worst[now], total[now]
+        )
     return _summary(worst, total, count * len(senders) - missing, 0)

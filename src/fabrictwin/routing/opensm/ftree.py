@@ -7,8 +7,8 @@ the first leaf; their order decides between equals. Compute nodes come first, le
 of those that a leaf lacks; then other adapters, then the switches. (osm_ucast_ftree.c.)
 
 Left out: `max_reverse_hops` (OpenSM's default is 0), `connect_roots`, `quasi_ftree_indexing`. Where OpenSM
-compares adapters with switches by what lies in memory (a switch above the leaves with adapters), their order here
-is by port.
+compares adapters by what lies in memory (on a switch above the leaves, or on a leaf with ways to others of its
+rank), its tables differ from run to run; their order here is by port.
 """
 
 from __future__ import annotations

@@ -43,13 +43,13 @@ def wire_order(guid: U64) -> I64:
 def fill_subnets(switches: Switches, lids: Lids, options: Options, fill: Callable[[Subnet], None]) -> U8:
     """Tables [S, LIDs] by an engine that fills those of one subnet."""
     lft = blank_tables(switches, lids)
-    for subnet in _subnets(switches, lids, options, lft):
+    for subnet in subnets(switches, lids, options, lft):
         fill(subnet)
         lft[subnet.rows] = subnet.lft
     return lft
 
 
-def _subnets(switches: Switches, lids: Lids, options: Options, lft: U8) -> Iterator[Subnet]:
+def subnets(switches: Switches, lids: Lids, options: Options, lft: U8) -> Iterator[Subnet]:
     label = planes(switches)
     for plane in np.unique(label):
         rows = np.flatnonzero(label == plane)

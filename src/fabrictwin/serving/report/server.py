@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fabrictwin.base.units import PS_PER_S
@@ -15,6 +15,12 @@ DETAILS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generat
 def without_details(fields: dict[str, Any]) -> dict[str, Any]:
     """Return a result without what stands for each request, as without `--save-detailed`."""
     return {key: value for key, value in fields.items() if key not in DETAILS}
+
+
+def server_figures(fields: Mapping[str, Any]) -> dict[str, int | float]:
+    """Return the figures of a result as one row, under the names of `vllm bench serve`."""
+    said = without_details(dict(fields)).items()
+    return {key: value for key, value in said if isinstance(value, int | float) and not isinstance(value, bool)}
 
 
 def headline(found: Prediction) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.runs.workers import in_order
 from fabrictwin.study.claims import job_claims as jobs
 from fabrictwin.study.claims import link_claims as links
 from fabrictwin.study.claims import loss_claims as loss
@@ -31,19 +32,19 @@ CLAIMS: dict[str, Callable[[], Claim]] = {
 }
 
 
-def judge_all(only: tuple[str, ...] = (), stage: Stage = silent) -> list[Claim]:
-    """Every claim, or those named, each with its experiment run anew. Raises ConfigError."""
+def judge_all(only: tuple[str, ...] = (), stage: Stage = silent, workers: int | str | None = 1) -> list[Claim]:
+    """Every claim, or those named, each with its experiment run anew by workers. Raises ConfigError."""
     for name in only:
         if name not in CLAIMS:
             raise ConfigError(
                 f"got {name!r}, expected one of {', '.join(CLAIMS)}{did_you_mean(name, CLAIMS)}", key="NAME"
             )
     wanted = [name for name in CLAIMS if not only or name in only]
-    found = []
-    for i, name in enumerate(wanted):
-        stage(f"testing {name}", i / len(wanted))
-        found.append(CLAIMS[name]())
-    return found
+    return in_order(_judged, wanted, workers, stage, [f"testing {name}" for name in wanted])
+
+
+def _judged(name: str) -> Claim:
+    return CLAIMS[name]()
 
 
 def as_text(found: list[Claim]) -> str:

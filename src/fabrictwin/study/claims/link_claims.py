@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.grouped import grouped
 from fabrictwin.base.units import PS_PER_US, format_rate, format_time
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import PacketOptions, options_with
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.runs.execute import predict
@@ -35,10 +34,10 @@ def _send_ps(where: Twin, size: int, *, gpudirect: bool = True, staging_ps: int 
     builder.communicate(builder.communication(message, [every]), builder.label("message", "other"))
     gpus = where.fabric.gpu_node
     nodes = np.array([gpus[0], gpus[-1]], np.int32)
-    options = PacketOptions(gpudirect=gpudirect)
+    options = options_with(gpudirect=gpudirect)
     if staging_ps is not None:
-        options = replace(options, staging_ps=staging_ps)
-    return play(builder.build(), nodes, where.session("packet", options)).end_ps
+        options = grouped(options, {"staging_ps": staging_ps})
+    return play(builder.build(), nodes, where.start_engine("packet", options)).end_ps
 
 
 def latency() -> Claim:
@@ -68,7 +67,7 @@ def gpudirect() -> Claim:
     small = {on: _send_ps(where, 8, gpudirect=on) for on in (True, False)}
     # no processor's time at all: what the copies over PCIe and through memory take by themselves
     least = 1 - small[True] / _send_ps(where, 8, gpudirect=False, staging_ps=0)
-    assumed = format_time(PacketOptions().staging_ps)
+    assumed = format_time(PacketOptions().hosts.staging_ps)
     large = {on: _send_ps(where, 1 << 20, gpudirect=on) for on in (True, False)}
     cut = 1 - small[True] / small[False]
     return Claim(

@@ -8,7 +8,7 @@ from fabrictwin import catalog
 from fabrictwin.base.units import format_time
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import play
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import PacketOptions, options_with
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import ProgramBuilder
@@ -40,20 +40,20 @@ def _nodes(where: Twin) -> np.ndarray:
 
 def _goodput(where: Twin, options: PacketOptions, error_rate: float) -> tuple[float, int]:
     """(Gb/s, packets sent again) of one long message over links that spoil bits."""
-    session = where.session("packet", options)
-    assert session.packets is not None
+    engine = where.start_engine("packet", options)
+    assert engine.packets is not None
     nodes = _nodes(where)
     fabric = where.fabric
     switch = np.flatnonzero((fabric.node_kind[fabric.port_node] == NodeKind.SWITCH) & (fabric.port_peer >= 0))
     changes = [TimedChange(0, int(port), None, error_rate) for port in switch] if error_rate else []
-    took = play(_program(np.array([[0, 1]]), MESSAGE, len(nodes)), nodes, session, changes).end_ps
-    return 8e3 * MESSAGE / took, session.packets.losses()[1]
+    took = play(_program(np.array([[0, 1]]), MESSAGE, len(nodes)), nodes, engine, changes).end_ps
+    return 8e3 * MESSAGE / took, engine.packets.losses()[1]
 
 
 def lost_packet() -> Claim:
     where = twin(spec(2, network="ethernet"))
-    back = PacketOptions(control="none", retransmission="go-back-n")
-    selective = PacketOptions(control="none", retransmission="selective")
+    back = options_with(control="none", retransmission="go-back-n")
+    selective = options_with(control="none", retransmission="selective")
     bits = 8 * 4180
     rates = (0.0, 1e-4, 1e-3, 1e-2)
     rows = {}
@@ -64,15 +64,15 @@ def lost_packet() -> Claim:
     pairs = np.array([[i, 0] for i in range(1, CROWD + 1)])
     incast = {}
     for name, options in (
-        ("no flow control, 4 MiB of buffer", PacketOptions(control="none", lossless=False, buffer_bytes=4 << 20)),
-        ("PFC", PacketOptions(control="none", lossless=True, buffer_bytes=4 << 20)),
-        ("PFC and DCQCN", PacketOptions(control="dcqcn", lossless=True, buffer_bytes=4 << 20)),
+        ("no flow control, 4 MiB of buffer", options_with(control="none", lossless=False, buffer_bytes=4 << 20)),
+        ("PFC", options_with(control="none", lossless=True, buffer_bytes=4 << 20)),
+        ("PFC and DCQCN", options_with(control="dcqcn", lossless=True, buffer_bytes=4 << 20)),
     ):
-        session = crowd.session("packet", options)
-        trace = play(_program(pairs, INCAST, CROWD + 1), _nodes(crowd), session)
+        engine = crowd.start_engine("packet", options)
+        trace = play(_program(pairs, INCAST, CROWD + 1), _nodes(crowd), engine)
         incast[name] = (trace.end_ps, 0 if trace.counters.drops is None else int(trace.counters.drops.sum()))
     ib = twin(spec(CROWD + 1))
-    trace = play(_program(pairs, INCAST, CROWD + 1), _nodes(ib), ib.session("packet", PacketOptions()))
+    trace = play(_program(pairs, INCAST, CROWD + 1), _nodes(ib), ib.start_engine("packet", PacketOptions()))
     incast["InfiniBand credits"] = (
         trace.end_ps,
         0 if trace.counters.drops is None else int(trace.counters.drops.sum()),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.report.link_usage import busiest, utilisation
 from fabrictwin.report.result import RunResult
 from fabrictwin.report.summary import summary
+from fabrictwin.runs.workers import in_order
 from fabrictwin.study.compare.busbw import SIZES, bus_bandwidths
 from fabrictwin.study.compare.fabrics import preset, with_fabric
 from fabrictwin.study.compare.packet_measurements import Factors, measure, small_message_ps
@@ -92,8 +94,9 @@ def compare(
     seeds: Sequence[int] = (1, 2),
     years: float = 4.0,
     stage: Stage = silent,
+    workers: int | str | None = 1,
 ) -> Comparison:
-    """The spec's hosts and job on each fabric.
+    """The spec's hosts and job on each fabric, by workers.
 
     `seeds` are of the cuts; none leaves factors out. Raises ConfigError.
     """
@@ -103,21 +106,17 @@ def compare(
         raise ConfigError("got no fabric, expected at least one", key="--fabrics")
     chosen = [preset(name, own or {}) for name in fabrics]
     specs = [with_fabric(spec, one) for one in chosen]
-    found = []
-    layout = ""
-    gpus = 0
     jitter = ASSUMED if spec.jitter is None else spec.validate_section("jitter", Jitter)
-    for i, (name, one, there) in enumerate(zip(fabrics, chosen, specs, strict=True)):
-        whole = part(stage, i / len(fabrics), (i + 1) / len(fabrics))
-
-        def said(what: str, done: Measure | None = None, /, name: str = name, whole: Stage = whole) -> None:
-            whole(f"{name}: {what}", done)
-
-        sampler = Sampler(there, said, over_sockets if one.transport == "tcp" else None)
-        layout, gpus = sampler.clean.layout_line, sampler.clean.program.ranks
-        factors = _factors(sampler, one, seeds, said)
-        steps = _steps(sampler, jitter, factors, seed=spec.run.seed, stage=said)
-        found.append(_answer(name, one, sampler, steps, factors, book=book, years=years, stage=said))
+    asked = _Asked(jitter, tuple(seeds), book, years)
+    items = [*zip(fabrics, chosen, specs, strict=True)]
+    if workers == 1 or len(items) == 1:
+        found = [
+            _on_fabric(asked, item, part(stage, i / len(items), (i + 1) / len(items)))
+            for i, item in enumerate(items)
+        ]
+    else:
+        found = in_order(partial(_on_fabric, asked), items, workers, stage)
+    layout, gpus, _ = found[-1]
     return Comparison(
         name=spec.name,
         layout_line=layout,
@@ -125,8 +124,34 @@ def compare(
         fidelity=spec.run.fidelity,
         seed=spec.run.seed,
         assumed_jitter=spec.jitter is None,
-        fabrics=tuple(found),
+        fabrics=tuple(one for _, _, one in found),
     )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What every fabric is asked."""
+
+    jitter: Jitter
+    seeds: tuple[int, ...]
+    book: PriceBook
+    years: float
+
+
+def _on_fabric(
+    asked: _Asked, item: tuple[str, FabricPreset, Spec], stage: Stage = silent
+) -> tuple[str, int, OnFabric]:
+    """The layout in words, the job's GPUs, and the answer of one fabric."""
+    name, fabric, spec = item
+
+    def said(what: str, done: Measure | None = None, /) -> None:
+        stage(f"{name}: {what}", done)
+
+    sampler = Sampler(spec, said, over_sockets if fabric.transport == "tcp" else None)
+    factors = _factors(sampler, fabric, asked.seeds, said)
+    steps = _steps(sampler, asked.jitter, factors, seed=spec.run.seed, stage=said)
+    answer = _answer(name, fabric, sampler, steps, factors, book=asked.book, years=asked.years, stage=said)
+    return sampler.clean.layout_line, sampler.clean.program.ranks, answer
 
 
 def _factors(sampler: Sampler, fabric: FabricPreset, seeds: Sequence[int], stage: Stage) -> Factors | None:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import format_rate
-from fabrictwin.base.validation_errors import config_error
+from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.yamlfile import read_yaml_file
 from fabrictwin.catalog import FabricPreset
 from fabrictwin.catalog.answers import names
@@ -63,7 +63,8 @@ def own_presets(path: str | Path) -> dict[str, FabricPreset]:
         try:
             found[str(name)] = FabricPreset.model_validate(merged, context={"source": _OWN})
         except ValidationError as error:
-            raise config_error(error, FabricPreset, data=merged, file=path, lines=lines, path=(name,)) from None
+            wrong = config_errors(error, FabricPreset, data=merged, file=path, lines=lines, path=(name,))
+            raise wrong[0] from None
     return found
 
 
@@ -84,6 +85,11 @@ def with_fabric(spec: Spec, fabric: FabricPreset) -> Spec:
     if not isinstance(spec.cluster, GeneratedCluster):
         raise spec.error(
             "cluster", "got a cluster that is not generated, expected hosts and a network whose fabric can change"
+        )
+    if spec.qos is not None and spec.qos.ports:
+        raise spec.error(
+            "cluster.network.qos.ports",
+            f"got rows for the ports of one fabric, expected none: the preset {fabric.name} says what ports do",
         )
     data = spec.to_dict()
     network = dict(data["cluster"]["network"])

@@ -16,6 +16,7 @@ from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.packet_options import options_of
 from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.study.compare.cut_qos import qos_of_cut
 from fabrictwin.study.compare.phase_cut import HOT, PHASES, Cut, Load, Phase, cut_of, program_of
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.job.job import Job
@@ -101,14 +102,14 @@ def measure(
 def play_both(cut: Cut, load: Load, phase: Phase, seed: int, spec: Spec) -> Played:
     """One phase on one cut. Raises ConfigError."""
     twin, program = cut.twin, program_of(phase, cut.host, load)
-    options = options_of(spec.run.packet, twin.fabric.technology, seed)
-    session = twin.session("packet", cut.options(options))
-    assert session.packets is not None
+    options = options_of(spec.run.packet, twin.fabric.technology, seed, qos_of_cut(spec, twin.fabric))
+    engine = twin.start_engine("packet", cut.options(options))
+    assert engine.packets is not None
     try:
-        trace = play(program, cut.nodes, session)
+        trace = play(program, cut.nodes, engine)
     except SimulatedError as error:
         raise ConfigError(f"{phase} at packet: {error}") from None
-    flow = play(program, cut.nodes, twin.session("flow"))
+    flow = play(program, cut.nodes, twin.start_engine("flow"))
     counters = trace.counters
 
     def total(column: Any) -> int:
@@ -122,7 +123,7 @@ def play_both(cut: Cut, load: Load, phase: Phase, seed: int, spec: Spec) -> Play
         drops=total(counters.drops),
         pauses=total(counters.pauses),
         marks=total(counters.ecn_marks),
-        retransmitted=session.packets.losses()[1],
+        retransmitted=engine.packets.losses()[1],
         wait_ps=total(counters.wait_ps),
     )
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, I64, place_of
+from fabrictwin.base.grouped import grouped
 from fabrictwin.base.units import format_size
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.host_placement import place
@@ -96,7 +97,7 @@ class Cut:
 
     def options(self, whole: PacketOptions) -> PacketOptions:
         """For the packet engine: a buffer that they give is in the cut's switches already, by their ports."""
-        return replace(whole, buffer_bytes=0)
+        return grouped(whole, {"buffer_bytes": 0})
 
 
 def _shape(spec: Spec) -> tuple[int, int, dict[str, object]]:

@@ -10,6 +10,8 @@ from fabrictwin.study.difference.side import LinkUse, Side
 
 UNCHANGED = ("name", "run.out")  # of what was asked: they change no answer
 NOTHING = LinkUse(0.0, 0)
+# of a training step, and of a server's users: to the first token, between tokens
+WAITS = ("step_time_s", "mean_ttft_ms", "mean_tpot_ms")
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,16 @@ class Difference:
 
     @property
     def slower(self) -> float:
-        """Share of the first step by which the second is longer; negative where it is shorter."""
-        step = next((one for one in self.answer if one.name == "step_time_s"), None)
-        return 0.0 if step is None else step.change or 0.0
+        """Share of the first step by which the second is longer; negative where it is shorter.
+
+        Of servers the same of what their users wait for: the first token or the next, whichever grew more.
+        """
+        return max((one.change or 0.0 for one in self.waits), default=0.0)
+
+    @property
+    def waits(self) -> tuple[Figure, ...]:
+        """The times that a run is judged by."""
+        return tuple(one for one in self.answer if one.name in WAITS)
 
     @property
     def same(self) -> bool:

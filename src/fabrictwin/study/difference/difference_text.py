@@ -40,7 +40,9 @@ def verdict(found: Difference) -> str:
     """The difference in a sentence."""
     if found.same:
         return "both answer the same"
-    step = next((one for one in found.answer if one.name == "step_time_s"), None)
+    step = next((one for one in found.waits if one.name == "step_time_s"), None)
+    if step is None and found.waits:
+        return ", ".join(f"{one.name} {change(one)}" for one in found.waits)
     if step is None or step.added == 0:
         return "the step takes the same time, and what happens in it differs"
     word = "longer" if step.added > 0 else "shorter"
@@ -98,7 +100,8 @@ def _block(head: str, rows: list[tuple[str, str, str, str]]) -> list[str]:
 
 def page(found: Difference) -> str:
     """The difference as a page."""
-    step = next((one for one in found.answer if one.name == "step_time_s"), Figure("step_time_s", None, None))
+    step = next(iter(found.waits), Figure("step_time_s", None, None))
+    what = {"step_time_s": "Step", "mean_ttft_ms": "First token, ms,"}.get(step.name, step.name)
     grown = [one for one in found.parts if one.added]
     return render(
         page_environment("fabrictwin.report", "fabrictwin.study"),
@@ -109,8 +112,8 @@ def page(found: Difference) -> str:
         scripts=["study.js"],
         found=found,
         tiles=[
-            tile("Step of A", seconds(step.before)),
-            tile("Step of B", seconds(step.after), change(step)),
+            tile(f"{what} of A", value(step.name, step.before)),
+            tile(f"{what} of B", value(step.name, step.after), change(step)),
             tile("Keys that differ", f"{len(found.asked):,}"),
             tile("Links that differ", f"{len(found.links):,}"),
         ],

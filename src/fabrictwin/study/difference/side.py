@@ -1,10 +1,13 @@
-"""One side of a comparison of two runs: a run folder as it was written, or a spec, which is run."""
+"""One side of a comparison of two runs: a run folder as it was written, or a spec, which is run.
+
+A spec is a training job or a server; a server has neither parts of a step nor links.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +17,15 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.units import PS_PER_S
+from fabrictwin.base.whole_numbers import read_json, whole
 from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.cluster.spec.spec import Spec, load_spec
 from fabrictwin.report.csv_tables import links_csv
 from fabrictwin.report.resolved_config import config_yaml
 from fabrictwin.report.summary import STEP_FIGURES, summary_json
 from fabrictwin.runs.execute import predict
+from fabrictwin.serving.predict import predict as serve
+from fabrictwin.serving.report.server import server_figures
 
 
 @dataclass(frozen=True)
@@ -44,20 +50,30 @@ class Side:
 
 def load_side(given: str | Path | Spec, stage: Stage) -> Side:
     """Read a run folder, or run a spec. Raises ConfigError, SimulatedError."""
-    if not isinstance(given, Spec) and Path(given).is_dir():
+    if not isinstance(given, Spec) and os.path.isdir(given):
         folder = Path(given)
         texts = [read_text(folder / name) for name in ("summary.json", "config.resolved.yaml", "links.csv")]
         return _side(str(given).rstrip("/"), folder, *texts)
     spec = given if isinstance(given, Spec) else load_spec(given)
     label = str(given) if not isinstance(given, Spec) else str(spec.path or spec.name)
     stage(f"running {label}")
+    if "serving" in spec.workload:
+        figures = server_figures(serve(spec).fields)
+        return Side(
+            label=label,
+            name=spec.name,
+            asked=dict(_leaves(spec.to_dict())),
+            answer={key: float(value) for key, value in figures.items()},
+            parts={},
+            links={},
+        )
     detail = predict(spec, stage)
     return _side(label, Path(), summary_json(detail), config_yaml(detail), links_csv(detail))
 
 
 def _side(label: str, folder: Path, summary: str, config: str, links: str) -> Side:
     try:
-        said = json.loads(summary)
+        said = read_json(summary)
         memory = said.get("memory") or {}
         answer = {key: float(said[key]) for key in STEP_FIGURES if said.get(key) is not None}
         if memory:
@@ -78,11 +94,12 @@ def _side(label: str, folder: Path, summary: str, config: str, links: str) -> Si
 
 def _links(text: str, file: Path) -> dict[str, LinkUse]:
     found = {}
-    for number, row in enumerate(csv.DictReader(io.StringIO(text)), 2):
-        try:
-            found[row["link"]] = LinkUse(float(row["utilisation"]), int(row["tx_bytes"]))
-        except (KeyError, ValueError, TypeError) as error:
-            raise ConfigError(f"expected the links of a run: {error}", file=file, line=number) from None
+    rows = csv.DictReader(io.StringIO(text))
+    try:
+        for row in rows:
+            found[row["link"]] = LinkUse(float(row["utilisation"]), whole(row["tx_bytes"]))
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
+        raise ConfigError(f"expected the links of a run: {error}", file=file, line=rows.line_num) from None
     return found
 
 

@@ -24,6 +24,7 @@ from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.packet_options import options_of
 from fabrictwin.fabric.fabric import NETWORK, NONE
 from fabrictwin.program.program import Program
+from fabrictwin.study.compare.cut_qos import qos_of_cut
 from fabrictwin.study.compare.phase_cut import PHASES, Cut, Load, Phase, beside, cut_of, program_of
 from fabrictwin.study.jitter.jitter_sources import BitErrors, Jitter, SecondJob
 from fabrictwin.workload.job.job import Job
@@ -62,19 +63,21 @@ def _factors(
     return source.model_copy(update={"factors": tuple(found["ring"]), "exchange": tuple(found["exchange"])})
 
 
-def _session(cut: Cut, spec: Spec, fidelity: Fidelity, seed: int) -> Engine:
+def _start_engine(cut: Cut, spec: Spec, fidelity: Fidelity, seed: int) -> Engine:
     if not capabilities_of(fidelity).packets:
-        return cut.twin.session(fidelity)
-    return cut.twin.session("packet", cut.options(options_of(spec.run.packet, cut.twin.fabric.technology, seed)))
+        return cut.twin.start_engine(fidelity)
+    fabric = cut.twin.fabric
+    options = options_of(spec.run.packet, fabric.technology, seed, qos_of_cut(spec, fabric))
+    return cut.twin.start_engine("packet", cut.options(options))
 
 
 def _ends_ps(
-    cut: Cut, session: Engine, program: Program, operations: int, changes: Sequence[TimedChange] = ()
+    cut: Cut, engine: Engine, program: Program, operations: int, changes: Sequence[TimedChange] = ()
 ) -> int:
     try:
-        trace = play(program, cut.nodes, session, changes)
+        trace = play(program, cut.nodes, engine, changes)
     except SimulatedError as error:
-        raise ConfigError(f"a cut at {session.fidelity}: {error}", key="jitter") from None
+        raise ConfigError(f"a cut at {engine.fidelity}: {error}", key="jitter") from None
     return int(trace.end_op_ps[:operations].max())
 
 
@@ -83,7 +86,7 @@ def _beside_another(spec: Spec, job: Job, second: SecondJob, cut: Cut, phase: Ph
     took = []
     for alone in (False, True):
         program, operations = beside(phase, second.traffic, cut.host, load, alone=alone)
-        took.append(_ends_ps(cut, _session(cut, spec, second.fidelity, seed), program, operations))
+        took.append(_ends_ps(cut, _start_engine(cut, spec, second.fidelity, seed), program, operations))
     return max(1.0, took[0] / took[1])
 
 
@@ -94,6 +97,7 @@ def _over_bad_links(spec: Spec, job: Job, errors: BitErrors, cut: Cut, phase: Ph
     network = np.flatnonzero(np.isin(fabric.port_kind, NETWORK) & (fabric.port_peer != NONE))
     bad = [TimedChange(0, int(port), None, errors.rate) for port in network]
     took = [
-        _ends_ps(cut, _session(cut, spec, "packet", seed), program, operations, changes) for changes in (bad, [])
+        _ends_ps(cut, _start_engine(cut, spec, "packet", seed), program, operations, changes)
+        for changes in (bad, [])
     ]
     return max(1.0, took[0] / took[1])

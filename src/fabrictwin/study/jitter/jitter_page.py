@@ -61,7 +61,9 @@ def page(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
         ],
         sure=sure,
         ends=steps_end(here),
-        times=histogram(edges.tolist(), counts.tolist(), Axis("step, s"), label="histogram of step times"),
+        times=histogram(
+            edges.tolist(), counts.tolist(), Axis("step, s"), of="steps", label="histogram of step times"
+        ),
         sources=bars(
             [(MEANING[s.source], s.mean_ps, f"{page_time(s.mean_ps)}, {s.share:.0%}") for s in found.sources],
             label="how much shorter the mean step is without each source",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.report.result import RunResult
 from fabrictwin.runs.execute import Prepared, predict
 from fabrictwin.runs.twins import make_twin
+from fabrictwin.runs.workers import in_order
 from fabrictwin.study.jitter.interference import measured
 from fabrictwin.study.jitter.jitter_sources import ASSUMED, SOURCES, Jitter, Link
 from fabrictwin.study.jitter.sampled_steps import Unit
@@ -208,8 +209,9 @@ def study(
     sizes: Sequence[int] = (),
     levels: Sequence[float] = LEVELS,
     stage: Stage = silent,
+    workers: int | str | None = 1,
 ) -> Uneven:
-    """Sample a spec's step under its `jitter` section. Raises ConfigError.
+    """Sample a spec's step under its `jitter` section, walks by workers. Raises ConfigError.
 
     `sizes` are numbers of GPUs, each a whole number of units; by default powers of two times a unit.
     """
@@ -236,20 +238,21 @@ def study(
     fewer = max(64, samples // 8)
     some = sampler.steps(jitter, sampled[:fewer], unit.units, steps, seed, link_ps)
     by_level = []
-    walks = len(levels) + len(jitter.names())
-    for i, level in enumerate(levels):
-        stage(f"walking steps at {level:g} times the jitter", i / walks)
-        scaled = jitter.scaled(level)
-        of_unit = sampled if level == 1 else unit.sample(scaled, fewer, seed)
+    scaled_by = {level: jitter.scaled(level) for level in levels}
+    without = {name: jitter.without(name) for name in jitter.names()}
+    walks = {f"walking steps at {level:g} times the jitter": scaled_by[level] for level in levels if level != 1}
+    walks |= {f"walking steps without {name}": rest for name, rest in without.items() if rest.names()}
+    drawn_by = in_order(partial(_walked, unit, fewer, seed), [*walks.values()], workers, stage, [*walks])
+    walked = dict(zip(walks, drawn_by, strict=True))
+    for level, scaled in scaled_by.items():
+        of_unit = walked.get(f"walking steps at {level:g} times the jitter", sampled)
         for gpus in wanted:
             drawn = sampler.steps(scaled, of_unit, gpus // size, steps, seed, link_ps if level else {})
             by_level.append(AtSize(gpus, level, Steps.of(drawn)))
     lost = []
     whole = float(some.mean()) - clean
-    for i, name in enumerate(jitter.names(), len(levels)):
-        stage(f"walking steps without {name}", i / walks)
-        rest = jitter.without(name)
-        of_unit = unit.sample(rest, fewer, seed) if rest.names() else np.full(fewer, clean, np.int64)
+    for name, rest in without.items():
+        of_unit = walked.get(f"walking steps without {name}", np.full(fewer, clean, np.int64))
         drawn = sampler.steps(rest, of_unit, unit.units, steps, seed, link_ps)
         saved = float(some.mean()) - float(drawn.mean())
         lost.append(Lost(name, saved, saved / whole if whole > 0 else 0.0))
@@ -274,6 +277,10 @@ def study(
         by_level=tuple(by_level),
         sources=tuple(lost),
     )
+
+
+def _walked(unit: Unit, samples: int, seed: int, jitter: Jitter) -> I64:
+    return unit.sample(jitter, samples, seed)
 
 
 def _sizes(spec: Spec, sizes: Sequence[int], unit_gpus: int, units: int) -> list[int]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fabrictwin.base.units import PS_PER_S, format_money, format_time
 from fabrictwin.study.jitter.jitter_study import SECONDS_A_MONTH, AtSize, Steps, Uneven
+from fabrictwin.study.study_heading import heading
 
 MEANING = {
     "compute": "interruptions of compute",
@@ -105,12 +106,7 @@ def data(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
     """Plain data; units are in the keys."""
     counts, edges = np.histogram(found.times / PS_PER_S, bins=40)
     return {
-        "schema": 1,
-        "name": found.name,
-        "cluster": found.cluster_line,
-        "job": found.layout_line,
-        "fidelity": found.fidelity,
-        "seed": found.seed,
+        **heading(found),
         "jitter": found.jitter.model_dump(mode="json", exclude_none=True),
         "assumed": found.assumed,
         "gpus": found.gpus,

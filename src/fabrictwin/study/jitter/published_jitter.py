@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ import numpy as np
 
 from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.progress import Stage
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.textfile import read_text
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec
+from fabrictwin.runs.workers import in_order
 from fabrictwin.study.jitter.jitter_sources import Drift, Jitter, Late
 from fabrictwin.study.jitter.jitter_study import Sampler, Steps
 from fabrictwin.validation.published_data import Measurements
@@ -160,11 +162,13 @@ def _spec_of(measured: Published, like: Published, spec: Spec) -> Spec:
     return read_spec(data, Origin(spec.folder, spec.path))
 
 
-def beside(data: Measurements, stage: Stage, *, samples: int = 1500, match: str = "") -> list[Beside]:
+def beside(
+    data: Measurements, stage: Stage, *, samples: int = 1500, match: str = "", workers: int | str | None = 1
+) -> list[Beside]:
     """Every published row with the twin's spread, grouped by hardware, smallest first. Raises ConfigError."""
     specs = {case.row.row: case.spec for case in cases(data)}
     rows = [row for row in read_published(data.folder) if match.lower() in f"{row.hardware} {row.row}".lower()]
-    found: list[Beside] = []
+    groups: list[_Group] = []
     for hardware in dict.fromkeys(row.hardware for row in rows):
         group = sorted((row for row in rows if row.hardware == hardware), key=lambda row: row.gpus)
         like = next((row for row in group if specs.get(row.row) is not None), None)
@@ -172,14 +176,29 @@ def beside(data: Measurements, stage: Stage, *, samples: int = 1500, match: str 
             raise ConfigError(f"got no row of {hardware} that training.csv has too, expected one", key="row")
         whole = specs[like.row]
         assert whole is not None
-        drift, late_ps = 0.0, 0
-        for i, row in enumerate(group):
-            stage(f"{row.hardware}, {row.gpus:,} GPUs", len(found) / len(rows))
-            job = _Job(_spec_of(row, like, whole), stage, samples)
-            if i == 0:
-                drift, late_ps = job.calibrate(row)
-            steps = Steps.of(job.steps(drift, late_ps))
-            found.append(Beside(row, i == 0, drift, late_ps, steps.p95 / steps.p50, steps.p99 / steps.p50))
+        groups.append(_Group(tuple(group), tuple(_spec_of(row, like, whole) for row in group)))
+    names = [f"{group.rows[0].hardware}, {len(group.rows)} sizes" for group in groups]
+    return [one for found in in_order(partial(_beside, samples), groups, workers, stage, names) for one in found]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows of one hardware, smallest first, with the spec of each."""
+
+    rows: tuple[Published, ...]
+    specs: tuple[Spec, ...]
+
+
+def _beside(samples: int, group: _Group) -> list[Beside]:
+    """Rows of one hardware with the twin's spread, the noise set at the first."""
+    found: list[Beside] = []
+    drift, late_ps = 0.0, 0
+    for row, spec in zip(group.rows, group.specs, strict=True):
+        job = _Job(spec, silent, samples)
+        if not found:
+            drift, late_ps = job.calibrate(row)
+        steps = Steps.of(job.steps(drift, late_ps))
+        found.append(Beside(row, not found, drift, late_ps, steps.p95 / steps.p50, steps.p99 / steps.p50))
     return found
 
 

@@ -69,7 +69,7 @@ class Axis:
 def parse_axis(given: str, keys: Iterable[str]) -> Axis:
     """Read `KEY=VALUES`; `keys` are all that a spec may have. Raises ConfigError."""
     key, equals, values = given.partition("=")
-    if not equals or not key.strip() or not values.strip():
+    if not equals or not key.strip() or not values.replace(",", "").strip():
         raise ConfigError(
             f"got {quoted(given)}, expected a key of the spec and its values, such as hosts=8,16,32", key=OPTION
         )
@@ -162,7 +162,17 @@ def resolve(key: str, keys: tuple[str, ...]) -> str:
     """The whole of a key that is given by its end. Raises ConfigError where several end so."""
     if key in SHORT:
         return SHORT[key]
-    if key in keys or "." in key or "[" in key:
+    if key in keys:
+        return key
+    if "." in key or "[" in key:
+        sections = sorted({one.partition(".")[0] for one in keys})
+        first = re.split(r"[.\[]", key, maxsplit=1)[0]
+        if first not in sections:
+            raise ConfigError(
+                f"got {quoted(key)}, expected a key that begins with {', '.join(sections)}"
+                f"{did_you_mean(key, keys)}",
+                key=OPTION,
+            )
         return key
     found = [one for one in keys if one.endswith(f".{key}")]
     if len(found) == 1:

@@ -14,7 +14,7 @@ from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec, without_figure
 from fabrictwin.report.summary import STEP_FIGURES, summary
 from fabrictwin.runs.execute import predict
 from fabrictwin.serving.predict import predict as serve
-from fabrictwin.serving.report.server import without_details
+from fabrictwin.serving.report.server import server_figures
 from fabrictwin.study.sweep.axes import OPTION
 
 FAILED = "reason"  # the column that says why a point has no figures
@@ -66,9 +66,3 @@ def figures(said: Mapping[str, Any]) -> Row:
         row["busiest_link_utilisation"] = busiest["utilisation"]
     row |= {f"{part['key']}_s": part["time_ps"] / PS_PER_S for part in said["breakdown"]}
     return row
-
-
-def server_figures(fields: Mapping[str, Any]) -> Row:
-    """The figures of `vllm bench serve` as one row, under its names."""
-    said = without_details(dict(fields)).items()
-    return {key: value for key, value in said if isinstance(value, int | float) and not isinstance(value, bool)}

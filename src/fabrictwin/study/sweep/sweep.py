@@ -116,6 +116,9 @@ def plan(spec: Spec, vary: Sequence[str], drawn: Drawn | None = None) -> Plan:
     names = [one for axis in axes for one in axis.key.split("+")]
     if len(set(names)) < len(names):
         raise ConfigError("got a key twice, expected each once", key=OPTION)
+    for axis in axes:  # what no spec can hold is refused now, and not as a row
+        for value in axis.values if isinstance(axis.values, tuple) else ():
+            _typed(value)
     points = grid(axes) if drawn is None else samples(axes, drawn.count, drawn.how, drawn.seed)
     question = Question(data, str(spec.folder), tuple(axis.key for axis in axes))
     return Plan(spec.name, axes, question, tuple(points), drawn is None)

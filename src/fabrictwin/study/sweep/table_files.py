@@ -9,11 +9,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.errors import ConfigError, unwritten
 
 ENDINGS = (".csv", ".parquet")
 # the unit of a column, by the end of its name
-UNITS = {"_s": "s", "_per_s": "1/s", "_per_s_per_gpu": "1/s", "_bytes": "B", "_tflops_per_gpu": "TFLOP/s"}
+UNITS = {
+    "_s": "s",
+    "_ms": "ms",
+    "_us": "µs",
+    "_ps": "ps",
+    "_per_s": "1/s",
+    "_per_s_per_gpu": "1/s",
+    "_bytes": "B",
+    "_gbps": "Gb/s",
+    "_gbytes_per_s": "GB/s",
+    "_tflops_per_gpu": "TFLOP/s",
+    "_percent": "%",
+}
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -33,17 +45,18 @@ def unit_of(column: str) -> str:
 
 def write_table(path: Path, columns: Columns) -> None:
     """Write columns of one length, in order; a file that was there is replaced whole. Raises ConfigError."""
-    content = _parquet(columns) if path.suffix == ".parquet" else _csv(columns)
+    content = parquet(columns) if path.suffix == ".parquet" else csv_text(columns)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         partial.write_bytes(content)
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}", key="--out") from error
+        raise unwritten(error, file=path, key="--out") from error
 
 
-def _csv(columns: Columns) -> bytes:
+def csv_text(columns: Columns) -> bytes:
+    """Columns of one length as CSV, empty where there is no value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -65,7 +78,8 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _parquet(columns: Columns) -> bytes:
+def parquet(columns: Columns) -> bytes:
+    """Columns of one length as a Parquet file, units in the metadata of its fields. Raises ConfigError."""
     pyarrow = _pyarrow()
     arrays = [pyarrow.array(_of_one_kind(values)) for values in columns.values()]
     fields = [

@@ -13,8 +13,10 @@ from enum import IntEnum
 
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.agent_state import SubnetState
+from fabrictwin.subnet.agents.congestion_agent import CongestionAgent
 from fabrictwin.subnet.agents.pma import PerformanceAgent
 from fabrictwin.subnet.agents.sma import SubnetAgent
+from fabrictwin.subnet.agents.vendor_agent import VendorAgent
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import (
     DIRECTION,
@@ -73,6 +75,8 @@ class Network:
         self.state = state
         self.sma = SubnetAgent(state)
         self.pma = PerformanceAgent(state)
+        self.congestion = CongestionAgent(state)
+        self.vendor = VendorAgent(state)
         self.managers: set[int] = set()  # slots where subnet management software listens
         self.datagrams = 0
 
@@ -224,6 +228,10 @@ class Network:
             answer = self.sma.answer(node, end, mad, now_ps)
         elif mad[1] == MadClass.PERF:
             answer = self.pma.answer(node, mad)
+        elif mad[1] == MadClass.CONGESTION:
+            answer = self.congestion.answer(node, end, mad, now_ps)
+        elif mad[1] == MadClass.VENDOR:
+            answer = self.vendor.answer(node, mad, now_ps)
         else:
             return _UNROUTABLE  # a class that no agent of the twin has
         if answer is None:

@@ -4,7 +4,7 @@ PortXmitData counts 4-byte words from the header to before the VCRC. The counter
 of PortCountersExtended wrap at 64 bits, which no run reaches. PortXmitWait counts ticks of the link's 4-byte
 words in which a port had something to send and could not.
 
-What the session's fidelity does not model (waits, drops) stays at zero.
+What the engine's fidelity does not model (waits, drops) stays at zero.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class PerformanceAgent:
             self.state.counters[name][self._slots(m, data[1])] = 0
 
 
-# what a session that moves packets counts by these names, and the agents' column for each
+# what an engine that moves packets counts by these names, and the agents' column for each
 _COUNTED = {
     "PortXmitData": "xmit_data",
     "PortXmitPkts": "xmit_packets",
@@ -171,8 +171,8 @@ _COUNTED = {
 }
 
 
-class SessionCounters:
-    """Carries what a session's ports counted over into the agents' counters, as often as asked."""
+class EngineCounters:
+    """Carries what an engine's ports counted over into the agents' counters, as often as asked."""
 
     def __init__(self, state: SubnetState) -> None:
         self.state = state

@@ -340,6 +340,16 @@ class PortStates:
         self._cut |= {slot, self.cable[slot]} - {NONE}
         self._fail(slot, now_ps)
 
+    def build_slower(self, slot: int, rate_bps: int) -> None:
+        """The link at a slot never trained faster than this since its ends were switched on; 0: it has none."""
+        if not rate_bps:
+            self._cut |= {slot, self.cable[slot]} - {NONE}
+            self.take_down(slot, 0)
+            return
+        for end in (slot, self.cable[slot]):
+            self.built[end] = speeds.link_of(rate_bps)
+        self._negotiate(slot)
+
     def mend_cable(self, slot: int, now_ps: int) -> bool:
         self._cut -= {slot, self.cable[slot]}
         return self.bring_up(slot, now_ps)

@@ -91,6 +91,18 @@ class SubnetDatabase:
                 return other | (key & FULL)
         return 0
 
+    def shares_pkey(self, a: int, b: int, pkey: int) -> bool:
+        """Return whether two ports are in a P_Key's partition, one of them as a full member."""
+        held = [
+            key for port in (a, b) for key in self.settings.pkeys_of(port) if (key ^ pkey) & ~FULL & 0xFFFF == 0
+        ]
+        return len(held) >= 2 and any(key & FULL for key in held)
+
+    @property
+    def levels_are_given(self) -> bool:
+        """Tell whether the tables want service levels of their own."""
+        return self.tables is not None and bool(self.tables.lane.size)
+
     def service_level(self, source: Port, lid: int) -> int:
         """Return the service level that the tables want from a port to a LID."""
         tables, graph = self.tables, self.graph

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.agent_state import SubnetState
@@ -17,15 +19,26 @@ from fabrictwin.subnet.serve.endpoint import Endpoint
 
 
 def open_endpoint(cluster: Path) -> Endpoint:
-    """The management of the fabric that a cluster or spec file describes. Raises ConfigError."""
+    """The management of the fabric that a cluster or spec file describes, with links that are dead or slow from
+    the start. Raises ConfigError."""
     from fabrictwin.cluster.build_blueprint import build
+    from fabrictwin.cluster.faults import find_faults
     from fabrictwin.cluster.spec.spec import load_cluster
-    from fabrictwin.fabric.compile import compile_fabric
+    from fabrictwin.fabric.compile import compile_fabric, ports_of_cable
 
     spec = load_cluster(cluster)
-    fabric = compile_fabric(build(spec.cluster, spec=spec))
+    blueprint = build(spec.cluster, spec=spec)
+    faults, _ = find_faults(blueprint, spec)
     try:
-        return Endpoint(Network(SubnetState(fabric)))
+        state = SubnetState(compile_fabric(blueprint))
+    except ConfigError as error:
+        raise error.within(file=cluster) from None
+    for fault in faults:
+        port, _ = ports_of_cable(state.fabric, blueprint, fault.cable)
+        for slot in np.flatnonzero(state.fabric_port == port).tolist():  # none of a cable of another fabric
+            state.build_slower(slot, fault.rate_bps)
+    try:
+        return Endpoint(Network(state))
     except ConfigError as error:
         raise error.within(file=cluster) from None
 

@@ -28,6 +28,8 @@ class MadClass(IntEnum):
     SUBN_LID = 0x01
     SUBN_ADM = 0x03
     PERF = 0x04
+    VENDOR = 0x0A  # Mellanox's
+    CONGESTION = 0x21
     SUBN_DIRECTED = 0x81
 
 
@@ -39,10 +41,12 @@ class Method(IntEnum):
     REPORT = 0x06
     TRAP_REPRESS = 0x07
     GET_TABLE = 0x12
+    GET_MULTI = 0x14
     DELETE = 0x15
     GET_RESP = 0x81
     REPORT_RESP = 0x86
     GET_TABLE_RESP = 0x92
+    GET_MULTI_RESP = 0x94
     DELETE_RESP = 0x95
 
 

@@ -117,6 +117,8 @@ RATE_CODES = {
     1680: 14, 250: 15, 1000: 16, 2000: 17, 3000: 18, 280: 19, 500: 20, 4000: 21, 6000: 22, 8000: 23, 12000: 24,
 }  # fmt: skip
 RATES = {code: tenths for tenths, code in RATE_CODES.items()}
+# codes from the slowest on by what is left after line code: 120 Gb/s of QDR are less than 100 Gb/s of EDR
+RATES_ASCENDING = (2, 5, 3, 11, 6, 4, 15, 19, 7, 8, 20, 12, 9, 10, 16, 13, 14, 17, 18, 21, 22, 23, 24)
 # speeds are named by signalling rate below FDR, and FDR by 14 Gb/s a lane
 _NAMED_TENTHS = {
     Speed.SDR: 25, Speed.DDR: 50, Speed.QDR: 100, Speed.FDR10: 100, Speed.FDR: 140, Speed.EDR: 250,

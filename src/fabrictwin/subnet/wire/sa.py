@@ -31,6 +31,7 @@ class RecordId(IntEnum):
     PATH = 0x35
     VL_ARBITRATION = 0x36
     MC_MEMBER = 0x38
+    MULTI_PATH = 0x3A
     INFORM_INFO_RECORD = 0xF3
 
 
@@ -157,6 +158,36 @@ class PathRecord(Attribute, size=64, id=RecordId.PATH):
     preference: int = bits(456, 8)
 
 
+MOST_GIDS = 11  # that a MultiPathRecord carries within a datagram
+
+
+@dataclass(slots=True)
+class MultiPathRecord(Attribute, size=200, id=RecordId.MULTI_PATH):
+    """A question for paths between several ports; PathRecords answer it. GIDs of sources come first."""
+
+    raw_traffic: int = bits(0, 1)
+    flow_label: int = bits(4, 20)
+    hop_limit: int = bits(24, 8)
+    tclass: int = bits(32, 8)
+    reversible: int = bits(40, 1)
+    num_path: int = bits(41, 7)
+    pkey: int = bits(48, 16)
+    qos_class: int = bits(64, 12)
+    sl: int = bits(76, 4)
+    mtu_selector: int = bits(80, 2)
+    mtu: int = bits(82, 6)
+    rate_selector: int = bits(88, 2)
+    rate: int = bits(90, 6)
+    packet_life_time_selector: int = bits(96, 2)
+    packet_life_time: int = bits(98, 6)
+    service_id_high: int = bits(104, 8)
+    independence: int = bits(112, 2)
+    sgid_count: int = bits(120, 8)
+    dgid_count: int = bits(128, 8)
+    service_id_low: int = bits(136, 56)
+    gids: tuple[int, ...] = array(192, 128, count=MOST_GIDS)
+
+
 @dataclass(slots=True)
 class McMemberRecord(Attribute, size=52, id=RecordId.MC_MEMBER):
     mgid: int = bits(0, 128)
@@ -216,6 +247,11 @@ COMPONENTS: dict[type[Attribute], tuple[str, ...]] = {
         *("service_id", "service_id", "dgid", "sgid", "dlid", "slid", "raw_traffic", "", "flow_label"),
         *("hop_limit", "tclass", "reversible", "num_path", "pkey", "qos_class", "sl", "mtu_selector", "mtu"),
         *("rate_selector", "rate", "packet_life_time_selector", "packet_life_time"),
+    ),
+    MultiPathRecord: (
+        *("raw_traffic", "", "flow_label", "hop_limit", "tclass", "reversible", "num_path", "pkey", "qos_class"),
+        *("sl", "mtu_selector", "mtu", "rate_selector", "rate", "packet_life_time_selector", "packet_life_time"),
+        *("service_id_high", "independence", "", "sgid_count", "dgid_count", "service_id_low"),
     ),
     McMemberRecord: McMemberRecord.names(),
     ServiceRecord: (

@@ -25,7 +25,9 @@ from fabrictwin.engines.base.messages import (
     EventKind,
     FlowOptions,
     GidType,
+    GlobalAddress,
     Message,
+    Numbers,
     Opcode,
     Posting,
 )
@@ -84,20 +86,17 @@ class _Pair:
     """Queue pairs of two hosts that are connected with each other."""
 
     def __init__(
-        self, session: Engine, ends: tuple[End, End], addresses: tuple[Address, Address], base: FlowOptions
+        self, engine: Engine, ends: tuple[End, End], addresses: tuple[Address, Address], base: FlowOptions
     ) -> None:
         self.there, self.back = (
-            session.open(
+            engine.open(
                 a.adapter,
                 b.adapter,
                 (a.memory, b.memory),
                 replace(
                     base,
-                    source_qpn=mine.qpn,
-                    target_qpn=theirs.qpn,
-                    first_psn=mine.psn,
-                    source_gid=a.gid,
-                    target_gid=b.gid,
+                    numbers=Numbers(mine.qpn, theirs.qpn, mine.psn),
+                    address=replace(base.address, source_gid=a.gid, target_gid=b.gid),
                 ),
             )
             for (a, b), (mine, theirs) in ((ends, addresses), (ends[::-1], addresses[::-1]))
@@ -114,18 +113,18 @@ def play(
     make: type[_Loop] = _PingPong if options.latency else _Stream
     if options.latency and options.verb in (Verb.READ, Verb.ATOMIC):
         make = _Ask
-    session = PacketEngine(twin.as_it_runs, twin.routes, packet)
+    engine = PacketEngine(twin.as_it_runs, twin.routes, packet)
     recorder = None
     if options.capture is not None:
-        recorder = options.capture.start(session)
+        recorder = options.capture.start(engine)
     try:
         sizes = options.sizes(mtu)
         exchanged = addresses(ends, options.queue_pairs, size=max(sizes), seed=twin.seed)
-        pairs = [_Pair(session, ends, one, _flow_options(options, mtu, twin.fabric)) for one in exchanged]
+        pairs = [_Pair(engine, ends, one, _flow_options(options, mtu, twin.fabric)) for one in exchanged]
         shares = _shares(options, sizes, mtu)
         rows = []
         for i, size in enumerate(sizes):
-            loop = make(session, pairs, options, size=size, ends=ends)
+            loop = make(engine, pairs, options, size=size, ends=ends)
             part(stage, shares[i], shares[i + 1])(f"simulating {format_size(size)}", loop.share_done)
             rows.append(loop.row())
     finally:
@@ -147,8 +146,10 @@ def _flow_options(options: PerftestOptions, mtu: int, fabric: Fabric) -> FlowOpt
     return FlowOptions(
         service=CONNECTIONS[options.connection],
         mtu_bytes=mtu,
-        gid_type=kind,
-        global_route=fabric.technology == "infiniband" and options.gid_index is not None,
+        address=GlobalAddress(
+            gid_type=kind,
+            global_route=fabric.technology == "infiniband" and options.gid_index is not None,
+        ),
     )
 
 
@@ -157,7 +158,7 @@ class _Loop(ABC):
 
     def __init__(
         self,
-        session: Engine,
+        engine: Engine,
         pairs: list[_Pair],
         options: PerftestOptions,
         *,
@@ -165,7 +166,7 @@ class _Loop(ABC):
         ends: tuple[End, End],
     ) -> None:
         self.ends = ends
-        self.session, self.pairs, self.options, self.size = session, pairs, options, size
+        self.engine, self.pairs, self.options, self.size = engine, pairs, options, size
         self.rounds = options.rounds(size)
         self.sent_on: dict[int, int] = {}  # flow of each message that has not arrived
         self.done, self.wanted = 0, max(self.rounds, 1)
@@ -187,7 +188,7 @@ class _Loop(ABC):
         if self.takes:
             for pair in pairs:
                 for flow in (pair.there, pair.back):
-                    session.receives(flow, flow)
+                    engine.receives(flow, flow)
 
     @abstractmethod
     def row(self) -> Bandwidth | Latency:
@@ -198,18 +199,18 @@ class _Loop(ABC):
         return self.done / self.wanted
 
     def post(self, flow: int) -> int:
-        number = self.session.send(flow, self.requests[flow])
+        number = self.engine.send(flow, self.requests[flow])
         self.sent_on[number] = flow
         return number
 
     def respond(self, flow: int, request: int) -> int:
         """Post the answer of a request on the flow back."""
         assert self.answer is not None
-        return self.session.send(flow, Message(self.size, self.answer, answers=request))
+        return self.engine.send(flow, Message(self.size, self.answer, answers=request))
 
     def events(self, stalled: str) -> Sequence[Event]:
         """Return the next events. Raises SimulatedError where there are none any more, or a message failed."""
-        events = self.session.advance().events
+        events = self.engine.advance().events
         if not events:
             raise SimulatedError("stalled", self.options.test, stalled)
         for _, _, kind in events:
@@ -219,13 +220,13 @@ class _Loop(ABC):
 
     def settle(self) -> None:
         """Let arrive what is still on its way to memory."""
-        while self.session.advance().events:
+        while self.engine.advance().events:
             pass
 
     def think(self, time_ps: int) -> None:
         """A processor is busy for so long."""
-        until = self.session.now_ps + time_ps
-        while self.session.advance(until).events:
+        until = self.engine.now_ps + time_ps
+        while self.engine.advance(until).events:
             pass
 
     def fail(self, kind: EventKind) -> SimulatedError:
@@ -237,7 +238,7 @@ class _Stream(_Loop):
     """Bandwidth."""
 
     def row(self) -> Bandwidth:
-        session, options = self.session, self.options
+        engine, options = self.engine, self.options
         flows = [pair.there for pair in self.pairs]
         back = {pair.there: pair.back for pair in self.pairs}
         if options.bidirectional:
@@ -245,8 +246,8 @@ class _Stream(_Loop):
             back |= {pair.back: pair.there for pair in self.pairs}
         if self.takes:
             for flow in flows:
-                session.add_receives(flow, RX_DEPTH)
-        began = session.now_ps
+                engine.add_receives(flow, RX_DEPTH)
+        began = engine.now_ps
         posted: dict[int, list[int]] = {flow: [] for flow in flows}
         completed: dict[int, list[int]] = {flow: [] for flow in flows}
         of_answer: dict[int, int] = {}
@@ -255,7 +256,7 @@ class _Stream(_Loop):
             for flow in flows:  # queue pairs take turns, as the tool posts
                 if len(posted[flow]) < self.rounds:
                     flow_of[self.post(flow)] = flow
-                    posted[flow].append(session.now_ps)
+                    posted[flow].append(engine.now_ps)
         self.wanted = self.rounds * len(flows)
         while self.done < self.wanted:
             for time, message, kind in self.events(f"{self.wanted - self.done} of {self.wanted} never completed"):
@@ -268,7 +269,7 @@ class _Stream(_Loop):
                     message = of_answer.pop(message)
                 elif kind == EventKind.ARRIVED:
                     if self.takes:
-                        session.add_receives(self.sent_on.pop(message), 1)
+                        engine.add_receives(self.sent_on.pop(message), 1)
                     continue
                 elif kind != EventKind.ENDED:
                     continue
@@ -281,7 +282,7 @@ class _Stream(_Loop):
         self.settle()
         if self.takes:
             for flow in flows:
-                session.add_receives(flow, -RX_DEPTH)
+                engine.add_receives(flow, -RX_DEPTH)
         last = max(times[-1] for times in completed.values())
         bits = 8 * self.size
         average = self.wanted * bits / (last - began) * 1e12
@@ -304,16 +305,16 @@ class _PingPong(_Loop):
     """Latency of WRITE and SEND: half of the time between two posts of the same host."""
 
     def row(self) -> Latency:
-        session, pair = self.session, self.pairs[0]
+        engine, pair = self.engine, self.pairs[0]
         if self.takes:
             for flow in (pair.there, pair.back):
-                session.add_receives(flow, self.rounds + 1)
+                engine.add_receives(flow, self.rounds + 1)
         posts = []
-        works = [software(session.fabric, end.adapter) for end in self.ends]
+        works = [software(engine.fabric, end.adapter) for end in self.ends]
         for turn in range(2 * self.rounds + 1):
             self.done = turn // 2
             if turn % 2 == 0:
-                posts.append(session.now_ps)
+                posts.append(engine.now_ps)
             if turn == 2 * self.rounds:
                 break
             self.think(works[turn % 2].post_ps)
@@ -326,7 +327,7 @@ class _PingPong(_Loop):
         self.settle()
         if self.takes:
             for flow in (pair.there, pair.back):
-                session.add_receives(flow, -1)
+                engine.add_receives(flow, -1)
         return _latency(self.size, np.diff(posts) / 2)
 
 
@@ -334,12 +335,12 @@ class _Ask(_Loop):
     """Latency of READ and atomics: from the post to the answer in memory."""
 
     def row(self) -> Latency:
-        session, pair = self.session, self.pairs[0]
+        engine, pair = self.engine, self.pairs[0]
         assert self.answer is not None
         times = []
-        work = software(session.fabric, self.ends[0].adapter)
+        work = software(engine.fabric, self.ends[0].adapter)
         for _ in range(self.rounds):
-            began = session.now_ps
+            began = engine.now_ps
             self.think(work.post_ps)
             message = self.post(pair.there)
             response = NONE
@@ -353,7 +354,7 @@ class _Ask(_Loop):
                     elif number == response:
                         response = NONE
             self.think(work.poll_ps)
-            times.append(session.now_ps - began)
+            times.append(engine.now_ps - began)
             self.done += 1
         self.settle()
         return _latency(self.size, np.array(times, np.float64))

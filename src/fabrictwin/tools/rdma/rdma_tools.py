@@ -25,9 +25,10 @@ _MODES = {ROCE_V1: "IB/RoCE v1", ROCE_V2: "RoCE v2"}
 
 
 def open_world(cluster: str | Path) -> World:
-    """The adapters of a cluster's file, for looking at, with its dead and slow links. Raises ConfigError."""
+    """The adapters of a cluster's file, for looking at, with its dead and slow links, and the GIDs that hosts have
+    whose faults are of those. Raises ConfigError."""
     from fabrictwin.cluster.build_blueprint import build
-    from fabrictwin.cluster.faults import find_faults
+    from fabrictwin.cluster.faults import find_faults, host_causes
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
     from fabrictwin.twin import Twin
@@ -39,9 +40,22 @@ def open_world(cluster: str | Path) -> World:
     for fault in faults:
         if fault.rate_bps:
             twin.degrade(twin.cable_now(fault.cable), fault.rate_bps)
-    world = World(twin, session=AnalyticEngine(twin.fabric, lambda: twin.routes))
+    world = World(twin, engine=AnalyticEngine(twin.fabric, lambda: twin.routes))
     roce_mode.apply(world, cluster)
+    for host, causes in host_causes(blueprint, spec).items():
+        for wrong in causes:
+            if wrong.kind == "wrong-gid":
+                _keep_gids(world, host, routed=wrong.gid == "roce-v1")
     return world
+
+
+def _keep_gids(world: World, host: int, *, routed: bool) -> None:
+    """Leave a host's adapters link-local GIDs alone, or those of RoCE v1 (`routed`: the IP address's too)."""
+    for adapter in world.adapters:
+        if adapter.host == host and adapter.ethernet:
+            adapter.gids = tuple(
+                gid for gid in adapter.gids if (gid.kind == ROCE_V1 if routed else gid.raw.startswith(b"\xfe"))
+            )
 
 
 def pick(world: World, host: str | None, device: str | None) -> list[Adapter]:

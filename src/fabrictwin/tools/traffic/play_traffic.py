@@ -6,6 +6,7 @@ have a queue pair each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import format_size
 from fabrictwin.capture.recorder import CaptureRequest
+from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.transfers import Gate, Transfers
 from fabrictwin.engines.packet.packet_engine import PacketEngine
@@ -88,9 +90,12 @@ def play_traffic(
     *,
     slowdown: bool = True,
     capture: CaptureRequest | None = None,
+    changes: Sequence[TimedChange] = (),
     stage: Stage = silent,
 ) -> TrafficResult:
     """Play a pattern to its end, and capture it where that is wanted; `stage` is told how far it is.
+
+    `changes` are what breaks and mends meanwhile; what flows take alone is without them.
 
     Raises ConfigError where it does not fit, SimulatedError where it fails.
     """
@@ -101,6 +106,8 @@ def play_traffic(
             key="Nodes",
         )
     engine = PacketEngine(fabric, routes, options)
+    for change in changes:
+        engine.change(change)
     recorder = capture.start(engine) if capture is not None else None
     try:
         engine.transfer(Transfers(traffic.source, traffic.destination, traffic.size_bytes, gates_of(traffic)))

@@ -24,7 +24,6 @@ DEFAULT_PKEY = 0xFFFF
 FULL_MEMBER = 0x8000
 PKEYS = 128  # entries of the table
 GIDS_INFINIBAND, GIDS_ETHERNET = 8, 256
-ZERO_GID = bytes(16)
 
 
 class Adapter:

@@ -80,6 +80,12 @@ class Window:
         self.start = self.end = self.shift = self.access = 0
 
 
+def _allows(found: Region | Window, domain: Domain | None, address: int, length: int, access: int) -> bool:
+    """Return True where a key of a domain is good for such an access."""
+    inside = found.start <= address and address + length <= found.end
+    return inside and found.domain is domain and found.access & access == access
+
+
 class Memory:
     """The translation and protection table of one adapter."""
 
@@ -212,13 +218,7 @@ class Memory:
             if not length:
                 continue
             region = local.get(key)
-            if (
-                region is None
-                or region.domain is not domain
-                or address < region.start
-                or address + length > region.end
-                or region.access & access != access
-            ):
+            if region is None or not _allows(region, domain, address, length, access):
                 return None
             places.append((address + region.shift, length))
         return places
@@ -228,13 +228,7 @@ class Memory:
     ) -> int | None:
         """The real address of a remote access of `length` bytes; None: a remote access error."""
         found = self.remote.get(key)
-        if (
-            found is None
-            or found.domain is not domain
-            or address < found.start
-            or address + length > found.end
-            or found.access & access != access
-        ):
+        if found is None or not _allows(found, domain, address, length, access):
             return None
         if type(found) is Window:
             region = found.region

@@ -1,4 +1,4 @@
-"""The layer below adapters: the clock, the session that times messages, memory of the process."""
+"""The layer below adapters: the clock, the engine that times messages, memory of the process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class MessageLayer(Protocol):
 
     twin: Twin
     fabric: Fabric
-    session: Engine
+    engine: Engine
     instant_ps: int
-    captures: bool  # whether the session wants what only captures show
+    captures: bool  # whether the engine wants what only captures show
     places_memory: bool  # whether some region lies on a GPU
     process_memory: ProcessMemory
 

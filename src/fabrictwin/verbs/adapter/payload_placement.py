@@ -18,7 +18,7 @@ from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.memory_regions import Region, Window
 from fabrictwin.verbs.adapter.message_layer import MessageLayer
-from fabrictwin.verbs.adapter.queue_pair import QueuePair, Way
+from fabrictwin.verbs.adapter.queue_pair import PeerFlow, QueuePair
 from fabrictwin.verbs.adapter.receive_queues import ReceiveQueue
 from fabrictwin.verbs.adapter.staging import Staging
 from fabrictwin.verbs.adapter.work_requests import ANSWERED, TAKES_RECEIVE, WRITE_IMM, Response, Work
@@ -33,7 +33,7 @@ def staging(world: MessageLayer, gpu: int) -> Staging:
     finder = PathFinder(fabric, world.routes)
     pair, port, *_, latency = finder.inside(np.full(len(processors), gpu, np.int32), processors)
     near = int(np.argmin(latency))
-    packets, usual = world.session.packets, PacketOptions()
+    packets, usual = world.engine.packets, PacketOptions().hosts
     chunk, chunk_ps = (usual.staging_chunk_bytes, usual.staging_ps) if packets is None else packets.staging
     return Staging(
         int(latency[near]),
@@ -86,11 +86,11 @@ def after_arrival_ps(record: Work | Response, now_ps: int) -> int:
     """Return how long after their arrival in host memory bytes are in their place, those before them first."""
     if isinstance(record, Response):
         work = record.work
-        holder: QueuePair | Way = work.qp
+        holder: QueuePair | PeerFlow = work.qp
         region = local_region(work.qp, work)
     else:
-        work, holder = record, record.way
-        region = None if work.opcode in ANSWERED else remote_region(record.way.target, work)
+        work, holder = record, record.peer_flow
+        region = None if work.opcode in ANSWERED else remote_region(record.peer_flow.target, work)
     copied = max(holder.copied_ps, now_ps) + copy_ps(region, work.length)
     holder.copied_ps = copied
     return copied - now_ps

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.engines.base.messages import FlowOptions, GidType, Service
+from fabrictwin.engines.base.messages import FlowOptions, GidType, GlobalAddress, Numbers, Retries, Service
 from fabrictwin.verbs.abi.completion_codes import ibv_wc_opcode
 from fabrictwin.verbs.abi.device_codes import ibv_event_type as event
 from fabrictwin.verbs.abi.queue_codes import ibv_qp_attr_mask as mask
@@ -57,7 +57,7 @@ _FLOW_ATTRIBUTES = int(
 )
 
 
-class Way:
+class PeerFlow:
     """A flow of a queue pair toward another; what is under way on it keeps its order."""
 
     __slots__ = ("busy", "copied_ps", "flow", "pool", "target")
@@ -150,8 +150,8 @@ class QueuePair:
         self.outstanding: deque[Work] = deque()  # begun, not completed
         self.occupied = 0  # slots of the send queue that software has not seen to complete
         self.unreported = 0  # completed since the last completion that software gets
-        self.ways: dict[Any, Way] = {}
-        self.last_way: Way | None = None
+        self.peer_flows: dict[Any, PeerFlow] = {}
+        self.last_flow: PeerFlow | None = None
         self._clear_counts()
         adapter.queue_pairs[self.number] = self
 
@@ -213,7 +213,7 @@ class QueuePair:
             self.attributes.sq_draining = 1
 
     def _reset(self) -> None:
-        self._close_ways()
+        self._close_flows()
         self.world.deafen(self)
         for work in (*self.outstanding, *self.pending):
             work.enter(Input.FLUSH)
@@ -306,30 +306,30 @@ class QueuePair:
 
     # ------------------------------------------------------------------ ways
 
-    def way(self, work: Work) -> Way | None:
+    def peer_flow(self, work: Work) -> PeerFlow | None:
         """The flow that a request takes; None: no way leads there."""
         key: Any = work.srqn
         if work.vector is not None:
             key = work.vector, work.remote_qpn
-        way = self.ways.get(key)
-        if way is None:
+        peer_flow = self.peer_flows.get(key)
+        if peer_flow is None:
             vector = self.attributes.ah_attr if work.vector is None else work.vector
             number = self.attributes.dest_qp_num if work.vector is None else work.remote_qpn
-            way = self.open_way(vector, number, work.remote_qkey)
-            if way is not None:
-                self.ways[key] = way
-        return way
+            peer_flow = self.open_flow(vector, number, work.remote_qkey)
+            if peer_flow is not None:
+                self.peer_flows[key] = peer_flow
+        return peer_flow
 
-    def answer_way(self) -> Way | None:
+    def answer_flow(self) -> PeerFlow | None:
         """The flow that answers take."""
-        way = self.ways.get(0)
-        if way is None:
-            way = self.open_way(self.attributes.ah_attr, self.attributes.dest_qp_num, 0)
-            if way is not None:
-                self.ways[0] = way
-        return way
+        peer_flow = self.peer_flows.get(0)
+        if peer_flow is None:
+            peer_flow = self.open_flow(self.attributes.ah_attr, self.attributes.dest_qp_num, 0)
+            if peer_flow is not None:
+                self.peer_flows[0] = peer_flow
+        return peer_flow
 
-    def open_way(self, vector: AddressVector, number: int, queue_key: int) -> Way | None:
+    def open_flow(self, vector: AddressVector, number: int, queue_key: int) -> PeerFlow | None:
         adapter, a = self.adapter, self.attributes
         target = self.world.resolve(adapter, vector)
         if target is None or not adapter.active or not target.active:
@@ -337,48 +337,48 @@ class QueuePair:
         peer = target.queue_pairs.get(number)
         gid = adapter.gids[vector.sgid_index] if vector.is_global else None
         rate = STATIC_RATE_MBPS.get(vector.static_rate, 0) * 1_000_000 or a.rate_limit * 1000 or None
+        # the receiver says how long to wait
+        wait_ps = RNR_TIMER_PS[peer.attributes.min_rnr_timer if peer is not None else 0]
         options = FlowOptions(
             service=_SERVICE.get(self.kind, Service.RELIABLE_CONNECTION),
             mtu_bytes=adapter.mtu_bytes if self.kind in (t.UD, t.RAW) else self.mtu,
             service_level=vector.sl or None,
-            traffic_class=vector.traffic_class,
-            udp_source_port=_udp_source_port(vector.flow_label),
-            timeout=a.timeout,
-            retry_count=a.retry_cnt,
-            rnr_retry=a.rnr_retry,
-            # the receiver says how long to wait
-            rnr_timer_ps=RNR_TIMER_PS[peer.attributes.min_rnr_timer if peer is not None else 0],
-            source_qpn=self.number,
-            target_qpn=number,
-            first_psn=self.next_psn,
             rate_bps=rate,
-            partition=adapter.pkeys[a.pkey_index],
-            queue_key=queue_key,
-            source_gid=gid.raw if gid is not None else None,
-            target_gid=vector.dgid if gid is not None else None,
-            gid_type=_GID_TYPES[gid.kind] if gid is not None else None,
-            global_route=vector.is_global and not adapter.ethernet,
-            hop_limit=vector.hop_limit,
+            retries=Retries(a.timeout, a.retry_cnt, a.rnr_retry, wait_ps),
+            numbers=Numbers(self.number, number, self.next_psn, adapter.pkeys[a.pkey_index], queue_key),
+            address=GlobalAddress(
+                source_gid=gid.raw if gid is not None else None,
+                target_gid=vector.dgid if gid is not None else None,
+                gid_type=_GID_TYPES[gid.kind] if gid is not None else None,
+                global_route=vector.is_global and not adapter.ethernet,
+                hop_limit=vector.hop_limit,
+                traffic_class=vector.traffic_class,
+                udp_source_port=_udp_source_port(vector.flow_label),
+            ),
         )
         try:
-            flow = self.world.session.open(adapter.index, target.index, options=options)
+            flow = self.world.engine.open(adapter.index, target.index, options=options)
         except ConfigError:
             return None
-        return Way(flow, target)
+        return PeerFlow(flow, target)
 
-    def _close_ways(self) -> None:
-        if not self.ways:
+    def _close_flows(self) -> None:
+        if not self.peer_flows:
             return
-        for way in self.ways.values():
-            self.world.session.close(way.flow)
+        for peer_flow in self.peer_flows.values():
+            self.world.engine.close(peer_flow.flow)
         self.world.forget(self)
-        self.ways.clear()
-        self.last_way = None
+        self.peer_flows.clear()
+        self.last_flow = None
 
     def _reopen_idle(self) -> None:
         """Attributes of the flow have changed: open it anew, unless something is under way (then it is kept)."""
-        if self.ways and not self.outstanding and not any(way.busy for way in self.ways.values()):
-            self._close_ways()
+        if (
+            self.peer_flows
+            and not self.outstanding
+            and not any(peer_flow.busy for peer_flow in self.peer_flows.values())
+        ):
+            self._close_flows()
 
     # ------------------------------------------------------------------ words
 

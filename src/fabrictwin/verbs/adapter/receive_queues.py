@@ -40,18 +40,18 @@ class ReceiveQueue:
     def add(self, receive: Receive) -> None:
         self.queue.append(receive)
         self.posted += 1
-        self.world.session.add_receives(self.pool, 1)
+        self.world.engine.add_receives(self.pool, 1)
 
     def refresh(self) -> None:
         """Take in what software has posted without saying so: nothing, since programs here call `add`."""
 
     def take(self) -> Receive | None:
-        """The buffer for a message that has arrived; the session has counted it already."""
+        """The buffer for a message that has arrived; the engine has counted it already."""
         return self.queue.popleft() if self.queue else None
 
     def give_back(self) -> None:
         """A message was counted that takes none after all."""
-        self.world.session.add_receives(self.pool, 1)
+        self.world.engine.add_receives(self.pool, 1)
 
     def release(self, slots: int) -> None:
         self.posted -= slots
@@ -61,7 +61,7 @@ class ReceiveQueue:
         withdrawn = list(self.queue)
         self.queue.clear()
         if withdrawn:
-            self.world.session.add_receives(self.pool, -len(withdrawn))
+            self.world.engine.add_receives(self.pool, -len(withdrawn))
         return withdrawn
 
 

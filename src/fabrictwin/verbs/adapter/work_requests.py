@@ -76,13 +76,13 @@ class Work:
     remote_qkey = 0
     srqn = 0
     vector: AddressVector | None = None
-    counted = False  # the session counts a receive for it
+    counted = False  # the engine counts a receive for it
     info: Any = None  # of a bind: (window, region, key, address, length, access)
     data: bytes | None = None  # inline data, or what an unreliable message carries
     places: Segments = ()
     epoch = 0
     message = 0
-    way: Any = None
+    peer_flow: Any = None
     psn = 0
     packets = 1
     status = 0

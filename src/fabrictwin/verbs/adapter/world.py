@@ -38,15 +38,15 @@ _ACKNOWLEDGED = frozenset((RequestState.ACKNOWLEDGED, RequestState.FLUSHED_ACKNO
 class World:
     """Every adapter of a twin, and time."""
 
-    def __init__(self, twin: Twin, *, session: Engine, process_memory: ProcessMemory | None = None) -> None:
+    def __init__(self, twin: Twin, *, engine: Engine, process_memory: ProcessMemory | None = None) -> None:
         self.twin = twin
         self.process_memory = process_memory or ProcessMemory()  # where the bytes behind addresses are
         self.fabric: Fabric = twin.fabric
-        self.session = session
+        self.engine = engine
         self.records: dict[int, Work | Response] = {}  # messages that an event is due for
-        self.instant_ps = session.now_ps  # as the session has it: time moves in `step` alone
+        self.instant_ps = engine.now_ps  # as the engine has it: time moves in `step` alone
         self.timers: list[tuple[int, int, Callable[[], None]]] = []
-        self.captures = False  # whether the session wants what only captures show
+        self.captures = False  # whether the engine wants what only captures show
         self.places_memory = False  # whether some region lies on a GPU
         self._pools = 0
         self._timed = 0
@@ -116,15 +116,15 @@ class World:
         """A queue pair receives no more: what waits for it to have a receive is dropped there, unanswered."""
         for record in self.records.values():
             if type(record) is Work and record.counted and record.state in ON_ITS_WAY and record.qp.reliable:
-                way = record.way
-                if addressed(record) is qp and way.pool != self._endless_pool:
-                    self.session.receives(way.flow, self._endless_pool)
-                    way.pool = self._endless_pool
+                peer_flow = record.peer_flow
+                if addressed(record) is qp and peer_flow.pool != self._endless_pool:
+                    self.engine.receives(peer_flow.flow, self._endless_pool)
+                    peer_flow.pool = self._endless_pool
 
     @cached_property
     def _endless_pool(self) -> int:
         pool = self.new_pool()
-        self.session.add_receives(pool, 1 << 40)
+        self.engine.add_receives(pool, 1 << 40)
         return pool
 
     def new_pool(self) -> int:
@@ -145,14 +145,14 @@ class World:
     @property
     def idle(self) -> bool:
         """Nothing will happen any more unless a program posts something."""
-        return not self.timers and self.session.idle
+        return not self.timers and self.engine.idle
 
     def step(self, until_ps: int = FOREVER) -> bool:
         """Go to the next instant at which something happens, at most to `until_ps`. False: nothing did."""
         timers = self.timers
         limit = min(timers[0][0], until_ps) if timers else until_ps
-        events = self.session.advance(limit).events
-        self.instant_ps = events[0][0] if events else self.session.now_ps
+        events = self.engine.advance(limit).events
+        self.instant_ps = events[0][0] if events else self.engine.now_ps
         if not events:
             if not timers or timers[0][0] > until_ps:
                 return False

@@ -87,19 +87,21 @@ class Memory:
 
 def layer_parameters(inputs: MemoryInputs, *, sparse: bool = False) -> int:
     """Parameters of one layer on one tensor-parallel rank, without routed experts."""
-    return inputs.model.parameters_on_rank(sparse=sparse, tp=inputs.tp)
+    return inputs.model.parameters_on_rank(sparse=sparse, tp=inputs.ranks.tp)
 
 
 def expert_parameters(inputs: MemoryInputs) -> int:
     """Parameters of the routed experts of one layer on one rank."""
     found = inputs.model.experts
-    return found.count // inputs.ep * inputs.model.expert_parameters() // inputs.expert_tp if found else 0
+    return (
+        found.count // inputs.ranks.ep * inputs.model.expert_parameters() // inputs.ranks.expert_tp if found else 0
+    )
 
 
 def end_parameters(inputs: MemoryInputs, stage: int) -> int:
     """Parameters of embedding, positions, final norm and head on one rank of a stage."""
     model, last = inputs.model, inputs.pp - 1
-    embedding = inputs.vocab * model.hidden // inputs.tp
+    embedding = inputs.vocab * model.hidden // inputs.ranks.tp
     count = 0
     if stage == 0:
         count += embedding + model.positions * model.hidden
@@ -107,7 +109,7 @@ def end_parameters(inputs: MemoryInputs, stage: int) -> int:
         count += model.norm_parameters
         if inputs.pp > 1 or not model.tied:
             count += embedding
-        count += model.predictors * model.predictor_on_rank(inputs.tp)
+        count += model.predictors * model.predictor_on_rank(inputs.ranks.tp)
     return count
 
 
@@ -116,10 +118,10 @@ def end_parameters(inputs: MemoryInputs, stage: int) -> int:
 
 def layer_bytes(inputs: MemoryInputs, recompute: Recompute, *, sparse: bool = False) -> float:
     """Bytes that one layer keeps of one micro-batch on one rank."""
-    model, tp = inputs.model, inputs.tp
+    model, tp = inputs.model, inputs.ranks.tp
     e, h = ACTIVATION_BYTES, model.hidden
     inner = model.heads * model.value_size
-    whole_by = tp if inputs.sequence_parallel else 1  # divides what tensor parallelism leaves whole
+    whole_by = tp if inputs.activations.sequence_parallel else 1  # divides what tensor parallelism leaves whole
     if recompute == "full":
         return inputs.tokens * e * h / whole_by
     if model.pattern:
@@ -130,7 +132,7 @@ def layer_bytes(inputs: MemoryInputs, recompute: Recompute, *, sparse: bool = Fa
         kept = inner + kv + model.ffn + (0 if model.gated else h) + inner
         return inputs.tokens * (e * (h + (h if model.gated else 0)) / whole_by + (e * kept + 4 * model.heads) / tp)
     # norms' inputs and outputs, and two masks of a byte
-    again = inputs.recompute_modules
+    again = inputs.activations.recompute_modules
     whole = (2.0 if "norms" in again else 4.0) * e * h + (2 * h if model.dropout else 0)
     divided = float(e * (inner + (0 if "latent-up" in again else model.qkv_width)))
     if model.latent:  # low-rank queries and key-values before and behind their norms
@@ -139,31 +141,31 @@ def layer_bytes(inputs: MemoryInputs, recompute: Recompute, *, sparse: bool = Fa
     if sparse and model.experts:
         found = model.experts
         products = (3 if model.gated else 2) * found.ffn - (found.ffn if "expert-activations" in again else 0)
-        inside = h * inputs.expert_tp + products + h
-        whole += 0 if "experts" in again else found.top_k * inputs.load * e * inside
+        inside = h * inputs.ranks.expert_tp + products + h
+        whole += 0 if "experts" in again else found.top_k * inputs.ranks.load * e * inside
         width = 0 if "experts" in again else found.shared_ffn
     divided += e * (3 if model.gated else 2) * width
-    if inputs.attention == "flash":
+    if inputs.activations.attention == "flash":
         divided += 4 * model.heads  # the softmax's logarithm of sums
     elif recompute == "none":
-        scores = model.heads * inputs.sequence
+        scores = model.heads * inputs.batches.sequence
         divided += e * scores + ((e + 1) * scores if model.dropout else 0)
     return inputs.tokens * (whole / whole_by + divided / tp)
 
 
 def _hybrid_bytes(inputs: MemoryInputs, *, sparse: bool) -> float:
     """Bytes that a hybrid's layer keeps of a token; of layers without experts, the mean."""
-    model, again = inputs.model, inputs.recompute_modules
-    e, h, tp = ACTIVATION_BYTES, model.hidden, inputs.tp
-    whole = (1 if "norms" in again else 2) * e * h / (tp if inputs.sequence_parallel else 1)
+    model, again = inputs.model, inputs.activations.recompute_modules
+    e, h, tp = ACTIVATION_BYTES, model.hidden, inputs.ranks.tp
+    whole = (1 if "norms" in again else 2) * e * h / (tp if inputs.activations.sequence_parallel else 1)
     if sparse and model.experts:
         found = model.experts
         if "experts" in again:
             return whole
         copies = 1 if "expert-activations" in again else 2
-        inside = model.expert_hidden * (1 + inputs.expert_tp) + copies * found.ffn
+        inside = model.expert_hidden * (1 + inputs.ranks.expert_tp) + copies * found.ffn
         shared = e * 2 * found.shared_ffn / tp
-        return whole + found.top_k * inputs.load * e * inside + shared
+        return whole + found.top_k * inputs.ranks.load * e * inside + shared
     divided = {
         "*": e * (model.qkv_width + model.heads * model.value_size) + 4 * model.heads,
         "-": e * 2 * model.ffn,
@@ -177,18 +179,18 @@ def _hybrid_bytes(inputs: MemoryInputs, *, sparse: bool) -> float:
 
 def in_flight(inputs: MemoryInputs, stage: int) -> float:
     """Micro-batches whose activations a stage holds at once, at most; parts of one where it has chunks."""
-    m, p = inputs.micro_batches, inputs.pp
-    if inputs.schedule == "gpipe":
+    m, p = inputs.batches.micro_batches, inputs.pp
+    if inputs.batches.schedule == "gpipe":
         return m
-    if inputs.schedule == "interleaved" and inputs.vp > 1 and p > 1:
-        chunks = 2 * (p - stage - 1) + (inputs.vp - 1) * p + 1
-        return min(chunks, m * inputs.vp) / inputs.vp
+    if inputs.batches.schedule == "interleaved" and inputs.ranks.vp > 1 and p > 1:
+        chunks = 2 * (p - stage - 1) + (inputs.ranks.vp - 1) * p + 1
+        return min(chunks, m * inputs.ranks.vp) / inputs.ranks.vp
     return min(p - stage, m)
 
 
 def logit_bytes(inputs: MemoryInputs) -> int:
-    each = LOGIT_BYTES_PYTORCH if inputs.fsdp else LOGIT_BYTES_IN_PLACE
-    return each * inputs.tokens * inputs.vocab // inputs.tp
+    each = LOGIT_BYTES_PYTORCH if inputs.sharding.fsdp else LOGIT_BYTES_IN_PLACE
+    return each * inputs.tokens * inputs.vocab // inputs.ranks.tp
 
 
 # --- all of it ---------------------------------------------------------------------------------------------
@@ -197,18 +199,18 @@ def logit_bytes(inputs: MemoryInputs) -> int:
 def states(parameters: int, inputs: MemoryInputs, *, over: int | None = None) -> tuple[int, int, int]:
     """(weights, gradients, optimizer) bytes on one rank; `over`: ranks that hold the same."""
     n = over or inputs.sharded_over
-    if inputs.fsdp:
+    if inputs.sharding.fsdp:
         weight = FSDP_WEIGHT_BYTES * parameters // n
         return weight, FSDP_WEIGHT_BYTES * parameters // n, FSDP_OPTIMIZER_BYTES * parameters // n
-    zero = inputs.zero
+    zero = inputs.sharding.zero
     weights = WEIGHT_BYTES * parameters // (n if zero >= 3 else 1)
-    gradients = inputs.gradient_bytes * parameters // (n if zero >= 2 else 1)
+    gradients = inputs.sharding.gradient_bytes * parameters // (n if zero >= 2 else 1)
     return weights, gradients, OPTIMIZER_BYTES * parameters // (n if zero >= 1 else 1)
 
 
 def gathered_bytes(inputs: MemoryInputs, stage: int) -> int:
     """Whole weights, and gradients not yet divided, of what is being computed, where weights are sharded."""
-    if not (inputs.fsdp or inputs.zero >= 3):
+    if not (inputs.sharding.fsdp or inputs.sharding.zero >= 3):
         return 0
     sparse = inputs.layers_of(stage)[1] > 0
     layer = layer_parameters(inputs, sparse=sparse) + (expert_parameters(inputs) if sparse else 0)
@@ -218,7 +220,11 @@ def gathered_bytes(inputs: MemoryInputs, stage: int) -> int:
 
 def communicators(inputs: MemoryInputs, stage: int) -> list[int]:
     """Sizes of the groups that a rank communicates in."""
-    sizes = [inputs.tp, inputs.cp, inputs.dp * (inputs.cp if inputs.sharded_over > inputs.dp else 1)]
+    sizes = [
+        inputs.ranks.tp,
+        inputs.ranks.cp,
+        inputs.ranks.dp * (inputs.ranks.cp if inputs.sharded_over > inputs.ranks.dp else 1),
+    ]
     sizes += [2] * (2 if 0 < stage < inputs.pp - 1 else 1) if inputs.pp > 1 else []
     if inputs.model.tied and inputs.pp > 1 and stage in (0, inputs.pp - 1):
         sizes.append(2)
@@ -288,7 +294,7 @@ def _needs(inputs: MemoryInputs, stage: int, layer: _Layer) -> _Needs:
     micro_batches = in_flight(inputs, stage)
     of_predictors = predictors * (layer.dense_kept if inputs.model.experts is None else layer.sparse_kept)
     kept = micro_batches * (dense * layer.dense_kept + sparse * layer.sparse_kept + of_predictors)
-    whole_by = inputs.tp if inputs.sequence_parallel else 1
+    whole_by = inputs.ranks.tp if inputs.activations.sequence_parallel else 1
     ends = 0.0
     if stage == 0 and inputs.model.dropout:
         ends += micro_batches * inputs.tokens * inputs.model.hidden / whole_by  # the embedding's mask
@@ -312,7 +318,7 @@ def _needs(inputs: MemoryInputs, stage: int, layer: _Layer) -> _Needs:
 
 def stage_memory(inputs: MemoryInputs, stage: int, capacity_bytes: int) -> Memory:
     """A rank of one stage."""
-    needs = _needs(inputs, stage, _Layer.of(inputs, inputs.recompute))
+    needs = _needs(inputs, stage, _Layer.of(inputs, inputs.activations.recompute))
     work = Item("logits", "logits and loss", needs.logits)
     if needs.again:
         work = Item("recomputed", "one layer recomputed", needs.again)
@@ -350,4 +356,4 @@ def fullest(inputs: MemoryInputs, recompute: Recompute) -> tuple[int, int]:
 
 def memory(inputs: MemoryInputs, gpu: str) -> Memory:
     """The fullest stage on a GPU of the catalog."""
-    return stage_memory(inputs, fullest(inputs, inputs.recompute)[0], catalog.gpu(gpu).memory.value)
+    return stage_memory(inputs, fullest(inputs, inputs.activations.recompute)[0], catalog.gpu(gpu).memory.value)

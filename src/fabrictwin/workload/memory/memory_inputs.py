@@ -16,32 +16,60 @@ Schedule = Literal["gpipe", "1f1b", "interleaved"]
 
 
 @dataclass(frozen=True)
+class Ranks:
+    """Ranks that share the work."""
+
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    vp: int = 1  # chunks of a stage
+    ep: int = 1
+    expert_tp: int = 1
+    load: float = 1.0  # tokens of the busiest expert-parallel rank over the mean
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Micro-batches of a step, and in which order a stage takes them."""
+
+    micro_batches: int = 1
+    micro_batch_size: int = 1
+    sequence: int = 2048
+    schedule: Schedule = "1f1b"
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What is kept of a forward pass until its backward pass."""
+
+    sequence_parallel: bool = False
+    recompute: Recompute = "none"
+    recompute_modules: tuple[str, ...] = ()
+    attention: Literal["flash", "materialised"] = "flash"
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Parameters, gradients and optimizer states, and who holds which."""
+
+    zero: Literal[0, 1, 2, 3] = 0
+    fsdp: bool = False
+    shards: int | None = None  # ranks that states are divided over; all replicas where it is not given
+    gradient_bytes: int = 4
+
+
+@dataclass(frozen=True)
 class MemoryInputs:
     """The figures that decide how much memory a rank needs."""
 
     model: Model
     vocab: int  # padded
     stage_layers: tuple[int, ...]  # layers of each pipeline stage, all of its chunks together
-    tp: int = 1
-    cp: int = 1
-    dp: int = 1
-    vp: int = 1  # chunks of a stage
-    micro_batches: int = 1
-    micro_batch_size: int = 1
-    sequence: int = 2048
-    sequence_parallel: bool = False
-    recompute: Recompute = "none"
-    recompute_modules: tuple[str, ...] = ()
-    attention: Literal["flash", "materialised"] = "flash"
-    schedule: Schedule = "1f1b"
-    zero: Literal[0, 1, 2, 3] = 0
-    fsdp: bool = False
-    shards: int | None = None  # ranks that states are divided over; all replicas where it is not given
-    gradient_bytes: int = 4
     sparse_layers: tuple[int, ...] | None = None  # of each stage, those with experts
-    ep: int = 1
-    expert_tp: int = 1
-    load: float = 1.0  # tokens of the busiest expert-parallel rank over the mean
+    ranks: Ranks = Ranks()
+    batches: Batches = Batches()
+    activations: Activations = Activations()
+    sharding: Sharding = Sharding()
 
     def layers_of(self, stage: int) -> tuple[int, int]:
         """(dense, with experts)."""
@@ -51,7 +79,7 @@ class MemoryInputs:
     @property
     def experts_over(self) -> int:
         """Ranks that hold the same experts."""
-        return max(1, self.dp * self.cp * self.tp // (self.ep * self.expert_tp))
+        return max(1, self.ranks.dp * self.ranks.cp * self.ranks.tp // (self.ranks.ep * self.ranks.expert_tp))
 
     @cached_property
     def pp(self) -> int:
@@ -60,11 +88,11 @@ class MemoryInputs:
     @cached_property
     def tokens(self) -> int:
         """Tokens of one micro-batch on one rank."""
-        return self.micro_batch_size * self.sequence // self.cp
+        return self.batches.micro_batch_size * self.batches.sequence // self.ranks.cp
 
     @property
     def sharded_over(self) -> int:
-        return self.shards or self.dp * self.cp
+        return self.sharding.shards or self.ranks.dp * self.ranks.cp
 
 
 _ZERO: dict[str, Literal[0, 1, 2, 3]] = {"none": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "fsdp": 0, "fsdp-1": 0}
@@ -78,26 +106,18 @@ def memory_inputs_of(job: Job) -> MemoryInputs:
         model=job.model,
         vocab=job.vocab,
         stage_layers=job.stage_layers,
-        tp=layout.tp,
-        cp=layout.cp,
-        dp=layout.dp,
-        vp=job.chunks,
-        micro_batches=job.micro_batches,
-        micro_batch_size=training.micro_batch_size,
-        sequence=training.sequence,
-        sequence_parallel=training.sequence_parallel,
-        recompute=training.recompute,
-        recompute_modules=training.recompute_modules,
-        attention=training.attention,
-        schedule=_schedule(job),
-        zero=_ZERO[strategy],
-        fsdp=strategy in ("fsdp", "fsdp-1"),
-        shards=layout.width * layout.cp if strategy in IN_PASS else None,
-        gradient_bytes=job.gradient_bytes,
         sparse_layers=_sparse_layers(job),
-        ep=layout.ep,
-        expert_tp=layout.expert_tp,
-        load=_load(job),
+        ranks=Ranks(layout.tp, layout.cp, layout.dp, job.chunks, layout.ep, layout.expert_tp, _load(job)),
+        batches=Batches(job.micro_batches, training.micro_batch_size, training.sequence, _schedule(job)),
+        activations=Activations(
+            training.sequence_parallel, training.recompute, training.recompute_modules, training.attention
+        ),
+        sharding=Sharding(
+            zero=_ZERO[strategy],
+            fsdp=strategy in ("fsdp", "fsdp-1"),
+            shards=layout.width * layout.cp if strategy in IN_PASS else None,
+            gradient_bytes=job.gradient_bytes,
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from fabrictwin.diagnosis.evidence import Sink, Subject
 from fabrictwin.diagnosis.readers.fabric.counters import counter_name
 
 OPENS_IBSTAT = r"^CA '[\w.:-]+'\s*$"
+OPENS_IBSTATUS = r"^Infiniband device '\S+' port \d+ status:|\w+ port \d+(?: \(\w+\))? ==> \S+ \("
 OPENS_DEVINFO = r"^hca_id:\s+\S+"
 OPENS_GIDS = r"^DEV\s+PORT\s+INDEX\s+GID\s+IPv4|^[\w.]+\s+\d+\s+\d+\s+[0-9a-f]{4}:[0-9a-f:]{34}\s"
 OPENS_SWITCH = r"^(?:Switch-?IB|Quantum|[\w-]+) .*Mellanox Technologies|^part number\s+\|"
@@ -59,6 +60,46 @@ class Ibstat:
         elif name == "CA type":
             self.sink.add("hca.type", value, Subject(device=self._device))
         return bool(re.match(r"[A-Z#][\w ]{0,40}$", name))
+
+    def close(self) -> None:
+        """End."""
+
+
+_STATUS_KINDS = {"state": "hca.state", "phys state": "hca.physical", "link_layer": "hca.layer"}
+
+
+class Ibstatus:
+    """Reads ibstatus, and ibdev2netdev's list of which network interface is whose."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._about = Subject()
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tools'."""
+        bare = text.strip()
+        head = re.match(r"Infiniband device '([\w.:-]+)' port (\d+) status:", bare)
+        netdev = re.match(
+            r"(?:[0-9a-f:.]+ )?(\w+) (?:\(.*\) .*)?port (\d+)(?: \(\w+\))? ==> (\S+) \((\w+)\)", bare
+        )
+        if head is not None:
+            self._about = Subject(device=head[1], port=head[2])
+            return True
+        if netdev is not None:
+            # the interface of an InfiniBand adapter is down where nobody gave it an address
+            self.sink.add("hca.netdev", (netdev[3], netdev[4]), Subject(device=netdev[1], port=netdev[2]))
+            return True
+        name, colon, value = (part.strip() for part in bare.partition(":"))
+        if not colon:
+            return not bare
+        if name == "rate":
+            rate = re.match(r"([\d.]+) Gb/sec", value)
+            if rate is not None and rate[1].count(".") < 2:
+                self.sink.add("hca.rate-gbps", float(rate[1]), self._about)
+        elif name in _STATUS_KINDS:
+            said = value.split(": ")[-1]
+            self.sink.add(_STATUS_KINDS[name], said.capitalize() if name == "state" else said, self._about)
+        return name in ("default gid", "base lid", "sm lid", "rate", *_STATUS_KINDS)
 
     def close(self) -> None:
         """End."""

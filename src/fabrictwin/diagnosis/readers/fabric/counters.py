@@ -16,7 +16,9 @@ OPENS_PERFQUERY = (
     r"^#? ?Port\w*(?:Details|Discards?)\w*: Lid|"
     r"^# [A-Z][\w ]*: Lid \d+ port \d+|^PortSelect:\.+"
 )
-OPENS_ERRORS = r"^Errors for (?:0x[0-9a-f]+ )?\"|^\s*GUID 0x[0-9a-f]+ port (?:ALL|\d+): \["
+OPENS_ERRORS = (
+    r"^Errors for (?:0x[0-9a-f]+ )?\"|^\s*GUID 0x[0-9a-f]+ port (?:ALL|\d+): \[|^## Summary: \d+ nodes checked"
+)
 OPENS_CSV = r"^START_[A-Z0-9_]+\s*$"
 _SHORT = {
     "LinkDownedCounter": "LinkDowned",

@@ -12,7 +12,8 @@ from fabrictwin.diagnosis.evidence import Sink, Subject
 
 OPENS_ETHTOOL = r"^NIC statistics:|^Settings for \S+:|^Statistics for \S+:"
 OPENS_QOS = r"^DCBX mode:|^Priority trust state:|^PFC configuration:"
-OPENS_RDMA = r"^link \S+/\d+ (?:state|subnet|rx_|tx_|\w+ \d+)|^\d+/\d+: \S+/\d+: state"
+OPENS_DCB = r"^pfc-cap \d+ |^prio-pfc (?:0:)|^dscp-prio \d+:"
+OPENS_RDMA = r"^link \S+/\d+ (?:state|subnet|rx_|tx_|\w+ \d+)|^\d+/\d+: \S+/\d+: (?:state|subnet_prefix)"
 
 
 class Ethtool:
@@ -90,6 +91,29 @@ class MlnxQos:
                     r"(DCBX|dscp2prio|default prio|Receive buffer|tc:|buffer|tsa:|ratelimit|priority|\d)", bare
                 )
             )
+        return True
+
+    def close(self) -> None:
+        """End."""
+
+
+class Dcb:
+    """Reads iproute2's `dcb pfc show` and `dcb app show`."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        bare = text.strip()
+        if bare.startswith("prio-pfc "):
+            on = tuple(int(one) for one in re.findall(r"([0-7]):on\b", bare))
+            self.sink.add("qos.pfc", on)
+        elif bare.startswith("dscp-prio "):
+            for dscp, priority in re.findall(r"(\d{1,2}):([0-7])\b", bare):
+                self.sink.add("qos.dscp", (int(dscp), int(priority)))
+        else:
+            return not bare or bool(re.match(r"(pfc-cap|requests|indications|default-prio|[\w-]+-prio) ?", bare))
         return True
 
     def close(self) -> None:

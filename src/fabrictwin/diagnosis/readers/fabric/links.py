@@ -14,6 +14,7 @@ OPENS = (
     r"^(?:SW|CA|RT)\s+\d+\s+\d+ 0x[0-9a-f]+ \d+x |^Switch: 0x[0-9a-f]+ |^CA: .*:\s*$|"
     r"^\s+\d+\s+\d+\[\s*\]\s*==\("
 )
+OPENS_MANAGER = r"^sminfo: "
 _NODE = re.compile(r"(Switch|Ca|Rt)\s+(\d+) \"([SHR]-[0-9a-f]+)\"\s*(?:#\s*\"(.*)\")?")
 _PORT = re.compile(
     r"\[(\d+)\](?:\([0-9a-f]+\))?\s+\"([SHR]-[0-9a-f]+)\"\[(\d+)\](?:\([0-9a-f]+\))?\s*#(.*?)\s(\d+)x([A-Z]+\d*)"
@@ -22,7 +23,7 @@ _PLAIN = re.compile(
     r"(SW|CA|RT)\s+(\d+)\s+(\d+) (0x[0-9a-f]+) (\d+)x (\S+)\s*(?:- (SW|CA|RT)\s+(\d+)\s+(\d+) (0x[0-9a-f]+) )?(.*)"
 )
 _LINKINFO = re.compile(
-    r"(?:(0x[0-9a-f]+) \"\s*(.*?)\"\s+)?(\d+)\s+(\d+)\[\s*\]\s*==\(\s*(.*?)\s*\)==>\s*"
+    r"(?:(0x[0-9a-f]+)(?: \"\s*(.*?)\")?\s+)?(\d+)\s+(\d+)\[\s*\]\s*==\(\s*(.*?)\s*\)==>\s*"
     r"(?:(\S+)\s+(\d+)\[\s*\] \"(.*?)\")?\s*(\(.*)?$"
 )
 _RATE = re.compile(r"(\d+)X\s+([\d.]+) Gbps\s+(\S+)/\s*(\S+)")
@@ -104,6 +105,26 @@ class Links:
         could = re.search(r"Could be ([^)]*)", remark or "")
         if could is not None and could[1].strip():
             self.sink.add("fabric.could-be", could[1].strip(), about)
+
+    def close(self) -> None:
+        """End."""
+
+
+class ManagerInfo:
+    """Reads sminfo: who manages the subnet, or that nobody answers."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tool's."""
+        bare = text.strip()
+        found = re.match(r"sminfo: sm lid (\d+) sm guid (\S+), activity count \d+ priority \d+ state (\d)", bare)
+        if found is not None:
+            self.sink.add("sm.state", (int(found[1]), found[2], int(found[3])))
+        elif re.match(r"sminfo: (?:iberror|iberr|.*failed)", bare):
+            self.sink.add("sm.missing", bare[:160])
+        return found is not None or not bare or bare.startswith(("sminfo", "ibwarn", "ibpanic"))
 
     def close(self) -> None:
         """End."""

@@ -1,4 +1,8 @@
-"""SONiC: the `show` commands of counters, PFC, its watchdog and buffers (sonic-utilities), and config_db.json."""
+"""SONiC: the `show` commands of counters, PFC, its watchdog and buffers (sonic-utilities), and config_db.json.
+
+A table of `show` is a line of names, a ruler of dashes, and rows below the ruler's dashes: cells may hold spaces
+("2000.00 MB/s"), so that columns are those of the ruler. Blocks of `show buffer` and `show ecn` have no names.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,16 @@ from typing import Any
 from fabrictwin.diagnosis.evidence import Sink, Subject
 
 OPENS = (
-    r"^\s*Port (?:Rx|Tx)\s+PFC0|^\s*(?:admin@\S+\s*)?\$ show |^\s*Pool: \w+|^\s*Profile: \w+|"
-    r"^\s*QUEUE\s+STATUS\s+STORM DETECTED|^\s*PORT\s+(?:ACTION|DETECTION)|^\s*IFACE\s+STATE\s+RX_OK|"
+    r"^\s*Port (?:Rx|Tx)\s+PFC0|^\s*(?:admin@\S+\s*)?\$ show |^\s*Pool: \w+\s*$|^\s*Profile: \w+\s*$|"
+    r"^\s*QUEUE\s+STATUS\s+STORM DETECTED|^\s*PORT\s+ACTION\s+DETECTION|"
+    r"^\s*IFACE\s+STATE\s+(?:RX_OK|FEC_CORR|RX_ERR)|"
+    r"^\s*Interface\s+(?:Lanes\s+Speed|Lossless priorities)|^\s*Port\s+TxQ\s+Counter|^Ingress PG dropped packets|"
+    r"^\s*Port\s+Priority\s+RX Pause|"
     r"\*\*show (?:pfc|pfcwd|buffer|interfaces|queue)|\$ show (?:pfc|pfcwd|buffer|interfaces|queue)"
 )
+_RULER = re.compile(r"\s*-{2,}(?:\s+-{2,})+\s*$")
+_PORT = re.compile(r"(?:Ethernet|PortChannel)[\w-]*\d")
+MOST_CELL = 60
 
 
 class Sonic:
@@ -20,73 +30,129 @@ class Sonic:
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
-        self._table, self._heads = "", [""]
+        self._before = ""  # the line above, which holds the names where a ruler follows
+        self._columns: list[tuple[int, int]] = []
+        self._names: list[str] = []
+        self._title = ""
         self._block = ("", "")
         self._values: dict[str, str] = {}
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tables'."""
         bare = text.strip()
-        if not bare or set(bare) <= set("- "):
+        if not bare:
             return True
-        pfc = re.match(r"Port (Rx|Tx)\s+PFC0", bare)
-        block = re.match(r"(Pool|Profile): (\w+)", bare)
-        if pfc is not None:
-            self._table = f"pfc-{pfc[1].lower()}"
-        elif block is not None:
+        if _RULER.match(text):
+            self._rule(text)
+            return True
+        block = re.match(r"(Pool|Profile): (\w+)$", bare)
+        if block is not None:
             self._end_block()
-            self._table, self._block = "buffer", (block[1], block[2])
-        elif bare.startswith("QUEUE") and "STORM" in bare:
-            self._table = "pfcwd"
-        elif re.match(r"IFACE\s+STATE\s+RX_OK", bare):
-            self._table, self._heads = "counters", bare.split()
+            self._names, self._block = [], (block[1], block[2])
         elif "show " in bare:
             self.sink.add("sonic.shown", re.sub(r".*show ", "show ", bare)[:60])
-        elif self._table:
-            return self._row(bare)
+        elif self._block[0] and len(bare.split()) == 2 and not self._names:
+            name, value = bare.split()
+            self._values[name] = value
+        elif self._names and _PORT.match(bare):
+            self._row(self._cells(text))
+        elif re.match(r"Ingress PG dropped packets|(?:For n|N)amespace|Changed polling", bare):
+            self._title = bare
+        elif len(re.split(r"\s{2,}", bare)) > 1 or re.match(r"(```|\*|- |#|This command|Go Back|\.\.\.)", bare):
+            self._before = text
+            return True
         else:
-            return bool(re.match(r"(```|\*|- |#|This command|Go Back)", bare))
+            self._names = []
+            return False
+        self._before = text
         return True
 
-    def _row(self, bare: str) -> bool:
-        words = bare.split()
-        if self._table.startswith("pfc-") and len(words) == 9:
-            for priority, word in enumerate(words[1:]):
-                count = word.replace(",", "")
-                if count.isdigit() and int(count):
-                    value = (f"{self._table[4:]}_prio{priority}_pause", int(count))
-                    self.sink.add("port.counter", value, Subject(device=words[0]))
-            self.sink.add("port.counter", ("Read", 0), Subject(device=words[0]))
-        elif self._table == "buffer" and len(words) == 2:
-            self._values[words[0]] = words[1]
-        elif self._table == "pfcwd":
-            storm = re.match(r"(Ethernet\d+:\d+)\s+(\S+)\s+(\d+)/(\d+)", bare)
-            if storm is not None and int(storm[3]):
-                self.sink.add("sonic.storm", (int(storm[3]), int(storm[4]), storm[2]), Subject(device=storm[1]))
-        elif self._table == "counters" and words[0].startswith("Ethernet"):
-            row = dict(zip(self._heads, words, strict=False))
-            for name in ("RX_ERR", "RX_DRP", "RX_OVR", "TX_ERR", "TX_DRP", "TX_OVR"):
-                count = row.get(name, "0").replace(",", "")
-                if count.isdigit() and int(count):
-                    self.sink.add("port.counter", (f"sonic_{name.lower()}", int(count)), Subject(device=words[0]))
-        else:
-            self._table = ""
-            return False
-        return True
+    def _rule(self, text: str) -> None:
+        """Begin a table where names stand above the ruler; in a block the ruler is but a frame."""
+        above = self._before
+        if self._block[0] and (re.match(r"\s*(Pool|Profile):", above) or self._values):
+            return
+        self._end_block()
+        self._columns = [found.span() for found in re.finditer(r"-+", text)]
+        # the last column ends with the line
+        self._names = [name.upper() for name in self._cut(above)]
+
+    def _cut(self, text: str) -> list[str]:
+        return [text[begin:end].strip()[:MOST_CELL] for begin, end in self._columns]
+
+    def _cells(self, text: str) -> dict[str, str]:
+        cells = self._cut(text)
+        if len(cells) == len(self._names) and " ".join(cells).split() == text.split():
+            return dict(zip(self._names, cells, strict=True))
+        # rows that were moved by whoever passed them on: columns are then two spaces apart
+        return dict(zip(self._names, re.split(r"\s{2,}", text.strip()), strict=False))
+
+    def _row(self, row: Mapping[str, str]) -> None:
+        first = next(iter(row.values()))
+        about = Subject(device=first)
+        self.sink.add("sonic.read", True)
+        names = self._names
+        if names[0] in ("PORT RX", "PORT TX"):
+            self._pauses(row, names[0][-2:].lower(), about)
+        elif names[0] == "QUEUE":
+            storm = re.match(r"(\d+)/(\d+)$", row.get("STORM DETECTED/RESTORED", ""))
+            if storm is not None and int(storm[1]):
+                self.sink.add("sonic.storm", (int(storm[1]), int(storm[2]), row.get("STATUS", "")), about)
+        elif names[0] == "PORT" and "ACTION" in names:
+            self.sink.add("sonic.watchdog", True)
+        elif names[0] == "PORT" and "TXQ" in names:
+            dropped = _count(row.get("DROP/PKTS", ""))
+            if dropped:
+                self.sink.add("sonic.queue-drop", (row.get("TXQ", ""), dropped), about)
+        elif names[:2] == ["PORT", "PG0"] and "dropped" in self._title:
+            for name, cell in row.items():
+                if name.startswith("PG") and _count(cell):
+                    self.sink.add("sonic.pg-drop", (int(name[2:]), _count(cell)), about)
+        elif names[0] == "IFACE":
+            self._counters(row, about)
+        elif "LOSSLESS PRIORITIES" in names:
+            on = re.findall(r"\d", row["LOSSLESS PRIORITIES"])
+            self.sink.add("sonic.pfc", tuple(int(one) for one in on), about)
+        elif names[:3] == ["INTERFACE", "LANES", "SPEED"]:
+            value = tuple(row.get(name, "") for name in ("OPER", "ADMIN", "SPEED", "MTU", "FEC"))
+            self.sink.add("sonic.interface", value, about)
+
+    def _pauses(self, row: Mapping[str, str], way: str, about: Subject) -> None:
+        self.sink.add("port.counter", ("Read", 0), about)
+        for name, cell in row.items():
+            if name.startswith("PFC") and _count(cell):
+                self.sink.add("port.counter", (f"{way}_prio{name[3:]}_pause", _count(cell)), about)
+
+    def _counters(self, row: Mapping[str, str], about: Subject) -> None:
+        self.sink.add("port.counter", ("Read", 0), about)
+        for name in ("RX_ERR", "RX_DRP", "RX_DROPS", "RX_OVR", "TX_ERR", "TX_DRP", "TX_OVR", "FEC_UNCORR"):
+            count = _count(row.get(name, ""))
+            if count:
+                label = f"sonic_{name.lower().replace('drops', 'drp')}"
+                self.sink.add("port.counter", (label, count), about)
 
     def _end_block(self) -> None:
         kind, name = self._block
-        if kind == "Profile" and self._values:
-            got = {key: int(value) for key, value in self._values.items() if re.fullmatch(r"\d{1,15}", value)}
+        got = {key: int(value) for key, value in self._values.items() if re.fullmatch(r"\d{1,15}", value)}
+        if kind == "Profile" and "ecn" in self._values:
+            least, most = got.get("green_min_threshold", -1), got.get("green_max_threshold", -1)
+            self.sink.add("sonic.wred", (least, most, self._values["ecn"][:20]), Subject(device=name))
+        elif kind == "Profile" and self._values:
             value = (got.get("size", -1), got.get("xon", -1), got.get("xoff", -1))
             self.sink.add("sonic.profile", value, Subject(device=name))
-        elif kind == "Pool" and re.fullmatch(r"\d{1,15}", self._values.get("size", "")):
-            self.sink.add("sonic.pool", int(self._values["size"]), Subject(device=name))
-        self._values = {}
+        elif kind == "Pool" and "size" in got:
+            self.sink.add("sonic.pool", got["size"], Subject(device=name))
+        self._values, self._block = {}, ("", "")
 
     def close(self) -> None:
         """Keep the last block."""
         self._end_block()
+
+
+def _count(text: str) -> int:
+    """A count with commas between thousands; 0 for `N/A` and what is no count."""
+    digits = text.replace(",", "")
+    return int(digits) if re.fullmatch(r"\d{1,20}", digits) else 0
 
 
 def read_config(data: Any, sink: Sink) -> bool:

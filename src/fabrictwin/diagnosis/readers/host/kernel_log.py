@@ -14,7 +14,8 @@ from fabrictwin.diagnosis.evidence import Sink, Subject
 OPENS = (
     r"NVRM: Xid|NVRM: GPU|SXid|nvidia-peermem|nvidia_peermem|nv_peer_mem|mlx5_core|mlx5_ib|segfault at|"
     r"^\d+,\d+,\d+,-;|^\[\s*\d+\.\d{6}\] |detected NVSwitch|\[tid \d+\]|nvidia-nvswitch\d*:|AER: |pcieport |"
-    r"^(?:kern|daemon|user)\s*:\w+\s*:|DMAR: |AMD-Vi: |oom-kill|Out of memory: Killed"
+    r"^(?:kern|daemon|user)\s*:\w+\s*:|DMAR: |AMD-Vi: |oom-kill|Out of memory: Killed|PCIe Bus Error: |"
+    r"[Ff]abric ?[Mm]anager .*(?:version|match|failed)|Failed to start NVIDIA fabric manager"
 )
 _PCI = re.compile(r"(?:PCI:|pci bus id )?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)")
 
@@ -47,16 +48,30 @@ class KernelLog:
             (
                 "version",
                 re.compile(
-                    r"(?i)(fabric manager.*version.*(?:mismatch|does not match|doesn't match).*|API mismatch: .*)"
+                    r"(?i)(fabric manager.*version.*(?:mismatch|do(?:es)?(?: not|n't) match|incompatible).*|"
+                    r"API mismatch: .*)"
                 ),
                 self._mismatch,
             ),
             (
-                "AER",
-                re.compile(r"([0-9a-f]{4}:[0-9a-f:.]+):? .*AER: (.*)|AER: (.*(?:Uncorrect|Correct)\S* .*)"),
+                "rror",
+                re.compile(
+                    r"([0-9a-f]{4}:[0-9a-f:.]+):? .*(?:AER|PCIe Bus Error): (.*)|"
+                    r"AER: (.*(?:Uncorrect|Correct)\S* .*)"
+                ),
                 self._aer,
             ),
             ("Killed", re.compile(r"Out of memory: Killed process \d+ \((\S+)\)"), self._killed),
+            ("fallen off the bus", re.compile(r"(fallen off the bus)"), self._fallen),
+            ("Failed to start", re.compile(r"(Failed to start NVIDIA fabric manager.*)"), self._manager),
+            (
+                "fault",
+                re.compile(
+                    r"DMAR: \[DMA (?:Read|Write).*Request device \[?([0-9a-f:.]+)|"
+                    r"IO_PAGE_FAULT (?:device|domain)=(\S+)"
+                ),
+                self._io_fault,
+            ),
             ("[ERROR]", re.compile(r"\[ERROR\] \[tid \d+\] (.*)"), self._manager),
             ("[FATAL]", re.compile(r"\[FATAL\] \[tid \d+\] (.*)"), self._manager),
         )
@@ -98,14 +113,24 @@ class KernelLog:
     def _mlx5(self, found: re.Match[str], text: str) -> None:
         said, about = found[2], Subject(device=found[1])
         port = re.search(r"(\S+): Link (up|down)|Port: \d+ Link (UP|DOWN)", said + " " + text)
-        if "module" in said.lower() and re.search(r"(?i)unplugged|error|high temp|bad", said):
-            self.sink.add("mlx5.module", said[:160], about)
+        module = re.search(r"Port module event(\[error\])?: module (\d+), (.*)", text)
+        if module is not None and (module[1] or re.search(r"(?i)error|high temp|bad|exceeded", module[3])):
+            self.sink.add("mlx5.module", module[0][:160], about)
+        elif module is not None:
+            self.sink.add("mlx5.cable", module[3][:60], about)
         elif port is not None:
             self.sink.add("link.event", (port[2] or port[3] or "").lower(), about)
         elif re.search(
             r"(?i)health|fatal|fw_fatal|recover|timeout|failed|err(?:or)?\b|corrupt|bad system state", said
         ) and not re.search(r"(?i)err counter is 0|error recovery", said):
             self.sink.add("mlx5.error", re.sub(r"0x[0-9a-f]+|\d{3,}", "#", said)[:160], about)
+
+    def _fallen(self, _found: re.Match[str], text: str) -> None:
+        bus = re.search(r"GPU (?:at )?(?:PCI:)?([0-9a-f]{4}:[0-9a-f:.]+)", text)
+        self.sink.add("xid", 79, Subject(device=f"GPU {bus[1]}" if bus else "a GPU"))
+
+    def _io_fault(self, found: re.Match[str], _text: str) -> None:
+        self.sink.add("iommu.fault", True, Subject(device=found[1] or found[2]))
 
     def _narrow(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("pci.narrow", (float(found[2]), float(found[5]), found[3]), Subject(device=found[1]))

@@ -9,6 +9,7 @@ from fabrictwin.diagnosis.evidence import Sink, Subject
 OPENS_TOPOLOGY = r"^\s*GPU0\s+(?:GPU1|NIC0|mlx5_\d+|CPU Affinity)"
 OPENS_NVLINK = r"^GPU \d+: .*\(UUID: "
 OPENS_QUERY = (
+    r"^Failed to initialize NVML|^NVIDIA-SMI has failed|"
     r"^=+NVSMI LOG=+|^\|\s*NVIDIA-SMI\s|^Attached GPUs\s+:|^GPU [0-9A-F]{8}:[0-9A-F:.]+\s*$|^\s{4}Fabric\s*$"
 )
 _LINKS = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "PSB"))
@@ -60,6 +61,9 @@ class NvlinkStatus:
             self._gpu = f"GPU {gpu[1]}"
             self.sink.add("smi.gpu", gpu[2], Subject(device=self._gpu))
             return True
+        if "all links are inActive" in bare:
+            self.sink.add("nvlink.inactive", "all links", Subject(device=self._gpu, port="all"))
+            return True
         if link is None:
             return not bare
         about = Subject(device=self._gpu, port=link[1])
@@ -83,7 +87,6 @@ class Query:
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self._gpu = self._section = ""
-        self._remap = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -91,6 +94,9 @@ class Query:
         gpu = re.match(r"GPU ([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+)", bare)
         if gpu is not None:
             self._gpu = f"GPU {gpu[1]}"
+            return True
+        if bare.startswith(("Failed to initialize NVML", "NVIDIA-SMI has failed")):
+            self.sink.add("smi.failed", bare[:160])
             return True
         if not bare or bare.startswith(("|", "+", "=")):
             version = re.search(r"Driver Version: ([\d.]+)", bare)

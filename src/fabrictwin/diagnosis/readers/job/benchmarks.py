@@ -33,6 +33,8 @@ class NcclTests:
         self.test, self.ranks = "", 0
         self.redop = self.root = False
         self._half = ""
+        self._hosts: dict[str, None] = {}
+        self._best: tuple[str, int, float] = ("", 0, 0.0)  # the largest size of the run that is being read
 
     def half(self, text: str) -> None:
         """Keep the first part of a row that a line of the log broke off."""
@@ -50,12 +52,16 @@ class NcclTests:
         add = self.sink.add
         rank = _RANK.match(text)
         if rank is not None:
+            if int(rank[1]) == 0:
+                self._end_run()
             self.ranks = max(self.ranks, int(rank[1]) + 1)
+            self._hosts[rank[2]] = None
             add("bench.gpu", rank[5], Subject(rank[2], device=rank[3]))
             add("bench.rank", int(rank[1]), Subject(rank[2], int(rank[1])))
             return True
         found = re.search(r"Collective test starting: (\w+)", text)
         if found is not None:
+            self._end_run()
             self.test, self.ranks = found[1], 0
         elif re.match(r"#\s+size\s+count\s+type", text):
             self.redop, self.root = " redop" in text, " root" in text
@@ -88,6 +94,8 @@ class NcclTests:
         if size:
             test = self.test or self._guess(size, count, alg, bus)
             self.sink.add("bench.row", (test, self.ranks, size, time, bus, max(bus, inside)))
+            if size >= self._best[1]:
+                self._best = (test, size, max(bus, inside))
             if wrong and (self.test or len(numbers) >= 8):
                 self.sink.add("bench.wrong", wrong)
         return True
@@ -104,8 +112,18 @@ class NcclTests:
             return "reduce_scatter_perf" if self.redop else ("alltoall_perf" if whole else "all_gather_perf")
         return ""
 
+    def _end_run(self) -> None:
+        """Keep what a run reached at its largest size, and on which hosts."""
+        test, size, rate = self._best
+        if size and self._hosts:
+            self.sink.add(
+                "bench.run", (f"{self.sink.file}:{self.sink.number}", test, size, rate, *sorted(self._hosts))
+            )
+        self._hosts, self._best = {}, ("", 0, 0.0)
+
     def close(self) -> None:
-        """End."""
+        """Keep the last run."""
+        self._end_run()
 
 
 class Perftest:

@@ -12,11 +12,15 @@ OPENS = (
     r"vLLM is using nccl|Custom allreduce|RendezvousTimeoutError|Signal \d+ \(SIG|exitcode\s*:\s*-?\d+|"
     r"(?:client|Client) socket has (?:timed out|failed)|No module named '|Avg bus bandwidth is [\d.]+|"
     r"CUDA (?:out of memory|error)|error\.?\s*802|system not yet initialized|NCCL Test (?:Succeeded|Failed)|"
-    r"healthcheck|DistStoreError|DistNetworkError"
+    r"healthcheck|DistStoreError|DistNetworkError|^\s*Last error:\s*$|provider \w+ output empty list|"
+    r"NET/OFI .*(?:provider|failure)|\[c10d(?: - \w+)?\]|vLLM API server version|"
+    r"Initializing an? (?:V\d )?LLM engine|torch/distributed/(?:run|elastic)|"
+    r"Application startup complete|Found nccl from library|torch\.distributed\.run|Rendezvous'?ing worker group|"
+    r"killed by signal: |Bus error \(core|memlock limit|allocate some locked memory"
 )
 _WATCHDOG = re.compile(
-    r"\[?Rank (\d+)\]? .*?collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+), "
-    r"NumelOut=(\d+), Timeout\(ms\)=(\d+)\)"
+    r"\[?Rank (\d+)\]? .*?collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+), "
+    r"(?:NumelIn=(\d+), NumelOut=(\d+), |TensorShape=\[[\d, ]*\], )?Timeout\(ms\)=(\d+)\)"
 )
 _GROUP = re.compile(r"PG (?:ID \S+ PG )?(?:GUID|ID) ([^\s\]()]+)(?:\(([^)]*)\))?")
 _PROGRESS = re.compile(r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)")
@@ -27,14 +31,22 @@ class Launchers:
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
+        self._quoted = False  # NCCL's own last words follow
 
     def line(self, text: str) -> bool:
         """Take a line; False where it says nothing that this reader knows."""
         add = self.sink.add
+        if self._quoted and text.strip():
+            self._quoted = False
+            add("nccl.warn", text.strip()[:300])
+            return True
+        if text.strip() == "Last error:":
+            self._quoted = True
+            return True
         watchdog = _WATCHDOG.search(text)
         if watchdog is not None:
             group = _GROUP.search(text)
-            rank, sequence, verb, size_in, size_out, limit = watchdog.groups()
+            rank, sequence, verb, size_in, size_out, limit = watchdog.groups(default="-1")
             name = (group[2] or group[1]) if group else ""
             add(
                 "watchdog",
@@ -72,6 +84,8 @@ _LINES = (
     ("check.passed", re.compile(r"(\w+ Test Succeeded)")),
     ("job.nccl-version", re.compile(r"vLLM is using nccl==([\d.]+)")),
     ("job.custom-allreduce", re.compile(r"(Custom allreduce is disabled.*)")),
+    # one address of several that was tried and will be tried again is no failure
+    ("job.retry", re.compile(r"\[W\d* .*\[c10d[^\]]*\] (The client socket has failed to connect.*)")),
     (
         "job.rendezvous",
         re.compile(
@@ -79,8 +93,16 @@ _LINES = (
             r"DistStoreError.*|DistNetworkError.*)"
         ),
     ),
+    ("nccl.warn", re.compile(r"(fi_getinfo: provider \w+ output empty list)")),
+    ("nccl.warn", re.compile(r"(NET/OFI Couldn't find any optimal provider)")),
+    ("nccl.warn", re.compile(r"(memlock limit.*|.*allocate some locked memory.*)")),
     ("job.not-initialized", re.compile(r"((?:CUDA |cuda).*?error\.?\s*:?\s*802.*|system not yet initialized)")),
     ("job.memory", re.compile(r"(CUDA out of memory.*)")),
+    (
+        "job.bus-error",
+        re.compile(r"(Signal 7 \(SIGBUS\)|killed by signal: Bus error.*|Bus error \(core dumped\))"),
+    ),
+    ("job.killed", re.compile(r"(Signal (?:9 \(SIGKILL|11 \(SIGSEGV)\).*)")),
     ("job.signal", re.compile(r"(Signal \d+ \(SIG\w+\))")),
     (
         "job.failed",
@@ -90,4 +112,12 @@ _LINES = (
     ),
     ("job.exit", re.compile(r"exitcode\s*:\s*(-?\d+)")),
     ("check.ran", re.compile(r"([Hh]ealthcheck)")),
+    (
+        "job.began",
+        re.compile(
+            r"(vLLM API server version.*|Initializing an? (?:V\d )?LLM engine|torch/distributed/run\.py:\d+|"
+            r"Application startup complete|Found nccl from library \S+|"
+            r"\[c10d[^\]]*\] The client socket has connected)"
+        ),
+    ),
 )

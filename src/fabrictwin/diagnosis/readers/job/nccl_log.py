@@ -16,6 +16,9 @@ from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.readers.line_prefixes import without_colours
 
 _HEAD = re.compile(r"([A-Za-z0-9_.-]+):(\d{1,9}):(\d{1,9}) \[(-?\d{1,4})\]")
+# what launchers leave where the host was cut off: `[3] `, `[0] include/shm.h:28`, nothing
+_NAMELESS = re.compile(r"^[\s\[\]\w<>:,.-]{0,60}?(?:(?<!\w)\[(-?\d{1,4})\])?\s*(?:[\w./-]+\.(?:cc|cu|h|c):\d+)?$")
+_SOURCE = re.compile(r"([\w./-]+\.(?:cc|cu|h|c)):\d+\s*$")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 _INIT = re.compile(
     r"rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?.*?(?: busId (\w+))?(?: commId (0x\w+))?(?: commHash \w+)? - "
@@ -31,7 +34,9 @@ _GDR_FAR = re.compile(
     r"GPU Direct RDMA Disabled for (?:GPU|rank) (\S+) */? *HCA (\S+) \(distance (\d+) (?:>=|>) (\d+)\)"
 )
 _MADE = re.compile(r"name=(\S+) speed=(\d+) ndevs=(\d+)")
-_CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via ([^\s(]+)")
+_CHANNEL = re.compile(
+    r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (NET/[\w ]+/[\w/]+|[^\s(]+)"
+)
 _SET = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*)")
 _NVL = re.compile(r"\+ (NVL|PCI)\[([\d.]+)\] - (GPU|NVS|NIC)/?(\S*)")
 _CALL = re.compile(
@@ -101,8 +106,9 @@ class NcclLog:
 
     def line(self, text: str) -> bool:
         """Take a line that holds ` NCCL `; False where it is none of NCCL's."""
-        if "\x1b" in text:
-            text = without_colours(text)
+        text = without_colours(text)
+        if text.startswith("NCCL "):
+            text = f" {text}"  # a log without its heads
         for mark in (" NCCL INFO ", " NCCL WARN ", " NCCL TRACE ", " NCCL ABORT "):
             at = text.find(mark)
             if at >= 0:
@@ -110,14 +116,18 @@ class NcclLog:
         else:
             return self.version_line(text)
         head, message = text[:at], text[at + len(mark) :]
-        if "[" in head and head[-1] != "]" and mark == " NCCL WARN ":
-            head = head[: head.rfind("]") + 1]  # the source file stands between
+        source = ""
+        if mark == " NCCL WARN " and head[-1:] != "]":
+            found = _SOURCE.search(head)
+            source = found[1] if found is not None else ""
+            head = head[: head.rfind("]") + 1] or head  # the source file stands between
         thread = self._threads.get(head) or self._thread(head)
         if thread is None:
             return False
         message = message.strip()
         if mark == " NCCL WARN ":
-            self._warning(thread, message)
+            # the words of a failed CUDA call do not say whose it was
+            self._warning(thread, f"{source}: {message}" if source and "uda failure" in message else message)
             return True
         word = message.split(" ", 1)[0]
         take = self._by_word.get(word)
@@ -131,9 +141,13 @@ class NcclLog:
 
     def _thread(self, head: str) -> Thread | None:
         heads = _HEAD.findall(head[-400:])
-        if not heads:
-            return None
-        host, pid, tid, device = heads[-1]
+        if heads:
+            host, pid, tid, device = heads[-1]
+        else:
+            nameless = _NAMELESS.match(head[-400:])
+            if nameless is None:
+                return None
+            host, pid, tid, device = "", "", "", nameless[1] or ""
         key = f"{host}:{pid}:{tid} [{device}]"
         thread = self._threads.get(key)
         if thread is None:
@@ -326,6 +340,9 @@ class NcclLog:
         """Take messages whose first word differs from line to line."""
         if " - Init " in message:
             self._began(thread, message)
+            return
+        if message.startswith("NET/") and "GPU Direct RDMA" in message:
+            self._net_ib(thread, message)  # of a plugin by another name
             return
         found = _SET.match(message)
         if found is not None:

@@ -35,7 +35,6 @@ class TopologyXml:
         self.sink = sink
         self._above: list[tuple[str, dict[str, str]]] = []
         self.host = ""
-        self._cpus = 0
 
     def line(self, text: str) -> bool:
         """Take a line; False after the end of the document."""
@@ -57,7 +56,6 @@ class TopologyXml:
     def _element(self, name: str, got: dict[str, str]) -> None:
         add, bus = self.sink.add, self._bus()
         if name == "cpu":
-            self._cpus += 1
             add("topo.cpu", (got.get("arch", ""), got.get("vendor", "")))
             if "arch" not in got:
                 add("topo.malformed", "arch of cpu missing")

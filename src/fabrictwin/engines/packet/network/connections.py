@@ -8,9 +8,10 @@ path is looked up once, with the switches' own hash, and source-routed too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,7 +24,8 @@ from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import PathFinder
 
 if TYPE_CHECKING:
-    from fabrictwin.kernel.packet.machine import Connection, Machine
+    from fabrictwin.kernel.packet.connection import Connection, Framing, Reliability
+    from fabrictwin.kernel.packet.machine import Machine
 
 _BACK = 0x2A5A5A5  # tells acknowledgements from data where switches hash
 
@@ -68,16 +70,9 @@ class Connections:
 
     def local(self, source: int, destination: int) -> list[tuple[float, Connection]]:
         """Return a connection for each path inside a host, with its share."""
-        from fabrictwin.kernel.packet.machine import Connection
-        from fabrictwin.kernel.packet.state import constants as s
+        from fabrictwin.kernel.packet.connection import local
 
-        return [
-            (
-                part,
-                Connection(port=ports[0], src=NONE, dst=NONE, mode=s.LOCAL, header_bytes=0, before=ports[1:]),
-            )
-            for part, ports in self.inside(source, destination)
-        ]
+        return [(part, local(ports[0], ports[1:])) for part, ports in self.inside(source, destination)]
 
     def adapters(self, source: I32, destination: I32) -> tuple[I32, I32]:
         """Return the adapters between memory nodes of different hosts."""
@@ -128,7 +123,7 @@ class Connections:
         udp_ports: U32 | None = None,
     ) -> list[Connection]:
         """Return `remote` for many connections at once, in order; `inside` are prefix and suffix of each."""
-        from fabrictwin.kernel.packet.machine import Connection
+        from fabrictwin.kernel.packet.connection import Connection, Pacing, Paths
         from fabrictwin.kernel.packet.state import constants as s
 
         fabric, options = self.model.fabric, self.model.options
@@ -145,17 +140,17 @@ class Connections:
             out = _beyond_first(*self.model.routes.walk(source, destination, udp))
             back = _beyond_first(*self.model.routes.walk(destination, source, udp))
         routed = self.model.routes.service_level(source, destination).tolist()
-        alike = self._alike
+        framing, reliability, control = self._alike
         # SRD's packets take a path each and come in any order
-        srd = alike | {"mode": s.SELECTIVE, "reorder": s.NEVER, "spray": True}
-        ack_sl = self.machine.config.lanes - 1 if options.congestion.trims else None
+        srd = replace(reliability, mode=s.SELECTIVE, reorder=s.NEVER)
+        ack_sl = self.machine.config.lanes - 1 if options.congestion.algorithm.trims else None
         found = []
         columns = (source, destination, port, udp, fabric.nic_qp_message_ps[source])
         for i, (a, b, cable, key, period) in enumerate(zip(*(x.tolist() for x in columns), strict=True)):
             prefix, suffix = inside[i]
             sl = levels[i]
             if sl is None:
-                sl = options.service_level
+                sl = options.lanes.service_level
             if sl is None:
                 sl = routed[i]
             entropy = hash_key(key, a, b)
@@ -166,57 +161,58 @@ class Connections:
                     port=ports[0],
                     src=a,
                     dst=b,
-                    sl=sl,
-                    ack_sl=ack_sl if ack_sl is not None else sl,
-                    entropy=entropy & s.M31,
-                    ack_entropy=(entropy ^ _BACK) & s.M31,
-                    message_ps=period,
-                    before=tuple(ports[1:]),
-                    after=suffix,
-                    back=() if sprays else back[i],
-                    **(srd if sprays else alike),
+                    framing=replace(framing, sl=sl, ack_sl=ack_sl if ack_sl is not None else sl),
+                    reliability=srd if sprays else reliability,
+                    paths=Paths(
+                        before=tuple(ports[1:]),
+                        after=suffix,
+                        back=() if sprays else back[i],
+                        entropy=entropy & s.M31,
+                        ack_entropy=(entropy ^ _BACK) & s.M31,
+                        spray=sprays or options.balance == "spray",
+                    ),
+                    pacing=Pacing(control, self.model.round_trip_ps, period),
                 )
             )
         return found
 
     @cached_property
-    def _alike(self) -> dict[str, Any]:
-        """Fields that connections between adapters have in common."""
+    def _alike(self) -> tuple[Framing, Reliability, int]:
+        """Framing, reliability and congestion control that connections between adapters have in common."""
         from fabrictwin.kernel.packet.congestion import Control
+        from fabrictwin.kernel.packet.connection import Framing, Reliability
         from fabrictwin.kernel.packet.state import constants as s
 
         options, headers = self.model.options, self.model.headers
-        return {
-            "mode": s.SELECTIVE if options.selective else s.GO_BACK_N,
-            "header_bytes": headers.data,
-            "first_header_bytes": headers.first,
-            "ack_bytes": headers.acknowledgement,
-            "window_bytes": options.congestion.window_bytes(self.model.scale, options.window_bytes or s.NEVER),
-            "rto_ps": options.timeout_ps,
-            "retry_limit": options.retry_count,
-            "rnr_limit": options.rnr_retry,
-            "rnr_ps": options.rnr_timer_ps,
-            "ack_every": options.packets_an_ack,
-            "reorder": 0 if options.balance == "routed" else s.NEVER,
-            "spray": options.balance == "spray",
-            "control": Control[options.control.upper()],
-            "base_ps": self.model.round_trip_ps,
-        }
+        transport = options.transport
+        reliability = Reliability(
+            mode=s.SELECTIVE if options.selective else s.GO_BACK_N,
+            window_bytes=options.congestion.algorithm.window_bytes(
+                self.model.scale, transport.window_bytes or s.NEVER
+            ),
+            ack_every=options.packets_an_ack,
+            reorder=0 if options.balance == "routed" else s.NEVER,
+            rto_ps=transport.timeout_ps,
+            retry_limit=transport.retry_count,
+            rnr_limit=transport.rnr_retry,
+            rnr_ps=transport.rnr_timer_ps,
+        )
+        framing = Framing(headers.data, headers.first, headers.acknowledgement)
+        return framing, reliability, Control[options.congestion.control.upper()]
 
     def loopback(self, adapter: int, *, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Connection:
         """Return a connection of an adapter with itself: over PCIe to it and back, never on a wire."""
-        from fabrictwin.kernel.packet.machine import Connection
+        from fabrictwin.kernel.packet.connection import Connection, Framing, Pacing, Paths, Reliability
 
+        headers = self.model.headers
         return Connection(
             port=prefix[0],
             src=adapter,
             dst=adapter,
-            header_bytes=self.model.headers.data,
-            ack_bytes=self.model.headers.acknowledgement,
-            ack_every=self.model.options.ack_every,
-            message_ps=int(self.model.fabric.nic_qp_message_ps[adapter]),
-            before=prefix[1:],
-            after=suffix,
+            framing=Framing(header_bytes=headers.data, ack_bytes=headers.acknowledgement),
+            reliability=Reliability(ack_every=self.model.options.transport.ack_every),
+            paths=Paths(before=prefix[1:], after=suffix),
+            pacing=Pacing(message_ps=int(self.model.fabric.nic_qp_message_ps[adapter])),
         )
 
     def connect(self, connections: list[Connection]) -> int:

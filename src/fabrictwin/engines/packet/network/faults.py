@@ -48,7 +48,7 @@ def _set_storm(machine: Machine, fabric: Fabric, port: int, priority: int, on: b
     """Let a port pause its peer without end; a run without priorities has one lane for all."""
     if fabric.technology != "ethernet":
         raise ConfigError("got a pause storm on InfiniBand, expected Ethernet", key="faults")
-    if machine.config.qos is None and not machine.config.lossless:
+    if machine.config.qos is None and not machine.config.buffers.lossless:
         raise ConfigError("got a pause storm where nothing obeys pauses (lossless: false)", key="faults")
     machine.storm(port, priority % machine.config.lanes, on)
 

@@ -48,15 +48,15 @@ class NetworkModel:
     options: PacketOptions
 
     def __post_init__(self) -> None:
-        if self.options.qos is not None and self.options.control == "nscc":
+        if self.options.lanes.qos is not None and self.options.congestion.control == "nscc":
             message = "got control: nscc with network.qos, which says of each port what nscc sets itself"
             raise ConfigError(message, key="control")
         if self.fabric.technology != "infiniband":
             return
-        if self.options.control != "none":
-            message = f"got {self.options.control!r}, which is for Ethernet; InfiniBand takes none"
+        if self.options.congestion.control != "none":
+            message = f"got {self.options.congestion.control!r}, which is for Ethernet; InfiniBand takes none"
             raise ConfigError(message, key="control")
-        if not self.options.lossless:
+        if not self.options.switching.lossless:
             raise ConfigError("InfiniBand is lossless by its credits: only Ethernet can be lossy", key="lossless")
 
     @cached_property

@@ -30,7 +30,7 @@ class PacketNetwork:
         wiring, self.work_port = build_wiring(self.model)  # ports that stand for memory, cores and threads
         try:
             config = build_config(self.model, len(self.work_port))
-            self.machine = Machine(wiring, config, limit_bytes=self.options.memory_limit_bytes)
+            self.machine = Machine(wiring, config, limit_bytes=self.options.limits.memory_limit_bytes)
             self.machine.check_memory(0)
         except ValueError as error:
             raise ConfigError(f"the packet engine cannot model this network: {error}", key="packet") from None

@@ -15,7 +15,7 @@ import numpy as np
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.cluster.spec.qos_section import Qos, QosPort, QosPriority
 from fabrictwin.engines.packet.network.model import NetworkModel
-from fabrictwin.fabric.fabric import NETWORK, NONE, NodeKind
+from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.state.port_qos import PortQos
@@ -50,17 +50,16 @@ def qos_config(model: NetworkModel, qos: Qos, work_ports: int) -> dict[str, Any]
 
 def gearbox_ps(model: NetworkModel, qos: Qos) -> Any:
     """Return what gearboxes add to each port's way to its peer, [ports] in ps."""
-    names = _names(model)
+    names = port_names(model.fabric)
     more = np.zeros(len(names), np.int64)
     for row in qos.ports:
         if row.gearbox is not None:
-            more[_matching(row, names)] = row.gearbox
+            more[matching_ports(row, names)] = row.gearbox
     return more
 
 
-def _names(model: NetworkModel) -> list[str]:
+def port_names(fabric: Fabric) -> list[str]:
     """Names of all ports, '' for those inside hosts; an adapter's one port has the adapter's name."""
-    fabric = model.fabric
     network = np.isin(fabric.port_kind, NETWORK)
     nic = fabric.node_kind[fabric.port_node] == NodeKind.NIC
     return [
@@ -69,7 +68,8 @@ def _names(model: NetworkModel) -> list[str]:
     ]
 
 
-def _matching(row: QosPort, names: list[str]) -> list[int]:
+def matching_ports(row: QosPort, names: list[str]) -> list[int]:
+    """Return the ports whose names a row has, or whose names its globs match."""
     plain = set(row.ports)
     globs = [pattern for pattern in row.ports if any(mark in pattern for mark in "*?[")]
     return [
@@ -84,7 +84,7 @@ class _Rows:
 
     def __init__(self, model: NetworkModel, qos: Qos, work_ports: int) -> None:
         self.model, self.qos = model, qos
-        self.names = _names(model)
+        self.names = port_names(model.fabric)
         ports = model.fabric.ports + 2 * work_ports
         self.ruled = np.zeros(ports, bool)
         self.of_port: dict[str, Any] = {name: np.zeros(ports, np.int64) for name in _PER_PORT}
@@ -94,7 +94,7 @@ class _Rows:
 
     def take(self, row: QosPort, key: str) -> None:
         """Lay a row over what stands. Raises ConfigError for a name that no port has."""
-        at = np.array(_matching(row, self.names), np.int64)
+        at = np.array(matching_ports(row, self.names), np.int64)
         for pattern in row.ports:
             if not any(mark in pattern for mark in "*?[") and pattern not in self.names:
                 hint = did_you_mean(pattern, {name for name in self.names if name})

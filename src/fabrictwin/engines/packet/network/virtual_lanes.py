@@ -22,7 +22,7 @@ MOST_LANES = 8  # that the kernel models
 
 def _levels(routes: Routes, options: PacketOptions) -> list[int]:
     """Service levels that traffic has."""
-    chosen = {options.service_level or 0, *(level for _, level in options.service_levels)}
+    chosen = {options.lanes.service_level or 0, *(level for _, level in options.lanes.service_levels)}
     return sorted(chosen | {int(level) for level in np.unique(routes.lane)})
 
 
@@ -34,37 +34,38 @@ def lanes_needed(routes: Routes, options: PacketOptions) -> int:
         if most > MOST_LANES:
             message = f"got SL to VL maps that lead to lane {most - 1}, expected lanes below {MOST_LANES}"
             raise ConfigError(message, key="virtual_lanes")
-    return max(options.lanes, 1 << (most - 1).bit_length())
+    return max(options.lanes.lanes, 1 << (most - 1).bit_length())
 
 
 def lane_tables(
     fabric: Fabric, routes: Routes, options: PacketOptions, *, lanes: int, strict: int, frame_bytes: int
 ) -> dict[str, Any]:
     """Return the part of the kernel's `Config` that maps service levels to lanes and arbitrates between them."""
-    from fabrictwin.kernel.packet.state.build import Arbitration
+    from fabrictwin.kernel.packet.state.config import Arbitration
 
     if routes.lane_tables is not None and fabric.technology == "infiniband":
         return _programmed(routes.lane_tables, _levels(routes, options), options, lanes)
-    more: dict[str, Any] = {"strict": strict | sum(1 << vl for vl in set(options.strict_priorities))}
-    if options.sl_to_vl:
+    arbitration = options.lanes.arbitration
+    more: dict[str, Any] = {"strict": strict | sum(1 << vl for vl in set(arbitration.strict_priorities))}
+    if options.lanes.sl_to_vl:
         network = np.isin(fabric.port_kind, NETWORK)
-        more["sl2vl"] = (tuple(sl % lanes for sl in range(SERVICE_LEVELS)), options.sl_to_vl)
+        more["sl2vl"] = (tuple(sl % lanes for sl in range(SERVICE_LEVELS)), options.lanes.sl_to_vl)
         more["port_sl2vl"] = network.astype(np.int16)
-    if options.vl_high or options.vl_low:
-        more["arbitrations"] = (Arbitration(options.vl_high, options.vl_low, options.vl_high_limit),)
-    if options.ets_weights:
+    if arbitration.vl_high or arbitration.vl_low:
+        more["arbitrations"] = (Arbitration(arbitration.vl_high, arbitration.vl_low, arbitration.vl_high_limit),)
+    if arbitration.ets_weights:
         # the lightest sends a packet a turn
-        least = min(options.ets_weights)
-        quanta = [w * frame_bytes // least for w in options.ets_weights]
+        least = min(arbitration.ets_weights)
+        quanta = [w * frame_bytes // least for w in arbitration.ets_weights]
         more["weights"] = (*quanta, *([fabric.mtu_bytes] * (lanes - len(quanta))))
     return more
 
 
 def _programmed(tables: LaneTables, levels: list[int], options: PacketOptions, lanes: int) -> dict[str, Any]:
     """The maps and the arbitration of each port; a lane that no level in use leads to may be in no table."""
-    from fabrictwin.kernel.packet.state.build import Arbitration
+    from fabrictwin.kernel.packet.state.config import Arbitration
 
-    if options.sl_to_vl or options.vl_high or options.vl_low:
+    if options.lanes.sl_to_vl or options.lanes.arbitration.vl_high or options.lanes.arbitration.vl_low:
         raise ConfigError(
             "got sl_to_vl or VL arbitration beside a subnet manager, which programs them; expected one of the two",
             key="run.packet",

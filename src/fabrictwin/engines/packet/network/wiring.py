@@ -36,14 +36,14 @@ def build_wiring(model: NetworkModel) -> tuple[Wiring, dict[tuple[int, int], int
     peer = fabric.port_peer
     plugged = peer != NONE
     peer_node = fabric.port_node[np.maximum(peer, 0)]
-    passing = 4 * (fabric.mtu_bytes + 2 * model.headers.data) + options.credit_batch_bytes
+    passing = 4 * (fabric.mtu_bytes + 2 * model.headers.data) + options.switching.credit_batch_bytes
     deep = _round_trip_bytes(fabric, rate, peer_node) + passing
     # cut-through latency is counted where a packet passes, not where an adapter takes it
     arrives = fabric.port_latency_ps + np.where(
         network & (fabric.node_kind[peer_node] == NodeKind.NIC), 0, fabric.node_latency_ps[peer_node]
     )
-    if options.qos is not None:
-        arrives = arrives + gearbox_ps(model, options.qos)
+    if options.lanes.qos is not None:
+        arrives = arrives + gearbox_ps(model, options.lanes.qos)
     groups, nothing = routes.groups, np.zeros((1, 1), np.uint8)
     wiring = Wiring(
         port_node=fabric.port_node,
@@ -67,7 +67,7 @@ def build_wiring(model: NetworkModel) -> tuple[Wiring, dict[tuple[int, int], int
         edge_column=routes.switches.edge_column,
         seeds=routes.hash_seeds.astype(np.int64),
     )
-    if not options.host_work:
+    if not options.hosts.host_work:
         return wiring, {}
     work = host_work(fabric)
     return with_host_work(wiring, work, passing), work.port(fabric.ports)
@@ -79,7 +79,7 @@ def _node_flags(model: NetworkModel) -> I32:
 
     fabric = model.fabric
     infiniband, kind = fabric.technology == "infiniband", fabric.node_kind
-    through = 0 if model.options.store_and_forward else s.CUT_THROUGH
+    through = 0 if model.options.switching.store_and_forward else s.CUT_THROUGH
     flags = np.zeros(fabric.nodes, np.int32)
     flags[kind == NodeKind.GPU] = s.ENDPOINT
     flags[kind == NodeKind.AGGREGATION] = s.ENDPOINT
@@ -93,7 +93,7 @@ def _node_flags(model: NetworkModel) -> I32:
 def _node_buffers(model: NetworkModel) -> I64:
     """[nodes] bytes that Ethernet switches and adapters hold."""
     fabric, kind = model.fabric, model.fabric.node_kind
-    ethernet = model.options.buffer_bytes or fabric.node_buffer_bytes
+    ethernet = model.options.switching.buffer_bytes or fabric.node_buffer_bytes
     buffer = np.where(kind == NodeKind.SWITCH, ethernet, 0).astype(np.int64)
     buffer[kind == NodeKind.NIC] = NIC_BUFFER_BYTES
     return buffer
@@ -102,8 +102,8 @@ def _node_buffers(model: NetworkModel) -> I64:
 def _lane_buffers(model: NetworkModel, deep: I64) -> I64 | int:
     """[ports] bytes of a lane's buffer behind an InfiniBand link: the switch's share, a round trip at least."""
     fabric, options = model.fabric, model.options
-    if options.credit_bytes:
-        return options.credit_bytes
+    if options.switching.credit_bytes:
+        return options.switching.credit_bytes
     ports = np.diff(fabric.node_port_start)[fabric.port_node]
     share: I64 = fabric.node_buffer_bytes[fabric.port_node] // np.maximum(ports * model.lanes, 1)
     return np.maximum(share, deep)

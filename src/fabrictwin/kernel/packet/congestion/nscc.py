@@ -58,7 +58,7 @@ dtype = layout(
 
 def start(n, line_kbps, connection):
     """A queue pair's first state: the largest window is that which it starts with."""
-    n.base_ps, n.maximum = connection.base_ps, connection.window_bytes
+    n.base_ps, n.maximum = connection.pacing.base_ps, connection.reliability.window_bytes
 
 
 @helper

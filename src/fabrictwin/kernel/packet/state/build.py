@@ -15,7 +15,8 @@ from fabrictwin.kernel.packet.congestion import ALGORITHMS
 from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state import network_records as network
 from fabrictwin.kernel.packet.state import transport_records as transport
-from fabrictwin.kernel.packet.state.port_qos import PortQos, buffers, set_port_qos
+from fabrictwin.kernel.packet.state.config import Config
+from fabrictwin.kernel.packet.state.port_qos import buffers, set_port_qos
 from fabrictwin.kernel.packet.state.records import records
 from fabrictwin.kernel.packet.state.state import (
     State,
@@ -61,55 +62,6 @@ class Wiring:
     seeds: Any = field(default_factory=lambda: _empty(np.int64))  # [rows]
 
 
-@dataclass(frozen=True)
-class Arbitration:
-    """A port's two tables of (lane, weight in 64 bytes), and Limit of High-Priority."""
-
-    high: tuple[tuple[int, int], ...] = ()
-    low: tuple[tuple[int, int], ...] = ()
-    high_limit: int = 0  # 4,096 bytes each; 0: one packet, 255: no limit
-
-
-@dataclass(frozen=True)
-class Config:
-    """How links and switches behave. Units are in the names; masks have a bit for each lane."""
-
-    lanes: int = 1  # virtual lanes or priorities, a power of two
-    mtu_bytes: int = 4096
-    header_bytes: int = 82
-    ack_bytes: int = 86
-    balance: int = s.ECMP
-    lossless: int = 0xFF
-    strict: int = 0
-    weights: tuple[int, ...] = ()  # bytes a turn, one a lane
-    sl2vl: tuple[tuple[int, ...], ...] = ()  # rows of 16; the first row serves all ports unless `port_sl2vl`
-    port_sl2vl: Any = ()  # [P] row of each port
-    sl2vl_by_input: Any = ()  # [P] whether that row is for the node's first port, followed by its others'
-    arbitrations: tuple[Arbitration, ...] = ()  # InfiniBand
-    port_arbitration: Any = ()  # [P] which of them, NONE: strict and weighted lanes as above; empty: the first
-    # InfiniBand
-    credit_batch_bytes: int = 0  # freed room that is told together; 0: a packet's at once
-    credit_update_bytes: int = 8  # a flow control packet on the wire
-    hoq_ps: int = 0
-    # Ethernet
-    alpha_q: int = 32  # of 256: the dynamic threshold's alpha
-    reserve_bytes: int = 4096
-    resume_bytes: int = 3072
-    pause_wire_bytes: int = 84
-    ecn_kmin_bytes: int = 0  # at `ecn_bps`, in proportion elsewhere
-    ecn_kmax_bytes: int = 0
-    ecn_bps: int = 100 * 10**9
-    ecn_pmax_q: int = 0
-    queue_limit_bytes: int = 0
-    trim_wire_bytes: int = 0
-    trim_lane: int = 0
-    cnp_wire_bytes: int = 0
-    cnp_ps: int = 0
-    window_packets: int = 512  # selective repeat: how far it sees, a power of two
-    qos: PortQos | None = None  # ports that are configured one by one
-    seed: int = 1
-
-
 def serialize_ps(size: Any, ps_q: Any) -> Any:
     """Time that so many bytes take on a link, rounded to the nearest picosecond as the kernel does."""
     return (np.asarray(size, np.int64) * ps_q + s.RATE_HALF) >> s.RATE_BITS
@@ -128,11 +80,11 @@ def headroom_bytes(wiring: Wiring, config: Config) -> Any:
     IEEE 802.1Q annex O counts the same terms.
     """
     q = np.maximum(rate_to_q(wiring.port_bps), 1)
-    full = config.mtu_bytes + config.header_bytes + 64
+    full = config.frames.mtu_bytes + config.frames.header_bytes + 64
     peer = np.maximum(wiring.port_peer, 0)
     flight = wiring.port_latency_ps + wiring.port_latency_ps[peer] + wiring.node_latency_ps[wiring.port_node[peer]]
     flight = flight + wiring.node_latency_ps[wiring.port_node]
-    return (flight << s.RATE_BITS) // q + 3 * full + 2 * config.pause_wire_bytes
+    return (flight << s.RATE_BITS) // q + 3 * full + 2 * config.frames.pause_wire_bytes
 
 
 def _lanes(state: State, delays: dict[str, Any]) -> State:
@@ -164,10 +116,11 @@ def _lanes(state: State, delays: dict[str, Any]) -> State:
 
 def set_lanes(state: State, config: Config) -> State:
     """Give every port its event lanes; those of ports without a link stay unused."""
+    frames = config.frames
     port = state.port
     internal = (port.traits & s.INTERNAL) != 0
-    port.full_bytes[:] = np.where(internal, config.mtu_bytes, config.mtu_bytes + config.header_bytes)
-    port.ack_bytes[:] = np.where(internal, -1, config.ack_bytes)
+    port.full_bytes[:] = np.where(internal, frames.mtu_bytes, frames.mtu_bytes + frames.header_bytes)
+    port.ack_bytes[:] = np.where(internal, -1, frames.ack_bytes)
     plugged = port.peer != s.NONE
     full = serialize_ps(port.full_bytes, port.ps_q)
     ack = serialize_ps(port.ack_bytes, port.ps_q)
@@ -187,21 +140,22 @@ def set_lanes(state: State, config: Config) -> State:
 
 def build(wiring: Wiring, config: Config) -> State:
     """The state at time 0: everything empty, every credit there. Raises ValueError where a buffer is too small."""
+    frames, forwarding, marking, room = config.frames, config.forwarding, config.marking, config.buffers
     ports = len(wiring.port_node)
     v = config.lanes
     bits = v.bit_length() - 1
     if v != 1 << bits or not 1 <= v <= 8:
         raise ValueError(f"got {v} lanes, expected 1, 2, 4 or 8")
     clock, settings = records(1, clock_dtype), records(1, settings_dtype)
-    clock[0].random = (config.seed * 0x9E3779B1 & s.M32) or 1
+    clock[0].random = (forwarding.seed * 0x9E3779B1 & s.M32) or 1
     clock[0].unroutable = clock[0].tasks_head = s.NONE
     one = settings[0]
-    one.vl_bits, one.mtu, one.balance = bits, config.mtu_bytes, config.balance
-    one.bitmap_mask = config.window_packets - 1
-    one.pause_wire, one.pmax_q, one.hoq_ps = config.pause_wire_bytes, config.ecn_pmax_q, config.hoq_ps
-    one.trim_wire, one.trim_vl = config.trim_wire_bytes, config.trim_lane
-    one.cnp_wire = config.cnp_wire_bytes or config.ack_bytes
-    one.cnp_ps = config.cnp_ps
+    one.vl_bits, one.mtu, one.balance = bits, frames.mtu_bytes, forwarding.balance
+    one.bitmap_mask = config.endpoints.window_packets - 1
+    one.pause_wire, one.pmax_q, one.hoq_ps = frames.pause_wire_bytes, marking.ecn_pmax_q, forwarding.hoq_ps
+    one.trim_wire, one.trim_vl = frames.trim_wire_bytes, marking.trim_lane
+    one.cnp_wire = frames.cnp_wire_bytes or frames.ack_bytes
+    one.cnp_ps = config.endpoints.cnp_ps
     one.cnp_sl = s.NONE
     one.look_ahead = ports >= LOOK_AHEAD_PORTS
 
@@ -212,7 +166,7 @@ def build(wiring: Wiring, config: Config) -> State:
     peer_node = wiring.port_node[peer]
     forwards = wiring.node_latency_ps[peer_node]
     port.arrive_ps = wiring.arrive_ps if len(wiring.arrive_ps) else wiring.port_latency_ps + forwards
-    port.credit_ps = wiring.port_latency_ps + serialize_ps(config.credit_update_bytes, port.ps_q)
+    port.credit_ps = wiring.port_latency_ps + serialize_ps(frames.credit_update_bytes, port.ps_q)
     port.traits = wiring.port_flags
     cut = (wiring.node_flags[peer_node] & s.CUT_THROUGH) != 0
     port.traits |= np.where(cut, 0, s.STORE).astype(np.int32)
@@ -220,15 +174,15 @@ def build(wiring: Wiring, config: Config) -> State:
     port.control_head = port.control_tail = s.NONE
     port.tx_slot = s.NONE
     port.wait_since = s.NONE
-    port.strict = config.strict
+    port.strict = config.virtual_lanes.strict
     input_queued = (wiring.node_flags[wiring.port_node] & s.INPUT_QUEUED) != 0
     width = np.where(input_queued, np.diff(wiring.node_port_start)[wiring.port_node], 1)
     port.queue_width = width
     queues = np.where(width > 1, width * v, 0)
     port.queue_start = np.concatenate([[0], np.cumsum(queues)])[:-1]
-    port.sl2vl = np.array(config.port_sl2vl, np.int16) if len(config.port_sl2vl) else 0
-    if len(config.sl2vl_by_input):
-        port.traits |= np.where(config.sl2vl_by_input, s.BY_INPUT, 0).astype(np.int16)
+    port.sl2vl = np.array(config.virtual_lanes.port_sl2vl, np.int16) if len(config.virtual_lanes.port_sl2vl) else 0
+    if len(config.virtual_lanes.sl2vl_by_input):
+        port.traits |= np.where(config.virtual_lanes.sl2vl_by_input, s.BY_INPUT, 0).astype(np.int16)
     arbiter, arbitration, high_limit = _arbitration(config, port, v)
 
     queue = records(int(queues.sum()), network.queue_dtype)
@@ -236,16 +190,16 @@ def build(wiring: Wiring, config: Config) -> State:
     outlet, inlet = records(ports * v, network.outlet_dtype), records(ports * v, network.inlet_dtype)
     for name in ("head", "tail", "ready_head", "ready_tail"):
         outlet[name] = s.NONE
-    weights = config.weights or (config.mtu_bytes,) * v
+    weights = config.virtual_lanes.weights or (frames.mtu_bytes,) * v
     hold = records(ports * v, network.hold_dtype)
     hold.quantum = np.tile(np.array(weights, np.int32), ports)
     ethernet = (port.traits & (s.CREDIT | s.INTERNAL)) == 0
-    if config.ecn_kmax_bytes:
-        for name, at in (("kmin", config.ecn_kmin_bytes), ("kmax", config.ecn_kmax_bytes)):
-            scaled = np.minimum(at * wiring.port_bps // config.ecn_bps, 2**31 - 1)
+    if marking.ecn_kmax_bytes:
+        for name, at in (("kmin", marking.ecn_kmin_bytes), ("kmax", marking.ecn_kmax_bytes)):
+            scaled = np.minimum(at * wiring.port_bps // marking.ecn_bps, 2**31 - 1)
             outlet[name] = np.repeat(np.where(ethernet, scaled, 0), v)
     on_switch = (wiring.node_flags[wiring.port_node] & s.ENDPOINT) == 0
-    outlet.limit = np.repeat(np.where(on_switch & ethernet, config.queue_limit_bytes, 0), v)
+    outlet.limit = np.repeat(np.where(on_switch & ethernet, room.queue_limit_bytes, 0), v)
 
     _set_credits(wiring, config, port, outlet, inlet, v)
     node = _nodes(wiring, config, inlet, v)
@@ -267,7 +221,7 @@ def build(wiring: Wiring, config: Config) -> State:
     for control, algorithm in ALGORITHMS.items():
         controls[control.name.lower()] = records(0, algorithm.dtype)
         controls[f"{control.name.lower()}_settings"] = records(1, algorithm.settings_dtype)
-    rows = config.sl2vl or (tuple(i % v for i in range(16)),)
+    rows = config.virtual_lanes.sl2vl or (tuple(i % v for i in range(16)),)
     state = State(
         clock=clock,
         settings=settings,
@@ -307,12 +261,12 @@ def build(wiring: Wiring, config: Config) -> State:
         note=records(0, transport.note_dtype),
         pool=np.zeros(1, np.int64),
         inbox=np.zeros((1, s.INBOX_COLUMNS), np.int64),
-        told=np.zeros((1, 3), np.int64),
+        message_event=np.zeros((1, 3), np.int64),
         tap=np.zeros((1, s.TAP_COLUMNS), np.int64),
     )
     if config.qos is not None:
-        full = config.mtu_bytes + config.header_bytes
-        state = set_port_qos(state, config.qos, alpha_q=config.alpha_q, resume=config.resume_bytes, quantum=full)
+        full = frames.mtu_bytes + frames.header_bytes
+        state = set_port_qos(state, config.qos, alpha_q=room.alpha_q, resume=room.resume_bytes, quantum=full)
         state.slot_qos.reserve = _slot_reserve(config, ports, v)
     state = add_packets(state, max(1024, 4 * ports), fresh=True)
     return set_lanes(state, config)
@@ -323,7 +277,8 @@ def _arbitration(config: Config, port: Any, v: int) -> tuple[Any, Any, Any]:
 
     Raises ValueError where a table has an entry too many or a lane is in neither: it would wait for ever.
     """
-    tables = config.arbitrations if v > 1 else ()
+    virtual_lanes = config.virtual_lanes
+    tables = virtual_lanes.arbitrations if v > 1 else ()
     entries = np.zeros((max(len(tables), 1), 2, ENTRIES, 2), np.int16)
     limit = np.zeros(max(len(tables), 1), np.int64)
     for row, table in enumerate(tables):
@@ -344,7 +299,8 @@ def _arbitration(config: Config, port: Any, v: int) -> tuple[Any, Any, Any]:
     flat = entries.reshape(-1, 2)
     if not tables:
         return records(1, network.arbiter_dtype), flat, limit
-    of = np.array(config.port_arbitration, np.int32) if len(config.port_arbitration) else np.zeros(len(port), int)
+    of = virtual_lanes.port_arbitration
+    of = np.array(of, np.int32) if len(of) else np.zeros(len(port), int)
     of = np.where((port.traits & s.CREDIT != 0) & (port.traits & s.INTERNAL == 0), of, s.NONE)
     arbiter = records(len(port), network.arbiter_dtype)
     arbiter.row, arbiter.pick = np.maximum(of, 0), s.NONE
@@ -360,8 +316,8 @@ def _set_credits(wiring: Wiring, config: Config, port: Any, outlet: Any, inlet: 
     if not credit.any():
         return
     size = np.where(credit, wiring.credit_bytes >> s.BLOCK_BITS, 0)
-    packet = (config.mtu_bytes + config.header_bytes + 64 + 63) >> s.BLOCK_BITS
-    batch = np.minimum(config.credit_batch_bytes >> s.BLOCK_BITS, size // 4)
+    packet = (config.frames.mtu_bytes + config.frames.header_bytes + 64 + 63) >> s.BLOCK_BITS
+    batch = np.minimum(config.buffers.credit_batch_bytes >> s.BLOCK_BITS, size // 4)
     small = credit & (port.peer != s.NONE) & (size - batch < packet)
     if small.any():
         at = int(np.flatnonzero(small)[0])
@@ -386,7 +342,7 @@ def _nodes(wiring: Wiring, config: Config, inlet: Any, v: int) -> Any:
     seeded = (wiring.node_row >= 0) & (len(wiring.seeds) > 0)
     if len(wiring.seeds):
         node.seed = np.where(seeded, wiring.seeds[np.maximum(wiring.node_row, 0)], 0)
-    lossless = np.array([(config.lossless >> i) & 1 for i in range(v)])
+    lossless = np.array([(config.buffers.lossless >> i) & 1 for i in range(v)])
     headroom = headroom_bytes(wiring, config)
     ethernet = ((wiring.port_flags & (s.CREDIT | s.INTERNAL)) == 0) & (wiring.port_peer != s.NONE)
     inlet.lossless = np.tile(lossless, ports) * np.repeat(ethernet, v)
@@ -409,15 +365,15 @@ def _nodes(wiring: Wiring, config: Config, inlet: Any, v: int) -> Any:
                 f"the {int(taken[n])} of headroom and {int(kept[n])} of reserve"
             )
         node.shared_limit = np.where(shared, left, 0)
-        node.reserve = config.reserve_bytes
-        node.alpha_q = config.alpha_q
-        node.resume = config.resume_bytes
+        node.reserve = config.buffers.reserve_bytes
+        node.alpha_q = config.buffers.alpha_q
+        node.resume = config.buffers.resume_bytes
     return node
 
 
 def _slot_reserve(config: Config, ports: int, v: int) -> Any:
     """[P * V] bytes guaranteed to each port and priority."""
-    reserve = np.full(ports * v, config.reserve_bytes, np.int64)
+    reserve = np.full(ports * v, config.buffers.reserve_bytes, np.int64)
     return reserve if config.qos is None else buffers(config.qos, reserve, reserve)[1]
 
 

@@ -70,9 +70,9 @@ UD = 2
 RESPONSES = 3  # of a connection's READs and atomics: asked for, never acknowledged
 
 # Traits of a single message.
-TELL_BEGIN = 1  # hold its first packet at the receiving adapter until software has seen it
-TELL_ARRIVED = 2
-TELL_ENDED = 4
+REPORT_BEGIN = 1  # hold its first packet at the receiving adapter until software has seen it
+REPORT_ARRIVED = 2
+REPORT_ENDED = 4
 AT_ADAPTER = 8  # ends at the receiving adapter: a request that memory never sees
 QUIET = 16  # its answer acknowledges it
 TAKES_FIRST = 32  # takes a receive with its first packet ...
@@ -112,7 +112,7 @@ GROW_PACKETS = 6
 OVERFLOW = 7  # more was scheduled in one event than any margin allows
 UNROUTABLE = 8
 TAP_FULL = 10
-TOLD = 9  # software is to look at State.told before the next event
+MESSAGE_EVENT = 9  # software is to look at State.message_event before the next event
 SLICED = 11  # as many events as were asked for have happened
 
 SLICE_EVENTS = 1 << 20  # about 0.1 s: between slices Python sees signals

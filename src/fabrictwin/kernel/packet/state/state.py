@@ -42,7 +42,7 @@ clock_dtype = layout(
     ("payload_delivered", "i8"),
     ("unroutable", "i8"),  # a destination without a way, NONE
     ("inbox", "i8"),  # rows filled
-    ("told", "i8"),
+    ("message_events", "i8"),  # rows of State.message_event filled,
     ("tasks_head", "i8"),  # free tasks, NONE
     ("tasks_free", "i8"),
     ("tapped", "i8"),  # rows of State.tap filled
@@ -111,7 +111,7 @@ class State(NamedTuple):
     note: Any  # [T] of single messages, else [1]
     pool: Any  # int64 receives posted
     inbox: Any  # int64 [rows, 11] what software asks for: `messages.take_inbox`
-    told: Any  # int64 [rows, 3] time, message, what happened
+    message_event: Any  # int64 [rows, 3] time, message, what happened
     tap: Any  # int64 [rows, 16] packets at tapped ports: `tap.record`
 
 

@@ -166,20 +166,25 @@ def admit_configured(state, node, packet, at, vl, now):
     return True
 
 
-@outlined
-def release_configured(state, node, slot, wire):
-    """A packet left a configured node's buffer: headroom empties first, as in `release_shared`."""
-    inlet, rule = state.inlet[slot], state.slot_qos[slot]
-    rest = cell_bytes(state, slot, wire)
+@helper
+def free_room(node, inlet, reserve, rest):
+    """Free a shared buffer's room: headroom empties first, then the shared pool, then the reserve."""
     if inlet.headroom > 0:
         freed = min(inlet.headroom, rest)
         inlet.headroom -= freed
         rest -= freed
     if rest > 0:
-        over = inlet.held - rule.reserve
+        over = inlet.held - reserve
         if over > 0:
             node.shared_used -= min(over, rest)
         inlet.held -= rest
+
+
+@outlined
+def release_configured(state, node, slot, wire):
+    """A packet left a configured node's buffer."""
+    inlet, rule = state.inlet[slot], state.slot_qos[slot]
+    free_room(node, inlet, rule.reserve, cell_bytes(state, slot, wire))
     if inlet.xoff == 1 and inlet.headroom == 0:
         over = inlet.held - rule.reserve
         if over <= 0 or over + rule.resume <= configured_threshold(node, rule):
@@ -223,18 +228,9 @@ def admit_shared(state, node, slot, wire, now):
 
 @helper
 def release_shared(state, node, slot, wire):
-    """A packet left a shared buffer: headroom empties first, then the shared pool, then the reserve."""
+    """A packet left a shared buffer."""
     inlet = state.inlet[place(slot)]
-    rest = wire
-    if inlet.headroom > 0:
-        freed = min(inlet.headroom, rest)
-        inlet.headroom -= freed
-        rest -= freed
-    if rest > 0:
-        over = inlet.held - node.reserve
-        if over > 0:
-            node.shared_used -= min(over, rest)
-        inlet.held -= rest
+    free_room(node, inlet, node.reserve, wire)
     if inlet.xoff == 1 and inlet.headroom == 0:
         over = inlet.held - node.reserve
         if over <= 0 or over + node.resume <= threshold(node):

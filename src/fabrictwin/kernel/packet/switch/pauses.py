@@ -20,7 +20,7 @@ from fabrictwin.kernel.packet.state.constants import (
 )
 from fabrictwin.kernel.packet.state.packets import free_packet, kick
 from fabrictwin.kernel.packet.switch.buffer import drop, send_pause, set_xoff
-from fabrictwin.kernel.packet.switch.transmit import dequeue, first_packet, transmit
+from fabrictwin.kernel.packet.switch.transmit import dequeue, first_packet, transmit_kicked
 
 
 @outlined
@@ -154,11 +154,4 @@ def force_pause(state, slot, on, now):
         send_pause(state, slot, 0)
     at = slot >> state.settings[0].vl_bits
     kick(state, at)
-    clock = state.clock[0]
-    n = 0
-    while n < clock.kicks:
-        tried = state.kick[n]
-        state.port[tried].kicked = 0
-        transmit(state, tried, now)
-        n += 1
-    clock.kicks = 0
+    transmit_kicked(state, now)

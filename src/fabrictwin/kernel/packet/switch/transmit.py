@@ -9,7 +9,7 @@ Left out: a crossbar's limits on how many outputs one input feeds at a time.
 
 from __future__ import annotations
 
-from fabrictwin.kernel.jit.decorators import helper
+from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.constants import (
@@ -178,3 +178,16 @@ def transmit(state, at, now):
     if port.traits & STORE:
         delay += serialize
     push(state, arrive_lane, now + delay, pack(QueueEvent.ARRIVE, port.peer, p))
+
+
+@outlined
+def transmit_kicked(state, now):
+    """Try every port that something changed for."""
+    clock = state.clock[0]
+    n = 0
+    while n < clock.kicks:
+        tried = state.kick[n]
+        state.port[tried].kicked = 0
+        transmit(state, tried, now)
+        n += 1
+    clock.kicks = 0

@@ -12,10 +12,10 @@ from __future__ import annotations
 from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
-from fabrictwin.kernel.packet.state.constants import NONE, RC, TELL_ARRIVED, TELL_ENDED, TOLD, UC, UD
+from fabrictwin.kernel.packet.state.constants import MESSAGE_EVENT, NONE, RC, REPORT_ARRIVED, REPORT_ENDED, UC, UD
 from fabrictwin.kernel.packet.state.packets import delivery_ps
 
-TOLD_MARGIN = 8
+MESSAGE_EVENT_MARGIN = 8
 ALREADY = -1  # qp.refused: the message was taken before it was refused
 
 
@@ -38,27 +38,27 @@ def release_task(state, t):
 
 
 @outlined
-def tell_now(state, t, kind):
+def report_now(state, t, kind):
     """Software reads of it after this event."""
     clock = state.clock[0]
-    n = clock.told
-    state.told[n, 0] = clock.now
-    state.told[n, 1] = state.note[t].message
-    state.told[n, 2] = kind
-    clock.told = n + 1
-    if n + TOLD_MARGIN >= len(state.told):
-        clock.grow = TOLD
+    n = clock.message_events
+    state.message_event[n, 0] = clock.now
+    state.message_event[n, 1] = state.note[t].message
+    state.message_event[n, 2] = kind
+    clock.message_events = n + 1
+    if n + MESSAGE_EVENT_MARGIN >= len(state.message_event):
+        clock.grow = MESSAGE_EVENT
 
 
 @outlined
-def tell(state, t, kind, time):
+def report(state, t, kind, time):
     """Software is to know at `time`."""
     state.note[t].holds += 1
-    push_heap(state, time, pack(QueueEvent.TELL, kind | 0, t))
+    push_heap(state, time, pack(QueueEvent.REPORT, kind | 0, t))
 
 
 @outlined
-def on_tell(state, t, kind):
+def on_report(state, t, kind):
     """That time has come. False: nobody wants to know any more."""
     task = state.task[t]
     qp = state.qp[task.qp]
@@ -66,7 +66,7 @@ def on_tell(state, t, kind):
     if qp.refused and kind == EventKind.ARRIVED and task.psn_start >= qp.refused_psn:
         wanted = False
     if wanted:
-        tell_now(state, t, kind)
+        report_now(state, t, kind)
     release_task(state, t)
     return wanted
 
@@ -84,10 +84,10 @@ def pass_received(state, qp, now):
         after = int(task.next)
         if not note.lost:
             task.received_ps = now + late
-            if note.traits & TELL_ARRIVED:
-                tell(state, t, EventKind.ARRIVED, now + late)
+            if note.traits & REPORT_ARRIVED:
+                report(state, t, EventKind.ARRIVED, now + late)
             if note.end_ps != NONE:
-                tell(state, t, EventKind.ENDED, max(note.end_ps, now + late))
+                report(state, t, EventKind.ENDED, max(note.end_ps, now + late))
         if qp.accepting == t:
             qp.accepting = after
         qp.receiving = after
@@ -116,7 +116,7 @@ def lose_message(state, p):
 def mark_lost(state, qp, t):
     """A message of an unreliable service will not arrive."""
     state.note[t].lost = 1
-    tell(state, t, EventKind.LOST, state.clock[0].now)
+    report(state, t, EventKind.LOST, state.clock[0].now)
     pass_received(state, qp, state.clock[0].now)
 
 
@@ -167,11 +167,11 @@ def complete_messages(state, qp, now):
             qp.sending = after
         state.task[t].done_ps = now + late
         note = state.note[t]
-        if note.traits & TELL_ENDED:
+        if note.traits & REPORT_ENDED:
             if qp.service != RC or note.accepted:
-                tell(state, t, EventKind.ENDED, now + late)
+                report(state, t, EventKind.ENDED, now + late)
             elif state.task[t].received_ps != NONE:
-                tell(state, t, EventKind.ENDED, max(now + late, state.task[t].received_ps))
+                report(state, t, EventKind.ENDED, max(now + late, state.task[t].received_ps))
             else:
                 # adapters acknowledge what is not in memory yet; software is told in order
                 note.end_ps = now + late
@@ -186,7 +186,7 @@ def fail_messages(state, qp, now, kind):
     """The oldest message is told of, the others end with it."""
     if qp.head != NONE:
         late = qp.late_ps + delivery_ps(state, qp.src)
-        tell(state, qp.head, kind, now + late)
+        report(state, qp.head, kind, now + late)
     silence(state, qp)
 
 

@@ -19,22 +19,22 @@ from fabrictwin.kernel.packet.state.constants import (
     AT_ADAPTER,
     FIRST,
     LAST,
+    MESSAGE_EVENT,
     NAK,
     NONE,
     QUIET,
     RC,
     REFUSED,
+    REPORT_BEGIN,
     REQUEST,
     RESPONSES,
     RNR,
     TAKES_FIRST,
     TAKES_LAST,
-    TELL_BEGIN,
-    TOLD,
     UC,
     UD,
 )
-from fabrictwin.kernel.packet.transport.message_events import ALREADY, mark_lost, pass_received, tell_now
+from fabrictwin.kernel.packet.transport.message_events import ALREADY, mark_lost, pass_received, report_now
 from fabrictwin.kernel.packet.transport.replies import complete, cumulative_ack, on_nak, reply
 from fabrictwin.kernel.packet.transport.send import make_ready
 
@@ -134,10 +134,10 @@ def accept_message(state, q, qp, p, now):
         if t == NONE:
             return NOT_TAKEN  # the sender has given it up
     note = state.note[t]
-    if packet.marks & FIRST and note.traits & TELL_BEGIN:
-        note.traits &= ~TELL_BEGIN
-        tell_now(state, t, EventKind.BEGUN)
-        state.clock[0].grow = TOLD
+    if packet.marks & FIRST and note.traits & REPORT_BEGIN:
+        note.traits &= ~REPORT_BEGIN
+        report_now(state, t, EventKind.BEGUN)
+        state.clock[0].grow = MESSAGE_EVENT
         push_heap(state, now, pack(QueueEvent.LATE_ARRIVE, packet.slot >> state.settings[0].vl_bits, p))
         return HELD
     if qp.refused:

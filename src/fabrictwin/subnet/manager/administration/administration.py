@@ -1,10 +1,10 @@
 """Subnet administration: the manager answers what it knows (IBTA volume 1, chapter 15).
 
 Records: NodeRecord, PortInfoRecord, SwitchInfoRecord, LinearForwardingTableRecord, SMInfoRecord, LinkRecord,
-PathRecord, MCMemberRecord, ServiceRecord, those of `port_tables`; InformInfo to subscribe to reports. Tables go by
-RMPP.
+PathRecord, MultiPathRecord, MCMemberRecord, ServiceRecord, those of `port_tables`; InformInfo to subscribe to
+reports. Tables go by RMPP.
 
-Left out: MultiPathRecord, TraceRecord.
+Left out: TraceRecord, which OpenSM refuses too; a MultiPathRecord of several segments.
 The trust of SM_Key (some components are for trusted clients only) is not enforced.
 """
 
@@ -30,16 +30,16 @@ from fabrictwin.subnet.wire import sa
 from fabrictwin.subnet.wire.fields import Attribute, MadError
 from fabrictwin.subnet.wire.header import Method, SaMad, SaStatus, Status
 from fabrictwin.subnet.wire.pm import ClassPortInfo
-from fabrictwin.subnet.wire.rmpp import RETRIES, Sender, segments
+from fabrictwin.subnet.wire.rmpp import RETRIES, Flag, Sender, segments
 from fabrictwin.subnet.wire.rmpp import Kind as RmppKind
 from fabrictwin.subnet.wire.sa import RecordId
 from fabrictwin.subnet.wire.smp import PortInfo, PortState
 
 FOREVER_S = 0xFFFFFFFF
-# ClassPortInfo of the class, as OpenSM numbers its bits: notices, multicast, capability masks matched by their
-# bits; MulticastFDBTop, all of PortInfo, extended speeds, width 2x, HDR, NDR, and where it is programmed quality
-# of service
-_CAPABILITIES = 1 << 1 | 1 << 9 | 1 << 13
+# ClassPortInfo of the class, as OpenSM numbers its bits: notices, multicast, MultiPathRecord, capability masks
+# matched by their bits; MulticastFDBTop, all of PortInfo, extended speeds, width 2x, HDR, NDR, and where it is
+# programmed quality of service
+_CAPABILITIES = 1 << 1 | 1 << 9 | 1 << 10 | 1 << 13
 _CAPABILITIES2 = 1 << 3 | 1 << 6 | 1 << 7 | 1 << 13 | 1 << 15 | 1 << 17
 _QOS = 1 << 1
 _WELL_KNOWN_QKEY = 0x80010000
@@ -101,10 +101,12 @@ class Administration:
         back = Frame(frame.slid, frame.dlid, frame.sqp, frame.dqp, b"")
         try:
             if mad.attribute not in self._tables and mad.attribute not in (
-                *(RecordId.CLASS_PORT_INFO, RecordId.PATH, RecordId.INFORM_INFO),
+                *(RecordId.CLASS_PORT_INFO, RecordId.PATH, RecordId.MULTI_PATH, RecordId.INFORM_INFO),
             ):
                 raise Refusal(Status.BAD_ATTRIBUTE)
-            if mad.method == Method.GET_TABLE:
+            if mad.attribute == RecordId.MULTI_PATH:
+                self._check_multi_path(mad)
+            if mad.method in (Method.GET_TABLE, Method.GET_MULTI):
                 return self._answer_table(mad, back, key, now_ps)
             return [replace(back, mad=self._single(mad, frame, now_ps).encode())]
         except Refusal as refusal:
@@ -121,6 +123,14 @@ class Administration:
         sender = Sender(segments(head, b"".join(records)), retries=self.rmpp_retries)
         self._senders[key] = (sender, back)
         return [replace(back, mad=part.encode()) for part in sender.start(now_ps)]
+
+    @staticmethod
+    def _check_multi_path(mad: SaMad) -> None:
+        """Raise Refusal unless the question is sent as RMPP, and by the method for it."""
+        if not mad.rmpp_flags & Flag.ACTIVE:
+            raise Refusal(SaStatus.REQUEST_INVALID)
+        if mad.method != Method.GET_MULTI:
+            raise Refusal(Status.BAD_ATTRIBUTE)
 
     def _single(self, mad: SaMad, frame: Frame, now_ps: int) -> SaMad:
         if mad.attribute == RecordId.CLASS_PORT_INFO and mad.method == Method.GET:
@@ -169,7 +179,10 @@ class Administration:
     def query(self, mad: SaMad) -> Iterable[Attribute]:
         """The records that match a query. Raises Refusal where there are too many to send."""
         if mad.attribute == RecordId.PATH:
-            return self._paths.query(sa.PathRecord.decode(mad.data), mad.component_mask)
+            path = sa.PathRecord.decode(mad.data)
+            return self._paths.query(path, mad.component_mask, single=mad.method == Method.GET)
+        if mad.attribute == RecordId.MULTI_PATH:
+            return self._paths.several(sa.MultiPathRecord.decode(mad.data), mad.component_mask)
         if mad.attribute not in self._tables:
             raise Refusal(Status.BAD_METHOD)
         trusted = mad.sm_key == self.database.settings.sm_key
@@ -274,9 +287,11 @@ class Administration:
 
 
 def _response(mad: SaMad, *, status: int = 0, data: bytes = b"", offset: int = 0) -> SaMad:
+    multiple = mad.attribute == RecordId.MULTI_PATH  # PathRecords answer it (o15-0.2.7)
     return replace(
         mad,
         method=mad.method | 0x80,
+        attribute=RecordId.PATH if multiple else mad.attribute,
         status=int(status),
         rmpp_version=1,
         rmpp_type=0,

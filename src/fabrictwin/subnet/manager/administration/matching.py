@@ -57,16 +57,32 @@ def satisfies(asked: sa.PathRecord | sa.McMemberRecord, has: Attribute, name: st
 
 
 def _order(name: str, code: int) -> int:
-    return speeds.RATES.get(code, 0) if name == "rate" else code  # codes of rates are not in their order
+    """A value by which codes compare: those of rates are not in their order."""
+    if name != "rate":
+        return code
+    return speeds.RATES_ASCENDING.index(code) + 1 if code in speeds.RATES_ASCENDING else 0
 
 
-def suits(asked: sa.PathRecord, record: sa.PathRecord, wanted: set[str]) -> bool:
-    for name in ("pkey", "sl", "tclass", "flow_label", "qos_class"):
-        if name in wanted and getattr(asked, name) != getattr(record, name):
-            if name == "pkey" and (asked.pkey ^ record.pkey) & 0x7FFF == 0:
-                continue
-            return False
-    return all(satisfies(asked, record, name) for name in ("mtu", "rate", "packet_life_time") if name in wanted)
+def adjusted(asked: sa.PathRecord | sa.MultiPathRecord, name: str, has: int) -> int | None:
+    """Return the MTU, rate or lifetime that a path which has so much is answered with; None where it does not do.
+
+    As OpenSM does it: less than asked for is met by the next value below, and exactly so much by all that is more
+    (but for rates).
+    """
+    wanted, selector = getattr(asked, name), getattr(asked, f"{name}_selector")
+    rate = name == "rate"
+    value, bar = _order(name, has), _order(name, wanted)
+    if selector == Selector.GREATER:
+        return has if value > bar else None
+    if selector == Selector.LESS:
+        if value < bar:
+            return has
+        if not rate:
+            return wanted - 1 or None
+        return speeds.RATES_ASCENDING[bar - 2] if bar > 1 else None
+    if selector == Selector.EXACTLY:
+        return (wanted if value == bar else None) if rate else (wanted if value >= bar else None)
+    return has
 
 
 class Matcher:

@@ -18,7 +18,7 @@ from fabrictwin.subnet.manager.sweep.table_computation import Graph
 from fabrictwin.subnet.wire.sa import McMemberRecord
 
 FIRST_MLID, LAST_MLID = 0xC000, 0xFFFE
-FULL_MEMBER, NON_MEMBER, SEND_ONLY = 1, 2, 4
+FULL_MEMBER, SEND_ONLY = 1, 4
 IPOIB_SIGNATURE = 0x401B
 FAR = 255  # no way
 

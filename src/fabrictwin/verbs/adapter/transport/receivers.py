@@ -16,14 +16,14 @@ PRIVILEGED_QKEY = 1 << 31
 def addressed(work: Work) -> QueuePair | None:
     """Return the queue pair whose number a request names."""
     number = work.remote_qpn if work.vector is not None else work.qp.attributes.dest_qp_num
-    named: QueuePair | None = work.way.target.queue_pairs.get(number)
+    named: QueuePair | None = work.peer_flow.target.queue_pairs.get(number)
     return named
 
 
 def receiver(work: Work) -> QueuePair | None:
     """Return the queue pair that takes a request; None where packets are dropped."""
     sender: QueuePair = work.qp
-    target: Adapter = work.way.target
+    target: Adapter = work.peer_flow.target
     qp = addressed(work)
     if qp is None or qp.state not in t.RECEIVING or _PEERS.get(sender.kind) != qp.kind:
         return None
@@ -50,19 +50,19 @@ def queue_of(qp: QueuePair, work: Work) -> ReceiveQueue | None:
     """Return the receive queue of a request that is here: its receiver's, or the one that an XRC request names."""
     if not work.srqn:
         return qp.receives
-    shared: SharedReceiveQueue | None = work.way.target.shared_receives.get(work.srqn)
+    shared: SharedReceiveQueue | None = work.peer_flow.target.shared_receives.get(work.srqn)
     return shared if shared is not None and shared.extended is qp.extended else None
 
 
 def give_back(work: Work) -> None:
-    """Give a receive back that the session counted, and that the message does not take after all."""
+    """Give a receive back that the engine counted, and that the message does not take after all."""
     queue: ReceiveQueue | None
     if work.srqn:
-        queue = work.way.target.shared_receives.get(work.srqn)
+        queue = work.peer_flow.target.shared_receives.get(work.srqn)
     else:
         qp = addressed(work)
         queue = None if qp is None else qp.receives
-    if queue is not None and queue.pool == work.way.pool:
+    if queue is not None and queue.pool == work.peer_flow.pool:
         queue.give_back()
 
 
@@ -71,7 +71,7 @@ def take(world: Simulation, qp: QueuePair, work: Work) -> Receive | None:
     queue = queue_of(qp, work)
     taken = None if queue is None else queue.take()
     if queue is not None and taken is not None and not work.counted:
-        world.session.add_receives(queue.pool, -1)
+        world.engine.add_receives(queue.pool, -1)
     return taken
 
 

@@ -129,9 +129,9 @@ def _waits(qp: QueuePair, work: Work) -> bool:
         return True
     if opcode in LOCAL:
         return opcode == LOCAL_INV and bool(qp.outstanding)  # what came before may still use the key
-    last = qp.last_way
+    last = qp.last_flow
     # two flows would not keep the order
-    return last is not None and last.busy > 0 and qp.kind != t.UD and qp.way(work) is not last
+    return last is not None and last.busy > 0 and qp.kind != t.UD and qp.peer_flow(work) is not last
 
 
 def _start(qp: QueuePair, work: Work) -> None:
@@ -188,10 +188,10 @@ def _prepare(qp: QueuePair, work: Work) -> int:
 def _begin(qp: QueuePair, work: Work) -> None:
     """Hand a request to the wire."""
     opcode = work.opcode
-    way = qp.ways.get(0) if work.vector is None and not work.srqn else None
-    if way is None:
-        way = qp.way(work)
-    qp.last_way = way
+    peer_flow = qp.peer_flows.get(0) if work.vector is None and not work.srqn else None
+    if peer_flow is None:
+        peer_flow = qp.peer_flow(work)
+    qp.last_flow = peer_flow
     answered = opcode in ANSWERED
     length = work.length
     if qp.reliable:
@@ -204,22 +204,22 @@ def _begin(qp: QueuePair, work: Work) -> None:
             qp.next_psn = psn + work.packets & PSN_MASK
         if answered:
             qp.reads += 1
-    if way is None:
+    if peer_flow is None:
         _unreachable(qp, work)
         return
     world = qp.world
     counted = False
     if opcode in TAKES_RECEIVE:
-        pool = _pool(qp, work, way.target)
+        pool = _pool(qp, work, peer_flow.target)
         work.counted = counted = pool != 0
-        if counted and pool != way.pool:
-            world.session.receives(way.flow, pool)
-            way.pool = pool
-    way.busy += 1
-    work.way = way
+        if counted and pool != peer_flow.pool:
+            world.engine.receives(peer_flow.flow, pool)
+            peer_flow.pool = pool
+    peer_flow.busy += 1
+    work.peer_flow = peer_flow
     work.enter(_BEGIN)
     # a write that will be refused is refused by its first packet
-    warned = length > qp.mtu and opcode == WRITE and refuses_write(way.target, work)
+    warned = length > qp.mtu and opcode == WRITE and refuses_write(peer_flow.target, work)
     if world.captures or world.places_memory:
         payload = None
         local = None if answered or work.data is not None else placement.local_region(qp, work)
@@ -229,7 +229,7 @@ def _begin(qp: QueuePair, work: Work) -> None:
             work.data is not None,
             work.chained,
             placement.node_of(local),
-            None if answered else placement.node_of(placement.remote_region(way.target, work)),
+            None if answered else placement.node_of(placement.remote_region(peer_flow.target, work)),
             placement.copy_ps(local, length),
         )
         operands = (work.swap, work.compare) if opcode == COMPARE_SWAP else (work.compare, 0)
@@ -238,7 +238,7 @@ def _begin(qp: QueuePair, work: Work) -> None:
         posting, contents = _POSTINGS[work.data is not None, work.chained], NO_CONTENTS
     # the answer of a request says as much as its end
     asked = Message(length, _WIRE[opcode], counted, None, posting, contents, not answered, warned)
-    work.message = message = world.session.send(way.flow, asked)
+    work.message = message = world.engine.send(peer_flow.flow, asked)
     world.records[message] = work
 
 
@@ -350,8 +350,8 @@ def lost(world: Simulation, work: Work) -> None:
 
 
 def _leave(work: Work) -> None:
-    if work.way is not None:
-        work.way.busy -= 1
+    if work.peer_flow is not None:
+        work.peer_flow.busy -= 1
 
 
 def failed(world: Simulation, work: Work, kind: int) -> None:

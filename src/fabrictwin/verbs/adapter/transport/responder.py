@@ -122,7 +122,7 @@ def arrive(world: Simulation, work: Work) -> Outcome:
             if work.counted:
                 give_back(work)
             work.refusal = LOC_PROT_ERR
-            world.session.refuse(work.message, NAK_REMOTE_OPERATION)
+            world.engine.refuse(work.message, NAK_REMOTE_OPERATION)
             return ANSWER
         source = checked
     if opcode in ANSWERED:
@@ -153,7 +153,7 @@ def _nak(world: Simulation, qp: QueuePair, work: Work, refusal: int) -> Outcome:
     if work.counted and work.refusal == 0 and refusal != REM_OP_ERR:
         give_back(work)
     work.refusal = refusal
-    world.session.refuse(work.message, _SYNDROMES[refusal])
+    world.engine.refuse(work.message, _SYNDROMES[refusal])
     if refusal == REM_ACCESS_ERR:
         qp.raise_event(_ACCESS_ERR)
     elif refusal == REM_INV_REQ_ERR:
@@ -265,8 +265,8 @@ def _answer(world: Simulation, qp: QueuePair, work: Work) -> Outcome:
     if refusal:
         return _nak(world, qp, work, refusal)
     assert place is not None
-    way = qp.answer_way()
-    if way is None:
+    peer_flow = qp.answer_flow()
+    if peer_flow is None:
         return SILENCE
     data, value = None, 0
     if reading:
@@ -289,6 +289,6 @@ def _answer(world: Simulation, qp: QueuePair, work: Work) -> Outcome:
         response = Message(work.length, opcode, False, work.message, posting, contents)
     else:
         response = Message(work.length, opcode, False, work.message)
-    message = world.session.send(way.flow, response)
+    message = world.engine.send(peer_flow.flow, response)
     world.records[message] = Response(work, qp, data, value)
     return ANSWER

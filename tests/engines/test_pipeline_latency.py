@@ -80,7 +80,7 @@ def test_a_ring_of_any_edges_is_bounded_from_above(data):
 
 
 def test_a_tree_over_hosts_takes_what_playing_one_chunk_takes():
-    """Where nothing shares a link: one chunk up the longest way and down the longest."""
+    """Nothing shares a link: one chunk goes up the longest way and down the longest."""
     communication = collectives.all_reduce(
         np.arange(32), 1200, algorithm="tree", channels=2, host_of_rank=np.arange(32) // 8
     )

@@ -12,7 +12,7 @@ from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.engines.packet.packet_engine import PacketEngine
-from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.fabric.fabric import NONE, LinkKind, NodeKind
 from fabrictwin.program import collectives
 from fabrictwin.twin import Twin
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 def packet(twin, **options) -> PacketEngine:
-    return PacketEngine(twin.fabric, twin.routes, PacketOptions(**options))
+    return PacketEngine(twin.fabric, twin.routes, options_with(**options))
 
 
 def both(twin, communications, **options) -> tuple[list[int], list[int]]:
@@ -140,21 +140,21 @@ def test_every_port_carries_the_bytes_that_the_flow_engine_counts():
     twin = boxes(8)
     ring = collectives.all_reduce(np.arange(8)[None], 8 * MIB)
     flow, packets = FlowEngine(twin.fabric, twin.routes), packet(twin)
-    for session in (flow, packets):
-        times(session, [ring], twin.fabric.gpu_node)
+    for engine in (flow, packets):
+        times(engine, [ring], twin.fabric.gpu_node)
     assert packets.counters().tx_bytes.tolist() == flow.counters().tx_bytes.tolist()
 
 
 def test_operations_wait_for_each_other_and_compute_takes_its_time():
     twin = boxes(8)
-    session = packet(twin)
-    session.post(
+    engine = packet(twin)
+    engine.post(
         operations([NONE, 0, NONE, 1], [[], [0], [1], [1, 2]], [5_000_000, 0, 7_000_000, 0]),
         [send(0, 1, MIB), send(1, 2, MIB)],
         twin.fabric.gpu_node,
     )
-    done = session.advance().completions
-    start, end = session.started_ps(), session.ended_ps()
+    done = engine.advance().completions
+    start, end = engine.started_ps(), engine.ended_ps()
     assert done.operation.tolist() == [0, 1, 2, 3]
     assert done.time_ps.tolist() == end.tolist()
     assert start.tolist() == [0, end[0], end[1], end[2]]
@@ -183,15 +183,15 @@ def test_without_gpudirect_a_message_crosses_pcie_twice_more():
     size, chunk = 16 * MIB, 512 << 10
     nodes, fabric = twin.fabric.gpu_node, twin.fabric
     (direct,) = times(packet(twin), [send(0, 8, size)], nodes)
-    session = packet(twin, gpudirect=False, staging_ps=0)
-    (staged,) = times(session, [send(0, 8, size)], nodes)
+    engine = packet(twin, gpudirect=False, staging_ps=0)
+    (staged,) = times(engine, [send(0, 8, size)], nodes)
     pcie = fabric.port_kind == LinkKind.PCIE
     slowest = int(fabric.port_payload_bps[pcie].min())
     crossing = chunk * 8 * 10**12 // slowest
     assert direct + 2 * crossing * 0.9 < staged < direct + 2 * crossing * 1.5
     cpus = np.flatnonzero(fabric.node_kind == NodeKind.CPU)
     into = np.isin(fabric.port_node[fabric.port_peer], cpus) & pcie
-    assert session.counters().tx_bytes[into].sum() == 2 * size  # once written by the GPU, once by the adapter
+    assert engine.counters().tx_bytes[into].sum() == 2 * size  # once written by the GPU, once by the adapter
 
 
 def test_one_chunk_without_gpudirect_costs_two_crossings_more():
@@ -208,48 +208,48 @@ def test_one_chunk_without_gpudirect_costs_two_crossings_more():
 @pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
 def test_other_ways_to_balance_deliver_the_same_bytes(technology, balance):
     twin = boxes(8, technology)
-    session = packet(twin, balance=balance)
-    times(session, [send(i, (i + 5) % 8, MIB) for i in range(8)], memory(twin))
-    arrived = session.counters().tx_bytes[twin.fabric.port_peer[twin.fabric.nic_port]]
+    engine = packet(twin, balance=balance)
+    times(engine, [send(i, (i + 5) % 8, MIB) for i in range(8)], memory(twin))
+    arrived = engine.counters().tx_bytes[twin.fabric.port_peer[twin.fabric.nic_port]]
     assert arrived.tolist() == [MIB] * 8
 
 
 @pytest.mark.parametrize("control", ["dcqcn", "nscc"])
 def test_congestion_control_runs_over_a_compiled_fabric(control):
     twin = boxes(8, "ethernet")
-    session = packet(twin, control=control)
-    ends = times(session, [send(i, 7, 2 * MIB) for i in range(4)], memory(twin))
+    engine = packet(twin, control=control)
+    ends = times(engine, [send(i, 7, 2 * MIB) for i in range(4)], memory(twin))
     floor = 4 * 2 * MIB * 8e12 / int(twin.fabric.port_payload_bps[twin.fabric.nic_port[7]])
     assert max(ends) > floor
-    assert session.counters().ecn_marks.sum() > 0
+    assert engine.counters().ecn_marks.sum() > 0
 
 
 def test_a_link_at_half_rate_halves_the_rate():
     twin = boxes(8)
-    session = packet(twin)
+    engine = packet(twin)
     (whole,) = times(packet(twin), [send(0, 5)], memory(twin))
     port = int(twin.fabric.nic_port[0])
-    session.change(TimedChange(session.now_ps, port, int(twin.fabric.port_rate_bps[port]) // 2))
-    (half,) = times(session, [send(0, 5)], memory(twin))
+    engine.change(TimedChange(engine.now_ps, port, int(twin.fabric.port_rate_bps[port]) // 2))
+    (half,) = times(engine, [send(0, 5)], memory(twin))
     assert half == pytest.approx(2 * whole, rel=0.02)
 
 
 def test_a_dead_link_uses_up_the_retries_and_says_between_whom():
     twin = boxes(8)
-    session = packet(twin, timeout=4, retry_count=2)
-    session.change(TimedChange(session.now_ps, int(twin.fabric.port_peer[twin.fabric.nic_port[5]]), 0))
-    session.post(operations([0], [[]]), [send(0, 5, MIB)], memory(twin))
+    engine = packet(twin, timeout=4, retry_count=2)
+    engine.change(TimedChange(engine.now_ps, int(twin.fabric.port_peer[twin.fabric.nic_port[5]]), 0))
+    engine.post(operations([0], [[]]), [send(0, 5, MIB)], memory(twin))
     with pytest.raises(
         SimulatedError, match=r"mlx5_0: IBV_WC_RETRY_EXC_ERR: 1 queue pairs gave up after 2 retries"
     ):
-        session.advance()
+        engine.advance()
 
 
 def test_what_would_take_too_long_is_refused_with_the_figure():
     twin = boxes(8)
-    session = packet(twin, packet_limit=1000)
+    engine = packet(twin, packet_limit=1000)
     with pytest.raises(ConfigError, match=r"this program takes about .* packet-hops, the limit is 1e\+03: cut it"):
-        session.post(operations([0], [[]]), [send(0, 5)], memory(twin))
+        engine.post(operations([0], [[]]), [send(0, 5)], memory(twin))
 
 
 def test_what_would_not_fit_into_memory_is_refused_with_the_figure():
@@ -271,7 +271,7 @@ def test_what_would_not_fit_into_memory_is_refused_with_the_figure():
 )
 def test_options_that_do_not_exist_are_refused(key, value, message):
     with pytest.raises(ConfigError, match=message):
-        PacketOptions(**{key: value})
+        options_with(**{key: value})
 
 
 def test_the_same_seed_gives_the_same_times():
@@ -283,20 +283,20 @@ def test_the_same_seed_gives_the_same_times():
 
 def test_operations_may_stand_before_what_they_wait_for():
     twin = boxes(8)
-    session = packet(twin)
-    session.post(operations([0, NONE], [[1], []], [0, 3_000_000]), [send(0, 5, 4096)], memory(twin))
-    session.advance()
-    start, end = session.started_ps(), session.ended_ps()
+    engine = packet(twin)
+    engine.post(operations([0, NONE], [[1], []], [0, 3_000_000]), [send(0, 5, 4096)], memory(twin))
+    engine.advance()
+    start, end = engine.started_ps(), engine.ended_ps()
     assert start.tolist() == [3_000_000, 0]
     assert end[1] == 3_000_000 < end[0]
 
 
 def test_operations_that_wait_for_each_other_are_said_to_stall():
     twin = boxes(8)
-    session = packet(twin)
-    session.post(operations([NONE, NONE], [[1], [0]], [1, 1]), [], memory(twin))
+    engine = packet(twin)
+    engine.post(operations([NONE, NONE], [[1], [0]], [1, 1]), [], memory(twin))
     with pytest.raises(SimulatedError, match="2 tasks are open and nothing will ever move again"):
-        session.advance()
+        engine.advance()
 
 
 def test_a_small_training_step_takes_what_the_flow_engine_says():
@@ -326,7 +326,7 @@ def test_a_small_training_step_takes_what_the_flow_engine_says():
     )
     prepared = prepare(spec)
     end = {
-        fidelity: play(prepared.program, prepared.rank_node, prepared.twin.session(fidelity)).end_ps
+        fidelity: play(prepared.program, prepared.rank_node, prepared.twin.start_engine(fidelity)).end_ps
         for fidelity in ("flow", "packet")
     }
     assert end["packet"] == pytest.approx(end["flow"], rel=0.05)
@@ -336,4 +336,4 @@ def test_a_small_training_step_takes_what_the_flow_engine_says():
 def test_what_is_for_ethernet_is_refused_on_infiniband(options):
     twin = boxes(2)
     with pytest.raises(ConfigError, match="Ethernet"):
-        PacketEngine(twin.fabric, twin.routes, PacketOptions(**options))
+        PacketEngine(twin.fabric, twin.routes, options_with(**options))

@@ -1,0 +1,97 @@
+"""The same test on many hosts or pairs of hosts: which host, or which path between two good ones, is slow."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import median
+
+from fabrictwin.diagnosis.case import Case, Rule
+from fabrictwin.diagnosis.causes import cause
+from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.finding import Finding, Severity, found
+
+SLOW = 0.8  # of the median of all pairs
+FEWEST = 3  # runs that a median means something of
+
+
+def compared(case: Case) -> Iterator[Finding]:
+    """Runs of one test at one size, each on one host or on two: those well below the others."""
+    runs: dict[tuple[str, int, int], list[Fact]] = defaultdict(list)
+    for fact in case.of("bench.run"):
+        hosts = fact.parts[4:]
+        runs[str(fact.parts[1]), int(fact.parts[2] or 0), len(hosts)].append(fact)
+    for (test, _, width), facts in runs.items():
+        if len({fact.parts[4:] for fact in facts}) < FEWEST or width > 2 or not test:
+            continue
+        usual = median(_rate(fact) for fact in facts)
+        slow = [fact for fact in facts if _rate(fact) < SLOW * usual]
+        if slow and len(slow) <= len(facts) * 2 / 3:
+            yield from _alone(slow, usual) if width == 1 else _pairs(facts, slow, usual)
+
+
+def _rate(fact: Fact) -> float:
+    return float(fact.parts[3] or 0)
+
+
+def _alone(slow: list[Fact], usual: float) -> Iterator[Finding]:
+    worst = min(slow, key=_rate)
+    yield found(
+        cause("slow-node"),
+        slow,
+        object=", ".join(sorted({str(fact.parts[4]) for fact in slow})),
+        seen=f"{worst.parts[1]} busbw {_rate(worst):.4g} GB/s",
+        expected=f"{usual:.4g} GB/s, as other hosts alone",
+        confidence=0.85,
+        expected_from="the median of the hosts",
+    )
+
+
+def _pairs(facts: list[Fact], slow: list[Fact], usual: float) -> Iterator[Finding]:
+    """Sort slow pairs: all of a host's pairs are slow, or one path between two hosts that are good with others."""
+    of_host: dict[str, list[Fact]] = defaultdict(list)
+    for fact in facts:
+        for host in fact.parts[4:]:
+            of_host[str(host)].append(fact)
+    good = {host for host, mine in of_host.items() if any(fact not in slow for fact in mine)}
+    # a host is to blame where the other end of each of its pairs is good elsewhere
+    blamed = {
+        host
+        for host, mine in of_host.items()
+        if host not in good and all(_other(fact, host) in good for fact in mine)
+    }
+    for host in sorted(blamed):
+        mine = of_host[host]
+        yield found(
+            cause("slow-node"),
+            mine,
+            object=host,
+            seen=f"{len(mine)} of its {len(mine)} pairs are slow: {min(map(_rate, mine)):.4g} GB/s",
+            expected=f"{usual:.4g} GB/s, as other pairs",
+            confidence=0.9 if len(mine) > 1 else 0.6,
+            expected_from="the median of the pairs",
+        )
+    for fact in slow:
+        a, b = (str(host) for host in fact.parts[4:])
+        if a in blamed or b in blamed:
+            continue
+        clear = a in good and b in good
+        yield found(
+            cause("path-slow" if clear else "slow-node"),
+            [fact],
+            object=f"{a} - {b}",
+            seen=f"{_rate(fact):.4g} GB/s"
+            + (", and both are good with others" if clear else ", and neither ran with another host"),
+            expected=f"{usual:.4g} GB/s, as other pairs",
+            confidence=0.8 if clear else 0.4,
+            severity=None if clear else Severity.QUESTION,
+            expected_from="the median of the pairs",
+            collect="" if clear else f"the same test of {a} and of {b} with a host that is good",
+        )
+
+
+def _other(fact: Fact, host: str) -> str:
+    return next(str(one) for one in fact.parts[4:] if one != host)
+
+
+RULES: tuple[Rule, ...] = (compared,)

@@ -1,0 +1,144 @@
+"""Priorities: what adapters and SONiC's switches trust, pause and drop, and where NCCL's traffic class leads.
+
+An adapter that trusts DSCP and has no map of its own takes the upper three bits of the DSCP (the kernel's
+net/dcb/dcbnl.c, mlx5). NCCL_IB_TC is the traffic class: the DSCP above the two bits of ECN (NCCL user guide).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fabrictwin.diagnosis.case import Case, Rule
+from fabrictwin.diagnosis.causes import cause
+from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.finding import Finding, Severity, found
+
+MANY_DROPS = 100
+USUAL_LOSSLESS = (3, 4)  # SONiC's qos_config.j2, where no configuration is at hand
+
+
+def priorities(case: Case) -> Iterator[Finding]:
+    """Trust and lossless priorities of adapters and of SONiC's ports."""
+    trust = [fact for fact in case.of("qos.trust") if fact.value == "pcp"]
+    if trust:
+        yield found(cause("trust-pcp"), trust, seen="Priority trust state: pcp", expected="dscp", confidence=0.85)
+    none = [fact for fact in case.of("qos.pfc") if not fact.parts]
+    if none:
+        yield found(
+            cause("no-pfc"),
+            none,
+            seen="no priority enabled",
+            expected="the RoCE priority, such as 3",
+            confidence=0.7,
+            collect="the switch's PFC configuration, where lossy RoCE is on purpose",
+        )
+    storms = case.of("sonic.storm")
+    if storms:
+        yield found(
+            cause("pause-storm"),
+            storms,
+            seen=f"{storms[0].parts[0]} storm(s) detected, {storms[0].parts[1]} restored",
+            expected="0",
+            confidence=0.9,
+        )
+    maps = case.of("sonic.pfc")
+    empty = [fact for fact in maps if not fact.parts]
+    if empty and len(empty) < len(maps):
+        yield found(
+            cause("pfc-uneven"), empty, seen="no pfc_enable", expected="as the other ports", confidence=0.7
+        )
+    flat = [
+        fact
+        for fact in case.of("sonic.profile")
+        if "lossless" in fact.subject.device and fact.subject.device.startswith("pg_") and fact.parts[2] == 0
+    ]
+    if flat:
+        yield found(
+            cause("buffer-profile"),
+            flat,
+            seen="xoff 0",
+            expected="headroom for rate, cable and MTU",
+            confidence=0.7,
+        )
+
+
+def traffic_class(case: Case) -> Iterator[Finding]:
+    """NCCL's traffic class against the map and the lossless priorities of the adapter."""
+    facts = case.settings.get("NCCL_IB_TC", [])
+    lossless = {int(p or 0) for fact in case.of("qos.pfc") for p in fact.parts if p is not None}
+    if not facts or not lossless or not facts[0].text:
+        return
+    value = str(facts[0].parts[1])
+    if not value.isdigit() or int(value) > 255:
+        return
+    dscp = int(value) >> 2
+    table = {int(fact.parts[0] or 0): int(fact.parts[1] or 0) for fact in case.of("qos.dscp")}
+    priority = table.get(dscp, dscp >> 3)
+    if priority not in lossless:
+        wanted = sorted(lossless)[0]
+        fits = next((code for code, to in sorted(table.items()) if to == wanted), wanted << 3)
+        yield found(
+            cause("wrong-priority"),
+            [*facts, *case.of("qos.pfc")],
+            seen=f"NCCL_IB_TC={value}: DSCP {dscp}, priority {priority}",
+            expected=f"priority {wanted}, which is lossless: NCCL_IB_TC={fits << 2}",
+            confidence=0.85,
+        )
+
+
+def switch_drops(case: Case) -> Iterator[Finding]:
+    """Drops at SONiC's ports: in lossless groups and queues, beside pauses, and after correction."""
+    lossless = {int(p or 0) for fact in case.of("sonic.pfc") for p in fact.parts} or set(USUAL_LOSSLESS)
+    groups = [fact for fact in case.of("sonic.pg-drop") if int(fact.parts[0] or 0) in lossless]
+    if groups:
+        yield found(
+            cause("headroom"),
+            groups,
+            seen=f"priority group {groups[0].parts[0]} dropped {groups[0].parts[1]} packets",
+            expected="0 in a lossless group",
+            confidence=0.85,
+        )
+    queues = [
+        fact for fact in case.of("sonic.queue-drop") if str(fact.parts[0]) in {f"UC{one}" for one in lossless}
+    ]
+    if queues:
+        yield found(
+            cause("roce-loss"),
+            queues,
+            seen=f"queue {queues[0].parts[0]} dropped {queues[0].parts[1]} packets",
+            expected="0 in a lossless queue",
+            confidence=0.75,
+        )
+    ports: dict[str, dict[str, Fact]] = defaultdict(dict)
+    for fact in case.of("port.counter"):
+        ports[fact.subject.device][str(fact.parts[0])] = fact
+    for row in ports.values():
+        yield from _port_drops(row)
+
+
+def _port_drops(row: dict[str, Fact]) -> Iterator[Finding]:
+    dropped = row.get("sonic_rx_drp")
+    pauses = [fact for name, fact in row.items() if name.startswith("tx_prio") and name.endswith("_pause")]
+    if dropped is not None and int(dropped.parts[1] or 0) >= MANY_DROPS:
+        yield found(
+            cause("headroom" if pauses else "discards"),
+            [dropped, *pauses],
+            seen=f"RX_DRP {dropped.parts[1]}" + (" although the port sends pause frames" if pauses else ""),
+            expected="0 on a lossless port",
+            confidence=0.8 if pauses else 0.4,
+            severity=None if pauses else Severity.NOTE,
+        )
+    for name, least in (("sonic_fec_uncorr", 1_000), ("sonic_rx_err", MANY_DROPS)):
+        bad = row.get(name)
+        if bad is not None and int(bad.parts[1] or 0) >= least:
+            yield found(
+                cause("link-errors"),
+                [bad],
+                seen=f"{name[6:].upper()} {bad.parts[1]}",
+                expected="0",
+                confidence=0.7,
+            )
+
+
+RULES: tuple[Rule, ...] = (priorities, traffic_class, switch_drops)

@@ -1,0 +1,454 @@
+"""What can be asked of the server, and how it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from fabrictwin.web import declarations as d
+from fabrictwin.web import result_tables, run_answers, spec_answers
+from fabrictwin.web.interface import JSON, Asked, NotReadyError, Operation, UnknownError
+from fabrictwin.web.jobs import OVER, Job
+from fabrictwin.web.service import Service
+
+QUICK_S = 60.0  # that a question may take
+SHOWN_ANEW_S = 0.5  # of a job that goes on
+FILES = {
+    "report.html": "text/html; charset=utf-8",
+    "compare.html": "text/html; charset=utf-8",
+    "diff.html": "text/html; charset=utf-8",
+    "doctor.html": "text/html; charset=utf-8",
+    "timeline.pftrace": "application/octet-stream",
+    "config.resolved.yaml": "text/plain; charset=utf-8",
+    "summary.json": JSON,
+}
+# of a page that was written for this run: it may run its own scripts, and neither ask nor be this site
+SANDBOX = "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+VIEWS = {"answer": "answer.json", "map": "map.json", "timeline": "timeline.json", "matrices": "matrices.json"}
+
+
+class SpecName(d.Declared):
+    """A spec that the server has."""
+
+    base: Literal["examples", "folder"]
+    name: d.FileName
+
+
+class UploadName(d.Declared):
+    """The name of a file."""
+
+    name: d.FileName
+
+
+class JobName(d.Declared):
+    """A job."""
+
+    job: d.JobId
+
+
+class TableName(JobName):
+    """A table of a job."""
+
+    table: Literal["links", "flows", "breakdown"]
+    format: result_tables.Format = Field(default="json", description="Parquet has units in its fields' metadata.")
+
+
+class FileOf(JobName):
+    """A file of a job."""
+
+    file: Literal[
+        "report.html",
+        "compare.html",
+        "diff.html",
+        "doctor.html",
+        "timeline.pftrace",
+        "config.resolved.yaml",
+        "summary.json",
+    ]
+
+
+class CellName(JobName):
+    """A cell of a matrix."""
+
+    matrix: Annotated[int, Field(ge=0, lt=100)]
+    row: Annotated[int, Field(ge=0, lt=1000)]
+    column: Annotated[int, Field(ge=0, lt=1000)]
+
+
+class EntryName(d.Declared):
+    """An entry of the catalog."""
+
+    kind: Annotated[str, Field(max_length=60)]
+    name: Annotated[str, Field(max_length=120)]
+
+
+def operations(service: Service | None) -> list[Operation]:
+    """All operations, bound to a service; to None where they are described and not asked."""
+    bound = _Answers(service)
+    return [*_of_specs(bound), *_of_jobs(bound), *_of_results(bound), *_of_the_catalog(bound)]
+
+
+def _of_specs(on: _Answers) -> list[Operation]:
+    return [
+        Operation("GET", "/api/info", "info", "What this server has.", on.info, d.Info, errors=()),
+        Operation(
+            "GET", "/api/schema", "schema", "The JSON schema of a spec.", on.schema, media=[JSON], errors=(503,)
+        ),
+        Operation(
+            "GET",
+            "/api/specs/{base}/{name}",
+            "spec",
+            "The text of a spec that the server has.",
+            on.spec,
+            d.SpecText,
+            SpecName,
+            errors=(404, 422),
+        ),
+        Operation(
+            "PUT",
+            "/api/files/{name}",
+            "upload",
+            "Keep a file, for specs to name and the doctor to read.",
+            on.upload,
+            d.Uploaded,
+            UploadName,
+            bytes,
+            errors=(413, 422),
+        ),
+        Operation(
+            "POST",
+            "/api/answer",
+            "closedForm",
+            "Check a spec and answer it in closed form.",
+            on.closed_form,
+            d.SpecAnswer,
+            body=d.SpecSource,
+            errors=(413, 422, 503, 504),
+        ),
+        Operation(
+            "POST",
+            "/api/map",
+            "fabricMap",
+            "Hosts, switches and cables of a spec's cluster.",
+            on.map,
+            d.FabricMap,
+            body=d.SpecSource,
+            errors=(413, 422, 503, 504),
+        ),
+        Operation(
+            "POST",
+            "/api/path",
+            "path",
+            "Every hop between two GPUs, inside their hosts too.",
+            on.path,
+            d.FoundPath,
+            body=d.PathRequest,
+            errors=(413, 422, 503, 504),
+        ),
+    ]
+
+
+def _of_jobs(on: _Answers) -> list[Operation]:
+    return [
+        Operation("GET", "/api/jobs", "jobs", "Jobs that are known.", on.jobs, d.JobList, errors=()),
+        Operation(
+            "POST",
+            "/api/jobs",
+            "begin",
+            "Queue a run, a comparison, a search, a difference or a diagnosis.",
+            on.begin,
+            d.JobState,
+            body=d.JobRequest,
+            status=202,
+            errors=(404, 409, 413, 422, 503),
+        ),
+        Operation(
+            "GET", "/api/jobs/{job}", "job", "How far a job is.", on.job, d.JobState, JobName, errors=(404, 422)
+        ),
+        Operation(
+            "GET",
+            "/api/jobs/{job}/events",
+            "events",
+            "How far a job is, as server-sent events of JobState until it is over.",
+            on.events,
+            None,
+            JobName,
+            media=["text/event-stream"],
+            errors=(404, 422),
+        ),
+        Operation(
+            "POST",
+            "/api/jobs/{job}/cancel",
+            "cancel",
+            "End a job that is not over.",
+            on.cancel,
+            d.JobState,
+            JobName,
+            errors=(404, 422),
+        ),
+        Operation(
+            "DELETE",
+            "/api/jobs/{job}",
+            "forget",
+            "End a job and forget it.",
+            on.forget,
+            None,
+            JobName,
+            status=204,
+            errors=(404, 422),
+        ),
+    ]
+
+
+def _of_results(on: _Answers) -> list[Operation]:
+    finished = (404, 409, 422)
+    return [
+        *(
+            Operation(
+                "GET",
+                f"/api/jobs/{{job}}/{view}",
+                view,
+                summary,
+                on.view(view),
+                answer,
+                JobName,
+                media=[JSON],
+                errors=finished,
+            )
+            for view, summary, answer in (
+                ("answer", "The answer: a run's summary.json, or what its kind of job says.", None),
+                ("map", "The fabric with its utilisation.", d.FabricMap),
+                ("timeline", "What every stage does over the step, and the slices of one.", None),
+                ("matrices", "Utilisation of the fabric as matrices.", list[d.MatrixData]),
+            )
+        ),
+        Operation(
+            "GET",
+            "/api/jobs/{job}/matrices/{matrix}/{row}/{column}",
+            "cell",
+            "The links of a matrix's cell, busiest first.",
+            on.cell,
+            list[d.CellLink],
+            CellName,
+            errors=(*finished, 503, 504),
+        ),
+        Operation(
+            "GET",
+            "/api/jobs/{job}/tables/{table}",
+            "table",
+            "A table of a run.",
+            on.table,
+            d.Table,
+            TableName,
+            media=[JSON, "text/csv", "application/vnd.apache.parquet"],
+            errors=(*finished, 503, 504),
+        ),
+        Operation(
+            "GET",
+            "/api/jobs/{job}/files/{file}",
+            "file",
+            "A file that the job wrote.",
+            on.file,
+            None,
+            FileOf,
+            media=sorted(set(FILES.values())),
+            errors=finished,
+        ),
+    ]
+
+
+def _of_the_catalog(on: _Answers) -> list[Operation]:
+    return [
+        Operation(
+            "GET",
+            "/api/catalog",
+            "catalog",
+            "Entries of the catalog.",
+            on.catalog,
+            list[d.CatalogRow],
+            errors=(503,),
+        ),
+        Operation(
+            "GET",
+            "/api/catalog/{kind}/{name}",
+            "catalogEntry",
+            "An entry with every figure and its source.",
+            on.catalog_entry,
+            d.CatalogEntry,
+            EntryName,
+            errors=(422, 503),
+        ),
+    ]
+
+
+class _Answers:
+    """Handlers of all operations."""
+
+    def __init__(self, service: Service | None) -> None:
+        self._service = service
+
+    @property
+    def service(self) -> Service:
+        """Return what they are bound to."""
+        assert self._service is not None
+        return self._service
+
+    async def _quick(self, work: Any, *given: Any) -> Any:
+        asked = partial(self.service.quick.ask, work, *given, within_s=QUICK_S)
+        return await asyncio.get_running_loop().run_in_executor(self.service.threads, asked)
+
+    async def info(self, asked: Asked) -> Any:
+        """Answer what the server has."""
+        return self.service.info().model_dump()
+
+    async def schema(self, asked: Asked) -> Any:
+        """Answer the schema of a spec; it is asked for once."""
+        if self.service.schema is None:
+            self.service.schema = await self._quick(spec_answers.schema)
+        return self.service.schema
+
+    async def spec(self, asked: Asked) -> Any:
+        """Answer the text of a spec."""
+        path = self.service.bundled(asked.given.base, asked.given.name)
+        if path is None:
+            raise UnknownError(f"there is no spec {asked.given.name!r} there")
+        text = await asyncio.to_thread(path.read_text, encoding="utf-8", errors="replace")
+        return {"base": asked.given.base, "name": asked.given.name, "text": text}
+
+    async def upload(self, asked: Asked) -> Any:
+        """Keep a file."""
+        kept = await asyncio.to_thread(self.service.uploads.add, asked.given.name, asked.body)
+        return {"id": kept.id, "name": kept.name, "size": kept.size, "kind": kept.kind}
+
+    async def closed_form(self, asked: Asked) -> Any:
+        """Check a spec and answer it in closed form."""
+        return await self._quick(spec_answers.closed_form, self.service.source(asked.body))
+
+    async def map(self, asked: Asked) -> Any:
+        """Answer a cluster's map."""
+        return await self._quick(spec_answers.map_of, self.service.source(asked.body))
+
+    async def path(self, asked: Asked) -> Any:
+        """Answer a path."""
+        body = asked.body
+        return await self._quick(spec_answers.path_of, self.service.source(body), body.origin, body.destination)
+
+    async def jobs(self, asked: Asked) -> Any:
+        """Answer all jobs."""
+        return {"jobs": [job.data() for job in self.service.jobs.all()]}
+
+    async def begin(self, asked: Asked) -> Any:
+        """Queue a job."""
+        return (await asyncio.to_thread(self._begun, asked.body)).data()
+
+    def _begun(self, body: Any) -> Job:
+        service = self.service
+        if isinstance(body, d.DiffRequest):
+            before, after = (self._finished(name, "run") for name in (body.before, body.after))
+            given: tuple[Any, ...] = (str(before.folder), str(after.folder), (before.title, after.title))
+            return service.jobs.add("diff", f"{before.title} and {after.title}", run_answers.diff, given)
+        if isinstance(body, d.DoctorRequest):
+            files = {name: str(service.uploads.path(upload)) for name, upload in body.files.items()}
+            given = (files, body.hardware, body.hosts, body.fabric, body.twin)
+            return service.jobs.add("doctor", ", ".join(files)[:80], run_answers.doctor, given)
+        source, title = service.source(body.spec), service.title(body.spec)
+        if isinstance(body, d.RunRequest):
+            given = (source, body.fidelity, body.seed)
+            return service.jobs.add("run", f"{title}, {body.fidelity}", run_answers.run, given)
+        if isinstance(body, d.CompareRequest):
+            given = (source, body.fabrics, body.seeds, body.fidelity)
+            return service.jobs.add("compare", title, run_answers.compare, given)
+        given = (source, body.top, body.fidelity, body.headroom)
+        return service.jobs.add("plan", title, run_answers.plan, given)
+
+    def _job(self, name: str) -> Job:
+        job = self.service.jobs.find(name)
+        if job is None:
+            raise UnknownError(f"there is no job {name!r}, or it is not kept any more")
+        return job
+
+    def _finished(self, name: str, kind: str = "") -> Job:
+        job = self._job(name)
+        if job.state != "done":
+            raise NotReadyError(f"job {name} is {job.state}")
+        if kind and job.kind != kind:
+            raise NotReadyError(f"job {name} is no {kind}")
+        return job
+
+    async def job(self, asked: Asked) -> Any:
+        """Answer how far a job is."""
+        return self._job(asked.given.job).data()
+
+    async def events(self, asked: Asked) -> Any:
+        """Answer how far a job is, again and again until it is over."""
+        job = self._job(asked.given.job)
+
+        async def states() -> AsyncIterator[str]:
+            while True:
+                yield f"data: {json.dumps(job.data())}\n\n"
+                if job.state in OVER:
+                    return
+                await self.service.wait_for_change(job, SHOWN_ANEW_S)
+
+        return StreamingResponse(states(), media_type="text/event-stream")
+
+    async def cancel(self, asked: Asked) -> Any:
+        """End a job."""
+        job = self._job(asked.given.job)
+        await asyncio.to_thread(self.service.jobs.cancel, job)
+        return job.data()
+
+    async def forget(self, asked: Asked) -> Any:
+        """Forget a job."""
+        await asyncio.to_thread(self.service.jobs.forget, self._job(asked.given.job))
+        return Response(status_code=204)
+
+    def view(self, name: str) -> Callable[[Asked], Any]:
+        """Make the handler of a view that a job's folder has as a file."""
+
+        async def handler(asked: Asked) -> Any:
+            return self._file(self._finished(asked.given.job), VIEWS[name], JSON)
+
+        return handler
+
+    def _file(self, job: Job, name: str, media: str, **headers: str) -> Response:
+        path = job.folder / name
+        if not path.is_file():
+            raise UnknownError(f"job {job.id} has no {name}")
+        return FileResponse(path, media_type=media, headers=headers)
+
+    async def file(self, asked: Asked) -> Any:
+        """Answer a file that a job wrote."""
+        name, media = asked.given.file, FILES[asked.given.file]
+        headers = {"content-security-policy": SANDBOX} if media.startswith("text/html") else {}
+        return self._file(self._finished(asked.given.job), name, media, **headers)
+
+    async def table(self, asked: Asked) -> Any:
+        """Answer a table of a run."""
+        job, form = self._finished(asked.given.job), asked.given.format
+        content = await self._quick(result_tables.table, str(job.folder), asked.given.table, form)
+        media = {"json": JSON, "csv": "text/csv", "parquet": "application/vnd.apache.parquet"}[form]
+        name = f"{asked.given.table}.{form}"
+        headers = {} if form == "json" else {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(content, media_type=media, headers=headers)
+
+    async def cell(self, asked: Asked) -> Any:
+        """Answer the links of a matrix's cell."""
+        job, given = self._finished(asked.given.job), asked.given
+        return await self._quick(result_tables.cell_links, str(job.folder), given.matrix, given.row, given.column)
+
+    async def catalog(self, asked: Asked) -> Any:
+        """Answer the catalog's entries."""
+        if self.service.catalog is None:
+            self.service.catalog = await self._quick(spec_answers.catalog_list)
+        return self.service.catalog
+
+    async def catalog_entry(self, asked: Asked) -> Any:
+        """Answer an entry."""
+        return await self._quick(spec_answers.catalog_entry, asked.given.name, asked.given.kind)

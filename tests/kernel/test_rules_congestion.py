@@ -1,0 +1,293 @@
+"""Rules of congestion control one by one, on state of a few lines: DCQCN and NSCC."""
+
+from __future__ import annotations
+
+import pytest
+from support.plain_kernel import Record, plain
+
+from fabrictwin.kernel.packet.congestion import dcqcn, nscc
+from fabrictwin.kernel.packet.events import QueueEvent
+
+# ---------------------------------------------------------------------- DCQCN (Zhu et al. 2015, section 3)
+
+LINE, ONE, G = 100_000_000, 1 << 30, 4
+ALPHA, CLIMB = 55, 300  # ps of its two timers
+
+
+def rate_control(**more):
+    """A queue pair at its line rate under a controller, and its state."""
+    settings = Record(
+        fast=3, hyper=7_000_000, additive=1_000_000, alpha_ps=ALPHA, increase_ps=CLIMB, decrease_ps=50,
+        g_shift=G, minimum=1000, byte_counter=10_000,
+    )  # fmt: skip
+    d = Record(
+        active=0, rate=LINE, target=LINE, line=LINE, alpha=ONE, alpha_due=0, increase_due=0, marked=0,
+        last_decrease=-1000, time_stage=0, byte_stage=0, bytes=0,
+    )  # fmt: skip
+    for name, value in more.items():
+        setattr(d, name, value)
+    return Record(dcqcn=[d], dcqcn_settings=[settings]), Record(gap_q=0, counts=0), d
+
+
+def gap(rate):
+    """Picoseconds a byte at kb/s, in 2**-20: 8 bits over the rate."""
+    return 8 * 10**12 // 1000 * 2**20 // rate
+
+
+@plain
+def test_the_first_notification_halves_the_rate_and_starts_the_clocks(scheduled):
+    state, qp, d = rate_control()
+    state.dcqcn = {6: d}
+    dcqcn.on_cnp(state, 6, qp, 200)
+    assert (d.active, d.marked, qp.counts) == (1, 1, 1)
+    decayed = ONE
+    for _ in range(200 // ALPHA):
+        decayed -= decayed >> G
+    assert d.alpha == decayed
+    assert d.rate == LINE - ((LINE * decayed) >> 31)
+    assert (d.target, d.last_decrease) == (LINE, 200)
+    assert qp.gap_q == gap(d.rate)
+    assert (d.alpha_due, d.increase_due) == (200 + ALPHA, 200 + CLIMB)
+    assert scheduled == [(200 + ALPHA, QueueEvent.CONTROL, 0, 6), (200 + CLIMB, QueueEvent.CONTROL, 1, 6)]
+
+
+@plain
+def test_cuts_are_some_time_apart(scheduled):
+    state, qp, d = rate_control(alpha=ONE)
+    dcqcn.on_cnp(state, 0, qp, 0)
+    assert d.rate == LINE // 2
+    d.marked, d.bytes, d.time_stage, d.byte_stage = 0, 9, 2, 3
+    dcqcn.on_cnp(state, 0, qp, 49)
+    assert (d.rate, d.marked, d.bytes, d.time_stage) == (LINE // 2, 1, 9, 2)
+    dcqcn.on_cnp(state, 0, qp, 50)
+    assert (d.rate, d.target) == (LINE // 4, LINE // 2)
+    assert (d.bytes, d.time_stage, d.byte_stage, d.increase_due) == (0, 0, 0, 50 + CLIMB)
+    assert len(scheduled) == 2  # the clocks run already
+    d.rate = 1500
+    dcqcn.on_cnp(state, 0, qp, 1000)
+    assert d.rate == 1000  # no less than the least
+    assert qp.gap_q == gap(1000)
+
+
+@plain
+def test_alpha_is_forgotten_by_and_by(scheduled):
+    state, qp, d = rate_control(alpha=ONE, alpha_due=0)
+    dcqcn.on_cnp(state, 0, qp, ALPHA * 10**9)  # as if it had decayed all the while
+    assert d.alpha < 1 << G
+    assert d.rate >= LINE - (LINE >> 20)
+    assert len(scheduled) == 2
+
+
+@plain
+@pytest.mark.parametrize("marked", [0, 1])
+def test_alpha_follows_whether_a_notification_came(scheduled, marked):
+    state, qp, d = rate_control(active=1, alpha=ONE // 2, marked=marked, alpha_due=70)
+    dcqcn.on_timer(state, 0, qp, 0, 69)
+    dcqcn.on_timer(state, 0, qp, 0, 71)
+    assert (d.alpha, scheduled) == (ONE // 2, [])
+    dcqcn.on_timer(state, 0, qp, 0, 70)
+    assert d.alpha == ONE // 2 - (ONE // 2 >> G) + (ONE >> G) * marked
+    assert (d.marked, d.alpha_due, scheduled) == (0, 70 + ALPHA, [(70 + ALPHA, QueueEvent.CONTROL, 0, 0)])
+    d.active = 0
+    dcqcn.on_timer(state, 0, qp, 0, 70 + ALPHA)
+    assert len(scheduled) == 1
+
+
+@plain
+def test_the_climbing_timer_waits_for_its_time(scheduled):
+    state, qp, d = rate_control(active=1, rate=LINE // 2, target=LINE * 3 // 4, increase_due=500)
+    dcqcn.on_timer(state, 0, qp, 1, 400)
+    assert (scheduled, d.time_stage) == ([(500, QueueEvent.CONTROL, 1, 0)], 0)
+    dcqcn.on_timer(state, 0, qp, 1, 501)
+    assert (len(scheduled), d.time_stage) == (1, 0)
+    dcqcn.on_timer(state, 0, qp, 1, 500)
+    assert (d.time_stage, d.increase_due) == (1, 500 + CLIMB)
+    assert scheduled[1:] == [(500 + CLIMB, QueueEvent.CONTROL, 1, 0)]
+    assert d.rate == (LINE // 2 + LINE * 3 // 4) // 2
+    assert d.target == LINE * 3 // 4
+    assert qp.gap_q == gap(d.rate)
+
+
+@plain
+@pytest.mark.parametrize(
+    ("time_stage", "byte_stage", "raised"),
+    [(2, 2, 0), (3, 0, 1_000_000), (0, 3, 1_000_000), (3, 2, 1_000_000), (3, 3, 7_000_000), (4, 3, 7_000_000)],
+)
+def test_recovery_is_fast_then_additive_then_hyper(time_stage, byte_stage, raised):
+    state, qp, d = rate_control(rate=20_000_000, target=40_000_000, time_stage=time_stage, byte_stage=byte_stage)
+    dcqcn._increase(qp, d, state.dcqcn_settings[0])
+    assert d.target == 40_000_000 + raised
+    assert d.rate == (20_000_000 + d.target) // 2
+    assert qp.gap_q == gap(d.rate)
+
+
+@plain
+def test_the_line_rate_ends_it():
+    state, qp, d = rate_control(active=1, rate=LINE - (LINE >> 9), target=LINE - 5, time_stage=3)
+    qp.counts = 1
+    dcqcn._increase(qp, d, state.dcqcn_settings[0])
+    assert d.target == LINE  # no more than the line's
+    assert (d.rate, d.active, qp.counts, qp.gap_q) == (LINE, 0, 0, 0)
+    state, qp, d = rate_control(active=1, rate=LINE // 2, target=LINE, time_stage=0)
+    dcqcn._increase(qp, d, state.dcqcn_settings[0])
+    assert (d.active, d.rate) == (1, LINE * 3 // 4)
+
+
+@plain
+def test_bytes_count_toward_a_stage():
+    state, qp, d = rate_control(active=1, rate=LINE // 2, target=LINE // 2)
+    dcqcn.on_sent(state, 0, qp, 9_999, 0)
+    assert (d.bytes, d.byte_stage) == (9_999, 0)
+    dcqcn.on_sent(state, 0, qp, 1, 0)
+    assert (d.bytes, d.byte_stage) == (0, 1)
+    dcqcn.on_sent(state, 0, qp, 10_500, 0)
+    assert (d.bytes, d.byte_stage) == (500, 2)
+
+
+# ---------------------------------------------------------------------- NSCC (UE 1.0, 3.6; uet-htsim)
+
+TARGET, BASE, MTU = 1000, 4000, 100
+
+
+def window_control(window=10_000, **more):
+    settings = Record(
+        target_ps=TARGET, minimum=200, gate_shift=2, fast_ps=100, fast_q=1 << 14, alpha_q=1 << 24, fair=3,
+        gamma_q=int(0.8 * 2**16), adjust_bytes=800, adjust_ps=5000, eta=7,
+    )  # fmt: skip
+    n = Record(
+        delay_ps=0, maximum=40_000, quick_end=10**9, quick_wanted=0, quick_bytes=0, ignore=0, base_ps=BASE,
+        gained=0, acked=0, fast=0, growing=0, decreased_ps=0, adjusted_ps=10**6,
+    )  # fmt: skip
+    qp = Record(window=window, rtt_ps=BASE, inflight=5)
+    for name, value in more.items():
+        setattr(qp if hasattr(qp, name) else n, name, value)
+    return Record(nscc=[n], nscc_settings=[settings], settings=[Record(mtu=MTU)]), qp, n
+
+
+def acked(delay, echo=0, *, size=MTU, now=10**6, **more):
+    state, qp, n = window_control(rtt_ps=BASE + delay, **more)
+    nscc.on_ack(state, 0, qp, size, echo, now)
+    return qp, n
+
+
+@plain
+@pytest.mark.parametrize(
+    ("delay", "echo", "gained"),
+    [(500, 0, 500 * MTU), (999, 0, MTU), (1000, 0, 3 * MTU), (2000, 0, 3 * MTU), (500, 1, 0), (1500, 1, 0)],
+)
+def test_four_cases_of_an_acknowledgement(delay, echo, gained):
+    qp, n = acked(delay, echo)
+    assert (n.gained, n.acked, n.quick_bytes, qp.window) == (gained, MTU, MTU, 10_000)
+
+
+@plain
+@pytest.mark.parametrize(
+    ("delay", "echo", "sample"), [(500, 0, 500), (1000, 0, 1000), (2000, 0, 1000), (2000, 1, 2000)]
+)
+def test_a_long_delay_without_a_mark_counts_a_quarter_round_trip(delay, echo, sample):
+    _, n = acked(delay, echo, delay_ps=640)
+    assert n.delay_ps == 640 + ((sample - 640) * 819 >> 16)
+
+
+@plain
+def test_a_marked_late_acknowledgement_shrinks_the_window_once_a_round():
+    qp, n = acked(1500, 1, delay_ps=2000, fast=5, growing=1)
+    average = 2000 + ((1500 - 2000) * 819 >> 16)
+    excess = (((average - TARGET) << 16) // average) * int(0.8 * 2**16) >> 16
+    assert qp.window == 10_000 - (10_000 * excess >> 16)
+    assert (n.decreased_ps, n.fast, n.growing) == (10**6, 0, 0)
+    for more in ({"decreased_ps": 10**6 - BASE}, {"delay_ps": 990}):
+        qp, _ = acked(1500, 1, **({"delay_ps": 2000} | more))
+        assert qp.window == 10_000
+    qp, _ = acked(1500, 1, delay_ps=2000, decreased_ps=10**6 - BASE - 1)
+    assert qp.window < 10_000
+    qp, _ = acked(3999, 1, delay_ps=10**9)
+    assert qp.window == 5000 if excess > 2**15 else qp.window >= 10_000 - (10_000 * int(0.8 * 2**16) >> 16)
+
+
+@plain
+def test_the_window_grows_fast_where_there_is_hardly_a_queue():
+    qp, n = acked(50, fast=9_900)
+    assert (n.fast, n.growing, n.gained) == (10_000, 0, 950 * MTU)  # a window's worth is not yet through
+    qp, n = acked(50, fast=9_901)
+    assert (qp.window, n.growing, n.gained) == (10_000 + (MTU >> 2), 1, 0)
+    qp, n = acked(50, growing=1)
+    assert qp.window == 10_000 + (MTU >> 2)
+    qp, n = acked(100, fast=9_901, growing=1)
+    assert (n.fast, n.growing, n.gained) == (0, 0, 900 * MTU)
+
+
+@plain
+def test_what_was_gained_is_applied_over_the_window():
+    state, qp, n = window_control(rtt_ps=BASE + 2000, acked=701, gained=50_000)
+    nscc.on_ack(state, 0, qp, MTU, 0, 10**6)
+    assert qp.window == 10_000 + (50_000 + 300) // 10_000
+    assert (n.gained, n.acked, n.adjusted_ps) == (0, 0, 10**6)
+    state, qp, n = window_control(rtt_ps=BASE + 2000, acked=700, gained=50_000)
+    nscc.on_ack(state, 0, qp, MTU, 0, 10**6)
+    assert (qp.window, n.acked) == (10_000, 800)
+    for waited, raised in ((5000, 0), (5001, 7 + 5)):
+        state, qp, n = window_control(rtt_ps=BASE + 2000, gained=50_000, adjusted_ps=10**6 - waited)
+        nscc.on_ack(state, 0, qp, MTU, 0, 10**6)
+        assert qp.window == 10_000 + raised
+        assert n.adjusted_ps == (10**6 if raised else 10**6 - waited)
+
+
+@plain
+@pytest.mark.parametrize(("window", "held"), [(39_990, 40_000), (10, 200)])
+def test_windows_have_bounds(window, held):
+    state, qp, _ = window_control(window=window, rtt_ps=BASE + 50, growing=1)
+    nscc.on_ack(state, 0, qp, MTU, 0, 10**6)
+    assert qp.window == held
+
+
+@plain
+def test_a_round_with_far_too_little_through_becomes_the_window():
+    late = 4 * TARGET + 1
+    for more, expected in (
+        ({"quick_bytes": 900}, 1000),
+        ({"quick_bytes": 9_899}, 9_999),  # a quarter of the greatest window is the gate
+        ({"quick_bytes": 9_900}, 10_000),
+        ({"quick_bytes": 0}, 200),
+        ({"quick_bytes": 900, "quick_end": 0}, 10_000),  # the first round has no end yet
+    ):
+        state, qp, n = window_control(rtt_ps=BASE + late, **({"quick_end": 10**6 - 1, "gained": 9} | more))
+        nscc.on_ack(state, 0, qp, MTU, 0, 10**6)
+        assert qp.window == expected
+        assert (n.quick_bytes, n.quick_end) == (0, 10**6 + BASE + TARGET)
+        if expected != 10_000:
+            assert (n.ignore, n.gained, n.acked) == (5 * MTU, 0, 0)
+    state, qp, n = window_control(rtt_ps=BASE + late - 1, quick_end=10**6 - 1, quick_bytes=900)
+    nscc.on_ack(state, 0, qp, MTU, 0, 10**6)
+    assert qp.window == 10_000
+    state, qp, n = window_control(rtt_ps=BASE, quick_end=10**6 - 1, quick_bytes=900, quick_wanted=1)
+    nscc.on_ack(state, 0, qp, MTU, 1, 10**6)
+    assert (qp.window, n.quick_wanted) == (1000, 0)
+    state, qp, n = window_control(rtt_ps=BASE + late, quick_end=10**6, quick_bytes=900)
+    nscc.on_ack(state, 0, qp, MTU, 0, 10**6)
+    assert (qp.window, n.quick_end) == (10_000, 10**6)
+
+
+@plain
+def test_marks_of_what_was_in_flight_are_old_news():
+    qp, n = acked(1500, 1, delay_ps=2000, ignore=MTU + 1)
+    assert (qp.window, n.ignore, n.acked) == (10_000, 1, 0)
+    qp, n = acked(1500, 1, delay_ps=2000, ignore=MTU)
+    assert (n.ignore, n.acked) == (0, MTU)
+    assert qp.window < 10_000
+    _, n = acked(1500, 0, ignore=MTU + 1)
+    assert n.acked == MTU
+
+
+@plain
+def test_a_loss_gives_up_its_place():
+    state, qp, n = window_control(delay_ps=100)
+    nscc.on_loss(state, 0, qp, 10**6)
+    assert (qp.window, n.quick_wanted) == (10_000 - MTU, 1)
+    assert n.delay_ps == 100 + ((5000 - 100) * 819 >> 16)
+    state, qp, n = window_control(ignore=MTU + 1)
+    nscc.on_loss(state, 0, qp, 10**6)
+    assert (qp.window, n.ignore) == (10_000, 1)
+    state, qp, _ = window_control(window=250)
+    nscc.on_loss(state, 0, qp, 10**6)
+    assert qp.window == 200

@@ -1,0 +1,209 @@
+"""Requests that must be refused: other names, other origins, other files, too much."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+pytest.importorskip("httpx2", reason="httpx2 is not installed")
+
+from support.web_server import HERE, PORT, example, served
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.web.guard import MOST_BODY_BYTES
+from fabrictwin.web.uploads import Uploads
+
+
+@pytest.fixture(scope="module")
+def client():
+    with served() as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        f"evil.example:{PORT}",
+        "127.0.0.1:80",
+        f"127.0.0.1.evil.example:{PORT}",
+        f"a@127.0.0.1:{PORT}",
+        "",
+        f"localhost:{PORT}/x",
+        "[::1",
+    ],
+)
+def test_other_names_are_not_answered(client, host):
+    assert client.get("/api/info", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", [f"localhost:{PORT}", f"127.0.0.1:{PORT}", f"[::1]:{PORT}"])
+def test_its_own_names_are_answered(client, host):
+    assert client.get("/api/info", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", f"http://localhost:{PORT}", f"https://127.0.0.1:{PORT}"]
+)
+def test_other_origins_are_refused(client, origin):
+    headers = {"origin": origin, "content-type": "application/json"}
+    for method, path in (
+        ("GET", "/api/info"),
+        ("POST", "/api/answer"),
+        ("POST", "/api/jobs"),
+        ("OPTIONS", "/api/jobs"),
+    ):
+        answer = client.request(method, path, headers=headers)
+        assert answer.status_code == 403, path
+        assert "access-control-allow-origin" not in answer.headers
+    assert client.get("/api/info", headers={"origin": HERE}).status_code == 200
+
+
+def test_another_site_may_link_to_the_page_and_do_nothing_else(client):
+    far = {"sec-fetch-site": "cross-site"}
+    assert client.get("/", headers={**far, "sec-fetch-mode": "navigate"}).status_code == 200
+    assert client.get("/", headers={**far, "sec-fetch-mode": "no-cors"}).status_code == 403
+    assert client.get("/api/info", headers={**far, "sec-fetch-mode": "navigate"}).status_code == 403
+    assert client.get("/app.js", headers={**far, "sec-fetch-mode": "no-cors"}).status_code == 403
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_forms_of_other_pages_are_not_read(client, kind):
+    body = json.dumps({"text": example()})
+    assert client.post("/api/answer", content=body, headers={"content-type": kind}).status_code == 415
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/..%2f..%2fetc/passwd",
+        "/server.py",
+        "/api/specs/examples/..%2f..%2fpyproject.toml",
+        "/api/specs/folder/%2fetc%2fpasswd",
+        "/api/jobs/..%2f..%2fetc",
+        "/api/jobs/0001/files/..%2fanswer.json",
+        "/api/catalog/host/..%2f..",
+        "//etc/passwd",
+    ],
+)
+def test_no_path_leads_out(client, path):
+    answer = client.get(f"{HERE}{path}")
+    assert answer.status_code in (404, 405, 422), path
+    assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize("name", ["..%2fx", ".hidden", "a%2fb", "%00", "x" * 200, "-rf"])
+def test_a_file_has_a_name_and_no_folder(client, name):
+    octets = {"content-type": "application/octet-stream"}
+    assert client.put(f"/api/files/{name}", content=b"x", headers=octets).status_code in (404, 405, 422)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("workload.training.model", "/etc/passwd"),
+        ("workload.training.model", "../pyproject.toml"),
+        ("workload.training.model", "models/../../pyproject.toml"),
+        ("workload.training.model", "~/x"),
+        ("cluster", "/etc/passwd"),
+        ("cluster", "../../x.yaml"),
+        ("nccl.NCCL_TOPO_FILE", "/etc/passwd"),
+        ("nccl.NCCL_GRAPH_FILE", "../x"),
+    ],
+)
+def test_a_spec_names_no_file_elsewhere(client, key, value):
+    asked = {"text": example(), "edits": {key: value}}
+    for path in ("/api/answer", "/api/map"):
+        answer = client.post(path, json=asked)
+        assert "expected the name of a file beside the spec" in answer.text
+        assert "root:" not in answer.text
+
+
+def test_a_link_in_the_served_folder_leads_nowhere(tmp_path):
+    (tmp_path / "out").symlink_to("/etc")
+    (tmp_path / "spec.yaml").write_text(example().replace("models/llama-3-8b.json", "out/passwd"))
+    secret = tmp_path.parent / "secret.yaml"
+    secret.write_text("hosts: {type: dgx-h100, count: 4}\n")
+    (tmp_path / "named.yaml").symlink_to(secret)
+    with served(spec=tmp_path) as client:
+        text = client.get("/api/specs/folder/spec.yaml").json()["text"]
+        found = client.post("/api/answer", json={"text": text, "base": "folder"}).json()
+        assert "beside the spec" in found["errors"][0]["message"]
+        asked = {"text": example(), "base": "folder", "edits": {"cluster": "named.yaml"}}
+        assert "beside the spec" in client.post("/api/answer", json=asked).json()["errors"][0]["message"]
+
+
+def test_bodies_have_a_limit_said_or_not(client):
+    big = b"[" + b" " * MOST_BODY_BYTES
+    kind = {"content-type": "application/json"}
+    assert client.post("/api/answer", content=big, headers=kind).status_code == 413
+
+    def pieces():
+        for _ in range(MOST_BODY_BYTES // 2**16 + 2):
+            yield b" " * 2**16
+
+    assert client.post("/api/answer", content=pieces(), headers=kind).status_code == 413
+    assert client.post("/api/answer", content=b"{}", headers={**kind, "content-length": "-1"}).status_code in (
+        400,
+        413,
+    )
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[" * 100_000, b'{"text": NaN}', b"\xff\xfe", b"null", b'"text"', b"[]"]
+)
+def test_what_is_not_a_request_is_refused(client, body):
+    answer = client.post("/api/answer", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["message"]
+
+
+def test_a_text_that_is_no_spec_has_errors_and_no_answer(client):
+    for text in (
+        "a: &a [*a]",
+        "[" * 5000,
+        "!!python/object:os.system {}",
+        "\x00",
+        "- - -",
+        "schema: 1\ncluster: 3",
+    ):
+        found = client.post("/api/answer", json={"text": text})
+        assert found.status_code == 200
+        assert found.json()["errors"]
+
+
+def test_others_need_the_token():
+    with served(token="letmein", names=("box.example",)) as client:
+        assert client.get("/api/info").status_code == 401
+        assert client.get("/").status_code == 401
+        assert client.get("/api/info?token=letmein").status_code == 401
+        assert client.get("/api/info", headers={"authorization": "Bearer wrong"}).status_code == 401
+        assert client.get("/api/info", headers={"authorization": "Bearer letmein"}).status_code == 200
+        opened = client.get("/?token=letmein", follow_redirects=False)
+        assert opened.status_code == 303
+        assert "HttpOnly" in opened.headers["set-cookie"]
+        assert client.get("/api/info").status_code == 200  # by the cookie
+        assert client.get("/api/info", headers={"host": f"box.example:{PORT}"}).status_code in (200, 401)
+        assert client.get("/api/info", headers={"host": f"other.example:{PORT}"}).status_code == 421
+
+
+def test_every_answer_forbids_what_a_page_should_not_do(client):
+    for path in ("/", "/app.js", "/api/info", "/none"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+
+
+def test_uploads_keep_to_their_room(tmp_path, monkeypatch):
+    monkeypatch.setattr("fabrictwin.web.uploads.MOST_BYTES", 100)
+    kept = Uploads(tmp_path)
+    first = kept.add("a", b"x" * 60)
+    kept.add("b", b"y" * 60)
+    assert len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(ConfigError, match="not kept"):
+        kept.path(first.id)
