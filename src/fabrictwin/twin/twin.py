@@ -243,9 +243,9 @@ class Twin:
         return PacketEngine(self.fabric, self.routes, packet)
 
     def flow_engines(self) -> Iterator[Engine]:
-        """Return flow engines at rest, one after the other, for what is timed by itself; their ports count nothing.
+        """Return flow engines at rest, one after the other, for what is timed by itself.
 
-        Connections that one opens are those of the next.
+        Connections that one opens are those of the next, and their ports count nothing.
         """
         from fabrictwin.engines.flow.flow_engine import FlowEngine
 

@@ -17,8 +17,8 @@ from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import TimedChange, payload_bps
-from fabrictwin.engines.channels.edge_paths import OpenConnections
 from fabrictwin.engines.channels.channel_resources import Bound, bind, capacities
+from fabrictwin.engines.channels.edge_paths import OpenConnections
 from fabrictwin.engines.channels.pipeline_latency import Beyond, CriticalPaths
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder

@@ -254,11 +254,9 @@ def _counts(columns: _Columns, found: EndToEnd) -> tuple[I64, I32, I64]:
 
 def _sum_by(row: I64, column: I32, value: np.ndarray, rows: int) -> tuple[I64, I32, np.ndarray]:
     """A CSR over `rows` of the sums of `value` by (row, column), columns ascending."""
-    if not len(row):
-        return np.zeros(rows + 1, np.int64), np.zeros(0, np.int32), value
-    order = np.argsort(row.astype(np.int64) * (int(column.max()) + 1) + column, kind="stable")
-    row, column, value = row[order], column[order], value[order]
-    new = np.concatenate([[True], (row[1:] != row[:-1]) | (column[1:] != column[:-1])])
-    at = np.flatnonzero(new)
-    start = np.searchsorted(row[at], np.arange(rows + 1)).astype(np.int64)
-    return start, column[at].astype(np.int32), np.add.reduceat(value, at)
+    from fabrictwin.kernel.flow.sums import sum_by
+
+    start, to_column, to_value = np.zeros(rows + 1, np.int64), np.empty(len(row), np.int32), np.empty_like(value)
+    sum_by(row, column, value, int(column.max(initial=-1)) + 1, start, to_column, to_value)
+    made = int(start[-1])
+    return start, to_column[:made].copy(), to_value[:made].copy()

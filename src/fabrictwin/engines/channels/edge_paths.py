@@ -36,8 +36,8 @@ class _Found:
 class OpenConnections:
     """Connections of communications over one fabric: the paths of their edges, and their queue pair numbers.
 
-    Sizes of one collective, and the layers of a model, have the same edges: these are connected once and their paths
-    found once. With `keep` that holds from one call to the next, as NCCL keeps its connections.
+    Sizes of one collective, and the layers of a model, have the same edges: these are connected once, and their
+    paths found once. With `keep` that holds from one call to the next, as NCCL keeps its connections.
     """
 
     def __init__(

@@ -64,14 +64,13 @@ def edge_rates(found: EndToEnd, fabric: Fabric, edges: int) -> F64:
 
 def loaded_rates(found: EndToEnd, fabric: Fabric, together: I64) -> F64:
     """[E] the same while other edges of the same number in `together` that share a link with it are at work."""
-    which = together[found.edge].astype(np.int64) * fabric.ports + found.port
-    if len(which) and int(which.max()) > 8 * len(which) + (1 << 20):
-        _, which = np.unique(which, return_inverse=True)
-    load = np.bincount(which, weights=found.share)[which] if len(which) else found.share
-    rate = np.full(len(together), np.inf)
-    with np.errstate(divide="ignore"):
-        np.minimum.at(rate, found.edge, fabric.port_payload_bps[found.port] / (8 * PS_PER_S * load))
-    return rate
+    from fabrictwin.kernel.flow import sums
+
+    slowest = np.full(len(together), np.inf)
+    rate, load = fabric.port_payload_bps.astype(np.float64), np.zeros((2, fabric.ports))
+    uses = found.edge, found.port, found.share
+    sums.loaded_rates(*uses, together, rate, 8 * PS_PER_S, load, slowest)
+    return slowest
 
 
 def at_once(channels: Channels, edges: patterns.Edges) -> I64:

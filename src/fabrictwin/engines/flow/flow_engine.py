@@ -49,13 +49,13 @@ class FlowEngine(GraphEngine):
         connections: OpenConnections | None = None,
         counted: bool = True,
     ) -> None:
-        """`spread`: switches spread packets over all equal-cost ports whose link is up. `connections` are those of an
-        engine before this one, over the same fabric and tables. Unless `counted` nobody asks for counters.
+        """`spread`: switches spread packets over all equal-cost ports whose link is up. `connections` are those of
+        an engine before this one, over the same fabric and tables. Unless `counted` nobody asks for counters.
         """
         self.flows = FlowOperations(fabric, routes, spread=spread, connections=connections, counted=counted)
-        super().__init__("flow", fabric, self.flows, self._shared_queues)
+        super().__init__("flow", fabric, self.flows)
 
-    def _shared_queues(self, rates_bps: list[int]) -> MessageQueues:
+    def _make_queues(self, rates_bps: list[int]) -> MessageQueues:
         queues = MessageQueues(PathFinder(self.fabric, self.flows.connections.finder.routes), rates_bps)
         queues.links = SharedLinks(queues, np.array(rates_bps, np.float64))
         return queues

@@ -11,9 +11,9 @@ from fabrictwin.kernel.jit.decorators import entry
 def packet_tails(edge, port, before, share, inside, piece, rate, stages, mtu, tail):
     """Set `tail[e]` to what the slowest path of edge e takes beyond its latency and `piece[e] / rate[e]`.
 
-    Uses are grouped by edge; those of one path stand one after the other. Only `inside` a host a piece is split over
-    several paths, by `share`; of others the first stands for all. The last packet leaves a stage of the tandem once it
-    has come and the one before it has left.
+    Uses are grouped by edge; those of one path stand one after the other. Only `inside` a host a piece is split
+    over several paths, by `share`; of others the first stands for all. The last packet leaves a stage of the
+    tandem once it has come and the one before it has left.
     """
     network, wire_bps, byte_ps, of_adapter, header = stages
     u, uses = 0, len(edge)
@@ -43,6 +43,6 @@ def packet_tails(edge, port, before, share, inside, piece, rate, stages, mtu, ta
             full_max = max(full_max, full)
             left = full_sum + (packets - 2) * full_max if packets > 1 else 0.0
             last_ps = max(last_ps, left) + byte_ps[p] * (last + header[p])
-        over = last_ps - piece[e] / rate[e] if np.isfinite(last_ps) else 0.0
-        tail[e] = max(tail[e], over)
+        if np.isfinite(last_ps):  # no link on the way is down
+            tail[e] = max(tail[e], last_ps - piece[e] / rate[e])
         u = end

@@ -1,7 +1,7 @@
 """The times of tasks on the twin, one after the other, each by itself.
 
-`packet` plays them all through one engine, `flow` each through its own. `analytic` uses closed forms, and looks up the ways of a
-lowering once for all sizes of it: between sizes only bytes, chunks and their cost change.
+`packet` plays them all through one engine, `flow` each through its own. `analytic` uses closed forms, and looks up
+the ways of a lowering once for all sizes of it: between sizes only bytes, chunks and their cost change.
 """
 
 from __future__ import annotations
@@ -82,11 +82,13 @@ def _played(
 
 
 def _one_by_one(communicator: Communicator, lowering: Lowering, asked: Sequence[Asked], stage: Stage) -> I64:
-    """Flows of one task at a time, over connections that stay open: what is kept are ways, not tables of all sizes."""
+    """Flows of one task at a time, over connections that stay open; tables of all sizes would take gigabytes."""
     result = np.zeros(len(asked), np.int64)
     done = 0
     stage("simulating", lambda: done / len(asked))
-    for done, (task, choice), engine in zip(range(len(asked)), asked, communicator.twin.flow_engines()):
+    engines = communicator.twin.flow_engines()
+    for done, (task, choice) in enumerate(asked):
+        engine = next(engines)
         played = program([lowering(task, choice)], communicator.ranks)
         engine.post(played.operations, played.communications, communicator.rank_node)
         engine.advance()
