@@ -22,6 +22,7 @@ from fabrictwin.routing.graph.equal_cost_groups import Groups, equal_cost
 from fabrictwin.routing.graph.switches import (
     Switches,
 )
+from fabrictwin.routing.congestion_tables import CongestionTables
 from fabrictwin.routing.lane_tables import LaneTables
 
 LONGEST_PATH = 64  # as the hop limit of a directed route
@@ -48,6 +49,7 @@ class Routes:
     lanes: int = 1  # virtual lanes that the service levels spread over
     remark: str = ""  # why this engine, what it could not do; for people
     lane_tables: LaneTables | None = None  # as a subnet manager programmed them; None: nobody did
+    congestion: CongestionTables | None = None  # InfiniBand's congestion control; None: nobody set any
 
     @cached_property
     def groups(self) -> Groups:
