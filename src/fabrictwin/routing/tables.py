@@ -17,12 +17,12 @@ import numpy as np
 from fabrictwin.base.arrays import I32, I64, U8, U32, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.routing.congestion_tables import CongestionTables
 from fabrictwin.routing.engines.filling import NO_LANES
 from fabrictwin.routing.graph.equal_cost_groups import Groups, equal_cost
 from fabrictwin.routing.graph.switches import (
     Switches,
 )
-from fabrictwin.routing.congestion_tables import CongestionTables
 from fabrictwin.routing.lane_tables import LaneTables
 
 LONGEST_PATH = 64  # as the hop limit of a directed route

@@ -32,8 +32,8 @@ from fabrictwin.base.units import (
 from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.blueprint import Technology
 from fabrictwin.cluster.names import parse_name, split_jack
-from fabrictwin.cluster.spec.model_base import Model as Model
 from fabrictwin.cluster.spec.congestion_section import CongestionControl
+from fabrictwin.cluster.spec.model_base import Model as Model
 from fabrictwin.cluster.spec.qos_section import Qos
 
 Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
@@ -166,7 +166,9 @@ def _of_its_technology(network: Any) -> Any:
     if network.qos is not None and network.technology != "ethernet":
         raise ValueError("got qos on InfiniBand, expected it only on Ethernet: credits need none")
     if network.congestion_control is not None and network.technology != "infiniband":
-        raise ValueError("got congestion_control on Ethernet, expected it only on InfiniBand; run.packet has control")
+        raise ValueError(
+            "got congestion_control on Ethernet, expected it only on InfiniBand; run.packet has control"
+        )
     return network
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fabrictwin.base.units import PS_PER_US
-from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.congestion_tables import CongestionTables
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ LOG_EVENTS = 1 << 16
 GOLDEN = 0x9E3779B1  # spreads numbers that follow each other over 32 bits
 
 
-def set_congestion(machine: Machine, fabric: Fabric, tables: CongestionTables) -> None:
+def set_congestion(machine: Machine, tables: CongestionTables) -> None:
     """Let ports and adapters act by these settings from now on; indices and counters stay."""
     machine.use_congestion_tables(LOG_EVENTS)
     _set_ports(machine, tables)
-    _set_adapters(machine, fabric, tables)
+    _set_adapters(machine, tables)
 
 
 def _set_ports(machine: Machine, tables: CongestionTables) -> None:
@@ -53,7 +53,7 @@ def _set_ports(machine: Machine, tables: CongestionTables) -> None:
     state.port.rx_traits = np.where(state.port.peer >= 0, state.port.traits[plugged], 0)
 
 
-def _set_adapters(machine: Machine, fabric: Fabric, tables: CongestionTables) -> None:
+def _set_adapters(machine: Machine, tables: CongestionTables) -> None:
     from fabrictwin.kernel.packet.congestion.ibcc import DELAY_BITS, LEVELS, TABLE_ENTRIES
 
     delays = np.zeros((max(len(tables.controls), 1), TABLE_ENTRIES), np.int64)
@@ -61,7 +61,7 @@ def _set_adapters(machine: Machine, fabric: Fabric, tables: CongestionTables) ->
         for i, (shift, multiplier) in enumerate(control.table):
             delays[row, i] = multiplier << (DELAY_BITS - shift)
     machine.state = machine.state._replace(delays=delays)
-    settings = machine.state.ibcc_settings[: len(fabric.nic_node) * LEVELS].reshape(-1, LEVELS)
+    settings = machine.state.ibcc_settings[: len(tables.control_row) * LEVELS].reshape(-1, LEVELS)
     settings.active = 0
     for row, control in enumerate(tables.controls):
         mine = np.flatnonzero(tables.control_row == row)

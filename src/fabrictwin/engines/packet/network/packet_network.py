@@ -40,7 +40,7 @@ class PacketNetwork:
         set_endpoints(self.machine, self.model)
         set_control(self.machine, self.model)
         if routes.congestion is not None:
-            set_congestion(self.machine, fabric, routes.congestion)
+            set_congestion(self.machine, routes.congestion)
         self.connections = Connections(self.model, self.machine)
         self.changes = PendingChanges()
         self.awaits_changes = False  # somebody outside may yet repair what a run waits for

@@ -1,9 +1,9 @@
 """InfiniBand congestion control (InfiniBand Architecture volume 1, annex A10): FECN, BECN, and a table of delays.
 
-*Switch.* An output lane is congested while more waits for it than its threshold and it is the root: it has credits.
-A lane that ran out of credits within the last buffer's worth of bytes is a victim and marks only where the victim
-mask says so. Of the packets of a congested lane that are no smaller than the least size, one in `rate` + 1 has its
-FECN bit set.
+*Switch.* An output lane is congested while more waits for it than its threshold and it is the root: it has
+credits. A lane that ran out of credits within the last buffer's worth of bytes is a victim and marks only where the
+victim mask says so. Of the packets of a congested lane that are no smaller than the least size, one in `rate` + 1
+has its FECN bit set.
 
 *Receiver.* Sends the mark back as BECN: in the next acknowledgement of a reliable connection, in a congestion
 notification packet (CN) of its own for every marked packet of other services.
@@ -13,11 +13,11 @@ table's limit; a cyclic timer lowers it by one, down to the minimum. The entry a
 (time of the packet on the link) * multiplier >> shift, after the packet. The index belongs to a queue pair, or to
 all of a service level at the port (`by_level`).
 
-*Credit starvation.* Adapters that know none of this are slowed by the switch port that they are plugged into: while
-more of its buffer is taken than the threshold, credits go back no faster than the return delay allows.
+*Credit starvation.* Adapters that know none of this are slowed by the switch port that they are plugged into:
+while more of its buffer is taken than the threshold, credits go back no faster than the return delay allows.
 
-Timers are not events: whoever asks for an index counts the ticks since it was last asked for. Each adapter's timers
-have a phase of their own. A change of settings shows in the next packet.
+Timers are not events: whoever asks for an index counts the ticks since it was last asked for. Each adapter's
+timers have a phase of their own. A change of settings shows in the next packet.
 """
 
 from __future__ import annotations
