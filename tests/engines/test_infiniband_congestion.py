@@ -1,4 +1,4 @@
-"""InfiniBand's congestion control (annex A10): marks, notifications, indices, delays, and their effect on traffic."""
+"""Check InfiniBand's congestion control (annex A10): marks, notifications, indices, delays, traffic."""
 
 from __future__ import annotations
 

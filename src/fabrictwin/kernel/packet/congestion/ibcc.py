@@ -201,7 +201,7 @@ def ran_dry(state, slot):
 
 @outlined
 def return_time(state, slot, blocks_back, now):
-    """When credits of a buffer under credit starvation go back: one packet after the other, with delays."""
+    """Time at which credits of a buffer under credit starvation go back: packet by packet, with delays."""
     lane = state.fecn[slot]
     if state.inlet[slot].held <= lane.fills:
         return now
