@@ -1,8 +1,8 @@
 """InfiniBand congestion control (InfiniBand Architecture volume 1, annex A10): FECN, BECN, and a table of delays.
 
 *Switch.* An output lane is congested while more waits for it than its threshold and it is the root: it has
-credits. A lane that ran out of credits within the last buffer's worth of bytes is a victim and marks only where the
-victim mask says so. Of the packets of a congested lane that are no smaller than the least size, one in `rate` + 1
+credits. A lane that ran out of credits within the last buffer's worth of bytes is a victim and marks only where
+the victim mask says so. Of the packets of a congested lane that are no smaller than the least size, one in `rate` + 1
 has its FECN bit set.
 
 *Receiver.* Sends the mark back as BECN: in the next acknowledgement of a reliable connection, in a congestion
