@@ -2,8 +2,8 @@
 
 *Switch.* An output lane is congested while more waits for it than its threshold and it is the root: it has
 credits. A lane that ran out of credits within the last buffer's worth of bytes is a victim and marks only where
-the victim mask says so. Of the packets of a congested lane that are no smaller than the least size, one in `rate` + 1
-has its FECN bit set.
+the victim mask says so. Of the packets of a congested lane that are no smaller than the least size, one in
+`rate` + 1 has its FECN bit set.
 
 *Receiver.* Sends the mark back as BECN: in the next acknowledgement of a reliable connection, in a congestion
 notification packet (CN) of its own for every marked packet of other services.
