@@ -85,9 +85,9 @@ def _digest(ends: Travellers) -> bytes:
     """Name edges by what their paths depend on."""
     digest = hashlib.blake2b(digest_size=16)
     for column in (ends.source, ends.target, ends.source_seat, ends.target_seat):
-        digest.update(np.ascontiguousarray(column))
+        digest.update(column.tobytes())
     for name in _LEADS:
-        digest.update(np.ascontiguousarray(getattr(ends.how, name)))
+        digest.update(getattr(ends.how, name).tobytes())
     return digest.digest()
 
 
