@@ -18,7 +18,6 @@ OPENS = (
     r"^(?:kern|daemon|user)\s*:\w+\s*:|DMAR: |AMD-Vi: |oom-kill|Out of memory: Killed|PCIe Bus Error: |"
     r"[Ff]abric ?[Mm]anager .*(?:version|match|failed)|Failed to start NVIDIA fabric manager"
 )
-_PCI = re.compile(r"(?:PCI:|pci bus id )?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)")
 
 
 class KernelLog(LineReader):
