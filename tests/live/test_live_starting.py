@@ -7,6 +7,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,30 @@ def test_scripts_and_dynamic_programs_can_be_reached(tmp_path: Path) -> None:
     script.write_text("#!/bin/sh\nexit 0\n")
     assert why_not(script) == ""
     assert why_not(Path(shutil.which("sh") or "/bin/sh").resolve()) == ""
+
+
+def test_interpreters_of_interpreters_are_followed_as_linux_does(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text(f"#!{other}\n")
+    other.write_text(f"#!{one}\n")
+    assert why_not(one) == ""
+    one.write_text(f"#!/{'x' * 3000}\n")  # longer than a name may be
+    assert why_not(other) == ""
+
+
+@pytest.mark.parametrize("length", [5, 7, 19, 40, 63])
+def test_executables_that_are_cut_off(tmp_path: Path, length: int) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(Path(sys.executable).resolve().read_bytes()[:length])
+    assert "cut off" in why_not(program)
+
+
+def test_headers_that_lie_beyond_any_file(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    head = bytearray(Path(sys.executable).resolve().read_bytes()[:4096])
+    head[40:48] = b"\xff" * 8  # the offset of the sections
+    program.write_bytes(head)
+    assert why_not(program) == ""
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
