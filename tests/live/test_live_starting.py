@@ -153,17 +153,22 @@ def test_programs_that_bypass_a_preload(
             launch.check([str(program)])
 
 
-def test_libraries_are_kept_in_a_folder_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@pytest.mark.parametrize("bits", [0o777, 0o1777])
+def test_libraries_that_somebody_else_could_have_planted_are_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int
+) -> None:
+    """A folder that others could write in serves nothing: its library is compiled anew, elsewhere."""
     monkeypatch.setenv("FABRICTWIN_CACHE", str(tmp_path))
-    (tmp_path / "live").mkdir(mode=0o777)
-    folder = native_libraries.cache_folder()
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    folder.rmdir()
-    folder.symlink_to(elsewhere)
-    with pytest.raises(ConfigError, match="not a link"):
-        native_libraries.cache_folder()
+    kept = native_libraries.library("preload")
+    assert kept.parent == tmp_path / "live"
+    assert native_libraries.library("preload") == kept
+    kept.write_bytes(b"planted")
+    kept.parent.chmod(bits)
+    again = native_libraries.library("preload")
+    assert again.parent != kept.parent
+    assert again.read_bytes().startswith(b"\x7fELF")
+    assert stat.S_IMODE(again.parent.stat().st_mode) == 0o700
 
 
 def test_without_a_compiler_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
