@@ -32,6 +32,7 @@ HANG_S = 5.0
 MEMORY_BYTES = 1 << 30
 BATCH_S = 4.0  # of a target, before the next one's turn, unless told otherwise
 LOST_S = 20.0  # without a sign of life: compiled code that no alarm reaches
+START_S = 180.0  # for imports, compilation and the samples, on a machine that does other things too
 
 
 class HangError(Exception):
@@ -194,7 +195,7 @@ class Batch:
         if self.at.value != self.last:
             self.last, self.since = self.at.value, now
         dead = not self.process.is_alive() and self.out.empty()
-        if not dead and now - self.since < LOST_S + fuzzing.batch_s + 40.0 * (
+        if not dead and now - self.since < LOST_S + fuzzing.batch_s + START_S * (
             self.at.value == fuzzing.done.get(self.name, 0)
         ):
             return False
