@@ -46,6 +46,7 @@ ROOMS = {
     "kernel/packet": Room(
         (
             "kernel/test_packet_*.py",
+            "kernel/test_rules_*.py",
             "kernel/test_dcqcn_alpha.py",
             "kernel/test_slices.py",
             "engines/test_packet_*.py",
