@@ -57,7 +57,9 @@ def test_rates_are_picoseconds_a_byte(bps):
 @pytest.mark.parametrize(("size", "bps"), [(1, 400 * GBPS), (4178, 400 * GBPS), (4096, 3 * GBPS), (0, GBPS)])
 def test_a_packet_takes_its_bytes_at_the_rate(size, bps):
     exact = Fraction(8 * 10**12 * size, bps)
-    assert abs(int(build.serialize_ps(size, build.rate_to_q(bps))) - exact) <= Fraction(1, 2) + Fraction(size, 2**21)
+    assert abs(int(build.serialize_ps(size, build.rate_to_q(bps))) - exact) <= Fraction(1, 2) + Fraction(
+        size, 2**21
+    )
     assert build.serialize_ps(1, [s.RATE_HALF - 1, s.RATE_HALF, 3 << s.RATE_BITS]).tolist() == [0, 1, 3]
 
 
@@ -124,7 +126,13 @@ def test_lanes_of_events_are_the_delays_that_links_have():
             for bytes_ in (frames.mtu_bytes + frames.header_bytes, frames.ack_bytes)
         )
         stored = bool(int(one.traits) & s.STORE)
-        expected = [full, ack, int(one.arrive_ps) + stored * full, int(one.arrive_ps) + stored * ack, one.credit_ps]
+        expected = [
+            full,
+            ack,
+            int(one.arrive_ps) + stored * full,
+            int(one.arrive_ps) + stored * ack,
+            one.credit_ps,
+        ]
         wanted |= {int(delay) for delay in expected}
         found = [None if at == NONE else delays[at] for at in held]
         assert all(delay in (None, int(is_)) for delay, is_ in zip(found, expected, strict=True))
@@ -264,7 +272,20 @@ def test_settings_are_those_of_the_configuration():
         "hoq_ps": 13, "trim_wire_bytes": 150, "trim_lane": 3, "cnp_wire_bytes": 96, "cnp_ps": 4,
     }  # fmt: skip
     one = build.build(star(2), roce(lanes=8, **given)).settings[0]
-    names = "mtu balance bitmap_mask pause_wire pmax_q hoq_ps trim_wire trim_vl cnp_wire cnp_ps vl_bits cnp_sl".split()
+    names = [
+        "mtu",
+        "balance",
+        "bitmap_mask",
+        "pause_wire",
+        "pmax_q",
+        "hoq_ps",
+        "trim_wire",
+        "trim_vl",
+        "cnp_wire",
+        "cnp_ps",
+        "vl_bits",
+        "cnp_sl",
+    ]
     assert [int(one[name]) for name in names] == [2048, s.ADAPTIVE, 63, 91, 77, 13, 150, 3, 96, 4, 3, NONE]
     plain = build.build(star(2), roce())
     assert int(plain.settings[0].cnp_wire) == roce().frames.ack_bytes

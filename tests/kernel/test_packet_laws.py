@@ -1,4 +1,4 @@
-"""Laws of the packet machine, each broken by hand; circles of waiting lanes laid by hand; what is asked of a machine."""
+"""Laws of the packet machine, each broken by hand; circles of waiting lanes; what is asked of a machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fabrictwin.kernel.packet.connection import Connection
 from fabrictwin.kernel.packet.events import KIND_SHIFT, PORT_SHIFT, VALUE_MASK, VL_SHIFT, QueueEvent, pack
 from fabrictwin.kernel.packet.invariants import Blocked
 from fabrictwin.kernel.packet.machine import PAUSES_IN_VAIN, Machine, OutOfMemoryError
-from fabrictwin.kernel.packet.state import build
 from fabrictwin.kernel.packet.state import constants as s
 
 NONE = -1
@@ -96,7 +95,9 @@ def test_credits_add_up_to_the_buffer():
     capacity = (128 << 10) // 64
     m = under_way()
     m.state.outlet[0].credit += 3
-    assert invariants.violations(m.state) == [f"port 0 lane 0: {capacity + 3} credits in all, the buffer has {capacity}"]
+    assert invariants.violations(m.state) == [
+        f"port 0 lane 0: {capacity + 3} credits in all, the buffer has {capacity}"
+    ]
     for column, by in (("held", 2), ("unreturned", 1)):
         m = under_way()
         peer = int(m.state.port[1].peer)
@@ -113,7 +114,9 @@ def test_credits_add_up_to_the_buffer():
     build_heap = m.state.clock[0]
     m.state.heap[int(build_heap.heap)].what = pack(QueueEvent.CREDITS, 2, (1 << VL_SHIFT) | 7)
     build_heap.heap += 1
-    assert invariants.violations(m.state) == [f"port 2 lane 1: {capacity + 7} credits in all, the buffer has {capacity}"]
+    assert invariants.violations(m.state) == [
+        f"port 2 lane 1: {capacity + 7} credits in all, the buffer has {capacity}"
+    ]
     assert PORT_SHIFT == 32
 
 
@@ -229,11 +232,19 @@ def test_successors_of_a_task_stand_together_first_those_of_its_receiver():
     assert rows.waits.tolist() == [0, 1, 1, 2, 1]
     listed = m.state.successor.tolist()
     spans = [(int(t.next_start), int(t.next_middle), int(t.next_end)) for t in rows]
-    assert spans == [(kept + a, kept + b, kept + c) for a, b, c in ((0, 2, 4), (4, 5, 5), (5, 5, 5), (5, 5, 5), (5, 5, 5))]
+    assert spans == [
+        (kept + a, kept + b, kept + c) for a, b, c in ((0, 2, 4), (4, 5, 5), (5, 5, 5), (5, 5, 5), (5, 5, 5))
+    ]
     assert listed[kept : kept + 2] == [2, 3]
     assert sorted(listed[kept + 2 : kept + 4]) == [4, 5]
     assert listed[kept + 4] == 4
-    assert rows.next.tolist() == rows.start_ps.tolist() == rows.received_ps.tolist() == rows.done_ps.tolist() == [NONE] * 5
+    assert (
+        rows.next.tolist()
+        == rows.start_ps.tolist()
+        == rows.received_ps.tolist()
+        == rows.done_ps.tolist()
+        == [NONE] * 5
+    )
     assert int(m.state.clock[0].open) == 1 + 5
     again = m.add_tasks(np.full(1, s.DELAY), np.zeros(1), np.zeros(1), np.full(1, 10), start=False)
     assert int(m.state.task[again].next_start) == kept + 5
@@ -291,13 +302,15 @@ def test_columns_of_a_queue_pair_and_its_ways():
     m = Machine(star(2), roce(lanes=4, mtu_bytes=2048, sl2vl=rows, port_sl2vl=(0, 1, 2, 3)))
     first = m.add_queue_pairs(
         [
-            connection(m, 0, 1, before=(7, 8), after=(9,), back=(1, 2, 3), sl=2, ack_sl=3, entropy=5, mtu_bytes=512),
+            connection(
+                m, 0, 1, before=(7, 8), after=(9,), back=(1, 2, 3), sl=2, ack_sl=3, entropy=5, mtu_bytes=512
+            ),
             connection(m, 1, 0, after=(4,), ack_every=6, window_bytes=7000, late_ps=9, spray=True, noted=True),
         ]
     )
     assert first == 0
     one, two = m.state.qp[0], m.state.qp[1]
-    names = "hop_start hop_middle hop_end ack_hop ack_hop_end".split()
+    names = ["hop_start", "hop_middle", "hop_end", "ack_hop", "ack_hop_end"]
     assert [int(one[name]) for name in names] == [0, 2, 3, 3, 6]
     assert [int(two[name]) for name in names] == [6, 6, 7, 7, 7]
     assert m.state.hop[:7].tolist() == [7, 8, 9, 1, 2, 3, 4]
@@ -305,8 +318,14 @@ def test_columns_of_a_queue_pair_and_its_ways():
     assert (int(one.vl), int(one.ack_vl)) == (rows[0][2], rows[1][3])
     assert (int(one.mtu), int(two.mtu), int(one.entropy)) == (512, 2048, 5)
     assert (int(one.extras), int(two.extras), int(two.noted), int(two.spray)) == (0, 1, 1, 1)
-    assert (int(two.ack_every), int(two.window), int(two.late_ps), int(two.src), int(two.dst)) == (6, 7000, 9, 1, 0)
-    for name in "last_end ring_next head sending tail receiving accepting pool".split():
+    assert (int(two.ack_every), int(two.window), int(two.late_ps), int(two.src), int(two.dst)) == (
+        6,
+        7000,
+        9,
+        1,
+        0,
+    )
+    for name in ["last_end", "ring_next", "head", "sending", "tail", "receiving", "accepting", "pool"]:
         assert int(one[name]) == int(two[name]) == NONE
     assert m.add_queue_pairs([connection(m, 0, 1, before=(5,) * 40)]) == 2
     assert m.state.hop[:47].tolist() == [7, 8, 9, 1, 2, 3, 4] + [5] * 40

@@ -17,7 +17,8 @@ HEADER, FULL = 82, 4096 + 82
 def pair(**more):
     """A queue pair with ten packets posted, of tasks of 4 + 6 packets: the last of each is 100 bytes."""
     qp = Record(
-        failed=0, inflight=0, mtu=4096, window=NEVER, retransmit=0, next_psn=0, posted_psn=10, mode=c.GO_BACK_N, una=0,
+        failed=0, inflight=0, mtu=4096, window=NEVER, retransmit=0, next_psn=0, posted_psn=10, mode=c.GO_BACK_N,
+        una=0,
         in_ring=0, waking=0, port=2, vl=1, ring_next=NONE, next_send=0, next_message=0, message_ps=0, src=0, dst=7,
         sending=0, head=0, header=HEADER, first_header=0, extras=0, sl=5, hop_start=3, hop_middle=4, entropy=99,
         spray=0, retransmitted=0, highest_psn=0, service=c.RC, gap_q=0, rto_ps=0, rto_pending=0, progress_ps=0,
@@ -35,7 +36,9 @@ class Port:
         self.events: list[tuple[int, int, int]] = []
         self.told: list[tuple[int, int, int]] = []
         monkeypatch.setattr(
-            send, "push_heap", lambda state, time, what: self.events.append((time, what >> KIND_SHIFT, what & VALUE_MASK))
+            send,
+            "push_heap",
+            lambda state, time, what: self.events.append((time, what >> KIND_SHIFT, what & VALUE_MASK)),
         )
         monkeypatch.setattr(send, "on_sent", lambda state, q, qp, wire, now: self.told.append((q, wire, now)))
         monkeypatch.setattr(send, "take_packet", self._take)
@@ -48,7 +51,8 @@ class Port:
         ]
         self.packets: list[Record] = []
         self.state = Record(
-            settings=[Record(vl_bits=1, bitmap_mask=7)], qp=list(pairs), outlet={5: self.outlet}, port={2: self.port},
+            settings=[Record(vl_bits=1, bitmap_mask=7)], qp=list(pairs), outlet={5: self.outlet},
+            port={2: self.port},
             clock=[Record(kicks=0, created=0)], kick=[0] * 4, task=tasks, endpoint=[self.end], packet=self.packets,
             sacked=[0] * 8 * len(pairs), note=[Record(first_extra=0, last_extra=0)] * 2,
         )  # fmt: skip
@@ -66,7 +70,9 @@ class Port:
 
     def sent(self, count, now=0):
         """(queue pair, number) of the next packets."""
-        return [(self.packets[p].qp, self.packets[p].psn) for p in (self.next(now) for _ in range(count)) if p >= 0]
+        return [
+            (self.packets[p].qp, self.packets[p].psn) for p in (self.next(now) for _ in range(count)) if p >= 0
+        ]
 
 
 @plain
@@ -123,7 +129,8 @@ def test_a_packet_is_its_queue_pair_s(monkeypatch):
     made.ready()
     rows = [made.packets[made.next(70)] for _ in range(10)]
     assert vars(rows[1]) == {
-        "kind": c.DATA, "qp": 0, "psn": 1, "sent_ps": 70, "dst": 7, "wire": FULL, "payload": 4096, "sl": 5, "vl": 1,
+        "kind": c.DATA, "qp": 0, "psn": 1, "sent_ps": 70, "dst": 7, "wire": FULL, "payload": 4096, "sl": 5,
+        "vl": 1,
         "hop": 3, "hop_end": 4, "entropy": 99, "marks": 0,
     }  # fmt: skip
     assert [p.payload for p in rows] == [4096, 4096, 4096, 100, *[4096] * 5, 100]
@@ -385,8 +392,10 @@ def test_a_packet_is_on_the_wire_for_its_bytes(monkeypatch, wire, payload, trait
     monkeypatch.setattr(transmit, "push", lambda state, lane, time, what: pushed.append((lane, time, what)))
     monkeypatch.setattr(transmit, "choose", lambda state, at, port, now: 5)
     port = Record(
-        busy=0, control_head=NONE, wait_since=NONE, wait_ps=7, traits=traits, ps_q=20 << 20, full_bytes=4178, ack_bytes=86,
-        lane_tx_full=1, lane_arrive_full=2, lane_tx_ack=3, lane_arrive_ack=4, error_q=0, arrive_ps=300, tx_bytes=10,
+        busy=0, control_head=NONE, wait_since=NONE, wait_ps=7, traits=traits, ps_q=20 << 20, full_bytes=4178,
+        ack_bytes=86,
+        lane_tx_full=1, lane_arrive_full=2, lane_tx_ack=3, lane_arrive_ack=4, error_q=0, arrive_ps=300,
+        tx_bytes=10,
         tx_payload=20, tx_packets=30, peer=9, tx_slot=0, tx_wire=0,
     )  # fmt: skip
     state = Record(port={6: port}, packet={5: Record(wire=wire, payload=payload, slot=8)}, clock=[Record(hops=40)])
