@@ -382,3 +382,71 @@ def test_a_pool_that_grows_keeps_its_packets():
     assert free == [*range(1024, 1029), 1022, 1023]
     assert (int(clock.free), int(grown.packet[3].psn), len(grown.packet)) == (7, 99, 1029)
     assert US == 10**6
+
+
+# ---------------------------------------------------------------------- ports configured one by one
+
+
+PORT_TIMES = ("response_ps", "detection_ps", "restoration_ps")
+
+
+def configured(lanes, ruled, **given):
+    """A configuration of the ports `ruled` of a star of two hosts; nothing is said but what is given."""
+    from fabrictwin.kernel.packet.state.port_qos import PortQos
+
+    plain = dict.fromkeys((*PORT_TIMES, "sends", "obeys", "frame", "cell", "forwards", "strict"), 0)
+    rows = {name: np.full(4, value) for name, value in plain.items()}
+    rows |= {name: np.full(4, NONE) for name in ("group_row", "queue_row")}
+    slots = ["headroom", "alpha_q", "threshold", "reserve", "resume", "kmin", "kmax", "pmax_q", "weight"]
+    rows |= {name: np.full((4, lanes), NONE) for name in slots}
+    scalars = {name: given.pop(name) for name in ("cnp_sl", "gap") if name in given}
+    for name, (at, value) in given.items():
+        rows[name][at] = value
+    return PortQos(ruled=np.isin(np.arange(4), ruled), **rows, **scalars)
+
+
+def test_what_is_said_of_a_port_holds_there_and_what_all_have_elsewhere():
+    """Ports 0 and 1 are the hosts', 2 and 3 the switch's; port 2 and host 0 are configured."""
+    rows = tuple(tuple((i + row) % 2 for i in range(16)) for row in range(3))
+    qos = configured(
+        2, [0, 2], response_ps=(2, 11), detection_ps=(2, 12), restoration_ps=(2, 13), group_row=(2, 1), frame=(2,
+        1514),
+        cell=(2, 256), obeys=(2, 3), forwards=(2, 1), sends=(2, 2), strict=(2, 1), queue_row=([0, 2], 2),
+        headroom=((2, 1), 7000), alpha_q=((2, 0), 64), threshold=((2, 1), 9000), reserve=((2, 0), 1234),
+        resume=((2, 1), 55), kmin=((2, 1), 100), kmax=((2, 1), 200), pmax_q=((2, 1), 300), weight=((2, [0, 1]),
+        [3, 1]),
+        cnp_sl=6, gap=24,
+    )  # fmt: skip
+    made = star(2)
+    given = roce(
+        lanes=2, sl2vl=rows, qos=qos, alpha_q=40, resume_bytes=70, reserve_bytes=500, lossless=0b10,
+        ecn_kmax_bytes=10**6,
+        ecn_kmin_bytes=10**5, ecn_pmax_q=9,
+    )  # fmt: skip
+    state = build.build(made, given)
+    port, slot = state.port_qos[2], state.slot_qos
+    names = (*PORT_TIMES, "group_row", "queue_row", "frame", "cell", "obeys", "forwards")
+    assert [int(port[name]) for name in names] == [11, 12, 13, 1, 2, 1514, 256, 3, 1]
+    assert slot.alpha_q.tolist() == [40] * 4 + [64, 40, 40, 40]
+    assert slot.threshold.tolist() == [NONE] * 5 + [9000, NONE, NONE]
+    assert slot.resume.tolist() == [70] * 5 + [55, 70, 70]
+    assert slot.reserve.tolist() == [500] * 4 + [1234, 500, 500, 500]
+    assert slot.sends.tolist() == [0] * 5 + [1, 0, 0]
+    assert slot.pmax_q.tolist() == [0] * 5 + [300, 0, 0]
+    assert [bool(int(one.traits) & s.RULED) for one in state.port] == [True, False, True, False]
+    traits = state.port.traits.tolist()
+    assert state.port.rx_traits.tolist() == [traits[peer] for peer in state.port.peer.tolist()]
+    assert state.port.strict.tolist() == [0, 0, 1, 0]
+    assert state.port.sl2vl.tolist() == [2, 0, 0, 0]  # what leaves an adapter goes by its own map
+    assert [bool(int(n.traits) & s.CONFIGURED) for n in state.node] == [False, False, True]
+    assert state.outlet.kmin.tolist()[4:6] == [100000 * 4, 100]
+    assert state.outlet.kmax.tolist() == [0, 0, 4 * 10**6, 4 * 10**6, 0, 200, 4 * 10**6, 4 * 10**6]
+    full = 4096 + 82
+    assert state.hold.quantum.tolist() == [4096] * 4 + [3 * full, full, 4096, 4096]
+    assert (int(state.settings[0].cnp_sl), int(state.settings[0].gap)) == (6, 24)
+    assert state.inlet.headroom_limit.tolist()[4:6] == [0, 7000]
+    kept = (1234 + 500 + 500 + 500) + 7000 + int(state.inlet[7].headroom_limit)
+    assert int(state.node[2].shared_limit) == (32 << 20) - kept
+    plain = build.build(made, roce(lanes=2, qos=configured(2, [])))
+    assert set(plain.hold.quantum.tolist()) == {4096}
+    assert not any(int(one.traits) & s.RULED for one in plain.port)

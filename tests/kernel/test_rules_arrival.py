@@ -147,7 +147,7 @@ def test_an_endpoint_takes_what_ends_there(monkeypatch, more, name):
 
 @plain
 def test_an_endpoint_waits_for_the_last_bit(monkeypatch):
-    """Where the link hands over the first bits, the rest is waited for once."""
+    """A link that hands over the first bits: the rest is waited for once."""
     made = Arriving(monkeypatch, node_traits=c.ENDPOINT)
     assert made.arrive() == [("wait_for_rest", PORT, 9, 1000)]
     assert [name for name, *_ in made.arrive(whole=True)] == ["on_data"]
