@@ -14,7 +14,7 @@ from typing import Protocol
 from fabrictwin.diagnosis.evidence import Sink
 from fabrictwin.diagnosis.readers.fabric import adapters, counters, ethernet, links, sonic
 from fabrictwin.diagnosis.readers.host import kernel_log, limits, nvidia_smi, pci
-from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml
+from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml, verbs_programs
 
 
 class LineReader(Protocol):
@@ -63,6 +63,7 @@ FAMILIES = (
     Family("lspci", pci.OPENS, pci.Lspci),
     Family("lspci-capabilities", pci.Setpci.OPENS, pci.Setpci),
     Family("host-limits", limits.OPENS, limits.Limits),
+    Family(verbs_programs.NAME, verbs_programs.OPENS, verbs_programs.VerbsPrograms),
     Family("launcher", launchers.OPENS, launchers.Launchers),
     Family("kernel-log", kernel_log.OPENS, kernel_log.KernelLog),
 )
