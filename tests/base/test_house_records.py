@@ -124,7 +124,6 @@ LARGE = {
         report/result.py RunResult
         runs/execute.py Prepared
         serving/step/kernels.py Constants
-        study/jitter/jitter_study.py Uneven
         subnet/wire/rmpp.py Sender
         twin/managed_run.py Outage
         web/interface.py Operation

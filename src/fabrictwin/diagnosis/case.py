@@ -10,7 +10,6 @@ from fabrictwin.diagnosis.evidence import Evidence, Fact
 from fabrictwin.diagnosis.expectation.expected import Expected
 from fabrictwin.diagnosis.finding import Finding
 
-
 MOST_OF_A_HOST = 8  # GPUs of a host; few have 16
 
 

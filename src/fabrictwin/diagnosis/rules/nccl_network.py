@@ -12,6 +12,7 @@ from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity, found
 from fabrictwin.diagnosis.readers.host.kernel_log import LOCAL_INTERFACE
+from fabrictwin.diagnosis.rules.reported import reported
 
 TWIN = "the twin's NCCL on this hardware"
 MOSTLY = 0.5
@@ -85,8 +86,7 @@ def sockets(case: Case) -> Iterator[Finding]:
     others = [fact for fact in networks if str(fact.value).lower() not in ("socket",)]
     missing = case.of("nccl.no-device")
     efa = [f for f in case.of("nccl.ofi-provider") if str(f.value).lower() not in ("efa", "verbs")]
-    if efa:
-        yield found(cause("efa-absent"), efa, seen=f"provider {efa[0].text}", expected="efa", confidence=0.9)
+    yield from reported(efa, "efa-absent", seen="provider {text}", expected="efa", confidence=0.9)
     if socket and others and {f.subject.host for f in socket}.isdisjoint({f.subject.host for f in others}):
         yield found(
             cause("network-differs"),

@@ -57,7 +57,8 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"Network does not match", "network-differs"),
     (r"[Dd]uplicate GPU detected", "duplicate-gpu"),
     (
-        r"[Mm]essage truncated|size mismatch|(?:received|receiving) [\d#]+ bytes instead of|mismatch\w* (?:between|collective|size)",
+        r"[Mm]essage truncated|size mismatch|(?:received|receiving) [\d#]+ bytes instead of|"
+        r"mismatch\w* (?:between|collective|size)",
         "size-mismatch",
     ),
     (r"wrong type \d+ != \d+|invalid magic|unexpected (?:magic|connection)|magic .* mismatch", "foreign-peer"),

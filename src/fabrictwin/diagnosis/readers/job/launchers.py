@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
-from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.evidence import Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"Watchdog caught collective operation timeout|last enqueued (?:NCCL )?work|ncclInternalError|ncclSystemError|"
     r"unhandled (?:system|cuda) error|Test NCCL failure|torch\.distributed\.elastic|ChildFailedError|"
     r"vLLM is using nccl|Custom allreduce|RendezvousTimeoutError|Signal \d+ \(SIG|exitcode\s*:\s*-?\d+|"
     r"(?:client|Client|server) socket has (?:timed out|failed)|connect\(\) timed out\. Original timeout|"
-    r"retrieving ncclUniqueId from \[0\]|Detected mismatch between collectives on ranks|No module named '|Avg bus bandwidth is [\d.]+|"
+    r"retrieving ncclUniqueId from \[0\]|Detected mismatch between collectives on ranks|"
+    r"No module named '|Avg bus bandwidth is [\d.]+|"
     r"CUDA (?:out of memory|error)|error\.?\s*802|system not yet initialized|NCCL Test (?:Succeeded|Failed)|"
     r"healthcheck|DistStoreError|DistNetworkError|^\s*Last error:\s*$|provider \w+ output empty list|"
     r"NET/OFI .*(?:provider|failure)|\[c10d(?: - \w+)?\]|vLLM API server version|"
@@ -29,12 +31,10 @@ _AT_WORK = re.compile(r"\[PG .*? Rank (\d+)\] .*\bat (?:NCCL )?work(?: sequence 
 _PROGRESS = re.compile(r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)")
 
 
-class Launchers:
+class Launchers(LineReader):
     """Reads what launchers and frameworks write around a job."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._quoted = False  # NCCL's own last words follow
+    _quoted = False  # NCCL's own last words follow
 
     def line(self, text: str) -> bool:
         """Take a line; False where it says nothing that this reader knows."""
@@ -73,9 +73,6 @@ class Launchers:
                 add(kind, found[1] if found.groups() else found[0], _about(text))
                 return True
         return False
-
-    def close(self) -> None:
-        """End."""
 
 
 def _about(text: str) -> Subject:
