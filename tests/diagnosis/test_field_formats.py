@@ -216,3 +216,13 @@ def test_an_event_of_ras_stands_alone():
     assert first(event) == "rank-died"
     assert answer(event).verdict == FAULTS
     assert answer("RAS Monitor Mode - watching for peer changes (Ctrl+C to exit)...").verdict == CLEAN
+
+
+@pytest.mark.parametrize(
+    "column", ["link_downed_counter", "link_downed_counter_extended", "LinkDownedCounterExt", "LinkDownedCounter"]
+)
+def test_a_column_of_ibdiagnet_is_known_in_each_spelling(column):
+    table = f"START_PM_INFO\nNodeGUID,PortNumber,{column},PortXmitWaitExt\n0x1,7,255,12\n0x1,8,0,9\nEND_PM_INFO\n"
+    found = answer(table).findings[0]
+    assert found.id == "link-flapping"
+    assert found.object.endswith("7")

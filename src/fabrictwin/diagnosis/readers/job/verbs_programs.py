@@ -2,7 +2,8 @@
 
 They name the verb and the errno, or the status of a completion in words (`ibv_wc_status_str`; UCX's
 ib_mlx5_log.c). A memory region that cannot be registered is told apart by whether the program has just taken a
-buffer of a GPU: then the module that lets adapters reach GPU memory is absent, else too little memory may be locked.
+buffer of a GPU: then the module that lets adapters reach GPU memory is absent, else too little memory may be
+locked.
 """
 
 from __future__ import annotations
