@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from fabrictwin.kernel.jit.decorators import helper
-from fabrictwin.kernel.packet.congestion import dcqcn, nscc
+from fabrictwin.kernel.packet.congestion import dcqcn, nscc, swift
 
 
 class Control(IntEnum):
@@ -20,9 +20,10 @@ class Control(IntEnum):
     NONE = 0
     DCQCN = 1
     NSCC = 2
+    SWIFT = 3
 
 
-ALGORITHMS = {Control.DCQCN: dcqcn, Control.NSCC: nscc}
+ALGORITHMS = {Control.DCQCN: dcqcn, Control.NSCC: nscc, Control.SWIFT: swift}
 
 
 @helper
@@ -37,6 +38,8 @@ def on_ack(state, q, qp, packets, echo, now):
     """So many packets were newly acknowledged; `qp.rtt_ps` is fresh."""
     if qp.control == Control.NSCC:
         nscc.on_ack(state, q, qp, packets * state.settings[0].mtu, echo, now)
+    elif qp.control == Control.SWIFT:
+        swift.on_ack(state, q, qp, packets * state.settings[0].mtu, now)
 
 
 @helper
@@ -57,6 +60,8 @@ def on_loss(state, q, qp, now):
     """A packet was trimmed or declared lost."""
     if qp.control == Control.NSCC:
         nscc.on_loss(state, q, qp, now)
+    elif qp.control == Control.SWIFT:
+        swift.on_loss(state, q, qp, now)
 
 
 @helper

@@ -196,7 +196,10 @@ def build(wiring: Wiring, config: Config) -> State:
     ethernet = (port.traits & (s.CREDIT | s.INTERNAL)) == 0
     if marking.ecn_kmax_bytes:
         for name, at in (("kmin", marking.ecn_kmin_bytes), ("kmax", marking.ecn_kmax_bytes)):
-            scaled = np.minimum(at * wiring.port_bps // marking.ecn_bps, 2**31 - 1)
+            scaled = (
+                at * wiring.port_bps // marking.ecn_bps if marking.ecn_bps else np.full_like(wiring.port_bps, at)
+            )
+            scaled = np.minimum(scaled, 2**31 - 1)
             outlet[name] = np.repeat(np.where(ethernet, scaled, 0), v)
     on_switch = (wiring.node_flags[wiring.port_node] & s.ENDPOINT) == 0
     outlet.limit = np.repeat(np.where(on_switch & ethernet, room.queue_limit_bytes, 0), v)

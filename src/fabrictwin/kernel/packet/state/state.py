@@ -108,6 +108,8 @@ class State(NamedTuple):
     dcqcn_settings: Any
     nscc: Any
     nscc_settings: Any
+    swift: Any
+    swift_settings: Any
     note: Any  # [T] of single messages, else [1]
     pool: Any  # int64 receives posted
     inbox: Any  # int64 [rows, 11] what software asks for: `messages.take_inbox`
