@@ -27,6 +27,7 @@ LARGE = {
     "sections that users write": """
         cluster/spec/cluster_section.py Routing Topology Network ExplicitIdentity ExplicitCluster
         cluster/spec/fault_section.py LinkFault
+        cluster/spec/congestion_section.py CongestionControl
         cluster/spec/packet_section.py Packet
         cluster/spec/qos_section.py QosPort
         cluster/spec/spec.py Spec
@@ -124,7 +125,6 @@ LARGE = {
         report/result.py RunResult
         runs/execute.py Prepared
         serving/step/kernels.py Constants
-        study/jitter/jitter_study.py Uneven
         subnet/wire/rmpp.py Sender
         twin/managed_run.py Outage
         web/interface.py Operation

@@ -11,6 +11,7 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.rules.reported import reported
 
 # interfaces that exist on every host and lead nowhere else
 _LOCAL_INTERFACE = re.compile(
@@ -88,8 +89,7 @@ def sockets(case: Case) -> Iterator[Finding]:
     others = [fact for fact in networks if str(fact.value).lower() not in ("socket",)]
     missing = case.of("nccl.no-device")
     efa = [f for f in case.of("nccl.ofi-provider") if str(f.value).lower() not in ("efa", "verbs")]
-    if efa:
-        yield found(cause("efa-absent"), efa, seen=f"provider {efa[0].text}", expected="efa", confidence=0.9)
+    yield from reported(efa, "efa-absent", seen="provider {text}", expected="efa", confidence=0.9)
     if socket and others and {f.subject.host for f in socket}.isdisjoint({f.subject.host for f in others}):
         yield found(
             cause("network-differs"),

@@ -11,6 +11,7 @@ from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact, Subject
 from fabrictwin.diagnosis.finding import Finding, Severity, found
 from fabrictwin.diagnosis.readers.fabric.links import LANE_GBPS
+from fabrictwin.diagnosis.rules.reported import reported
 
 
 def _last(case: Case, kind: str) -> dict[Subject, Fact]:
@@ -37,15 +38,13 @@ def states(case: Case) -> Iterator[Finding]:
             expected="Active",
             confidence=0.95,
         )
-    silent = case.of("sm.missing")
-    if silent:
-        yield found(
-            cause("no-subnet-manager"),
-            silent,
-            seen=silent[0].text,
-            expected="state 3 SMINFO_MASTER",
-            confidence=0.85,
-        )
+    yield from reported(
+        case.of("sm.missing"),
+        "no-subnet-manager",
+        seen="{text}",
+        expected="state 3 SMINFO_MASTER",
+        confidence=0.85,
+    )
     down = [fact for about, fact in state.items() if fact.text.lower().startswith("down")]
     trying = [
         fact
@@ -83,14 +82,7 @@ def states(case: Case) -> Iterator[Finding]:
         for fact in case.of("port.state")
         if str(fact.parts[0]) in ("Init", "Initialize", "Initialized", "Armed")
     ]
-    if waiting:
-        yield found(
-            cause("no-subnet-manager"),
-            waiting,
-            seen=f"port {waiting[0].parts[0]}",
-            expected="Active",
-            confidence=0.8,
-        )
+    yield from reported(waiting, "no-subnet-manager", seen="port {0}", expected="Active", confidence=0.8)
 
 
 MANY_ALIKE = 4
@@ -183,16 +175,15 @@ def links(case: Case) -> Iterator[Finding]:
             odd += [
                 fact for fact, speed in zip(mine, speeds, strict=True) if 0 < speed < usual[0] and fact not in thin
             ]
-    if odd:
-        yield found(
-            cause("link-slow"),
-            odd,
-            seen=f"{odd[0].parts[0]}x {odd[0].parts[1]}",
-            expected="the speed of the switch's other ports",
-            confidence=0.4,
-            severity=Severity.NOTE,
-            collect="iblinkinfo, which says what a link could be",
-        )
+    yield from reported(
+        odd,
+        "link-slow",
+        seen="{0}x {1}",
+        expected="the speed of the switch's other ports",
+        confidence=0.4,
+        severity=Severity.NOTE,
+        collect="iblinkinfo, which says what a link could be",
+    )
 
 
 def gids(case: Case) -> Iterator[Finding]:
@@ -215,8 +206,7 @@ def gids(case: Case) -> Iterator[Finding]:
             confidence=0.85,
         )
     old = [fact for fact in case.of("roce.mode") if fact.value == 1]
-    if old:
-        yield found(cause("roce-v1"), old, seen="RoCE v1", expected="RoCE v2", confidence=0.9)
+    yield from reported(old, "roce-v1", seen="RoCE v1", expected="RoCE v2", confidence=0.9)
 
 
 def switches(case: Case) -> Iterator[Finding]:
@@ -230,18 +220,12 @@ def switches(case: Case) -> Iterator[Finding]:
             expected="OK",
             confidence=0.85,
         )
-    unread = case.of("switch.unreadable")
-    if unread:
-        yield found(cause("switch-unreadable"), unread, seen=unread[0].text, expected="a number", confidence=0.7)
-    errors = case.of("ibdiagnet.error")
-    if errors:
-        yield found(
-            cause("ibdiagnet-error"),
-            errors,
-            seen=f"{errors[0].parts[0]}: {errors[0].parts[1]}",
-            expected="none",
-            confidence=0.6,
-        )
+    yield from reported(
+        case.of("switch.unreadable"), "switch-unreadable", seen="{text}", expected="a number", confidence=0.7
+    )
+    yield from reported(
+        case.of("ibdiagnet.error"), "ibdiagnet-error", seen="{0}: {1}", expected="none", confidence=0.6
+    )
 
 
 RULES: tuple[Rule, ...] = (states, rates, links, gids, switches)

@@ -10,6 +10,7 @@ import csv
 import re
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_PERFQUERY = (
     r"^#? ?Port (?:extended )?counters: Lid \d+ port|^#? ?PortRcvErrorDetails|"
@@ -69,12 +70,10 @@ def counter_name(name: str) -> str:
     return _SHORT.get(name) or _SYSFS.get(name.lower()) or name
 
 
-class Perfquery:
+class Perfquery(LineReader):
     """Reads perfquery's output."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._about = Subject()
+    _about = Subject()
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -92,16 +91,11 @@ class Perfquery:
             self.sink.add("port.counter", (counter_name(found[1]), value), self._about)
         return True
 
-    def close(self) -> None:
-        """End."""
 
-
-class QueryErrors:
+class QueryErrors(LineReader):
     """Reads ibqueryerrors' output."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._node = ""
+    _node = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -123,15 +117,12 @@ class QueryErrors:
             return True
         return not bare or bare.startswith(("##", "Link info:", "Thresholds", "Suppressing"))
 
-    def close(self) -> None:
-        """End."""
 
-
-class DiagnetCsv:
+class DiagnetCsv(LineReader):
     """Reads ibdiagnet's db_csv: tables between START_x and END_x, with the names of their columns on top."""
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self._table, self._columns = "", [""]
         self._names: dict[str, str] = {}
 

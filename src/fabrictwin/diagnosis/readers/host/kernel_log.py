@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"NVRM: Xid|NVRM: GPU|SXid|nvidia-peermem|nvidia_peermem|nv_peer_mem|mlx5_core|mlx5_ib|segfault at|"
@@ -20,11 +21,11 @@ OPENS = (
 _PCI = re.compile(r"(?:PCI:|pci bus id )?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)")
 
 
-class KernelLog:
+class KernelLog(LineReader):
     """Reads messages of kernels and of the fabric manager."""
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self._rules: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], str], None]], ...] = (
             ("Xid", re.compile(r"(?<!S)Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?"), self._xid),
             ("SXid", re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)"), self._sxid),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.evidence import Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"Watchdog caught collective operation timeout|last enqueued (?:NCCL )?work|ncclInternalError|ncclSystemError|"
@@ -26,12 +27,10 @@ _GROUP = re.compile(r"PG (?:ID \S+ PG )?(?:GUID|ID) ([^\s\]()]+)(?:\(([^)]*)\))?
 _PROGRESS = re.compile(r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)")
 
 
-class Launchers:
+class Launchers(LineReader):
     """Reads what launchers and frameworks write around a job."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._quoted = False  # NCCL's own last words follow
+    _quoted = False  # NCCL's own last words follow
 
     def line(self, text: str) -> bool:
         """Take a line; False where it says nothing that this reader knows."""
@@ -67,9 +66,6 @@ class Launchers:
                 add(kind, found[1] if found.groups() else found[0], _about(text))
                 return True
         return False
-
-    def close(self) -> None:
-        """End."""
 
 
 def _about(text: str) -> Subject:

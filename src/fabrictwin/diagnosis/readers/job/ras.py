@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"^\s*Job summary\s*$|^\s*Communicators?\.{3}|^\s*Group\s+Comms\s+Nodes\s+Ranks|^\s*RAS Monitor Mode|"
@@ -21,11 +22,11 @@ _RANK = re.compile(
 _PROCESS = re.compile(r"\s*Process (\d+) on node (\S+) managing GPUs? (\S+)")
 
 
-class RasReport:
+class RasReport(LineReader):
     """Reads RAS's text."""
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self._comm = self._error = self._state = ""
         self._blank = 0
 
@@ -85,9 +86,6 @@ class RasReport:
             self.sink.add("ras.monitor", True)
         elif re.match(r"\d+\s+\d+\s+\d+\s+\d+\s+\d+$", bare):
             self.sink.add("ras.summary", tuple(int(word) for word in bare.split()))
-
-    def close(self) -> None:
-        """End."""
 
 
 def read_json(data: Any, sink: Sink) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.kernel.codes import PS_PER_S
-from fabrictwin.kernel.packet.congestion import ALGORITHMS
+from fabrictwin.kernel.packet.congestion import ALGORITHMS, ibcc
 from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state import network_records as network
 from fabrictwin.kernel.packet.state import transport_records as transport
@@ -261,6 +261,9 @@ def build(wiring: Wiring, config: Config) -> State:
         arbitration=arbitration,
         high_limit=high_limit,
         **controls,
+        delays=np.zeros((1, ibcc.TABLE_ENTRIES), np.int64),
+        fecn=records(1, ibcc.lane_dtype),
+        congestion_log=np.zeros((1, ibcc.LOG_COLUMNS), np.int64),
         note=records(0, transport.note_dtype),
         pool=np.zeros(1, np.int64),
         inbox=np.zeros((1, s.INBOX_COLUMNS), np.int64),
