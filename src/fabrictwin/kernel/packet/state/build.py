@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.kernel.codes import PS_PER_S
-from fabrictwin.kernel.packet.congestion import ALGORITHMS
+from fabrictwin.kernel.packet.congestion import ALGORITHMS, ibcc
 from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state import network_records as network
 from fabrictwin.kernel.packet.state import transport_records as transport
@@ -197,8 +197,10 @@ def build(wiring: Wiring, config: Config) -> State:
     if marking.ecn_kmax_bytes:
         rates, of = np.unique(wiring.port_bps, return_inverse=True)
         for name, at in (("kmin", marking.ecn_kmin_bytes), ("kmax", marking.ecn_kmax_bytes)):
-            # Python's integers: a threshold that nothing reaches, times a rate, is more than 64 bits
-            scaled = np.array([min(at * rate // marking.ecn_bps, 2**31 - 1) for rate in rates.tolist()])[of]
+            # at a rate of 0 as they stand; Python's integers, since a threshold that nothing reaches, times a rate, is
+            # more than 64 bits
+            at_rate = [at * rate // marking.ecn_bps if marking.ecn_bps else at for rate in rates.tolist()]
+            scaled = np.array([min(each, 2**31 - 1) for each in at_rate])[of]
             outlet[name] = np.repeat(np.where(ethernet, scaled, 0), v)
     on_switch = (wiring.node_flags[wiring.port_node] & s.ENDPOINT) == 0
     outlet.limit = np.repeat(np.where(on_switch & ethernet, room.queue_limit_bytes, 0), v)
@@ -260,6 +262,9 @@ def build(wiring: Wiring, config: Config) -> State:
         arbitration=arbitration,
         high_limit=high_limit,
         **controls,
+        delays=np.zeros((1, ibcc.TABLE_ENTRIES), np.int64),
+        fecn=records(1, ibcc.lane_dtype),
+        congestion_log=np.zeros((1, ibcc.LOG_COLUMNS), np.int64),
         note=records(0, transport.note_dtype),
         pool=np.zeros(1, np.int64),
         inbox=np.zeros((1, s.INBOX_COLUMNS), np.int64),
