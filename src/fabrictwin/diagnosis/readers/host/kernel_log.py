@@ -24,7 +24,6 @@ OPENS = (
 LOCAL_INTERFACE = re.compile(
     r"^(?:lo|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w+|cni\d*|cali\w+|flannel\S*|kube-\S*|podman\d*|lxc\w*)$"
 )
-_PCI = re.compile(r"(?:PCI:|pci bus id )?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)")
 
 
 class KernelLog(LineReader):
