@@ -70,7 +70,6 @@ LARGE = {
         fabric/compile.py _Columns
         fabric/fabric.py Fabric
         fabric/host_template.py HostTemplate _Nodes
-        kernel/flow/contention.py Way Course
         kernel/flow/fluid.py Operations Instances State
         kernel/flow/max_min.py Flows Scratch
         kernel/nccl/channel_links.py Routes Asked Work

@@ -25,7 +25,7 @@ from fabrictwin.subnet.wire.smp import PortState
 from fabrictwin.trace.trace import Trace
 
 
-class Inside:
+class ServedRun:
     """A spec's job, to be run inside the fabric that the spec describes. Raises ConfigError."""
 
     def __init__(self, spec: Path) -> None:
