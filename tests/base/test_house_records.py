@@ -120,8 +120,6 @@ LARGE = {
         nccl/topology/system.py Device
         nccl/tuning/algorithm_rules.py CommunicatorShape
         program/program.py Communication
-        report/result.py RunResult
-        runs/execute.py Prepared
         serving/step/kernels.py Constants
         subnet/wire/rmpp.py Sender
         twin/managed_run.py Outage
