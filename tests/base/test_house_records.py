@@ -28,7 +28,7 @@ LARGE = {
         cluster/spec/cluster_section.py Routing Topology Network ExplicitIdentity ExplicitCluster
         cluster/spec/fault_section.py LinkFault
         cluster/spec/congestion_section.py CongestionControl
-        cluster/spec/packet_section.py Packet
+        cluster/spec/packet_section.py OwnDcqcn Packet
         cluster/spec/qos_section.py QosPort
         cluster/spec/spec.py Spec
         cluster/spec/subnet_manager_section.py SubnetManager
