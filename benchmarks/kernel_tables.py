@@ -3,10 +3,10 @@
     python benchmarks/kernel_tables.py FOLDER --write src/fabrictwin/catalog/data
     python benchmarks/kernel_tables.py FOLDER
 
-FOLDER holds tables of NVIDIA's aiconfigurator database, named `*_GPU_LIBRARY_FAMILY.csv.gz` or so (a GPU is known by
-`h100_sxm` and the like). Held out are, with everything fitted again: a fifth of the rows in turn; of products a
-fifth of all pairs of n and k in turn; and each GPU in turn, which then takes the table of the nearest other. Errors
-are |predicted / measured - 1|, median and 95th percentile. Single-threaded BLAS is enough and kinder to others.
+FOLDER holds tables of NVIDIA's aiconfigurator database, a GPU's name in each file's (`h100_sxm` and so on). Held out
+are, with everything fitted again: a fifth of the rows in turn; of products a fifth of all pairs of n and k in
+turn; and each GPU in turn, which then takes the table of the nearest other. Errors are
+|predicted / measured - 1|, median and 95th percentile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from fabrictwin.base.arrays import F64
 from fabrictwin.catalog.kernels import CONSTANTS, RESIDUALS
 from fabrictwin.workload.operators.measurements import Measured, read_measured
-from fabrictwin.workload.operators.tables import Table, chip_of, fit_table, format_of, generation, nearest
+from fabrictwin.workload.operators.tables import Table, chip_of, fit_table, generation, nearest
 
 GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "gb200": "gb200", "b200_sxm": "b200-sxm"}
 LIBRARIES = {"bf16": "cublas", "fp8": "cutlass", "fp4": "cutlass"}
@@ -35,7 +35,9 @@ FOLDS = 5
 HEAD = """\
 # Constants of kernels by family, GPU, type and library; docs/kernels.md says what they are. Made by
 # benchmarks/kernel_tables.py from NVIDIA's measurements in aiconfigurator's database (Apache-2.0).
-source: aiconfigurator
+source:
+  title: NVIDIA aiconfigurator, kernels measured under vLLM 0.18 and 0.24 (Apache-2.0)
+  url: https://github.com/ai-dynamo/aiconfigurator
 tables:
 """
 
@@ -86,7 +88,8 @@ def held_out(gpu: str, measured: Measured, folds: Callable[[Measured], np.ndarra
 
 
 def say(what: str, off: F64) -> None:
-    print(f"  {what:56s} {len(off):7d} {100 * np.median(off):6.1f} {100 * np.quantile(off, 0.95):6.1f}", flush=True)
+    middle, most = 100 * np.quantile(off, [0.5, 0.95])
+    print(f"  {what:56s} {len(off):7d} {middle:6.1f} {most:6.1f}", flush=True)
 
 
 def errors(found: list[tuple[str, Measured]], tables: dict[tuple[str, ...], Table]) -> None:

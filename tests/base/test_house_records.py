@@ -123,7 +123,6 @@ LARGE = {
         program/program.py Communication
         report/result.py RunResult
         runs/execute.py Prepared
-        serving/step/kernels.py Constants
         study/jitter/jitter_study.py Uneven
         subnet/wire/rmpp.py Sender
         twin/managed_run.py Outage

@@ -1,6 +1,6 @@
 """Constants of kernels and their residuals, by family, GPU, type and library: `kernels.yaml`, `kernels.npz`.
 
-`benchmarks/kernel_tables.py` makes both from measurements; `fabrictwin.workload.operators` says what each constant is.
+`benchmarks/kernel_tables.py` makes both from measurements; `workload/operators` says what each constant is.
 """
 
 from __future__ import annotations

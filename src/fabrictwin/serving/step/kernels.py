@@ -2,9 +2,9 @@
 
 Linear layers are products with their cast, logits and routers products in 16 bits. Attention of prompts counts the
 blocks of all chunks together, that of decodes the KV that they read. Fused experts take what was measured where
-tokens fall on experts by a power law of 1.01, mixtures in fp8 with a scale for every block, as published ones have.
-Small kernels take at least what LLMServingSim's profiles show of norms and rotations. A precision of which nothing was
-measured on the nearest GPU runs in 16 bits, and shapes of heads are corrected as those of 128 are.
+tokens fall on experts by a power law of 1.01, in fp8 with a scale for every block, as published mixtures have.
+Small kernels take at least what LLMServingSim's profiles show of norms and rotations. A precision of which nothing
+was measured runs in 16 bits, and heads of any size are corrected as those of 128 are.
 """
 
 from __future__ import annotations
@@ -94,23 +94,22 @@ class Kernels:
             written += tokens
             squares += (before + tokens) ** 2
         per_token = kv_bytes_per_token / self._kv_bytes
-        found = attention.Blocks(*map(np.float64, (blocks, ways, longest, cached * per_token, written * per_token)))
+        sums = (blocks, ways, longest, cached * per_token, written * per_token)
+        found = attention.Blocks(*(np.array([value]) for value in sums))
         time = attention.prompt_us(known.constants, self._attention_chip, found, width, self._kv_bytes)
         length = squares / cached
         factor = known.factor_of(length, cached / length * heads, heads / kv_heads)
-        return float(time) * factor
+        return float(time[0]) * factor
 
     def decode_attention(self, kv_bytes: float, sequences: int, heads: int, kv_heads: int) -> float:
         """Return the time of one layer's attention of decodes: bytes of KV read, sequences, heads on this rank."""
         known, rows = self._decodes, sequences * kv_heads
-        time = attention.decode_us(
-            known.constants, self._attention_chip, kv_bytes, np.float64(rows), np.float64(sequences * heads)
-        )
+        sizes = (np.array([float(value)]) for value in (kv_bytes, rows, sequences * heads))
+        time = attention.decode_us(known.constants, self._attention_chip, *sizes)
         tokens = max(1.0, kv_bytes / (rows * attention.WIDTH * self._kv_bytes))
-        return float(time) * known.factor_of(tokens, rows, heads / kv_heads)
+        return float(time[0]) * known.factor_of(tokens, rows, heads / kv_heads)
 
 
 def expert_width(inner: int, ups: int) -> float:
     """Return the width with two matrices up that has the weights of one with `ups`."""
     return inner * (ups + 1) / 3
-

@@ -1,1 +1,1 @@
-"""Times of the kernels that training and serving run, by shape: forms with few constants, and measured residuals."""
+"""Times of kernels by shape: forms with few constants, and what was measured beside them."""

@@ -1,8 +1,8 @@
 """The time of fused attention on one GPU: prompts by causal tiles, decodes by the KV that they read.
 
-Prompts: t = launch + (compute³ + memory³)^⅓ + KV written over the memory's rate. Compute is blocks of 128 queries by
-128 keys, spread over the SMs, no shorter than the longest row of them; every row of blocks has a prologue. Queries
-that share a KV head may be packed into one block, which short prompts gain by.
+Prompts: t = launch + (compute³ + memory³)^⅓ + KV written over the memory's rate. Compute is blocks of 128 queries
+by 128 keys, spread over the SMs, no shorter than the longest row of them; every row of blocks has a prologue.
+Queries that share a KV head may be packed into one block, which short prompts gain by.
 
 Decodes: t = launch + KV over the memory's rate + waves of a sequence and KV head an SM. KV in 8 bits has constants
 of its own.
@@ -63,7 +63,7 @@ class Blocks:
 
     @classmethod
     def of(cls, sequences: F64, tokens: F64, heads: F64, kv_heads: F64, width: float) -> Blocks:
-        """Return those of causal prompts of equal length with nothing before them; `width` of a key and a value."""
+        """Return those of causal prompts of equal length, nothing before them; `width` of a key and a value."""
         rows = np.ceil(tokens / TILE)
         packed = np.ceil(tokens * heads / kv_heads / TILE)
         blocks = np.minimum(rows * (rows + 1) / 2 * heads, packed * (rows + 1) / 2 * kv_heads) * sequences
@@ -72,9 +72,7 @@ class Blocks:
         return cls(blocks, ways, rows, cached, cached)
 
 
-def prompt_us(
-    constants: Mapping[str, float], chip: Chip, found: Blocks, width: float, kv_bytes: float
-) -> F64:
+def prompt_us(constants: Mapping[str, float], chip: Chip, found: Blocks, width: float, kv_bytes: float) -> F64:
     """Return times of one layer's prompts in microseconds.
 
     `width`: elements of a key and a value together; `kv_bytes`: of an element in the cache.

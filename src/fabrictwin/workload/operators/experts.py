@@ -1,8 +1,8 @@
 """The time of fused experts on one GPU: both products of a mixture's layer, grouped by expert.
 
-t = launch + (compute³ + memory³)^⅓ + rows moved. A rank's tokens fall on the experts that it holds; each expert that
-some token goes to reads its weights, and works on its tokens in blocks of 16 to 128. Rows of all tokens are moved,
-whatever share of the experts a rank holds: sorted, activated and added up. How unevenly tokens fall is a
+t = launch + (compute³ + memory³)^⅓ + rows moved. A rank's tokens fall on the experts that it holds; each expert
+that some token goes to reads its weights, and works on its tokens in blocks of 16 to 128. Rows of all tokens are
+moved, whatever share of the experts a rank holds: sorted, activated and added up. How unevenly tokens fall is a
 distribution of its own, whose measured residuals say what it costs.
 """
 
@@ -29,8 +29,8 @@ BOUNDS: Mapping[str, tuple[float, float, float]] = {
     "expert": (0.002, 0.1, 80.0),
     "power": (0.001, 0.1, 1.0),
 }
-"""launch; peak, memory: shares of the data sheet's; tile, narrow, step: as of products; hidden, inner: times that a
-row's hidden and inner values are moved; expert: for each expert that is met; power: what long kernels lose."""
+"""launch; peak, memory: shares of the data sheet's; tile, narrow, step: as of products; hidden, inner: times that
+a row's hidden and inner values are moved; expert: for each expert that is met; power: what long kernels lose."""
 
 
 def experts_us(constants: Mapping[str, float], chip: Chip, operand_bytes: float, shapes: F64) -> F64:

@@ -22,6 +22,7 @@ FORMATS = {
 }
 """Types of operands, with the bytes of their scales: one of 4 bytes for 128 values, or of one byte for 16."""
 
+
 @dataclass(frozen=True)
 class Family:
     """A kind of kernels.
@@ -41,14 +42,19 @@ class Family:
     peak: str = ""
 
 
+def _log2(values: F64) -> F64:
+    found: F64 = np.log2(values)
+    return found
+
+
 def _attention_points(shapes: F64) -> F64:
     sequences, tokens, heads, kv_heads = shapes.T
-    return np.log2(np.stack([tokens, sequences * heads, heads / kv_heads], axis=1))
+    return _log2(np.stack([tokens, sequences * heads, heads / kv_heads], axis=1))
 
 
 def _decode_points(shapes: F64) -> F64:
     sequences, tokens, heads, kv_heads = shapes.T
-    return np.log2(np.stack([tokens, sequences * kv_heads, heads / kv_heads], axis=1))
+    return _log2(np.stack([tokens, sequences * kv_heads, heads / kv_heads], axis=1))
 
 
 def _prompt(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F64) -> F64:
@@ -69,7 +75,7 @@ def _experts(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F
 
 def _expert_points(shapes: F64) -> F64:
     tokens, _, inner, top_k, count, ranks = shapes.T
-    return np.log2(np.stack([tokens, ranks, inner, count / top_k], axis=1))
+    return _log2(np.stack([tokens, ranks, inner, count / top_k], axis=1))
 
 
 FAMILIES = {
@@ -77,7 +83,7 @@ FAMILIES = {
         products.BOUNDS,
         (np.linspace(0, 14, 14), np.linspace(8, 16, 10), np.linspace(8, 16, 10)),
         products.linear_us,
-        np.log2,
+        _log2,
     ),
     "prompts": Family(
         attention.PROMPT_BOUNDS,

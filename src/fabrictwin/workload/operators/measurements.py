@@ -3,8 +3,8 @@
 Products have `gemm_dtype, m, n, k, latency_ms`; attention `batch_size, isl, num_heads, num_key_value_heads,
 kv_cache_dtype, step, latency_ms` (`step` is what is cached before, and `isl` 1, of decodes); fused experts
 `moe_dtype, num_tokens, hidden_size, inter_size, topk, num_experts, moe_tp_size, moe_ep_size, distribution,
-latency_ms`. In Parquet the last column is `latency`. Rows measured without a CUDA graph show the host and are to be
-left out by whoever gives them: vLLM's `fp8_block` products are such.
+latency_ms`. In Parquet the last column is `latency`. Rows measured without a CUDA graph show the host and are to
+be left out by whoever gives them: vLLM's `fp8_block` products are such.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ LEAST_SIDE = 256
 """n and k of products below which launch is all there is to see."""
 
 Columns = Mapping[str, NDArray[np.str_]]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -89,21 +90,22 @@ def read_measured(path: Path) -> list[Measured]:
     times = _numbers(columns, path, latency)[:, 0] * US_PER_MS
     if "gemm_dtype" in columns:
         shapes = _numbers(columns, path, "m", "n", "k")
-        kept = (shapes[:, 0] >= 1) & (shapes[:, 1:] >= LEAST_SIDE).all(axis=1)
-        return _by_type("products", columns["gemm_dtype"], shapes, times, kept)
+        large: Mask = (shapes[:, 0] >= 1) & (shapes[:, 1:] >= LEAST_SIDE).all(axis=1)
+        return _by_type("products", columns["gemm_dtype"], shapes, times, large)
     if "moe_dtype" in columns:
         shapes = _numbers(
             columns, path, "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_ep_size"
         )
         shapes[:, 2] /= _numbers(columns, path, "moe_tp_size")[:, 0]
         kinds = np.char.add(np.char.add(_types(columns["moe_dtype"]), "/"), columns["distribution"])
-        return _by_type("experts", kinds, shapes, times, (shapes >= 1).all(axis=1))
+        whole: Mask = np.asarray((shapes >= 1).all(axis=1))
+        return _by_type("experts", kinds, shapes, times, whole)
     if "kv_cache_dtype" in columns:
         shapes = _numbers(columns, path, "batch_size", "isl", "num_heads", "num_key_value_heads")
         before = _numbers(columns, path, "step")[:, 0]
         decodes = before > 0
         shapes[:, 1] += before
-        kept = (shapes >= 1).all(axis=1)
+        kept: Mask = np.asarray((shapes >= 1).all(axis=1))
         kinds = columns["kv_cache_dtype"]
         found = _by_type("prompts", kinds, shapes, times, kept & ~decodes)
         return found + _by_type("decodes", kinds, shapes, times, kept & decodes)
@@ -114,9 +116,7 @@ def _types(names: NDArray[np.str_]) -> NDArray[np.str_]:
     return np.array([TYPES.get(name, name) for name in names.tolist()])
 
 
-def _by_type(
-    family: str, kinds: NDArray[np.str_], shapes: F64, times: F64, kept: NDArray[np.bool_]
-) -> list[Measured]:
+def _by_type(family: str, kinds: NDArray[np.str_], shapes: F64, times: F64, kept: Mask) -> list[Measured]:
     kept = kept & (times > 0)
     return [
         Measured(family, TYPES.get(str(kind), str(kind)), shapes[rows], times[rows])

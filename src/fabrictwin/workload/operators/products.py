@@ -6,9 +6,9 @@ operations on one SM, longer for narrow tiles, or the latency of a turn. Waves l
 and their plain share. Splits add partial sums, which go through memory, and a reduction. Memory is operands and
 result over the data sheet's rate. Linear layers in fp8 and fp4 cast their input before, a kernel of its own.
 
-The constants are those of a library on a GPU in a type; peak, SMs and memory are the data sheet's, so that they carry
-to a GPU of which nothing was measured. Misaligned shapes are not modelled: all n and k of the measurements are
-multiples of 32.
+The constants are those of a library on a GPU in a type; peak, SMs and memory are the data sheet's, so that they
+carry to a GPU of which nothing was measured. Misaligned shapes are not modelled: all n and k of the measurements
+are multiples of 32.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ TILES = (
 )
 SPLITS = (1, 2, 4, 8, 16)
 LOOP_BYTES = 128
-_ROWS, _COLUMNS, _SPLIT = (
-    np.array([(*tile, split) for split in SPLITS for tile in TILES], float).T
-)  # of every way to cut a product
+_ROWS, _COLUMNS, _SPLIT = np.array(
+    [(*tile, split) for split in SPLITS for tile in TILES], float
+).T  # of every way to cut a product
 LARGE_US = 1000.0
 SUM_BYTES = 4
 RESULT_BYTES = 2
@@ -59,8 +59,8 @@ BOUNDS: Mapping[str, tuple[float, float, float]] = {
 
 launch: of the kernel; peak: share of the data sheet's rate; tile: prologue and epilogue of a tile; narrow: loss of
 narrow tiles, in elements; memory: share of the data sheet's rate; step: latency of a turn; waves: weight of whole
-waves; power: what long kernels lose to the clock; split: of combining partial sums; cast: launch of the cast; row: of
-the cast, for each row.
+waves; power: what long kernels lose to the clock; split: of combining partial sums; cast: launch of the cast; row:
+of the cast, for each row.
 """
 NAMES = tuple(BOUNDS)
 WITHOUT_CAST = NAMES[:9]
@@ -84,10 +84,14 @@ class Format:
 
 
 def product_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F64) -> F64:
-    """Return times of products of `shapes` (rows of m, n, k), their cast left out, in microseconds."""
-    m, n, k = shapes.T
+    """Return times of products of `shapes` (rows of m, n, k), their cast left out, in microseconds.
+
+    A fourth column, if any, is how many such products a kernel computes.
+    """
+    m, n, k = shapes.T[:3]
+    batch = shapes.T[3] if shapes.shape[1] > 3 else 1.0
     best = _tiled_us(constants, chip, form, shapes)
-    moved = form.operand_bytes * (m * k + k * n) + RESULT_BYTES * m * n
+    moved = batch * (form.operand_bytes * (m * k + k * n) + RESULT_BYTES * m * n)
     memory = moved / (constants["memory"] * chip.bytes_per_us)
     body = (best**3 + memory**3) ** (1 / 3)
     body = body * (1 + constants["power"] * body / (body + LARGE_US))
@@ -97,10 +101,11 @@ def product_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes:
 
 def _tiled_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F64) -> F64:
     """Return the shortest times of the tiles over all SMs, by tile and split."""
-    m, n, k = shapes.T[:, :, None]
+    m, n, k = shapes.T[:3, :, None]
+    batch = shapes.T[3, :, None] if shapes.shape[1] > 3 else 1.0
     step = LOOP_BYTES / form.operand_bytes
     turns = np.ceil(k / step)
-    tiles = np.ceil(m / _ROWS) * np.ceil(n / _COLUMNS)
+    tiles = batch * np.ceil(m / _ROWS) * np.ceil(n / _COLUMNS)
     narrow = 1 + constants["narrow"] * (1 / _ROWS + 1 / _COLUMNS)
     sm_rate = constants["peak"] * chip.operations_per_us / chip.sms
     turn = np.maximum(2.0 * step * _ROWS * _COLUMNS * narrow / sm_rate, constants["step"])
@@ -109,7 +114,7 @@ def _tiled_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes: 
     time = waves * (np.ceil(turns / _SPLIT) * turn + constants["tile"])
     partial = 2.0 * SUM_BYTES * _SPLIT * tiles * _ROWS * _COLUMNS / (constants["memory"] * chip.bytes_per_us)
     time = time + np.where(_SPLIT > 1, constants["split"] + partial, 0.0)
-    best: F64 = np.where(_SPLIT <= turns, time, np.inf).min(axis=1)
+    best: F64 = np.where(turns >= _SPLIT, time, np.inf).min(axis=1)
     return best
 
 
@@ -119,9 +124,7 @@ def cast_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F6
     if not form.cast:
         return np.zeros(len(m))
     moved = (RESULT_BYTES + form.operand_bytes) * m * k
-    times: F64 = (
-        constants["cast"] + constants["row"] * m + moved / (constants["memory"] * chip.bytes_per_us)
-    )
+    times: F64 = constants["cast"] + constants["row"] * m + moved / (constants["memory"] * chip.bytes_per_us)
     return times
 
 

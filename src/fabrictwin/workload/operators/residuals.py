@@ -1,8 +1,8 @@
 """What measured times are over those of a form, on a thin grid of logarithms, linear between its points.
 
 A grid holds ln(measured / form) in steps of 1.5 % as bytes. It is fitted to scattered measurements: the values at
-the grid's points that come closest to the residuals, absolutely, each drawn to its neighbours and to 0 where little
-was measured. Outside it the value at its edge holds.
+the grid's points that come closest to the residuals, absolutely, each drawn to its neighbours and to 0 where
+little was measured. Outside it the value at its edge holds.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def corners(axes: Sequence[F64], points: F64) -> tuple[NDArray[np.int64], F64]:
     for sides in product((0, 1), repeat=len(axes)):
         index = [np.minimum(at + side, size - 1) for at, side, size in zip(low, sides, shape, strict=True)]
         places.append(np.ravel_multi_index(index, shape))
-        weights.append(np.prod([part if side else 1 - part for part, side in zip(share, sides, strict=True)], axis=0))
+        weights.append(
+            np.prod([part if side else 1 - part for part, side in zip(share, sides, strict=True)], axis=0)
+        )
     return np.stack(places, axis=1), np.stack(weights, axis=1)
 
 
@@ -95,7 +97,8 @@ def fit_residuals(axes: Sequence[F64], points: F64, residuals: F64) -> ResidualG
     values = np.zeros(int(np.prod(shape)))
 
     def spread(off: F64) -> F64:
-        return np.bincount(places.ravel(), (weights * off[:, None]).ravel(), minlength=len(values))
+        found = np.bincount(places.ravel(), (weights * off[:, None]).ravel(), minlength=len(values))
+        return found.astype(float)
 
     trust = np.ones(len(residuals))
     for _ in range(ROUNDS):

@@ -107,10 +107,13 @@ def nearest(gpu: str, measured: Iterable[str]) -> str:
 
 def _distance(gpu: str, other: str) -> tuple[int, float]:
     one, two = catalog.gpu(gpu), catalog.gpu(other)
-    rates = [
-        (entry.memory_bandwidth.value, entry.peak_flops["bf16"].value, entry.sm_count.value) for entry in (one, two)
-    ]
-    unlike = sum(abs(math.log(float(a) / float(b))) for a, b in zip(*rates, strict=True))
+    unlike = 0.0
+    for a, b in (
+        (one.memory_bandwidth.value, two.memory_bandwidth.value),
+        (one.peak_flops["bf16"].value, two.peak_flops["bf16"].value),
+        (one.sm_count.value, two.sm_count.value),
+    ):
+        unlike += abs(math.log(float(a) / float(b)))
     return abs(generation(gpu) - generation(other)), unlike
 
 
