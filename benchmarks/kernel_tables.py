@@ -3,7 +3,7 @@
     python benchmarks/kernel_tables.py FOLDER --write src/fabrictwin/catalog/data
     python benchmarks/kernel_tables.py FOLDER
 
-FOLDER holds tables of NVIDIA's aiconfigurator database, a GPU's name in each file's (`h100_sxm` and so on). Held out
+FOLDER holds tables of NVIDIA's aiconfigurator database, whose names tell the GPU (`h100_sxm` and so on). Held out
 are, with everything fitted again: a fifth of the rows in turn; of products a fifth of all pairs of n and k in
 turn; and each GPU in turn, which then takes the table of the nearest other. Errors are
 |predicted / measured - 1|, median and 95th percentile.

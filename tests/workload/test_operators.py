@@ -32,7 +32,7 @@ def test_a_product_never_beats_its_launch_its_bytes_or_its_peak():
 
 
 def test_tiles_that_do_not_fill_the_last_wave_cost_a_whole_one():
-    """100 SMs and tiles of 256 × 256: 10 × 10 fill them once, a tenth more work needs more than a tenth more time."""
+    """100 SMs and tiles of 256 × 256: 10 × 10 fill them once, and a tenth more takes more than that."""
     whole, shared = (
         us(2560, 2816, 65536, waves=waves) / us(2560, 2560, 65536, waves=waves) for waves in (0.99, 0.01)
     )
