@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.plain_kernel import Record, plain
 
-from fabrictwin.kernel.packet.congestion import dcqcn, nscc
+from fabrictwin.kernel.packet.congestion import dcqcn, ibcc, nscc
 from fabrictwin.kernel.packet.events import QueueEvent
 
 # ---------------------------------------------------------------------- DCQCN (Zhu et al. 2015, section 3)
@@ -291,3 +291,119 @@ def test_a_loss_gives_up_its_place():
     state, qp, _ = window_control(window=250)
     nscc.on_loss(state, 0, qp, 10**6)
     assert qp.window == 200
+
+
+# ---------------------------------------------------------------------- InfiniBand (annex A10)
+
+
+def under_tables(**more):
+    """Adapter 2 under a table of delays at service level 3, its queue pair, and the records of a switch's lane."""
+    setting = Record(
+        active=1, by_level=0, timer_ps=100, phase_ps=30, increase=4, trigger=10, minimum=1, limit=12, table=0,
+        ccti=0, since=0, next=0, fecns=0, becns=0,
+    )  # fmt: skip
+    for name, value in more.items():
+        setattr(setting, name, value)
+    d = Record(ccti=0, since=0)
+    port = Record(ps_q=20 << 20, node=40)  # 20 ps a byte
+    state = Record(
+        ibcc={5: d}, ibcc_settings={2 * 16 + 3: setting}, delays={(0, i): 4 * i for i in range(13)},
+        endpoint={2: Record(port=7)}, port={7: port}, clock=[Record(congestion_events=0)], congestion_log=Log(),
+    )  # fmt: skip
+    return state, Record(src=2, dst=9, sl=3, next_send=0), d, setting
+
+
+class Log(dict):
+    """A ring of two rows."""
+
+    def __len__(self):
+        return 2
+
+
+@plain
+def test_an_index_rises_by_the_increase_to_the_limit_and_is_logged_at_the_trigger():
+    state, qp, d, setting = under_tables(timer_ps=0)
+    seen = []
+    for _ in range(4):
+        ibcc.on_becn(state, 5, qp, 1000)
+        seen.append(d.ccti)
+    assert seen == [5, 9, 12, 12]  # from its minimum
+    assert (setting.becns, state.clock[0].congestion_events) == (4, 1)
+    row = [state.congestion_log[0, column] for column in range(7)]
+    assert row == [1000, ibcc.ADAPTER_EVENT, 2, 5, 2, 9, 3]
+    setting.active = 0
+    ibcc.on_becn(state, 5, qp, 1000)
+    assert (d.ccti, setting.becns) == (12, 5)
+
+
+@plain
+def test_an_index_falls_with_the_ticks_of_its_adapters_timer():
+    state, qp, d, setting = under_tables()
+    d.ccti, d.since = 9, 69  # ticks at 70, 170, 270 ...
+    assert [ibcc.index(state, 5, qp, now) for now in (69, 70, 169, 170, 371, 2000)] == [9, 8, 8, 7, 5, 1]
+    setting.by_level, setting.ccti, setting.since = 1, 6, 170
+    assert [ibcc.index(state, 5, qp, now) for now in (269, 270)] == [6, 5]
+
+
+@plain
+def test_the_next_packet_waits_for_the_last_and_its_delay():
+    state, qp, d, setting = under_tables(timer_ps=0)
+    d.ccti = 3  # 12 eighths
+    ibcc.on_sent(state, 5, qp, 100, 50)
+    assert qp.next_send == 50 + 2000 + 2000 * 12 // 8
+    setting.by_level, setting.ccti = 1, 2
+    ibcc.on_sent(state, 5, qp, 100, 9000)
+    assert (setting.next, qp.next_send) == (9000 + 2000 + 2000, 5050)
+    assert ibcc.not_before(state, qp) == 13000
+    setting.active = 0
+    ibcc.on_sent(state, 5, qp, 100, 20_000)
+    assert setting.next == 13000
+
+
+def lane(**more):
+    """An output lane of a switch with 1,000 bytes of buffer behind it that marks beyond 500."""
+    rule = Record(
+        smallest=64, rate=1, victim=0, congested=0, passed=0, unblocked=2000, buffer=1000, since=0, congested_ps=0,
+    )  # fmt: skip
+    for name, value in more.items():
+        setattr(rule, name, value)
+    state, *_ = under_tables()
+    state.fecn, state.qp = {30: rule}, {5: Record(src=2)}
+    return state, rule
+
+
+@plain
+def test_a_root_of_congestion_marks_in_turn_and_a_victim_does_not():
+    state, rule = lane()
+    packet, outlet = Record(wire=100, qp=5, dst=9, sl=3), Record(queued=501, kmin=500)
+    assert [ibcc.marks(state, 7, 30, outlet, packet, now) for now in (10, 20, 30)] == [True, False, True]
+    assert (rule.congested, rule.since, state.clock[0].congestion_events) == (1, 10, 1)
+    assert [state.congestion_log[0, column] for column in range(1, 7)] == [ibcc.SWITCH_EVENT, 40, 7, 2, 9, 3]
+    packet.wire = 63
+    assert not ibcc.marks(state, 7, 30, outlet, packet, 40)
+    outlet.queued = 500
+    assert not ibcc.marks(state, 7, 30, outlet, packet, 50)
+    assert (rule.congested, rule.congested_ps) == (0, 40)
+    outlet.queued, packet.wire = 501, 500
+    ibcc.ran_dry(state, 30)
+    assert [ibcc.marks(state, 7, 30, outlet, packet, now) for now in (60, 70)] == [False, False]
+    assert ibcc.marks(state, 7, 30, outlet, packet, 80)  # a buffer's worth has left since
+    rule.victim = 1
+    ibcc.ran_dry(state, 30)
+    rule.passed = rule.rate
+    assert ibcc.marks(state, 7, 30, outlet, packet, 90)
+
+
+@plain
+def test_credit_starvation_spaces_credits_while_the_buffer_is_filled():
+    rule = Record(fills=10, delay_q=24, next_return=0)  # three packet times
+    state = Record(
+        fecn={12: rule}, inlet={12: Record(held=11)}, settings=[Record(vl_bits=1)],
+        port={6: Record(peer=8), 8: Record(ps_q=10 << 20)},
+    )  # fmt: skip
+    time = 2 * 64 * 10
+    assert ibcc.return_time(state, 12, 2, 100) == 100
+    assert ibcc.return_time(state, 12, 2, 100) == 100 + 4 * time
+    assert ibcc.return_time(state, 12, 2, 100) == 100 + 8 * time
+    state.inlet[12].held = 10
+    assert ibcc.return_time(state, 12, 2, 100) == 100

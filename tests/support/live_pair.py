@@ -134,7 +134,10 @@ class LiveTwin:
         self._await_listener(first, port)
         second = self.start(hosts[1], client)
         output, _ = second.communicate(timeout=timeout_s)
-        other, _ = first.communicate(timeout=timeout_s)
+        try:
+            other, _ = first.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{server[0]} waits on after its client ended with {second.returncode}: {output}")
         return Ended(first.returncode, other), Ended(second.returncode, output)
 
     def _await_listener(self, program: subprocess.Popen[str], port: int | None) -> None:

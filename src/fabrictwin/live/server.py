@@ -126,6 +126,7 @@ class Server:
                 action = self._actions.get(descriptor)
                 if action is not None:
                     action(mask)
+        self.connections.refuse_overdue()
         if (self._watched or self._under_way()) and self._advance():
             self._quiet = 0
         elif not happened:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterator
 
 from fabrictwin.live.context import refuse
@@ -17,6 +18,9 @@ from fabrictwin.verbs.adapter.world import World
 _EPHEMERAL = range(32768, 61000)  # net.ipv4.ip_local_port_range
 _MOST_IDENTIFIERS = 65536
 _HOPS = 64  # ip_ttl that RoCE's connections get
+_LISTENS_AGAIN_S = 1.0
+
+_Place = tuple[str, int, int]  # host, port space, port
 
 
 class ConnectionManager:
@@ -26,7 +30,9 @@ class ConnectionManager:
         self.world = world
         self.channels: set[CmChannel] = set()
         self._numbers = 0
-        self._taken: dict[tuple[str, int, int], list[Identifier]] = {}  # (host, space, port)
+        self._taken: dict[_Place, list[Identifier]] = {}
+        self._listened: dict[_Place, float] = {}  # until when somebody who has stopped listening may do so again
+        self._held: dict[Identifier, Parameters] = {}  # requests that wait for that
 
     # ------------------------------------------------------------------ identifiers
 
@@ -41,6 +47,7 @@ class ConnectionManager:
     def destroy(self, identifier: Identifier) -> None:
         """Forget an identifier; one that is connected is disconnected first."""
         channel = identifier.channel
+        self._held.pop(identifier, None)
         if identifier.listener is not None and identifier.state is State.CONNECTING:
             self.reject(identifier, b"")
         elif identifier.state in (State.CONNECTED, State.CONNECTING):
@@ -91,6 +98,8 @@ class ConnectionManager:
         holders = self._taken.get(key, [])
         if identifier in holders:
             holders.remove(identifier)
+            if identifier.state is State.LISTENING:
+                self._listened[key] = time.monotonic() + _LISTENS_AGAIN_S
             if not holders:
                 del self._taken[key]
 
@@ -152,11 +161,16 @@ class ConnectionManager:
             raise refuse(errno.EINVAL)
         identifier.state = State.LISTENING
         identifier.backlog = backlog if backlog > 0 else 1024
+        for asks in [asks for asks in self._held if self._listener(asks) is identifier]:
+            self._request(asks, identifier, self._held.pop(asks))
+
+    @staticmethod
+    def _asked_place(asks: Identifier) -> _Place:
+        assert asks.far is not None
+        return asks.far.host_name, asks.space, asks.target.port
 
     def _listener(self, asks: Identifier) -> Identifier | None:
-        far = asks.far
-        assert far is not None
-        taken = self._taken.get((far.host_name, asks.space, asks.target.port), ())
+        taken = self._taken.get(self._asked_place(asks), ())
         listening = [each for each in taken if each.state is State.LISTENING]
         exact = [each for each in listening if each.source.ip == asks.target.ip]
         return next(iter(exact + [each for each in listening if each.source.is_any]), None)
@@ -168,9 +182,31 @@ class ConnectionManager:
         identifier.own, identifier.active, identifier.state = parameters, True, State.CONNECTING
         identifier.retries, identifier.rnr_retries = parameters.retry_count & 7, parameters.rnr_retry_count & 7
         listener = self._listener(identifier)
-        if listener is None:
+        if listener is not None:
+            self._request(identifier, listener, parameters)
+        elif self._listened.get(self._asked_place(identifier), 0.0) > time.monotonic():
+            self._held[identifier] = parameters
+        else:
             self._refused(identifier, cm_abi.REJECT_NO_SERVICE, b"")
+
+    def refuse_overdue(self) -> None:
+        """Refuse the requests that were held for somebody who listens again, where nobody did in time.
+
+        Programs that connect twice (perftest's -R) stop listening in between. On hardware the other side then
+        resolves the address and asks the subnet manager for the path, for which the server is ready in time; here
+        both are answered at once, and a server that waits for a core would be late.
+        """
+        if not self._listened:
             return
+        now = time.monotonic()
+        for asks in [asks for asks in self._held if self._listened.get(self._asked_place(asks), 0.0) <= now]:
+            del self._held[asks]
+            self._refused(asks, cm_abi.REJECT_NO_SERVICE, b"")
+        if not self._held:
+            self._listened = {place: until for place, until in self._listened.items() if until > now}
+
+    def _request(self, identifier: Identifier, listener: Identifier, parameters: Parameters) -> None:
+        """Bring a request to who listens."""
         if listener.pending >= listener.backlog:
             identifier.state = State.ROUTE_RESOLVED
             identifier.channel.tell(identifier, Event.UNREACHABLE, status=-errno.ETIMEDOUT)
@@ -251,6 +287,7 @@ class ConnectionManager:
             return
         if identifier.state is not State.CONNECTED and identifier.state is not State.CONNECTING:
             raise refuse(errno.EINVAL)
+        self._held.pop(identifier, None)
         self._part(identifier)
         identifier.channel.tell(identifier, Event.DISCONNECTED)
 
