@@ -120,7 +120,6 @@ LARGE = {
         nccl/topology/system.py Device
         nccl/tuning/algorithm_rules.py CommunicatorShape
         program/program.py Communication
-        serving/step/kernels.py Constants
         subnet/wire/rmpp.py Sender
         twin/managed_run.py Outage
         web/interface.py Operation
