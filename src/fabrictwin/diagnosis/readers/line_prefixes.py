@@ -66,4 +66,6 @@ class Prefixes:
 def _nearly_all(pattern: re.Pattern[str], lines: Sequence[str]) -> bool:
     """Return true where nine of ten lines begin with one of few prefixes."""
     found = [match[0] for match in map(pattern.match, lines) if match is not None]
-    return len(lines) >= FEW_LINES and len(found) >= 0.9 * len(lines) and len(set(found)) <= max(1, len(lines) // 3)
+    return (
+        len(lines) >= FEW_LINES and len(found) >= 0.9 * len(lines) and len(set(found)) <= max(1, len(lines) // 3)
+    )
