@@ -1,11 +1,11 @@
-"""Rules of congestion control one by one, on state of a few lines: DCQCN and NSCC."""
+"""Rules of congestion control one by one, on state of a few lines: DCQCN, NSCC and Swift."""
 
 from __future__ import annotations
 
 import pytest
 from support.plain_kernel import Record, plain
 
-from fabrictwin.kernel.packet.congestion import dcqcn, nscc
+from fabrictwin.kernel.packet.congestion import dcqcn, ibcc, nscc, swift
 from fabrictwin.kernel.packet.events import QueueEvent
 
 # ---------------------------------------------------------------------- DCQCN (Zhu et al. 2015, section 3)
@@ -18,7 +18,7 @@ def rate_control(**more):
     """A queue pair at its line rate under a controller, and its state."""
     settings = Record(
         fast=3, hyper=7_000_000, additive=1_000_000, alpha_ps=ALPHA, increase_ps=CLIMB, decrease_ps=50,
-        g_shift=G, minimum=1000, byte_counter=10_000,
+        g=1024 >> G, clamp=1, minimum=1000, byte_counter=10_000,
     )  # fmt: skip
     d = Record(
         active=0, rate=LINE, target=LINE, line=LINE, alpha=ONE, alpha_due=0, increase_due=0, marked=0,
@@ -91,6 +91,15 @@ def test_alpha_follows_whether_a_notification_came(scheduled, marked):
     d.active = 0
     dcqcn.on_timer(state, 0, qp, 0, 70 + ALPHA)
     assert len(scheduled) == 1
+
+
+@plain
+@pytest.mark.parametrize(("clamp", "stage", "target"), [(1, 0, LINE // 2), (0, 0, LINE), (0, 1, LINE // 2)])
+def test_a_cut_lowers_the_target_always_or_after_the_timer_raised_the_rate(scheduled, clamp, stage, target):
+    state, qp, d = rate_control(active=1, rate=LINE // 2, time_stage=stage)
+    state.dcqcn_settings[0].clamp = clamp
+    dcqcn.on_cnp(state, 0, qp, 0)
+    assert (d.rate, d.target, d.time_stage) == (LINE // 4, target, 0)
 
 
 @plain
@@ -291,3 +300,188 @@ def test_a_loss_gives_up_its_place():
     state, qp, _ = window_control(window=250)
     nscc.on_loss(state, 0, qp, 10**6)
     assert qp.window == 200
+
+
+# ---------------------------------------------------------------------- Swift (Kumar et al. 2020, section 3)
+
+ROUND = 10_000  # ps of target without the part that depends on the window
+
+
+def delay_control(window=10_000, rtt=9_000, **more):
+    settings = Record(
+        target_ps=ROUND, increase=MTU, beta_q=int(0.8 * 2**16), most_q=1 << 15, scaling_ps=0, offset_ps=0,
+        range_ps=5_000, minimum=MTU, maximum=40_000,
+    )  # fmt: skip
+    for name, value in more.items():
+        setattr(settings, name, value)
+    w = Record(decreased_ps=-(1 << 62), gained=0)
+    state = Record(swift=[w], swift_settings=[settings], settings=[Record(mtu=MTU)])
+    return state, Record(window=window, rtt_ps=rtt), w
+
+
+@plain
+def test_early_acknowledgements_of_a_window_add_one_increase():
+    state, qp, _ = delay_control()
+    for _ in range(100):
+        swift.on_ack(state, 0, qp, MTU, 0)
+    assert qp.window == pytest.approx(10_000 + MTU, abs=10)
+    state, qp, _ = delay_control(window=39_999)
+    swift.on_ack(state, 0, qp, 40_000, 0)
+    assert qp.window == 40_000
+
+
+@plain
+@pytest.mark.parametrize(("rtt", "share"), [(10_000, 0.0), (12_500, 0.8 * 0.2), (20_000, 0.8 * 0.5), (10**6, 0.5)])
+def test_a_late_acknowledgement_takes_its_excess_at_most_half_and_once_a_round_trip(rtt, share):
+    state, qp, w = delay_control(window=20_000, rtt=rtt)
+    swift.on_ack(state, 0, qp, MTU, 50_000)
+    assert qp.window == pytest.approx(20_000 * (1 - share), abs=2)
+    assert w.decreased_ps == 50_000
+    once = qp.window
+    swift.on_ack(state, 0, qp, MTU, 50_000 + rtt - 1)
+    assert qp.window == once
+    swift.on_loss(state, 0, qp, 50_000 + rtt - 1)
+    assert qp.window == once
+    swift.on_loss(state, 0, qp, 50_000 + rtt)
+    assert qp.window == once - (once >> 1)
+
+
+@plain
+def test_small_windows_may_queue_more():
+    """The part beyond the fixed target is scaling over the root of the window in packets, less the offset."""
+    state, _, _ = delay_control(scaling_ps=30_000, offset_ps=3_000)
+    settings = state.swift_settings[0]
+    for packets, more in ((4, 5_000), (16, 4_500), (25, 3_000), (100, 0), (400, 0)):
+        assert swift.target_ps(packets * MTU, MTU, settings) == pytest.approx(ROUND + more, abs=20)
+
+
+@plain
+def test_the_window_never_falls_below_a_packet():
+    state, qp, _ = delay_control(window=120, rtt=10**6)
+    swift.on_ack(state, 0, qp, MTU, 10**7)
+    assert qp.window == MTU
+    swift.on_loss(state, 0, qp, 10**9)
+    assert qp.window == MTU
+
+
+@plain
+@pytest.mark.parametrize("x", [0, 1, 2, 3, 4, 8, 9, 10, 65_535, 65_536, (1 << 40) - 1])
+def test_roots_are_whole(x):
+    root = swift._root(x)
+    assert root * root <= x < (root + 1) ** 2
+
+
+# ---------------------------------------------------------------------- InfiniBand (annex A10)
+
+
+def under_tables(**more):
+    """Adapter 2 under a table of delays at service level 3, its queue pair, and the records of a switch's lane."""
+    setting = Record(
+        active=1, by_level=0, timer_ps=100, phase_ps=30, increase=4, trigger=10, minimum=1, limit=12, table=0,
+        ccti=0, since=0, next=0, fecns=0, becns=0,
+    )  # fmt: skip
+    for name, value in more.items():
+        setattr(setting, name, value)
+    d = Record(ccti=0, since=0)
+    port = Record(ps_q=20 << 20, node=40)  # 20 ps a byte
+    state = Record(
+        ibcc={5: d}, ibcc_settings={2 * 16 + 3: setting}, delays={(0, i): 4 * i for i in range(13)},
+        endpoint={2: Record(port=7)}, port={7: port}, clock=[Record(congestion_events=0)], congestion_log=Log(),
+    )  # fmt: skip
+    return state, Record(src=2, dst=9, sl=3, next_send=0), d, setting
+
+
+class Log(dict):
+    """A ring of two rows."""
+
+    def __len__(self):
+        return 2
+
+
+@plain
+def test_an_index_rises_by_the_increase_to_the_limit_and_is_logged_at_the_trigger():
+    state, qp, d, setting = under_tables(timer_ps=0)
+    seen = []
+    for _ in range(4):
+        ibcc.on_becn(state, 5, qp, 1000)
+        seen.append(d.ccti)
+    assert seen == [5, 9, 12, 12]  # from its minimum
+    assert (setting.becns, state.clock[0].congestion_events) == (4, 1)
+    row = [state.congestion_log[0, column] for column in range(7)]
+    assert row == [1000, ibcc.ADAPTER_EVENT, 2, 5, 2, 9, 3]
+    setting.active = 0
+    ibcc.on_becn(state, 5, qp, 1000)
+    assert (d.ccti, setting.becns) == (12, 5)
+
+
+@plain
+def test_an_index_falls_with_the_ticks_of_its_adapters_timer():
+    state, qp, d, setting = under_tables()
+    d.ccti, d.since = 9, 69  # ticks at 70, 170, 270 ...
+    assert [ibcc.index(state, 5, qp, now) for now in (69, 70, 169, 170, 371, 2000)] == [9, 8, 8, 7, 5, 1]
+    setting.by_level, setting.ccti, setting.since = 1, 6, 170
+    assert [ibcc.index(state, 5, qp, now) for now in (269, 270)] == [6, 5]
+
+
+@plain
+def test_the_next_packet_waits_for_the_last_and_its_delay():
+    state, qp, d, setting = under_tables(timer_ps=0)
+    d.ccti = 3  # 12 eighths
+    ibcc.on_sent(state, 5, qp, 100, 50)
+    assert qp.next_send == 50 + 2000 + 2000 * 12 // 8
+    setting.by_level, setting.ccti = 1, 2
+    ibcc.on_sent(state, 5, qp, 100, 9000)
+    assert (setting.next, qp.next_send) == (9000 + 2000 + 2000, 5050)
+    assert ibcc.not_before(state, qp) == 13000
+    setting.active = 0
+    ibcc.on_sent(state, 5, qp, 100, 20_000)
+    assert setting.next == 13000
+
+
+def lane(**more):
+    """An output lane of a switch with 1,000 bytes of buffer behind it that marks beyond 500."""
+    rule = Record(
+        smallest=64, rate=1, victim=0, congested=0, passed=0, unblocked=2000, buffer=1000, since=0, congested_ps=0,
+    )  # fmt: skip
+    for name, value in more.items():
+        setattr(rule, name, value)
+    state, *_ = under_tables()
+    state.fecn, state.qp = {30: rule}, {5: Record(src=2)}
+    return state, rule
+
+
+@plain
+def test_a_root_of_congestion_marks_in_turn_and_a_victim_does_not():
+    state, rule = lane()
+    packet, outlet = Record(wire=100, qp=5, dst=9, sl=3), Record(queued=501, kmin=500)
+    assert [ibcc.marks(state, 7, 30, outlet, packet, now) for now in (10, 20, 30)] == [True, False, True]
+    assert (rule.congested, rule.since, state.clock[0].congestion_events) == (1, 10, 1)
+    assert [state.congestion_log[0, column] for column in range(1, 7)] == [ibcc.SWITCH_EVENT, 40, 7, 2, 9, 3]
+    packet.wire = 63
+    assert not ibcc.marks(state, 7, 30, outlet, packet, 40)
+    outlet.queued = 500
+    assert not ibcc.marks(state, 7, 30, outlet, packet, 50)
+    assert (rule.congested, rule.congested_ps) == (0, 40)
+    outlet.queued, packet.wire = 501, 500
+    ibcc.ran_dry(state, 30)
+    assert [ibcc.marks(state, 7, 30, outlet, packet, now) for now in (60, 70)] == [False, False]
+    assert ibcc.marks(state, 7, 30, outlet, packet, 80)  # a buffer's worth has left since
+    rule.victim = 1
+    ibcc.ran_dry(state, 30)
+    rule.passed = rule.rate
+    assert ibcc.marks(state, 7, 30, outlet, packet, 90)
+
+
+@plain
+def test_credit_starvation_spaces_credits_while_the_buffer_is_filled():
+    rule = Record(fills=10, delay_q=24, next_return=0)  # three packet times
+    state = Record(
+        fecn={12: rule}, inlet={12: Record(held=11)}, settings=[Record(vl_bits=1)],
+        port={6: Record(peer=8), 8: Record(ps_q=10 << 20)},
+    )  # fmt: skip
+    time = 2 * 64 * 10
+    assert ibcc.return_time(state, 12, 2, 100) == 100
+    assert ibcc.return_time(state, 12, 2, 100) == 100 + 4 * time
+    assert ibcc.return_time(state, 12, 2, 100) == 100 + 8 * time
+    state.inlet[12].held = 10
+    assert ibcc.return_time(state, 12, 2, 100) == 100

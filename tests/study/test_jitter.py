@@ -130,7 +130,7 @@ def test_a_second_job_on_the_same_links_is_measured_and_costs_more_than_none(tmp
     assert len(measured.factors) == len(measured.exchange) == 1
     assert max(measured.factors + measured.exchange) > 1.3
     assert found.here.mean > found.clean_ps
-    assert [lost.source for lost in found.sources] == ["second_job"]
+    assert [lost.source for lost in found.curves.sources] == ["second_job"]
 
 
 def test_measured_sources_combine_and_scale():
@@ -155,7 +155,7 @@ def test_measured_sources_combine_and_scale():
 
 def test_drift_moves_all_steps_alike_and_no_more_on_more_gpus(tmp_path):
     found = study(spec(tmp_path, "jitter: {drift: {share: 0.01}}\n"), steps=2000, levels=[1])
-    for row in found.by_size:
+    for row in found.curves.by_size:
         assert row.steps.p95 / row.steps.p50 == pytest.approx(1.009, abs=0.0005)
     assert found.times.max() <= 1.01 * found.clean_ps
     assert found.times.min() >= 0.99 * found.clean_ps
@@ -179,14 +179,16 @@ def test_without_a_source_the_draws_of_the_others_stay(tmp_path):
 def test_more_gpus_never_shorten_the_step_and_more_jitter_never_helps(tmp_path):
     more = "jitter: {compute: {mean: 50 us, period: 2 ms}, network: {mean: 0.1}}\n"
     found = study(spec(tmp_path, more), steps=200, levels=[0, 0.5, 1, 2])
-    means = [row.steps.mean for row in found.by_size]
+    means = [row.steps.mean for row in found.curves.by_size]
     assert means == sorted(means)
-    assert found.by_size[-1].steps.mean > found.by_size[0].steps.mean
-    by_level = {level: [r.steps.mean for r in found.by_level if r.level == level] for level in (0, 0.5, 1, 2)}
+    assert found.curves.by_size[-1].steps.mean > found.curves.by_size[0].steps.mean
+    by_level = {
+        level: [r.steps.mean for r in found.curves.by_level if r.level == level] for level in (0, 0.5, 1, 2)
+    }
     assert by_level[0] == [found.clean_ps] * len(by_level[0])
     for less, more_ in ((0, 0.5), (0.5, 1), (1, 2)):
         assert all(a < b for a, b in zip(by_level[less], by_level[more_], strict=True))
-    assert {s.source for s in found.sources} == {"compute", "network"}
+    assert {s.source for s in found.curves.sources} == {"compute", "network"}
     again = study(spec(tmp_path, more), steps=200, levels=[0, 0.5, 1, 2])
     assert (again.times == found.times).all()
 

@@ -83,7 +83,7 @@ class CampaignStudy(PagedAnswer):
         from fabrictwin.study.campaign.campaign_text import long_time
 
         found = self.detail
-        return f"<CampaignStudy {found.name}: {long_time(found.wall_s)}, goodput {found.mean_goodput:.1%}>"
+        return f"<CampaignStudy {found.heading.name}: {long_time(found.wall_s)}, goodput {found.mean_goodput:.1%}>"
 
     def __str__(self) -> str:
         from fabrictwin.study.campaign.campaign_text import text

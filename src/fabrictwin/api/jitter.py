@@ -44,14 +44,14 @@ class JitterStudy(PagedAnswer):
                 row.steps.p99 / PS_PER_S,
                 row.useful(clean),
             )
-            for row in self.detail.by_size
+            for row in self.detail.curves.by_size
         ]
         return Table.of_rows(("gpus", "mean_s", "p50_s", "p95_s", "p99_s", "useful_gpus"), rows)
 
     @cached_property
     def sources(self) -> Table:
         """One row a source: how much shorter the mean step is without it, and its part of all that is lost."""
-        rows = [(lost.source, lost.mean_ps / PS_PER_S, lost.share * 100) for lost in self.detail.sources]
+        rows = [(lost.source, lost.mean_ps / PS_PER_S, lost.share * 100) for lost in self.detail.curves.sources]
         return Table.of_rows(("source", "mean_s", "percent_of_lost"), rows)
 
     def _page(self) -> str:
@@ -62,7 +62,7 @@ class JitterStudy(PagedAnswer):
     def __repr__(self) -> str:
         here = self.detail.here
         return (
-            f"<JitterStudy {self.detail.name}: clean {format_time(self.detail.clean_ps)}, "
+            f"<JitterStudy {self.detail.heading.name}: clean {format_time(self.detail.clean_ps)}, "
             f"p50 {format_time(round(here.p50))}, p99 {format_time(round(here.p99))}>"
         )
 

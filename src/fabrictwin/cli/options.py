@@ -94,6 +94,17 @@ YEARS = click.option(
     help="How long the equipment is used.",
 )
 
+
+def study_terms(command: Callable[..., None]) -> Any:
+    """Add --prices, --years and --workers to a study, which takes them as one argument `terms`."""
+
+    @wraps(command)
+    def bundled(*, prices: Path | None, years: float, workers: int, **others: Any) -> None:
+        command(terms={"prices": prices, "years": years, "workers": workers}, **others)
+
+    return PRICES(YEARS(WORKERS(bundled)))
+
+
 _PCAP = file("--pcap", help="Capture packets to a pcapng file.")
 _PCAP_AT = repeated(
     "--pcap-at", metavar="NAME", help="Capture at this host or adapter (repeatable); otherwise at all."

@@ -17,6 +17,7 @@ import numpy as np
 from fabrictwin.base.arrays import I32, I64, U8, U32, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.routing.congestion_tables import CongestionTables
 from fabrictwin.routing.engines.filling import NO_LANES
 from fabrictwin.routing.graph.equal_cost_groups import Groups, equal_cost
 from fabrictwin.routing.graph.switches import (
@@ -48,6 +49,7 @@ class Routes:
     lanes: int = 1  # virtual lanes that the service levels spread over
     remark: str = ""  # why this engine, what it could not do; for people
     lane_tables: LaneTables | None = None  # as a subnet manager programmed them; None: nobody did
+    congestion: CongestionTables | None = None  # InfiniBand's congestion control; None: nobody set any
 
     @cached_property
     def groups(self) -> Groups:

@@ -36,6 +36,7 @@ def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
     )
     twin.afflict(host_causes(blueprint, spec))
     twin.options = routing_options(spec, twin.fabric)
+    twin.congestion = getattr(spec.cluster, "congestion_control", None)
     twin.spread = spec.run.packet is not None and spec.run.packet.balance in ("adaptive", "spray")
     for fault in cables:
         if fault.rate_bps > 0:

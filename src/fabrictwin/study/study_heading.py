@@ -1,32 +1,32 @@
-"""The first keys of a study's JSON: of what it is."""
+"""What a study is of, as its JSON and its texts begin."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 
-class Studied(Protocol):
-    """A study of one job on one cluster."""
+@dataclass(frozen=True)
+class Heading:
+    """One job on one cluster: the study's name, cluster and job in a line each, fidelity and seed."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def cluster_line(self) -> str: ...
-    @property
-    def layout_line(self) -> str: ...
-    @property
-    def fidelity(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
+    name: str
+    cluster_line: str
+    layout_line: str
+    fidelity: str
+    seed: int
 
+    def data(self) -> dict[str, Any]:
+        """Return the first keys of the study's JSON."""
+        return {
+            "schema": 1,
+            "name": self.name,
+            "cluster": self.cluster_line,
+            "job": self.layout_line,
+            "fidelity": self.fidelity,
+            "seed": self.seed,
+        }
 
-def heading(found: Studied) -> dict[str, Any]:
-    """Return the schema, the study's name, its cluster and job in a line each, its fidelity and seed."""
-    return {
-        "schema": 1,
-        "name": found.name,
-        "cluster": found.cluster_line,
-        "job": found.layout_line,
-        "fidelity": found.fidelity,
-        "seed": found.seed,
-    }
+    def lines(self) -> list[str]:
+        """Return the first lines of the study's text."""
+        return [self.name, f"  cluster      {self.cluster_line}", f"  job          {self.layout_line}"]

@@ -23,12 +23,14 @@ from fabrictwin.base.textfile import open_bytes, reading
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, Identity, SwitchSite
 from fabrictwin.cluster.disturbances import FOREVER, CableChange, PauseStorm
 from fabrictwin.cluster.faults import ACCESS_CONTROL, HostCause
+from fabrictwin.cluster.spec.congestion_section import CongestionControl
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.compile import compile_fabric, ports_of_cable, with_access_control_on
 from fabrictwin.fabric.fabric import Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.memory_paths import PathFinder
+from fabrictwin.routing.congestion_tables import tables_of
 from fabrictwin.routing.engines.registry import route
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.tables import DEFAULT_HASH, Routes
@@ -71,6 +73,7 @@ class Twin:
         self.engine, self.hash_name, self.seed = engine, hash_name, seed
         self.fabric: Fabric = compile_fabric(self.blueprint)
         self.host_causes: dict[int, tuple[HostCause, ...]] = {}  # see `afflict`
+        self.congestion: CongestionControl | None = None  # InfiniBand's, of all switches and adapters
         self.spread = False  # switches spread packets over equal-cost ports, as the flow engine sees it
         self.link_rate_bps: dict[int, int] = {}  # ports that do not run at the rate they were built for
         self.management: ManagedFabric | None = None  # the subnets' managers, where the twin has any
@@ -91,6 +94,8 @@ class Twin:
         routes = route(
             self.fabric, engine=self.engine, hash_name=self.hash_name, seed=self.seed, options=self.options
         )
+        if self.congestion is not None:
+            routes = replace(routes, congestion=tables_of(self.fabric, self.congestion))
         return routes if self._tables is None else replace(routes, lft=self._tables)
 
     def manage(
@@ -265,6 +270,7 @@ class Twin:
             "hash": self.hash_name,
             "seed": self.seed,
             "options": {**asdict(self.options), "weights": [[*k, w] for k, w in self.options.weights.items()]},
+            "congestion": None if self.congestion is None else self.congestion.model_dump(mode="json"),
             "clock_ps": self.now_ps,
             "technology": self.blueprint.technology,
             "mtu_bytes": self.blueprint.mtu_bytes,
@@ -327,6 +333,8 @@ class Twin:
             }
             rest = {key: options[key] for key in ("lmc", "lanes", "scatter") if key in options}
             twin.options = Options(weights=weights, **lists, **rest)
+            if state.get("congestion") is not None:
+                twin.congestion = CongestionControl.model_validate(state["congestion"])
             if lft.dtype != np.uint8 or lft.ndim != 2 or len(lft) != len(twin.fabric.switch_nodes):
                 raise ValueError(f"got tables {lft.shape} of {lft.dtype}")
             twin._tables = lft

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fabrictwin.cli.options import JSON, PRICES, WORKERS, YEARS, file, number, seeded
+from fabrictwin.cli.options import JSON, file, number, seeded, study_terms
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -26,18 +26,14 @@ from fabrictwin.cli.options import fidelity as fidelity_option
 @click.option("--fabrics", metavar="NAME,NAME,...", help="Presets to put the same hosts and job on.")
 @fidelity_option("flow", "analytic", help="Of the step; otherwise the spec's.")
 @seeded(help="The seed; otherwise the section's, or the spec's.")
-@PRICES
-@YEARS
-@WORKERS
+@study_terms
 @file("--out", help="Write a page with plots.")
 @JSON
 def campaign(
     spec: str,
     fabrics: str | None,
     fidelity: str | None,
-    prices: Path | None,
-    years: float,
-    workers: int,
+    terms: dict[str, Any],
     out: Path | None,
     as_json: bool,
     **asked: Any,
@@ -66,7 +62,7 @@ def campaign(
         read = read.with_(edits)
     with Progress() as progress:
         named = [name.strip() for name in (fabrics or "").split(",") if name.strip()]
-        found = study(read, fabrics=named, prices=prices, years=years, workers=workers, stage=progress.stage)
+        found = study(read, fabrics=named, stage=progress.stage, **terms)
     if out is not None:
         found.save(out)
     click.echo(found.json() if as_json else str(found), nl=False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from fabrictwin.cli.completion import fabric_names
-from fabrictwin.cli.options import JSON, PRICES, WORKERS, YEARS, file, repeated
+from fabrictwin.cli.options import JSON, file, repeated, study_terms
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
@@ -34,9 +35,7 @@ FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
     "--seeds", default="1,2", metavar="N,N,...", help="Of the cuts that are played packet by packet; '' skips."
 )
 @fidelity_option("flow", "analytic", help="Of the step; otherwise the spec's.")
-@PRICES
-@YEARS
-@WORKERS
+@study_terms
 @file("--out", metavar="DIR", help="Write compare.json and compare.html here.")
 @JSON
 def compare(
@@ -46,9 +45,7 @@ def compare(
     vary: tuple[str, ...],
     seeds: str,
     fidelity: str | None,
-    prices: Path | None,
-    years: float,
-    workers: int,
+    terms: dict[str, Any],
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -75,10 +72,8 @@ def compare(
             presets=presets,
             vary=vary,
             seeds=numbers,
-            prices=prices,
-            years=years,
-            workers=workers,
             stage=progress.stage,
+            **terms,
         )
     if out is not None:
         found.save(out)

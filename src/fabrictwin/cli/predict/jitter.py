@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fabrictwin.cli.options import JSON, PRICES, WORKERS, YEARS, file, number, seeded
+from fabrictwin.cli.options import JSON, file, number, seeded, study_terms
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -20,9 +21,7 @@ from fabrictwin.cli.options import fidelity as fidelity_option
 @click.option("--levels", default="0.5,1,2,4", metavar="X,X,...", help="Multiples of the jitter to show.")
 @fidelity_option("flow", "analytic", help="Of the clean step; otherwise the spec's.")
 @seeded(help="The seed; otherwise the spec's.")
-@PRICES
-@YEARS
-@WORKERS
+@study_terms
 @file("--out", help="Write a page with plots.")
 @JSON
 def jitter(
@@ -32,9 +31,7 @@ def jitter(
     levels: str,
     fidelity: str | None,
     seed: int | None,
-    prices: Path | None,
-    years: float,
-    workers: int,
+    terms: dict[str, Any],
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -63,10 +60,8 @@ def jitter(
             steps=steps,
             gpus=sizes,
             levels=wanted,
-            prices=prices,
-            years=years,
-            workers=workers,
             stage=progress.stage,
+            **terms,
         )
     if out is not None:
         found.save(out)

@@ -32,6 +32,7 @@ from fabrictwin.base.units import (
 from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.blueprint import Technology
 from fabrictwin.cluster.names import parse_name, split_jack
+from fabrictwin.cluster.spec.congestion_section import CongestionControl
 from fabrictwin.cluster.spec.model_base import Model as Model
 from fabrictwin.cluster.spec.qos_section import Qos
 
@@ -161,9 +162,13 @@ class Topology(Model):
         return self
 
 
-def _qos_on_ethernet(network: Any) -> Any:
+def _of_its_technology(network: Any) -> Any:
     if network.qos is not None and network.technology != "ethernet":
         raise ValueError("got qos on InfiniBand, expected it only on Ethernet: credits need none")
+    if network.congestion_control is not None and network.technology != "infiniband":
+        raise ValueError(
+            "got congestion_control on Ethernet, expected it only on InfiniBand; run.packet has control"
+        )
     return network
 
 
@@ -180,8 +185,9 @@ class Network(Model):
     mtu: Mtu = MTU
     routing: Routing = Routing()
     qos: Qos | None = None  # Ethernet
+    congestion_control: CongestionControl | None = None  # InfiniBand
 
-    _of_ethernet = model_validator(mode="after")(_qos_on_ethernet)
+    _fitting = model_validator(mode="after")(_of_its_technology)
 
 
 class GeneratedCluster(Model):
@@ -210,6 +216,10 @@ class GeneratedCluster(Model):
     @property
     def qos(self) -> Qos | None:
         return self.network.qos
+
+    @property
+    def congestion_control(self) -> CongestionControl | None:
+        return self.network.congestion_control
 
 
 class Bind(Model):
@@ -242,6 +252,7 @@ class DiscoveredCluster(Model):
     trunk_cable: Length = TRUNK_CABLE
     mtu: Mtu = MTU
     routing: Routing = Routing()
+    congestion_control: CongestionControl | None = None
 
 
 def _number64(value: object) -> object:
@@ -379,8 +390,9 @@ class ExplicitCluster(Model):
     identities: tuple[ExplicitIdentity, ...] = ()
     routing: Routing = Routing()
     qos: Qos | None = None  # Ethernet
+    congestion_control: CongestionControl | None = None  # InfiniBand
 
-    _of_ethernet = model_validator(mode="after")(_qos_on_ethernet)
+    _fitting = model_validator(mode="after")(_of_its_technology)
 
 
 _FORMS = {"network": "GeneratedCluster", "ibnetdiscover": "DiscoveredCluster", "cables": "ExplicitCluster"}

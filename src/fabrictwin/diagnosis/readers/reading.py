@@ -25,7 +25,8 @@ from fabrictwin.diagnosis.readers.job import flight_recorder, ras
 from fabrictwin.diagnosis.readers.job.benchmarks import ROW_BEGINS, NcclTests
 from fabrictwin.diagnosis.readers.job.nccl_log import NcclLog
 from fabrictwin.diagnosis.readers.line_prefixes import Prefixes
-from fabrictwin.diagnosis.readers.registry import LineReader, family_of
+from fabrictwin.diagnosis.readers.line_reader import LineReader
+from fabrictwin.diagnosis.readers.registry import family_of
 
 HEAD_BYTES = 64 << 10
 LONGEST_LINE = 64 << 10

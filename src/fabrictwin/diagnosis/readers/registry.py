@@ -1,6 +1,6 @@
 """Families of formats: by which lines each is recognised, and what reads it.
 
-Adding a format: a class with `line` and `close` in the folder of its kind, and its row here.
+Adding a format: a `LineReader` in the folder of its kind, and its row here.
 """
 
 from __future__ import annotations
@@ -9,22 +9,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
 
 from fabrictwin.diagnosis.evidence import Sink
 from fabrictwin.diagnosis.readers.fabric import adapters, counters, ethernet, links, sonic
 from fabrictwin.diagnosis.readers.host import kernel_log, limits, nvidia_smi, pci
-from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml
-
-
-class LineReader(Protocol):
-    """Reads lines of one family, one after the other."""
-
-    def line(self, text: str) -> bool:
-        """Take a line; False where it belongs to somebody else."""
-
-    def close(self) -> None:
-        """Keep what was only known at the end."""
+from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml, verbs_programs
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 
 @dataclass(frozen=True)
@@ -63,6 +53,7 @@ FAMILIES = (
     Family("lspci", pci.OPENS, pci.Lspci),
     Family("lspci-capabilities", pci.Setpci.OPENS, pci.Setpci),
     Family("host-limits", limits.OPENS, limits.Limits),
+    Family(verbs_programs.NAME, verbs_programs.OPENS, verbs_programs.VerbsPrograms),
     Family("launcher", launchers.OPENS, launchers.Launchers),
     Family("kernel-log", kernel_log.OPENS, kernel_log.KernelLog),
 )

@@ -10,6 +10,7 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.rules.reported import reported
 
 LOW, VERY_LOW = 0.8, 0.6  # of what the twin predicts; below, a note and a finding
 LARGE = 64 << 20  # sizes below are ruled by latencies, which differ by host
@@ -115,8 +116,7 @@ def perftest(case: Case) -> Iterator[Finding]:
 def outcome(case: Case) -> Iterator[Finding]:
     """Wrong data, failed jobs, health checks that could not run."""
     wrong = [fact for fact in case.of("bench.wrong") if fact.number > 0]
-    if wrong:
-        yield found(cause("data-wrong"), wrong, seen=f"#wrong {wrong[0].value}", expected="0", confidence=0.95)
+    yield from reported(wrong, "data-wrong", seen="#wrong {text}", expected="0", confidence=0.95)
     modules = case.of("check.no-module")
     if modules:
         about = cause("check-dependency")
@@ -129,6 +129,7 @@ def outcome(case: Case) -> Iterator[Finding]:
         )
     for kind, name, confidence in (
         ("job.rendezvous", "rendezvous", 0.7),
+        ("job.mismatch", "collective-mismatch", 0.9),
         ("job.not-initialized", "cuda-not-initialized", 0.9),
         ("job.memory", "out-of-memory", 0.9),
         ("job.failed", "job-failed", 0.4),

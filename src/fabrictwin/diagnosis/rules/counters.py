@@ -13,6 +13,7 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact, Subject
 from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.rules.reported import reported
 
 SATURATED_8, SATURATED_16 = 255, 65535
 MANY_DOWNS = 10  # since counters were cleared; a few come from boots
@@ -30,6 +31,11 @@ def _ports(case: Case) -> Ports:
         if known is None or int(known.parts[1] or 0) < int(fact.parts[1] or 0):
             ports[fact.subject][name] = fact
     return ports
+
+
+def _worst(facts: list[Fact]) -> list[Fact]:
+    """Return the fact with the highest count, where there are any."""
+    return [max(facts, key=lambda fact: int(fact.parts[1] or 0))] if facts else []
 
 
 def _value(row: dict[str, Fact], *names: str) -> int:
@@ -61,28 +67,21 @@ def infiniband(case: Case) -> Iterator[Finding]:
             confidence=0.85,
         )
     waits = [row["PortXmitWait"] for row in ports.values() if "PortXmitWait" in row]
-    if waits:
-        worst = max(waits, key=lambda fact: int(fact.parts[1] or 0))
-        yield found(
-            cause("congestion"),
-            [worst],
-            seen=f"PortXmitWait {worst.parts[1]}",
-            expected="any: it counts waiting",
-            confidence=0.5,
-        )
+    yield from reported(
+        _worst(waits),
+        "congestion",
+        seen="PortXmitWait {1}",
+        expected="any: it counts waiting",
+        confidence=0.5,
+    )
     remote = [
         row["PortRcvRemotePhysicalErrors"]
         for row in ports.values()
         if _value(row, "PortRcvRemotePhysicalErrors") >= MANY_ERRORS
     ]
-    if remote:
-        yield found(
-            cause("errors-elsewhere"),
-            remote,
-            seen=f"PortRcvRemotePhysicalErrors {remote[0].parts[1]}",
-            expected="0",
-            confidence=0.6,
-        )
+    yield from reported(
+        remote, "errors-elsewhere", seen="PortRcvRemotePhysicalErrors {1}", expected="0", confidence=0.6
+    )
 
 
 def _downs(ports: Ports) -> Iterator[Finding]:
@@ -104,13 +103,9 @@ def _downs(ports: Ports) -> Iterator[Finding]:
             confidence=0.95 if full or len(downs) > len(many) else 0.85,
             expected_from="other ports" if len(ports) > len(many) else "IBTA vol. 1, 16.1.3",
         )
-    elif downs:
-        yield found(
-            cause("link-downed"),
-            downs,
-            seen=f"LinkDowned {downs[0].parts[1]}",
-            expected="0, or a few from boots",
-            confidence=0.5,
+    else:
+        yield from reported(
+            downs, "link-downed", seen="LinkDowned {1}", expected="0, or a few from boots", confidence=0.5
         )
 
 
@@ -134,28 +129,15 @@ def _errors(ports: Ports) -> Iterator[Finding]:
             limit = {"LinkErrorRecovery": 5, "LocalLinkIntegrityErrors": 4}.get(name, MANY_ERRORS)
             if name in row and _value(row, name) >= limit and _shared(ports, name) is None:
                 bad.append(row[name])
-    if bad:
-        worst = max(bad, key=lambda fact: int(fact.parts[1] or 0))
-        yield found(
-            cause("link-errors"),
-            [worst, *bad],
-            seen=f"{worst.parts[0]} {worst.parts[1]}",
-            expected="0",
-            confidence=0.85,
-        )
+    yield from reported([*_worst(bad), *bad], "link-errors", seen="{0} {1}", expected="0", confidence=0.85)
     received = [row["PortRcvErrors"] for row in ports.values() if _value(row, "PortRcvErrors") >= MANY_ERRORS]
     if _shared(ports, "PortRcvErrors") is not None:
         received = []
     details = [row[name] for row in ports.values() for name in _DETAILS if _value(row, name) >= MANY_ERRORS]
-    if received or details:
-        worst = max([*received, *details], key=lambda fact: int(fact.parts[1] or 0))
-        yield found(
-            cause("receive-errors"),
-            [worst, *details, *received],
-            seen=f"{worst.parts[0]} {worst.parts[1]}",
-            expected="0",
-            confidence=0.8,
-        )
+    worst = _worst([*received, *details])
+    yield from reported(
+        [*worst, *details, *received], "receive-errors", seen="{0} {1}", expected="0", confidence=0.8
+    )
 
 
 _LOST = (
@@ -174,20 +156,14 @@ def roce(case: Case) -> Iterator[Finding]:
     for row in ports.values():
         lossy += [row[name] for name in _LOST if _value(row, name) >= MANY_ERRORS and _shared(ports, name) is None]
     timeouts = [fact for fact in lossy if fact.parts[0] != "out_of_sequence"]
-    if lossy and timeouts:
-        worst = max(timeouts, key=lambda fact: int(fact.parts[1] or 0))
-        yield found(
-            cause("roce-loss"),
-            [worst, *lossy],
-            seen=f"{worst.parts[0]} {worst.parts[1]}",
-            expected="0",
-            confidence=0.85,
-        )
-    elif lossy:
-        yield found(
-            cause("roce-loss"),
+    if timeouts:
+        facts = [*_worst(timeouts), *lossy]
+        yield from reported(facts, "roce-loss", seen="{0} {1}", expected="0", confidence=0.85)
+    else:
+        yield from reported(
             lossy,
-            seen=f"out_of_sequence {lossy[0].parts[1]}",
+            "roce-loss",
+            seen="out_of_sequence {1}",
             expected="0, except with adaptive routing",
             confidence=0.4,
             severity=Severity.NOTE,
@@ -218,23 +194,9 @@ def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
             confidence=0.8,
         )
     storm = [row[name] for name in ("tx_pause_storm_error_events", "tx_pause_storm_warning_events") if name in row]
-    if storm:
-        yield found(
-            cause("pause-storm"),
-            storm,
-            seen=f"{storm[0].parts[0]} {storm[0].parts[1]}",
-            expected="0",
-            confidence=0.9,
-        )
+    yield from reported(storm, "pause-storm", seen="{0} {1}", expected="0", confidence=0.9)
     empty = [row[name] for name in ("rx_out_of_buffer", "out_of_buffer") if _value(row, name) >= 10_000]
-    if empty:
-        yield found(
-            cause("receive-queue-empty"),
-            empty,
-            seen=f"{empty[0].parts[0]} {empty[0].parts[1]}",
-            expected="0",
-            confidence=0.5,
-        )
+    yield from reported(empty, "receive-queue-empty", seen="{0} {1}", expected="0", confidence=0.5)
 
 
 def _control(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:

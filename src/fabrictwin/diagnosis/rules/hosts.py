@@ -10,6 +10,7 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.rules.reported import reported
 
 # NVIDIA, "Xid errors": what a code means for a job that communicates
 _XID = {
@@ -80,15 +81,13 @@ def kernel(case: Case) -> Iterator[Finding]:
         if facts:
             value = " in ".join(str(part) for part in facts[0].parts)
             yield found(cause(name), facts, seen=value, expected="none", confidence=confidence)
-    faults = case.of("iommu.fault")
-    if faults:
-        yield found(
-            cause("iommu-on"),
-            faults,
-            seen="the IOMMU refused a transfer of a device",
-            expected="none",
-            confidence=0.8,
-        )
+    yield from reported(
+        case.of("iommu.fault"),
+        "iommu-on",
+        seen="the IOMMU refused a transfer of a device",
+        expected="none",
+        confidence=0.8,
+    )
     yield from _kernel_links(case)
 
 
@@ -113,8 +112,7 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
             confidence=0.4,
         )
     bad = [fact for fact in case.of("aer") if fact.value == "uncorrectable"]
-    if bad:
-        yield found(cause("pci-errors"), bad, seen="AER: uncorrectable", expected="none", confidence=0.8)
+    yield from reported(bad, "pci-errors", seen="AER: uncorrectable", expected="none", confidence=0.8)
     reports = case.of("fabricmanager.error")
     if reports and not case.of("sxid"):
         yield found(
@@ -163,29 +161,15 @@ def nvlink(case: Case) -> Iterator[Finding]:
         if str(fact.parts[0]).lower() in ("replay", "recovery", "crc flit", "crc data")
         and int(fact.parts[1] or 0) >= 100
     ]
-    if errors:
-        yield found(
-            cause("nvlink-error"),
-            errors,
-            seen=f"{errors[0].parts[0]} errors {errors[0].parts[1]}",
-            expected="0",
-            confidence=0.7,
-            severity=Severity.WARNING,
-        )
+    yield from reported(
+        errors, "nvlink-error", seen="{0} errors {1}", expected="0", confidence=0.7, severity=Severity.WARNING
+    )
     fabric = [fact for fact in case.of("smi.fabric") if fact.text not in ("Completed", "N/A", "Success")]
-    if fabric:
-        yield found(
-            cause("fabric-manager"), fabric, seen=f"Fabric: {fabric[0].text}", expected="Completed", confidence=0.9
-        )
+    yield from reported(fabric, "fabric-manager", seen="Fabric: {text}", expected="Completed", confidence=0.9)
     stopped = [fact for fact in case.of("fabricmanager.state") if fact.value in ("failed", "inactive")]
-    if stopped:
-        yield found(
-            cause("fabric-manager"),
-            stopped,
-            seen=f"Active: {stopped[0].text}",
-            expected="active (running)",
-            confidence=0.85,
-        )
+    yield from reported(
+        stopped, "fabric-manager", seen="Active: {text}", expected="active (running)", confidence=0.85
+    )
     remap = case.of("smi.remap-pending", "smi.remap-failed")
     if remap:
         failed = bool(case.of("smi.remap-failed"))
@@ -256,25 +240,16 @@ def pci(case: Case) -> Iterator[Finding]:
             expected_from="the device's own capability",
             gain=f"{float(fact.parts[4] or 1) / float(fact.parts[2] or 1):.3g} times the rate of that device",
         )
-    if slow_nic:
-        fact = slow_nic[0]
-        yield found(
-            cause("pci-narrow"),
-            slow_nic,
-            seen=f"{fact.parts[1]} GT/s",
-            expected=f"{fact.parts[3]} GT/s",
-            confidence=0.5,
-            severity=Severity.QUESTION,
-            collect="lspci -vvv while traffic runs: links may slow down at rest, and a slot may be slower",
-        )
-    if idle:
-        yield found(
-            cause("pci-idle"),
-            idle,
-            seen=f"{idle[0].parts[1]} GT/s x{idle[0].parts[2]}",
-            expected="any at rest",
-            confidence=0.4,
-        )
+    yield from reported(
+        slow_nic,
+        "pci-narrow",
+        seen="{1} GT/s",
+        expected="{3} GT/s",
+        confidence=0.5,
+        severity=Severity.QUESTION,
+        collect="lspci -vvv while traffic runs: links may slow down at rest, and a slot may be slower",
+    )
+    yield from reported(idle, "pci-idle", seen="{1} GT/s x{2}", expected="any at rest", confidence=0.4)
     limited = case.of("pci.narrow")
     if limited:
         fact = limited[0]
@@ -298,24 +273,20 @@ def pci(case: Case) -> Iterator[Finding]:
             confidence=0.6 if virtual else 0.85,
         )
     small = [fact for fact in case.of("pci.read-request") if fact.number <= 512]
-    if small:
-        yield found(
-            cause("read-request"),
-            small,
-            seen=f"MaxReadReq {small[0].value} bytes",
-            expected="4096 bytes",
-            confidence=0.4,
-            severity=Severity.NOTE,
-        )
+    yield from reported(
+        small,
+        "read-request",
+        seen="MaxReadReq {text} bytes",
+        expected="4096 bytes",
+        confidence=0.4,
+        severity=Severity.NOTE,
+    )
 
 
 def limits(case: Case) -> Iterator[Finding]:
     """Limits and settings of hosts."""
     locked = [fact for fact in case.of("limit.locked") if 0 <= fact.number < SMALL_LOCKED]
-    if locked:
-        yield found(
-            cause("limit-locked"), locked, seen=f"{locked[0].value} bytes", expected="unlimited", confidence=0.8
-        )
+    yield from reported(locked, "limit-locked", seen="{text} bytes", expected="unlimited", confidence=0.8)
     shm = [fact for fact in case.of("limit.shm") if 0 < fact.number < SMALL_SHM]
     if shm:
         yield found(
@@ -336,37 +307,30 @@ def limits(case: Case) -> Iterator[Finding]:
                 cause("relaxed-ordering"), [fact], seen=str(fact.parts[1]), expected="per_mkey(0)", confidence=0.9
             )
     missing = [fact for fact in case.of("module.peermem") if fact.value is False]
-    if missing:
-        yield found(
-            cause("peermem-missing"),
-            missing,
-            seen="no nvidia_peermem among the modules",
-            expected="nvidia_peermem, or DMA-BUF",
-            confidence=0.6,
-        )
+    yield from reported(
+        missing,
+        "peermem-missing",
+        seen="no nvidia_peermem among the modules",
+        expected="nvidia_peermem, or DMA-BUF",
+        confidence=0.6,
+    )
     remapped = [
         fact
         for fact in case.of("kernel.cmdline")
         if re.search(r"(?:intel_|amd_)iommu=on", fact.text) and not re.search(r"\biommu=pt", fact.text)
     ]
-    if remapped:
-        yield found(
-            cause("iommu-on"),
-            remapped,
-            seen=remapped[0].text,
-            expected="iommu=pt beside it, on bare metal",
-            confidence=0.6,
-        )
+    yield from reported(
+        remapped, "iommu-on", seen="{text}", expected="iommu=pt beside it, on bare metal", confidence=0.6
+    )
     translated = [fact for fact in case.of("iommu") if fact.text.lower().startswith("translat")]
-    if translated:
-        yield found(
-            cause("iommu-on"),
-            translated,
-            seen="IOMMU default domain: Translated",
-            expected="passthrough, on bare metal",
-            confidence=0.5,
-            severity=Severity.WARNING if case.of("pci.acs", "nccl.warn", "bench.row") else Severity.NOTE,
-        )
+    yield from reported(
+        translated,
+        "iommu-on",
+        seen="IOMMU default domain: Translated",
+        expected="passthrough, on bare metal",
+        confidence=0.5,
+        severity=Severity.WARNING if case.of("pci.acs", "nccl.warn", "bench.row") else Severity.NOTE,
+    )
 
 
 RULES: tuple[Rule, ...] = (kernel, nvlink, topology, pci, limits)

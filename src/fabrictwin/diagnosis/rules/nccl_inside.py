@@ -11,6 +11,7 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Cause, Finding, Severity, found
+from fabrictwin.diagnosis.rules.reported import reported
 
 TWIN = "the twin's NCCL on this hardware"
 SLOW_INIT_S = 60.0
@@ -92,15 +93,9 @@ def topology_file(case: Case) -> Iterator[Finding]:
                 gain=f"up to {most / max(few, 1):.3g} times the bandwidth inside the host",
             )
     yield from _pci_in_topology(case)
-    malformed = case.of("topo.malformed")
-    if malformed:
-        yield found(
-            cause("topology-malformed"),
-            malformed,
-            seen=malformed[0].text,
-            expected="all attributes",
-            confidence=0.8,
-        )
+    yield from reported(
+        case.of("topo.malformed"), "topology-malformed", seen="{text}", expected="all attributes", confidence=0.8
+    )
 
 
 def _pci_in_topology(case: Case) -> Iterator[Finding]:

@@ -11,11 +11,9 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.readers.host.kernel_log import LOCAL_INTERFACE
+from fabrictwin.diagnosis.rules.reported import reported
 
-# interfaces that exist on every host and lead nowhere else
-_LOCAL_INTERFACE = re.compile(
-    r"^(?:lo|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w+|cni\d*|cali\w+|flannel\S*|kube-\S*|podman\d*|lxc\w*)$"
-)
 TWIN = "the twin's NCCL on this hardware"
 MOSTLY = 0.5
 
@@ -88,8 +86,7 @@ def sockets(case: Case) -> Iterator[Finding]:
     others = [fact for fact in networks if str(fact.value).lower() not in ("socket",)]
     missing = case.of("nccl.no-device")
     efa = [f for f in case.of("nccl.ofi-provider") if str(f.value).lower() not in ("efa", "verbs")]
-    if efa:
-        yield found(cause("efa-absent"), efa, seen=f"provider {efa[0].text}", expected="efa", confidence=0.9)
+    yield from reported(efa, "efa-absent", seen="provider {text}", expected="efa", confidence=0.9)
     if socket and others and {f.subject.host for f in socket}.isdisjoint({f.subject.host for f in others}):
         yield found(
             cause("network-differs"),
@@ -192,7 +189,7 @@ def _unused(case: Case, listed: int) -> Iterator[Finding]:
 def bootstrap(case: Case) -> Iterator[Finding]:
     """The interface over which ranks meet: a local one, or another subnet than other hosts'."""
     facts = case.of("nccl.bootstrap")
-    local = [fact for fact in facts if _LOCAL_INTERFACE.match(str(fact.parts[0]))]
+    local = [fact for fact in facts if LOCAL_INTERFACE.match(str(fact.parts[0]))]
     if local and case.nodes != 1:
         several = case.nodes > 1
         yield found(

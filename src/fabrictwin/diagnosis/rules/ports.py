@@ -11,6 +11,7 @@ from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact, Subject
 from fabrictwin.diagnosis.finding import Finding, Severity, found
 from fabrictwin.diagnosis.readers.fabric.links import LANE_GBPS
+from fabrictwin.diagnosis.rules.reported import reported
 
 
 def _last(case: Case, kind: str) -> dict[Subject, Fact]:
@@ -37,15 +38,13 @@ def states(case: Case) -> Iterator[Finding]:
             expected="Active",
             confidence=0.95,
         )
-    silent = case.of("sm.missing")
-    if silent:
-        yield found(
-            cause("no-subnet-manager"),
-            silent,
-            seen=silent[0].text,
-            expected="state 3 SMINFO_MASTER",
-            confidence=0.85,
-        )
+    yield from reported(
+        case.of("sm.missing"),
+        "no-subnet-manager",
+        seen="{text}",
+        expected="state 3 SMINFO_MASTER",
+        confidence=0.85,
+    )
     down = [fact for about, fact in state.items() if fact.text.lower().startswith("down")]
     trying = [
         fact
@@ -69,12 +68,14 @@ def states(case: Case) -> Iterator[Finding]:
         )
     elif down:
         # most of the same adapters of the host are in use: this one should be too
-        odd = [fact for fact in down if _minority(case, fact, state)]
+        odd = [fact for fact in down if _minority(case, fact, state) or _was_active(fact, layer, lid)]
         yield found(
             cause("port-down"),
             odd or down,
             seen="State: Down, physical state Disabled",
-            expected="Active, as the host's other adapters of this type" if odd else "Active where it is cabled",
+            expected="Active, as it was, or as the host's other adapters of this type"
+            if odd
+            else "Active where it is cabled",
             confidence=0.7 if odd else 0.4,
             severity=Severity.WARNING if odd else Severity.NOTE,
         )
@@ -83,17 +84,17 @@ def states(case: Case) -> Iterator[Finding]:
         for fact in case.of("port.state")
         if str(fact.parts[0]) in ("Init", "Initialize", "Initialized", "Armed")
     ]
-    if waiting:
-        yield found(
-            cause("no-subnet-manager"),
-            waiting,
-            seen=f"port {waiting[0].parts[0]}",
-            expected="Active",
-            confidence=0.8,
-        )
+    yield from reported(waiting, "no-subnet-manager", seen="port {0}", expected="Active", confidence=0.8)
 
 
 MANY_ALIKE = 4
+
+
+def _was_active(fact: Fact, layer: dict[Subject, Fact], lid: dict[Subject, Fact]) -> bool:
+    """Return true for an InfiniBand port that keeps the LID of a subnet manager: it was up, and was disabled."""
+    about = fact.subject
+    infiniband = about in layer and layer[about].text.lower() == "infiniband"
+    return infiniband and about in lid and 0 < int(lid[about].number) < 0xC000
 
 
 def _minority(case: Case, fact: Fact, state: dict[Subject, Fact]) -> bool:
@@ -183,16 +184,15 @@ def links(case: Case) -> Iterator[Finding]:
             odd += [
                 fact for fact, speed in zip(mine, speeds, strict=True) if 0 < speed < usual[0] and fact not in thin
             ]
-    if odd:
-        yield found(
-            cause("link-slow"),
-            odd,
-            seen=f"{odd[0].parts[0]}x {odd[0].parts[1]}",
-            expected="the speed of the switch's other ports",
-            confidence=0.4,
-            severity=Severity.NOTE,
-            collect="iblinkinfo, which says what a link could be",
-        )
+    yield from reported(
+        odd,
+        "link-slow",
+        seen="{0}x {1}",
+        expected="the speed of the switch's other ports",
+        confidence=0.4,
+        severity=Severity.NOTE,
+        collect="iblinkinfo, which says what a link could be",
+    )
 
 
 def gids(case: Case) -> Iterator[Finding]:
@@ -215,8 +215,7 @@ def gids(case: Case) -> Iterator[Finding]:
             confidence=0.85,
         )
     old = [fact for fact in case.of("roce.mode") if fact.value == 1]
-    if old:
-        yield found(cause("roce-v1"), old, seen="RoCE v1", expected="RoCE v2", confidence=0.9)
+    yield from reported(old, "roce-v1", seen="RoCE v1", expected="RoCE v2", confidence=0.9)
 
 
 def switches(case: Case) -> Iterator[Finding]:
@@ -230,18 +229,12 @@ def switches(case: Case) -> Iterator[Finding]:
             expected="OK",
             confidence=0.85,
         )
-    unread = case.of("switch.unreadable")
-    if unread:
-        yield found(cause("switch-unreadable"), unread, seen=unread[0].text, expected="a number", confidence=0.7)
-    errors = case.of("ibdiagnet.error")
-    if errors:
-        yield found(
-            cause("ibdiagnet-error"),
-            errors,
-            seen=f"{errors[0].parts[0]}: {errors[0].parts[1]}",
-            expected="none",
-            confidence=0.6,
-        )
+    yield from reported(
+        case.of("switch.unreadable"), "switch-unreadable", seen="{text}", expected="a number", confidence=0.7
+    )
+    yield from reported(
+        case.of("ibdiagnet.error"), "ibdiagnet-error", seen="{0}: {1}", expected="none", confidence=0.6
+    )
 
 
 RULES: tuple[Rule, ...] = (states, rates, links, gids, switches)

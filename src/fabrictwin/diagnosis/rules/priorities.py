@@ -13,6 +13,7 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.rules.reported import reported
 
 MANY_DROPS = 100
 USUAL_LOSSLESS = (3, 4)  # SONiC's qos_config.j2, where no configuration is at hand
@@ -21,27 +22,23 @@ USUAL_LOSSLESS = (3, 4)  # SONiC's qos_config.j2, where no configuration is at h
 def priorities(case: Case) -> Iterator[Finding]:
     """Trust and lossless priorities of adapters and of SONiC's ports."""
     trust = [fact for fact in case.of("qos.trust") if fact.value == "pcp"]
-    if trust:
-        yield found(cause("trust-pcp"), trust, seen="Priority trust state: pcp", expected="dscp", confidence=0.85)
+    yield from reported(trust, "trust-pcp", seen="Priority trust state: pcp", expected="dscp", confidence=0.85)
     none = [fact for fact in case.of("qos.pfc") if not fact.parts]
-    if none:
-        yield found(
-            cause("no-pfc"),
-            none,
-            seen="no priority enabled",
-            expected="the RoCE priority, such as 3",
-            confidence=0.7,
-            collect="the switch's PFC configuration, where lossy RoCE is on purpose",
-        )
-    storms = case.of("sonic.storm")
-    if storms:
-        yield found(
-            cause("pause-storm"),
-            storms,
-            seen=f"{storms[0].parts[0]} storm(s) detected, {storms[0].parts[1]} restored",
-            expected="0",
-            confidence=0.9,
-        )
+    yield from reported(
+        none,
+        "no-pfc",
+        seen="no priority enabled",
+        expected="the RoCE priority, such as 3",
+        confidence=0.7,
+        collect="the switch's PFC configuration, where lossy RoCE is on purpose",
+    )
+    yield from reported(
+        case.of("sonic.storm"),
+        "pause-storm",
+        seen="{0} storm(s) detected, {1} restored",
+        expected="0",
+        confidence=0.9,
+    )
     maps = case.of("sonic.pfc")
     empty = [fact for fact in maps if not fact.parts]
     if empty and len(empty) < len(maps):
@@ -53,14 +50,9 @@ def priorities(case: Case) -> Iterator[Finding]:
         for fact in case.of("sonic.profile")
         if "lossless" in fact.subject.device and fact.subject.device.startswith("pg_") and fact.parts[2] == 0
     ]
-    if flat:
-        yield found(
-            cause("buffer-profile"),
-            flat,
-            seen="xoff 0",
-            expected="headroom for rate, cable and MTU",
-            confidence=0.7,
-        )
+    yield from reported(
+        flat, "buffer-profile", seen="xoff 0", expected="headroom for rate, cable and MTU", confidence=0.7
+    )
 
 
 def traffic_class(case: Case) -> Iterator[Finding]:
@@ -91,25 +83,23 @@ def switch_drops(case: Case) -> Iterator[Finding]:
     """Drops at SONiC's ports: in lossless groups and queues, beside pauses, and after correction."""
     lossless = {int(p or 0) for fact in case.of("sonic.pfc") for p in fact.parts} or set(USUAL_LOSSLESS)
     groups = [fact for fact in case.of("sonic.pg-drop") if int(fact.parts[0] or 0) in lossless]
-    if groups:
-        yield found(
-            cause("headroom"),
-            groups,
-            seen=f"priority group {groups[0].parts[0]} dropped {groups[0].parts[1]} packets",
-            expected="0 in a lossless group",
-            confidence=0.85,
-        )
+    yield from reported(
+        groups,
+        "headroom",
+        seen="priority group {0} dropped {1} packets",
+        expected="0 in a lossless group",
+        confidence=0.85,
+    )
     queues = [
         fact for fact in case.of("sonic.queue-drop") if str(fact.parts[0]) in {f"UC{one}" for one in lossless}
     ]
-    if queues:
-        yield found(
-            cause("roce-loss"),
-            queues,
-            seen=f"queue {queues[0].parts[0]} dropped {queues[0].parts[1]} packets",
-            expected="0 in a lossless queue",
-            confidence=0.75,
-        )
+    yield from reported(
+        queues,
+        "roce-loss",
+        seen="queue {0} dropped {1} packets",
+        expected="0 in a lossless queue",
+        confidence=0.75,
+    )
     ports: dict[str, dict[str, Fact]] = defaultdict(dict)
     for fact in case.of("port.counter"):
         ports[fact.subject.device][str(fact.parts[0])] = fact

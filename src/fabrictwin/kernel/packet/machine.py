@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.kernel.codes import PS_PER_S
-from fabrictwin.kernel.packet.congestion import ALGORITHMS, Control
+from fabrictwin.kernel.packet.congestion import ALGORITHMS, Control, ibcc
 from fabrictwin.kernel.packet.connection import Connection
 from fabrictwin.kernel.packet.events import KIND_SHIFT, QueueEvent
 from fabrictwin.kernel.packet.invariants import Blocked, find_deadlock, pending
@@ -68,6 +68,7 @@ class Machine:
         self._owns_tables = False
         self._successors = 0
         self._stuck = self._done = 0
+        self.has_congestion_tables = False
 
     @property
     def now(self) -> int:
@@ -155,6 +156,24 @@ class Machine:
             control = Control(c.pacing.control)
             line_kbps = int(8 * PS_PER_S << s.RATE_BITS) // int(self.state.port.ps_q[c.port]) // 1000
             ALGORITHMS[control].start(self._controlled(control)[q], line_kbps, c)
+            self.state.qp.counts[q] = control == Control.IBCC
+
+    def use_congestion_tables(self, log_events: int) -> None:
+        """Make room for InfiniBand's congestion control, and put all queue pairs between adapters under it."""
+        if self.has_congestion_tables:
+            return
+        self.has_congestion_tables = True
+        ends, qp = len(self.state.endpoint), self.state.qp
+        self.state = self.state._replace(
+            ibcc=_longer_records(self.state.ibcc, max(len(qp), 1)),
+            ibcc_settings=records(ends * ibcc.LEVELS, ibcc.settings_dtype),
+            fecn=records(len(self.state.outlet), ibcc.lane_dtype),
+            congestion_log=np.zeros((log_events, ibcc.LOG_COLUMNS), np.int64),
+        )
+        under = (qp.src != s.NONE) & (qp.src != qp.dst)
+        qp.control[under] = Control.IBCC
+        qp.counts[under] = 1
+        self.check_memory(0)
 
     def add_tasks(
         self,

@@ -24,10 +24,10 @@ def page(found: CampaignResult, *, gpu_hour: float | None = None, currency: str 
     components, saving = by_component(found), found.policy.saving
     return study_page(
         "campaign.html.j2",
-        name=found.name,
+        name=found.heading.name,
         subject="campaign",
         finding="months of training",
-        seed=found.seed,
+        seed=found.heading.seed,
         found=found,
         tiles=[
             tile("Time to train", long_time(found.wall_s), f"{long_time(found.work_s)} of it training"),

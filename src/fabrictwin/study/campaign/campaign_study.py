@@ -34,6 +34,7 @@ from fabrictwin.study.campaign.campaign_run import (
 from fabrictwin.study.campaign.campaign_section import ASSUMED, Campaign, Spell
 from fabrictwin.study.campaign.checkpoint_traffic import CheckpointTimes, checkpoint_times, saving_of
 from fabrictwin.study.campaign.failure_rates import SECONDS_A_DAY, Component, FailureStream, components_of
+from fabrictwin.study.study_heading import Heading
 
 TRIED = 25  # intervals
 RUNS_TO_TRY = 48
@@ -62,11 +63,7 @@ class Turned:
 class CampaignResult:
     """What a study found. Times in seconds."""
 
-    name: str
-    cluster_line: str
-    layout_line: str
-    fidelity: str
-    seed: int
+    heading: Heading
     campaign: Campaign
     assumed: tuple[str, ...]  # parts of the section that the spec leaves to what is assumed
     gpus: int
@@ -218,11 +215,13 @@ def study(spec: Spec, *, workers: int | str | None = 1, stage: Stage = silent) -
     cost_s = max(policy.saving.stall_s, 1e-9)
     given = spec.campaign or {}
     return CampaignResult(
-        name=spec.name,
-        cluster_line=cluster_line(prepared.twin.blueprint, prepared.twin.fabric),
-        layout_line=prepared.layout_line,
-        fidelity=spec.run.fidelity,
-        seed=seed,
+        heading=Heading(
+            spec.name,
+            cluster_line(prepared.twin.blueprint, prepared.twin.fabric),
+            prepared.layout_line,
+            spec.run.fidelity,
+            seed,
+        ),
         campaign=campaign,
         assumed=tuple(text for key, text in ASSUMED if not _is_given(given, key)),
         gpus=len(prepared.rank_node),

@@ -8,7 +8,6 @@ from fabrictwin.base.units import format_money, format_size
 from fabrictwin.study.campaign.campaign_run import PARTS
 from fabrictwin.study.campaign.campaign_study import CampaignResult, shares
 from fabrictwin.study.campaign.failure_rates import SECONDS_A_DAY
-from fabrictwin.study.study_heading import heading
 
 MEANING = {
     "training": "training",
@@ -55,10 +54,8 @@ def text(found: CampaignResult, *, gpu_hour: float | None = None, currency: str 
     saving = found.policy.saving
     named = found.campaign.failures + (" and rates of the spec" if found.campaign.rates else "")
     lines = [
-        found.name,
-        f"  cluster      {found.cluster_line}",
-        f"  job          {found.layout_line}",
-        f"  step         {found.step_s:.4g} s, simulated at {found.fidelity}",
+        *found.heading.lines(),
+        f"  step         {found.step_s:.4g} s, simulated at {found.heading.fidelity}",
         f"  trained      {found.tokens:.4g} tokens in {found.work_s / found.step_s:,.0f} steps",
         "",
         f"  time         {long_time(walls[1])} (p5 {long_time(walls[0])}, p95 {long_time(walls[2])}); "
@@ -88,7 +85,7 @@ def text(found: CampaignResult, *, gpu_hour: float | None = None, currency: str 
     lines += ["", _row("goodput where an input is", "half", "twice", "", "")]
     lines += [_row(one.name, f"{one.half:.2%}", f"{one.twice:.2%}", "", "") for one in found.turned]
     runs = len(found.ledgers)
-    lines += ["", f"  {runs:,} campaign{'s' if runs != 1 else ''}, seed {found.seed}"]
+    lines += ["", f"  {runs:,} campaign{'s' if runs != 1 else ''}, seed {found.heading.seed}"]
     if gpu_hour is None:
         lines.append("  no cost: hosts of this cluster have no price in the book (--prices)")
     if found.assumed:
@@ -116,7 +113,7 @@ def data(found: CampaignResult, *, gpu_hour: float | None = None, currency: str 
     walls = found.percentiles([ledger.wall_s for ledger in found.ledgers])
     saving = found.policy.saving
     return {
-        **heading(found),
+        **found.heading.data(),
         "runs": len(found.ledgers),
         "assumed": list(found.assumed),
         "gpus": found.gpus,

@@ -29,33 +29,38 @@ def page(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
     )
     counts, edges = np.histogram(found.times / PS_PER_S, bins=40)
     sizes = [
-        Series(name, tuple((row.gpus, getattr(row.steps, key) / PS_PER_S) for row in found.by_size))
+        Series(name, tuple((row.gpus, getattr(row.steps, key) / PS_PER_S) for row in found.curves.by_size))
         for name, key in (("p50", "p50"), ("p95", "p95"), ("p99", "p99"))
     ]
-    even = Series("clean", tuple((row.gpus, clean / PS_PER_S) for row in found.by_size), dashed=True)
-    levels = sorted({row.level for row in found.by_level})
+    even = Series("clean", tuple((row.gpus, clean / PS_PER_S) for row in found.curves.by_size), dashed=True)
+    levels = sorted({row.level for row in found.curves.by_level})
     useful = [
         Series(
             f"{level:g}x",
-            tuple((row.gpus, 100 * row.useful(clean) / row.gpus) for row in found.by_level if row.level == level),
+            tuple(
+                (row.gpus, 100 * row.useful(clean) / row.gpus)
+                for row in found.curves.by_level
+                if row.level == level
+            ),
         )
         for level in levels
     ]
     sure = (
         f"{len(found.times):,} steps, every unit sampled."
-        if found.exact
-        else f"{len(found.times):,} steps from {found.sampled_units:,} sampled units: what is rarer is not seen."
+        if found.sampling.exact
+        else f"{len(found.times):,} steps from {found.sampling.samples:,} sampled units: "
+        "what is rarer is not seen."
     )
     return study_page(
         "jitter.html.j2",
-        name=found.name,
+        name=found.heading.name,
         subject="jitter",
         finding="what jitter costs",
-        seed=found.seed,
+        seed=found.heading.seed,
         found=found,
         tiles=[
             tile("Step, median", page_time(here.p50), f"p95 {page_time(here.p95)}, p99 {page_time(here.p99)}"),
-            tile("Clean step", page_time(clean), f"simulated at {found.fidelity}"),
+            tile("Clean step", page_time(clean), f"simulated at {found.heading.fidelity}"),
             tile("Lost a step", f"{found.lost_gpu_s:,.4g} GPU-s", f"{100 * (1 - clean / here.mean):.2f}% of it"),
             tile("Lost a month", f"{found.lost_gpu_hours_a_month:,.4g} GPU-h", money),
         ],
@@ -65,14 +70,17 @@ def page(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
             edges.tolist(), counts.tolist(), Axis("step, s"), of="steps", label="histogram of step times"
         ),
         sources=bars(
-            [(MEANING[s.source], s.mean_ps, f"{page_time(s.mean_ps)}, {s.share:.0%}") for s in found.sources],
+            [
+                (MEANING[s.source], s.mean_ps, f"{page_time(s.mean_ps)}, {s.share:.0%}")
+                for s in found.curves.sources
+            ],
             label="how much shorter the mean step is without each source",
         ),
         sizes=lines([*sizes, even], Axis("GPUs", logarithmic=True), Axis("step, s"), label="step time by GPUs"),
         useful=lines(useful, Axis("GPUs", logarithmic=True), Axis("useful GPUs, %"), label="useful GPUs by GPUs"),
         rows=table(
             ["GPUs", "mean", "p50", "p95", "p99", "lost", "useful GPUs"],
-            [_row(row, clean) for row in found.by_size],
+            [_row(row, clean) for row in found.curves.by_size],
         ),
     )
 

@@ -30,6 +30,7 @@ from fabrictwin.runs.workers import in_order
 from fabrictwin.study.jitter.interference import measured
 from fabrictwin.study.jitter.jitter_sources import ASSUMED, SOURCES, Jitter, Link
 from fabrictwin.study.jitter.sampled_steps import Unit
+from fabrictwin.study.study_heading import Heading
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.job.job import check
 from fabrictwin.workload.step.disturbed_program import uniform
@@ -79,28 +80,41 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """Units of a job that are alike and meet once a step, and the samples of one that stand for all."""
+
+    units: int
+    unit_gpus: int
+    samples: int
+    exact: bool  # every unit of every step was sampled
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The job at other sizes, at other levels of jitter, and without each source."""
+
+    by_size: tuple[AtSize, ...]
+    by_level: tuple[AtSize, ...]
+    sources: tuple[Lost, ...]
+
+
+@dataclass(frozen=True)
 class Uneven:
     """The answer."""
 
-    name: str
-    cluster_line: str
-    layout_line: str
-    fidelity: str
-    seed: int
+    heading: Heading
     jitter: Jitter
     assumed: bool  # the spec has no section of its own
     clean_ps: int
     gpus: int
-    units: int
-    unit_gpus: int
-    sampled_units: int
-    exact: bool  # every unit of every step was sampled
+    sampling: Sampling
     times: I64  # [steps] of the spec's own size
-    here: Steps
-    by_size: tuple[AtSize, ...]
-    by_level: tuple[AtSize, ...]
-    sources: tuple[Lost, ...]
-    notes: tuple[str, ...] = ()
+    curves: Curves
+
+    @cached_property
+    def here(self) -> Steps:
+        """The distribution of a step at the spec's own size."""
+        return Steps.of(self.times)
 
     @property
     def lost_gpu_s(self) -> float:
@@ -258,24 +272,14 @@ def study(
         lost.append(Lost(name, saved, saved / whole if whole > 0 else 0.0))
     lost.sort(key=lambda item: -item.mean_ps)
     return Uneven(
-        name=spec.name,
-        cluster_line=sampler.clean.cluster_line,
-        layout_line=sampler.clean.layout_line,
-        fidelity=spec.run.fidelity,
-        seed=seed,
+        heading=Heading(spec.name, sampler.clean.cluster_line, sampler.clean.layout_line, spec.run.fidelity, seed),
         jitter=jitter,
         assumed=spec.jitter is None,
         clean_ps=clean,
         gpus=sampler.clean.program.ranks,
-        units=unit.units,
-        unit_gpus=size,
-        sampled_units=samples,
-        exact=unit.units * steps <= samples,
+        sampling=Sampling(unit.units, size, samples, exact=unit.units * steps <= samples),
         times=times,
-        here=Steps.of(times),
-        by_size=by_size,
-        by_level=tuple(by_level),
-        sources=tuple(lost),
+        curves=Curves(by_size, tuple(by_level), tuple(lost)),
     )
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from fabrictwin.base.units import PS_PER_S, format_money, format_time
 from fabrictwin.study.jitter.jitter_study import SECONDS_A_MONTH, AtSize, Steps, Uneven
-from fabrictwin.study.study_heading import heading
 
 MEANING = {
     "compute": "interruptions of compute",
@@ -35,14 +34,12 @@ def text(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
     here, clean = found.here, found.clean_ps
     share = here.mean / clean - 1
     lines = [
-        found.name,
-        f"  cluster      {found.cluster_line}",
-        f"  job          {found.layout_line}",
-        f"  clean step   {format_time(clean)}, simulated at {found.fidelity}; {found.units:,} "
+        *found.heading.lines(),
+        f"  clean step   {format_time(clean)}, simulated at {found.heading.fidelity}; {found.sampling.units:,} "
         + (
-            f"unit of {found.unit_gpus:,} GPUs"
-            if found.units == 1
-            else f"units of {found.unit_gpus:,} GPUs meet once a step"
+            f"unit of {found.sampling.unit_gpus:,} GPUs"
+            if found.sampling.units == 1
+            else f"units of {found.sampling.unit_gpus:,} GPUs meet once a step"
         ),
         f"  jitter       {', '.join(MEANING[name] for name in found.jitter.names())}"
         + (": assumed figures, the spec has no section of its own" if found.assumed else ""),
@@ -60,17 +57,17 @@ def text(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
         "",
         "  which source costs most (mean step without it)",
     ]
-    for lost in found.sources:
+    for lost in found.curves.sources:
         each = format_time(lost.mean_ps)
         lines.append(f"    {MEANING[lost.source]:24} {each:>9} a step, {lost.share:.1%} of what is lost")
-    lines += ["", *_sizes(found.by_size, clean), "", *_levels(found)]
+    lines += ["", *_sizes(found.curves.by_size, clean), "", *_levels(found)]
     how = (
         f"{len(found.times):,} steps, every unit sampled"
-        if found.exact
-        else f"{len(found.times):,} steps from {found.sampled_units:,} sampled units: "
-        f"rarer than one in {found.sampled_units:,} is not seen"
+        if found.sampling.exact
+        else f"{len(found.times):,} steps from {found.sampling.samples:,} sampled units: "
+        f"rarer than one in {found.sampling.samples:,} is not seen"
     )
-    lines += ["", f"  {how}; seed {found.seed}"]
+    lines += ["", f"  {how}; seed {found.heading.seed}"]
     if ends := steps_end(here):
         lines.append(f"  {ends}: the greatest of the steps drawn; rarer ones may be longer")
     return "\n".join(lines) + "\n"
@@ -86,9 +83,9 @@ def _sizes(rows: tuple[AtSize, ...], clean: int) -> list[str]:
 
 
 def _levels(found: Uneven) -> list[str]:
-    levels = sorted({row.level for row in found.by_level})
-    sizes = sorted({row.gpus for row in found.by_level})
-    cells = {(row.gpus, row.level): row.useful(found.clean_ps) for row in found.by_level}
+    levels = sorted({row.level for row in found.curves.by_level})
+    sizes = sorted({row.gpus for row in found.curves.by_level})
+    cells = {(row.gpus, row.level): row.useful(found.clean_ps) for row in found.curves.by_level}
     lines = [
         "  useful GPUs by the level of jitter",
         f"  {'GPUs':>9}" + "".join(f"  {f'{level:g}x':>9}" for level in levels),
@@ -106,14 +103,14 @@ def data(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
     """Plain data; units are in the keys."""
     counts, edges = np.histogram(found.times / PS_PER_S, bins=40)
     return {
-        **heading(found),
+        **found.heading.data(),
         "jitter": found.jitter.model_dump(mode="json", exclude_none=True),
         "assumed": found.assumed,
         "gpus": found.gpus,
-        "units": found.units,
-        "gpus_a_unit": found.unit_gpus,
-        "sampled_units": found.sampled_units,
-        "every_unit_sampled": found.exact,
+        "units": found.sampling.units,
+        "gpus_a_unit": found.sampling.unit_gpus,
+        "sampled_units": found.sampling.samples,
+        "every_unit_sampled": found.sampling.exact,
         "clean_step_s": found.clean_ps / PS_PER_S,
         "step": _steps(found.here),
         "histogram": {"edges_s": edges.tolist(), "steps": counts.tolist()},
@@ -125,10 +122,10 @@ def data(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
         "month_s": SECONDS_A_MONTH,
         "sources": [
             {"source": lost.source, "mean_s": lost.mean_ps / PS_PER_S, "share_of_lost": lost.share}
-            for lost in found.sources
+            for lost in found.curves.sources
         ],
-        "by_gpus": [_row(row, found.clean_ps) for row in found.by_size],
-        "by_level": [_row(row, found.clean_ps) for row in found.by_level],
+        "by_gpus": [_row(row, found.clean_ps) for row in found.curves.by_size],
+        "by_level": [_row(row, found.clean_ps) for row in found.curves.by_level],
     }
 
 

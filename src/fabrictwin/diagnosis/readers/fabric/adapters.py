@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
-from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.evidence import Subject
 from fabrictwin.diagnosis.readers.fabric.counters import counter_name
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_IBSTAT = r"^CA '[\w.:-]+'\s*$"
 OPENS_IBSTATUS = r"^Infiniband device '\S+' port \d+ status:|\w+ port \d+(?: \(\w+\))? ==> \S+ \("
@@ -21,12 +22,10 @@ OPENS_SYSFS = (
 )
 
 
-class Ibstat:
+class Ibstat(LineReader):
     """Reads ibstat's output."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._device, self._port = "", ""
+    _device = _port = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -61,19 +60,14 @@ class Ibstat:
             self.sink.add("hca.type", value, Subject(device=self._device))
         return bool(re.match(r"[A-Z#][\w ]{0,40}$", name))
 
-    def close(self) -> None:
-        """End."""
-
 
 _STATUS_KINDS = {"state": "hca.state", "phys state": "hca.physical", "link_layer": "hca.layer"}
 
 
-class Ibstatus:
+class Ibstatus(LineReader):
     """Reads ibstatus, and ibdev2netdev's list of which network interface is whose."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._about = Subject()
+    _about = Subject()
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tools'."""
@@ -101,16 +95,11 @@ class Ibstatus:
             self.sink.add(_STATUS_KINDS[name], said.capitalize() if name == "state" else said, self._about)
         return name in ("default gid", "base lid", "sm lid", "rate", *_STATUS_KINDS)
 
-    def close(self) -> None:
-        """End."""
 
-
-class Devinfo:
+class Devinfo(LineReader):
     """Reads ibv_devinfo's output."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._device, self._port = "", ""
+    _device = _port = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -142,9 +131,6 @@ class Devinfo:
             self.sink.add("hca.gid", value, about)
         return True
 
-    def close(self) -> None:
-        """End."""
-
 
 def _state(text: str) -> str:
     named = re.search(r"PORT_(\w+)", text)
@@ -153,11 +139,8 @@ def _state(text: str) -> str:
     )
 
 
-class Gids:
+class Gids(LineReader):
     """Reads show_gids' table."""
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the table's."""
@@ -173,18 +156,13 @@ class Gids:
             self.sink.add("gid", value, Subject(device=words[0], port=words[1]))
         return True
 
-    def close(self) -> None:
-        """End."""
 
-
-class SwitchInfo:
+class SwitchInfo(LineReader):
     """Reads ibswinfo's output: what a switch says of itself, its supplies, fans and temperatures."""
 
     _NUMBERS = re.compile(r"power \(W\)|temperature|temp \(C\)|\(rpm\)|^ports$")
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._part, self._name = "", ""
+    _part = _name = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -214,20 +192,14 @@ class SwitchInfo:
                 self.sink.add("switch.status", (name, value[:60]), about)
         return True
 
-    def close(self) -> None:
-        """End."""
 
-
-class SysfsTree:
+class SysfsTree(LineReader):
     """Reads files of /sys/class/infiniband as `path:value`."""
 
     _PATH = re.compile(
         r"\S*?([\w.-]+)/ports/(\d+)/"
         r"(?:(counters|hw_counters)/(\w+)|(state|phys_state|rate|link_layer))\s*[: ]\s*(.*)$"
     )
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is no file of such a tree."""
@@ -256,6 +228,3 @@ class SysfsTree:
         elif name == "link_layer":
             self.sink.add("hca.layer", value, about)
         return True
-
-    def close(self) -> None:
-        """End."""

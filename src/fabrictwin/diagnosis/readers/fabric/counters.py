@@ -10,6 +10,7 @@ import csv
 import re
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_PERFQUERY = (
     r"^#? ?Port (?:extended )?counters: Lid \d+ port|^#? ?PortRcvErrorDetails|"
@@ -59,8 +60,9 @@ _CSV = {f"{name.lower()}": known for name, known in _SYSFS.items()} | {
     "link_downed_counter": "LinkDowned",
     "link_error_recovery_counter": "LinkErrorRecovery",
     "port_rcv_remote_physical_errors": "PortRcvRemotePhysicalErrors",
-    "link_downed_counter_ext": "LinkDowned",
-    "symbol_error_counter_ext": "SymbolError",
+    "link_down_counter": "LinkDowned",
+    "port_xmit_discard": "PortXmitDiscards",
+    "excessive_buffer_errors": "ExcessiveBufferOverrunErrors",
 }
 
 
@@ -69,12 +71,16 @@ def counter_name(name: str) -> str:
     return _SHORT.get(name) or _SYSFS.get(name.lower()) or name
 
 
-class Perfquery:
+def _column(name: str) -> str | None:
+    """The counter of a column of ibdiagnet: `link_downed_counter_extended`, `LinkDownedCounterExt`."""
+    words = name.lower() if "_" in name else re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    return _CSV.get(re.sub(r"_ext(?:ended)?$", "", words))
+
+
+class Perfquery(LineReader):
     """Reads perfquery's output."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._about = Subject()
+    _about = Subject()
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -92,16 +98,11 @@ class Perfquery:
             self.sink.add("port.counter", (counter_name(found[1]), value), self._about)
         return True
 
-    def close(self) -> None:
-        """End."""
 
-
-class QueryErrors:
+class QueryErrors(LineReader):
     """Reads ibqueryerrors' output."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._node = ""
+    _node = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -123,15 +124,12 @@ class QueryErrors:
             return True
         return not bare or bare.startswith(("##", "Link info:", "Thresholds", "Suppressing"))
 
-    def close(self) -> None:
-        """End."""
 
-
-class DiagnetCsv:
+class DiagnetCsv(LineReader):
     """Reads ibdiagnet's db_csv: tables between START_x and END_x, with the names of their columns on top."""
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self._table, self._columns = "", [""]
         self._names: dict[str, str] = {}
 
@@ -165,7 +163,7 @@ class DiagnetCsv:
         elif self._table == "PM_INFO":
             self.sink.add("port.counter", ("Read", 0), about)
             for column, text in row.items():
-                name = _CSV.get(column.lower()) or _CSV.get(re.sub(r"(?<!^)(?=[A-Z])", "_", column).lower())
+                name = _column(column)
                 if name is not None and re.fullmatch(r"0x[0-9a-fA-F]{1,16}|\d{1,20}", text) and int(text, 0):
                     self.sink.add("port.counter", (name, int(text, 0)), about)
         elif self._table == "PORTS":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_ETHTOOL = r"^NIC statistics:|^Settings for \S+:|^Statistics for \S+:"
 OPENS_QOS = r"^DCBX mode:|^Priority trust state:|^PFC configuration:"
@@ -16,12 +17,10 @@ OPENS_DCB = r"^pfc-cap \d+ |^prio-pfc (?:0:)|^dscp-prio \d+:"
 OPENS_RDMA = r"^link \S+/\d+ (?:state|subnet|rx_|tx_|\w+ \d+)|^\d+/\d+: \S+/\d+: (?:state|subnet_prefix)"
 
 
-class Ethtool:
+class Ethtool(LineReader):
     """Reads `ethtool -S` and `ethtool`."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._interface = ""
+    _interface = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -49,15 +48,12 @@ class Ethtool:
             self.sink.add("hca.state", "Active" if value == "yes" else "Down", about)
         return True
 
-    def close(self) -> None:
-        """End."""
 
-
-class MlnxQos:
+class MlnxQos(LineReader):
     """Reads mlnx_qos' output."""
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self._priorities: list[int] = []
         self._pfc = False
 
@@ -93,15 +89,9 @@ class MlnxQos:
             )
         return True
 
-    def close(self) -> None:
-        """End."""
 
-
-class Dcb:
+class Dcb(LineReader):
     """Reads iproute2's `dcb pfc show` and `dcb app show`."""
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -116,15 +106,9 @@ class Dcb:
             return not bare or bool(re.match(r"(pfc-cap|requests|indications|default-prio|[\w-]+-prio) ?", bare))
         return True
 
-    def close(self) -> None:
-        """End."""
 
-
-class Rdma:
+class Rdma(LineReader):
     """Reads `rdma link` and `rdma statistic`."""
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -144,6 +128,3 @@ class Rdma:
             if int(value):
                 self.sink.add("port.counter", (name, int(value)), about)
         return True
-
-    def close(self) -> None:
-        """End."""

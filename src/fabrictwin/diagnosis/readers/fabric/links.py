@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.evidence import Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"^(?:Switch|Ca|Rt)\s+\d+ \"[SHR]-[0-9a-f]+\"|^switchguid=0x|^caguid=0x|"
@@ -42,12 +43,10 @@ LANE_GBPS = {
 }
 
 
-class Links:
+class Links(LineReader):
     """Reads lists of links."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._node, self._name = "", ""
+    _node = _name = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tools'."""
@@ -106,15 +105,9 @@ class Links:
         if could is not None and could[1].strip():
             self.sink.add("fabric.could-be", could[1].strip(), about)
 
-    def close(self) -> None:
-        """End."""
 
-
-class ManagerInfo:
+class ManagerInfo(LineReader):
     """Reads sminfo: who manages the subnet, or that nobody answers."""
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -125,6 +118,3 @@ class ManagerInfo:
         elif re.match(r"sminfo: (?:iberror|iberr|.*failed)", bare):
             self.sink.add("sm.missing", bare[:160])
         return found is not None or not bare or bare.startswith(("sminfo", "ibwarn", "ibpanic"))
-
-    def close(self) -> None:
-        """End."""

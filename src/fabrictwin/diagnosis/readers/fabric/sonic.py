@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"^\s*Port (?:Rx|Tx)\s+PFC0|^\s*(?:admin@\S+\s*)?\$ show |^\s*Pool: \w+\s*$|^\s*Profile: \w+\s*$|"
@@ -25,11 +26,11 @@ _PORT = re.compile(r"(?:Ethernet|PortChannel)[\w-]*\d")
 MOST_CELL = 60
 
 
-class Sonic:
+class Sonic(LineReader):
     """Reads tables of SONiC's `show`."""
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self._before = ""  # the line above, which holds the names where a ruler follows
         self._columns: list[tuple[int, int]] = []
         self._names: list[str] = []

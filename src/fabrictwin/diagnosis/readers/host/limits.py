@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.evidence import Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"^max locked memory\s|^\s*core file size\s|^Max locked memory\s|^(?:shm|tmpfs)\s.*\s/dev/shm$|^BOOT_IMAGE=|"
@@ -15,12 +16,10 @@ OPENS = (
 )
 
 
-class Limits:
+class Limits(LineReader):
     """Reads what a host says of its limits and settings."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._modules: set[str] | None = None
+    _modules: set[str] | None = None
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of these."""

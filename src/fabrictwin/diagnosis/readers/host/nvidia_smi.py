@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_TOPOLOGY = r"^\s*GPU0\s+(?:GPU1|NIC0|mlx5_\d+|CPU Affinity)"
 OPENS_NVLINK = r"^GPU \d+: .*\(UUID: "
@@ -15,11 +16,11 @@ OPENS_QUERY = (
 _LINKS = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "PSB"))
 
 
-class TopologyMatrix:
+class TopologyMatrix(LineReader):
     """Reads `nvidia-smi topo -m`."""
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self._heads: list[str] = []
 
     def line(self, text: str) -> bool:
@@ -41,16 +42,11 @@ class TopologyMatrix:
             return True
         return bool(re.match(r"\s*(?:Legend|X\s+=|SYS|NODE|PHB|PXB|PIX|NV#|NIC Legend)", text))
 
-    def close(self) -> None:
-        """End."""
 
-
-class NvlinkStatus:
+class NvlinkStatus(LineReader):
     """Reads `nvidia-smi nvlink --status` (and `-e`, its error counters)."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._gpu = ""
+    _gpu = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -61,7 +57,7 @@ class NvlinkStatus:
             self._gpu = f"GPU {gpu[1]}"
             self.sink.add("smi.gpu", gpu[2], Subject(device=self._gpu))
             return True
-        if "all links are inActive" in bare:
+        if "all links are inactive" in bare.lower():
             self.sink.add("nvlink.inactive", "all links", Subject(device=self._gpu, port="all"))
             return True
         if link is None:
@@ -77,16 +73,11 @@ class NvlinkStatus:
             self.sink.add("nvlink.errors", (error[1], int(error[2])), about)
         return True
 
-    def close(self) -> None:
-        """End."""
 
-
-class Query:
+class Query(LineReader):
     """Reads `nvidia-smi -q` and the plain table."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._gpu = self._section = ""
+    _gpu = _section = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -116,11 +107,8 @@ class Query:
             name == "Status" and self._section == "Fabric" and value not in ("Success", "N/A")
         ):
             self.sink.add("smi.fabric", value, about)
-        elif name == "Pending" and value == "Yes":
+        elif name in ("Pending", "Pending Page Blacklist") and value == "Yes":
             self.sink.add("smi.remap-pending", True, about)
         elif name == "Remapping Failure Occurred" and value == "Yes":
             self.sink.add("smi.remap-failed", True, about)
         return True
-
-    def close(self) -> None:
-        """End."""

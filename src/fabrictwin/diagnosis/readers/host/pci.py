@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from fabrictwin.diagnosis.evidence import Place, Sink, Subject
+from fabrictwin.diagnosis.evidence import Place, Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z][\w/ -]*(?: \[[0-9a-f]{4}\])?: "
 _DEVICE = re.compile(r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:]+?)(?: \[[0-9a-f]{4}\])?: (.*)")
@@ -19,14 +20,12 @@ _ACCELERATOR_NAMES = re.compile(
 )
 
 
-class Lspci:
+class Lspci(LineReader):
     """Reads lspci's output."""
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self._device = self._kind = ""
-        self._able: tuple[float, int] = (0.0, 0)
-        self._bridge = False
+    _device = _kind = ""
+    _able: tuple[float, int] = (0.0, 0)
+    _bridge = False
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -72,17 +71,11 @@ class Lspci:
         if requests is not None and self._kind == "nic":
             self.sink.add("pci.read-request", int(requests[1]), self._about())
 
-    def close(self) -> None:
-        """End."""
 
-
-class Setpci:
+class Setpci(LineReader):
     """Kept for files that hold only capabilities: lines of `lspci -vvv` that grep let through."""
 
     OPENS = r"^\s+ACSCtl:\s|^\s*LnkSta:\s+Speed"
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is no capability."""
@@ -97,6 +90,3 @@ class Setpci:
         if link is not None:
             self.sink.add("pci.downgraded-somewhere", bare[:80])
         return bare.startswith(("LnkSta", "LnkCap", "ACS"))
-
-    def close(self) -> None:
-        """End."""

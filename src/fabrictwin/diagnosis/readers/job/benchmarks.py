@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 _RANK = re.compile(
     r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d+) \[([\w:.]+)\]\s+(.*\S)"
@@ -25,11 +26,11 @@ OPENS_NCCL_TESTS = (
 OPENS_PERFTEST = r"^\s*(?:RDMA_|Send |Atomic |Write |Read ).*(?:BW|Latency) Test\s*$|^\s*#bytes\s+#iterations"
 
 
-class NcclTests:
+class NcclTests(LineReader):
     """Reads nccl-tests' output."""
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self.test, self.ranks = "", 0
         self.redop = self.root = False
         self._half = ""
@@ -126,11 +127,11 @@ class NcclTests:
         self._end_run()
 
 
-class Perftest:
+class Perftest(LineReader):
     """Reads the output of ib_write_bw and its kin."""
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self.test = self.device = ""
         self.gigabits, self.latency, self.rows = False, False, 0
 
@@ -171,6 +172,3 @@ class Perftest:
         average = float(words[3])
         rate = average if self.gigabits else average * _MIB_TO_GBPS
         self.sink.add("perftest.rate", (self.test, size, round(rate, 3)), Subject(device=self.device))
-
-    def close(self) -> None:
-        """End."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.readers.line_prefixes import without_colours
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 _HEAD = re.compile(r"([A-Za-z0-9_.-]+):(\d{1,9}):(\d{1,9}) \[(-?\d{1,4})\]")
 # what launchers leave where the host was cut off: `[3] `, `[0] include/shm.h:28`, nothing
@@ -62,11 +63,11 @@ class Thread:
     subject: Subject = field(default=Subject())
 
 
-class NcclLog:
+class NcclLog(LineReader):
     """Reads lines of NCCL's log."""
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self._threads: dict[str, Thread] = {}
         self._processes: dict[tuple[str, str, str], int] = {}  # host, process, device or communicator: its rank
         self._ways: dict[tuple[str, int, str, str], tuple[int, int, Place]] = {}
@@ -350,7 +351,10 @@ class NcclLog:
                 "nccl.setting", (found[1], found[2].strip().strip("'\"").rstrip(".")), Subject(thread.host)
             )
         elif (
-            "Could not enable P2P" in message or "Connection refused" in message or "Connection closed" in message
+            "Could not enable P2P" in message
+            or "P2P is disabled between" in message
+            or "Connection refused" in message
+            or "Connection closed" in message
         ):
             self._warning(thread, message)
 

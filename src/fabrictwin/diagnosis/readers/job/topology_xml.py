@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = r"<system version=|<graphs version="
 _TAG = re.compile(r"<(/?)(\w+)((?:\s+[\w:.-]+=\"[^\"<>]{0,400}\")*)\s*(/?)>")
@@ -28,11 +29,11 @@ DEVICES = {
 }
 
 
-class TopologyXml:
+class TopologyXml(LineReader):
     """Reads a topology, tag by tag."""
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self._above: list[tuple[str, dict[str, str]]] = []
         self.host = ""
 

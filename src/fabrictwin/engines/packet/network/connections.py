@@ -123,6 +123,7 @@ class Connections:
         udp_ports: U32 | None = None,
     ) -> list[Connection]:
         """Return `remote` for many connections at once, in order; `inside` are prefix and suffix of each."""
+        from fabrictwin.kernel.packet.congestion import Control
         from fabrictwin.kernel.packet.connection import Connection, Pacing, Paths
         from fabrictwin.kernel.packet.state import constants as s
 
@@ -141,6 +142,8 @@ class Connections:
             back = _beyond_first(*self.model.routes.walk(destination, source, udp))
         routed = self.model.routes.service_level(source, destination).tolist()
         framing, reliability, control = self._alike
+        if self.machine.has_congestion_tables:
+            control = Control.IBCC
         # SRD's packets take a path each and come in any order
         srd = replace(reliability, mode=s.SELECTIVE, reorder=s.NEVER)
         ack_sl = self.machine.config.lanes - 1 if options.congestion.algorithm.trims else None

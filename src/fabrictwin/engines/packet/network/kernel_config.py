@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fabrictwin.kernel.packet.machine import Machine
     from fabrictwin.kernel.packet.state.config import Config
 
+CN_BYTES = 16  # reserved bytes of a congestion notification packet (annex A10)
+
 
 def build_config(model: NetworkModel, work_ports: int) -> Config:
     """Return the kernel's configuration; `work_ports` stand behind the fabric's and know no service levels."""
@@ -39,6 +41,8 @@ def build_config(model: NetworkModel, work_ports: int) -> Config:
         for name, otherwise in (("port_sl2vl", 0), ("sl2vl_by_input", 0), ("port_arbitration", NONE)):
             if len(more.get(name, ())):
                 more[name] = np.concatenate([more[name], np.full(2 * work_ports, otherwise)])
+    if fabric.technology == "infiniband":
+        more["cnp_wire_bytes"] = model.headers.data + CN_BYTES
     more |= {
         "lanes": lanes,
         "mtu_bytes": fabric.mtu_bytes,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.engines.base.changes import PendingChanges, TimedChange
 from fabrictwin.engines.base.engine import Stop
+from fabrictwin.engines.packet.network.congestion import set_congestion
 from fabrictwin.engines.packet.network.connections import Connections, too_large
 from fabrictwin.engines.packet.network.faults import apply_change, stall_error
 from fabrictwin.engines.packet.network.kernel_config import build_config, set_control, set_endpoints
@@ -38,6 +39,8 @@ class PacketNetwork:
             raise too_large(error) from None
         set_endpoints(self.machine, self.model)
         set_control(self.machine, self.model)
+        if routes.congestion is not None:
+            set_congestion(self.machine, routes.congestion)
         self.connections = Connections(self.model, self.machine)
         self.changes = PendingChanges()
         self.awaits_changes = False  # somebody outside may yet repair what a run waits for

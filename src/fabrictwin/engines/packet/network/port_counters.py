@@ -87,6 +87,8 @@ def port_counters(network: PacketNetwork) -> dict[str, I64]:
         "LocalLinkIntegrityErrors": state.count.replays[:n].copy(),
         "QueuePeakBytes": state.outlet.peak[: n * lanes].reshape(n, lanes).max(axis=1),
     }
+    if network.machine.has_congestion_tables:
+        found |= congestion_counters(network)
     if network.fabric.technology == "ethernet":
         found |= {
             "tx_pause": state.count.pause_tx[:n].copy(),
@@ -95,6 +97,23 @@ def port_counters(network: PacketNetwork) -> dict[str, I64]:
             "ecn_marked": state.count.ecn_marks[:n].copy(),
             "trimmed": state.count.trims[:n].copy(),
         }
+    return found
+
+
+def congestion_counters(network: PacketNetwork) -> dict[str, I64]:
+    """Return counters of InfiniBand's congestion control (annex A10), each of shape [ports]."""
+    from fabrictwin.kernel.packet.congestion.ibcc import LEVELS
+
+    state, fabric, machine = network.machine.state, network.fabric, network.machine
+    lanes, adapters = machine.config.lanes, len(fabric.nic_port)
+    since = np.where(state.fecn.congested != 0, machine.now - state.fecn.since, 0)
+    congested = (state.fecn.congested_ps + since)[: fabric.ports * lanes].reshape(fabric.ports, lanes)
+    cabled = np.flatnonzero(fabric.nic_port != NONE)
+    found: dict[str, I64] = {"PortXmitTimeCong": congested.sum(axis=1)}
+    for name, column in (("PortPktRcvFECN", "fecns"), ("PortPktRcvBECN", "becns")):
+        of_levels = state.ibcc_settings[column].reshape(-1, LEVELS)[:adapters].sum(axis=1)
+        found[name] = np.zeros(fabric.ports, np.int64)
+        found[name][fabric.nic_port[cabled]] = of_levels[cabled]
     return found
 
 

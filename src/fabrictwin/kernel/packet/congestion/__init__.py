@@ -11,7 +11,8 @@ from __future__ import annotations
 from enum import IntEnum
 
 from fabrictwin.kernel.jit.decorators import helper
-from fabrictwin.kernel.packet.congestion import dcqcn, nscc
+from fabrictwin.kernel.packet.congestion import dcqcn, ibcc, nscc, swift
+from fabrictwin.kernel.packet.state.constants import RC
 
 
 class Control(IntEnum):
@@ -20,16 +21,30 @@ class Control(IntEnum):
     NONE = 0
     DCQCN = 1
     NSCC = 2
+    IBCC = 3
+    SWIFT = 4
 
 
-ALGORITHMS = {Control.DCQCN: dcqcn, Control.NSCC: nscc}
+ALGORITHMS = {Control.DCQCN: dcqcn, Control.NSCC: nscc, Control.IBCC: ibcc, Control.SWIFT: swift}
 
 
 @helper
 def on_sent(state, q, qp, wire, now):
     """A data packet left."""
     if qp.counts:
-        dcqcn.on_sent(state, q, qp, wire, now)
+        if qp.control == Control.IBCC:
+            ibcc.on_sent(state, q, qp, wire, now)
+        else:
+            dcqcn.on_sent(state, q, qp, wire, now)
+
+
+@helper
+def not_before(state, qp, time):
+    """The time from which a queue pair that may send at `time` may send, as far as others of its port say."""
+    if qp.counts:
+        if qp.control == Control.IBCC:
+            return max(time, ibcc.not_before(state, qp))
+    return time
 
 
 @helper
@@ -37,12 +52,24 @@ def on_ack(state, q, qp, packets, echo, now):
     """So many packets were newly acknowledged; `qp.rtt_ps` is fresh."""
     if qp.control == Control.NSCC:
         nscc.on_ack(state, q, qp, packets * state.settings[0].mtu, echo, now)
+    elif qp.control == Control.IBCC:
+        if echo:
+            ibcc.on_becn(state, q, qp, now)
+    elif qp.control == Control.SWIFT:
+        swift.on_ack(state, q, qp, packets * state.settings[0].mtu, now)
 
 
 @helper
 def wants_cnps(qp):
     """The sender slows down by notifications, so its receiver sends them."""
-    return qp.control == Control.DCQCN
+    return qp.control == Control.DCQCN or (qp.control == Control.IBCC and qp.service != RC)
+
+
+@helper
+def on_marked(state, qp):
+    """A packet with a mark came to the receiver."""
+    if qp.control == Control.IBCC:
+        ibcc.on_marked(state, qp)
 
 
 @helper
@@ -50,6 +77,8 @@ def on_cnp(state, q, qp, now):
     """A congestion notification packet came."""
     if qp.control == Control.DCQCN:
         dcqcn.on_cnp(state, q, qp, now)
+    elif qp.control == Control.IBCC:
+        ibcc.on_becn(state, q, qp, now)
 
 
 @helper
@@ -57,6 +86,8 @@ def on_loss(state, q, qp, now):
     """A packet was trimmed or declared lost."""
     if qp.control == Control.NSCC:
         nscc.on_loss(state, q, qp, now)
+    elif qp.control == Control.SWIFT:
+        swift.on_loss(state, q, qp, now)
 
 
 @helper

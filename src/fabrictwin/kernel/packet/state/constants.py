@@ -49,6 +49,7 @@ DOWN = 16
 TAPPED = 64  # packets that leave or come in are recorded
 BY_INPUT = 256  # what leaves by it takes its lane by service level and input port
 RULED = 1024  # configured by priority: State.port_qos, State.slot_qos
+STARVES = 2048  # holds back the credits of what comes in by it: InfiniBand's credit starvation
 ARBITRATED = 512  # its lanes take turns by InfiniBand's two tables
 REPLAY = 32  # bit errors are repaired by the link itself, which costs time, not packets
 

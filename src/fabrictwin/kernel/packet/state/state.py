@@ -46,6 +46,7 @@ clock_dtype = layout(
     ("tasks_head", "i8"),  # free tasks, NONE
     ("tasks_free", "i8"),
     ("tapped", "i8"),  # rows of State.tap filled
+    ("congestion_events", "i8"),  # ever logged in State.congestion_log
 )
 
 settings_dtype = layout(
@@ -108,6 +109,13 @@ class State(NamedTuple):
     dcqcn_settings: Any
     nscc: Any
     nscc_settings: Any
+    swift: Any
+    swift_settings: Any
+    ibcc: Any
+    ibcc_settings: Any  # [E * 16] a service level of each endpoint each
+    delays: Any  # int64 [rows, 128] congestion control tables: a delay in eighths of a packet's time
+    fecn: Any  # [P * V] where switches mark, else [1]
+    congestion_log: Any  # int64 [rows, 8] time, what, node or endpoint, queue pair or port, src, dst, sl: a ring
     note: Any  # [T] of single messages, else [1]
     pool: Any  # int64 receives posted
     inbox: Any  # int64 [rows, 11] what software asks for: `messages.take_inbox`

@@ -17,6 +17,7 @@ Left out: sharing of headroom between ports, egress pools.
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
+from fabrictwin.kernel.packet.congestion import ibcc
 from fabrictwin.kernel.packet.events import VL_SHIFT, QueueEvent, pack, push, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.constants import (
@@ -33,6 +34,7 @@ from fabrictwin.kernel.packet.state.constants import (
     RATE_BITS,
     RULED,
     SHARED,
+    STARVES,
     TRIM,
 )
 from fabrictwin.kernel.packet.state.packets import draw, free_packet, kick, take_packet
@@ -249,10 +251,15 @@ def return_credits(state, slot, wire, now):
         at = slot >> state.settings[0].vl_bits
         port = state.port[place(at)]
         vl = slot - (at << state.settings[0].vl_bits)
+        lane = int(port.lane_credit)
+        sent = now
+        if port.traits & STARVES:
+            sent = ibcc.return_time(state, slot, waiting, now)
+            lane = NONE
         push(
             state,
-            port.lane_credit,
-            now + port.credit_ps,
+            lane,
+            sent + port.credit_ps,
             pack(QueueEvent.CREDITS, port.peer, (vl << VL_SHIFT) | waiting),
         )
         waiting = 0

@@ -10,6 +10,7 @@ Left out: a crossbar's limits on how many outputs one input feeds at a time.
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
+from fabrictwin.kernel.packet.congestion import ibcc
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.constants import (
@@ -90,6 +91,8 @@ def choose(state, at, port, now):
                 need = blocks(packet.wire)
                 if outlet.credit < need:
                     port.starved |= 1 << vl
+                    if outlet.kmax > 0:
+                        ibcc.ran_dry(state, slot)
                     watch_head(state, slot, now)
                     continue
                 outlet.credit -= need
@@ -98,7 +101,11 @@ def choose(state, at, port, now):
                 pmax_q = settings.pmax_q
                 if port.traits & RULED:
                     pmax_q = state.slot_qos[place(slot)].pmax_q
-                if mark(state, state.clock[0], outlet, pmax_q):
+                if port.traits & CREDIT:
+                    marked = ibcc.marks(state, at, slot, outlet, packet, now)
+                else:
+                    marked = mark(state, state.clock[0], outlet, pmax_q)
+                if marked:
                     packet.marks |= ECN
                     state.count[place(at)].ecn_marks += 1
             outlet.queued -= packet.wire

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import helper, outlined
-from fabrictwin.kernel.packet.congestion import on_ack, on_cnp, on_loss, wants_cnps
+from fabrictwin.kernel.packet.congestion import on_ack, on_cnp, on_loss, on_marked, wants_cnps
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.constants import (
@@ -166,6 +166,7 @@ def on_data(state, p, node, now):
         return
     if packet.marks & ECN:
         qp.echo = ECN
+        on_marked(state, qp)
         if wants_cnps(qp) and now >= qp.next_cnp:
             qp.next_cnp = now + state.settings[0].cnp_ps
             qp.cnps_sent += 1

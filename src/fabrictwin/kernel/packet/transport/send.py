@@ -11,7 +11,7 @@ message rate. Several queue pairs of a port take turns, a packet each.
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
-from fabrictwin.kernel.packet.congestion import on_sent
+from fabrictwin.kernel.packet.congestion import not_before, on_sent
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.constants import (
@@ -110,7 +110,7 @@ def next_of_queue_pairs(state, at, port, outlet, now):
     while outlet.ready_head != NONE:
         q = int(outlet.ready_head)
         qp = state.qp[place(q)]
-        time = qp.next_send
+        time = not_before(state, qp, qp.next_send)
         psn = NONE
         task_at = NONE
         if may_send(state, qp):
