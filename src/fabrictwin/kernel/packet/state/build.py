@@ -197,8 +197,7 @@ def build(wiring: Wiring, config: Config) -> State:
     if marking.ecn_kmax_bytes:
         rates, of = np.unique(wiring.port_bps, return_inverse=True)
         for name, at in (("kmin", marking.ecn_kmin_bytes), ("kmax", marking.ecn_kmax_bytes)):
-            # at a rate of 0 as they stand; Python's integers, since a threshold that nothing reaches, times a rate, is
-            # more than 64 bits
+            # Python's integers: a threshold that nothing reaches, times a rate, is more than 64 bits
             at_rate = [at * rate // marking.ecn_bps if marking.ecn_bps else at for rate in rates.tolist()]
             scaled = np.array([min(each, 2**31 - 1) for each in at_rate])[of]
             outlet[name] = np.repeat(np.where(ethernet, scaled, 0), v)
