@@ -70,7 +70,6 @@ LARGE = {
         fabric/compile.py _Columns
         fabric/fabric.py Fabric
         fabric/host_template.py HostTemplate _Nodes
-        kernel/flow/contention.py Way Course
         kernel/flow/fluid.py Operations Instances State
         kernel/flow/max_min.py Flows Scratch
         kernel/nccl/channel_links.py Routes Asked Work
@@ -121,9 +120,6 @@ LARGE = {
         nccl/topology/system.py Device
         nccl/tuning/algorithm_rules.py CommunicatorShape
         program/program.py Communication
-        report/result.py RunResult
-        runs/execute.py Prepared
-        serving/step/kernels.py Constants
         subnet/wire/rmpp.py Sender
         twin/managed_run.py Outage
         web/interface.py Operation
