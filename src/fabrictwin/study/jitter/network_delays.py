@@ -3,8 +3,8 @@
 On a cut of the cluster (`study.compare.phase_cut`) the job has every other host and goes through a collective
 several times, each when the one before is done; on the hosts between them another job's exchange, a few of whose
 receivers are hot, runs all the while. Hashes that collide, pauses, drops and what is sent again are the packet
-engine's own; seeds place ranks and hash anew. Every round that ends while the other job is at work is a sample, set
-against the flow engine's time alone.
+engine's own; seeds place ranks and hash anew. Every round that ends while the other job is at work is a sample,
+set against the flow engine's time alone.
 
 What a step makes of it: its rings take the factors of the large all-reduce, its exchanges those of the exchange.
 """
