@@ -134,6 +134,11 @@ def test_every_key_reaches_the_engine():
         ),
         ("{balanse: spray}", "did you mean 'balance'"),
         ("{dcqcn: hpcc}", "got dcqcn, which means nothing without control: dcqcn"),
+        (
+            "{preset: pfc-only, control: dcqcn}",
+            "got control: dcqcn beside preset: pfc-only, which is control: none",
+        ),
+        ("{preset: pfc-swift, lossless: false}", "which is lossless: true"),
         ("{balance: spray, retransmission: go-back-n}", "reorders and needs selective"),
         ("{control: nscc, lossless: true}", "trims packets instead of pausing"),
         ("{staging_time: 1 us}", "nothing without gpudirect: false"),
@@ -247,3 +252,18 @@ def test_a_job_is_captured_and_other_fidelities_have_no_packets(run, tmp_path):
     assert found.total("gaps") == found.total("retransmissions") == found.total("icrc_errors") == 0
     with pytest.raises(ConfigError, match="nothing else has packets"):
         predict(load_spec(run("packet: {}", fidelity="flow")), capture=CaptureRequest(path))
+
+
+@pytest.mark.parametrize(
+    ("preset", "control", "parameters"),
+    [("pfc-only", "none", "by-rate"), ("pfc-dcqcn", "dcqcn", "by-rate"), ("pfc-swift", "swift", "by-rate")],
+)
+def test_a_preset_stands_for_flow_control_and_its_congestion_control(preset, control, parameters):
+    section = Packet.model_validate({"preset": preset})
+    options = options_of(section, "ethernet", 1)
+    assert (options.congestion.control, options.congestion.dcqcn) == (control, parameters)
+    assert options.switching.lossless
+    again = Packet.model_validate(section.model_dump(exclude_none=True))
+    assert again == section
+    with pytest.raises(ConfigError, match=r"run.packet.preset"):
+        options_of(section, "infiniband", 1)

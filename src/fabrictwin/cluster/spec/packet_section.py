@@ -7,11 +7,12 @@ engine is set up.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fabrictwin.base.congestion_controls import CONTROLS, Control, DcqcnSet
+from fabrictwin.base.congestion_controls import CONTROLS, PRESETS, Control, DcqcnSet, Preset
 from fabrictwin.base.units import Duration, Size
 from fabrictwin.cluster.spec.cluster_section import Model
 
@@ -30,6 +31,7 @@ class Packet(Model):
     """Balancing, congestion control, transport, switches and limits of the packet engine."""
 
     balance: Balance | None = None
+    preset: Preset | None = None  # Ethernet: stands for the next three
     control: Control | None = None
     dcqcn: DcqcnSet | None = None
     lossless: Yes | None = None  # Ethernet
@@ -62,6 +64,19 @@ class Packet(Model):
     memory_limit: Size | None = None
     packet_limit: Annotated[int, _whole(1, 10**15)] | None = None
     message_limit: Annotated[int, _whole(1, 10**9)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, data: Any) -> Any:
+        """Write out what a preset stands for."""
+        if not isinstance(data, Mapping) or data.get("preset") not in PRESETS:
+            return data
+        means = PRESETS[data["preset"]]
+        for key, value in means.items():
+            if data.get(key, value) not in (None, value):
+                said = str(value).lower()
+                raise ValueError(f"got {key}: {data[key]} beside preset: {data['preset']}, which is {key}: {said}")
+        return {**data, **means}
 
     @model_validator(mode="after")
     def _together(self) -> Packet:

@@ -38,7 +38,7 @@ class Congestion:
     """The congestion control, and its parameters where there is a choice. Raises ConfigError."""
 
     control: str = "none"
-    dcqcn: str = "sigcomm15"
+    dcqcn: str = "by-rate"  # a set of parameters
 
     def __post_init__(self) -> None:
         congestion_control(self.control, getattr(self, self.control, ""))
@@ -205,7 +205,16 @@ _FIELD = {
     "staging_time": "staging_ps",
     "memory_limit": "memory_limit_bytes",
 }
-_ETHERNET = ("control", "dcqcn", "lossless", "buffer", "buffer_alpha", "strict_priorities", "ets_weights")
+_ETHERNET = (
+    "preset",
+    "control",
+    "dcqcn",
+    "lossless",
+    "buffer",
+    "buffer_alpha",
+    "strict_priorities",
+    "ets_weights",
+)
 _BY_PORT = ("lossless", "virtual_lanes", "strict_priorities", "ets_weights")  # what rows of qos say too
 QOS_LANES = 8
 _INFINIBAND = ("credit_buffer", "head_of_queue_lifetime", "sl_to_vl", "vl_high", "vl_low", "vl_high_limit")
@@ -226,6 +235,8 @@ def options_of(section: Packet | None, technology: str, seed: int, qos: Qos | No
             other = "Ethernet" if technology == "infiniband" else "InfiniBand"
             here = "InfiniBand" if technology == "infiniband" else "Ethernet"
             raise ConfigError(f"got {key} on {here}, expected it only on {other}", key=f"run.packet.{key}")
+        if key == "preset":
+            continue  # its keys are written out
         if key == "buffer_alpha":
             more["buffer_alpha_256"] = round(256 * value)
         elif key in ("vl_high", "vl_low"):

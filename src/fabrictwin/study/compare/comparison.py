@@ -56,6 +56,7 @@ class OnFabric:
     busbw_gbps: dict[int, float]  # of an all-reduce over all GPUs, GB/s by bytes
     latency_ps: int
     cost: Cost
+    exchanges: bool  # the job has an all-to-all between hosts
 
     @property
     def per_million_tokens(self) -> float | None:
@@ -225,4 +226,10 @@ def _answer(
         ),
         latency_ps=small_message_ps(twin),
         cost=cost(bill, book, years=years, tokens_per_s=tokens),
+        exchanges=any(
+            crosses and communication.kind == "all_to_all"
+            for crosses, communication in zip(
+                sampler.unit.crosses, sampler.unit.program.communications, strict=True
+            )
+        ),
     )
