@@ -200,12 +200,16 @@ class Context:
         if not self.closed:
             self.file.state[pair.handle % wire.HANDLES] = pair.state
 
+    def rings(self, handle: int) -> int:
+        """Return how many doorbells of a queue pair the client has counted."""
+        return int(self.file.rings[handle % wire.HANDLES])
+
     def doorbell(self, handle: int) -> None:
         """A send queue has grown."""
         self.file.rung[handle % wire.HANDLES] = 0
         queue = self.queues.get(handle)
         if queue is not None and queue.pair.state >= qp_transitions.RTS:
-            queue.pair.doorbell()
+            queue.pair.doorbell(self.rings(handle))
 
     def post_to_group(self, pair: RingQueuePair, work: Work) -> int:
         """Send a datagram to every member of a multicast group; returns 0, or an errno."""

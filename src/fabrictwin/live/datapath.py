@@ -165,6 +165,7 @@ class SharedFile:
         kind = ctypes.c_uint8 * wire.HANDLES
         self.state = kind.from_address(self._control)
         self.rung = kind.from_address(self._control + wire.HANDLES)
+        self.rings = (ctypes.c_uint32 * wire.HANDLES).from_address(self._control + 2 * wire.HANDLES)
 
     def _map(self, offset: int, size: int) -> int:
         address = library().live_map(self.descriptor, offset, size)

@@ -192,6 +192,8 @@ class RingOwner(Protocol):
 
     def vector(self, handle: int) -> AddressVector | None: ...
 
+    def rings(self, handle: int) -> int: ...
+
     def count(self, pair: RingQueuePair, work: Work) -> None: ...
 
     def note_completion(self, pair: RingQueuePair, work: Work, status: int) -> None: ...
@@ -214,6 +216,7 @@ class RingQueuePair(QueuePair):
         self.context, self.ring, self.handle, self.user_handle = context, ring, handle, user_handle
         self.room = ctypes.create_string_buffer(_BATCH * ring.element)
         self.handed = 0  # requests that the adapter has got
+        self.rings = context.rings(handle)  # doorbells that were seen
 
     def release(self, slots: int) -> None:
         super().release(slots)
@@ -235,14 +238,19 @@ class RingQueuePair(QueuePair):
         super().enter_error()
         self.context.note_state(self)
 
-    def doorbell(self) -> int:
-        """Begin what the client has put into the send queue; returns how many requests that was."""
+    def doorbell(self, rings: int) -> int:
+        """Begin what the client has put into the send queue; returns how many requests that was.
+
+        `rings` counts the queue's doorbells, of which several may have been told as one: where there were as many
+        as requests, none was chained to another.
+        """
         ring, room, total = self.ring, self.room, 0
+        rang, self.rings = rings - self.rings & 0xFFFFFFFF, rings
         while ring.address:
             count = ring.take(room, _BATCH)
             for i in range(count):
                 self.handed += 1
-                self._post(i * ring.element, chained=count > 1)
+                self._post(i * ring.element, chained=rang < total + count)
             total += count
             if count < _BATCH:
                 break

@@ -29,9 +29,9 @@ class Kind(IntEnum):
     TIMER = 12
 
 
-PROTOCOL = 1
+PROTOCOL = 2
 HANDLES = 65536
-CONTROL_BYTES = 2 * HANDLES
+CONTROL_BYTES = 6 * HANDLES
 PAYLOAD_BYTES = 16384
 REQUEST = struct.Struct("=IIQ")  # kind, length, argument
 REPLY = struct.Struct("=iIiI")  # error, length, descriptor_at, number

@@ -22,6 +22,7 @@ static ssize_t ring(struct device *device, const struct ib_uverbs_post_send *pos
             errno = EINVAL;
             return -1;
         }
+        __atomic_add_fetch(&control->rings[handle % LIVE_HANDLES], 1, __ATOMIC_RELEASE);
         if (__atomic_exchange_n(&control->rung[handle % LIVE_HANDLES], 1, __ATOMIC_SEQ_CST)) return (ssize_t)length;
     }
     return live_tell(device->socket, LIVE_DOORBELL, handle) ? -1 : (ssize_t)length;

@@ -12,9 +12,9 @@
 
 #include <stdint.h>
 
-#define LIVE_PROTOCOL 1
+#define LIVE_PROTOCOL 2
 #define LIVE_HANDLES 65536u     /* queue pairs of a context; handles wrap */
-#define LIVE_CONTROL_BYTES (2 * LIVE_HANDLES)
+#define LIVE_CONTROL_BYTES (6 * LIVE_HANDLES)
 #define LIVE_PAYLOAD 16384u     /* bytes of a request or a reply, at most */
 
 enum live_kind {
@@ -77,6 +77,7 @@ struct live_reply {
 struct live_control {
     uint8_t state[LIVE_HANDLES]; /* ibv_qp_state by handle, written by the server */
     uint8_t rung[LIVE_HANDLES];  /* a doorbell is under way: set by the client, cleared by the server */
+    uint32_t rings[LIVE_HANDLES]; /* doorbells so far, told or not: one for each list of requests */
 };
 
 #endif
