@@ -23,7 +23,7 @@ import numpy as np
 
 from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.progress import Stage, part, silent
 from fabrictwin.base.textfile import read_text
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec
 from fabrictwin.runs.workers import in_order
@@ -177,6 +177,10 @@ def beside(
         whole = specs[like.row]
         assert whole is not None
         groups.append(_Group(tuple(group), tuple(_spec_of(row, like, whole) for row in group)))
+    if workers == 1:
+        count = len(groups)
+        each = (_beside(samples, one, part(stage, i / count, (i + 1) / count)) for i, one in enumerate(groups))
+        return [one for found in each for one in found]
     names = [f"{group.rows[0].hardware}, {len(group.rows)} sizes" for group in groups]
     return [one for found in in_order(partial(_beside, samples), groups, workers, stage, names) for one in found]
 
@@ -189,12 +193,15 @@ class _Group:
     specs: tuple[Spec, ...]
 
 
-def _beside(samples: int, group: _Group) -> list[Beside]:
+def _beside(samples: int, group: _Group, stage: Stage = silent) -> list[Beside]:
     """Rows of one hardware with the twin's spread, the noise set at the first."""
     found: list[Beside] = []
     drift, late_ps = 0.0, 0
-    for row, spec in zip(group.rows, group.specs, strict=True):
+    for place, (row, spec) in enumerate(zip(group.rows, group.specs, strict=True)):
+        name = f"{row.hardware}, {row.gpus:,} GPUs"
+        stage(f"{name}: simulating a step", place / len(group.rows))
         job = _Job(spec, silent, samples)
+        stage(f"{name}: walking steps", (place + 0.5) / len(group.rows))
         if not found:
             drift, late_ps = job.calibrate(row)
         steps = Steps.of(job.steps(drift, late_ps))

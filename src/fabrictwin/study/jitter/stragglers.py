@@ -197,13 +197,13 @@ def server(statistics: list[Statistic]) -> Cause:
 
 def causes(statistics: list[Statistic], stage: Stage) -> list[Cause]:
     """Every cause, the dearest first. Raises ConfigError."""
-    stage("a job whose stages are uneven")
+    stage("a job whose stages are uneven", 0.0)
     uneven, _ = stages()
-    stage("documents of unequal length")
+    stage("documents of unequal length", 0.25)
     packed = lengths()
-    stage("pauses and everyday jitter")
+    stage("pauses and everyday jitter", 0.5)
     paused, usual = collector()
-    stage("a slow GPU")
+    stage("a slow GPU", 0.75)
     return sorted([uneven, packed, paused, usual, server(statistics)], key=lambda cause: -cause.slowdown)
 
 
