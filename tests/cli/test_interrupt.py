@@ -105,6 +105,29 @@ def test_code_that_does_not_come_back_is_ended_and_what_it_wrote_removed(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+POOL = """
+import sys, time
+from fabrictwin.base.interrupt import leave
+from fabrictwin.runs.workers import answers
+try:
+    for place, _ in answers(time.sleep, [0.1] * 600, 2):
+        if not place:
+            print("busy", file=sys.stderr, flush=True)
+except KeyboardInterrupt:
+    leave(130)
+"""
+
+
+def test_a_pool_that_is_ended_says_nothing(tmp_path):
+    """Python's tracker of semaphores would warn of those that it removes."""
+    process = start(tmp_path, "-c", POOL)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "busy\n"
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 130
+    assert process.stderr.read() == ""
+
+
 def test_an_ignored_interrupt_stays_ignored(tmp_path):
     """Programs under nohup, or in the background of a shell script, start so."""
     code = (
