@@ -13,7 +13,6 @@ other row is then predicted.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ import numpy as np
 from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, part, silent
-from fabrictwin.base.textfile import read_text
+from fabrictwin.base.textfile import read_table
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec
 from fabrictwin.runs.workers import in_order
 from fabrictwin.study.jitter.jitter_sources import Drift, Jitter, Late
@@ -83,7 +82,7 @@ class Beside:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(line for line in read_text(path).splitlines() if not line.startswith("#")))
+    return read_table(path)
 
 
 def number(row: dict[str, str], key: str, path: Path) -> float:

@@ -17,7 +17,6 @@ of one job is no share of jobs. Lengths and pauses are assumed, and marked so.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ import numpy as np
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
-from fabrictwin.base.textfile import read_text
+from fabrictwin.base.textfile import read_table
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.program.program import OpKind
 from fabrictwin.report.result import RunResult
@@ -76,7 +75,7 @@ def read_statistics(folder: Path) -> list[Statistic]:
     """The operator's table. Raises ConfigError."""
     path = folder / TABLE
     found = []
-    for row in csv.DictReader(line for line in read_text(path).splitlines() if not line.startswith("#")):
+    for row in read_table(path):
         try:
             value = float(row["value"])
         except (KeyError, TypeError, ValueError):
