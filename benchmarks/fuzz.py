@@ -24,7 +24,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "src")]
 
@@ -35,6 +35,13 @@ LOST_S = 20.0  # without a sign of life: compiled code that no alarm reaches
 START_S = 180.0  # for imports, compilation and the samples, on a machine that does other things too
 
 
+class Shared(NamedTuple):
+    """Numbers that a batch's process writes and the one that watches it reads."""
+
+    at: Any  # the input that is being read
+    compiling: Any  # compilations under way
+
+
 class HangError(Exception):
     """An input took longer than HANG_S."""
 
@@ -42,16 +49,18 @@ class HangError(Exception):
 _compiling: list[int] = [0]
 
 
-def _watch_compilation() -> None:
+def _watch_compilation(shared: Any) -> None:
     """Count compilations under way: a kernel that is new to this machine takes longer than an input may."""
     from numba.core import event
 
     class Listener(event.Listener):  # type: ignore[misc]
         def on_start(self, event: Any) -> None:
             _compiling[0] += 1
+            shared.value = _compiling[0]
 
         def on_end(self, event: Any) -> None:
             _compiling[0] -= 1
+            shared.value = _compiling[0]
 
     event.register("numba:compile", Listener())
 
@@ -66,7 +75,7 @@ def _virtual_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def _batch(name: str, first: int, seed: int, until_s: float, at: Any, out: Any) -> None:
+def _batch(name: str, first: int, seed: int, until_s: float, shared: Shared, out: Any) -> None:
     """Run inputs of one target from number `first` on; the child's own process."""
     from fuzzing.inputs import mutated
     from fuzzing.targets import TARGETS
@@ -74,7 +83,7 @@ def _batch(name: str, first: int, seed: int, until_s: float, at: Any, out: Any) 
     from fabrictwin.base.errors import FabrictwinError
 
     faulthandler.enable()
-    _watch_compilation()
+    _watch_compilation(shared.compiling)
     target = TARGETS[name]()
     for sample in target.samples:  # imports and compilation are nobody's memory or time
         try:
@@ -88,7 +97,7 @@ def _batch(name: str, first: int, seed: int, until_s: float, at: Any, out: Any) 
     failures: list[dict[str, Any]] = []
     slowest = 0.0
     while time.monotonic() < end and len(failures) < 20:
-        at.value = number
+        shared.at.value = number
         data = mutated(target.samples, number, seed)
         begun = time.perf_counter()
         signal.setitimer(signal.ITIMER_REAL, HANG_S)
@@ -175,12 +184,12 @@ class Batch:
 
     def __init__(self, name: str, fuzzing: Fuzzing, context: Any) -> None:
         self.name = name
-        self.at = context.Value("q", fuzzing.done.get(name, 0))
+        self.shared = Shared(context.Value("q", fuzzing.done.get(name, 0)), context.Value("i", 0))
         self.out = context.SimpleQueue()
         self.last, self.since = -1, time.monotonic()
         self.process = context.Process(
             target=_batch,
-            args=(name, fuzzing.done.get(name, 0), fuzzing.seed, fuzzing.batch_s, self.at, self.out),
+            args=(name, fuzzing.done.get(name, 0), fuzzing.seed, fuzzing.batch_s, self.shared, self.out),
         )
         self.process.start()
 
@@ -192,12 +201,11 @@ class Batch:
             self._tidy()
             return True
         now = time.monotonic()
-        if self.at.value != self.last:
-            self.last, self.since = self.at.value, now
+        if self.shared.at.value != self.last:
+            self.last, self.since = self.shared.at.value, now
         dead = not self.process.is_alive() and self.out.empty()
-        if not dead and now - self.since < LOST_S + fuzzing.batch_s + START_S * (
-            self.at.value == fuzzing.done.get(self.name, 0)
-        ):
+        waits = self.shared.at.value == fuzzing.done.get(self.name, 0) or self.shared.compiling.value
+        if not dead and now - self.since < LOST_S + fuzzing.batch_s + START_S * bool(waits):
             return False
         what = f"process ended with {self.process.exitcode}\n" if dead else f"no sign of life for {LOST_S} s\n"
         self.process.kill()
@@ -206,11 +214,11 @@ class Batch:
         from fuzzing.inputs import mutated
         from fuzzing.targets import TARGETS
 
-        data = mutated(TARGETS[self.name]().samples, self.at.value, fuzzing.seed)
+        data = mutated(TARGETS[self.name]().samples, self.shared.at.value, fuzzing.seed)
         fuzzing.finish(
             (
-                self.name, self.at.value + 1,
-                [_failure(self.name, self.at.value, fuzzing.seed, data, what)], LOST_S, 0,
+                self.name, self.shared.at.value + 1,
+                [_failure(self.name, self.shared.at.value, fuzzing.seed, data, what)], LOST_S, 0,
             )
         )  # fmt: skip
         return True

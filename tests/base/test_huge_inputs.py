@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.textfile import open_bytes, read_text
+from fabrictwin.base.textfile import open_bytes, read_table, read_text
 from fabrictwin.capture.reader import CaptureFile
 from fabrictwin.catalog.answers import read_entries
 from fabrictwin.catalog.quantities import parse_bits, parse_count, parse_identifier, parse_power, parse_ratio
@@ -25,7 +25,9 @@ from fabrictwin.subnet.manager.settings.qos import read_qos
 from fabrictwin.subnet.manager.sweep.lids import read_guid2lid
 from fabrictwin.tools.rdma import roce_mode
 from fabrictwin.tools.traffic.connection_matrix import read_traffic
+from fabrictwin.validation import published_data
 from fabrictwin.workload.model.huggingface_families import load_model
+from fabrictwin.workload.operators.measurements import read_columns
 
 HUGE = "9" * 4400
 NOBODY = Everybody(frozenset(), frozenset(), frozenset())
@@ -162,3 +164,33 @@ def test_folders_and_missing_files_are_errors_of_their_own(tmp_path):
         with pytest.raises(IsADirectoryError):
             open_bytes(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_cell_that_is_longer_than_csv_takes_is_said(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("# from\nkey,value\nx," + "1" * 200_000 + "\n")
+    with pytest.raises(ConfigError, match=r"table.csv:\d: is no CSV"):
+        read_table(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"a,b\n1\r2,3\n", b"\x1f\x8b\x08\x00broken", b"a\n" + b"1" * 200_000, b"\xff\xfe"]
+)
+def test_measurements_that_are_no_table_are_refused(tmp_path, content):
+    path = tmp_path / "kernels.csv"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="expected a CSV or Parquet file"):
+        read_columns(path)
+
+
+def test_measurements_from_a_pipe_do_not_wait_for_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="pipe that nobody writes to"):
+        read_columns(tmp_path / "pipe")
+
+
+def test_published_rows_that_are_no_csv_are_refused(tmp_path):
+    path = tmp_path / "training.csv"
+    path.write_text('set,row\nx,"y\n')
+    with pytest.raises(ConfigError):
+        published_data.read_table(path, published_data.Row)

@@ -6,6 +6,7 @@ import pytest
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.cli import main
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
 
@@ -42,3 +43,12 @@ def test_no_alias_names_two_switches_or_is_a_name_itself():
 def test_what_is_no_name_is_refused_still():
     with pytest.raises(ConfigError, match="got 'sn9999', expected one of the switches in the catalog"):
         catalog.switch("sn9999")
+
+
+def test_an_entry_is_found_and_shown_by_the_name_that_it_is_sold_by(capsys):
+    assert [(kind, entry.name) for kind, entry in catalog.find("SN5600")] == [("switch", "spectrum-4")]
+    assert main(["catalog", "show", "sn5600"]) == 0
+    assert capsys.readouterr().out.startswith("spectrum-4  switch")
+    with pytest.raises(ConfigError) as caught:
+        catalog.find("9" * 5000)
+    assert len(str(caught.value)) < 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -157,3 +158,18 @@ def test_options_on_hardware_are_read_before_anything_runs(capsys, arguments, ke
     error = said(capsys, *arguments)
     assert error.startswith(f"error: {key}: ")
     assert len(error) < 1000
+
+
+def test_a_job_to_expect_is_read_before_anything_runs(capsys, monkeypatch):
+    monkeypatch.setattr(
+        "fabrictwin.diagnosis.expectation.figures.expected_of", lambda *_, **__: pytest.fail("ran")
+    )
+    assert said(capsys, "expect", "dgx-h100", "--spec", "no.yaml") == "error: no.yaml: no such file\n"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/null", path), lambda path: None])
+def test_the_page_opens_with_a_file_or_a_folder_alone(capsys, tmp_path, make):
+    pytest.importorskip("starlette", reason="the extra web is not installed")
+    make(tmp_path / "spec")
+    error = said(capsys, "ui", str(tmp_path / "spec"), "--port", "0")
+    assert "expected a spec, or a folder of specs" in error or "no such file" in error

@@ -116,3 +116,16 @@ def test_progress_says_that_kernels_are_compiled_and_fits_the_terminal(monkeypat
         until("\\rx{40,60}\u2026 +50% +\\d+ s\\r")
     assert not listeners
     assert screen.getvalue().endswith("\x1b[2K"), "nothing stays on the screen"
+
+
+def test_progress_does_not_trip_over_numba_that_another_thread_is_importing(monkeypatch):
+    """Its module of events stands in `sys.modules` before its last names do."""
+    event = ModuleType("numba.core.event")
+    event.register = event.unregister = lambda *_: None
+    monkeypatch.setitem(sys.modules, "numba.core.event", event)
+    compilations = drawing._Compilations()
+    compilations.listen()
+    event.Listener = object
+    compilations.listen()
+    assert not compilations.under_way
+    compilations.close()

@@ -39,6 +39,12 @@ COMMANDS = {
     "pcap": ["pcap", "read", "seen.pcapng"],
     "configure": ["configure", "ethernet.yaml", "--for", "sonic", "--for", "host", "--out", "made"],
     "lint": ["lint", "evidence"],
+    "topology show": ["topology", "show", "pair.yaml"],
+    "topology path": ["topology", "path", "pair.yaml", "host-0/gpu0", "host-1/gpu0"],
+    "topology export": ["topology", "export", "pair.yaml", "--out", "all.yaml"],
+    "ibstat": ["ibstat", "pair.yaml"],
+    "validate jitter": ["validate", "jitter", "--samples", "20", "--match", "H200"],
+    "up": ["up", "pair.yaml"],
 }
 
 
@@ -76,6 +82,7 @@ def test_a_command_says_how_far_it_is(name, tmp_path, monkeypatch):
     for name_of_file in ("a.conf", "b.conf", "c.conf"):
         Path("evidence", name_of_file).write_text("NCCL_IB_HCA=mlx5_0\n" * 100)
     Path("seen.pcapng").write_bytes(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+    monkeypatch.setattr("fabrictwin.subnet.serve.sockets.Server.run", lambda self, until: None)
     assert main(COMMANDS[name]) in (0, 1)
     shares = Watched.shares
     assert len(shares) > 1, "nobody knew how far it was"

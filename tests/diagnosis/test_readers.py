@@ -178,3 +178,11 @@ def test_a_line_without_an_end_does_not_fill_memory(tmp_path: Path):
     file = tmp_path / "long.log"
     file.write_bytes(b"a:1:2 [0] NCCL INFO " + b"x" * 5_000_000)
     assert read_paths([file]).unread or read_paths([file]).read
+
+
+def test_a_line_of_a_table_with_an_old_end_of_line_in_it_is_passed_over():
+    table = "START_PM_INFO\nNodeGUID,PortNumber,PortXmitWaitExt\n0x1,7\r,255\n0x1,8,9\nEND_PM_INFO\n"
+    found = read_text(table)
+    assert {
+        fact.subject.port for fact in found.of("port.counter", "port.wait", "counter") if fact.subject.port
+    } == {"8"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,10 +39,20 @@ def ui(
     from fabrictwin.web.service import Setting
 
     path = None if spec is None else Path(spec)
-    if path is not None and not path.exists():
-        raise ConfigError("no such file", file=path)
+    if path is not None:
+        _readable(path)
     setting = Setting(spec=path, workers=workers or max(1, processors() - 1))
     serve(setting, Address(host, port, tuple(names), token), ready)
+
+
+def _readable(path: Path) -> None:
+    """Raise ConfigError for what is neither a file nor a folder that can be read."""
+    if not path.exists():
+        raise ConfigError("no such file", file=path)
+    if not (path.is_file() or path.is_dir()):
+        raise ConfigError("expected a spec, or a folder of specs", file=path)
+    if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
+        raise ConfigError("cannot be read: Permission denied", file=path)
 
 
 def openapi_json() -> str:

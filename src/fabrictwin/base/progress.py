@@ -54,6 +54,9 @@ def part(stage: Stage, first: float, last: float) -> Stage:
     return within
 
 
+_OF_NUMBA = ("register", "unregister", "Listener")  # of `numba.core.event`
+
+
 class _Compilations:
     """Watch whether numba compiles, which it does for a minute after installing and not again.
 
@@ -66,7 +69,8 @@ class _Compilations:
 
     def listen(self) -> None:
         event: Any = sys.modules.get("numba.core.event")
-        if self._stop is not None or not hasattr(event, "unregister"):
+        # another thread may be in the middle of importing it: the names of its end come last
+        if self._stop is not None or not all(hasattr(event, name) for name in _OF_NUMBA):
             return
 
         class Listener(event.Listener):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import select
 import stat
@@ -123,3 +124,12 @@ def make_folder(path: Path) -> None:
     except OSError as error:
         what = "is a file" if isinstance(error, FileExistsError | NotADirectoryError) else f"{error.strerror}"
         raise ConfigError(f"{what}, expected a folder to write to", file=path) from None
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file by its columns, without the lines that begin with `#`. Raises ConfigError."""
+    rows = csv.DictReader(line for line in read_text(path).splitlines() if not line.startswith("#"))
+    try:
+        return list(rows)
+    except csv.Error as error:  # a cell that is longer than a reader takes
+        raise ConfigError(f"is no CSV: {error}", file=path, line=rows.line_num) from None

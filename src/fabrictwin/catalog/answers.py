@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.yamlfile import Lines, read_yaml
@@ -162,21 +162,26 @@ def entries() -> Iterator[tuple[str, str, Entry]]:
 
 
 def find(name: str) -> list[tuple[str, Entry]]:
-    """Every (kind, entry) of that name; a PCIe link's name finds its generation. Raises ConfigError."""
+    """Every (kind, entry) of that name or alias; a PCIe link's name finds its generation. Raises ConfigError."""
     match = _PCIE_LINK.fullmatch(name)
     wanted = match[1] if match else name
     found = [(kind, entry) for kind, entry_name, entry in entries() if entry_name == wanted]
+    found = found or [(kind, entry) for kind, _, entry in entries() if wanted.lower() in _aliases(entry)]
     if not found:
         known = tuple(dict.fromkeys(entry_name for _, entry_name, _ in entries()))
         hint = did_you_mean(name, known)
-        raise ConfigError(f"got {name!r}, expected a name that `fabrictwin catalog list` shows{hint}")
+        raise ConfigError(f"got {quoted(name)}, expected a name that `fabrictwin catalog list` shows{hint}")
     return found
+
+
+def _aliases(entry: Entry) -> tuple[str, ...]:
+    return tuple(getattr(entry, "aliases", ()))
 
 
 def _one(kind: str, name: str, model: type[E]) -> E:
     table = _kind(kind)
     if name not in table:
-        named = (entry for entry in table.values() if name.lower() in getattr(entry, "aliases", ()))
+        named = (entry for entry in table.values() if name.lower() in _aliases(entry))
         if (found := next(named, None)) is not None:
             return cast(E, found)
         raise _unknown(name, tuple(table), _PLURALS.get(kind, f"{kind}s"))

@@ -106,9 +106,23 @@ def follow_parent() -> None:
 
 
 @contextmanager
+def _quiet_tracker() -> Iterator[None]:
+    """Have the process that removes what killed pools leave, which starts with the first one, do so silently."""
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, "ignore:resource_tracker")))
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONWARNINGS"]
+        if before is not None:
+            os.environ["PYTHONWARNINGS"] = before
+
+
+@contextmanager
 def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
     # not by fork: threads of ours and of numba would be copied in whatever state they are
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), follow_parent)
+    with _quiet_tracker():
+        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), follow_parent)
     ended = False
     try:
         yield pool

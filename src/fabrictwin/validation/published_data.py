@@ -7,7 +7,7 @@ what it leaves unsaid, and the models' sizes. They stand in `validation/` of the
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -181,7 +181,7 @@ def read_table(path: Path, kind: type[S]) -> list[tuple[int, S]]:
     first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     rows = []
     reader = csv.DictReader(lines[first:], restkey="what follows the last column", strict=True)
-    for data in reader:
+    for data in _records(reader, path, first):
         line = first + reader.line_num
         try:
             rows.append((line, kind.model_validate(data)))
@@ -189,6 +189,14 @@ def read_table(path: Path, kind: type[S]) -> list[tuple[int, S]]:
             found = config_errors(error, kind, data=data)[0]
             raise ConfigError(found.message, file=path, line=line, key=found.key) from None
     return rows
+
+
+def _records(reader: csv.DictReader[str], path: Path, first: int) -> Iterator[dict[str, Any]]:
+    """Records of a reader. Raises ConfigError for a line that is no CSV."""
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ConfigError(f"is no CSV: {error}", file=path, line=first + reader.line_num) from None
 
 
 def _rows(path: Path, texts: Texts) -> list[Row]:

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.interrupt import serving
 from fabrictwin.web.guard import COOKIE, TOO_LONG, Access, Guard, TooLongError
 from fabrictwin.web.interface import openapi, refused, routes
 from fabrictwin.web.operations import operations
@@ -152,6 +153,7 @@ def serve(setting: Setting, address: Address, ready: Callable[[str], None]) -> N
     url = f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
     ready(url)
     try:
-        uvicorn.Server(config).run(sockets=[opened])
+        with serving(), contextlib.suppress(KeyboardInterrupt):  # which is how a server ends
+            uvicorn.Server(config).run(sockets=[opened])
     finally:
         service.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, FabrictwinError
+from fabrictwin.base.interrupt import begin, finish
 from fabrictwin.base.version import __version__
 from fabrictwin.runs.examples import example_names, examples_folder, what_it_shows
 from fabrictwin.web import declarations as d
@@ -45,6 +46,7 @@ class Service:
         given = None if setting.spec is None else setting.spec.resolve()  # processes have folders of their own
         self.folder = given.parent if given is not None and given.is_file() else given
         self.root = Path(tempfile.mkdtemp(prefix="fabrictwin-ui-"))
+        begin(self.root)  # removed too where an interrupt ends the process before its connections end
         for name in ("files", "jobs"):
             (self.root / name).mkdir(mode=0o700)
         self.uploads = Uploads(self.root / "files")
@@ -63,6 +65,7 @@ class Service:
         self.quick.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
         shutil.rmtree(self.root, ignore_errors=True)
+        finish(self.root)
 
     def warm(self) -> None:
         """Have the processes import and compile what first answers need; an answer may come first."""

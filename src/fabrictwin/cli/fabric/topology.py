@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fabrictwin.cli.completion import gpu_name, host_name
 from fabrictwin.cli.options import CLUSTER, FILE, JSON, Group, file, repeated
+
+if TYPE_CHECKING:
+    from fabrictwin.base.progress import Stage
+    from fabrictwin.cluster.blueprint import Blueprint
+    from fabrictwin.cluster.spec.spec import Spec
 
 
 @click.group(cls=Group, no_args_is_help=True)
@@ -22,12 +27,13 @@ def topology() -> None:
 @JSON
 def show(cluster: str, as_json: bool) -> None:
     """Count hosts, switches and links; show ports used and oversubscription by tier, and notes."""
-    from fabrictwin.cluster.build_blueprint import build
+    from fabrictwin.base.progress import Progress
     from fabrictwin.cluster.describe import describe, summary_lines
-    from fabrictwin.cluster.spec.spec import load_cluster
 
-    read = load_cluster(cluster, sys.stdin)
-    facts = describe(build(read.cluster, spec=read))
+    with Progress() as progress:
+        _, blueprint = _built(cluster, progress.stage)
+        progress.stage("counting", 0.7)
+        facts = describe(blueprint)
     if as_json:
         _print_json(facts)
     else:
@@ -60,15 +66,22 @@ def import_(
     out: Path | None,
 ) -> None:
     """Turn a discovered fabric into a cluster file, and report what could not be placed."""
+    from fabrictwin.base.progress import Progress
     from fabrictwin.cluster.describe import describe, summary_lines
     from fabrictwin.cluster.export import to_yaml
     from fabrictwin.cluster.importers.bindings import import_ibnetdiscover
 
-    blueprint = import_ibnetdiscover(
-        file, bind=bind, switch=switch, host_cable=host_cable, trunk_cable=trunk_cable
-    )
-    _write(to_yaml(blueprint), out)
-    click.echo("\n".join(summary_lines(describe(blueprint))), err=out is None)
+    with Progress() as progress:
+        progress.stage(f"reading {file.name}", 0.0)
+        blueprint = import_ibnetdiscover(
+            file, bind=bind, switch=switch, host_cable=host_cable, trunk_cable=trunk_cable
+        )
+        progress.stage("counting", 0.6)
+        lines = summary_lines(describe(blueprint))
+        progress.stage("writing", 0.8)
+        text = to_yaml(blueprint)
+    _write(text, out)
+    click.echo("\n".join(lines), err=out is None)
 
 
 @topology.command()
@@ -83,13 +96,15 @@ def import_(
 @file("--out", help="Where to write it; otherwise stdout.")
 def export(cluster: str, target: str, out: Path | None) -> None:
     """Write a cluster out: every cable in YAML, as ibnetdiscover would print it, or as a Graphviz drawing."""
-    from fabrictwin.cluster.build_blueprint import build
+    from fabrictwin.base.progress import Progress
     from fabrictwin.cluster.export import to_dot, to_ibnetdiscover, to_yaml
-    from fabrictwin.cluster.spec.spec import load_cluster
 
-    read = load_cluster(cluster, sys.stdin)
     writers = {"yaml": to_yaml, "ibnetdiscover": to_ibnetdiscover, "dot": to_dot}
-    _write(writers[target](build(read.cluster, spec=read)), out)
+    with Progress() as progress:
+        _, blueprint = _built(cluster, progress.stage)
+        progress.stage(f"writing {target}", 0.6)
+        text = writers[target](blueprint)
+    _write(text, out)
 
 
 @topology.command()
@@ -101,13 +116,16 @@ def path(cluster: str, source: str, destination: str, as_json: bool) -> None:
     """Name every hop between two GPUs as the forwarding tables have it."""
     from dataclasses import asdict
 
+    from fabrictwin.base.progress import Progress
     from fabrictwin.base.units import format_rate, format_time
-    from fabrictwin.cluster.build_blueprint import build
-    from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.runs.twins import make_twin
 
-    read = load_cluster(cluster, sys.stdin)
-    hops, latency_ps = make_twin(read, build(read.cluster, spec=read)).path(source, destination)
+    with Progress() as progress:
+        read, blueprint = _built(cluster, progress.stage)
+        progress.stage("compiling the fabric", 0.4)
+        twin = make_twin(read, blueprint)
+        progress.stage("filling tables", 0.7)
+        hops, latency_ps = twin.path(source, destination)
     if as_json:
         _print_json({"latency_ps": latency_ps, "hops": [asdict(hop) for hop in hops]})
         return
@@ -130,16 +148,28 @@ def path(cluster: str, source: str, destination: str, as_json: bool) -> None:
 @file("--xml", help="Also write the host as NCCL's topology XML.")
 def matrix(cluster: str, host: str, xml: Path | None) -> None:
     """Show how GPUs and adapters of a host are joined, as `nvidia-smi topo -m` does."""
-    from fabrictwin.cluster.build_blueprint import build
-    from fabrictwin.cluster.spec.spec import load_cluster
+    from fabrictwin.base.progress import Progress
     from fabrictwin.nccl.topology.host_views import host_matrix
     from fabrictwin.runs.twins import make_twin
 
-    read = load_cluster(cluster, sys.stdin)
-    text, topology = host_matrix(make_twin(read, build(read.cluster, spec=read)).fabric, host)
+    with Progress() as progress:
+        read, blueprint = _built(cluster, progress.stage)
+        progress.stage("compiling the fabric", 0.5)
+        text, topology = host_matrix(make_twin(read, blueprint).fabric, host)
     if xml is not None:
         _write(topology, xml)
     click.echo(text)
+
+
+def _built(cluster: str, stage: Stage) -> tuple[Spec, Blueprint]:
+    """A cluster's file, and every host, switch and cable of it. Raises ConfigError."""
+    from fabrictwin.cluster.build_blueprint import build
+    from fabrictwin.cluster.spec.spec import load_cluster
+
+    stage("reading the cluster", 0.0)
+    read = load_cluster(cluster, sys.stdin)
+    stage("building the cluster", 0.1)
+    return read, build(read.cluster, spec=read)
 
 
 def _write(text: str, out: Path | None) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
 from fabrictwin.cli.options import CLUSTER_FILE, ENGINE, GUID2LID, PARTITIONS, QOS_OPTIONS, number
+
+if TYPE_CHECKING:
+    from fabrictwin.base.progress import Stage
 
 
 @click.command()
@@ -66,9 +71,15 @@ def up(
     from dataclasses import replace
 
     from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.progress import Progress
     from fabrictwin.cli.fabric.manager_options import routing_over_spec, settings_of
     from fabrictwin.subnet.operation.cluster_endpoint import has_job, open_endpoint, partitioned
     from fabrictwin.subnet.serve.served_fabric import ManagerOptions, ServedFabric
+
+    @contextmanager
+    def watched() -> Iterator[Stage]:
+        with Progress() as progress:
+            yield progress.stage
 
     def say(line: str) -> None:
         print(line, flush=True)  # whoever waits for a line reads a pipe
@@ -82,7 +93,9 @@ def up(
         from fabrictwin.runs.served_run import ServedRun
 
         job = ServedRun(cluster)
-    endpoint = open_endpoint(cluster) if job is None else job.endpoint
+    with watched() as stage:
+        stage("building the cluster", 0.0)
+        endpoint = open_endpoint(cluster) if job is None else job.endpoint
     engine, options = routing_over_spec(cluster, endpoint.state.fabric, engine, given)
     settings = partitioned(replace(settings, engine=engine, routing=options), partitions, endpoint, host)
     served = ServedFabric(
@@ -91,6 +104,7 @@ def up(
         udp_port=udp,
         manager=ManagerOptions(host, settings, guid2lid) if sm == "auto" else None,
         say=say,
+        watch=watched,
     )
     served.console = console
     if job is not None:

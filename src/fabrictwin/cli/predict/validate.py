@@ -10,6 +10,8 @@ import click
 from fabrictwin.cli.options import DATA, JSON, WORKERS, Group, file, number
 from fabrictwin.cli.options import fidelity as fidelity_option
 
+ROWS_OF_JITTER = 0.8  # of the time that `validate jitter` takes; the causes of stragglers take the rest
+
 
 @click.group(cls=Group, no_args_is_help=True)
 def validate() -> None:
@@ -98,7 +100,7 @@ def jitter(samples: int, match: str, workers: int, as_json: bool, data: Path | N
     import json
 
     from fabrictwin.base.errors import ConfigError
-    from fabrictwin.base.progress import Progress
+    from fabrictwin.base.progress import Progress, part
     from fabrictwin.study.jitter import published_jitter as published
     from fabrictwin.study.jitter import stragglers
     from fabrictwin.validation.published_data import find_data, read_data
@@ -106,8 +108,9 @@ def jitter(samples: int, match: str, workers: int, as_json: bool, data: Path | N
     measurements = read_data(find_data(data))
     statistics = stragglers.read_statistics(measurements.folder)
     with Progress() as progress:
-        found = published.beside(measurements, progress.stage, samples=samples, match=match, workers=workers)
-        causes = [] if match else stragglers.causes(statistics, progress.stage)
+        rows = progress.stage if match else part(progress.stage, 0.0, ROWS_OF_JITTER)
+        found = published.beside(measurements, rows, samples=samples, match=match, workers=workers)
+        causes = [] if match else stragglers.causes(statistics, part(progress.stage, ROWS_OF_JITTER, 1.0))
     if not found:
         raise ConfigError(f"got {match!r}, expected part of a row's hardware or name", key="--match")
     if as_json:

@@ -23,9 +23,12 @@ def _tool(name: str, line: str, *options: Callable[[Any], Any]) -> Callable[[Any
 
     def decorate(printed: Callable[..., str]) -> click.Command:
         def command(cluster: Path, host: str | None, device: str | None, **given: Any) -> None:
+            from fabrictwin.base.progress import Progress
             from fabrictwin.tools.rdma import rdma_tools
 
-            adapters = rdma_tools.pick(rdma_tools.open_world(cluster), host, device)
+            with Progress() as progress:
+                world = rdma_tools.open_world(cluster, progress.stage)
+            adapters = rdma_tools.pick(world, host, device)
             click.echo(printed(rdma_tools, adapters, **given))
 
         decorated: Any = command
@@ -73,7 +76,10 @@ def ibv_devinfo(tools: Any, adapters: Any, *, verbose: bool, names: bool) -> str
 @number("--mode", "-m", least=1, most=2, help="1 is RoCE v1, 2 is RoCE v2.")
 def cma_roce_mode(cluster: Path, host: str | None, device: str, port: int, mode: int | None) -> None:
     """Show which RoCE a device's connections take, or set it (kept beside the cluster's file)."""
+    from fabrictwin.base.progress import Progress
     from fabrictwin.tools.rdma import rdma_tools
 
-    adapters = rdma_tools.pick(rdma_tools.open_world(cluster), host, device)
+    with Progress() as progress:
+        world = rdma_tools.open_world(cluster, progress.stage)
+    adapters = rdma_tools.pick(world, host, device)
     click.echo(rdma_tools.cma_roce_mode(cluster, adapters[0], mode))

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fabrictwin import catalog
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_US, format_size
 from fabrictwin.diagnosis.expectation.expected import Expected, expected_of
 from fabrictwin.diagnosis.expectation.hardware import Hardware
+
+if TYPE_CHECKING:
+    from fabrictwin.cluster.spec.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Figure:
 def figures(asked: Asked, stage: Stage | None = None) -> list[Figure]:
     """Figures of the twin, by test, hosts and size. Raises ConfigError."""
     from fabrictwin.base.errors import ConfigError, did_you_mean
+    from fabrictwin.cluster.spec.spec import load_spec
     from fabrictwin.tools.nccl_tests.perf import TESTS
 
     watcher = stage or silent
@@ -57,6 +61,7 @@ def figures(asked: Asked, stage: Stage | None = None) -> list[Figure]:
             raise ConfigError(
                 f"got {test!r}, expected one of nccl-tests' programs{did_you_mean(test, TESTS)}", key="--tests"
             )
+    job = load_spec(asked.spec) if asked.spec else None  # what is wrong with it is said before anything runs
     found: list[Figure] = []
     stages = len(asked.hosts) + 1 + bool(asked.spec)
     for done, count in enumerate(asked.hosts):
@@ -67,9 +72,9 @@ def figures(asked: Asked, stage: Stage | None = None) -> list[Figure]:
     if "efa" not in catalog.host(asked.host).nics[0].type:  # which perftest's programs do not measure
         watcher("perftest", len(asked.hosts) / stages)
         found += _perftest(asked)
-    if asked.spec:
+    if job is not None:
         watcher("the job", 1 - 1 / stages)
-        found.append(_step(asked))
+        found.append(_step(asked, job))
     return found
 
 
@@ -116,12 +121,11 @@ def _perftest(asked: Asked) -> list[Figure]:
     return found
 
 
-def _step(asked: Asked) -> Figure:
+def _step(asked: Asked, job: Spec) -> Figure:
     from fabrictwin.base.units import PS_PER_S
-    from fabrictwin.cluster.spec.spec import load_spec
     from fabrictwin.runs.execute import predict
 
-    result = predict(load_spec(asked.spec))
+    result = predict(job)
     seconds = result.trace.end_ps / PS_PER_S
     return Figure("training step", 0, 0, seconds, "s", ceiling=seconds * (1 + asked.tolerance))
 

@@ -13,7 +13,6 @@ other row is then predicted.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,8 +22,8 @@ import numpy as np
 
 from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.progress import Stage, silent
-from fabrictwin.base.textfile import read_text
+from fabrictwin.base.progress import Stage, part, silent
+from fabrictwin.base.textfile import read_table
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec
 from fabrictwin.runs.workers import in_order
 from fabrictwin.study.jitter.jitter_sources import Drift, Jitter, Late
@@ -83,7 +82,7 @@ class Beside:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(line for line in read_text(path).splitlines() if not line.startswith("#")))
+    return read_table(path)
 
 
 def number(row: dict[str, str], key: str, path: Path) -> float:
@@ -177,6 +176,10 @@ def beside(
         whole = specs[like.row]
         assert whole is not None
         groups.append(_Group(tuple(group), tuple(_spec_of(row, like, whole) for row in group)))
+    if workers == 1:
+        count = len(groups)
+        each = (_beside(samples, one, part(stage, i / count, (i + 1) / count)) for i, one in enumerate(groups))
+        return [one for found in each for one in found]
     names = [f"{group.rows[0].hardware}, {len(group.rows)} sizes" for group in groups]
     return [one for found in in_order(partial(_beside, samples), groups, workers, stage, names) for one in found]
 
@@ -189,12 +192,15 @@ class _Group:
     specs: tuple[Spec, ...]
 
 
-def _beside(samples: int, group: _Group) -> list[Beside]:
+def _beside(samples: int, group: _Group, stage: Stage = silent) -> list[Beside]:
     """Rows of one hardware with the twin's spread, the noise set at the first."""
     found: list[Beside] = []
     drift, late_ps = 0.0, 0
-    for row, spec in zip(group.rows, group.specs, strict=True):
+    for place, (row, spec) in enumerate(zip(group.rows, group.specs, strict=True)):
+        name = f"{row.hardware}, {row.gpus:,} GPUs"
+        stage(f"{name}: simulating a step", place / len(group.rows))
         job = _Job(spec, silent, samples)
+        stage(f"{name}: walking steps", (place + 0.5) / len(group.rows))
         if not found:
             drift, late_ps = job.calibrate(row)
         steps = Steps.of(job.steps(drift, late_ps))

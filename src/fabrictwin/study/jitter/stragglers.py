@@ -17,7 +17,6 @@ of one job is no share of jobs. Lengths and pauses are assumed, and marked so.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ import numpy as np
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
-from fabrictwin.base.textfile import read_text
+from fabrictwin.base.textfile import read_table
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.program.program import OpKind
 from fabrictwin.report.result import RunResult
@@ -76,7 +75,7 @@ def read_statistics(folder: Path) -> list[Statistic]:
     """The operator's table. Raises ConfigError."""
     path = folder / TABLE
     found = []
-    for row in csv.DictReader(line for line in read_text(path).splitlines() if not line.startswith("#")):
+    for row in read_table(path):
         try:
             value = float(row["value"])
         except (KeyError, TypeError, ValueError):
@@ -197,13 +196,13 @@ def server(statistics: list[Statistic]) -> Cause:
 
 def causes(statistics: list[Statistic], stage: Stage) -> list[Cause]:
     """Every cause, the dearest first. Raises ConfigError."""
-    stage("a job whose stages are uneven")
+    stage("a job whose stages are uneven", 0.0)
     uneven, _ = stages()
-    stage("documents of unequal length")
+    stage("documents of unequal length", 0.25)
     packed = lengths()
-    stage("pauses and everyday jitter")
+    stage("pauses and everyday jitter", 0.5)
     paused, usual = collector()
-    stage("a slow GPU")
+    stage("a slow GPU", 0.75)
     return sorted([uneven, packed, paused, usual, server(statistics)], key=lambda cause: -cause.slowdown)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -45,8 +46,7 @@ class Scenario:
     @property
     def progress(self) -> float:
         """The share of the first sweeps' datagrams that was sent, as far as those can be counted beforehand."""
-        sent = sum(sum(list(one.transport.statistics.by_attribute.values())) for one in self.managers)
-        return min(sent / max(self._datagrams, 1), 0.99)
+        return share_sent(self.managers, self._datagrams)
 
     @cached_property
     def _datagrams(self) -> int:
@@ -75,6 +75,12 @@ class Scenario:
     def _keep_lids(self) -> None:
         if self.guid2lid is not None:
             keep_lids(self.guid2lid, self.managers)
+
+
+def share_sent(managers: Sequence[HostedManager], datagrams: int) -> float:
+    """Return the share of so many datagrams that managers have sent."""
+    sent = sum(sum(list(one.transport.statistics.by_attribute.values())) for one in managers)
+    return min(sent / max(datagrams, 1), 0.99)
 
 
 def first_sweep_datagrams(state: SubnetState, plane: int) -> int:

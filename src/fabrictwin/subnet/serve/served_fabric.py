@@ -11,12 +11,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.interrupt import serving
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.manager.database import Memory
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
@@ -24,7 +26,7 @@ from fabrictwin.subnet.manager.sweep.lids import read_guid2lid
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.cluster_endpoint import manager_nodes
 from fabrictwin.subnet.operation.manager_host import HostedManager
-from fabrictwin.subnet.operation.scenario import keep_lids
+from fabrictwin.subnet.operation.scenario import first_sweep_datagrams, keep_lids, share_sent
 from fabrictwin.subnet.operation.sweep_text import sweep_lines
 from fabrictwin.subnet.serve.console import obey
 from fabrictwin.subnet.serve.endpoint import Endpoint, node_id, pack_frame
@@ -57,15 +59,19 @@ class ServedFabric:
         udp_port: int | None = None,
         manager: ManagerOptions | None = DEFAULT_MANAGER,
         say: Callable[[str], None] = print,
+        watch: Callable[[], AbstractContextManager[Stage]] = lambda: nullcontext(silent),
     ) -> None:
         self.endpoint = endpoint
         self.say = say
+        self._watch = watch  # yields whom to tell how far the first sweep is
         self.guid2lid = manager.guid2lid if manager is not None else None
         self.console = False  # whether commands are read from stdin
         self.managers: list[HostedManager] = []
+        self._datagrams = 0  # of the first sweeps
         if manager is not None:
             kept = {} if manager.guid2lid is None else read_guid2lid(manager.guid2lid)
             for m in manager_nodes(endpoint, manager.host):
+                self._datagrams += first_sweep_datagrams(endpoint.state, endpoint.state.plane_of(m))
                 one = HostedManager(
                     endpoint, m, settings=manager.settings, memory=Memory(dict(kept)), now_ps=wall_ps()
                 )
@@ -101,7 +107,7 @@ class ServedFabric:
         """Serve until `until` says so, then close."""
         state = self.endpoint.state
         try:
-            self._idle()
+            self._first_sweep()
             where = f"IBSIM_SOCKNAME={self.server.name}"
             if self.server.udp_port is not None:
                 where = f"IBSIM_SERVER_NAME={self.server.host} IBSIM_SERVER_PORT={self.server.udp_port}"
@@ -117,6 +123,19 @@ class ServedFabric:
                 self.server.run(until)
         finally:
             self.server.close()
+
+    def _first_sweep(self) -> None:
+        """Have the managers set the fabric up, and print what they did once nobody watches them any more."""
+        said: list[str] = []
+        say, self.say = self.say, said.append
+        try:
+            with self._watch() as stage:
+                stage("bringing the subnets up", lambda: share_sent(self.managers, self._datagrams))
+                self._idle()
+        finally:
+            self.say = say
+            for line in said:
+                say(line)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopped = True

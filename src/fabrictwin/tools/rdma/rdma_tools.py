@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.progress import Stage, silent
 from fabrictwin.subnet.wire.link_encodings import link_of
 from fabrictwin.tools.rdma import roce_mode
 from fabrictwin.tools.rdma.devinfo import devinfo, short_list
@@ -24,7 +25,7 @@ from fabrictwin.verbs.pyverbs.utils import gid_text
 _MODES = {ROCE_V1: "IB/RoCE v1", ROCE_V2: "RoCE v2"}
 
 
-def open_world(cluster: str | Path) -> World:
+def open_world(cluster: str | Path, stage: Stage = silent) -> World:
     """The adapters of a cluster's file, for looking at, with its dead and slow links, and the GIDs that hosts have
     whose faults are of those. Raises ConfigError."""
     from fabrictwin.cluster.build_blueprint import build
@@ -33,13 +34,16 @@ def open_world(cluster: str | Path) -> World:
     from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
     from fabrictwin.twin import Twin
 
+    stage("building the cluster", 0.0)
     spec = load_cluster(cluster)
     blueprint = build(spec.cluster, spec=spec)
     faults, _ = find_faults(blueprint, spec)
+    stage("compiling the fabric", 0.3)
     twin = Twin(blueprint, dead=tuple(sorted(fault.cable for fault in faults if not fault.rate_bps)))
     for fault in faults:
         if fault.rate_bps:
             twin.degrade(twin.cable_now(fault.cable), fault.rate_bps)
+    stage("naming adapters", 0.7)
     world = World(twin, engine=AnalyticEngine(twin.fabric, lambda: twin.routes))
     roce_mode.apply(world, cluster)
     for host, causes in host_causes(blueprint, spec).items():

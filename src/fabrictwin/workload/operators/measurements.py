@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from fabrictwin.base.arrays import F64
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.textfile import read_bytes
 
 TYPES = {"bfloat16": "bf16", "float16": "bf16", "fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "fp4"}
 US_PER_MS = 1000.0
@@ -47,13 +49,13 @@ class Measured:
 def read_columns(path: Path) -> Columns:
     """Return the columns of a CSV or Parquet file, as text. Raises ConfigError."""
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path)
         if raw[:4] == b"PAR1":
             return _parquet(path)
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        rows = list(csv.reader(io.StringIO(text)))
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
         raise ConfigError(f"expected a CSV or Parquet file: {error}", file=path) from None
-    rows = list(csv.reader(io.StringIO(text)))
     if len(rows) < 2:
         raise ConfigError("got no rows of measurements", file=path)
     width = len(rows[0])

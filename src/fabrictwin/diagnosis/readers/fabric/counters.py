@@ -147,7 +147,10 @@ class DiagnetCsv(LineReader):
             return not bare
         if len(bare) > 20_000:
             return True
-        row = next(csv.reader([bare]), [])
+        try:
+            row = next(csv.reader([bare]), [])
+        except csv.Error:  # an old end of line within it
+            return True
         if not self._columns:
             self._columns = [name.strip() for name in row]
         else:
