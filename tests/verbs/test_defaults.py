@@ -52,6 +52,20 @@ def test_what_is_not_said_is_pyverbs_default():
     assert defaults() == NOT_ZERO
 
 
+def test_attributes_of_a_device_that_was_not_asked_are_zero():
+    """As calloc leaves them: every number of the classes of a device's attributes."""
+    module = importlib.import_module("fabrictwin.verbs.attributes.device_attributes")
+    kinds = [
+        kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__
+    ]
+    numbers = {
+        f"{kind.__name__}.{name}": value for kind in kinds for name, value in vars(kind).items()
+        if type(value) is int and not name.startswith("_")
+    }  # fmt: skip
+    assert len(numbers) > 60
+    assert {name for name, value in numbers.items() if value} == set()
+
+
 def test_errors_say_their_number_and_its_words():
     assert str(PyverbsError("No way")) == "No way"
     assert str(PyverbsError("No way", 22)) == str(PyverbsError("No way", -22)).replace("-22", "22")
