@@ -12,6 +12,7 @@ import pytest
 from fabrictwin.verbs.adapter import receive_queues
 from fabrictwin.verbs.adapter.receive_queues import SharedReceiveQueue
 from fabrictwin.verbs.adapter.transport import responder
+from fabrictwin.verbs.pyverbs.addr import GID, AHAttr, GlobalRoute
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
 
 MODULES = ("addr", "cq", "device", "mr", "pd", "qp", "srq", "xrcd", "wr", "flow", "wq", "mem_alloc")
@@ -64,6 +65,21 @@ def test_attributes_of_a_device_that_was_not_asked_are_zero():
     }  # fmt: skip
     assert len(numbers) > 60
     assert {name for name, value in numbers.items() if value} == set()
+
+
+def test_a_route_counts_where_an_address_is_global():
+    route = GlobalRoute(
+        dgid=GID("fe80:0000:0000:0000:0000:0000:0000:0007"),
+        flow_label=3,
+        sgid_index=2,
+        hop_limit=9,
+        traffic_class=4,
+    )
+    for is_global, found in ((1, (3, 2, 9, 4)), (0, (0, 0, 0, 0))):
+        made = AHAttr(gr=route, is_global=is_global)
+        assert (made.flow_label, made.sgid_index, made.hop_limit, made.traffic_class) == found
+    with pytest.raises(PyverbsUserError, match="needs gr"):
+        AHAttr(is_global=1)
 
 
 def test_errors_say_their_number_and_its_words():
