@@ -58,7 +58,7 @@ def subnet(*guids):
     ("guid", "priority", "above"), [(10, 5, True), (60, 5, False), (10, 4, False), (60, 6, True), (50, 5, False)]
 )
 def test_priority_ranks_before_the_lower_guid(guid, priority, above):
-    """Whether the other ranks above this one."""
+    """Rank of another against this one."""
     assert (not Manager().election._ranks_above(info(guid, priority, STANDBY)) and guid != 50) == above
 
 

@@ -54,7 +54,7 @@ def test_what_is_not_said_is_pyverbs_default():
 
 
 def test_attributes_of_a_device_that_was_not_asked_are_zero():
-    """As calloc leaves them: every number of the classes of a device's attributes."""
+    """Every number of the classes of a device's attributes, as calloc leaves them."""
     module = importlib.import_module("fabrictwin.verbs.attributes.device_attributes")
     kinds = [
         kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__
@@ -120,7 +120,7 @@ def test_a_limit_tells_once_when_fewer_buffers_remain(monkeypatch, limit, told):
     ],
 )
 def test_a_long_write_is_refused_by_its_first_packet(monkeypatch, packets, psn, receives, refusal, answered):
-    """Where its number is the one that is expected; a gap is dealt with when the rest is there."""
+    """A write whose number is expected; a gap is dealt with when the rest is there."""
     seen = []
     qp = Record(expected_psn=7)
     monkeypatch.setattr(responder, "receiver", lambda work: qp if receives else None)
