@@ -43,7 +43,7 @@ def test_defaults_and_bounds_are_those_that_are_published(name):
 
 
 def test_times_of_the_host_are_those_that_were_calibrated():
-    """Figures of docs/validation.md: 5 µs a launch; 1.13 ms and 120 µs an expert for routing, 960 µs interleaved."""
+    """Figures of docs/validation.md: 5 µs a launch, 1.13 ms and 120 µs an expert routed, 960 µs interleaved."""
     host = workload_section.HostSide()
     assert (host.launch, host.step, host.routing, host.expert, host.interleaved) == (
         5 * US, 0, 1130 * US, 120 * US, 960 * US,
