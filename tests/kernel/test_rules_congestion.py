@@ -199,6 +199,14 @@ def test_a_long_delay_without_a_mark_counts_a_quarter_round_trip(delay, echo, sa
 
 
 @plain
+@pytest.mark.parametrize(("delay", "sample"), [(999, 999), (1000, 1000), (1001, 2000)])
+def test_a_delay_at_the_target_is_taken_as_it_is(delay, sample):
+    """A round trip of 8,000 without queues, of which a quarter is not the target."""
+    _, n = acked(BASE + delay, 0, delay_ps=640, base_ps=2 * BASE)
+    assert n.delay_ps == 640 + ((sample - 640) * 819 >> 16)
+
+
+@plain
 def test_a_marked_late_acknowledgement_shrinks_the_window_once_a_round():
     qp, n = acked(1500, 1, delay_ps=2000, fast=5, growing=1)
     average = 2000 + ((1500 - 2000) * 819 >> 16)

@@ -291,3 +291,14 @@ def test_marks_are_drawn_between_two_lengths(monkeypatch, length, least, most):
     outlet, pmax_q = Record(queued=length, kmin=100, kmax=200), 2**32 - 1
     share = sum(bool(buffer.mark(None, None, outlet, pmax_q)) for _ in range(400)) / 400
     assert least <= share <= most
+
+
+@plain
+@pytest.mark.parametrize(
+    ("length", "drawn", "marked"),
+    [(100, 0, False), (101, 0, True), (150, 499, True), (150, 500, False), (199, 989, True), (199, 990, False),
+     (200, 10**9, True), (201, 10**9, True)],
+)  # fmt: skip
+def test_the_chance_of_a_mark_rises_to_its_most_and_then_to_one(monkeypatch, length, drawn, marked):
+    monkeypatch.setattr(buffer, "draw", lambda clock: drawn)
+    assert bool(buffer.mark(None, None, Record(queued=length, kmin=100, kmax=200), 1000)) == marked

@@ -14,7 +14,7 @@ from fabrictwin.routing.graph import shape
 from fabrictwin.routing.graph import switch_tiers as tiers_
 from fabrictwin.routing.graph.switch_tiers import astray_share, find_roots, orient, planes, recognise, sweep
 from fabrictwin.routing.graph.switches import CableColumns, EndpointColumns, SwitchColumns, build_switches
-from fabrictwin.routing.opensm import counted
+from fabrictwin.routing.opensm import minhop_updn
 
 FAR = 1 << 30
 
@@ -276,7 +276,7 @@ def test_hops_are_sums_of_weights_of_the_ports_that_are_known(strange):
     made = graph(3, [(0, 1), (1, 2), (2, 0)], [0, 1, 2])
     weights = {(100, 1): 5} | ({(999, 1): 7} if strange else {})
     options = replace(_options(), weights=weights)
-    found = counted._hops(type("Subnet", (), {"switches": made, "options": options}))
+    found = minhop_updn._hops(type("Subnet", (), {"switches": made, "options": options}))
     known = nx.DiGraph()
     for a, b, number in zip(made.adjacent_from, made.adjacent_row, made.adjacent_number, strict=True):
         known.add_edge(int(a), int(b), weight=weights.get((100 + int(a), int(number)), 1))

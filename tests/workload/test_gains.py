@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace as Record
 
 import pytest
 from support.specs import LLAMA_8B, spec_of
@@ -15,7 +16,8 @@ from fabrictwin.report.terminal import block
 from fabrictwin.runs.execute import predict
 from fabrictwin.runs.twins import make_twin
 from fabrictwin.workload.job.job import check
-from fabrictwin.workload.search.gains import Gain, gains
+from fabrictwin.workload.job.workload_section import Training
+from fabrictwin.workload.search.gains import Gain, _changed, gains
 from fabrictwin.workload.step.closed_form import ClosedForm
 from fabrictwin.workload.step.communication_times import CommunicationTimes
 
@@ -144,3 +146,38 @@ def test_every_view_says_what_would_gain_most():
     quiet = predict(spec(parallel=PARALLEL))
     assert summary(quiet)["what_if"] == []
     assert "What would gain most" not in report_html(quiet)
+
+
+def settings_tried(gpu="h100-sxm", **given):
+    """Keys of the settings that are worth a try."""
+    section = {"model": {"hidden_size": 64}, "sequence": 128, "micro_batches": 4, **given}
+    training = Training.model_validate(section)
+    return [key for key, *_ in _changed(Record(training=training, gpu=gpu, model=Record(layers=8)))]
+
+
+@pytest.mark.parametrize(
+    ("key", "with_", "without"),
+    [
+        ("overlap_gradients", {}, {"overlap": {"gradients": True}}),
+        ("overlap_parameters", {}, {"overlap": {"parameters": True}}),
+        ("overlap_pipeline", {"overlap": {"pipeline": False}}, {}),
+        ("overlap_tensor", {"parallel": {"tp": 2}}, {}),
+        ("overlap_tensor", {"parallel": {"tp": 2}}, {"parallel": {"tp": 2}, "overlap": {"tensor": "gradients"}}),
+        ("sequence_parallel", {"parallel": {"tp": 2}}, {"parallel": {"tp": 2}, "sequence_parallel": True}),
+        ("sequence_parallel", {"parallel": {"tp": 2}}, {}),
+        ("recompute_none", {"recompute": "full"}, {}),
+        ("recompute_operations", {"recompute": "full"}, {"recompute": "operations"}),
+        ("recompute_selective", {"recompute": "full", "attention": "materialised"}, {"recompute": "full"}),
+        ("fp8", {"precision": "bf16"}, {"precision": "fp8"}),
+        ("fp8", {"precision": "fp16"}, {"gpu": "a100-80"}),
+        ("graphs", {}, {"host": {"graphs": True}}),
+        ("fused", {"kernels": "eager"}, {"kernels": "fused"}),
+        ("vp_2", {"parallel": {"pp": 2}}, {}),
+        ("vp_2", {"parallel": {"pp": 2}}, {"parallel": {"pp": 2, "schedule": "gpipe"}}),
+        ("micro_batch_1", {"micro_batch_size": 2}, {}),
+        ("micro_batch_4", {"micro_batch_size": 2}, {"micro_batch_size": 1}),
+    ],
+)
+def test_a_setting_is_tried_where_it_is_another(key, with_, without):
+    assert key in settings_tried(**with_)
+    assert key not in settings_tried(**without)

@@ -7,6 +7,7 @@ from types import SimpleNamespace as Record
 import pytest
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.workload_section import workload_schema
 from fabrictwin.workload.layers.pass_script import Script
 from fabrictwin.workload.layers.roofline import Cost
@@ -153,3 +154,20 @@ def test_a_pass_takes_no_less_than_its_host(device_ps, idle_ps):
     assert script.cost().ps == device_ps + idle_ps
     assert script.cost().kernels == 1
     assert {item.part for item in script.items} == {"backward"}
+
+
+@pytest.mark.parametrize(
+    ("pp", "tied", "own"), [(1, False, True), (1, True, False), (2, True, True), (2, False, True)]
+)
+def test_parameters_beside_the_layers(pp, tied, own):
+    """The last stage has the output's own matrix, or where stages part a tied model's copy; and the predictors."""
+    made = Job.__new__(Job)
+    model = Record(
+        hidden=64, positions=10, tied=tied, predictors=2, norm_parameters=64,
+        predictor_on_rank=lambda tp: 1000 // tp,
+    )  # fmt: skip
+    for name, value in {"model": model, "vocab": 512, "layout": Record(tp=2, pp=pp)}.items():
+        object.__setattr__(made, name, value)
+    assert made.embedding_parameters() == 512 * 64 // 2
+    assert made.first_parameters() == 512 * 64 // 2 + 10 * 64
+    assert made.last_parameters() == 64 + (512 * 64 // 2 if own else 0) + 2 * 500

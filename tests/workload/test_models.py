@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import specs
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.workload.model.huggingface_families import NEEDS, load_model, read_model
@@ -262,6 +263,19 @@ def test_a_file_that_is_not_a_model_names_what_it_lacks(tmp_path):
         load_model(path)
     with pytest.raises(ConfigError, match="no such file"):
         load_model(tmp_path / "absent.json")
+
+
+def test_a_model_is_named_by_itself_by_its_folder_or_by_its_file(tmp_path):
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    for file, more, name in (
+        ("config.json", {}, "llama"),
+        ("small.json", {}, "small"),
+        ("config.json", {"_name": "own"}, "own"),
+        ("small.json", {"_name": 7}, "small"),
+    ):
+        (folder / file).write_text(json.dumps({**specs.TINY, **more}))
+        assert load_model(folder / file).name == name
 
 
 @pytest.mark.parametrize(

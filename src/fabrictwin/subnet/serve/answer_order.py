@@ -38,8 +38,9 @@ class Turns:
     """Each node's turn among those of its kind, and the turns of the adapters behind each switch."""
 
     def __init__(self, state: SubnetState) -> None:
-        known = [m for m, who in enumerate(state.identities) if who is not None and who.place >= 0]
-        met = sorted(known, key=lambda m: -_place(state, m))
+        places = [(who.place, m) for m, who in enumerate(state.identities) if who is not None and who.place >= 0]
+        known = [m for _, m in places]
+        met = [m for _, m in sorted(places, key=lambda one: -one[0])]
         self.turn: dict[int, int] = {}  # by GUID, among nodes of its kind
         count = {False: 0, True: 0}
         for m in met:
@@ -53,11 +54,6 @@ class Turns:
             far = state.cable[state.end_slot(m)]
             if not state.is_switch[m] and far != NONE:
                 insort(self.adapters.setdefault(state.guid[state.node_of[far]], []), self.turn[state.guid[m]])
-
-
-def _place(state: SubnetState, m: int) -> int:
-    who = state.identities[m]
-    return NONE if who is None else who.place
 
 
 @dataclass
