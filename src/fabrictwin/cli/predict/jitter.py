@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fabrictwin.cli.options import JSON, file, number, seeded, study_terms
+from fabrictwin.cli.options import JSON, file, number, seeded, show, study_terms
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -88,6 +88,4 @@ def jitter(
             stage=progress.stage,
             **terms,
         )
-    if out is not None:
-        found.save(out)
-    click.echo(found.json() if as_json else str(found), nl=False)
+    show(found, out, as_json=as_json)
