@@ -153,6 +153,9 @@ class GraphEngine:
             raise ConfigError(
                 f"got a change of tables at fidelity {self.fidelity}, expected flow or packet", key="change"
             )
+        if change.lanes is not None or change.congestion is not None:
+            what = "lanes" if change.lanes is not None else "congestion control"
+            raise ConfigError(f"got a change of {what} at fidelity {self.fidelity}, expected packet", key="change")
         if change.tables is None:
             payload_bps(self.fabric, change)  # refuses what cannot be
         self._changes.add(change, self.now_ps)

@@ -23,6 +23,7 @@ from fabrictwin.subnet.manager.election import Election
 from fabrictwin.subnet.manager.mad_transport import Transport, get
 from fabrictwin.subnet.manager.port_complaints import COMPLAINTS, Complaints
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
+from fabrictwin.subnet.manager.sweep.congestion_setup import CongestionSetup
 from fabrictwin.subnet.manager.sweep.discovery import Discovery, Node, Port, Subnet
 from fabrictwin.subnet.manager.sweep.light_sweep import LightSweep, Looked
 from fabrictwin.subnet.manager.sweep.path_mending import mend, remember, staged
@@ -60,6 +61,7 @@ class SubnetManager:
         transport.m_key = self.settings.m_key
         self.election = Election(transport, self.settings)
         self.programmer = Programmer(transport, self.settings, self.database.lft, self.database.mft)
+        self.congestion = CongestionSetup(transport)
         self.administration = Administration(self.database, self.election)
         self.wants_heavy = False  # whether the next sweep is to look at everything
         self._trap_issuers: set[int] = set()  # switches whose traps came since the last sweep
@@ -80,6 +82,13 @@ class SubnetManager:
     @wants_sweep.setter
     def wants_sweep(self, wanted: bool) -> None:
         self.election.wants_sweep = wanted
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Work by other settings from now on, and sweep: what OpenSM does when it reads its files again."""
+        self.settings = self.database.settings = self.election.settings = self.programmer.settings = settings
+        self.transport.m_key = settings.m_key
+        self.programmer.forget_lanes()
+        self.wants_sweep = self.wants_heavy = True
 
     # -- sweeps --------------------------------------------------------------------------------------------
 
@@ -157,6 +166,8 @@ class SubnetManager:
         for node in self.database.subnet.nodes.values():
             if node.guid not in before.nodes or any(port.info.lid == 0 for port in node.ends()):
                 self.programmer.forget(node)
+                for port in node.ends():
+                    self.congestion.forget(port_guid(port))
 
     def _compare(self, before: Subnet, found: Subnet) -> tuple[list[Port], list[Port]]:
         old = {port_guid(port): port for node in before.nodes.values() for port in node.ends()}
@@ -191,6 +202,8 @@ class SubnetManager:
             repaired = max(repaired, programmer.forwarding(route.graph, lft, needed=needed))
         if not rising:
             self._set_up_ports()
+        if self.settings.congestion is not None:
+            self.congestion.run(subnet, self.database.lid, self.settings.congestion)
         self._last_rerouting = None if route.broken is None else route.report(route.broken, repaired)
         for kind, where, text in programmer.findings:
             subnet.find(kind, where, text)

@@ -1,6 +1,7 @@
 """Tables read back from what switches and ports hold now, whoever programmed them: as Routes for the engines.
 
-Forwarding tables, SL to VL maps and VL arbitration. Which service level a path has only a manager knows.
+Forwarding tables, SL to VL maps, VL arbitration, congestion control. Which service level a path has only a manager
+knows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.port_states import LMC, NO_PORT
 from fabrictwin.subnet.manager.database import SubnetDatabase
 from fabrictwin.subnet.manager.manager import SubnetManager
+from fabrictwin.subnet.operation.congestion_in_force import congestion_tables
 from fabrictwin.subnet.wire.fields import Field
 from fabrictwin.subnet.wire.smp import PortInfo, SlToVl, VlArbitration
 
@@ -69,6 +71,7 @@ def routes_of(state: SubnetState, managers: Sequence[SubnetManager] = ()) -> Rou
         lane=_lanes(switches, known, highest),
         lanes=max((one.tables.lanes for one in known if one.tables is not None), default=1),
         lane_tables=lane_tables(state),
+        congestion=congestion_tables(state),
         remark="; ".join(remarks),
     )
 

@@ -12,18 +12,30 @@ import numpy as np
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.engines.base.changes import TableEntries, TimedChange
+from fabrictwin.engines.packet.network.congestion import set_congestion
+from fabrictwin.engines.packet.network.virtual_lanes import set_lane_tables
 from fabrictwin.fabric.fabric import NETWORK, Fabric
 
 if TYPE_CHECKING:
+    from fabrictwin.engines.packet.network.packet_network import PacketNetwork
     from fabrictwin.kernel.packet.machine import Machine
 
 _NETWORK = frozenset(int(kind) for kind in NETWORK)
 
 
-def apply_change(machine: Machine, fabric: Fabric, change: TimedChange) -> None:
-    """Change a link, its bit errors or tables now. Raises ConfigError."""
+def apply_change(network: PacketNetwork, change: TimedChange) -> None:
+    """Change a link, its bit errors, tables or settings now. Raises ConfigError."""
+    machine, fabric = network.machine, network.fabric
     if change.tables is not None:
         _set_tables(machine, fabric, change.tables)
+        return
+    if change.lanes is not None or change.congestion is not None:
+        if fabric.technology != "infiniband":
+            raise ConfigError("got lanes or congestion control on Ethernet, expected InfiniBand", key="change")
+        if change.lanes is not None:
+            set_lane_tables(network.model, machine, change.lanes)
+        if change.congestion is not None:
+            set_congestion(machine, change.congestion)
         return
     if not 0 <= change.port < fabric.ports:
         raise ConfigError(f"got port {change.port}, expected one of the fabric's {fabric.ports}")

@@ -16,6 +16,7 @@ from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, I64
 from fabrictwin.engines.base.packet_level import PacketTotals
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.routing.congestion_tables import CongestionLog
 from fabrictwin.trace.trace import Counters
 
 if TYPE_CHECKING:
@@ -115,6 +116,27 @@ def congestion_counters(network: PacketNetwork) -> dict[str, I64]:
         found[name] = np.zeros(fabric.ports, np.int64)
         found[name][fabric.nic_port[cabled]] = of_levels[cabled]
     return found
+
+
+def congestion_log(network: PacketNetwork) -> CongestionLog:
+    """Return what the kernel noted, oldest first, as far as its ring reaches back."""
+    from fabrictwin.kernel.packet.congestion.ibcc import SWITCH_EVENT
+
+    state = network.machine.state
+    rows, noted = len(state.congestion_log), int(state.clock[0].congestion_events)
+    log = state.congestion_log[np.arange(max(noted - rows, 0), noted) % rows]
+    time_ps, what, where, subject, source, destination, level = log[:, :7].T
+    switch = what == SWITCH_EVENT
+    adapter = network.fabric.nic_node[np.where(switch, 0, where)] if len(log) else where
+    return CongestionLog(
+        time_ps=time_ps,
+        node=np.where(switch, where, adapter).astype(np.int64),
+        port=np.where(switch, subject, NONE),
+        queue_pair=np.where(switch, NONE, subject),
+        source=source,
+        destination=destination,
+        level=level,
+    )
 
 
 def adapter_counters(network: PacketNetwork) -> dict[str, I64]:
