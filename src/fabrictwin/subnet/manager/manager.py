@@ -63,6 +63,7 @@ class SubnetManager:
         self.programmer = Programmer(transport, self.settings, self.database.lft, self.database.mft)
         self.congestion = CongestionSetup(transport)
         self.administration = Administration(self.database, self.election)
+        self._next_settings: Settings | None = None  # to be taken with the next heavy sweep
         self.wants_heavy = False  # whether the next sweep is to look at everything
         self._trap_issuers: set[int] = set()  # switches whose traps came since the last sweep
         self._renamed: set[int] = set()  # nodes whose traps said that their description changed
@@ -84,17 +85,23 @@ class SubnetManager:
         self.election.wants_sweep = wanted
 
     def reconfigure(self, settings: Settings) -> None:
-        """Work by other settings from now on, and sweep: what OpenSM does when it reads its files again."""
-        self.settings = self.database.settings = self.election.settings = self.programmer.settings = settings
-        self.transport.m_key = settings.m_key
-        self.programmer.forget_lanes()
+        """Work by other settings from the next sweep on, and sweep: as OpenSM reads its files again."""
+        self._next_settings = settings
         self.wants_sweep = self.wants_heavy = True
+
+    def _take_settings(self) -> None:
+        settings, self._next_settings = self._next_settings, None
+        if settings is not None:
+            self.settings = self.database.settings = self.election.settings = self.programmer.settings = settings
+            self.transport.m_key = settings.m_key
+            self.programmer.forget_lanes()
 
     # -- sweeps --------------------------------------------------------------------------------------------
 
     def sweep(self) -> SweepReport:
         """The heavy sweep: discover, decide who is master, and if it is this one, set everything up."""
         started = self.transport.now_ps
+        self._take_settings()
         self.wants_sweep = self.wants_heavy = False
         self._trap_issuers.clear()
         self._renamed.clear()

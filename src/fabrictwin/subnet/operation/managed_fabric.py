@@ -211,6 +211,7 @@ class _Plane:
                 self.next_sweep_ps = now + self.owner.sweep_ps
             known = len(reports)
             self.hosted.step(now)
+            self.owner.note_settings()
             if len(reports) > known:
                 self._note(reports[known:])
                 now = max(now, transport.clock_ps)
@@ -296,7 +297,7 @@ class ManagedFabric:
         """The first sweep of each subnet; afterwards all links that are up pass data."""
         for plane in self.planes:
             plane.start()
-        self._note_settings()
+        self.note_settings()
         self._effects.clear()
         return [plane.hosted.reports[0] for plane in self.planes]
 
@@ -322,7 +323,6 @@ class ManagedFabric:
         plane = min(self.planes, key=lambda one: one.next_ps())
         if plane.next_ps() < NEVER:
             plane.step()
-            self._note_settings()
         effects, self._effects = self._effects, []
         return sorted(effects, key=lambda effect: effect.time_ps)
 
@@ -339,7 +339,7 @@ class ManagedFabric:
     def _congestion_set(self, now_ps: int) -> None:
         self._settings.congestion_ps = max(self._settings.congestion_ps, now_ps)
 
-    def _note_settings(self) -> None:
+    def note_settings(self) -> None:
         """What was set port by port takes effect together, with the last of it."""
         held, state = self._settings, self.state
         if held.lanes_ps != NONE and (lanes := lane_tables(state)) is not None and lanes != held.lanes:

@@ -30,11 +30,12 @@ def counters(network: PacketNetwork) -> Counters:
     waiting = state.port.wait_since[:n]
     wait += np.where(waiting >= 0, network.machine.now - waiting, 0)
     ethernet = network.fabric.technology == "ethernet"
+    marks = ethernet or network.machine.has_congestion_tables
     return Counters(
         tx_bytes=state.port.tx_payload[:n].copy(),
         wait_ps=wait,
         drops=state.count.discards[:n].copy(),
-        ecn_marks=state.count.ecn_marks[:n].copy() if ethernet else None,
+        ecn_marks=state.count.ecn_marks[:n].copy() if marks else None,
         pauses=state.count.pause_tx[:n].copy() if ethernet else None,
     )
 

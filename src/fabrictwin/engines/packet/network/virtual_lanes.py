@@ -77,7 +77,9 @@ def set_lane_tables(model: NetworkModel, machine: Machine, tables: LaneTables) -
     most = max(tables.lanes_of(levels), default=0)
     if most >= machine.config.lanes:
         message = f"got SL to VL maps that lead to lane {most}, expected lanes below {machine.config.lanes}"
-        raise ConfigError(f"{message}, which the run began with", key="virtual_lanes")
+        raise ConfigError(
+            f"{message}, which the run began with; run.packet.virtual_lanes says more", key="virtual_lanes"
+        )
     more = _programmed(tables, levels, model.options, machine.config.lanes)
     ports = len(machine.state.port)
     for name, otherwise in (("port_sl2vl", 0), ("sl2vl_by_input", 0), ("port_arbitration", NONE)):
