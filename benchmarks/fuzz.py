@@ -18,6 +18,7 @@ import json
 import multiprocessing
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -31,6 +32,7 @@ HANG_S = 5.0
 MEMORY_BYTES = 1 << 30
 BATCH_S = 4.0  # of a target, before the next one's turn, unless told otherwise
 LOST_S = 20.0  # without a sign of life: compiled code that no alarm reaches
+START_S = 180.0  # for imports, compilation and the samples, on a machine that does other things too
 
 
 class HangError(Exception):
@@ -66,14 +68,14 @@ def _virtual_bytes() -> int:
 
 def _batch(name: str, first: int, seed: int, until_s: float, at: Any, out: Any) -> None:
     """Run inputs of one target from number `first` on; the child's own process."""
-    import fuzz_targets
-    from fuzz_inputs import mutated
+    from fuzzing.inputs import mutated
+    from fuzzing.targets import TARGETS
 
     from fabrictwin.base.errors import FabrictwinError
 
     faulthandler.enable()
     _watch_compilation()
-    target = fuzz_targets.TARGETS[name]()
+    target = TARGETS[name]()
     for sample in target.samples:  # imports and compilation are nobody's memory or time
         try:
             target.read(sample)
@@ -102,6 +104,10 @@ def _batch(name: str, first: int, seed: int, until_s: float, at: Any, out: Any) 
             signal.setitimer(signal.ITIMER_REAL, 0)
         slowest = max(slowest, time.perf_counter() - begun)
         number += 1
+    try:
+        target.close()
+    except Exception:
+        failures.append(_failure(name, number - 1, seed, data, traceback.format_exc()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     out.put((name, number, failures, slowest, peak))
 
@@ -183,22 +189,24 @@ class Batch:
         if not self.out.empty():
             fuzzing.finish(self.out.get())
             self.process.join()
+            self._tidy()
             return True
         now = time.monotonic()
         if self.at.value != self.last:
             self.last, self.since = self.at.value, now
         dead = not self.process.is_alive() and self.out.empty()
-        if not dead and now - self.since < LOST_S + fuzzing.batch_s + 40.0 * (
+        if not dead and now - self.since < LOST_S + fuzzing.batch_s + START_S * (
             self.at.value == fuzzing.done.get(self.name, 0)
         ):
             return False
         what = f"process ended with {self.process.exitcode}\n" if dead else f"no sign of life for {LOST_S} s\n"
         self.process.kill()
         self.process.join()
-        import fuzz_targets
-        from fuzz_inputs import mutated
+        self._tidy()
+        from fuzzing.inputs import mutated
+        from fuzzing.targets import TARGETS
 
-        data = mutated(fuzz_targets.TARGETS[self.name]().samples, self.at.value, fuzzing.seed)
+        data = mutated(TARGETS[self.name]().samples, self.at.value, fuzzing.seed)
         fuzzing.finish(
             (
                 self.name, self.at.value + 1,
@@ -206,6 +214,11 @@ class Batch:
             )
         )  # fmt: skip
         return True
+
+    def _tidy(self) -> None:
+        from fuzzing.target import root
+
+        shutil.rmtree(root() / str(self.process.pid), ignore_errors=True)
 
 
 def main() -> int:
@@ -219,15 +232,17 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("fuzz-out"))
     parser.add_argument("--list", action="store_true", help="print the targets")
     given = parser.parse_args()
-    import fuzz_targets
+    from fuzzing.target import root
+    from fuzzing.targets import TARGETS
 
-    names = given.target or list(fuzz_targets.TARGETS)
+    names = given.target or list(TARGETS)
     if given.list:
         print("\n".join(names))
         return 0
-    if unknown := set(names) - set(fuzz_targets.TARGETS):
+    if unknown := set(names) - set(TARGETS):
         parser.error(f"no target {', '.join(sorted(unknown))}")
     os.nice(5)
+    root()  # before the first fork
     context = multiprocessing.get_context("fork")
     fuzzing = Fuzzing(given.folder, given.seed, given.batch)
     end = time.monotonic() + 60 * given.minutes
@@ -243,6 +258,7 @@ def main() -> int:
             break
         time.sleep(0.02)
     print(fuzzing.table())
+    shutil.rmtree(root(), ignore_errors=True)
     return 1 if fuzzing.failed else 0
 
 

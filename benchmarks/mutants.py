@@ -13,6 +13,7 @@ is held against the tests of its room that reach its file.
 
 DIR (default `mutants-out`) keeps copies, survey and `results.jsonl`: a run that was ended goes on where it was,
 and `--no-resume` forgets the results. `--again` runs those that survived once more, after tests were added.
+With `--seconds` a mutant faces so much of the tests only, the nearest and quickest: fewer are caught, and sooner.
 Ends with 1 where less than `--least` percent (90) were caught.
 """
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import threading
@@ -114,11 +116,11 @@ def judge(mutant: Mutant, surveys: Surveys, copy: Copy) -> Result:
 class Run:
     """A sample on its way: who is done is in a file, a line each."""
 
-    def __init__(self, folder: Path, jobs: int) -> None:
+    def __init__(self, folder: Path, jobs: int, most_s: float) -> None:
         self.folder, self.jobs = folder, jobs
         self.kept = folder / "results.jsonl"
         self.results: dict[str, Result] = {}
-        self.surveys = Surveys(folder)
+        self.surveys = Surveys(folder, most_s)
         self.lock = threading.Lock()
         self.copies: list[Copy] = []
         self.rooms: list[str] = []  # of the mutants to be run
@@ -221,6 +223,9 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--list", action="store_true", help="print what would be run, and end")
     parser.add_argument("--again", action="store_true", help="run those that survived once more")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="of tests a mutant, nearest and quickest first (all)"
+    )
     parser.add_argument("--least", type=float, default=90.0, help="percentage to catch (90)")
     options = parser.parse_args(arguments)
     for name in ("count", "jobs"):
@@ -236,7 +241,7 @@ def main(arguments: list[str]) -> int:
         for m in mutants:
             print(f"{m.file}:{m.line}  {m.change}: {_short(m.before)} → {_short(m.after)}")
         return 0
-    run = Run(options.folder.absolute(), options.jobs)
+    run = Run(options.folder.absolute(), options.jobs, options.seconds)
     run.folder.mkdir(parents=True, exist_ok=True)
     if options.resume:
         run.read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import resource
@@ -46,6 +47,7 @@ ROOMS = {
     "kernel/packet": Room(
         (
             "kernel/test_packet_*.py",
+            "kernel/test_rules_*.py",
             "kernel/test_dcqcn_alpha.py",
             "kernel/test_slices.py",
             "engines/test_packet_*.py",
@@ -269,8 +271,9 @@ def _usual_s(tests: dict[str, Any], chosen: list[str]) -> float:
 class Surveys:
     """What every test of the rooms reaches, kept by file and mode until the test or the room changes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most_s: float = math.inf) -> None:
         self.folder = folder / "survey"
+        self.most_s = most_s  # of tests that a mutant has to face
         self.taken: dict[tuple[str, str], dict[str, Any]] = {}  # by room and mode: test to what was written down
         self.imported: dict[str, dict[str, set[int]]] = {}  # by room and file: lines that run on import
         self.importers: dict[str, set[str]] = {}  # by file: the test files that have it imported
@@ -318,8 +321,7 @@ class Surveys:
         if not any(mutant.line in found["lines"].get(mutant.file, ()) for found in tests.values()):
             return None
         chosen = self._in_order(mutant, tests, whole=len(modes) == 1)
-        while mode == INTERPRETED and len(chosen) > 1 and _usual_s(tests, chosen) > FIRST_S[mode]:
-            chosen.pop()  # the slowest
+        self._cut(chosen, tests, min(self.most_s, FIRST_S[mode]) if mode == INTERPRETED else self.most_s)
         return Plan(tuple(chosen), mode, START_S + SLOWER * _usual_s(tests, chosen))
 
     def plans(self, mutant: Mutant) -> list[Plan]:
@@ -332,6 +334,7 @@ class Surveys:
             if mode == COMPILED and "/kernel/" in mutant.file:  # what reaches a compiled line does not show
                 tests = self._as_interpreted(mutant.room)
             chosen = self._in_order(mutant, tests, whole=last)
+            self._cut(chosen, tests, self.most_s)
             first: list[str] = []
             while len(first) < len(chosen) and _usual_s(tests, first) < FIRST_S[mode]:
                 first.append(chosen[len(first)])
@@ -341,6 +344,13 @@ class Surveys:
                     limit = START_S + compiling + SLOWER * _usual_s(tests, part)
                     plans.append(Plan(tuple(part), mode, limit))
         return plans
+
+    @staticmethod
+    def _cut(chosen: list[str], tests: dict[str, Any], most_s: float) -> None:
+        """Leave the last of the tests away until they take no longer than that."""
+        took = _usual_s(tests, chosen)
+        while len(chosen) > 1 and took > most_s:
+            took -= tests[chosen.pop()]["seconds"]
 
     def runs_on_import(self, mutant: Mutant) -> bool:
         """Tell a line that runs when modules are imported or tests collected: no fork undoes what it did."""

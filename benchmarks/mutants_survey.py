@@ -85,8 +85,10 @@ class Survey:
         elif not call.excinfo.errisinstance(pytest.skip.Exception):
             self.failed.add(item.nodeid)
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
         self.coverage.stop()
+        if exitstatus == pytest.ExitCode.INTERRUPTED:  # not every test has run
+            return
         data = self.coverage.get_data()
         lines: dict[str, dict[str, list[int]]] = {name: {} for name in self.seconds}
         imported: dict[str, list[int]] = {}

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.source_trees import ROOT, SOURCES, outlines
 
-ROOT = Path(__file__).parents[2]
-SOURCES = ROOT / "src" / "fabrictwin"
 MOST_FILES, MOST_LINES, MOST_PARAMETERS = 15, 80, 8
 # the signature of pyverbs' MREx, which programs call so
 AS_PYVERBS = ("verbs/pyverbs/mr.py",)
@@ -19,8 +18,8 @@ NO_OPENING = {"What", "Whether", "How", "Of", "As", "Where", "When", "Who", "Whi
 
 
 def functions(folder: Path = SOURCES) -> Iterator[tuple[str, ast.FunctionDef]]:
-    for path in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, found in outlines(folder).items():
+        for node in found:
             if isinstance(node, ast.FunctionDef):
                 yield str(path.relative_to(folder)), node
 
@@ -60,14 +59,13 @@ def test_a_function_takes_few_parameters():
     assert many == []
 
 
-@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks"])
+@pytest.mark.parametrize("folder", [SOURCES, ROOT / "tests", ROOT / "benchmarks"], ids=lambda path: path.name)
 def test_a_docstring_begins_with_a_verb_or_a_noun(folder):
-    odd = [
-        f"{file}: {node.name}"
-        for file, node in functions(ROOT / folder)
-        if (ast.get_docstring(node) or " ").split()[:1]
-        and (ast.get_docstring(node) or "").split()[0].rstrip(",:") in NO_OPENING
-    ]
+    odd = []
+    for file, node in functions(folder):
+        first = (ast.get_docstring(node, clean=False) or "").split(maxsplit=1)
+        if first and first[0].rstrip(",:") in NO_OPENING:
+            odd.append(f"{file}: {node.name}")
     assert odd == []
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
+from functools import cache
 
 import pytest
+from support.source_trees import SOURCES, outlines
 
-SOURCES = Path(__file__).parents[2] / "src" / "fabrictwin"
 MOST_FIELDS = 8
 
 # docs/architecture.md has the reasons; what is not grouped yet may only become less
@@ -110,7 +110,6 @@ LARGE = {
         base/capabilities.py Capabilities
         capture/recorder.py _Stream
         cluster/generators/topologies.py Wiring
-        configuration/headroom/trial.py Assumptions
         configuration/model/hosts.py Adapter Host
         configuration/model/subnet.py Subnet
         configuration/model/switches.py Port Switch
@@ -135,11 +134,12 @@ LARGE = {
 }
 
 
+@cache
 def large_records() -> set[str]:
     """Return `file:class` of dataclasses, models and tuples with more fields than a record should have."""
     found = set()
-    for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, inside in outlines().items():
+        for node in inside:
             if isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases):
                 fields = [s for s in node.body if isinstance(s, ast.AnnAssign) and _is_field(s)]
                 if len(fields) > MOST_FIELDS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from support.specs import SMALL, boxes_job, write_spec
 
@@ -10,8 +9,7 @@ from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.disturbances import find_disturbances
 from fabrictwin.cluster.spec.spec import load_spec
-from fabrictwin.runs.execute import predict, prepare, with_overrides
-from fabrictwin.workload.step.disturbed_program import greatest, sums, uniform
+from fabrictwin.runs.execute import predict, prepare
 
 MS = 10**9
 
@@ -91,84 +89,6 @@ def test_a_flapping_link_costs_more_than_one_that_flaps_once(spec, fidelity):
     once, often = (f"{{{LINK}, period: 500 us, down: 300 us, count: {n}}}" for n in (1, 60))
     plain = end(spec(fidelity=fidelity))
     assert plain <= end(spec(once, fidelity=fidelity)) < end(spec(often, fidelity=fidelity))
-
-
-@pytest.mark.parametrize("fidelity", ["analytic", "flow", "packet"])
-def test_a_late_gpu_holds_everybody_up_by_as_much(spec, fidelity):
-    plain = end(spec(fidelity=fidelity, pp=1))
-    for fold in ("true", "false"):
-        late = end(spec("{gpu: host-1/gpu1, late: 3 ms}", fidelity=fidelity, pp=1, fold=fold))
-        assert late == pytest.approx(plain + 3 * MS, rel=0.02)
-    assert end(spec("{gpu: host-1/gpu1, late: 0 s}", fidelity=fidelity, pp=1)) == plain
-
-
-def test_a_late_gpu_is_a_class_of_its_own(spec):
-    program = prepare(spec("{gpu: host-1/gpu1, late: 3 ms}")).program
-    waits = [i for i, op in enumerate(program.operations.label) if program.labels[op].name == "late start"]
-    assert len(waits) == 1
-    actor = program.actors[program.operations.actor[waits[0]]]
-    assert len(actor.ranks) == 1
-    assert len(program.actors) == len(prepare(spec()).program.actors) + 2
-
-
-NOISE = "{noise: {mean: 50 us, period: 500 us, distribution: KIND}}"
-
-
-@pytest.mark.parametrize("kind", ["fixed", "exponential"])
-def test_noise_adds_to_compute_and_is_drawn_from_its_seed(spec, kind):
-    line = NOISE.replace("KIND", kind)
-    plain = prepare(spec()).program.operations
-    one = prepare(spec(line)).program.operations
-    extra = one.duration_ps - plain.duration_ps
-    assert (extra >= 0).all()
-    assert (extra[plain.duration_ps == 0] == 0).all()
-    assert extra.sum() > 0.1 * plain.duration_ps.sum(), "the slowest of several ranks suffers more than one"
-    assert (one.duration_ps == prepare(spec(line)).program.operations.duration_ps).all()
-    other = prepare(with_overrides(spec(line), seed=7)).program.operations
-    assert (one.duration_ps != other.duration_ps).any()
-    assert end(spec(line)) > end(spec())
-
-
-def test_noise_of_one_rank_is_its_share_on_average(spec):
-    line = NOISE.replace("KIND", "exponential").replace("50 us", "200 us")
-    plain = prepare(spec(fold="false")).program.operations.duration_ps.sum()
-    noisy = prepare(spec(line, fold="false")).program.operations.duration_ps.sum()
-    assert noisy / plain == pytest.approx(1.4, rel=0.1)
-
-
-def test_noise_on_some_hosts_leaves_the_others_alone(spec):
-    line = "{noise: {mean: 200 us, period: 300 us}, hosts: [host-2]}"
-    quiet = prepare(spec(fold="false"))
-    noisy = prepare(spec(line, fold="false"))
-    changed = np.flatnonzero(noisy.program.operations.duration_ps != quiet.program.operations.duration_ps)
-    ranks = {int(r) for a in noisy.program.operations.actor[changed] for r in noisy.program.actors[a].ranks}
-    hosts = {int(noisy.twin.fabric.node_host[noisy.rank_node[r]]) for r in ranks}
-    assert hosts == {2}
-
-
-def test_folded_noise_bounds_the_unfolded_run(spec):
-    line = NOISE.replace("KIND", "exponential")
-    unfolded = [end(with_overrides(spec(line, fold="false"), seed=s)) for s in range(1, 6)]
-    folded = [end(with_overrides(spec(line), seed=s)) for s in range(1, 6)]
-    assert np.mean(unfolded) <= 1.02 * np.mean(folded)
-
-
-def test_draws_follow_their_distribution():
-    u = uniform(5, np.arange(200_000))
-    assert u.mean() == pytest.approx(0.5, abs=0.002)
-    assert u.min() > 0
-    assert u.max() < 1
-    # the greatest of n exponentials has the mean 1 + 1/2 + ... + 1/n
-    for n in (1, 4, 64):
-        expected = sum(1 / i for i in range(1, n + 1))
-        assert greatest(1.0, n, u, fixed=False).mean() == pytest.approx(expected, rel=0.01, abs=0.01)
-    assert greatest(0.25, 1, u, fixed=False).mean() == pytest.approx(0.25, abs=0.01)
-    assert greatest(10.0, 1, u, fixed=False).std() == pytest.approx(10**0.5, rel=0.01)
-    assert greatest(1000.0, 1, u, fixed=False).mean() == pytest.approx(1000, rel=0.002)
-    assert greatest(1000.0, 1, u, fixed=False).std() == pytest.approx(1000**0.5, rel=0.02)
-    assert greatest(2.25, 1, u, fixed=True).mean() == pytest.approx(2.25, abs=0.01)
-    assert greatest(0.25, 8, u, fixed=True).mean() == pytest.approx(1 - 0.75**8, abs=0.01)
-    assert sums(3)[-1] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import headroom_trial as trial
 from support.configured import planned, spec_of, written
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.grouped import grouped
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, read_spec
-from fabrictwin.configuration.headroom import trial
 from fabrictwin.configuration.rehearsal import rehearsed
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.messages import EventKind, FlowOptions, Message, Opcode

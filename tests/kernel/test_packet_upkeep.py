@@ -6,9 +6,6 @@ The rules are called as plain Python on records of a few fields, where kernels a
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace as Record
 
@@ -16,6 +13,7 @@ import numpy as np
 import pytest
 from numba import config
 from support.packet_wiring import US, machine, roce, star
+from support.plain_python import passes_as_plain_python
 
 from fabrictwin.kernel.packet import loop
 from fabrictwin.kernel.packet.state import build
@@ -28,16 +26,7 @@ plain = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs as plain Python,
 
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="runs them already")
 def test_as_plain_python():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__],
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert " passed" in done.stdout
+    passes_as_plain_python(Path(__file__))
 
 
 # ---------------------------------------------------------------------- links that go down and come back

@@ -7,6 +7,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,30 @@ def test_scripts_and_dynamic_programs_can_be_reached(tmp_path: Path) -> None:
     assert why_not(Path(shutil.which("sh") or "/bin/sh").resolve()) == ""
 
 
+def test_interpreters_of_interpreters_are_followed_as_linux_does(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text(f"#!{other}\n")
+    other.write_text(f"#!{one}\n")
+    assert why_not(one) == ""
+    one.write_text(f"#!/{'x' * 3000}\n")  # longer than a name may be
+    assert why_not(other) == ""
+
+
+@pytest.mark.parametrize("length", [5, 7, 19, 40, 63])
+def test_executables_that_are_cut_off(tmp_path: Path, length: int) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(Path(sys.executable).resolve().read_bytes()[:length])
+    assert "cut off" in why_not(program)
+
+
+def test_headers_that_lie_beyond_any_file(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    head = bytearray(Path(sys.executable).resolve().read_bytes()[:4096])
+    head[40:48] = b"\xff" * 8  # the offset of the sections
+    program.write_bytes(head)
+    assert why_not(program) == ""
+
+
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 @pytest.mark.parametrize(
     ("flags", "source", "mode", "wanted"),
@@ -128,17 +153,22 @@ def test_programs_that_bypass_a_preload(
             launch.check([str(program)])
 
 
-def test_libraries_are_kept_in_a_folder_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@pytest.mark.parametrize("bits", [0o777, 0o1777])
+def test_libraries_that_somebody_else_could_have_planted_are_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int
+) -> None:
+    """A folder that others could write in serves nothing: its library is compiled anew, elsewhere."""
     monkeypatch.setenv("FABRICTWIN_CACHE", str(tmp_path))
-    (tmp_path / "live").mkdir(mode=0o777)
-    folder = native_libraries.cache_folder()
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    folder.rmdir()
-    folder.symlink_to(elsewhere)
-    with pytest.raises(ConfigError, match="not a link"):
-        native_libraries.cache_folder()
+    kept = native_libraries.library("preload")
+    assert kept.parent == tmp_path / "live"
+    assert native_libraries.library("preload") == kept
+    kept.write_bytes(b"planted")
+    kept.parent.chmod(bits)
+    again = native_libraries.library("preload")
+    assert again.parent != kept.parent
+    assert again.read_bytes().startswith(b"\x7fELF")
+    assert stat.S_IMODE(again.parent.stat().st_mode) == 0o700
 
 
 def test_without_a_compiler_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

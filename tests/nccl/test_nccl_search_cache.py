@@ -57,7 +57,9 @@ def test_another_question_or_other_code_is_searched_anew(
     assert len(asked) == 3
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"pattern": 77}', "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"pattern": 77}', '{"pattern": 1e999}', "[" * 100_000, "\x00"]
+)
 def test_a_damaged_file_is_searched_anew(content: str, folder: Path, found: list[Channels]) -> None:
     search, asked = counting(found[0])
     cached_channels("one", search)

@@ -90,35 +90,28 @@ def test_what_an_end_is_told():
     assert (info.gid_prefix, info.m_key_violations, info.q_key_violations) == (77, 0, 0)
 
 
+# a field: (value asked, status, value held), where that is all
+LINK_SETTINGS = {
+    "neighbor_mtu": [(1, 0, 1), (4, 0, 4), (5, BAD, 4), (0, 0, 4)],
+    "operational_vls": [(3, 0, 3), (0, 0, 4), (5, BAD, 4)],
+    "link_width_enabled": [(2, 0, 2), (0xFF, 0, 19), (4, BAD, 19), (0, 0, 19)],
+    "link_speed_enabled": [(1, 0, 1), (15, 0, 7), (8, BAD, 7), (0, 0, 7)],
+    "link_speed_ext_enabled": [(0, 0, 15), (16, BAD, 15)],
+    "link_down_default_state": [(1, 0, 1), (0, 0, 2), (3, 0, 2)],
+}
+TOGETHER = [
+    ({"link_speed_ext_enabled": 2}, 0, {"link_speed_ext_enabled": 2, "link_speed_ext2_enabled": 1}),
+    ({"link_speed_ext_enabled": 30, "link_speed_ext2_enabled": 0}, 0,
+     {"link_speed_ext_enabled": 0, "link_speed_ext2_enabled": 0}),
+    ({"link_speed_ext2_enabled": 6}, 0, {"link_speed_ext2_enabled": 0, "link_speed_ext_enabled": 15}),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("asked", "status", "held"),
-    [
-        ({"neighbor_mtu": 1}, 0, {"neighbor_mtu": 1}),
-        ({"neighbor_mtu": 4}, 0, {"neighbor_mtu": 4}),
-        ({"neighbor_mtu": 5}, BAD, {"neighbor_mtu": 4}),
-        ({"neighbor_mtu": 0}, 0, {"neighbor_mtu": 4}),
-        ({"operational_vls": 3}, 0, {"operational_vls": 3}),
-        ({"operational_vls": 0}, 0, {"operational_vls": 4}),
-        ({"operational_vls": 5}, BAD, {"operational_vls": 4}),
-        ({"link_width_enabled": 2}, 0, {"link_width_enabled": 2}),
-        ({"link_width_enabled": 0xFF}, 0, {"link_width_enabled": 19}),
-        ({"link_width_enabled": 4}, BAD, {"link_width_enabled": 19}),
-        ({"link_width_enabled": 0}, 0, {"link_width_enabled": 19}),
-        ({"link_speed_enabled": 1}, 0, {"link_speed_enabled": 1}),
-        ({"link_speed_enabled": 15}, 0, {"link_speed_enabled": 7}),
-        ({"link_speed_enabled": 8}, BAD, {"link_speed_enabled": 7}),
-        ({"link_speed_enabled": 0}, 0, {"link_speed_enabled": 7}),
-        ({"link_speed_ext_enabled": 2}, 0, {"link_speed_ext_enabled": 2, "link_speed_ext2_enabled": 1}),
-        ({"link_speed_ext_enabled": 0}, 0, {"link_speed_ext_enabled": 15}),
-        ({"link_speed_ext_enabled": 16}, BAD, {"link_speed_ext_enabled": 15}),
-        ({"link_speed_ext_enabled": 30, "link_speed_ext2_enabled": 0}, 0,
-         {"link_speed_ext_enabled": 0, "link_speed_ext2_enabled": 0}),
-        ({"link_speed_ext2_enabled": 6}, 0, {"link_speed_ext2_enabled": 0, "link_speed_ext_enabled": 15}),
-        ({"link_down_default_state": 1}, 0, {"link_down_default_state": 1}),
-        ({"link_down_default_state": 0}, 0, {"link_down_default_state": 2}),
-        ({"link_down_default_state": 3}, 0, {"link_down_default_state": 2}),
-    ],
-)  # fmt: skip
+    [({f: asked}, status, {f: held}) for f, rows in LINK_SETTINGS.items() for asked, status, held in rows]
+    + TOGETHER,
+)
 def test_what_a_link_is_told(asked, status, held):
     info = built()
     assert port_settings.set_link(replace(info, **asked), info) == status

@@ -5,14 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.specs import SMALL, boxes_job, write_spec
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.runs.inside import Inside
 from fabrictwin.subnet.agents.agent_state import SubnetState
+from fabrictwin.subnet.manager.mad_transport import TwinTransport
+from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.operation.cluster_endpoint import open_endpoint
 from fabrictwin.subnet.wire.link_encodings import Speed
 from fabrictwin.subnet.wire.smp import PhysState, PortState
 
+RAILS = """\
+    technology: infiniband
+    switch: qm8700
+    topology: {kind: rail-optimised}"""
 SPEC = """\
 schema: 1
 cluster:
@@ -54,6 +62,23 @@ def test_a_slow_link_trains_at_its_rate_and_could_do_better(tmp_path: Path, rate
         if state.link[s] != NONE and s not in (slot, state.cable[slot])
     }
     assert others == {(4, Speed.HDR)}
+
+
+def test_a_job_runs_inside_a_fabric_whose_dead_and_slow_links_show(tmp_path: Path):
+    faults = "faults: [{link: host-1/mlx5_0, rate: 0 Gb/s}, {link: host-0/mlx5_1, rate: 100 Gb/s}]\n"
+    job = boxes_job(f"run: {{fidelity: flow}}\n{faults}", count=2, network=RAILS)
+    inside = Inside(write_spec(tmp_path, job.replace("pcie-box", "dgx-a100"), SMALL))
+    state = inside.endpoint.state
+    dead, slow = (state.end_slot(state.find(name)) for name in ("host-1 mlx5_0", "host-0 mlx5_1"))
+    assert (state.logical(dead), state.physical(dead)) == (PortState.DOWN, PhysState.POLLING)
+    assert state.built[slow] != state.built[state.end_slot(state.find("host-1 mlx5_1"))]
+    network = inside.endpoint.network
+    manager = SubnetManager(TwinTransport(network, state.end_slot(state.find("host-0 mlx5_0"))))
+    manager.sweep()
+    trace = inside.run([manager])
+    assert trace.end_ps > 0
+    assert trace.counters.tx_bytes[state.fabric_port[dead]] == 0
+    assert trace.counters.tx_bytes[state.fabric_port[slow]] > 0
 
 
 def test_a_link_that_is_not_there_is_one_clear_error(tmp_path: Path):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -207,3 +212,137 @@ def test_uploads_keep_to_their_room(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
     with pytest.raises(ConfigError, match="not kept"):
         kept.path(first.id)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"text": "a: 1", "edits": {"name": 1e400}}',
+        rb'{"data": {"name": -1e999}}',
+        rb'{"text": "a: 1", "edits": {"name": "\ud800"}}',
+        rb'{"data": {"\uDFFF": "x", "schema": 1, "cluster": 5}}',
+    ],
+)
+def test_a_body_that_no_answer_could_repeat_is_refused(client, body):
+    answer = client.post("/api/answer", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["message"] == "expected JSON"
+
+
+def test_both_halves_of_a_character_are_one(client):
+    body = rb'{"text": "a: 1", "edits": {"name": "\ud83d\ude00"}}'
+    answer = client.post("/api/answer", content=body, headers={"content-type": "application/json"})
+    assert answer.json()["data"]["name"] == "\N{GRINNING FACE}"
+
+
+@pytest.mark.parametrize(("number", "shown"), [(".inf", ".inf"), ("-1e400", "-.inf"), (".nan", ".nan")])
+def test_a_number_that_json_has_not_is_said_and_answered(client, number, shown):
+    text = example().replace("global_batch: 256", f"global_batch: {number}")
+    assert number in text
+    found = client.post("/api/answer", json={"text": text}).json()
+    assert found["data"]["workload"]["training"]["global_batch"] == shown
+    assert found["errors"][0]["key"] == "workload.training.global_batch"
+
+
+def test_an_address_that_is_not_ascii_is_refused(client):
+    sent = asked_of(client.app, query=b"to\x88en=abc")
+    assert sent[0]["status"] == 400
+
+
+def asked_of(app, *, query=b"", method="GET", path="/", parts=(), headers=()):
+    """Return what the application sends for a request whose body comes in these parts, then never ends."""
+    scope = {
+        "type": "http", "http_version": "1.1", "scheme": "http", "method": method, "path": path,
+        "raw_path": path.encode(), "query_string": query, "root_path": "", "client": None, "server": None,
+        "headers": [(b"host", f"127.0.0.1:{PORT}".encode()), *headers],
+    }  # fmt: skip
+    left, sent = list(parts), []
+
+    async def receive():
+        if not left:
+            await asyncio.Event().wait()
+        return left.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    return sent
+
+
+_JSON = ((b"content-type", b"application/json"), (b"content-length", b"100"))
+
+
+def test_a_body_that_does_not_end_is_not_waited_for(client, monkeypatch):
+    monkeypatch.setattr("fabrictwin.web.guard.BODY_S", 0.05)
+    parts = [{"type": "http.request", "body": b"{", "more_body": True}]
+    sent = asked_of(client.app, method="POST", path="/api/answer", parts=parts, headers=_JSON)
+    assert sent[0]["status"] == 408
+
+
+def test_a_request_whose_sender_leaves_raises_nothing(client):
+    parts = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    sent = asked_of(client.app, method="POST", path="/api/answer", parts=parts, headers=_JSON)
+    assert sent[0]["status"] == 408
+
+
+@contextmanager
+def listening(app):
+    """Serve an application as the page is served, by its sockets; yields where."""
+    uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    from fabrictwin.web.connections import BoundedProtocol
+
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        config = uvicorn.Config(app, http=BoundedProtocol, lifespan="off", log_level="error", log_config=None)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
+        thread.start()
+        try:
+            yield opened.getsockname()
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+async def slow(scope, receive, send):
+    """Answer later than a request may take."""
+    await asyncio.sleep(0.5)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"late"})
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /api/info HTTP/1.1\r\nhost: 127"])
+def test_a_connection_without_a_request_is_closed(monkeypatch, begun):
+    monkeypatch.setattr("fabrictwin.web.connections.HEAD_S", 0.2)
+    with (
+        listening(slow) as place,
+        socket.create_connection(place, 30) as half,
+        socket.create_connection(place, 30) as whole,
+    ):
+        half.sendall(begun)
+        whole.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert half.recv(100) == b""
+        assert b"".join(iter(lambda: whole.recv(1000), b"")).endswith(b"late\r\n0\r\n\r\n")
+
+
+HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+async def at_once(scope, receive, send):
+    """Begin to answer before the body came, and end behind it."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await receive()
+    await asyncio.sleep(0.1)
+    await send({"type": "http.response.body", "body": b"done"})
+
+
+@pytest.mark.parametrize("app", [slow, at_once])
+@pytest.mark.parametrize("pieces", [(HEAD + b"no chunk\r\n",), (HEAD, b"2\r\n{}\r\n", b"no chunk\r\n")])
+def test_garbage_in_a_body_is_no_traceback(caplog, app, pieces):
+    with listening(app) as place, socket.create_connection(place, 30) as connection, suppress(ConnectionError):
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(0.05)  # a read of its own
+        while connection.recv(1000):
+            pass
+    assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []

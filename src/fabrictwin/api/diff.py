@@ -41,7 +41,7 @@ class Difference(PagedAnswer):
     @cached_property
     def asked(self) -> Table:
         """Keys of the specs whose values differ."""
-        rows = [(one.key, one.before, one.after) for one in self.detail.asked]
+        rows = [(one.name, one.before, one.after) for one in self.detail.asked]
         return Table.of_rows(("key", "before", "after"), rows)
 
     @cached_property
@@ -54,7 +54,7 @@ class Difference(PagedAnswer):
     def links(self) -> Table:
         """Directed links whose use differs, those that changed most first."""
         rows = [
-            (one.link, one.before.utilisation, one.after.utilisation, one.before.tx_bytes, one.after.tx_bytes)
+            (one.name, one.before.utilisation, one.after.utilisation, one.before.tx_bytes, one.after.tx_bytes)
             for one in self.detail.links
         ]
         names = ("link", "utilisation_before", "utilisation_after", "tx_bytes_before", "tx_bytes_after")

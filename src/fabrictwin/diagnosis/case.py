@@ -10,6 +10,8 @@ from fabrictwin.diagnosis.evidence import Evidence, Fact
 from fabrictwin.diagnosis.expectation.expected import Expected
 from fabrictwin.diagnosis.finding import Finding
 
+MOST_OF_A_HOST = 8  # GPUs of a host; few have 16
+
 
 @dataclass(frozen=True)
 class Case:
@@ -39,6 +41,11 @@ class Case:
             # a file may hold jobs of one host each, of many hosts
             return max(*placed, over)
         hosts = {fact.subject.host for fact in self.of("bench.gpu", "nccl.start", "nccl.bootstrap")}
+        # a log of some ranks shows their hosts alone
+        ranks = max((int(fact.parts[1] or 0) for fact in self.of("nccl.start")), default=0)
+        shown = {fact.subject for fact in self.of("nccl.start")}
+        if len(hosts) < 2 and not self.of("bench.gpu") and max(len(shown), MOST_OF_A_HOST) < ranks:
+            return max(over, 2 if ranks > 2 * MOST_OF_A_HOST else 0)
         return max(len(hosts - {""}), over)
 
     @cached_property

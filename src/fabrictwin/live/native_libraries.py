@@ -1,7 +1,7 @@
 """The two C libraries of live programs: found beside the sources where a wheel brought them, else compiled once.
 
-`preload` goes into programs, `datapath` into the server. What is compiled is kept in a folder of the user's own
-(mode 0700, not a link), under a name that carries a digest of the sources and the compiler's command.
+`preload` goes into programs, `datapath` into the server. What is compiled is kept in the cache, whose folders only
+the user could have written in, under a name that carries a digest of the sources and the compiler's command.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
 import subprocess
 import tempfile
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.interrupt import unfinished
+from fabrictwin.kernel.jit.cache_folder import cache_folder
 
 _HERE = Path(__file__).parent
 _FLAGS = ("-O2", "-fPIC", "-shared", "-Wall")
@@ -33,7 +33,7 @@ def library(name: str) -> Path:
     digest = hashlib.sha256(repr((compiler, _FLAGS)).encode())
     for source in sources:
         digest.update(source.name.encode() + source.read_bytes())
-    kept = cache_folder() / f"libfabrictwin-{name}-{digest.hexdigest()[:16]}.so"
+    kept = cache_folder("live") / f"libfabrictwin-{name}-{digest.hexdigest()[:16]}.so"
     if not kept.is_file():
         _compile(compiler, [source for source in sources if source.suffix == ".c"], kept)
     return kept
@@ -62,31 +62,3 @@ def _compile(compiler: str, sources: list[Path], to: Path) -> None:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
             raise ConfigError(f"{compiler} could not compile the library of live programs: {first}")
         made.replace(to)
-
-
-def cache_folder() -> Path:
-    """The folder that compiled libraries are kept in. Raises ConfigError where it is not safely the user's own."""
-    named = os.environ.get("FABRICTWIN_CACHE")
-    base = (
-        Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fabrictwin"
-    )
-    folder = base / "live"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.gettempdir()) / f"fabrictwin-live-{os.getuid()}"
-        folder.mkdir(exist_ok=True)
-    own_folder(folder)
-    return folder
-
-
-def own_folder(folder: Path) -> None:
-    """See that a folder is this user's alone, and make it so. Raises ConfigError."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise ConfigError(
-            "expected a folder of your own, not a link or another user's; libraries are loaded from there",
-            file=folder,
-        )
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        folder.chmod(0o700)

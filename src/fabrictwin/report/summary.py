@@ -9,6 +9,7 @@ import numpy as np
 
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.program.program import OpKind
+from fabrictwin.report.breakdown import Collective, Share
 from fabrictwin.report.link_usage import busiest, by_kind, not_modelled, utilisation
 from fabrictwin.report.result import RunResult
 
@@ -123,16 +124,13 @@ def _breakdown(result: RunResult) -> list[dict[str, Any]]:
 def _exposed(result: RunResult) -> list[dict[str, Any]]:
     """Each kind of communication: what of it no compute hides."""
     return [
-        {
-            "category": item.category,
-            "name": item.name,
-            "operations": item.operations,
-            "time_ps": item.time_ps,
-            "under_way_ps": item.busy_ps,
-            "hidden_ps": item.busy_ps - item.time_ps,
-        }
+        {"category": item.category, "name": item.name, "operations": item.operations, **_times(item)}
         for item in result.collectives
     ]
+
+
+def _times(item: Share | Collective) -> dict[str, int]:
+    return {"time_ps": item.time_ps, "under_way_ps": item.busy_ps, "hidden_ps": item.busy_ps - item.time_ps}
 
 
 def _what_if(result: RunResult) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ they are then, with the links that are up then, and what its packets count is wh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fabrictwin.base.errors import FabrictwinError
@@ -14,14 +15,13 @@ from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import play
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.routing.graph.switches import switch_graph
 from fabrictwin.runs.execute import prepare, start_engine
-from fabrictwin.subnet.agents.agent_state import SubnetState
-from fabrictwin.subnet.agents.mad_routing import Network
 from fabrictwin.subnet.agents.pma import EngineCounters
 from fabrictwin.subnet.manager.manager import SubnetManager
+from fabrictwin.subnet.operation.cluster_endpoint import open_endpoint
 from fabrictwin.subnet.operation.congestion_in_force import tell_agents
 from fabrictwin.subnet.operation.tables_in_force import routes_of
-from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.subnet.serve.sockets import wall_ps
 from fabrictwin.subnet.wire.smp import PortState
 from fabrictwin.trace.trace import Trace
@@ -33,10 +33,8 @@ class Inside:
     def __init__(self, spec: Path) -> None:
         self.prepared = prepare(load_spec(spec))
         self.twin = self.prepared.twin
-        try:
-            self.endpoint = Endpoint(Network(SubnetState(self.twin.fabric)))
-        except FabrictwinError as error:
-            raise self.prepared.spec.error("cluster", str(error)) from None
+        # the twin's fabric lacks the cables that are dead from the start: managers see their ports, at Polling
+        self.endpoint = open_endpoint(spec)
 
     def run(self, managers: list[SubnetManager]) -> Trace:
         """Play the job once. `managers` tell service levels; under another manager all are 0.
@@ -44,10 +42,14 @@ class Inside:
         Raises ConfigError where tables do not lead to somebody, SimulatedError as any run.
         """
         state, prepared = self.endpoint.state, self.prepared
-        self.twin.take_tables(routes_of(state, managers))
+        fabric = self.twin.fabric
+        # ports and nodes count alike with and without dead cables
+        self.twin.take_tables(replace(routes_of(state, managers), fabric=fabric, switches=switch_graph(fabric)))
         engine = start_engine(prepared)
         for slot, port in enumerate(state.fabric_port.tolist()):
-            if port != NONE and state.cable[slot] != NONE and state.logical(slot) != PortState.ACTIVE:
+            if port == NONE or state.cable[slot] == NONE or fabric.port_peer[port] == NONE:
+                continue
+            if state.logical(slot) != PortState.ACTIVE:
                 engine.change(TimedChange(engine.now_ps, port, 0))
         trace = play(prepared.program, prepared.rank_node, engine)
         exact = None if engine.packets is None else engine.packets.port_counters()

@@ -161,12 +161,6 @@ class WorkerProcess:
             process.kill()
             process.join()
 
-    @property
-    def process_id(self) -> int | None:
-        """Return the number of the process; None where there is none."""
-        process = self._process
-        return None if process is None else process.pid
-
     def _started(self) -> Connection:
         with self._lock:
             if self._pipe is None or not self._process.is_alive():

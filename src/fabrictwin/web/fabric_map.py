@@ -14,8 +14,6 @@ import numpy as np
 from fabrictwin.base.arrays import F64, I64
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 
-HOST_NAMES_SENT = 200_000
-
 
 def _names(names: list[str]) -> dict[str, Any]:
     """Names as their stem where they count from 0, else as they are."""

@@ -2,11 +2,12 @@
 
 A page in the same browser must not reach this server: names that resolve to it later (DNS rebinding) are
 refused by the `Host` header, other sites by `Origin` and `Sec-Fetch-Site`. A server that others reach asks for
-a token. Bodies have a limit, whether or not they say how long they are.
+a token. Bodies have a limit, whether or not they say how long they are, and a time to arrive in.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import json
@@ -19,7 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "fabrictwin"
 MOST_BODY_BYTES = 4 * 2**20  # of a request; a file that is uploaded has its own limit
+BODY_S = 60.0  # for a body to arrive
 TOO_LONG = "the body is too long"
+TOO_SLOW = "the body did not come"
 SAFE = ("GET", "HEAD")
 HEADERS = {
     "content-security-policy": (
@@ -47,6 +50,10 @@ class TooLongError(Exception):
     """A body is longer than it may be; whoever reads it answers with 413."""
 
 
+class TooSlowError(Exception):
+    """A body did not arrive within BODY_S; whoever reads it answers with 408."""
+
+
 class Guard:
     """ASGI middleware that refuses what should not be asked, and adds headers to what is answered."""
 
@@ -64,11 +71,19 @@ class Guard:
         if refusal is not None:
             await _refuse(send, *refusal)
             return
-        left = self._most(scope)
+        left, whole = self._most(scope), False
+        end = asyncio.get_running_loop().time() + BODY_S
 
         async def measured() -> Message:
-            nonlocal left
-            message = await receive()
+            nonlocal left, whole
+            if whole:  # what comes now is that the other side has gone, whenever that is
+                return await receive()
+            try:
+                async with asyncio.timeout_at(end):
+                    message = await receive()
+            except TimeoutError:
+                raise TooSlowError from None
+            whole = not message.get("more_body", False)
             left -= len(message.get("body", b""))
             if left < 0:
                 raise TooLongError
@@ -99,6 +114,8 @@ class Guard:
             return 403, "another site may not ask"
         if not self._allowed(scope, headers):
             return 401, "expected a token: open the address that the server printed, or send Authorization: Bearer"
+        if not scope["query_string"].isascii():
+            return 400, "expected an address in ASCII"
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:12]) > self._most(scope):
             return 413, TOO_LONG

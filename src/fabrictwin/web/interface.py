@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.json_schema import models_json_schema
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -19,12 +20,13 @@ from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.version import __version__
 from fabrictwin.runs.worker_process import WorkerEndedError
 from fabrictwin.web.declarations import Problem, Problems
-from fabrictwin.web.guard import TOO_LONG, TooLongError
+from fabrictwin.web.guard import TOO_LONG, TOO_SLOW, TooLongError, TooSlowError
 from fabrictwin.web.jobs import FullError
 
 JSON = "application/json"
 REFS = "#/components/schemas/{model}"
 RETRY_S = 2
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class UnknownError(FabrictwinError):
@@ -102,6 +104,8 @@ def _endpoint(operation: Operation) -> Callable[[Request], Awaitable[Response]]:
             answer = await operation.handler(Asked(request, given, body))
         except TooLongError:
             return refused(413, [TOO_LONG], connection="close")
+        except (TooSlowError, ClientDisconnect):
+            return refused(408, [TOO_SLOW], connection="close")
         except _InvalidError as error:
             return refused(422, error.errors)
         except ConfigError as error:
@@ -134,14 +138,25 @@ class _InvalidError(Exception):
 
 
 def _json(content: bytes) -> Any:
+    """Plain data of a body that an answer can repeat: no infinity, no half a character. Raises ConfigError."""
     try:
-        return json.loads(content, parse_constant=_no_constant)
+        found = json.loads(content, parse_constant=_no_constant, parse_float=_finite)
+        if _SURROGATE.search(content):
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise ConfigError("expected JSON") from None
+    return found
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(text)
+    return number
 
 
 def _validated(model: Any, data: Any) -> Any:

@@ -15,7 +15,6 @@ from fabrictwin.report.csv_tables import NOT_MODELLED
 from fabrictwin.study.sweep.table_files import Columns, csv_text, parquet, unit_of
 
 Format = Literal["json", "csv", "parquet"]
-TABLES = ("links", "flows", "breakdown")
 
 
 def table(stage: Stage, folder: str, name: str, form: Format) -> bytes:

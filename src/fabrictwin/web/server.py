@@ -129,6 +129,8 @@ def serve(setting: Setting, address: Address, ready: Callable[[str], None]) -> N
     """Serve until interrupted; `ready` is told the address to open. Raises ConfigError where it cannot listen."""
     import uvicorn
 
+    from fabrictwin.web.connections import BoundedProtocol
+
     opened = _listening(address)
     port = int(opened.getsockname()[1])
     token = address.token or ("" if address.loopback else secrets.token_urlsafe(24))
@@ -136,6 +138,7 @@ def serve(setting: Setting, address: Address, ready: Callable[[str], None]) -> N
     app = make_app(service, Access(port, address.names, token))
     config = uvicorn.Config(
         app,
+        http=BoundedProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,

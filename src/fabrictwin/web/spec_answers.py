@@ -5,6 +5,7 @@ Every function here runs in a worker process, takes a stage first, and returns p
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,7 +71,7 @@ def closed_form(stage: Stage, source: Source) -> dict[str, Any]:
     with in_folder_of(source) as folder:
         try:
             read = read_source(source, folder)
-            found["data"] = read.data
+            found["data"] = _in_json(read.data)
             if read.edited or source.data is not None:
                 found["text"] = spec_yaml(read.data)
             found["errors"] = spec_errors(read)
@@ -88,6 +89,17 @@ def closed_form(stage: Stage, source: Source) -> dict[str, Any]:
         except SimulatedError as error:
             found["errors"] = [{"message": str(error), "key": None, "line": None, "file": FILE}]
     return found
+
+
+def _in_json(data: Any) -> Any:
+    """Plain data of a spec with what JSON has no number for as YAML writes it: `.inf`, `.nan`."""
+    if isinstance(data, dict):
+        return {key: _in_json(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_in_json(value) for value in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return ".nan" if math.isnan(data) else ".inf" if data > 0 else "-.inf"
+    return data
 
 
 def _adapters(spec: Spec) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -63,6 +63,15 @@ class LinkFault(Model):
         return self
 
 
+Timed = TypeVar("Timed", bound="SwitchFault | StormFault")
+
+
+def _ends_after_it_begins(fault: Timed) -> Timed:
+    if fault.until is not None and fault.until <= fault.at:
+        raise ValueError("got until that is not after at")
+    return fault
+
+
 class SwitchFault(Model):
     """A switch that goes off `at` and is on again at `until`, or never; its links go and come with it."""
 
@@ -70,11 +79,7 @@ class SwitchFault(Model):
     at: Duration = Field(default=0, json_schema_extra={"default": "0 s"})
     until: Duration | None = None
 
-    @model_validator(mode="after")
-    def _in_order(self) -> SwitchFault:
-        if self.until is not None and self.until <= self.at:
-            raise ValueError("got until that is not after at")
-        return self
+    _in_order = model_validator(mode="after")(_ends_after_it_begins)
 
 
 class StormFault(Model):
@@ -85,11 +90,7 @@ class StormFault(Model):
     at: Duration = Field(default=0, json_schema_extra={"default": "0 s"})
     until: Duration | None = None
 
-    @model_validator(mode="after")
-    def _in_order(self) -> StormFault:
-        if self.until is not None and self.until <= self.at:
-            raise ValueError("got until that is not after at")
-        return self
+    _in_order = model_validator(mode="after")(_ends_after_it_begins)
 
 
 class GpuFault(Model):

@@ -54,7 +54,6 @@ class _Reading:
     modules: list[str] = field(default_factory=list)
     nccl: dict[str, str] = field(default_factory=dict)
     acs: bool = False
-    mlnx_qos_dev: str = ""
 
     def take(self, raw: str, line: int) -> None:
         """Take one line."""

@@ -12,7 +12,6 @@ from fabrictwin.base.errors import FabrictwinError
 from fabrictwin.diagnosis.expectation.hardware import Hardware
 
 GAIN_BYTES = 1 << 30
-_KNOWN_BEFORE = "2.18"
 NEWEST_KNOWN = (2, 30)
 
 

@@ -73,8 +73,10 @@ def recorded(evidence: Evidence) -> tuple[dict[str, Group], set[int]]:
 def watched(evidence: Evidence) -> dict[str, Group]:
     """Groups of the watchdog's messages: the call in which each rank timed out."""
     groups: dict[str, Group] = {}
+    said = {(fact.subject.rank, fact.parts[1]): str(fact.parts[0]) for fact in evidence.of("watchdog.group")}
     for fact in evidence.of("watchdog"):
         name, sequence, verb, size_in, size_out, _ = fact.parts
+        name = name or said.get((fact.subject.rank, sequence), "")
         group = groups.setdefault(str(name), Group(str(name)))
         call = Call(str(verb), f"{size_in} {size_out}", "", False, True, fact)
         group.members.add(fact.subject.rank)

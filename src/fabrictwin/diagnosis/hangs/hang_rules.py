@@ -159,7 +159,7 @@ def log_calls(case: Case) -> Iterator[Finding]:
 
 def ras(case: Case) -> Iterator[Finding]:
     """RAS: dead processes, missing ranks, counts that differ."""
-    dead, missing = case.of("ras.dead"), case.of("ras.missing")
+    dead, missing, absent = case.of("ras.dead"), case.of("ras.missing"), case.of("ras.absent")
     if dead:
         ranks = spans([fact.subject.rank for fact in missing]) if missing else ""
         first = dead[0]
@@ -174,12 +174,13 @@ def ras(case: Case) -> Iterator[Finding]:
             expected="alive",
             confidence=0.95,
         )
-    elif missing:
+    elif missing or absent:
         ranks = spans([fact.subject.rank for fact in missing])
+        who = f"rank{'s' if len(missing) > 1 else ''} {ranks}" if missing else ""
         yield found(
             cause("rank-missing"),
-            missing,
-            object=f"rank{'s' if len(missing) > 1 else ''} {ranks}",
+            [*missing, *absent],
+            object=who,
             seen="missing from the communicator (INCOMPLETE)",
             expected="all ranks",
             confidence=0.85,
@@ -188,7 +189,7 @@ def ras(case: Case) -> Iterator[Finding]:
     groups = [fact for fact in case.of("ras.group") if str(fact.parts[4]) not in ("OK", "")]
     differs = case.of("ras.differs")
     worst = [fact for fact in groups if set(str(fact.parts[4]).split(",")) & {"MISMATCH", "TIMEOUT"}]
-    if (worst or differs) and not dead and not missing:
+    if (worst or differs) and not dead and not missing and not absent:
         ending = any(str(fact.parts[3]) in ("FINALIZE", "ABORT") for fact in worst)
         yield found(
             cause("ranks-differ"),

@@ -13,7 +13,7 @@ from functools import cache
 from fabrictwin.diagnosis.evidence import Sink
 from fabrictwin.diagnosis.readers.fabric import adapters, counters, ethernet, links, sonic
 from fabrictwin.diagnosis.readers.host import kernel_log, limits, nvidia_smi, pci
-from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml
+from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml, verbs_programs
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 
@@ -53,6 +53,7 @@ FAMILIES = (
     Family("lspci", pci.OPENS, pci.Lspci),
     Family("lspci-capabilities", pci.Setpci.OPENS, pci.Setpci),
     Family("host-limits", limits.OPENS, limits.Limits),
+    Family(verbs_programs.NAME, verbs_programs.OPENS, verbs_programs.VerbsPrograms),
     Family("launcher", launchers.OPENS, launchers.Launchers),
     Family("kernel-log", kernel_log.OPENS, kernel_log.KernelLog),
 )

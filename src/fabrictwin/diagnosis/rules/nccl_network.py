@@ -11,12 +11,9 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.readers.host.kernel_log import LOCAL_INTERFACE
 from fabrictwin.diagnosis.rules.reported import reported
 
-# interfaces that exist on every host and lead nowhere else
-_LOCAL_INTERFACE = re.compile(
-    r"^(?:lo|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w+|cni\d*|cali\w+|flannel\S*|kube-\S*|podman\d*|lxc\w*)$"
-)
 TWIN = "the twin's NCCL on this hardware"
 MOSTLY = 0.5
 
@@ -192,7 +189,7 @@ def _unused(case: Case, listed: int) -> Iterator[Finding]:
 def bootstrap(case: Case) -> Iterator[Finding]:
     """The interface over which ranks meet: a local one, or another subnet than other hosts'."""
     facts = case.of("nccl.bootstrap")
-    local = [fact for fact in facts if _LOCAL_INTERFACE.match(str(fact.parts[0]))]
+    local = [fact for fact in facts if LOCAL_INTERFACE.match(str(fact.parts[0]))]
     if local and case.nodes != 1:
         several = case.nodes > 1
         yield found(

@@ -25,14 +25,25 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"async (?:fatal )?event.*(?:port error|port err)|port error|async event : port", "port-error-event"),
     (r"async .*event.*(?:catastrophic|device fatal)", "adapter-error"),
     (r"async .*event.*(?:local access violation|invalid request local)|local access violation", "protection"),
-    (r"[Cc]ollective mismatch", "size-mismatch"),
+    (r"[Cc]ollective mismatch|[Mm]ismatched collective", "size-mismatch"),
+    (r"shmutils\.cc: .*uda failure", "shared-memory"),
+    (r"nv_peer_mem, or nvidia_peermem|allocate MR.*of a GPU buffer", "peermem-missing"),
+    (r"[Tt]ransport retry count(?:er)? exceeded", "transport-retry"),
+    (r"RNR retry|[Rr]eceiver?-not?-ready retry", "receiver-not-ready"),
+    (r"^Local protection|local protection error", "protection"),
+    (r"^Remote access|remote access error", "remote-access"),
+    (r"Unable to open device", "rails-missing"),
+    (r"Port number \d+ state is Init", "no-subnet-manager"),
+    (r"Port number \d+ state is", "port-down"),
     (r"transport/nvls\.cc: .*uda failure|NVLS|multicast|cuMulticast", "nvls-off"),
     (
-        r"ibv_modify_qp failed with .*(?:timed out|Invalid argument|unreachable|No such device|\b110\b|\b22\b)",
+        r"ibv_modify_qp failed with .*(?:timed out|Invalid argument|unreachable|No such device|\b110\b|\b22\b)|"
+        r"ibv_modify_qp failed *(?:\(errno|$)|modify (?:the )?QP .{0,40}to (?:RTR|RTS)|Connect the HCA's",
         "gid-unreachable",
     ),
     (
-        r"ibv_reg_mr|ibv_create_qp failed|ibv_create_cq failed|Cannot allocate memory.*ibv|RLIMIT_MEMLOCK|"
+        r"ibv_reg_mr|ibv_create_(?:qp|cq)\b.*(?:failed|Cannot)|Cannot allocate memory.*ibv|RLIMIT_MEMLOCK|"
+        r"allocate MR|"
         r"memlock limit|locked memory",
         "locked-memory",
     ),
@@ -46,7 +57,8 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"Network does not match", "network-differs"),
     (r"[Dd]uplicate GPU detected", "duplicate-gpu"),
     (
-        r"Message truncated|size mismatch|received \d+ bytes instead of|mismatch\w* (?:between|collective|size)",
+        r"[Mm]essage truncated|size mismatch|(?:received|receiving) [\d#]+ bytes instead of|"
+        r"mismatch\w* (?:between|collective|size)",
         "size-mismatch",
     ),
     (r"wrong type \d+ != \d+|invalid magic|unexpected (?:magic|connection)|magic .* mismatch", "foreign-peer"),
@@ -111,9 +123,9 @@ _VAGUE = frozenset(("peer-closed", "nccl-warning"))
 def warnings(case: Case) -> Iterator[Finding]:
     """Findings of warnings, each cause once."""
     by_cause: dict[str, list[Fact]] = {}
-    for fact in case.of("nccl.warn"):
+    for fact in case.of("nccl.warn", "verbs.failed"):
         name = cause_of(fact.text)
-        if name:
+        if name and (name != "nccl-warning" or fact.kind == "nccl.warn"):
             by_cause.setdefault(name, []).append(fact)
     hosts = set(case.evidence.hosts())
     for position, (name, facts) in enumerate(by_cause.items()):

@@ -68,12 +68,14 @@ def states(case: Case) -> Iterator[Finding]:
         )
     elif down:
         # most of the same adapters of the host are in use: this one should be too
-        odd = [fact for fact in down if _minority(case, fact, state)]
+        odd = [fact for fact in down if _minority(case, fact, state) or _was_active(fact, layer, lid)]
         yield found(
             cause("port-down"),
             odd or down,
             seen="State: Down, physical state Disabled",
-            expected="Active, as the host's other adapters of this type" if odd else "Active where it is cabled",
+            expected="Active, as it was, or as the host's other adapters of this type"
+            if odd
+            else "Active where it is cabled",
             confidence=0.7 if odd else 0.4,
             severity=Severity.WARNING if odd else Severity.NOTE,
         )
@@ -86,6 +88,13 @@ def states(case: Case) -> Iterator[Finding]:
 
 
 MANY_ALIKE = 4
+
+
+def _was_active(fact: Fact, layer: dict[Subject, Fact], lid: dict[Subject, Fact]) -> bool:
+    """Return true for an InfiniBand port that keeps the LID of a subnet manager: it was up, and was disabled."""
+    about = fact.subject
+    infiniband = about in layer and layer[about].text.lower() == "infiniband"
+    return infiniband and about in lid and 0 < int(lid[about].number) < 0xC000
 
 
 def _minority(case: Case, fact: Fact, state: dict[Subject, Fact]) -> bool:

@@ -40,6 +40,10 @@ def sources() -> list[Path]:
     return [*(_ROOM / f"{name}.py" for name in _SOURCES), *kernels]
 
 
+# what comes of reading a file that was cut off or overwritten: JSON's own, infinite numbers, brackets without end
+DAMAGED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+
+
 @cache
 def _code() -> str:
     """Digest of what searches."""
@@ -55,7 +59,7 @@ def cached_channels(question: str, search: Callable[[], Channels]) -> Channels:
         return search()
     name = hashlib.sha256(f"{_code()} {question}".encode()).hexdigest()[:32]
     path = cache_folder("channels") / f"{name}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, *DAMAGED):
         return _read(path.read_text(encoding="utf-8"))
     found = search()
     with suppress(OSError):
@@ -66,7 +70,7 @@ def cached_channels(question: str, search: Callable[[], Channels]) -> Channels:
 
 
 def _read(text: str) -> Channels:
-    """Raises ValueError, KeyError or TypeError for what is no such file."""
+    """Raises one of DAMAGED for what is no such file."""
     data = json.loads(text)
     data["pattern"] = Pattern(data["pattern"])
     data["type_intra"], data["type_inter"] = PathType(data["type_intra"]), PathType(data["type_inter"])

@@ -106,10 +106,6 @@ class Settings:
     given: tuple[tuple[str, str], ...] = ()  # every NCCL_ variable that was set and means something, as written
     notes: tuple[Note, ...] = ()
 
-    def is_given(self, variable: str) -> bool:
-        """Was it set, under its full name?"""
-        return any(name == variable for name, _ in self.given)
-
     @property
     def p2p_limit(self) -> PathType | None:
         """NCCL_P2P_DISABLE and NCCL_P2P_LEVEL as one: the farthest path, None where NCCL decides."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fabrictwin.study.difference.side import LinkUse, Side
+
+Value = TypeVar("Value")
 
 UNCHANGED = ("name", "run.out")  # of what was asked: they change no answer
 NOTHING = LinkUse(0.0, 0)
@@ -15,21 +17,16 @@ WAITS = ("step_time_s", "mean_ttft_ms", "mean_tpot_ms")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A key whose value differs; None where a side has none."""
-
-    key: str
-    before: Any
-    after: Any
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure on both sides; None where a side has none."""
+class Change(Generic[Value]):
+    """Something by its name, as it is on both sides."""
 
     name: str
-    before: float | None
-    after: float | None
+    before: Value
+    after: Value
+
+
+class Figure(Change[float | None]):
+    """A figure; None where a side has none."""
 
     @property
     def change(self) -> float | None:
@@ -44,13 +41,8 @@ class Figure:
         return (self.after or 0.0) - (self.before or 0.0)
 
 
-@dataclass(frozen=True)
-class LinkChange:
+class LinkChange(Change[LinkUse]):
     """A directed link that carried something on either side."""
-
-    link: str
-    before: LinkUse
-    after: LinkUse
 
     @property
     def added(self) -> float:
@@ -64,7 +56,7 @@ class Difference:
 
     before: Side
     after: Side
-    asked: tuple[Asked, ...]
+    asked: tuple[Change[Any], ...]  # keys of the specs; None where a side has none
     answer: tuple[Figure, ...]
     parts: tuple[Figure, ...]
     links: tuple[LinkChange, ...]
@@ -100,14 +92,14 @@ def difference(before: Side, after: Side) -> Difference:
         before=before,
         after=after,
         asked=tuple(
-            Asked(key, before.asked.get(key), after.asked.get(key))
+            Change(key, before.asked.get(key), after.asked.get(key))
             for key in keys
             if before.asked.get(key) != after.asked.get(key)
         ),
         answer=tuple(_figures(before.answer, after.answer)),
         parts=tuple(sorted(parts, key=lambda part: -abs(part.added))),
         links=tuple(
-            sorted((one for one in links if one.before != one.after), key=lambda one: (-abs(one.added), one.link))
+            sorted((one for one in links if one.before != one.after), key=lambda one: (-abs(one.added), one.name))
         ),
     )
 
@@ -127,12 +119,12 @@ def data(found: Difference) -> dict[str, Any]:
         "after": found.after.label,
         "same": found.same,
         "slower": found.slower,
-        "asked": [{"key": one.key, "before": one.before, "after": one.after} for one in found.asked],
+        "asked": [{"key": one.name, "before": one.before, "after": one.after} for one in found.asked],
         "answer": [figure(one) for one in found.answer],
         "parts_s": [figure(one) for one in found.parts],
         "links": [
             {
-                "link": one.link,
+                "link": one.name,
                 "utilisation": [one.before.utilisation, one.after.utilisation],
                 "tx_bytes": [one.before.tx_bytes, one.after.tx_bytes],
             }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from fabrictwin.base.units import PS_PER_S, format_size, format_time
 from fabrictwin.report.page import Cell, bars, page_environment, render, table, tile
-from fabrictwin.study.difference.difference import Asked, Difference, Figure, LinkChange
+from fabrictwin.study.difference.difference import Change, Difference, Figure, LinkChange
 
 LINKS = 10  # of a terminal; the page has
 LINKS_OF_PAGE = 200
@@ -62,7 +63,7 @@ def _side(given: object) -> str:
 def text(found: Difference, links: int = LINKS) -> str:
     """The difference for a terminal."""
     lines = [f"A  {found.before.label}", f"B  {found.after.label}", "", verdict(found), ""]
-    lines += _block("asked", [(one.key, _side(one.before), _side(one.after), "") for one in found.asked])
+    lines += _block("asked", [(one.name, _side(one.before), _side(one.after), "") for one in found.asked])
     lines += _block(
         "answer",
         [(o.name, value(o.name, o.before), value(o.name, o.after), change(o)) for o in found.answer if o.added],
@@ -82,7 +83,7 @@ def text(found: Difference, links: int = LINKS) -> str:
 
 def _link(one: LinkChange) -> tuple[str, str, str, str]:
     return (
-        one.link,
+        one.name,
         f"{one.before.utilisation:.2%}",
         f"{one.after.utilisation:.2%}",
         f"{one.added * 100:+.2f} points",
@@ -129,8 +130,8 @@ def page(found: Difference) -> str:
     )
 
 
-def _asked(one: Asked) -> list[Cell]:
-    return [one.key, _side(one.before), _side(one.after)]
+def _asked(one: Change[Any]) -> list[Cell]:
+    return [one.name, _side(one.before), _side(one.after)]
 
 
 def _figure(one: Figure, said: Callable[[float | None], str]) -> list[Cell]:

@@ -11,6 +11,9 @@ as a whole where keeping entries would break it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables
@@ -231,9 +234,10 @@ class SubnetManager:
         before, self.database.graph = self.database.graph, graph
         held = self.database.lft
         old = carry_over(graph, held)
-        tables, stages = self._mended(graph, before, old, kind_of_change)
+        anew = cache(lambda: fill_anew(graph, self.settings) if held else fill(graph, self.settings))
+        tables, stages = self._mended(graph, before, old, kind_of_change, anew)
         if tables is None:
-            tables = fill_anew(graph, self.settings) if held else fill(graph, self.settings)
+            tables = anew()
             self.database.routed = remember(graph, tables, self.settings.routing)
             if held and tables.engine not in OPENSM:
                 stages = staged(graph, old, tables.lft)
@@ -243,14 +247,14 @@ class SubnetManager:
         return RoutePlan(graph, tables, old, broken, fresh, stages)
 
     def _mended(
-        self, graph: Graph, before: Graph | None, old: U8, kind_of_change: str
+        self, graph: Graph, before: Graph | None, old: U8, kind_of_change: str, anew: Callable[[], Tables]
     ) -> tuple[Tables | None, tuple[U8, ...]]:
         """(tables that keep what is whole, those to program before them); None where an engine routes anew."""
         last, routed = self.database.tables, self.database.routed
         if last is None or last.engine in OPENSM:
             return None, ()
         if routed is not None:
-            mended = mend(graph, old, routed, last.engine, returned=kind_of_change != "failure")
+            mended = mend(graph, old, routed, last.engine, returned=kind_of_change != "failure", anew=anew)
             return (None, ()) if mended is None else (mended.tables, mended.stages)
         if kind_of_change == "failure":
             kept = keep_shortest(graph, old, last, before)

@@ -59,9 +59,10 @@ def lines(pairs: Iterable[tuple[str, Any]], width: int = 22) -> str:
     return "".join(f"{name:<{width}}: {value!s}\n" for name, value in pairs)
 
 
-def fields(of: object, *names: str) -> str:
-    """`name : value` a line, of an object's attributes by name."""
-    return lines((name.replace("_", " "), getattr(of, name)) for name in names)
+def fields(of: object, *names: str, **labels: str) -> str:
+    """`name : value` a line, of an object's attributes by name; `labels` have another name to show."""
+    shown = {name: name.replace("_", " ") for name in names} | labels
+    return lines((label, getattr(of, name)) for name, label in shown.items())
 
 
 def completion_text(completion: Any) -> str:

@@ -58,16 +58,8 @@ class GRH(PyverbsObject):
         self.hop_limit = hop_limit
 
     def __str__(self) -> str:
-        return lines(
-            (
-                ("DGID", self.dgid),
-                ("SGID", self.sgid),
-                ("version tclass flow", self.version_tclass_flow),
-                ("paylen", self.paylen),
-                ("next header", self.next_hdr),
-                ("hop limit", self.hop_limit),
-            )
-        )
+        head = fields(self, "version_tclass_flow", "paylen", next_hdr="next header", hop_limit="hop limit")
+        return fields(self, dgid="DGID", sgid="SGID") + head
 
 
 class GlobalRoute(PyverbsObject):

@@ -261,9 +261,8 @@ def _slow_ranks(
 def _rates(fabric: Fabric, node: int, gpus: int) -> tuple[float, float]:
     """(out of one GPU into its host, its share of the host's adapters), payload."""
     own = np.flatnonzero(fabric.port_node == node)
-    inside = float(fabric.port_payload_bps[own].max())
     fastest = own[fabric.port_kind[own] == fabric.port_kind[own[np.argmax(fabric.port_payload_bps[own])]]]
-    inside = max(inside, float(fabric.port_payload_bps[fastest].sum()))
+    inside = float(fabric.port_payload_bps[fastest].sum())
     adapters = fabric.nic_port[fabric.node_host[fabric.nic_node] == fabric.node_host[node]]
     adapters = adapters[adapters != NONE]
     network = adapters[np.isin(fabric.port_kind[adapters], NETWORK)]

@@ -60,14 +60,21 @@ _CSV = {f"{name.lower()}": known for name, known in _SYSFS.items()} | {
     "link_downed_counter": "LinkDowned",
     "link_error_recovery_counter": "LinkErrorRecovery",
     "port_rcv_remote_physical_errors": "PortRcvRemotePhysicalErrors",
-    "link_downed_counter_ext": "LinkDowned",
-    "symbol_error_counter_ext": "SymbolError",
+    "link_down_counter": "LinkDowned",
+    "port_xmit_discard": "PortXmitDiscards",
+    "excessive_buffer_errors": "ExcessiveBufferOverrunErrors",
 }
 
 
 def counter_name(name: str) -> str:
     """The one name of a counter, whatever tool printed it."""
     return _SHORT.get(name) or _SYSFS.get(name.lower()) or name
+
+
+def _column(name: str) -> str | None:
+    """The counter of a column of ibdiagnet: `link_downed_counter_extended`, `LinkDownedCounterExt`."""
+    words = name.lower() if "_" in name else re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    return _CSV.get(re.sub(r"_ext(?:ended)?$", "", words))
 
 
 class Perfquery(LineReader):
@@ -156,7 +163,7 @@ class DiagnetCsv(LineReader):
         elif self._table == "PM_INFO":
             self.sink.add("port.counter", ("Read", 0), about)
             for column, text in row.items():
-                name = _CSV.get(column.lower()) or _CSV.get(re.sub(r"(?<!^)(?=[A-Z])", "_", column).lower())
+                name = _column(column)
                 if name is not None and re.fullmatch(r"0x[0-9a-fA-F]{1,16}|\d{1,20}", text) and int(text, 0):
                     self.sink.add("port.counter", (name, int(text, 0)), about)
         elif self._table == "PORTS":

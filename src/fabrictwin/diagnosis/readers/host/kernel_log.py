@@ -16,9 +16,14 @@ OPENS = (
     r"NVRM: Xid|NVRM: GPU|SXid|nvidia-peermem|nvidia_peermem|nv_peer_mem|mlx5_core|mlx5_ib|segfault at|"
     r"^\d+,\d+,\d+,-;|^\[\s*\d+\.\d{6}\] |detected NVSwitch|\[tid \d+\]|nvidia-nvswitch\d*:|AER: |pcieport |"
     r"^(?:kern|daemon|user)\s*:\w+\s*:|DMAR: |AMD-Vi: |oom-kill|Out of memory: Killed|PCIe Bus Error: |"
+    r"systemd-networkd\[\d+\]: \S+: (?:[Ll]ost|[Gg]ained) carrier|NIC Link is (?:Up|Down)|"
+    r"link status (?:definitely|up|down)|"
     r"[Ff]abric ?[Mm]anager .*(?:version|match|failed)|Failed to start NVIDIA fabric manager"
 )
-_PCI = re.compile(r"(?:PCI:|pci bus id )?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)")
+# interfaces that exist on every host and lead nowhere else
+LOCAL_INTERFACE = re.compile(
+    r"^(?:lo|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w+|cni\d*|cali\w+|flannel\S*|kube-\S*|podman\d*|lxc\w*)$"
+)
 
 
 class KernelLog(LineReader):
@@ -37,6 +42,13 @@ class KernelLog(LineReader):
             ("peer", re.compile(r"((?:nvidia[-_]peermem|nv_peer_mem)\S*) ?(.*)"), self._peermem),
             ("segfault", re.compile(r"(\S+?)\[\d+\]: segfault at .* in (\S+?)\["), self._segfault),
             ("mlx5", re.compile(r"mlx5_(?:core|ib) ([0-9a-f:.]+).*?: (.*)"), self._mlx5),
+            ("carrier", re.compile(r"networkd\[\d+\]: (\S+): ([Ll]ost|[Gg]ained) carrier"), self._carrier),
+            ("NIC Link", re.compile(r"(\S+): NIC Link is (Up|Down)"), self._carrier),
+            (
+                "link status",
+                re.compile(r"link status (?:definitely )?(up|down) for interface ([\w.@-]+)"),
+                self._bonded,
+            ),
             (
                 "available PCIe",
                 re.compile(
@@ -125,6 +137,15 @@ class KernelLog(LineReader):
             r"(?i)health|fatal|fw_fatal|recover|timeout|failed|err(?:or)?\b|corrupt|bad system state", said
         ) and not re.search(r"(?i)err counter is 0|error recovery", said):
             self.sink.add("mlx5.error", re.sub(r"0x[0-9a-f]+|\d{3,}", "#", said)[:160], about)
+
+    def _carrier(self, found: re.Match[str], _text: str) -> None:
+        # interfaces of containers and bridges come and go with them
+        if not LOCAL_INTERFACE.match(found[1]):
+            state = "down" if found[2].lower() in ("lost", "down") else "up"
+            self.sink.add("link.event", state, Subject(device=found[1]))
+
+    def _bonded(self, found: re.Match[str], _text: str) -> None:
+        self.sink.add("link.event", found[1], Subject(device=found[2]))
 
     def _fallen(self, _found: re.Match[str], text: str) -> None:
         bus = re.search(r"GPU (?:at )?(?:PCI:)?([0-9a-f]{4}:[0-9a-f:.]+)", text)

@@ -57,7 +57,7 @@ class NvlinkStatus(LineReader):
             self._gpu = f"GPU {gpu[1]}"
             self.sink.add("smi.gpu", gpu[2], Subject(device=self._gpu))
             return True
-        if "all links are inActive" in bare:
+        if "all links are inactive" in bare.lower():
             self.sink.add("nvlink.inactive", "all links", Subject(device=self._gpu, port="all"))
             return True
         if link is None:
@@ -107,7 +107,7 @@ class Query(LineReader):
             name == "Status" and self._section == "Fabric" and value not in ("Success", "N/A")
         ):
             self.sink.add("smi.fabric", value, about)
-        elif name == "Pending" and value == "Yes":
+        elif name in ("Pending", "Pending Page Blacklist") and value == "Yes":
             self.sink.add("smi.remap-pending", True, about)
         elif name == "Remapping Failure Occurred" and value == "Yes":
             self.sink.add("smi.remap-failed", True, about)

@@ -11,7 +11,9 @@ OPENS = (
     r"Watchdog caught collective operation timeout|last enqueued (?:NCCL )?work|ncclInternalError|ncclSystemError|"
     r"unhandled (?:system|cuda) error|Test NCCL failure|torch\.distributed\.elastic|ChildFailedError|"
     r"vLLM is using nccl|Custom allreduce|RendezvousTimeoutError|Signal \d+ \(SIG|exitcode\s*:\s*-?\d+|"
-    r"(?:client|Client) socket has (?:timed out|failed)|No module named '|Avg bus bandwidth is [\d.]+|"
+    r"(?:client|Client|server) socket has (?:timed out|failed)|connect\(\) timed out\. Original timeout|"
+    r"retrieving ncclUniqueId from \[0\]|Detected mismatch between collectives on ranks|"
+    r"No module named '|Avg bus bandwidth is [\d.]+|"
     r"CUDA (?:out of memory|error)|error\.?\s*802|system not yet initialized|NCCL Test (?:Succeeded|Failed)|"
     r"healthcheck|DistStoreError|DistNetworkError|^\s*Last error:\s*$|provider \w+ output empty list|"
     r"NET/OFI .*(?:provider|failure)|\[c10d(?: - \w+)?\]|vLLM API server version|"
@@ -23,7 +25,9 @@ _WATCHDOG = re.compile(
     r"\[?Rank (\d+)\]? .*?collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+), "
     r"(?:NumelIn=(\d+), NumelOut=(\d+), |TensorShape=\[[\d, ]*\], )?Timeout\(ms\)=(\d+)\)"
 )
-_GROUP = re.compile(r"PG (?:ID \S+ PG )?(?:GUID|ID) ([^\s\]()]+)(?:\(([^)]*)\))?")
+_GROUP = re.compile(r"PG (?:ID \S+ PG )?(?:(?:GUID|ID) )?([^\s\]()]+) ?(?:\(([^)]*)\))?")
+# older watchdogs name the group of a call that timed out in their next line alone
+_AT_WORK = re.compile(r"\[PG .*? Rank (\d+)\] .*\bat (?:NCCL )?work(?: sequence id)?: (\d+)")
 _PROGRESS = re.compile(r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)")
 
 
@@ -53,6 +57,9 @@ class Launchers(LineReader):
                 Subject(rank=int(rank)),
             )
             return True
+        at_work, group = _AT_WORK.search(text), _GROUP.search(text)
+        if at_work is not None and group is not None:
+            add("watchdog.group", (group[2] or group[1], int(at_work[2])), Subject(rank=int(at_work[1])))
         progress = _PROGRESS.search(text)
         if progress is not None:
             who = re.search(r"[Rr]ank (\d+)", text)
@@ -86,12 +93,15 @@ _LINES = (
         "job.rendezvous",
         re.compile(
             r"(RendezvousTimeoutError|RendezvousConnectionError|[Cc]lient socket has (?:timed out|failed).*|"
-            r"DistStoreError.*|DistNetworkError.*)"
+            r"DistStoreError.*|DistNetworkError.*|connect\(\) timed out\. Original timeout.*|"
+            r"server socket has failed to (?:bind|listen).*|"
+            r"retrieving ncclUniqueId from \[0\].* got error.*)"
         ),
     ),
     ("nccl.warn", re.compile(r"(fi_getinfo: provider \w+ output empty list)")),
     ("nccl.warn", re.compile(r"(NET/OFI Couldn't find any optimal provider)")),
     ("nccl.warn", re.compile(r"(memlock limit.*|.*allocate some locked memory.*)")),
+    ("job.mismatch", re.compile(r"(Detected mismatch between collectives on ranks\..*)")),
     ("job.not-initialized", re.compile(r"((?:CUDA |cuda).*?error\.?\s*:?\s*802.*|system not yet initialized)")),
     ("job.memory", re.compile(r"(CUDA out of memory.*)")),
     (

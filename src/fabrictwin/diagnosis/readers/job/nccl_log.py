@@ -351,7 +351,10 @@ class NcclLog(LineReader):
                 "nccl.setting", (found[1], found[2].strip().strip("'\"").rstrip(".")), Subject(thread.host)
             )
         elif (
-            "Could not enable P2P" in message or "Connection refused" in message or "Connection closed" in message
+            "Could not enable P2P" in message
+            or "P2P is disabled between" in message
+            or "Connection refused" in message
+            or "Connection closed" in message
         ):
             self._warning(thread, message)
 

@@ -11,14 +11,17 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"^\s*Job summary\s*$|^\s*Communicators?\.{3}|^\s*Group\s+Comms\s+Nodes\s+Ranks|^\s*RAS Monitor Mode|"
-    r"^\s*#\d+-\d+ \([0-9a-f]+\) \w+|^\s*(?:DEAD|INCOMPLETE|MISMATCH|TIMEOUT)\s*$|^NCCL version .* compiled with"
+    r"^\s*#\d+-\d+ \([0-9a-f]+\) \w+|^\s*(?:DEAD|INCOMPLETE|MISMATCH|TIMEOUT)\s*$|^NCCL version .* compiled with|"
+    r"^(?:\[[\d :.-]+\] )?PEER_\w+: Process \d+ on node"
 )
 _GROUP = re.compile(r"\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\d+)\s+([A-Z,]+)\s+([A-Z,]+)\s*$")
+_MISSING = "missing"
 _COMM = re.compile(r"\s*#(\d+-\d+) \(([0-9a-f]+)\) (\w+)")
 _RANK = re.compile(
     r"\s*(?:Rank (\d+)|The missing rank: (\d+)|Missing ranks?: ([\d, -]+))"
     r"(?: -- GPU (\S+) managed by process (\d+) on node (\S+))?"
 )
+_EVENT = re.compile(r"(?:\[[\d :.-]+\] )?PEER_(\w+): Process (\d+) on node (\S+) managing GPUs? (\S+)")
 _PROCESS = re.compile(r"\s*Process (\d+) on node (\S+) managing GPUs? (\S+)")
 
 
@@ -40,13 +43,20 @@ class RasReport(LineReader):
         comm = _COMM.match(text)
         process = _PROCESS.match(text)
         rank = _RANK.match(text)
-        if group is not None:
+        event = _EVENT.match(bare)
+        if event is not None:
+            what, pid, host, gpus = event.groups()
+            kind = "ras.dead" if "DEAD" in what else "ras.event"
+            add(kind, (int(pid), gpus), Subject(host, device=f"GPU {gpus}"))
+        elif group is not None:
             add("ras.group", (int(group[1]), int(group[2]), int(group[6]), group[7], group[8]))
         elif comm is not None:
             self._comm, self._error, self._state = comm[2], comm[3], ""
             add("ras.comm", (comm[2], comm[3]))
         elif process is not None and self._error in ("DEAD", ""):
             add("ras.dead", (int(process[1]), process[3]), Subject(process[2], device=f"GPU {process[3]}"))
+        elif process is not None and self._error == "INCOMPLETE":
+            add("ras.absent", (int(process[1]), process[3]), Subject(process[2], device=f"GPU {process[3]}"))
         elif rank is not None:
             self._rank(rank)
         elif bare in ("DEAD", "INCOMPLETE", "MISMATCH", "TIMEOUT"):
@@ -61,6 +71,9 @@ class RasReport(LineReader):
             for first, last in re.findall(r"(\d+)(?:-(\d+))?", missing):
                 for rank in range(int(first), min(int(last or first), int(first) + 10_000) + 1):
                     self.sink.add("ras.missing", self._comm, Subject(rank=rank))
+            return
+        if self._state == _MISSING:
+            self.sink.add("ras.missing", self._comm, Subject(found[6] or "", int(found[1])))
             return
         self.sink.add(
             "ras.rank", (self._comm, self._state, int(found[5] or 0)), Subject(found[6] or "", int(found[1]))
@@ -78,6 +91,8 @@ class RasReport(LineReader):
         ):
             kind = "status" if "status" in bare else "counts"
             self.sink.add("ras.differs", (self._comm, kind))
+        elif bare.startswith("Missing communicator data from"):
+            self._state = _MISSING
         elif "considered dead" in bare:
             self._error = "DEAD"
             found = re.match(r"(\d+)", bare)

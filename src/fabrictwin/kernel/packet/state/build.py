@@ -144,7 +144,7 @@ def build(wiring: Wiring, config: Config) -> State:
     ports = len(wiring.port_node)
     v = config.lanes
     bits = v.bit_length() - 1
-    if v != 1 << bits or not 1 <= v <= 8:
+    if not 1 <= v <= 8 or v != 1 << bits:
         raise ValueError(f"got {v} lanes, expected 1, 2, 4 or 8")
     clock, settings = records(1, clock_dtype), records(1, settings_dtype)
     clock[0].random = (forwarding.seed * 0x9E3779B1 & s.M32) or 1
@@ -195,8 +195,10 @@ def build(wiring: Wiring, config: Config) -> State:
     hold.quantum = np.tile(np.array(weights, np.int32), ports)
     ethernet = (port.traits & (s.CREDIT | s.INTERNAL)) == 0
     if marking.ecn_kmax_bytes:
+        rates, of = np.unique(wiring.port_bps, return_inverse=True)
         for name, at in (("kmin", marking.ecn_kmin_bytes), ("kmax", marking.ecn_kmax_bytes)):
-            scaled = np.minimum(at * wiring.port_bps // marking.ecn_bps, 2**31 - 1)
+            # Python's integers: a threshold that nothing reaches, times a rate, is more than 64 bits
+            scaled = np.array([min(at * rate // marking.ecn_bps, 2**31 - 1) for rate in rates.tolist()])[of]
             outlet[name] = np.repeat(np.where(ethernet, scaled, 0), v)
     on_switch = (wiring.node_flags[wiring.port_node] & s.ENDPOINT) == 0
     outlet.limit = np.repeat(np.where(on_switch & ethernet, room.queue_limit_bytes, 0), v)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from fuzz_target import FRESH, Target, folder, of_text
+from fuzzing.target import FRESH, Target, folder, of_text
 
 
 @cache

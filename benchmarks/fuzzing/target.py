@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FRESH = 500
 
 
@@ -25,12 +25,21 @@ class Target:
     samples: list[bytes]
     read: Callable[[bytes], Any]
     refusals: tuple[type[BaseException], ...] = ()
+    close: Callable[[], None] = lambda: None  # ends what it started
 
 
 @cache
-def folder() -> Path:
+def root() -> Path:
+    """Make the folder of a run; processes that are forked afterwards share it."""
     memory = Path("/dev/shm")
     return Path(tempfile.mkdtemp(prefix="fabrictwin-fuzz-", dir=memory if os.access(memory, os.W_OK) else None))
+
+
+def folder() -> Path:
+    """Return this process's own folder; whoever forked it removes it."""
+    own = root() / str(os.getpid())
+    own.mkdir(exist_ok=True)
+    return own
 
 
 def of_file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:

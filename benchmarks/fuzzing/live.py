@@ -1,9 +1,8 @@
-"""Targets of `fuzz.py`: the socket that live programs speak to, a saved twin, and what `serve` and `exec` read."""
+"""Targets of `fuzz.py`: the socket that live programs speak to, what `exec` reads, a saved twin."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import socket
 import struct
@@ -11,10 +10,9 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from fuzz_target import FRESH, Target, files, folder, of_file
+from fuzzing.target import FRESH, Target, folder, of_file
 
 ANEW = 100  # inputs on a connection, since some destroy what others name
 
@@ -34,9 +32,6 @@ def _blueprint() -> Any:
     path.write_bytes(_CLUSTER)
     spec = load_spec(path)
     return build(spec.cluster, spec=spec)
-
-
-# ------------------------------------------------------------------ live programs
 
 
 class _Programs:
@@ -274,9 +269,6 @@ def _programs_file() -> Target:
     return Target(samples, of_file("programs", lambda path: from_file(path, ["host-0", "host-1"])))
 
 
-# ------------------------------------------------------------------ a saved twin
-
-
 def _twin() -> Target:
     """A saved twin's state with its arrays as they were, or all of its file."""
     import numpy as np
@@ -305,112 +297,8 @@ def _twin() -> Target:
     return Target([state, state, state, whole], read)
 
 
-# ------------------------------------------------------------------ `serve`
-
-
-def _serving() -> Target:
-    """A server's section, checked and its demand drawn where it is small; the server is not run."""
-    from fabrictwin.cluster.spec.spec import load_spec
-    from fabrictwin.serving.config.server import server, serving_section
-    from fabrictwin.serving.predict import demand_of
-
-    models = folder() / "models"
-    models.mkdir(exist_ok=True)
-    (models / "llama-3-70b.json").write_bytes(files("examples/models/llama-3-70b.json")[0])
-
-    def read(path: Path) -> None:
-        spec = load_spec(path)
-        serving = serving_section(spec)
-        if getattr(spec.cluster, "hosts", None) is None or not _small(spec, serving):
-            return
-        server(spec, serving)
-        demand_of(spec, serving.benchmark)
-
-    (sample,) = files("examples/serve-llama-3-70b.yaml")
-    more = sample + b"      burstiness: 0.5\n      max_concurrency: 8\n      goodput: {ttft: 200, tpot: 50}\n"
-    more = more.replace(
-        b"    benchmark:", b"    quantization: fp8\n    max_num_seqs: 64\n    replicas: 2\n    benchmark:"
-    )
-    return Target([sample, more], of_file("serving.yaml", read))
-
-
-def _small(spec: Any, serving: Any) -> bool:
-    """Return True where a mutated spec asks for no more than a second's work: nobody promised to be quick."""
-    groups = getattr(spec.cluster, "hosts", None) or ()
-    hosts = sum(getattr(group, "count", 1) for group in groups)
-    return (
-        hosts <= 64 and (serving.benchmark.num_prompts or 1000) <= 2000 and (serving.max_model_len or 0) <= 1 << 20
-    )
-
-
-_MOONCAKE = b"""{"timestamp": 0, "input_length": 1030, "output_length": 7, "hash_ids": [4, 5, 6]}
-{"timestamp": 900, "input_length": 5, "output_length": 0, "hash_ids": [12]}
-"""
-_AZURE = b"""TIMESTAMP,ContextTokens,GeneratedTokens
-2023-11-16 18:15:46.6805900,374,44
-2024-05-10 00:00:00.009930+00:00,2162,5
-"""
-_BURSTGPT = b"""Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
-5,ChatGPT,472,18,490,Conversation log
-"""
-
-
-def _traces() -> Target:
-    """A line with the format, `.gz` behind it or not, then the file."""
-    from fabrictwin.serving.traces.formats import READERS, read_trace
-
-    def read(data: bytes) -> None:
-        head, _, rest = data.partition(b"\n")
-        form, _, packed = head.decode("ascii", "replace").partition(".")
-        path = folder() / f"{os.getpid()}-trace{'.gz' if packed == 'gz' else ''}"
-        path.write_bytes(rest)
-        read_trace(path, form if form in READERS else "mooncake")
-
-    import gzip
-
-    ids = json.dumps({"input_toks": 34, "output_toks": 2, "arrival_time_ns": 10, "input_tok_ids": list(range(34))})
-    turns = json.dumps([{"conversations": [{"value": "x" * 90}, {"value": "y" * 80}]}])
-    return Target(
-        [
-            b"mooncake\n" + _MOONCAKE,
-            b"azure\n" + _AZURE,
-            b"burstgpt\n" + _BURSTGPT,
-            b"llmservingsim\n" + ids.encode(),
-            b"sharegpt\n" + turns.encode(),
-            b"azure.gz\n" + gzip.compress(_AZURE, mtime=0),
-        ],
-        read,
-    )
-
-
-def _operators() -> Target:
-    """Measured operators: three tables and the skew, with lines of `---` between them."""
-    from fabrictwin.serving.step.measured import NEEDED, MeasuredCost, OperatorFiles
-
-    dense = "layer,tokens,time_us\n" + "".join(f"{name},{n},{n}.5\n" for name in NEEDED for n in (1, 8))
-    rows = "layer,sequences,time_us\nlm_head,1,10\nlm_head,8,20\n"
-    columns = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n"
-    grid = "".join(
-        f"{c},{b},{n},{k},{1 + c + n}\n" for c in (0, 8) for b in (0, 8) for n in (0, 2) for k in (16, 32)
-    )
-    skew = "pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha\n0,n<=2,sr<=5%,kvB<=1k,kp=0,0.5\n"
-
-    def read(data: bytes) -> None:
-        parts = data.split(b"---\n")
-        paths = [folder() / f"{os.getpid()}-operators-{i}.csv" for i in range(4)]
-        for path, part in zip(paths, [*parts, b"", b"", b"", b""], strict=False):
-            path.write_bytes(part)
-        files = OperatorFiles(paths[0], paths[1], paths[2], paths[3] if len(parts) > 3 else None)
-        MeasuredCost(files, 2, max_tokens=64, max_sequences=8, graph_sizes=(1, 2, 4, 8))
-
-    return Target(["---\n".join((dense, rows, columns + grid, skew)).encode()], read)
-
-
-SERVERS: dict[str, Callable[[], Target]] = {
+LIVE: dict[str, Callable[[], Target]] = {
     "live-socket": _live_socket,
     "programs": _programs_file,
     "twin": _twin,
-    "serving": _serving,
-    "traces": _traces,
-    "operators": _operators,
 }
