@@ -5,8 +5,8 @@ whole, so that old and new paths together turn from down to up no more than eith
 back, what the engine's tables of then lead to again takes its old way, and the rest stays.
 
 Left to an engine's new tables: fabrics with switches or links that were not there then, adapters that lose a way
-up and then down which new tables would have, engines that are not trees. (Lanes are given anew for the tables as they
-are; only paths of switches and aggregation nodes that are astray have any but the first.)
+up and then down which new tables would have, engines that are not trees. (Lanes are given anew for the tables as
+they are; only paths of switches and aggregation nodes that are astray have any but the first.)
 """
 
 from __future__ import annotations
