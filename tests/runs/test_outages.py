@@ -244,6 +244,19 @@ def test_managers_take_other_settings_while_the_job_runs(spec):
     assert calm < both < early
 
 
+def test_a_host_that_is_taken_out_of_its_partition_ends_the_job(spec, tmp_path):
+    """The last host becomes a member of another partition alone: nobody answers it any more."""
+    twin = make_twin(spec(), prepare(spec()).twin.blueprint)
+    guid = int(twin.fabric.port_guid[twin.fabric.nic_node[7]])
+    rest = ", ".join(f"{int(twin.fabric.port_guid[node]):#x}=full" for node in twin.fabric.nic_node[:7])
+    (tmp_path / "partitions.conf").write_text(f"Default=0x7fff : {rest} ;\nother=0x1 : {guid:#x}=full ;\n")
+    with pytest.raises(SimulatedError, match="gave up after 7 retries"):
+        predict(spec(manager="subnet_manager: {changes: [{time: 1 us, partitions: partitions.conf}]},"))
+    (tmp_path / "partitions.conf").write_text("Default=0x7fff : ALL=full ;\n")
+    same = predict(spec(manager="subnet_manager: {changes: [{time: 1 us, partitions: partitions.conf}]},"))
+    assert same.trace.end_ps == predict(spec()).trace.end_ps
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -19,6 +19,7 @@ from fabrictwin.runs.twins import engine_of, routing_key
 from fabrictwin.subnet.manager.mad_transport import MadTiming
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.settings.qos import OPTIONS, qos_settings
+from fabrictwin.subnet.operation.cluster_endpoint import partitioned
 from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
 
@@ -67,11 +68,14 @@ def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None
     except ConfigError as error:
         key = "run.subnet_manager.host" if asked.host else routing_key(spec, error.key or "engine")
         raise spec.error(key, error.message) from None
-    run = _planned(twin, disturbed)
+    run, managed = _planned(twin, disturbed), twin.management
+    assert managed is not None
     for i, change in sorted(enumerate(asked.changes), key=lambda each: each[1].time):
         settings = _with(spec, settings, change, f"run.subnet_manager.changes[{i}]")
         if change.congestion_control is not None:
             settings = replace(settings, congestion=change.congestion_control)
+        if change.partitions is not None:
+            settings = partitioned(settings, spec.folder / change.partitions, managed.endpoint, asked.host)
         run.plan_settings(change.time, settings)
     return run
 

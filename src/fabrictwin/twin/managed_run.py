@@ -28,6 +28,7 @@ from fabrictwin.subnet.operation.managed_fabric import (
     Effect,
     Entry,
     Incident,
+    KeyEffect,
     LaneEffect,
     LinkEffect,
     ManagedFabric,
@@ -159,7 +160,7 @@ class ManagedRun:
                 self._losses += [losses] * opened
                 self._changed += [{} for _ in range(opened)]
                 if not engine.capabilities.packets:  # lanes and marks are of packets
-                    effects = [e for e in effects if not isinstance(e, LaneEffect | CongestionEffect)]
+                    effects = [e for e in effects if not isinstance(e, LaneEffect | CongestionEffect | KeyEffect)]
                 self._take(effects, coalesce=not engine.capabilities.hop_by_hop)
 
     def _push(self, time_ps: int, change: TimedChange | Effect) -> None:
@@ -194,6 +195,8 @@ class ManagedRun:
             return TimedChange(now_ps, tables=TableEntries(rows, what.lid, what.port))
         if isinstance(what, LaneEffect):
             return TimedChange(now_ps, lanes=what.tables)
+        if isinstance(what, KeyEffect):
+            return TimedChange(now_ps, keys=what.keys)
         if isinstance(what, CongestionEffect):
             return TimedChange(now_ps, congestion=what.tables)
         if isinstance(what, LinkEffect):

@@ -31,11 +31,14 @@ class Reconfiguration(QualityOfService):
 
     time: Duration
     congestion_control: CongestionControl | None = None
+    partitions: str | None = None  # a file as OpenSM's partitions.conf
 
     @model_validator(mode="after")
     def _something(self) -> Reconfiguration:
-        if all(getattr(self, key) is None for key in (*_KEYS, "congestion_control")):
-            raise ValueError(f"got a time alone, expected one of {', '.join(_KEYS)}, congestion_control beside it")
+        if all(getattr(self, key) is None for key in (*_KEYS, "congestion_control", "partitions")):
+            raise ValueError(
+                f"got a time alone, expected one of {', '.join(_KEYS)}, congestion_control, partitions"
+            )
         return self
 
 

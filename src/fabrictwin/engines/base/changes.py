@@ -34,8 +34,8 @@ class TimedChange:
     """A port's directed link, its bit errors, or what ports hold changes at a time of the engine's clock.
 
     `rate_bps` 0 takes the link down, None restores what was built. With `error_rate` or `pause` the rate stays as
-    it is; with `tables`, `lanes` or `congestion` there is no port: the last two replace those of all ports, and
-    only packets on InfiniBand have them.
+    it is; with `tables`, `lanes`, `congestion` or `keys` there is no port: the last three replace those of all
+    ports, and only packets on InfiniBand have them.
     """
 
     time_ps: int
@@ -45,6 +45,7 @@ class TimedChange:
     tables: TableEntries | None = None
     lanes: LaneTables | None = None
     congestion: CongestionTables | None = None
+    keys: npt.NDArray[np.int64] | None = None  # [E] partition keys of adapters
     pause: tuple[int, bool] | None = None  # Ethernet: the port pauses its peer on a priority without end, or stops
 
 

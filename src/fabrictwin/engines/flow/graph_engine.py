@@ -153,8 +153,12 @@ class GraphEngine:
             raise ConfigError(
                 f"got a change of tables at fidelity {self.fidelity}, expected flow or packet", key="change"
             )
-        if change.lanes is not None or change.congestion is not None:
-            what = "lanes" if change.lanes is not None else "congestion control"
+        packets = {
+            "lanes": change.lanes,
+            "congestion control": change.congestion,
+            "partition keys": change.keys,
+        }
+        for what in (name for name, value in packets.items() if value is not None):
             raise ConfigError(f"got a change of {what} at fidelity {self.fidelity}, expected packet", key="change")
         if change.tables is None:
             payload_bps(self.fabric, change)  # refuses what cannot be

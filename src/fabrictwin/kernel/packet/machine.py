@@ -402,6 +402,11 @@ class Machine:
         answers = np.where(remote, state.port.sl2vl[self.wiring.endpoint_port[np.maximum(qp.dst, 0)]], 0)
         qp.ack_vl = state.sl2vl[answers, qp.ack_sl]
 
+    def forbid(self, queue_pairs: Any) -> None:
+        """Let partition keys keep out what these [queue pairs] of bool carry from now on, and no others."""
+        every = np.abs(self.state.qp.ack_every[: self.queue_pairs])
+        self.state.qp.ack_every[: self.queue_pairs] = np.where(queue_pairs, -np.maximum(every, 1), every)
+
     def set_errors(self, port: int, error_q: int) -> None:
         """The directed link of `port` spoils a byte with chance `error_q` / 2**48 from now on."""
         record = self.state.port[port]

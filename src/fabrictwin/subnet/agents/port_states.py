@@ -124,6 +124,7 @@ class PortStates:
         self.on_state: list[Callable[[int, int], None]] = []
         self.on_lanes: list[Callable[[int], None]] = []  # (time): SL to VL maps or arbitration are others
         self.on_congestion: list[Callable[[int], None]] = []  # (time): settings of congestion control are
+        self.on_keys: list[Callable[[int], None]] = []  # (time): a port's partition keys are
         self.congestion_ports: dict[int, CongestionPort] = {}  # by slot, of agents that were asked
         self.on_table: list[Callable[[int, int, U8, int], None]] = []
         self.port_info: U8 = np.zeros((self.slots, PortInfo.SIZE), np.uint8)
@@ -322,6 +323,11 @@ class PortStates:
     def notify_lanes(self, now_ps: int) -> None:
         """Maps or arbitration of a port are others now."""
         for listener in self.on_lanes:
+            listener(now_ps)
+
+    def notify_keys(self, now_ps: int) -> None:
+        """A port's partition keys are others now."""
+        for listener in self.on_keys:
             listener(now_ps)
 
     def notify_congestion(self, now_ps: int) -> None:

@@ -239,7 +239,9 @@ class SubnetAgent:
         return _block(self.state.pkeys, key, _DEFAULT_PKEYS if key[1] == 0 else _EMPTY)
 
     def _set_pkeys(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
-        return _set_block(self.state.pkeys, self._pkey_slot(m, entry, modifier), data)
+        answer = _set_block(self.state.pkeys, self._pkey_slot(m, entry, modifier), data)
+        self.state.notify_keys(now_ps)
+        return answer
 
     def _get_sl_to_vl(self, m: int, entry: int, modifier: int) -> Answer:
         into, out = modifier >> 8 & 0xFF, modifier & 0xFF

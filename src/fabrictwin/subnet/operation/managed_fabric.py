@@ -23,7 +23,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import U8
+from fabrictwin.base.arrays import I64, U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import NEVER as NEVER
 from fabrictwin.routing.congestion_tables import CongestionTables
@@ -36,7 +36,7 @@ from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.changed_paths import ChangedPath, Changes, PathFollower
 from fabrictwin.subnet.operation.congestion_in_force import congestion_tables
 from fabrictwin.subnet.operation.manager_host import HostedManager
-from fabrictwin.subnet.operation.tables_in_force import lane_tables
+from fabrictwin.subnet.operation.tables_in_force import keys_of_adapters, lane_tables
 from fabrictwin.subnet.serve.console import obey
 from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.subnet.wire.smp import PortState
@@ -80,7 +80,15 @@ class CongestionEffect:
     tables: CongestionTables
 
 
-Effect = LinkEffect | TableEffect | LaneEffect | CongestionEffect
+@dataclass(frozen=True)
+class KeyEffect:
+    """Adapters hold these partition keys at index 0 from now on."""
+
+    time_ps: int
+    keys: I64
+
+
+Effect = LinkEffect | TableEffect | LaneEffect | CongestionEffect | KeyEffect
 
 
 @dataclass
@@ -89,6 +97,8 @@ class _Settings:
 
     lanes_ps: int = NONE
     congestion_ps: int = NONE
+    keys_ps: int = NONE
+    keys: I64 | None = None
     lanes: LaneTables | None = None
     congestion: CongestionTables | None = None
 
@@ -278,6 +288,7 @@ class ManagedFabric:
         self._settings = _Settings()
         state.on_lanes.append(self._lanes_set)
         state.on_congestion.append(self._congestion_set)
+        state.on_keys.append(self._keys_set)
 
     @cached_property
     def follower(self) -> PathFollower:
@@ -336,6 +347,9 @@ class ManagedFabric:
     def _lanes_set(self, now_ps: int) -> None:
         self._settings.lanes_ps = max(self._settings.lanes_ps, now_ps)
 
+    def _keys_set(self, now_ps: int) -> None:
+        self._settings.keys_ps = max(self._settings.keys_ps, now_ps)
+
     def _congestion_set(self, now_ps: int) -> None:
         self._settings.congestion_ps = max(self._settings.congestion_ps, now_ps)
 
@@ -349,7 +363,10 @@ class ManagedFabric:
             if tables != held.congestion:
                 self._effects.append(CongestionEffect(held.congestion_ps, tables))
             held.congestion = tables
-        held.lanes_ps = held.congestion_ps = NONE
+        if held.keys_ps != NONE and not np.array_equal(keys := keys_of_adapters(state), held.keys):  # type: ignore[arg-type]
+            self._effects.append(KeyEffect(held.keys_ps, keys))
+            held.keys = keys
+        held.lanes_ps = held.congestion_ps = held.keys_ps = NONE
 
     # -- what data sees ------------------------------------------------------------------------------------
 

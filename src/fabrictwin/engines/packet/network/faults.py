@@ -13,6 +13,7 @@ import numpy as np
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.engines.base.changes import TableEntries, TimedChange
 from fabrictwin.engines.packet.network.congestion import set_congestion
+from fabrictwin.engines.packet.network.partitions import set_partition_keys
 from fabrictwin.engines.packet.network.virtual_lanes import set_lane_tables
 from fabrictwin.fabric.fabric import NETWORK, Fabric
 
@@ -29,9 +30,13 @@ def apply_change(network: PacketNetwork, change: TimedChange) -> None:
     if change.tables is not None:
         _set_tables(machine, fabric, change.tables)
         return
-    if change.lanes is not None or change.congestion is not None:
+    if change.lanes is not None or change.congestion is not None or change.keys is not None:
         if fabric.technology != "infiniband":
-            raise ConfigError("got lanes or congestion control on Ethernet, expected InfiniBand", key="change")
+            message = "got lanes, congestion control or partition keys on Ethernet, expected InfiniBand"
+            raise ConfigError(message, key="change")
+        if change.keys is not None:
+            network.connections.keys = change.keys
+            set_partition_keys(machine, change.keys)
         if change.lanes is not None:
             set_lane_tables(network.model, machine, change.lanes)
         if change.congestion is not None:

@@ -15,6 +15,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, I64
 from fabrictwin.engines.base.packet_level import PacketTotals
+from fabrictwin.engines.packet.network.partitions import key_violations
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.congestion_tables import CongestionLog
 from fabrictwin.trace.trace import Counters
@@ -150,7 +151,7 @@ def adapter_counters(network: PacketNetwork) -> dict[str, I64]:
         total: I64 = np.bincount(remote[side], weights=remote[name], minlength=n).astype(np.int64)
         return total
 
-    return {
+    found = {
         "out_of_sequence": count("out_of_sequence", "dst"),
         "duplicate_request": count("duplicates", "dst"),
         "np_cnp_sent": count("cnps_sent", "dst"),
@@ -160,6 +161,9 @@ def adapter_counters(network: PacketNetwork) -> dict[str, I64]:
         "local_ack_timeout_err": count("timeouts", "src"),
         "retransmitted_packets": count("retransmitted", "src"),
     }
+    if network.fabric.technology == "infiniband" and network.connections.keys is not None:
+        found["P_KeyViolations"] = key_violations(network.machine, n)
+    return found
 
 
 @dataclass(frozen=True)

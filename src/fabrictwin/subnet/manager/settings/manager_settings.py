@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.spec.congestion_section import CongestionControl
 from fabrictwin.routing.engines.routing_options import Options
+from fabrictwin.routing.partition_keys import FULL as FULL
 from fabrictwin.subnet.agents.port_as_built import GID_PREFIX
 from fabrictwin.subnet.wire.smp import SlToVl, VlArbitration
 
 DEFAULT_PKEY = 0x7FFF  # the lower 15 bits: which partition
-FULL = 0x8000  # the membership bit
 IPOIB_QKEY = 0x0B1B
 DROP_VL = 15  # in an SL to VL map: packets are discarded
 
