@@ -10,8 +10,7 @@ from support.clusters import boxes
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.spec.packet_section import Packet
-from fabrictwin.engines.base.changes import TimedChange
-from fabrictwin.engines.packet.network.faults import apply_change
+from fabrictwin.engines.base.changes import PortSettings, TimedChange
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.packet_options import PacketOptions, options_of, options_with
 from fabrictwin.kernel.packet.invariants import violations
@@ -87,7 +86,7 @@ def test_weights_that_change_on_the_way_hold_from_then_on():
     routes = replace(twin.routes, lane_tables=first)
     network = play(twin, routes, [(0, 2, 60_000_000), (1, 2, 60_000_000)], [0, 1])
     for at, tables in ((400, second), (800, third)):
-        network.at(TimedChange(at * 10**6, lanes=tables))
+        network.at(TimedChange(at * 10**6, settings=PortSettings(lanes=tables)))
     seen = [np.zeros(2)]
     for until in (400, 800, 1200):
         network.run(until * 10**6)
@@ -109,7 +108,7 @@ def test_maps_that_change_on_the_way_move_a_flow_to_another_lane():
     network = play(
         twin, replace(twin.routes, lane_tables=one), [(0, 2, 20_000_000), (1, 2, 20_000_000)], [0, 0], lanes=2
     )
-    network.at(TimedChange(200 * 10**6, lanes=other))
+    network.at(TimedChange(200 * 10**6, settings=PortSettings(lanes=other)))
     out = 2 * int(switch_ports(twin.fabric)[1][2])
     network.run(190 * 10**6)
     assert network.machine.state.outlet.last_tx[out + 1] == 0
@@ -124,8 +123,9 @@ def test_lanes_that_a_run_does_not_have_cannot_come_later():
     twin = boxes(4, "infiniband")
     network = play(twin, programmed(twin, {2: [FOLD]}), [(0, 2, 1000)], [0], lanes=2)
     wide = programmed(twin, {2: [[5] * 16]}).lane_tables
+    network.at(TimedChange(0, settings=PortSettings(lanes=wide)))
     with pytest.raises(ConfigError, match="lead to lane 5, expected lanes below 2, which the run began with"):
-        apply_change(network, TimedChange(0, lanes=wide))
+        network.run()
 
 
 def test_a_map_by_input_port_is_the_switchs():

@@ -15,7 +15,7 @@ from itertools import count
 
 import numpy as np
 
-from fabrictwin.engines.base.changes import TableEntries, TimedChange
+from fabrictwin.engines.base.changes import PortSettings, TableEntries, TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.subnet.agents.port_states import NO_PORT
@@ -194,11 +194,11 @@ class ManagedRun:
             rows = np.full(len(what.lid), self._row[what.node], np.int64)
             return TimedChange(now_ps, tables=TableEntries(rows, what.lid, what.port))
         if isinstance(what, LaneEffect):
-            return TimedChange(now_ps, lanes=what.tables)
+            return TimedChange(now_ps, settings=PortSettings(lanes=what.tables))
         if isinstance(what, KeyEffect):
-            return TimedChange(now_ps, keys=what.keys)
+            return TimedChange(now_ps, settings=PortSettings(keys=what.keys))
         if isinstance(what, CongestionEffect):
-            return TimedChange(now_ps, congestion=what.tables)
+            return TimedChange(now_ps, settings=PortSettings(congestion=what.tables))
         if isinstance(what, LinkEffect):
             (self._down.discard if what.up else self._down.add)(what.port)
         else:

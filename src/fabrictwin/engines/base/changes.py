@@ -30,12 +30,20 @@ class TableEntries:
 
 
 @dataclass(frozen=True)
+class PortSettings:
+    """Settings of all ports in place of those they had, for packets on InfiniBand; None leaves a kind as it is."""
+
+    lanes: LaneTables | None = None
+    congestion: CongestionTables | None = None
+    keys: npt.NDArray[np.int64] | None = None  # [E] partition keys of adapters
+
+
+@dataclass(frozen=True)
 class TimedChange:
     """A port's directed link, its bit errors, or what ports hold changes at a time of the engine's clock.
 
     `rate_bps` 0 takes the link down, None restores what was built. With `error_rate` or `pause` the rate stays as
-    it is; with `tables`, `lanes`, `congestion` or `keys` there is no port: the last three replace those of all
-    ports, and only packets on InfiniBand have them.
+    it is; with `tables` or `settings` there is no port.
     """
 
     time_ps: int
@@ -43,9 +51,7 @@ class TimedChange:
     rate_bps: int | None = None
     error_rate: float | None = None  # chance that a bit is hit, after correction
     tables: TableEntries | None = None
-    lanes: LaneTables | None = None
-    congestion: CongestionTables | None = None
-    keys: npt.NDArray[np.int64] | None = None  # [E] partition keys of adapters
+    settings: PortSettings | None = None
     pause: tuple[int, bool] | None = None  # Ethernet: the port pauses its peer on a priority without end, or stops
 
 

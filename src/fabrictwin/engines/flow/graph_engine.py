@@ -153,13 +153,9 @@ class GraphEngine:
             raise ConfigError(
                 f"got a change of tables at fidelity {self.fidelity}, expected flow or packet", key="change"
             )
-        packets = {
-            "lanes": change.lanes,
-            "congestion control": change.congestion,
-            "partition keys": change.keys,
-        }
-        for what in (name for name, value in packets.items() if value is not None):
-            raise ConfigError(f"got a change of {what} at fidelity {self.fidelity}, expected packet", key="change")
+        if change.settings is not None:
+            message = f"got lanes, marks or keys of ports at fidelity {self.fidelity}, expected packet"
+            raise ConfigError(message, key="change")
         if change.tables is None:
             payload_bps(self.fabric, change)  # refuses what cannot be
         self._changes.add(change, self.now_ps)

@@ -136,7 +136,8 @@ class PacketEngine:
         now_ps = self.now_ps
         if change.time_ps == now_ps and not self.network.changes:
             self._settle_clock()
-            apply_change(self.network, change)
+            network = self.network
+            apply_change(network.machine, network.model, network.connections, change)
         else:
             self.network.changes.add(change, now_ps)
 

@@ -48,7 +48,7 @@ def _delay(word: int) -> tuple[int, int]:
 
 
 def _marking(held: CongestionPort, number: int) -> PortMarking:
-    """What port `number` of a switch does: the switch's settings, or the port's own where they are valid."""
+    """Return what port `number` of a switch does: as the switch, or by its own settings where they are valid."""
     general = held.in_force
     threshold, packet_size, rate = general.threshold, general.packet_size, general.marking_rate
     starvation, delay = general.cs_threshold, general.cs_return_delay

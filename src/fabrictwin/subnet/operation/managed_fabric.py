@@ -354,7 +354,7 @@ class ManagedFabric:
         self._settings.congestion_ps = max(self._settings.congestion_ps, now_ps)
 
     def note_settings(self) -> None:
-        """What was set port by port takes effect together, with the last of it."""
+        """Tell of what was set port by port; it takes effect together, with the last of it."""
         held, state = self._settings, self.state
         if held.lanes_ps != NONE and (lanes := lane_tables(state)) is not None and lanes != held.lanes:
             self._effects.append(LaneEffect(held.lanes_ps, lanes))

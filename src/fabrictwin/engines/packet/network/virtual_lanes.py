@@ -19,7 +19,6 @@ from fabrictwin.routing.lane_tables import SERVICE_LEVELS, Entries, LaneTables
 from fabrictwin.routing.tables import Routes
 
 if TYPE_CHECKING:
-    from fabrictwin.engines.packet.network.model import NetworkModel
     from fabrictwin.kernel.packet.machine import Machine
 
 MOST_LANES = 8  # that the kernel models
@@ -66,21 +65,21 @@ def lane_tables(
     return more
 
 
-def set_lane_tables(model: NetworkModel, machine: Machine, tables: LaneTables) -> None:
+def set_lane_tables(routes: Routes, options: PacketOptions, machine: Machine, tables: LaneTables) -> None:
     """Let ports map service levels and arbitrate by these tables from now on; what waits stays in its lane.
 
     Raises ConfigError where they lead to lanes that the run was not built with.
     """
     from fabrictwin.kernel.packet.state.config import Config
 
-    levels = _levels(model.routes, model.options)
+    levels = _levels(routes, options)
     most = max(tables.lanes_of(levels), default=0)
     if most >= machine.config.lanes:
         message = f"got SL to VL maps that lead to lane {most}, expected lanes below {machine.config.lanes}"
         raise ConfigError(
             f"{message}, which the run began with; run.packet.virtual_lanes says more", key="virtual_lanes"
         )
-    more = _programmed(tables, levels, model.options, machine.config.lanes)
+    more = _programmed(tables, levels, options, machine.config.lanes)
     ports = len(machine.state.port)
     for name, otherwise in (("port_sl2vl", 0), ("sl2vl_by_input", 0), ("port_arbitration", NONE)):
         if len(more.get(name, ())) and len(more[name]) < ports:  # ports that stand for work in hosts
