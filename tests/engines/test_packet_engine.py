@@ -14,6 +14,7 @@ from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.fabric.fabric import NONE, LinkKind, NodeKind
+from fabrictwin.kernel.packet.congestion import Control
 from fabrictwin.program import collectives
 from fabrictwin.twin import Twin
 
@@ -214,14 +215,20 @@ def test_other_ways_to_balance_deliver_the_same_bytes(technology, balance):
     assert arrived.tolist() == [MIB] * 8
 
 
-@pytest.mark.parametrize("control", ["dcqcn", "nscc"])
+@pytest.mark.parametrize("control", ["dcqcn", "nscc", "swift"])
 def test_congestion_control_runs_over_a_compiled_fabric(control):
     twin = boxes(8, "ethernet")
     engine = packet(twin, control=control)
-    ends = times(engine, [send(i, 7, 2 * MIB) for i in range(4)], memory(twin))
-    floor = 4 * 2 * MIB * 8e12 / int(twin.fabric.port_payload_bps[twin.fabric.nic_port[7]])
+    size = 16 * MIB if control == "swift" else 2 * MIB
+    ends = times(engine, [send(i, 7, size) for i in range(4)], memory(twin))
+    floor = 4 * size * 8e12 / int(twin.fabric.port_payload_bps[twin.fabric.nic_port[7]])
     assert max(ends) > floor
-    assert engine.counters().ecn_marks.sum() > 0
+    if control == "swift":
+        # acknowledgements that were late have taken from every window
+        state = engine.network.machine.state
+        assert (state.swift.decreased_ps[state.qp.control == Control.SWIFT] > 0).all()
+    else:
+        assert engine.counters().ecn_marks.sum() > 0
 
 
 def test_a_link_at_half_rate_halves_the_rate():
@@ -326,13 +333,15 @@ def test_a_small_training_step_takes_what_the_flow_engine_says():
     )
     prepared = prepare(spec)
     end = {
-        fidelity: play(prepared.program, prepared.rank_node, prepared.twin.start_engine(fidelity)).end_ps
+        fidelity: play(prepared.job.program, prepared.job.rank_node, prepared.twin.start_engine(fidelity)).end_ps
         for fidelity in ("flow", "packet")
     }
     assert end["packet"] == pytest.approx(end["flow"], rel=0.05)
 
 
-@pytest.mark.parametrize("options", [{"control": "dcqcn"}, {"control": "nscc"}, {"lossless": False}])
+@pytest.mark.parametrize(
+    "options", [{"control": "dcqcn"}, {"control": "nscc"}, {"control": "swift"}, {"lossless": False}]
+)
 def test_what_is_for_ethernet_is_refused_on_infiniband(options):
     twin = boxes(2)
     with pytest.raises(ConfigError, match="Ethernet"):

@@ -134,6 +134,11 @@ def test_every_key_reaches_the_engine():
         ),
         ("{balanse: spray}", "did you mean 'balance'"),
         ("{dcqcn: hpcc}", "got dcqcn, which means nothing without control: dcqcn"),
+        (
+            "{preset: pfc-only, control: dcqcn}",
+            "got control: dcqcn beside preset: pfc-only, which is control: none",
+        ),
+        ("{preset: pfc-swift, lossless: false}", "which is lossless: true"),
         ("{balance: spray, retransmission: go-back-n}", "reorders and needs selective"),
         ("{control: nscc, lossless: true}", "trims packets instead of pausing"),
         ("{staging_time: 1 us}", "nothing without gpudirect: false"),
@@ -167,7 +172,7 @@ def test_the_run_feels_its_options(run):
 
 def test_another_fidelity_notes_what_it_did_not_use(run):
     used = predict(load_spec(run("packet: {gpudirect: false}", fidelity="flow")))
-    assert used.notes[-1] == "run.packet was not used: the fidelity is flow"
+    assert used.job.notes[-1] == "run.packet was not used: the fidelity is flow"
     assert used.trace.end_ps == end(run(fidelity="flow"))
 
 
@@ -206,8 +211,8 @@ def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
         path.write_text(here)
         prepared = prepare(load_spec(path))
         engine = prepared.twin.start_engine("packet")
-        program = prepared.program
-        return engine.operations.size_of(program.operations, program.communications, prepared.rank_node).hops
+        program = prepared.job.program
+        return engine.operations.size_of(program.operations, program.communications, prepared.job.rank_node).hops
 
     limit = hops(3, 4)
     assert hops(4, 4) > limit
@@ -225,9 +230,9 @@ def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
 def test_memory_is_estimated_before_the_run_and_is_about_what_it_takes(run):
     prepared = prepare(load_spec(run()))
     engine = prepared.twin.start_engine("packet")
-    program = prepared.program
-    size = engine.operations.size_of(program.operations, program.communications, prepared.rank_node)
-    play(program, prepared.rank_node, engine)
+    program = prepared.job.program
+    size = engine.operations.size_of(program.operations, program.communications, prepared.job.rank_node)
+    play(program, prepared.job.rank_node, engine)
     taken = nbytes(engine.network.machine.state)
     assert 0.5 * taken < size.memory_bytes < 2 * taken
     with pytest.raises(ConfigError, match=r"of memory, the limit is .*: .*use fidelity flow"):
@@ -247,3 +252,18 @@ def test_a_job_is_captured_and_other_fidelities_have_no_packets(run, tmp_path):
     assert found.total("gaps") == found.total("retransmissions") == found.total("icrc_errors") == 0
     with pytest.raises(ConfigError, match="nothing else has packets"):
         predict(load_spec(run("packet: {}", fidelity="flow")), capture=CaptureRequest(path))
+
+
+@pytest.mark.parametrize(
+    ("preset", "control", "parameters"),
+    [("pfc-only", "none", "by-rate"), ("pfc-dcqcn", "dcqcn", "by-rate"), ("pfc-swift", "swift", "by-rate")],
+)
+def test_a_preset_stands_for_flow_control_and_its_congestion_control(preset, control, parameters):
+    section = Packet.model_validate({"preset": preset})
+    options = options_of(section, "ethernet", 1)
+    assert (options.congestion.control, options.congestion.dcqcn) == (control, parameters)
+    assert options.switching.lossless
+    again = Packet.model_validate(section.model_dump(exclude_none=True))
+    assert again == section
+    with pytest.raises(ConfigError, match=r"run.packet.preset"):
+        options_of(section, "infiniband", 1)

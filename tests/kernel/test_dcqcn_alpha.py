@@ -19,7 +19,7 @@ def congested(senders: int, size: int = 8 << 20):
     """Senders into one port whose every packet is marked beyond one byte of queue."""
     flows = [(sender, senders, size) for sender in range(senders)]
     m = machine(star(senders + 1), roce(cnp_ps=CNP_US * US, **MARKING), flows, control=1, window_bytes=1 << 20)
-    set_dcqcn(m, alpha_ps=ALPHA_US * US, decrease_ps=ALPHA_US * US, g_shift=G_SHIFT)
+    set_dcqcn(m, alpha_ps=ALPHA_US * US, decrease_ps=ALPHA_US * US, g=1024 >> G_SHIFT)
     return m
 
 

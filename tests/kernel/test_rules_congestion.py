@@ -1,11 +1,11 @@
-"""Rules of congestion control one by one, on state of a few lines: DCQCN and NSCC."""
+"""Rules of congestion control one by one, on state of a few lines: DCQCN, NSCC and Swift."""
 
 from __future__ import annotations
 
 import pytest
 from support.plain_kernel import Record, plain
 
-from fabrictwin.kernel.packet.congestion import dcqcn, ibcc, nscc
+from fabrictwin.kernel.packet.congestion import dcqcn, ibcc, nscc, swift
 from fabrictwin.kernel.packet.events import QueueEvent
 
 # ---------------------------------------------------------------------- DCQCN (Zhu et al. 2015, section 3)
@@ -18,7 +18,7 @@ def rate_control(**more):
     """A queue pair at its line rate under a controller, and its state."""
     settings = Record(
         fast=3, hyper=7_000_000, additive=1_000_000, alpha_ps=ALPHA, increase_ps=CLIMB, decrease_ps=50,
-        g_shift=G, minimum=1000, byte_counter=10_000,
+        g=1024 >> G, clamp=1, minimum=1000, byte_counter=10_000,
     )  # fmt: skip
     d = Record(
         active=0, rate=LINE, target=LINE, line=LINE, alpha=ONE, alpha_due=0, increase_due=0, marked=0,
@@ -91,6 +91,15 @@ def test_alpha_follows_whether_a_notification_came(scheduled, marked):
     d.active = 0
     dcqcn.on_timer(state, 0, qp, 0, 70 + ALPHA)
     assert len(scheduled) == 1
+
+
+@plain
+@pytest.mark.parametrize(("clamp", "stage", "target"), [(1, 0, LINE // 2), (0, 0, LINE), (0, 1, LINE // 2)])
+def test_a_cut_lowers_the_target_always_or_after_the_timer_raised_the_rate(scheduled, clamp, stage, target):
+    state, qp, d = rate_control(active=1, rate=LINE // 2, time_stage=stage)
+    state.dcqcn_settings[0].clamp = clamp
+    dcqcn.on_cnp(state, 0, qp, 0)
+    assert (d.rate, d.target, d.time_stage) == (LINE // 4, target, 0)
 
 
 @plain
@@ -291,6 +300,75 @@ def test_a_loss_gives_up_its_place():
     state, qp, _ = window_control(window=250)
     nscc.on_loss(state, 0, qp, 10**6)
     assert qp.window == 200
+
+
+# ---------------------------------------------------------------------- Swift (Kumar et al. 2020, section 3)
+
+ROUND = 10_000  # ps of target without the part that depends on the window
+
+
+def delay_control(window=10_000, rtt=9_000, **more):
+    settings = Record(
+        target_ps=ROUND, increase=MTU, beta_q=int(0.8 * 2**16), most_q=1 << 15, scaling_ps=0, offset_ps=0,
+        range_ps=5_000, minimum=MTU, maximum=40_000,
+    )  # fmt: skip
+    for name, value in more.items():
+        setattr(settings, name, value)
+    w = Record(decreased_ps=-(1 << 62), gained=0)
+    state = Record(swift=[w], swift_settings=[settings], settings=[Record(mtu=MTU)])
+    return state, Record(window=window, rtt_ps=rtt), w
+
+
+@plain
+def test_early_acknowledgements_of_a_window_add_one_increase():
+    state, qp, _ = delay_control()
+    for _ in range(100):
+        swift.on_ack(state, 0, qp, MTU, 0)
+    assert qp.window == pytest.approx(10_000 + MTU, abs=10)
+    state, qp, _ = delay_control(window=39_999)
+    swift.on_ack(state, 0, qp, 40_000, 0)
+    assert qp.window == 40_000
+
+
+@plain
+@pytest.mark.parametrize(("rtt", "share"), [(10_000, 0.0), (12_500, 0.8 * 0.2), (20_000, 0.8 * 0.5), (10**6, 0.5)])
+def test_a_late_acknowledgement_takes_its_excess_at_most_half_and_once_a_round_trip(rtt, share):
+    state, qp, w = delay_control(window=20_000, rtt=rtt)
+    swift.on_ack(state, 0, qp, MTU, 50_000)
+    assert qp.window == pytest.approx(20_000 * (1 - share), abs=2)
+    assert w.decreased_ps == 50_000
+    once = qp.window
+    swift.on_ack(state, 0, qp, MTU, 50_000 + rtt - 1)
+    assert qp.window == once
+    swift.on_loss(state, 0, qp, 50_000 + rtt - 1)
+    assert qp.window == once
+    swift.on_loss(state, 0, qp, 50_000 + rtt)
+    assert qp.window == once - (once >> 1)
+
+
+@plain
+def test_small_windows_may_queue_more():
+    """The part beyond the fixed target is scaling over the root of the window in packets, less the offset."""
+    state, _, _ = delay_control(scaling_ps=30_000, offset_ps=3_000)
+    settings = state.swift_settings[0]
+    for packets, more in ((4, 5_000), (16, 4_500), (25, 3_000), (100, 0), (400, 0)):
+        assert swift.target_ps(packets * MTU, MTU, settings) == pytest.approx(ROUND + more, abs=20)
+
+
+@plain
+def test_the_window_never_falls_below_a_packet():
+    state, qp, _ = delay_control(window=120, rtt=10**6)
+    swift.on_ack(state, 0, qp, MTU, 10**7)
+    assert qp.window == MTU
+    swift.on_loss(state, 0, qp, 10**9)
+    assert qp.window == MTU
+
+
+@plain
+@pytest.mark.parametrize("x", [0, 1, 2, 3, 4, 8, 9, 10, 65_535, 65_536, (1 << 40) - 1])
+def test_roots_are_whole(x):
+    root = swift._root(x)
+    assert root * root <= x < (root + 1) ** 2
 
 
 # ---------------------------------------------------------------------- InfiniBand (annex A10)

@@ -110,13 +110,14 @@ def test_a_tap_is_read_before_it_is_full():
 @pytest.mark.parametrize("control", list(Control))
 def test_a_queue_pair_s_own_control_is_asked(monkeypatch, control):
     seen = []
-    for name, module in (("dcqcn", congestion.dcqcn), ("nscc", congestion.nscc)):
-        for rule in ("on_sent", "on_ack", "on_cnp", "on_loss", "on_timer"):
+    for name in ("dcqcn", "nscc", "swift", "ibcc"):
+        module = getattr(congestion, name)
+        for rule in ("on_sent", "on_ack", "on_cnp", "on_becn", "on_loss", "on_timer"):
             if hasattr(module, rule):
                 monkeypatch.setattr(
                     module, rule, lambda *given, said=(name, rule): seen.append((*said, *given[3:]))
                 )
-    qp = Record(control=int(control), counts=int(control == Control.DCQCN))
+    qp = Record(control=int(control), counts=int(control in (Control.DCQCN, Control.IBCC)), service=c.RC)
     state = Record(settings=[Record(mtu=4096)])
     congestion.on_sent(state, 0, qp, 4178, 50)
     congestion.on_ack(state, 0, qp, 3, 1, 60)
@@ -129,9 +130,13 @@ def test_a_queue_pair_s_own_control_is_asked(monkeypatch, control):
             Control.NONE: [],
             Control.DCQCN: [("dcqcn", "on_sent", 4178, 50), ("dcqcn", "on_cnp", 70), ("dcqcn", "on_timer", 1, 90)],
             Control.NSCC: [("nscc", "on_ack", 3 * 4096, 1, 60), ("nscc", "on_loss", 80)],
+            Control.SWIFT: [("swift", "on_ack", 3 * 4096, 60), ("swift", "on_loss", 80)],
+            Control.IBCC: [("ibcc", "on_sent", 4178, 50), ("ibcc", "on_becn", 60), ("ibcc", "on_becn", 70)],
         }[control]
     )
     assert bool(congestion.wants_cnps(qp)) == (control == Control.DCQCN)
+    qp.service = c.UC  # nothing is acknowledged, so congestion is told apart
+    assert bool(congestion.wants_cnps(qp)) == (control in (Control.DCQCN, Control.IBCC))
 
 
 @plain

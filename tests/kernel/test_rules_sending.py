@@ -22,6 +22,7 @@ def pair(**more):
         in_ring=0, waking=0, port=2, vl=1, ring_next=NONE, next_send=0, next_message=0, message_ps=0, src=0, dst=7,
         sending=0, head=0, header=HEADER, first_header=0, extras=0, sl=5, hop_start=3, hop_middle=4, entropy=99,
         spray=0, retransmitted=0, highest_psn=0, service=c.RC, gap_q=0, rto_ps=0, rto_pending=0, progress_ps=0,
+        counts=0,
     )  # fmt: skip
     for name, value in more.items():
         assert hasattr(qp, name)

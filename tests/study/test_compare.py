@@ -23,6 +23,7 @@ from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.program.patterns import edges
 from fabrictwin.routing.engines.registry import route
+from fabrictwin.study.compare import packet_measurements
 from fabrictwin.study.compare.compare_page import page
 from fabrictwin.study.compare.compare_text import data, text
 from fabrictwin.study.compare.comparison import compare
@@ -31,6 +32,7 @@ from fabrictwin.study.compare.packet_measurements import play_both
 from fabrictwin.study.compare.phase_cut import HOT, SHARD_BYTES, Load, cut_of, program_of
 from fabrictwin.study.compare.vary import vary, with_value
 from fabrictwin.study.compare.verdict import CLOSE, verdict
+from fabrictwin.study.jitter.jitter_study import Sampler
 
 
 @pytest.mark.parametrize("name", catalog.names("fabric"))
@@ -150,8 +152,6 @@ def test_an_incast_tells_loss_pauses_credits_and_adaptive_routing_apart(tmp_path
 
 
 def test_blocks_are_the_jobs_and_even_loads_get_the_assumed_hot_ones(tmp_path):
-    from fabrictwin.study.jitter.jitter_study import Sampler
-
     job = Sampler(spec(tmp_path), lambda *_: None).job
     load = Load.of(job, 8)
     assert load.block_bytes == 1024 // 4 * 2 * 1024 * 2 // 8  # tokens of a rank, two experts, hidden size, bf16
@@ -192,6 +192,48 @@ def test_the_verdict_names_the_fabric_with_the_shortest_step_and_says_what_it_do
             assert f.name in said.answer
     assert any("jitter is assumed" in line for line in said.unknown)
     assert any("assumptions" in line for line in said.unknown)
+
+
+def _with_factors(found, name, **changes):
+    fabrics = [replace(f, factors=replace(f.factors, **changes)) if f.name == name else f for f in found.fabrics]
+    return replace(found, fabrics=tuple(fabrics))
+
+
+@pytest.mark.parametrize(
+    ("controlled", "bare", "says"),
+    [
+        (2.0, 1.01, "the control is the cause, not the technology"),
+        (2.0, 1.7, "the control is a part of it"),
+        (50.0, 51.0, "the control is not the cause"),
+    ],
+)
+def test_the_verdict_tells_control_from_technology(found, controlled, bare, says):
+    there = next(f for f in found.fabrics if f.name == "roce-400g")
+    one = next(p for p in there.factors.played if p.phase == "exchange")
+    slow = replace(one, packet_ps=round(one.flow_ps * controlled))
+    without = replace(one, packet_ps=round(one.flow_ps * bare))
+    played = tuple(slow if p is one else p for p in there.factors.played)
+    changes = {"played": played, "control": "dcqcn (by-rate)", "uncontrolled": (without,)}
+    said = verdict(_with_factors(found, "roce-400g", **changes))
+    (line,) = [line for line in said.because if "dcqcn (by-rate)" in line]
+    assert line.startswith("roce-400g, an exchange of the cut")
+    assert line.endswith(says)
+    # the job is dense: what its exchange would cost is not in its step, and that is said
+    assert any(line.startswith("roce-400g: the exchange's") for line in said.unknown)
+
+
+def test_a_slow_phase_is_played_without_control_too(tmp_path, monkeypatch):
+    """DCQCN made for 40 Gb/s slows a hot exchange at 400 Gb/s down; the network alone does not."""
+    own = preset("roce-400g", {}).model_copy(update={"packet": {"control": "dcqcn", "dcqcn": "sigcomm15"}})
+    there = with_fabric(spec(tmp_path), own)
+    job = Sampler(there, lambda *_: None).job
+    monkeypatch.setattr(packet_measurements.Load, "of", classmethod(lambda cls, *_: Load(512 << 10, 4.0, "")))
+    factors = packet_measurements.measure(there, job, lambda *_: None, seeds=(1,))
+    assert factors.control == "dcqcn (sigcomm15)"
+    exchange = [pair for pair in factors.without_control() if pair[0].phase == "exchange"]
+    ((with_it, without),) = exchange
+    assert with_it.marks > 0 == without.marks
+    assert with_it.factor > 1.2 * without.factor
 
 
 def test_text_page_and_data_show_every_fabric(found):

@@ -6,20 +6,27 @@ a network's size gets it as a `Scale`.
 Sources: [Z] Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015; [H] the ns-3 code
 that the HPCC authors published (alibaba-edu/High-Precision-Congestion-Control, `simulation/run.py` and
 `mix/config.txt`); [U] Ultra Ethernet's reference simulator, whose NSCC figures are scaled from a network of
-100 Gb/s and 12 us. Rates that [H] gives in proportion to the link are kept in proportion.
+100 Gb/s and 12 us; [A] `mlxconfig query` of untouched ConnectX-4, -5 and -6 Dx adapters, nine public ones alike,
+and NVIDIA's page (https://networking-docs.nvidia.com/doca/archive/3-4-0/dcqcn-cc-parameters); [S] the buffer
+profile that SONiC gives a switch without one of its own (sonic-net/sonic-buildimage, `qos_config.j2`); [T]
+thresholds by rate as Alibaba Cloud's simulator has them (aliyun/SimAI, `SimAI.conf`); [K] Kumar et al., "Swift:
+Delay is Simple and Effective for Congestion Control in the Datacenter", SIGCOMM 2020, and htsim's `swift.cpp`.
+Rates that [H] gives in proportion to the link are kept in proportion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 
-Control = Literal["none", "dcqcn", "nscc"]
-DcqcnSet = Literal["sigcomm15", "hpcc", "hpcc-paper", "hpcc-config"]
+Control = Literal["none", "dcqcn", "nscc", "swift"]
+DcqcnSet = Literal[
+    "by-rate", "100g", "200g", "400g", "800g", "adapter", "sigcomm15", "hpcc", "hpcc-paper", "hpcc-config"
+]
 
 NEVER_BYTES = 1 << 60  # [H] counts no bytes
 
@@ -42,7 +49,7 @@ class EcnMarking:
     kmin_bytes: int
     kmax_bytes: int
     pmax: float
-    rate_bps: int  # thresholds grow in proportion to a port's rate
+    rate_bps: int  # thresholds grow in proportion to a port's rate; 0: they are the same at every rate
 
     def switches(self) -> dict[str, int]:
         """Return these as the packet kernel's configuration has them."""
@@ -113,7 +120,8 @@ class Dcqcn(CongestionControl):
     increase: Increase
     ecn: EcnMarking
     minimum_mbps: int = 1000
-    g_shift: int = 8
+    g_1024: int = 4  # 1/256
+    clamps: bool = False  # every cut sets the target to the rate before it; else those after a timer's increase
 
     def switches(self, scale: Scale, lanes: int) -> dict[str, int]:
         return {**self.ecn.switches(), "cnp_ps": self.timers.cnp * PS_PER_US}
@@ -125,7 +133,8 @@ class Dcqcn(CongestionControl):
             "decrease_ps": timers.decrease * PS_PER_US,
             "increase_ps": timers.increase * PS_PER_US,
             "byte_counter": increase.byte_counter,
-            "g_shift": self.g_shift,
+            "g": self.g_1024,
+            "clamp": int(self.clamps),
             "fast": increase.fast,
             "additive": increase.scaled_kbps(increase.additive_mbps, scale.nic_bps),
             "hyper": increase.scaled_kbps(increase.hyper_mbps, scale.nic_bps),
@@ -184,18 +193,96 @@ class Nscc(CongestionControl):
         return scale.bdp_bytes * self.window_of_bdp[0] // self.window_of_bdp[1]
 
 
-_HPCC_ECN = EcnMarking(100_000, 400_000, 0.2, 25 * 10**9)
+@dataclass(frozen=True)
+class Swift(CongestionControl):
+    """Swift [K], its figures as htsim's authors have them, who mark them as guesses; [K] names few of its own."""
 
-DCQCN: dict[DcqcnSet, Dcqcn] = {
+    queueing_ps: int = 20 * PS_PER_US  # beyond the empty network's round trip
+    increase_packets: float = 1.0  # a round trip
+    beta: float = 0.8
+    most_decrease: float = 0.5
+    range_of_queueing: int = 5
+    least_packets: float = 0.1  # windows between which the target depends on the window
+    most_packets: float = 100.0
+
+    def settings(self, scale: Scale) -> dict[str, int]:
+        span = self.range_of_queueing * self.queueing_ps
+        low, high = self.least_packets**-0.5, self.most_packets**-0.5
+        scaling = span / (low - high)
+        target = scale.round_trip_ps + self.queueing_ps
+        return {
+            "target_ps": target,
+            "increase": round(self.increase_packets * scale.mtu_bytes),
+            "beta_q": round(self.beta * 2**16),
+            "most_q": round(self.most_decrease * 2**16),
+            "scaling_ps": round(scaling),
+            "offset_ps": round(scaling * high),
+            "range_ps": span,
+            "minimum": scale.mtu_bytes,
+            "maximum": max(scale.nic_bps * target // (8 * PS_PER_S), scale.mtu_bytes),
+        }
+
+    def window_bytes(self, scale: Scale, asked: int) -> int:
+        return min(asked, max(scale.bdp_bytes, scale.mtu_bytes))
+
+
+@dataclass(frozen=True)
+class DcqcnByRate(CongestionControl):
+    """DCQCN with the parameters of the adapters' rate: those of the lowest rate that is not below it."""
+
+    sets: tuple[tuple[int, Dcqcn], ...]  # (bits a second, parameters), ascending
+
+    def at(self, nic_bps: int) -> Dcqcn:
+        """Return the parameters at a rate; above the highest rate those of the highest."""
+        return next((found for rate, found in self.sets if rate >= nic_bps), self.sets[-1][1])
+
+    def switches(self, scale: Scale, lanes: int) -> dict[str, int]:
+        return self.at(scale.nic_bps).switches(scale, lanes)
+
+    def settings(self, scale: Scale) -> dict[str, int]:
+        return self.at(scale.nic_bps).settings(scale)
+
+
+_HPCC_ECN = EcnMarking(100_000, 400_000, 0.2, 25 * 10**9)
+_ADAPTER_TIMERS = Timers(alpha=1, decrease=4, increase=300, cnp=4)  # [A]; [H] run.py `dcqcn` has the same
+
+
+def _for_rate(gbps: int, ecn: EcnMarking) -> Dcqcn:
+    """Timers and gain as adapters have them [A], increases in proportion to the rate [H], marks as given."""
+    increase = Increase(fast=1, additive_mbps=gbps // 5, hyper_mbps=2 * gbps, per_gbps=gbps)
+    return Dcqcn(_ADAPTER_TIMERS, increase, ecn, g_1024=5)
+
+
+_RATES: dict[DcqcnSet, tuple[int, Dcqcn]] = {
+    "100g": (100 * 10**9, _for_rate(100, EcnMarking(400_000, 1_600_000, 0.2, 100 * 10**9))),  # [T]
+    "200g": (200 * 10**9, _for_rate(200, EcnMarking(300_000, 1_200_000, 0.8, 200 * 10**9))),  # [T]
+    "400g": (400 * 10**9, _for_rate(400, EcnMarking(800_000, 3_200_000, 0.2, 400 * 10**9))),  # [T]
+    # nothing published at 800 Gb/s: the delay that [T] allows at 400 Gb/s
+    "800g": (800 * 10**9, _for_rate(800, EcnMarking(1_600_000, 6_400_000, 0.2, 800 * 10**9))),
+}
+
+DCQCN: dict[DcqcnSet, Dcqcn | DcqcnByRate] = {
+    "by-rate": DcqcnByRate(tuple(_RATES.values())),
+    **{name: found for name, (_, found) in _RATES.items()},
+    # [A] on a switch as [S] leaves it. The byte counter is at its field's greatest value (32767), whose unit the
+    # maker's tools do not agree on; it is left out, as in [H]
+    "adapter": Dcqcn(
+        _ADAPTER_TIMERS,
+        Increase(fast=1, additive_mbps=5, hyper_mbps=50, per_gbps=0),
+        EcnMarking(1 << 20, 2 << 20, 0.05, 0),
+        minimum_mbps=1,
+        g_1024=5,
+    ),
     # [Z] sections 3.2, 5: Kmin 5 KB, Kmax 200 KB, Pmax 1% on 40 Gb/s; recalled values, minimum rate as [H]
     "sigcomm15": Dcqcn(
         Timers(alpha=55, decrease=50, increase=55, cnp=50),
         Increase(fast=5, additive_mbps=40, hyper_mbps=400, per_gbps=0, byte_counter=10_000_000),
         EcnMarking(5_000, 200_000, 0.01, 40 * 10**9),
+        clamps=True,
     ),
     # [H] run.py `dcqcn`
     "hpcc": Dcqcn(
-        Timers(alpha=1, decrease=4, increase=300, cnp=4),
+        _ADAPTER_TIMERS,
         Increase(fast=1, additive_mbps=5, hyper_mbps=50, per_gbps=25),
         _HPCC_ECN,
     ),
@@ -218,7 +305,57 @@ CONTROLS: dict[str, Mapping[Any, CongestionControl]] = {  # with their named set
     "none": {"": CongestionControl()},
     "dcqcn": DCQCN,
     "nscc": {"": Nscc()},
+    "swift": {"": Swift()},
 }
+
+
+# keys of `run.packet` that a name stands for
+PRESETS: dict[str, Mapping[str, Any]] = {
+    "pfc-only": {"lossless": True, "control": "none"},
+    "pfc-dcqcn": {"lossless": True, "control": "dcqcn", "dcqcn": "by-rate"},
+    "pfc-swift": {"lossless": True, "control": "swift"},
+}
+Preset = Literal["pfc-only", "pfc-dcqcn", "pfc-swift"]
+
+
+def altered(name: DcqcnSet, values: Mapping[str, Any]) -> Dcqcn | DcqcnByRate:
+    """Return a set with some values changed: `ecn_min`, `ecn_max` in bytes at every rate, `ecn_probability`,
+    `additive` and `hyper` in bits a second, `increase_timer`, `cut_timer` and `cnp_timer` in picoseconds.
+    """
+    found = DCQCN[name]
+    if isinstance(found, DcqcnByRate):
+        return DcqcnByRate(tuple((rate, _altered(one, values)) for rate, one in found.sets))
+    return _altered(found, values)
+
+
+def _altered(found: Dcqcn, values: Mapping[str, Any]) -> Dcqcn:
+    def given(key: str, otherwise: int, unit: int = 1) -> int:
+        return otherwise if values.get(key) is None else values[key] // unit
+
+    timers, increase, ecn = found.timers, found.increase, found.ecn
+    if values.get("ecn_min") is not None or values.get("ecn_max") is not None:
+        ecn = replace(
+            ecn,
+            kmin_bytes=given("ecn_min", ecn.kmin_bytes),
+            kmax_bytes=given("ecn_max", ecn.kmax_bytes),
+            rate_bps=0,
+        )
+    if values.get("ecn_probability") is not None:
+        ecn = replace(ecn, pmax=values["ecn_probability"])
+    if values.get("additive") is not None or values.get("hyper") is not None:
+        increase = replace(
+            increase,
+            additive_mbps=given("additive", increase.additive_mbps, 10**6),
+            hyper_mbps=given("hyper", increase.hyper_mbps, 10**6),
+            per_gbps=0,
+        )
+    timers = replace(
+        timers,
+        increase=given("increase_timer", timers.increase, PS_PER_US),
+        decrease=given("cut_timer", timers.decrease, PS_PER_US),
+        cnp=given("cnp_timer", timers.cnp, PS_PER_US),
+    )
+    return replace(found, timers=timers, increase=increase, ecn=ecn)
 
 
 def congestion_control(name: str, parameters: str = "") -> CongestionControl:

@@ -1,10 +1,9 @@
-"""Times of a step from operators by shape: the catalog's measured products where there are, the roofline
-elsewhere.
+"""Times of a step from operators by shape.
 
 Layers are counted operator by operator at some sixty numbers of tokens, between which times are linear. Attention
-is products over pairs of tokens for prompts, and bytes of KV for decodes. Experts that some token goes to are read
-once. A step that is not captured in a graph takes at least what the host needs to launch its kernels. Pipeline
-stages send the hidden state and the residual, each tensor-parallel rank a slice, which the receivers gather.
+is blocks of queries by keys for prompts, and bytes of KV for decodes. A step that is not captured in a graph takes
+at least what the host needs to launch its kernels. Pipeline stages send the hidden state and the residual, each
+tensor-parallel rank a slice, which the receivers gather.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.all_reduce import TensorGroup
 from fabrictwin.serving.step.graphs import padded_to
 from fabrictwin.serving.step.grid import table
-from fabrictwin.serving.step.kernels import EXPERTS_US, Kernels
+from fabrictwin.serving.step.kernels import Kernels, expert_width
 from fabrictwin.serving.step.shape import StepShape
 from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.model.model_blocks import Experts, Linear
@@ -84,7 +83,7 @@ class AnalyticCost:
         self._served = served
         self._model = model = served.model
         self._tp = served.group.size
-        self._kernels = Kernels(served.gpu, served.precision)
+        self._kernels = Kernels(served.gpu, served.precision, served.kv_bytes)
         points = _points(max_tokens)
         sparse = model.sparse_layers
         kinds = {kind: layers for kind, layers in ((False, model.layers - sparse), (True, sparse)) if layers}
@@ -142,16 +141,9 @@ class AnalyticCost:
         return self._linear(tokens, up) + active + self._linear(tokens, down)
 
     def _experts(self, tokens: int, experts: Experts) -> float:
-        """Both products of the fused kernel: rows of all tokens, weights of the experts that some token goes
-        to.
-        """
-        model, kernels = self._model, self._kernels
-        met = experts.count * (1 - (1 - experts.top_k / experts.count) ** tokens)
-        rows = tokens * experts.top_k
-        width = -(-experts.ffn // self._tp)
-        time = kernels.experts(rows, met, model.ups * width, model.expert_hidden)
-        time += kernels.experts(rows, met, model.expert_hidden, width)
-        return time + EXPERTS_US + kernels.small(2 * HIDDEN_BYTES * rows * model.hidden)
+        model = self._model
+        width = expert_width(-(-experts.ffn // self._tp), model.ups)
+        return self._kernels.experts(tokens, model.expert_hidden, width, experts.top_k, experts.count)
 
     def _all_reduce_us(self, tokens: int) -> float:
         return self._served.group.time_us(tokens * self._model.hidden * HIDDEN_BYTES) if tokens else 0.0
@@ -187,7 +179,9 @@ class AnalyticCost:
                 time += self._kernels.prompt_attention(self._heads, chunks, self._width, self._kv)
             if shape.decodes:
                 context = min(shape.decode_context, window * shape.decodes) if window else shape.decode_context
-                time += self._kernels.decode_attention(context * self._kv, shape.decodes * self._kv_heads)
+                time += self._kernels.decode_attention(
+                    context * self._kv, shape.decodes, self._heads, self._kv_heads
+                )
         return time / len(self._windows)
 
     def stages_ps(self, shape: StepShape) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fabrictwin.base.units import PS_PER_S, format_size, format_time
 from fabrictwin.study.compare.comparison import Comparison, OnFabric
+from fabrictwin.study.compare.packet_measurements import Played
 from fabrictwin.study.compare.phase_cut import PHASES
 from fabrictwin.study.compare.verdict import Verdict, verdict
 from fabrictwin.study.cost.cluster_cost import cost_data
@@ -122,6 +123,21 @@ def _words(found: Verdict) -> list[str]:
     return lines
 
 
+def _played(p: Played) -> dict[str, Any]:
+    return {
+        "phase": p.phase,
+        "seed": p.seed,
+        "packet_s": p.packet_ps / PS_PER_S,
+        "flow_s": p.flow_ps / PS_PER_S,
+        "factor": p.factor,
+        "drops": p.drops,
+        "pauses": p.pauses,
+        "ecn_marks": p.marks,
+        "retransmitted": p.retransmitted,
+        "port_wait_s": p.wait_ps / PS_PER_S,
+    }
+
+
 def _fabric(f: OnFabric) -> dict[str, Any]:
     return {
         "fabric": f.name,
@@ -138,21 +154,10 @@ def _fabric(f: OnFabric) -> dict[str, Any]:
         if f.factors is None
         else {
             "cut": f.factors.cut,
-            "played": [
-                {
-                    "phase": p.phase,
-                    "seed": p.seed,
-                    "packet_s": p.packet_ps / PS_PER_S,
-                    "flow_s": p.flow_ps / PS_PER_S,
-                    "factor": p.factor,
-                    "drops": p.drops,
-                    "pauses": p.pauses,
-                    "ecn_marks": p.marks,
-                    "retransmitted": p.retransmitted,
-                    "port_wait_s": p.wait_ps / PS_PER_S,
-                }
-                for p in f.factors.played
-            ],
+            "played": [_played(p) for p in f.factors.played],
+            "control": f.factors.control or None,
+            "without_control": [_played(p) for p in f.factors.uncontrolled],
+            "exchange_in_step": f.exchanges,
         },
         "all_reduce_busbw_gb_per_s": {str(size): value for size, value in f.busbw_gbps.items()},
         "empty_message_s": f.latency_ps / PS_PER_S,

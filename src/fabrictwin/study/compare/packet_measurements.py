@@ -7,9 +7,11 @@ with; a fabric or transport that the packet engine does not model has none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fabrictwin.base.congestion_controls import CONTROLS, CongestionControl
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.progress import Stage
 from fabrictwin.cluster.spec.spec import Spec
@@ -20,6 +22,9 @@ from fabrictwin.study.compare.cut_qos import qos_of_cut
 from fabrictwin.study.compare.phase_cut import HOT, PHASES, Cut, Load, Phase, cut_of, program_of
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.job.job import Job
+
+SUFFERS = 1.02  # a phase that takes longer than so many times its flow time is played without control too
+_ANY = CongestionControl()
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,17 @@ class Factors:
 
     cut: str
     played: tuple[Played, ...]
+    control: str = ""  # its congestion control, in words; empty: none
+    uncontrolled: tuple[Played, ...] = ()  # phases that its control makes slower, played without it
+
+    def without_control(self) -> tuple[tuple[Played, Played], ...]:
+        """Phases as played and the same without congestion control, of the same seed."""
+        return tuple(
+            (p, bare)
+            for bare in self.uncontrolled
+            for p in self.played
+            if (p.phase, p.seed) == (bare.phase, bare.seed)
+        )
 
     def of(self, phase: Phase) -> tuple[float, ...]:
         """Factors as measured. Below 1, flows meet more than packets do: see `applied`."""
@@ -96,7 +112,33 @@ def measure(
         stage("measuring a ring of neighbours packet by packet", 0.9)
         cut = cut_of(spec, seed=None)
         played.append(play_both(cut, Load.of(job, cut.ranks), "neighbours", seeds[0], spec))
-    return Factors(says, tuple(played))
+    return Factors(says, tuple(played), *_without_control(spec, job, played, stage))
+
+
+def _without_control(
+    spec: Spec, job: Job, played: Sequence[Played], stage: Stage
+) -> tuple[str, tuple[Played, ...]]:
+    """A spec's congestion control in words, and phases of the first seed that suffer, played without it.
+
+    A control that decides whether packets are lost cannot be taken away alone.
+    """
+    section = spec.run.packet
+    if section is None or section.control in (None, "none") or CONTROLS[section.control].get("", _ANY).decides:
+        return "", ()
+    control = str(section.control)
+    parameters = section.dcqcn or "by-rate"
+    named = parameters if isinstance(parameters, str) else f"{parameters.like}, changed"
+    says = f"{control} ({named})" if control == "dcqcn" else control
+    bare = section.model_copy(update={"preset": None, "control": "none", "dcqcn": None})
+    other = spec.model_copy(update={"run": spec.run.model_copy(update={"packet": bare})})
+    found = []
+    for one in played:
+        if one.seed != played[0].seed or one.phase not in PHASES or one.factor <= SUFFERS:
+            continue
+        stage(f"measuring {one.phase} without {control}", 0.95)
+        cut = cut_of(spec, seed=one.seed)
+        found.append(play_both(cut, Load.of(job, cut.ranks), one.phase, one.seed, other))
+    return says, tuple(found)
 
 
 def play_both(cut: Cut, load: Load, phase: Phase, seed: int, spec: Spec) -> Played:

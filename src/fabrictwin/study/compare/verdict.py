@@ -30,7 +30,7 @@ def verdict(found: Comparison) -> Verdict:
     best, rest = found.best, [f for f in found.fabrics if f is not found.best]
     if not rest:
         only = f"{best.name}: a step of {format_time(best.steps.p50)}; nothing else was compared."
-        return Verdict(only, (), (), _unknown(found))
+        return Verdict(only, _of_control(found), (), (*_not_in_steps(found), *_unknown(found)))
     alike = [f for f in rest if f.steps.p50 <= best.steps.p50 * (1 + CLOSE)]
     slower = sorted((f for f in rest if f not in alike), key=lambda f: f.steps.p50)
     answer = f"{best.name} has the shortest median step, {format_time(best.steps.p50)}"
@@ -51,7 +51,8 @@ def verdict(found: Comparison) -> Verdict:
                 f" {cheap.name} trains the cheapest tokens, {_money(cheap)} a million; "
                 f"{best.name}'s cost {more:+.1%}."
             )
-    return Verdict(answer, _because(best, slower or alike), _would_change(found), _unknown(found))
+    because = (*_because(best, slower or alike), *_of_control(found))
+    return Verdict(answer, because, _would_change(found), (*_not_in_steps(found), *_unknown(found)))
 
 
 def _money(fabric: OnFabric) -> str:
@@ -105,6 +106,43 @@ def _because(best: OnFabric, others: list[OnFabric]) -> tuple[str, ...]:
         reasons.append((1e-4, f"on adapters and wires an empty message takes {least} against {more}"))
     reasons.sort(key=lambda reason: -reason[0])
     return tuple(text for _, text in reasons[:3])
+
+
+_WHAT = {"ring": "a ring of the cut", "exchange": "an exchange of the cut", "neighbours": "a ring of neighbours"}
+
+
+def _of_control(found: Comparison) -> tuple[str, ...]:
+    """Sentences on phases of the cuts that are slow: by congestion control, or without it too."""
+    lines = []
+    for f in found.fabrics:
+        for with_it, without in () if f.factors is None else f.factors.without_control():
+            assert f.factors is not None
+            figures = (
+                f"{f.name}, {_WHAT[with_it.phase]}: {with_it.factor:.3g} times the flow engine's time with its "
+                f"control, {f.factors.control}, {without.factor:.3g} without"
+            )
+            share = (with_it.factor - without.factor) / max(with_it.factor - 1, 1e-9)
+            if share > 0.5:
+                lines.append(f"{figures}: the control is the cause, not the technology")
+            elif share > 0.1:
+                lines.append(f"{figures}: the control is a part of it")
+            else:
+                lines.append(f"{figures}: the control is not the cause")
+    return tuple(lines)
+
+
+def _not_in_steps(found: Comparison) -> tuple[str, ...]:
+    """Phases that the cuts found slow and that the job's steps do not have."""
+    lines = []
+    for f in found.fabrics:
+        slow = () if f.factors is None else f.factors.of("exchange")
+        if slow and max(slow) > 1 + CLOSE and not f.exchanges:
+            assert f.factors is not None
+            lines.append(
+                f"{f.name}: the exchange's {f.factors.text('exchange')} times is not in its step, as the job "
+                "has no all-to-all between hosts"
+            )
+    return tuple(lines)
 
 
 def _would_change(found: Comparison) -> tuple[str, ...]:

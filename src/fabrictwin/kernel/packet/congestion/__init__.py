@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from fabrictwin.kernel.jit.decorators import helper
-from fabrictwin.kernel.packet.congestion import dcqcn, ibcc, nscc
+from fabrictwin.kernel.packet.congestion import dcqcn, ibcc, nscc, swift
 from fabrictwin.kernel.packet.state.constants import RC
 
 
@@ -22,9 +22,10 @@ class Control(IntEnum):
     DCQCN = 1
     NSCC = 2
     IBCC = 3
+    SWIFT = 4
 
 
-ALGORITHMS = {Control.DCQCN: dcqcn, Control.NSCC: nscc, Control.IBCC: ibcc}
+ALGORITHMS = {Control.DCQCN: dcqcn, Control.NSCC: nscc, Control.IBCC: ibcc, Control.SWIFT: swift}
 
 
 @helper
@@ -54,6 +55,8 @@ def on_ack(state, q, qp, packets, echo, now):
     elif qp.control == Control.IBCC:
         if echo:
             ibcc.on_becn(state, q, qp, now)
+    elif qp.control == Control.SWIFT:
+        swift.on_ack(state, q, qp, packets * state.settings[0].mtu, now)
 
 
 @helper
@@ -83,6 +86,8 @@ def on_loss(state, q, qp, now):
     """A packet was trimmed or declared lost."""
     if qp.control == Control.NSCC:
         nscc.on_loss(state, q, qp, now)
+    elif qp.control == Control.SWIFT:
+        swift.on_loss(state, q, qp, now)
 
 
 @helper

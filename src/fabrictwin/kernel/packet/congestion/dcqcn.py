@@ -4,8 +4,9 @@ The sender cuts its rate by alpha/2 on a CNP and remembers the old one as target
 come. Then it climbs: fast recovery halves the distance to the target, additive and hyper increase raise the
 target. A timer and a byte counter count stages; the larger count decides fast recovery, both together hyper
 increase. As in public code for adapters (HPCC's ns-3), alpha is updated by a timer that asks whether a CNP came
-since its last tick, and cuts are at least `decrease_ps` apart. Rates are integers in kb/s, alpha is a fraction of
-2**30.
+since its last tick, and cuts are at least `decrease_ps` apart. In the paper every cut makes the rate before it the
+target; adapters do so only where the timer raised the rate since the last cut (NVIDIA's CLAMP_TGT_RATE off,
+CLAMP_TGT_RATE_AFTER_TIME_INC on). Rates are integers in kb/s, alpha is a fraction of 2**30.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ ALPHA_ONE = 1 << 30
 ALPHA_TIMER = 0
 INCREASE_TIMER = 1
 GAP_UNIT = 8_000_000_000 << RATE_BITS  # gap_q of 1 kb/s
+G_BITS = 10
 MOST_TICKS = 4096  # after so many decays nothing is left of alpha
 
 settings_dtype = layout(
@@ -28,7 +30,8 @@ settings_dtype = layout(
     ("decrease_ps", "i8"),
     ("increase_ps", "i8"),
     ("byte_counter", "i8"),
-    ("g_shift", "i8"),
+    ("g", "i8"),  # of 1,024
+    ("clamp", "i8"),  # every cut sets the target; 0: only the first after the timer raised the rate
     ("fast", "i8"),  # stages of fast recovery
     ("additive", "i8"),
     ("hyper", "i8"),
@@ -95,14 +98,15 @@ def on_cnp(state, q, qp, now):
         d.target = d.line
         ticks = min((now - d.alpha_due) // settings.alpha_ps, MOST_TICKS)
         for _ in range(ticks):
-            d.alpha -= d.alpha >> settings.g_shift
+            d.alpha -= (d.alpha * settings.g) >> G_BITS
         d.alpha_due = now + settings.alpha_ps
         d.increase_due = now + settings.increase_ps
         push_heap(state, d.alpha_due, pack(QueueEvent.CONTROL, ALPHA_TIMER, q))
         push_heap(state, d.increase_due, pack(QueueEvent.CONTROL, INCREASE_TIMER, q))
     d.marked = 1
     if now - d.last_decrease >= settings.decrease_ps:
-        d.target = d.rate
+        if settings.clamp or d.time_stage > 0:
+            d.target = d.rate
         d.rate = max(d.rate - ((d.rate * d.alpha) >> 31), settings.minimum)
         d.last_decrease = now
         d.time_stage = 0
@@ -134,9 +138,9 @@ def on_timer(state, q, qp, which, now):
     if which == ALPHA_TIMER:
         if now != d.alpha_due:
             return
-        d.alpha -= d.alpha >> settings.g_shift
+        d.alpha -= (d.alpha * settings.g) >> G_BITS
         if d.marked:
-            d.alpha += ALPHA_ONE >> settings.g_shift
+            d.alpha += (ALPHA_ONE * settings.g) >> G_BITS
         d.marked = 0
         d.alpha_due = now + settings.alpha_ps
         push_heap(state, d.alpha_due, pack(QueueEvent.CONTROL, ALPHA_TIMER, q))

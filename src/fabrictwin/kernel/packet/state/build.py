@@ -198,7 +198,8 @@ def build(wiring: Wiring, config: Config) -> State:
         rates, of = np.unique(wiring.port_bps, return_inverse=True)
         for name, at in (("kmin", marking.ecn_kmin_bytes), ("kmax", marking.ecn_kmax_bytes)):
             # Python's integers: a threshold that nothing reaches, times a rate, is more than 64 bits
-            scaled = np.array([min(at * rate // marking.ecn_bps, 2**31 - 1) for rate in rates.tolist()])[of]
+            at_rate = [at * rate // marking.ecn_bps if marking.ecn_bps else at for rate in rates.tolist()]
+            scaled = np.array([min(each, 2**31 - 1) for each in at_rate])[of]
             outlet[name] = np.repeat(np.where(ethernet, scaled, 0), v)
     on_switch = (wiring.node_flags[wiring.port_node] & s.ENDPOINT) == 0
     outlet.limit = np.repeat(np.where(on_switch & ethernet, room.queue_limit_bytes, 0), v)

@@ -65,7 +65,7 @@ class Marking:
 
     ecn_kmin_bytes: int = 0  # at `ecn_bps`, in proportion elsewhere
     ecn_kmax_bytes: int = 0
-    ecn_bps: int = 100 * 10**9
+    ecn_bps: int = 100 * 10**9  # 0: the same at every rate
     ecn_pmax_q: int = 0
     trim_lane: int = 0
 

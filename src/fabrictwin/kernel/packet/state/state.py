@@ -109,6 +109,8 @@ class State(NamedTuple):
     dcqcn_settings: Any
     nscc: Any
     nscc_settings: Any
+    swift: Any
+    swift_settings: Any
     ibcc: Any
     ibcc_settings: Any  # [E * 16] a service level of each endpoint each
     delays: Any  # int64 [rows, 128] congestion control tables: a delay in eighths of a packet's time

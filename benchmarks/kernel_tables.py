@@ -1,0 +1,148 @@
+"""Constants and residuals of kernels from measurements, and what they are off by on rows that were held out.
+
+    python benchmarks/kernel_tables.py FOLDER --write src/fabrictwin/catalog/data
+    python benchmarks/kernel_tables.py FOLDER
+
+FOLDER holds tables of NVIDIA's aiconfigurator database, whose names tell the GPU (`h100_sxm` and so on). Held out
+are, with everything fitted again: a fifth of the rows in turn; of products a fifth of all pairs of n and k in
+turn; and each GPU in turn, which then takes the table of the nearest other. Errors are
+|predicted / measured - 1|, median and 95th percentile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+from fabrictwin.base.arrays import F64
+from fabrictwin.catalog.kernels import CONSTANTS, RESIDUALS
+from fabrictwin.workload.operators.measurements import Measured, read_measured
+from fabrictwin.workload.operators.tables import Table, chip_of, fit_table, generation, nearest
+
+GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "gb200": "gb200", "b200_sxm": "b200-sxm"}
+LIBRARIES = {"bf16": "cublas", "fp8": "cutlass", "fp4": "cutlass"}
+OTHER_LIBRARY = "vllm"
+LEFT_OUT = {("products", "fp8-block")}  # measured without a graph: the host's time
+TYPES = ("bf16", "fp8", "fp8-block", "fp4")
+FOLDS = 5
+HEAD = """\
+# Constants of kernels by family, GPU, type and library; docs/kernels.md says what they are. Made by
+# benchmarks/kernel_tables.py from NVIDIA's measurements in aiconfigurator's database (Apache-2.0).
+source:
+  title: NVIDIA aiconfigurator, kernels measured under vLLM 0.18 and 0.24 (Apache-2.0)
+  url: https://github.com/ai-dynamo/aiconfigurator
+tables:
+"""
+
+
+def read(folder: Path) -> Iterator[tuple[str, Measured]]:
+    for path in sorted(folder.iterdir()):
+        gpu = next((name for found, name in GPUS.items() if f"_{found}_" in path.name), None)
+        if gpu is None or not path.name.endswith((".csv", ".csv.gz", ".parquet")):
+            continue
+        for measured in read_measured(path):
+            if format_name(measured) in TYPES and (measured.family, measured.type) not in LEFT_OUT:
+                yield gpu, measured
+
+
+def format_name(measured: Measured) -> str:
+    return measured.type.partition("/")[0]
+
+
+def key_of(gpu: str, measured: Measured) -> tuple[str, str, str, str]:
+    products = measured.family == "products"
+    library = LIBRARIES[measured.type] if products else OTHER_LIBRARY
+    return measured.family, gpu, measured.type, library
+
+
+def part(measured: Measured, rows: np.ndarray) -> Measured:
+    return replace(measured, shapes=measured.shapes[rows], times_us=measured.times_us[rows])
+
+
+def by_rows(measured: Measured) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, FOLDS, len(measured.times_us))
+
+
+def by_weights(measured: Measured) -> np.ndarray:
+    weights = measured.shapes[:, 1] * 1e9 + measured.shapes[:, 2]
+    found, place = np.unique(weights, return_inverse=True)
+    return np.random.default_rng(1).integers(0, FOLDS, len(found))[place]
+
+
+def held_out(gpu: str, measured: Measured, folds: Callable[[Measured], np.ndarray]) -> F64:
+    """Return errors of all rows, each by a table of the other folds."""
+    fold, off = folds(measured), np.zeros(len(measured.times_us))
+    chip = chip_of(gpu, measured.family, measured.type)
+    for out in range(FOLDS):
+        inside, outside = np.flatnonzero(fold != out), np.flatnonzero(fold == out)
+        table = fit_table(gpu, part(measured, inside))
+        off[outside] = table.time_us(chip, measured.shapes[outside]) / measured.times_us[outside] - 1
+    return np.abs(off)
+
+
+def say(what: str, off: F64) -> None:
+    middle, most = 100 * np.quantile(off, [0.5, 0.95])
+    print(f"  {what:56s} {len(off):7d} {middle:6.1f} {most:6.1f}", flush=True)
+
+
+def errors(found: list[tuple[str, Measured]], tables: dict[tuple[str, ...], Table]) -> None:
+    print(f"  {'held out':56s} {'rows':>7s} {'median':>6s} {'p95 %':>6s}")
+    pooled: dict[tuple[str, str], list[F64]] = {}
+    for gpu, measured in found:
+        off = held_out(gpu, measured, by_rows)
+        say(f"{measured.family} {measured.type} {gpu}: rows", off)
+        pooled.setdefault((measured.family, format_name(measured)), []).append(off)
+        if measured.family == "products":
+            say(f"{measured.family} {measured.type} {gpu}: pairs of n and k", held_out(gpu, measured, by_weights))
+    for (family, name), parts in pooled.items():
+        say(f"{family} {name}, all GPUs: rows", np.concatenate(parts))
+    pooled = {}
+    for gpu, measured in found:
+        family, _, name, library = key_of(gpu, measured)
+        others = {key[1]: table for key, table in tables.items() if (key[0], *key[2:]) == (family, name, library)}
+        others.pop(gpu, None)
+        if not others:
+            continue
+        table = others[nearest(gpu, others)]
+        if generation(table.of) != generation(gpu):
+            table = replace(table, residuals=None)
+        off = np.abs(table.time_us(chip_of(gpu, family, name), measured.shapes) / measured.times_us - 1)
+        say(f"{family} {name} {gpu}: the GPU, by {table.of}", off)
+        pooled.setdefault((family, format_name(measured)), []).append(off)
+    for (family, name), parts in pooled.items():
+        say(f"{family} {name}, all GPUs: the GPU", np.concatenate(parts))
+
+
+def write(folder: Path, tables: dict[tuple[str, ...], Table]) -> None:
+    lines = [HEAD]
+    for key, table in tables.items():
+        values = ", ".join(f"{name}: {value:g}" for name, value in table.constants.items())
+        lines.append(f"  {' '.join(key)}: {{{values}}}\n")
+    (folder / CONSTANTS).write_text("".join(lines), encoding="utf-8")
+    steps = {"/".join(key): table.residuals.steps for key, table in tables.items() if table.residuals is not None}
+    np.savez_compressed(folder / RESIDUALS, allow_pickle=False, **steps)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write the tables, judge nothing")
+    parser.add_argument("--only", default="", help="families that begin so")
+    args = parser.parse_args()
+    found = [(gpu, one) for gpu, one in read(args.folder) if one.family.startswith(args.only)]
+    tables = {key_of(gpu, one): fit_table(gpu, one) for gpu, one in found}
+    if args.write:
+        write(args.write, tables)
+    else:
+        errors(found, tables)
+
+
+if __name__ == "__main__":
+    main()
