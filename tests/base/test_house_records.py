@@ -31,7 +31,6 @@ LARGE = {
         cluster/spec/packet_section.py OwnDcqcn Packet
         cluster/spec/qos_section.py QosPort
         cluster/spec/spec.py Spec
-        cluster/spec/subnet_manager_section.py SubnetManager
         serving/config/section.py Benchmark Serving
         study/campaign/campaign_section.py Campaign
         study/jitter/jitter_sources.py Jitter

@@ -10,6 +10,7 @@ from support.clusters import boxes
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.spec.packet_section import Packet
+from fabrictwin.engines.base.changes import PortSettings, TimedChange
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.packet_options import PacketOptions, options_of, options_with
 from fabrictwin.kernel.packet.invariants import violations
@@ -72,6 +73,59 @@ def test_each_port_has_the_maps_and_turns_that_were_programmed_into_it():
         network.machine.run(400 * 10**6)
         light, heavy = (int(qp.expected) for qp in network.machine.state.qp[:2])
         assert heavy / light == pytest.approx(ratio, rel=0.05)
+
+
+def test_weights_that_change_on_the_way_hold_from_then_on():
+    """Two levels take equal turns, then one and three, then one lane; what waits is not lost or doubled."""
+    twin = boxes(4, "infiniband")
+    even, uneven = PortArbitration(low=((0, 65), (1, 65))), PortArbitration(low=((0, 65), (1, 195)))
+    first, second, third = (
+        programmed(twin, maps, turns).lane_tables
+        for maps, turns in (({2: [FOLD]}, {2: even}), ({2: [FOLD]}, {2: uneven}), ({2: [[0] * 16]}, {}))
+    )
+    routes = replace(twin.routes, lane_tables=first)
+    network = play(twin, routes, [(0, 2, 60_000_000), (1, 2, 60_000_000)], [0, 1])
+    for at, tables in ((400, second), (800, third)):
+        network.at(TimedChange(at * 10**6, settings=PortSettings(lanes=tables)))
+    seen = [np.zeros(2)]
+    for until in (400, 800, 1200):
+        network.run(until * 10**6)
+        seen.append(network.machine.state.qp.expected[:2].astype(float))
+        assert not violations(network.machine.state)
+    ratios = [moved[1] / moved[0] for moved in np.diff(seen, axis=0)]
+    assert ratios == pytest.approx([1.0, 3.0, 1.0], rel=0.05)
+    network.run(drain=True)
+    assert (network.machine.state.task.done_ps[:2] > 0).all()
+    assert not violations(network.machine.state)
+
+
+def test_maps_that_change_on_the_way_move_a_flow_to_another_lane():
+    twin = boxes(4, "infiniband")
+    one, other = (
+        programmed(twin, {2: [table]}, {2: PortArbitration(low=((0, 1), (1, 1)))}).lane_tables
+        for table in (FOLD, [1 - vl for vl in FOLD])
+    )
+    network = play(
+        twin, replace(twin.routes, lane_tables=one), [(0, 2, 20_000_000), (1, 2, 20_000_000)], [0, 0], lanes=2
+    )
+    network.at(TimedChange(200 * 10**6, settings=PortSettings(lanes=other)))
+    out = 2 * int(switch_ports(twin.fabric)[1][2])
+    network.run(190 * 10**6)
+    assert network.machine.state.outlet.last_tx[out + 1] == 0
+    network.run(400 * 10**6)
+    lanes = network.machine.state.outlet.last_tx[out : out + 2]
+    assert lanes[1] > 390 * 10**6 > 300 * 10**6 > lanes[0]
+    network.run(drain=True)
+    assert not violations(network.machine.state)
+
+
+def test_lanes_that_a_run_does_not_have_cannot_come_later():
+    twin = boxes(4, "infiniband")
+    network = play(twin, programmed(twin, {2: [FOLD]}), [(0, 2, 1000)], [0], lanes=2)
+    wide = programmed(twin, {2: [[5] * 16]}).lane_tables
+    network.at(TimedChange(0, settings=PortSettings(lanes=wide)))
+    with pytest.raises(ConfigError, match="lead to lane 5, expected lanes below 2, which the run began with"):
+        network.run()
 
 
 def test_a_map_by_input_port_is_the_switchs():

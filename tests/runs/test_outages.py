@@ -219,3 +219,52 @@ def test_run_prints_it(spec, tmp_path, capsys):
 def test_a_managers_quality_of_service_is_checked(spec):
     with pytest.raises(ConfigError, match=r"run\.subnet_manager\.qos_sl2vl: got 3 lanes, expected 16"):
         predict(spec(manager='subnet_manager: {qos_sl2vl: "0,1,2"},'))
+
+
+SLOW = 'congestion_control: {cc_ca_cong_setting_ccti_min: 1, cc_cct: "0:0,0:1"}'  # half of each link
+
+
+def test_managers_take_other_settings_while_the_job_runs(spec):
+    """From the change on every adapter sends at half its rate: the earlier, the longer the job takes."""
+
+    def end(manager):
+        return predict(spec(manager=manager, batches=8)).trace.end_ps
+
+    calm = end("subnet_manager: {},")
+    after, late, early = (
+        end(f"subnet_manager: {{mad_time: 2 us, changes: [{{time: {time}, {SLOW}}}]}},")
+        for time in ("1000 s", "3500 us", "1 us")
+    )
+    assert after == calm
+    assert calm < late < early
+    back = 'congestion_control: {cc_cct: "0:0"}'
+    both = end(
+        f"subnet_manager: {{mad_time: 2 us, changes: [{{time: 1 us, {SLOW}}}, {{time: 3500 us, {back}}}]}},"
+    )
+    assert calm < both < early
+
+
+def test_a_host_that_is_taken_out_of_its_partition_ends_the_job(spec, tmp_path):
+    """The last host becomes a member of another partition alone: nobody answers it any more."""
+    twin = make_twin(spec(), prepare(spec()).twin.blueprint)
+    guid = int(twin.fabric.port_guid[twin.fabric.nic_node[7]])
+    rest = ", ".join(f"{int(twin.fabric.port_guid[node]):#x}=full" for node in twin.fabric.nic_node[:7])
+    (tmp_path / "partitions.conf").write_text(f"Default=0x7fff : {rest} ;\nother=0x1 : {guid:#x}=full ;\n")
+    with pytest.raises(SimulatedError, match="gave up after 7 retries"):
+        predict(spec(manager="subnet_manager: {changes: [{time: 1 us, partitions: partitions.conf}]},"))
+    (tmp_path / "partitions.conf").write_text("Default=0x7fff : ALL=full ;\n")
+    same = predict(spec(manager="subnet_manager: {changes: [{time: 1 us, partitions: partitions.conf}]},"))
+    assert same.trace.end_ps == predict(spec()).trace.end_ps
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("{time: 1 ms}", "got a time alone"),
+        ("{time: 1 ms, qos_sl2vl: '1,2'}", r"run.subnet_manager.changes\[0\].qos_sl2vl: got 2 lanes"),
+        ("{time: 1 ms, qos_sl2vl: '" + ",".join(["1"] * 16) + "'}", "lead to lane 1, expected lanes below 1"),
+    ],
+)
+def test_settings_that_cannot_be_taken_are_refused(spec, change, says):
+    with pytest.raises(ConfigError, match=says):
+        predict(spec(manager=f"subnet_manager: {{changes: [{change}]}},"))

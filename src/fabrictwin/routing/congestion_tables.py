@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabrictwin.base.arrays import I32
+from fabrictwin.base.arrays import I32, I64
 from fabrictwin.cluster.spec.congestion_section import LEVELS, SWITCH_PARTS, CongestionControl, Delay
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 
@@ -84,6 +84,19 @@ class CongestionTables:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class CongestionLog:
+    """Events of congestion control, in order: columns of the same length, NONE where one has no part."""
+
+    time_ps: I64
+    node: I64  # a switch whose lane became congested, or an adapter of which an index reached its trigger
+    port: I64  # of the switch
+    queue_pair: I64  # of the adapter
+    source: I64  # adapters that the packet, or the queue pair, was from and to
+    destination: I64
+    level: I64
 
 
 def marking_of(section: CongestionControl, number: int) -> PortMarking:

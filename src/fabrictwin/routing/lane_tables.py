@@ -65,6 +65,18 @@ class LaneTables:
             turn[port] = place[one]
         return cls(np.array(rows, np.uint8).reshape(-1, SERVICE_LEVELS), row, by_input, kept, turn)
 
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, LaneTables)
+            and self.arbitrations == other.arbitrations
+            and np.array_equal(self.sl_to_vl, other.sl_to_vl)
+            and np.array_equal(self.sl_to_vl_row, other.sl_to_vl_row)
+            and np.array_equal(self.by_input, other.by_input)
+            and np.array_equal(self.arbitration_row, other.arbitration_row)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
     def lanes_of(self, levels: Sequence[int]) -> set[int]:
         """Every lane that packets of these service levels travel on somewhere."""
         return {int(vl) for vl in np.unique(self.sl_to_vl[:, list(levels)])}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.disturbances import FOREVER, Disturbances
 from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.cluster.spec.subnet_manager_section import QualityOfService
 from fabrictwin.fabric.fabric import I32
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.program import patterns
@@ -16,6 +19,7 @@ from fabrictwin.runs.twins import engine_of, routing_key
 from fabrictwin.subnet.manager.mad_transport import MadTiming
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.settings.qos import OPTIONS, qos_settings
+from fabrictwin.subnet.operation.cluster_endpoint import partitioned
 from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
 
@@ -52,19 +56,37 @@ def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None
         raise spec.error("run.subnet_manager", message)
     if not capabilities_of(spec.run.fidelity).routes:
         raise spec.error("run.subnet_manager", "got it at fidelity analytic, expected flow or packet")
-    given = {key: value for key in OPTIONS if (value := getattr(asked, key)) is not None}
-    try:
-        quality = qos_settings({key: str(value) for key, value in given.items()})
-    except ConfigError as error:
-        raise spec.error(f"run.subnet_manager.{error.key}", error.message) from None
-    settings = Settings(engine=engine_of(spec), routing=twin.options, **quality)
+    settings = _with(
+        spec,
+        Settings(engine=engine_of(spec), routing=twin.options, congestion=twin.congestion),
+        asked,
+        "run.subnet_manager",
+    )
     timing = MadTiming(agent_ps=asked.mad_time, hop_ps=asked.hop_time, window=asked.window)
     try:
         twin.manage(host=asked.host, settings=settings, timing=timing, sweep_ps=asked.sweep_interval)
     except ConfigError as error:
         key = "run.subnet_manager.host" if asked.host else routing_key(spec, error.key or "engine")
         raise spec.error(key, error.message) from None
-    return _planned(twin, disturbed)
+    run, managed = _planned(twin, disturbed), twin.management
+    assert managed is not None
+    for i, change in sorted(enumerate(asked.changes), key=lambda each: each[1].time):
+        settings = _with(spec, settings, change, f"run.subnet_manager.changes[{i}]")
+        if change.congestion_control is not None:
+            settings = replace(settings, congestion=change.congestion_control)
+        if change.partitions is not None:
+            settings = partitioned(settings, spec.folder / change.partitions, managed.endpoint, asked.host)
+        run.plan_settings(change.time, settings)
+    return run
+
+
+def _with(spec: Spec, settings: Settings, asked: QualityOfService, key: str) -> Settings:
+    """Settings with the quality of service that a section asks for. Raises ConfigError."""
+    given = {name: value for name in OPTIONS if (value := getattr(asked, name)) is not None}
+    try:
+        return replace(settings, **qos_settings({name: str(value) for name, value in given.items()}))
+    except ConfigError as error:
+        raise spec.error(f"{key}.{error.key}", error.message) from None
 
 
 def _planned(twin: Twin, disturbed: Disturbances) -> ManagedRun:

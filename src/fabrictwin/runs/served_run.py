@@ -20,7 +20,9 @@ from fabrictwin.runs.execute import prepare, start_engine
 from fabrictwin.subnet.agents.pma import EngineCounters
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.operation.cluster_endpoint import open_endpoint
+from fabrictwin.subnet.operation.congestion_in_force import tell_agents
 from fabrictwin.subnet.operation.tables_in_force import routes_of
+from fabrictwin.subnet.serve.sockets import wall_ps
 from fabrictwin.subnet.wire.smp import PortState
 from fabrictwin.trace.trace import Trace
 
@@ -52,6 +54,8 @@ class ServedRun:
         trace = play(prepared.job.program, prepared.job.rank_node, engine)
         exact = None if engine.packets is None else engine.packets.port_counters()
         EngineCounters(state).load(engine.counters(), exact)
+        if engine.packets is not None:
+            tell_agents(state, engine.packets.congestion_log(), wall_ps() - engine.now_ps)
         return trace
 
     def say(self, managers: list[SubnetManager]) -> str:

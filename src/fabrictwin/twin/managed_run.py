@@ -15,16 +15,21 @@ from itertools import count
 
 import numpy as np
 
-from fabrictwin.engines.base.changes import TableEntries, TimedChange
+from fabrictwin.engines.base.changes import PortSettings, TableEntries, TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.subnet.agents.port_states import NO_PORT
+from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.operation.changed_paths import ChangedPath
+from fabrictwin.subnet.operation.congestion_in_force import tell_agents
 from fabrictwin.subnet.operation.managed_fabric import (
     NEVER,
+    CongestionEffect,
     Effect,
     Entry,
     Incident,
+    KeyEffect,
+    LaneEffect,
     LinkEffect,
     ManagedFabric,
     TableEffect,
@@ -78,6 +83,10 @@ class ManagedRun:
         self._row = np.full(fabric.nodes, -1, np.int64)
         self._row[fabric.switch_nodes] = np.arange(len(fabric.switch_nodes))
 
+    def plan_settings(self, time_ps: int, settings: Settings) -> None:
+        """Let managers take other settings so long after the run's start."""
+        self.managed.plan_settings(self.origin_ps + time_ps, settings)
+
     def plan(self, time_ps: int, line: str, node: int) -> None:
         """Let something happen so long after the run's start, in the words of the console."""
         self.managed.plan(self.origin_ps + time_ps, line, node)
@@ -124,6 +133,8 @@ class ManagedRun:
             engine.await_changes(False)
             engine.advance()
         self._losses.append(_losses(engine))
+        if engine.packets is not None:
+            tell_agents(self.managed.state, engine.packets.congestion_log(), self.origin_ps - began)
         self.end_ps = int(engine.ended_ps().max(initial=0)) - began
 
     def _advance(self, engine: Engine, began: int, operations: int) -> bool:
@@ -148,6 +159,8 @@ class ManagedRun:
                 opened = len(self.managed.incidents) - known
                 self._losses += [losses] * opened
                 self._changed += [{} for _ in range(opened)]
+                if not engine.capabilities.packets:  # lanes and marks are of packets
+                    effects = [e for e in effects if not isinstance(e, LaneEffect | CongestionEffect | KeyEffect)]
                 self._take(effects, coalesce=not engine.capabilities.hop_by_hop)
 
     def _push(self, time_ps: int, change: TimedChange | Effect) -> None:
@@ -180,6 +193,12 @@ class ManagedRun:
                 self._note(what, incident)
             rows = np.full(len(what.lid), self._row[what.node], np.int64)
             return TimedChange(now_ps, tables=TableEntries(rows, what.lid, what.port))
+        if isinstance(what, LaneEffect):
+            return TimedChange(now_ps, settings=PortSettings(lanes=what.tables))
+        if isinstance(what, KeyEffect):
+            return TimedChange(now_ps, settings=PortSettings(keys=what.keys))
+        if isinstance(what, CongestionEffect):
+            return TimedChange(now_ps, settings=PortSettings(congestion=what.tables))
         if isinstance(what, LinkEffect):
             (self._down.discard if what.up else self._down.add)(what.port)
         else:

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.kernel.codes import NEVER
+from fabrictwin.routing.congestion_tables import CongestionTables
+from fabrictwin.routing.lane_tables import LaneTables
 
 FOREVER = NEVER
 
@@ -28,11 +30,20 @@ class TableEntries:
 
 
 @dataclass(frozen=True)
+class PortSettings:
+    """Settings of all ports in place of those they had, for packets on InfiniBand; None leaves a kind as it is."""
+
+    lanes: LaneTables | None = None
+    congestion: CongestionTables | None = None
+    keys: npt.NDArray[np.int64] | None = None  # [E] partition keys of adapters
+
+
+@dataclass(frozen=True)
 class TimedChange:
-    """A port's directed link, its bit errors, or forwarding tables change at a time of the engine's clock.
+    """A port's directed link, its bit errors, or what ports hold changes at a time of the engine's clock.
 
     `rate_bps` 0 takes the link down, None restores what was built. With `error_rate` or `pause` the rate stays as
-    it is; with `tables` there is no port.
+    it is; with `tables` or `settings` there is no port.
     """
 
     time_ps: int
@@ -40,6 +51,7 @@ class TimedChange:
     rate_bps: int | None = None
     error_rate: float | None = None  # chance that a bit is hit, after correction
     tables: TableEntries | None = None
+    settings: PortSettings | None = None
     pause: tuple[int, bool] | None = None  # Ethernet: the port pauses its peer on a priority without end, or stops
 
 

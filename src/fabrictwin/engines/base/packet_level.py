@@ -13,6 +13,7 @@ from fabrictwin.base.arrays import I64
 from fabrictwin.engines.base.messages import Event, FlowOptions, Message
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication, Operations
+from fabrictwin.routing.congestion_tables import CongestionLog
 
 if TYPE_CHECKING:
     from fabrictwin.engines.packet.run_estimate import PacketSize
@@ -101,6 +102,10 @@ class PacketLevel(Protocol):
 
     def port_counters(self) -> dict[str, I64]:
         """Counters of ports by the name that operators know, each of shape [ports]."""
+        ...
+
+    def congestion_log(self) -> CongestionLog:
+        """Return what congestion control noted, as far as the log reaches back."""
         ...
 
     def adapter_counters(self) -> dict[str, I64]:

@@ -150,6 +150,9 @@ class GraphEngine:
             raise ConfigError(
                 f"got a change of tables at fidelity {self.fidelity}, expected flow or packet", key="change"
             )
+        if change.settings is not None:
+            message = f"got lanes, marks or keys of ports at fidelity {self.fidelity}, expected packet"
+            raise ConfigError(message, key="change")
         if change.tables is None:
             payload_bps(self.fabric, change)  # refuses what cannot be
         self._changes.add(change, self.now_ps)

@@ -26,6 +26,7 @@ from fabrictwin.engines.packet.packet_transfers import PacketTransfers
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication, Operations
+from fabrictwin.routing.congestion_tables import CongestionLog
 from fabrictwin.routing.tables import Routes
 from fabrictwin.trace.trace import Counters
 
@@ -135,7 +136,8 @@ class PacketEngine:
         now_ps = self.now_ps
         if change.time_ps == now_ps and not self.network.changes:
             self._settle_clock()
-            apply_change(self.network.machine, self.fabric, change)
+            network = self.network
+            apply_change(network.machine, network.model, network.connections, change)
         else:
             self.network.changes.add(change, now_ps)
 
@@ -199,6 +201,9 @@ class NetworkPackets:
 
     def port_counters(self) -> dict[str, I64]:
         return port_counters.port_counters(self.network)
+
+    def congestion_log(self) -> CongestionLog:
+        return port_counters.congestion_log(self.network)
 
     def adapter_counters(self) -> dict[str, I64]:
         return port_counters.adapter_counters(self.network)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from fabrictwin.kernel.packet.loop import begin, kick_all, ready_all, run
 from fabrictwin.kernel.packet.state import build as b
 from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state.build import Wiring
-from fabrictwin.kernel.packet.state.config import Config
+from fabrictwin.kernel.packet.state.config import Config, VirtualLanes
 from fabrictwin.kernel.packet.state.records import records
 from fabrictwin.kernel.packet.state.state import State, nbytes
 from fabrictwin.kernel.packet.state.transport_records import qp_dtype
@@ -368,6 +369,43 @@ class Machine:
             self._owns_tables = True
         known = np.asarray(lid) < self.state.lft.shape[1]
         self.state.lft[np.asarray(row)[known], np.asarray(lid)[known]] = np.asarray(port)[known]
+
+    def set_virtual_lanes(self, lanes: VirtualLanes) -> None:
+        """Ports map service levels to lanes and arbitrate by these from now on; what waits stays in its lane."""
+        state, n = self.state, len(self.state.port)
+        v = self.config.lanes
+        state.port.traits &= ~np.int16(s.ARBITRATED | s.BY_INPUT)
+        state.port.sl2vl = np.array(lanes.port_sl2vl, np.int16) if len(lanes.port_sl2vl) else 0
+        if len(lanes.sl2vl_by_input):
+            state.port.traits |= np.where(lanes.sl2vl_by_input, s.BY_INPUT, 0).astype(np.int16)
+        arbiter, arbitration, high_limit = b.arbitration_state(
+            replace(self.config, virtual_lanes=lanes), state.port, v
+        )
+        rows = lanes.sl2vl or (tuple(i % v for i in range(16)),)
+        if len(arbiter) < len(state.arbiter) and n > 1:  # a record is read at every port that had one
+            arbiter = records(n, arbiter.dtype)
+        self.state = state = state._replace(
+            sl2vl=np.array(rows, np.int16), arbiter=arbiter, arbitration=arbitration, high_limit=high_limit
+        )
+        self._relane_queue_pairs()
+        state.port.rx_traits = np.where(state.port.peer >= 0, state.port.traits[np.maximum(state.port.peer, 0)], 0)
+        self.touch()
+
+    def _relane_queue_pairs(self) -> None:
+        """Give queue pairs the lanes that their service levels have now, out of the rings of the old ones."""
+        state = self.state
+        qp = state.qp[: self.queue_pairs]
+        state.outlet.ready_head = state.outlet.ready_tail = s.NONE
+        qp.in_ring, qp.ring_next = 0, s.NONE
+        qp.vl = state.sl2vl[state.port.sl2vl[qp.port], qp.sl]
+        remote = qp.dst >= 0
+        answers = np.where(remote, state.port.sl2vl[self.wiring.endpoint_port[np.maximum(qp.dst, 0)]], 0)
+        qp.ack_vl = state.sl2vl[answers, qp.ack_sl]
+
+    def forbid(self, queue_pairs: Any) -> None:
+        """Let partition keys keep out what these [queue pairs] of bool carry from now on, and no others."""
+        every = np.abs(self.state.qp.ack_every[: self.queue_pairs])
+        self.state.qp.ack_every[: self.queue_pairs] = np.where(queue_pairs, -np.maximum(every, 1), every)
 
     def set_errors(self, port: int, error_q: int) -> None:
         """The directed link of `port` spoils a byte with chance `error_q` / 2**48 from now on."""

@@ -1,15 +1,17 @@
 """The congestion control agent in every node (IBTA volume 1, annex A10): settings, kept and read back.
 
-Switches and adapters keep what a manager sets, by port where they have several. Nothing acts on it: the packet
-engine's congestion controls are others, so logs stay empty. From the first datagram with a wrong CC_Key the lease
-period runs, as with an M_Key; a protected node answers no Get either.
+Switches and adapters keep what a manager sets, by port where they have several; `subnet.operation.tables_in_force`
+reads it for the packet engine, which acts on it and tells what to log. From the first datagram with a wrong CC_Key
+the lease period runs, as with an M_Key; a protected node answers no Get either.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from fabrictwin.base.units import PS_PER_S
+from fabrictwin.routing.congestion_tables import CREDIT, RATE, STARVATION, THRESHOLD, VICTIM
+from fabrictwin.subnet.agents.congestion_port import CongestionPort
 from fabrictwin.subnet.agents.port_states import PortStates
 from fabrictwin.subnet.wire import congestion as cc
 from fabrictwin.subnet.wire.congestion import CongestionId
@@ -29,15 +31,6 @@ _ADAPTER = {
 }
 
 
-@dataclass
-class _Port:
-    """What a manager has set at a switch or at an adapter's port."""
-
-    key: cc.CongestionKeyInfo = field(default_factory=cc.CongestionKeyInfo)
-    lease_ends_ps: int | None = None
-    settings: dict[tuple[int, int], Attribute] = field(default_factory=dict)  # by attribute and block
-
-
 @dataclass(frozen=True)
 class _Request:
     method: int
@@ -53,14 +46,13 @@ class CongestionAgent:
 
     def __init__(self, state: PortStates) -> None:
         self.state = state
-        self._ports: dict[int, _Port] = {}  # by slot
 
     def answer(self, m: int, slot: int, mad: bytes, now_ps: int) -> bytes | None:
         """Return the answer of node `m` to a request for its slot; None where the key forbids one."""
         start = START.unpack_from(mad)
         place = cc.LOG_DATA if start[7] == CongestionId.CONGESTION_LOG else cc.DATA
         request = _Request(mad[3], start[7], start[8], int.from_bytes(mad[24:32], "big"), mad[place], now_ps)
-        port = self._ports.setdefault(slot, _Port())
+        port = self.state.congestion_ports.setdefault(slot, CongestionPort())
         status, data = int(Status.OK), b""
         if request.method not in (Method.GET, Method.SET):
             status = Status.BAD_METHOD
@@ -77,7 +69,7 @@ class CongestionAgent:
         return b"".join((mad[:3], b"\x81", int(status).to_bytes(2, "big"), mad[6 : place.start], body))
 
     @staticmethod
-    def _may(port: _Port, request: _Request) -> bool:
+    def _may(port: CongestionPort, request: _Request) -> bool:
         """Return whether a request is answered; a wrong key is counted, and the lease runs."""
         now_ps = request.now_ps
         if port.lease_ends_ps is not None and now_ps >= port.lease_ends_ps:
@@ -92,7 +84,7 @@ class CongestionAgent:
             port.lease_ends_ps = now_ps + port.key.lease_period_s * PS_PER_S
         return False
 
-    def _handle(self, m: int, port: _Port, request: _Request) -> Attribute | None:
+    def _handle(self, m: int, port: CongestionPort, request: _Request) -> Attribute | None:
         """The attribute as it is now, after a Set; None where a node of this kind has none, or it cannot be set.
 
         Raises MadError for a block or a value that there is not.
@@ -103,7 +95,10 @@ class CongestionAgent:
         if kind is not None:
             if setting:
                 self._check(m, attribute, block, request.data)
-                port.settings[attribute, block] = kind.decode(request.data)
+                port.settings[attribute, block] = held = kind.decode(request.data)
+                if isinstance(held, cc.SwitchCongestionSetting):
+                    port.in_force = _merged(port.in_force, held)
+                self.state.notify_congestion(request.now_ps)
             elif block >= self._blocks(m, attribute):
                 raise MadError("no such block")
             return port.settings.get((attribute, block)) or self._as_built(kind, port)
@@ -114,8 +109,12 @@ class CongestionAgent:
             return replace(port.key, cc_key=0) if hidden else port.key
         stamp = request.now_ps // cc.TICK_PS & 0xFFFFFFFF
         if attribute == CongestionId.CONGESTION_LOG:  # a Set clears it
-            log = cc.CongestionLogSwitch if switch else cc.CongestionLogCa
-            return log(current_timestamp=stamp)
+            log = switch_log(port) if switch else adapter_log(port)
+            if setting:
+                port.events, port.counted = [], 0
+                log = switch_log(port) if switch else adapter_log(port)
+            log.current_timestamp = stamp
+            return log
         if setting:
             return None
         if attribute == CongestionId.CLASS_PORT_INFO:
@@ -125,7 +124,7 @@ class CongestionAgent:
         return cc.Timestamp(timestamp=stamp) if attribute == CongestionId.TIMESTAMP else None
 
     @staticmethod
-    def _as_built(kind: type[Attribute], port: _Port) -> Attribute:
+    def _as_built(kind: type[Attribute], port: CongestionPort) -> Attribute:
         """A block that was never set: the limit of a control table is that of its first block."""
         first = port.settings.get((CongestionId.CONGESTION_CONTROL_TABLE, 0))
         if kind is cc.CongestionControlTable and isinstance(first, cc.CongestionControlTable):
@@ -145,3 +144,57 @@ class CongestionAgent:
             limit = cc.CongestionControlTable.decode(data).ccti_limit
             if limit >= CONTROL_TABLE_BLOCKS * cc.ENTRIES_A_BLOCK:
                 raise MadError(f"got a limit of {limit}, beyond the table")
+
+
+def _merged(before: cc.SwitchCongestionSetting, given: cc.SwitchCongestionSetting) -> cc.SwitchCongestionSetting:
+    """Return a switch's settings after a Set: its control map says which parts of it count."""
+    parts = {
+        VICTIM: ("victim_mask",),
+        CREDIT: ("credit_mask",),
+        THRESHOLD: ("threshold", "packet_size"),
+        STARVATION: ("cs_threshold", "cs_return_delay"),
+        RATE: ("marking_rate",),
+    }
+    names = [name for bit, each in parts.items() if given.control_map & bit for name in each]
+    return replace(before, **{name: getattr(given, name) for name in names})
+
+
+def switch_log(port: CongestionPort) -> cc.CongestionLogSwitch:
+    """Return a switch's log: ports that became congested, and the latest events."""
+    ports = 0
+    for event in port.events:
+        ports |= 1 << event.port
+    entries = b"".join(
+        cc.SwitchEvent(
+            slid=event.source_lid,
+            dlid=event.destination_lid,
+            sl=event.level,
+            timestamp=event.time_ps // cc.TICK_PS & 0xFFFFFFFF,
+        ).encode()
+        for event in reversed(port.events)
+    )
+    return cc.CongestionLogSwitch(
+        log_events_counter=port.counted, port_map=ports.to_bytes(32, "big"), entries=entries.ljust(180, b"\0")
+    )
+
+
+def adapter_log(port: CongestionPort) -> cc.CongestionLogCa:
+    """Return an adapter's log: service levels whose index reached the threshold, and the latest events."""
+    levels = 0
+    for event in port.events:
+        levels |= 1 << event.level
+    entries = b"".join(
+        cc.AdapterEvent(
+            local_qp=event.queue_pair,
+            sl=event.level,
+            service_type=event.service,
+            remote_lid=event.destination_lid,
+            timestamp=event.time_ps // cc.TICK_PS & 0xFFFFFFFF,
+        ).encode()
+        for event in list(reversed(port.events))[:13]
+    )
+    return cc.CongestionLogCa(
+        threshold_event_counter=port.counted,
+        threshold_congestion_event_map=levels,
+        entries=entries.ljust(208, b"\0"),
+    )

@@ -24,6 +24,7 @@ from fabrictwin.base.arrays import I64, U8, place_of, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.whole_numbers import whole
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
+from fabrictwin.subnet.agents.congestion_port import CongestionPort
 from fabrictwin.subnet.agents.node_as_built import LINEAR_CAP, describe, node_info, switch_as_built
 from fabrictwin.subnet.agents.port_as_built import port_as_built
 from fabrictwin.subnet.wire import link_encodings as speeds
@@ -121,6 +122,10 @@ class PortStates:
         # time) when part of a forwarding table did
         self.on_port_change: list[Callable[[int, int], None]] = []  # (switch, time): a link of it came or went
         self.on_state: list[Callable[[int, int], None]] = []
+        self.on_lanes: list[Callable[[int], None]] = []  # (time): SL to VL maps or arbitration are others
+        self.on_congestion: list[Callable[[int], None]] = []  # (time): settings of congestion control are
+        self.on_keys: list[Callable[[int], None]] = []  # (time): a port's partition keys are
+        self.congestion_ports: dict[int, CongestionPort] = {}  # by slot, of agents that were asked
         self.on_table: list[Callable[[int, int, U8, int], None]] = []
         self.port_info: U8 = np.zeros((self.slots, PortInfo.SIZE), np.uint8)
         self.info = memoryview(self.port_info.data).cast("B")
@@ -315,6 +320,21 @@ class PortStates:
         for listener in self.on_state:
             listener(slot, now_ps)
 
+    def notify_lanes(self, now_ps: int) -> None:
+        """Maps or arbitration of a port are others now."""
+        for listener in self.on_lanes:
+            listener(now_ps)
+
+    def notify_keys(self, now_ps: int) -> None:
+        """A port's partition keys are others now."""
+        for listener in self.on_keys:
+            listener(now_ps)
+
+    def notify_congestion(self, now_ps: int) -> None:
+        """Settings of congestion control are others now."""
+        for listener in self.on_congestion:
+            listener(now_ps)
+
     def write_table(self, m: int, first: int, entries: U8, now_ps: int) -> None:
         """Entries of a switch's forwarding table from LID `first` on become these."""
         self.grow_lft(first + len(entries) - 1)
@@ -373,6 +393,7 @@ class PortStates:
             for key in [k for k in table if k[0] == m]:
                 del table[key]
         for slot in range(self.base[m], self.base[m] + self.ports[m] + 1):
+            self.congestion_ports.pop(slot, None)
             for by_slot in (self.pkeys, self.vl_arbitration, self.guids):
                 for pair in [p for p in by_slot if p[0] == slot]:
                     del by_slot[pair]

@@ -239,7 +239,9 @@ class SubnetAgent:
         return _block(self.state.pkeys, key, _DEFAULT_PKEYS if key[1] == 0 else _EMPTY)
 
     def _set_pkeys(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
-        return _set_block(self.state.pkeys, self._pkey_slot(m, entry, modifier), data)
+        answer = _set_block(self.state.pkeys, self._pkey_slot(m, entry, modifier), data)
+        self.state.notify_keys(now_ps)
+        return answer
 
     def _get_sl_to_vl(self, m: int, entry: int, modifier: int) -> Answer:
         into, out = modifier >> 8 & 0xFF, modifier & 0xFF
@@ -254,6 +256,7 @@ class SubnetAgent:
         tables = self.state.sl_to_vl
         if not self.state.is_switch[m]:
             tables[m, 0, 0] = data
+            self.state.notify_lanes(now_ps)
             return _OK, data
         into = NONE if modifier & ALL_IN else modifier >> 8 & 0xFF
         out = NONE if modifier & ALL_OUT else modifier & 0xFF
@@ -264,6 +267,7 @@ class SubnetAgent:
             for key in [k for k in tables if k[0] == m and into in (NONE, k[1]) and out in (NONE, k[2])]:
                 del tables[key]
         tables[m, into, out] = data
+        self.state.notify_lanes(now_ps)
         return _OK, data
 
     def _arbitration_slot(self, m: int, entry: int, modifier: int) -> tuple[int, int]:
@@ -276,7 +280,9 @@ class SubnetAgent:
         return _block(self.state.vl_arbitration, self._arbitration_slot(m, entry, modifier), _EMPTY)
 
     def _set_arbitration(self, m: int, entry: int, modifier: int, data: bytes, now_ps: int) -> Answer:
-        return _set_block(self.state.vl_arbitration, self._arbitration_slot(m, entry, modifier), data)
+        answer = _set_block(self.state.vl_arbitration, self._arbitration_slot(m, entry, modifier), data)
+        self.state.notify_lanes(now_ps)
+        return answer
 
     def _get_guids(self, m: int, entry: int, modifier: int) -> Answer:
         if modifier:

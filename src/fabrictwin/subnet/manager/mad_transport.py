@@ -69,6 +69,10 @@ class Transport(Protocol):
         """Return when each request of the last batch was answered."""
         ...
 
+    def ask(self, dlid: int, mad: bytes) -> bytes | None:
+        """Send a datagram to the general services of a LID and return the answer; None where none came."""
+        ...
+
     def send(self, frame: Frame) -> None:
         """A datagram by LID that expects no answer here."""
         ...
@@ -187,6 +191,23 @@ class TwinTransport:
         self.statistics.requests += len(todo)
         self.clock_ps = start + shared // timing.window + (longest - longest // timing.window)
         return missing
+
+    def ask(self, dlid: int, mad: bytes) -> bytes | None:
+        own = self.network.state.lid(self.slot)
+        for attempt in range(1 + self.timing.retries):
+            self._tid += 1
+            asked = mad[:8] + self._tid.to_bytes(8, "big") + mad[16:]
+            self.statistics.requests += 1
+            self.statistics.repeated += attempt > 0
+            outcome = self.network.send(self.slot, Frame(dlid, own, 1, 1, asked), self.clock_ps)
+            self.clock_ps += self.timing.agent_ps + outcome.hops * self.timing.hop_ps
+            if self.passing is not None:
+                self.passing(self.clock_ps)
+            if outcome.frame is not None and outcome.fate == Fate.ANSWERED:
+                return outcome.frame.mad
+            self.clock_ps += self.timing.timeout_ps
+        self.statistics.unanswered += 1
+        return None
 
     def ask_software(self, slot: int, frame: Frame) -> Frame | None:
         """A request for software on another port. Alone in the process, there is none."""

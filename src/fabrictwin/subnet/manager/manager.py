@@ -11,6 +11,9 @@ as a whole where keeping entries would break it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables
@@ -23,6 +26,7 @@ from fabrictwin.subnet.manager.election import Election
 from fabrictwin.subnet.manager.mad_transport import Transport, get
 from fabrictwin.subnet.manager.port_complaints import COMPLAINTS, Complaints
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
+from fabrictwin.subnet.manager.sweep.congestion_setup import CongestionSetup
 from fabrictwin.subnet.manager.sweep.discovery import Discovery, Node, Port, Subnet
 from fabrictwin.subnet.manager.sweep.light_sweep import LightSweep, Looked
 from fabrictwin.subnet.manager.sweep.path_mending import mend, remember, staged
@@ -60,7 +64,9 @@ class SubnetManager:
         transport.m_key = self.settings.m_key
         self.election = Election(transport, self.settings)
         self.programmer = Programmer(transport, self.settings, self.database.lft, self.database.mft)
+        self.congestion = CongestionSetup(transport)
         self.administration = Administration(self.database, self.election)
+        self._next_settings: Settings | None = None  # to be taken with the next heavy sweep
         self.wants_heavy = False  # whether the next sweep is to look at everything
         self._trap_issuers: set[int] = set()  # switches whose traps came since the last sweep
         self._renamed: set[int] = set()  # nodes whose traps said that their description changed
@@ -81,11 +87,24 @@ class SubnetManager:
     def wants_sweep(self, wanted: bool) -> None:
         self.election.wants_sweep = wanted
 
+    def reconfigure(self, settings: Settings) -> None:
+        """Work by other settings from the next sweep on, and sweep: as OpenSM reads its files again."""
+        self._next_settings = settings
+        self.wants_sweep = self.wants_heavy = True
+
+    def _take_settings(self) -> None:
+        settings, self._next_settings = self._next_settings, None
+        if settings is not None:
+            self.settings = self.database.settings = self.election.settings = self.programmer.settings = settings
+            self.transport.m_key = settings.m_key
+            self.programmer.forget_lanes()
+
     # -- sweeps --------------------------------------------------------------------------------------------
 
     def sweep(self) -> SweepReport:
         """The heavy sweep: discover, decide who is master, and if it is this one, set everything up."""
         started = self.transport.now_ps
+        self._take_settings()
         self.wants_sweep = self.wants_heavy = False
         self._trap_issuers.clear()
         self._renamed.clear()
@@ -157,6 +176,8 @@ class SubnetManager:
         for node in self.database.subnet.nodes.values():
             if node.guid not in before.nodes or any(port.info.lid == 0 for port in node.ends()):
                 self.programmer.forget(node)
+                for port in node.ends():
+                    self.congestion.forget(port_guid(port))
 
     def _compare(self, before: Subnet, found: Subnet) -> tuple[list[Port], list[Port]]:
         old = {port_guid(port): port for node in before.nodes.values() for port in node.ends()}
@@ -191,6 +212,8 @@ class SubnetManager:
             repaired = max(repaired, programmer.forwarding(route.graph, lft, needed=needed))
         if not rising:
             self._set_up_ports()
+        if self.settings.congestion is not None:
+            self.congestion.run(subnet, self.database.lid, self.settings.congestion)
         self._last_rerouting = None if route.broken is None else route.report(route.broken, repaired)
         for kind, where, text in programmer.findings:
             subnet.find(kind, where, text)
@@ -211,9 +234,10 @@ class SubnetManager:
         before, self.database.graph = self.database.graph, graph
         held = self.database.lft
         old = carry_over(graph, held)
-        tables, stages = self._mended(graph, before, old, kind_of_change)
+        anew = cache(lambda: fill_anew(graph, self.settings) if held else fill(graph, self.settings))
+        tables, stages = self._mended(graph, before, old, kind_of_change, anew)
         if tables is None:
-            tables = fill_anew(graph, self.settings) if held else fill(graph, self.settings)
+            tables = anew()
             self.database.routed = remember(graph, tables, self.settings.routing)
             if held and tables.engine not in OPENSM:
                 stages = staged(graph, old, tables.lft)
@@ -223,14 +247,14 @@ class SubnetManager:
         return RoutePlan(graph, tables, old, broken, fresh, stages)
 
     def _mended(
-        self, graph: Graph, before: Graph | None, old: U8, kind_of_change: str
+        self, graph: Graph, before: Graph | None, old: U8, kind_of_change: str, anew: Callable[[], Tables]
     ) -> tuple[Tables | None, tuple[U8, ...]]:
         """(tables that keep what is whole, those to program before them); None where an engine routes anew."""
         last, routed = self.database.tables, self.database.routed
         if last is None or last.engine in OPENSM:
             return None, ()
         if routed is not None:
-            mended = mend(graph, old, routed, last.engine, returned=kind_of_change != "failure")
+            mended = mend(graph, old, routed, last.engine, returned=kind_of_change != "failure", anew=anew)
             return (None, ()) if mended is None else (mended.tables, mended.stages)
         if kind_of_change == "failure":
             kept = keep_shortest(graph, old, last, before)

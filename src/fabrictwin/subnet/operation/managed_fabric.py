@@ -23,15 +23,20 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import U8
+from fabrictwin.base.arrays import I64, U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import NEVER as NEVER
+from fabrictwin.routing.congestion_tables import CongestionTables
+from fabrictwin.routing.lane_tables import LaneTables
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.agents.port_states import NO_PORT
+from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.changed_paths import ChangedPath, Changes, PathFollower
+from fabrictwin.subnet.operation.congestion_in_force import congestion_tables
 from fabrictwin.subnet.operation.manager_host import HostedManager
+from fabrictwin.subnet.operation.tables_in_force import keys_of_adapters, lane_tables
 from fabrictwin.subnet.serve.console import obey
 from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.subnet.wire.smp import PortState
@@ -59,7 +64,43 @@ class TableEffect:
     port: U8
 
 
-Effect = LinkEffect | TableEffect
+@dataclass(frozen=True)
+class LaneEffect:
+    """SL to VL maps and arbitration of ports are these from now on."""
+
+    time_ps: int
+    tables: LaneTables
+
+
+@dataclass(frozen=True)
+class CongestionEffect:
+    """Ports mark and adapters slow down by these settings from now on."""
+
+    time_ps: int
+    tables: CongestionTables
+
+
+@dataclass(frozen=True)
+class KeyEffect:
+    """Adapters hold these partition keys at index 0 from now on."""
+
+    time_ps: int
+    keys: I64
+
+
+Effect = LinkEffect | TableEffect | LaneEffect | CongestionEffect | KeyEffect
+
+
+@dataclass
+class _Settings:
+    """What was set of lanes and of congestion control since it was last looked at: when, and what held then."""
+
+    lanes_ps: int = NONE
+    congestion_ps: int = NONE
+    keys_ps: int = NONE
+    keys: I64 | None = None
+    lanes: LaneTables | None = None
+    congestion: CongestionTables | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +152,7 @@ class _Plane:
         state = hosted.endpoint.state
         self.number = state.plane_of(state.node_of[hosted.slot])
         self.clock_ps = 0
-        self.planned: list[tuple[int, int, str]] = []
+        self.planned: list[tuple[int, int, str | Settings]] = []
         self.inbox: list[tuple[int, int, int, Frame]] = []  # (arrival, sequence, slot, trap)
         self.next_sweep_ps = NEVER
         self.unrest = False  # something changed since a sweep found that all is as it was
@@ -139,6 +180,10 @@ class _Plane:
         """Let what is due by now happen, each at its time."""
         while self.planned and self.planned[0][0] <= now_ps:
             at, _, line = heapq.heappop(self.planned)
+            if isinstance(line, Settings):
+                self.hosted.manager.reconfigure(line)
+                self.unrest = True
+                continue
             if self.open is None:
                 self.open = Incident()
                 self.owner.incidents.append(self.open)
@@ -176,6 +221,7 @@ class _Plane:
                 self.next_sweep_ps = now + self.owner.sweep_ps
             known = len(reports)
             self.hosted.step(now)
+            self.owner.note_settings()
             if len(reports) > known:
                 self._note(reports[known:])
                 now = max(now, transport.clock_ps)
@@ -239,6 +285,10 @@ class ManagedFabric:
         self._passes = [self._is_up(slot) for slot in range(state.slots)]
         state.on_state.append(self._state_changed)
         state.on_table.append(self._table_changed)
+        self._settings = _Settings()
+        state.on_lanes.append(self._lanes_set)
+        state.on_congestion.append(self._congestion_set)
+        state.on_keys.append(self._keys_set)
 
     @cached_property
     def follower(self) -> PathFollower:
@@ -258,6 +308,7 @@ class ManagedFabric:
         """The first sweep of each subnet; afterwards all links that are up pass data."""
         for plane in self.planes:
             plane.start()
+        self.note_settings()
         self._effects.clear()
         return [plane.hosted.reports[0] for plane in self.planes]
 
@@ -267,6 +318,12 @@ class ManagedFabric:
         if plane is None:
             plane = self.planes[0]  # a subnet that nobody manages: it happens all the same
         heapq.heappush(plane.planned, (max(time_ps, plane.clock_ps), next(self.sequence), line))
+
+    def plan_settings(self, time_ps: int, settings: Settings) -> None:
+        """Let all managers take other settings and sweep, as OpenSM does that is told to read its files again."""
+        for plane in self.planes:
+            at = max(time_ps, plane.clock_ps)
+            heapq.heappush(plane.planned, (at, next(self.sequence), settings))
 
     def next_ps(self) -> int:
         """Return when something is next due in any subnet; NEVER where nothing is."""
@@ -286,6 +343,30 @@ class ManagedFabric:
         while self.next_ps() < NEVER:
             effects += self.step()
         return effects
+
+    def _lanes_set(self, now_ps: int) -> None:
+        self._settings.lanes_ps = max(self._settings.lanes_ps, now_ps)
+
+    def _keys_set(self, now_ps: int) -> None:
+        self._settings.keys_ps = max(self._settings.keys_ps, now_ps)
+
+    def _congestion_set(self, now_ps: int) -> None:
+        self._settings.congestion_ps = max(self._settings.congestion_ps, now_ps)
+
+    def note_settings(self) -> None:
+        """Tell of what was set port by port; it takes effect together, with the last of it."""
+        held, state = self._settings, self.state
+        if held.lanes_ps != NONE and (lanes := lane_tables(state)) is not None and lanes != held.lanes:
+            self._effects.append(LaneEffect(held.lanes_ps, lanes))
+            held.lanes = lanes
+        if held.congestion_ps != NONE and (tables := congestion_tables(state)) is not None:
+            if tables != held.congestion:
+                self._effects.append(CongestionEffect(held.congestion_ps, tables))
+            held.congestion = tables
+        if held.keys_ps != NONE and not np.array_equal(keys := keys_of_adapters(state), held.keys):  # type: ignore[arg-type]
+            self._effects.append(KeyEffect(held.keys_ps, keys))
+            held.keys = keys
+        held.lanes_ps = held.congestion_ps = held.keys_ps = NONE
 
     # -- what data sees ------------------------------------------------------------------------------------
 

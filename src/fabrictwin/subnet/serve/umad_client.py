@@ -114,6 +114,10 @@ class UmadTransport:
     def answered_ps(self) -> Sequence[int]:
         return self._answered
 
+    def ask(self, dlid: int, mad: bytes) -> bytes | None:
+        """Nothing comes back: a simulator elsewhere answers no congestion class (ibsim has none)."""
+        return None
+
     def send(self, frame: Frame) -> None:
         self._data.send(pack_frame(frame))
 

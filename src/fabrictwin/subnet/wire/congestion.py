@@ -71,6 +71,28 @@ class CongestionLogCa(Attribute, size=224, id=CongestionId.CONGESTION_LOG):
 
 
 @dataclass(slots=True)
+class SwitchEvent(Attribute, size=12):
+    """An entry of a switch's log."""
+
+    slid: int = bits(0, 16)
+    dlid: int = bits(16, 16)
+    sl: int = bits(32, 4)
+    timestamp: int = bits(64, 32)
+
+
+@dataclass(slots=True)
+class AdapterEvent(Attribute, size=16):
+    """An entry of an adapter's log."""
+
+    local_qp: int = bits(0, 24)
+    remote_qp: int = bits(32, 24)
+    sl: int = bits(56, 4)
+    service_type: int = bits(60, 4)
+    remote_lid: int = bits(64, 16)
+    timestamp: int = bits(96, 32)
+
+
+@dataclass(slots=True)
 class SwitchCongestionSetting(Attribute, size=76, id=CongestionId.SWITCH_CONGESTION_SETTING):
     control_map: int = bits(0, 32)
     victim_mask: bytes = raw(4, 32)

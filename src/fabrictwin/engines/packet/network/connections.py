@@ -20,6 +20,7 @@ from fabrictwin.base.arrays import I32, I64, U32
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers, hash_key
 from fabrictwin.engines.packet.network.model import NetworkModel
+from fabrictwin.engines.packet.network.partitions import set_partition_keys
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import PathFinder
 
@@ -48,6 +49,7 @@ class Connections:
         self.model, self.machine = model, machine
         self.finder = PathFinder(model.fabric, model.routes)
         self.numbers = QueuePairNumbers(len(model.fabric.nic_node))
+        self.keys: I64 | None = None  # partition keys of adapters, once they are others than all alike
         self.on_connect: Callable[[int, Connection], None] | None = None  # an observer's
         self._inside: dict[tuple[int, int], list[tuple[float, tuple[int, ...]]]] = {}
 
@@ -226,6 +228,8 @@ class Connections:
             first = self.machine.add_queue_pairs(connections)
         except OutOfMemoryError as error:
             raise too_large(error) from None
+        if self.keys is not None:
+            set_partition_keys(self.machine, self.keys)
         if self.on_connect is not None:
             for i, connection in enumerate(connections):
                 self.on_connect(first + i, connection)

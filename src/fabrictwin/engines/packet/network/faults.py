@@ -11,19 +11,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
-from fabrictwin.engines.base.changes import TableEntries, TimedChange
+from fabrictwin.engines.base.changes import PortSettings, TableEntries, TimedChange
+from fabrictwin.engines.packet.network.congestion import set_congestion
+from fabrictwin.engines.packet.network.partitions import set_partition_keys
+from fabrictwin.engines.packet.network.virtual_lanes import set_lane_tables
 from fabrictwin.fabric.fabric import NETWORK, Fabric
 
 if TYPE_CHECKING:
+    from fabrictwin.engines.packet.network.connections import Connections
+    from fabrictwin.engines.packet.network.model import NetworkModel
     from fabrictwin.kernel.packet.machine import Machine
 
 _NETWORK = frozenset(int(kind) for kind in NETWORK)
 
 
-def apply_change(machine: Machine, fabric: Fabric, change: TimedChange) -> None:
-    """Change a link, its bit errors or tables now. Raises ConfigError."""
+def apply_change(machine: Machine, model: NetworkModel, connections: Connections, change: TimedChange) -> None:
+    """Change a link, its bit errors, tables or settings now. Raises ConfigError."""
+    fabric = model.fabric
     if change.tables is not None:
         _set_tables(machine, fabric, change.tables)
+        return
+    if change.settings is not None:
+        _set_ports(machine, model, connections, change.settings)
         return
     if not 0 <= change.port < fabric.ports:
         raise ConfigError(f"got port {change.port}, expected one of the fabric's {fabric.ports}")
@@ -33,6 +42,20 @@ def apply_change(machine: Machine, fabric: Fabric, change: TimedChange) -> None:
         machine.set_errors(change.port, round(8 * change.error_rate * 2**48))
     else:
         _set_rate(machine, fabric, change.port, change.rate_bps)
+
+
+def _set_ports(machine: Machine, model: NetworkModel, connections: Connections, settings: PortSettings) -> None:
+    """Give all ports other lanes, congestion control, partition keys."""
+    if model.fabric.technology != "infiniband":
+        message = "got lanes, congestion control or partition keys on Ethernet, expected InfiniBand"
+        raise ConfigError(message, key="change")
+    if settings.keys is not None:
+        connections.keys = settings.keys
+        set_partition_keys(machine, settings.keys)
+    if settings.lanes is not None:
+        set_lane_tables(model.routes, model.options, machine, settings.lanes)
+    if settings.congestion is not None:
+        set_congestion(machine, settings.congestion)
 
 
 def _set_rate(machine: Machine, fabric: Fabric, port: int, rate_bps: int | None) -> None:

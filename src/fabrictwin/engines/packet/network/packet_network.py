@@ -77,7 +77,7 @@ class PacketNetwork:
         """Let the next change happen now."""
         change = self.changes.pop()
         self.machine.state.clock[0].now = change.time_ps
-        apply_change(self.machine, self.fabric, change)
+        apply_change(self.machine, self.model, self.connections, change)
 
     def advance(self, until_ps: int | None, *, drain: bool, budget: int | None = None) -> Stop:
         """Run to a time, or to an event of single messages; FINISHED where all tasks are done before."""

@@ -15,7 +15,9 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, I64
 from fabrictwin.engines.base.packet_level import PacketTotals
+from fabrictwin.engines.packet.network.partitions import key_violations
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.routing.congestion_tables import CongestionLog
 from fabrictwin.trace.trace import Counters
 
 if TYPE_CHECKING:
@@ -29,11 +31,12 @@ def counters(network: PacketNetwork) -> Counters:
     waiting = state.port.wait_since[:n]
     wait += np.where(waiting >= 0, network.machine.now - waiting, 0)
     ethernet = network.fabric.technology == "ethernet"
+    marks = ethernet or network.machine.has_congestion_tables
     return Counters(
         tx_bytes=state.port.tx_payload[:n].copy(),
         wait_ps=wait,
         drops=state.count.discards[:n].copy(),
-        ecn_marks=state.count.ecn_marks[:n].copy() if ethernet else None,
+        ecn_marks=state.count.ecn_marks[:n].copy() if marks else None,
         pauses=state.count.pause_tx[:n].copy() if ethernet else None,
     )
 
@@ -117,6 +120,27 @@ def congestion_counters(network: PacketNetwork) -> dict[str, I64]:
     return found
 
 
+def congestion_log(network: PacketNetwork) -> CongestionLog:
+    """Return what the kernel noted, oldest first, as far as its ring reaches back."""
+    from fabrictwin.kernel.packet.congestion.ibcc import SWITCH_EVENT
+
+    state = network.machine.state
+    rows, noted = len(state.congestion_log), int(state.clock[0].congestion_events)
+    log = state.congestion_log[np.arange(max(noted - rows, 0), noted) % rows]
+    time_ps, what, where, subject, source, destination, level = log[:, :7].T
+    switch = what == SWITCH_EVENT
+    adapter = network.fabric.nic_node[np.where(switch, 0, where)] if len(log) else where
+    return CongestionLog(
+        time_ps=time_ps,
+        node=np.where(switch, where, adapter).astype(np.int64),
+        port=np.where(switch, subject, NONE),
+        queue_pair=np.where(switch, NONE, subject),
+        source=source,
+        destination=destination,
+        level=level,
+    )
+
+
 def adapter_counters(network: PacketNetwork) -> dict[str, I64]:
     """Return counters by name, each of shape [adapters]; the requester's are the sender's adapter's."""
     qp = network.machine.state.qp[: network.machine.queue_pairs]
@@ -127,7 +151,7 @@ def adapter_counters(network: PacketNetwork) -> dict[str, I64]:
         total: I64 = np.bincount(remote[side], weights=remote[name], minlength=n).astype(np.int64)
         return total
 
-    return {
+    found = {
         "out_of_sequence": count("out_of_sequence", "dst"),
         "duplicate_request": count("duplicates", "dst"),
         "np_cnp_sent": count("cnps_sent", "dst"),
@@ -137,6 +161,9 @@ def adapter_counters(network: PacketNetwork) -> dict[str, I64]:
         "local_ack_timeout_err": count("timeouts", "src"),
         "retransmitted_packets": count("retransmitted", "src"),
     }
+    if network.fabric.technology == "infiniband" and network.connections.keys is not None:
+        found["P_KeyViolations"] = key_violations(network.machine, n)
+    return found
 
 
 @dataclass(frozen=True)

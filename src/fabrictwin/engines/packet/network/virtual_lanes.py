@@ -7,15 +7,19 @@ service levels in use lead to; levels that nobody was known to use share them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.grouped import grouped
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.fabric.fabric import NETWORK, Fabric
+from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric
 from fabrictwin.routing.lane_tables import SERVICE_LEVELS, Entries, LaneTables
 from fabrictwin.routing.tables import Routes
+
+if TYPE_CHECKING:
+    from fabrictwin.kernel.packet.machine import Machine
 
 MOST_LANES = 8  # that the kernel models
 
@@ -59,6 +63,29 @@ def lane_tables(
         quanta = [w * frame_bytes // least for w in arbitration.ets_weights]
         more["weights"] = (*quanta, *([fabric.mtu_bytes] * (lanes - len(quanta))))
     return more
+
+
+def set_lane_tables(routes: Routes, options: PacketOptions, machine: Machine, tables: LaneTables) -> None:
+    """Let ports map service levels and arbitrate by these tables from now on; what waits stays in its lane.
+
+    Raises ConfigError where they lead to lanes that the run was not built with.
+    """
+    from fabrictwin.kernel.packet.state.config import Config
+
+    levels = _levels(routes, options)
+    most = max(tables.lanes_of(levels), default=0)
+    if most >= machine.config.lanes:
+        message = f"got SL to VL maps that lead to lane {most}, expected lanes below {machine.config.lanes}"
+        raise ConfigError(
+            f"{message}, which the run began with; run.packet.virtual_lanes says more", key="virtual_lanes"
+        )
+    more = _programmed(tables, levels, options, machine.config.lanes)
+    ports = len(machine.state.port)
+    for name, otherwise in (("port_sl2vl", 0), ("sl2vl_by_input", 0), ("port_arbitration", NONE)):
+        if len(more.get(name, ())) and len(more[name]) < ports:  # ports that stand for work in hosts
+            rest = np.full(ports - len(more[name]), otherwise)
+            more[name] = np.concatenate([more[name], rest])
+    machine.set_virtual_lanes(grouped(Config(), more).virtual_lanes)
 
 
 def _programmed(tables: LaneTables, levels: list[int], options: PacketOptions, lanes: int) -> dict[str, Any]:

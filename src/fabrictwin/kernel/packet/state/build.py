@@ -183,7 +183,7 @@ def build(wiring: Wiring, config: Config) -> State:
     port.sl2vl = np.array(config.virtual_lanes.port_sl2vl, np.int16) if len(config.virtual_lanes.port_sl2vl) else 0
     if len(config.virtual_lanes.sl2vl_by_input):
         port.traits |= np.where(config.virtual_lanes.sl2vl_by_input, s.BY_INPUT, 0).astype(np.int16)
-    arbiter, arbitration, high_limit = _arbitration(config, port, v)
+    arbiter, arbitration, high_limit = arbitration_state(config, port, v)
 
     queue = records(int(queues.sum()), network.queue_dtype)
     queue.head = queue.tail = queue.next = s.NONE
@@ -278,7 +278,7 @@ def build(wiring: Wiring, config: Config) -> State:
     return set_lanes(state, config)
 
 
-def _arbitration(config: Config, port: Any, v: int) -> tuple[Any, Any, Any]:
+def arbitration_state(config: Config, port: Any, v: int) -> tuple[Any, Any, Any]:
     """(arbiter, arbitration, high_limit) of the state; marks the ports that have tables.
 
     Raises ValueError where a table has an entry too many or a lane is in neither: it would wait for ever.

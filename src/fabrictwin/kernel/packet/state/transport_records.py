@@ -16,7 +16,7 @@ qp_dtype = layout(
     ("dst", "i4"),
     ("mode", "i4"),
     ("control", "i4"),  # which congestion control
-    ("ack_every", "i4"),
+    ("ack_every", "i4"),  # negative: the receiver's partition keys let nothing in
     ("unacked", "i4"),
     ("nak_sent", "i2"),
     ("noted", "i2"),  # its tasks are single messages, with State.note
@@ -90,6 +90,7 @@ qp_dtype = layout(
     ("refused_psn", "i8"),  # end of the message that was refused
     ("begin_ps", "i8"),  # messages begin in the order in which they were posted
     ("late_ps", "i8"),  # from the adapter to the sender's memory: its completion
+    ("key_violations", "i8"),  # packets that partition keys kept out
 )
 
 # What a single message has beside its task.

@@ -36,7 +36,7 @@ from fabrictwin.kernel.packet.state.constants import (
 from fabrictwin.kernel.packet.state.packets import delivery_ps, free_packet
 from fabrictwin.kernel.packet.switch.buffer import consume, forward
 from fabrictwin.kernel.packet.transport.dependencies import receive_task
-from fabrictwin.kernel.packet.transport.message_events import pass_received
+from fabrictwin.kernel.packet.transport.message_events import lose_message, pass_received
 from fabrictwin.kernel.packet.transport.message_receive import HELD, TAKEN, TO_MEMORY, accept_message
 from fabrictwin.kernel.packet.transport.replies import complete, cumulative_ack, give_up, on_nak, reply, rewind
 from fabrictwin.kernel.packet.transport.send import make_ready
@@ -152,12 +152,26 @@ def _accept_any_order(state, q, qp, p, now):
     return True
 
 
+@outlined
+def refuse_key(state, p, qp, now):
+    """A packet whose partition key does not match: dropped without an answer (InfiniBand 9.6.1.4, 10.9)."""
+    packet = state.packet[p]
+    qp.key_violations += 1
+    if qp.noted:
+        lose_message(state, p)
+    consume(state, packet.slot, packet.wire, now)
+    _refuse(state, p)
+
+
 @helper
 def on_data(state, p, node, now):
     """A data packet (whole or trimmed) at the receiving adapter."""
     packet = state.packet[place(p)]
     q = int(packet.qp)
     qp = state.qp[place(q)]
+    if qp.ack_every < 0:
+        refuse_key(state, p, qp, now)
+        return
     if packet.kind == TRIM:
         qp.naks += 1
         reply(state, q, qp, NAK, packet.psn, packet.sent_ps, qp.expected, ECN)

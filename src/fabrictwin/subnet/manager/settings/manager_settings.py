@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.cluster.spec.congestion_section import CongestionControl
 from fabrictwin.routing.engines.routing_options import Options
+from fabrictwin.routing.partition_keys import FULL as FULL
 from fabrictwin.subnet.agents.port_as_built import GID_PREFIX
 from fabrictwin.subnet.wire.smp import SlToVl, VlArbitration
 
 DEFAULT_PKEY = 0x7FFF  # the lower 15 bits: which partition
-FULL = 0x8000  # the membership bit
 IPOIB_QKEY = 0x0B1B
 DROP_VL = 15  # in an SL to VL map: packets are discarded
 
@@ -89,6 +90,7 @@ class Settings:
     leaf_head_of_queue: int = 16  # and toward adapters
     stall_count: int = 7  # packets discarded there in a row, after which a lane stalls
     babbling_traps: int = 0  # traps 129 to 131 of a port after which it is disabled; 0: never
+    congestion: CongestionControl | None = None  # of all switches and adapters; None: left as it is
     take_over_after: int = 3  # polls that a master may leave unanswered
 
     def __post_init__(self) -> None:

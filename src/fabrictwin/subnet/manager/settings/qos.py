@@ -1,4 +1,5 @@
-"""Quality of service in OpenSM's words: its `qos_` options, as a file of them (opensm.conf) or one by one.
+"""Quality of service and congestion control in OpenSM's words: its `qos_`, `cc_` and `congestion_control` options,
+as a file of them (opensm.conf) or, the first, one by one.
 
 Options for single kinds of ports (`qos_ca_`, `qos_sw0_`, `qos_swe_`, `qos_rtr_`) are left out: they must be unset.
 """
@@ -12,6 +13,7 @@ from typing import Any
 from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.whole_numbers import whole_or_none
+from fabrictwin.cluster.spec.congestion_section import CongestionControl
 from fabrictwin.subnet.manager.settings.manager_settings import DROP_VL
 
 _CODES = {1: 1, 2: 2, 4: 3, 8: 4, 15: 5}  # OperationalVLs by the number of lanes
@@ -83,6 +85,7 @@ def read_qos(path: Path) -> dict[str, Any]:
     Raises ConfigError with file and line.
     """
     fields: dict[str, Any] = {}
+    congestion = _Congestion()
     for number, line in enumerate(read_text(path, errors="replace").splitlines(), 1):
         key, _, value = line.partition("#")[0].strip().partition(" ")
         value = value.strip()
@@ -90,11 +93,65 @@ def read_qos(path: Path) -> dict[str, Any]:
             continue
         if key.startswith(_KINDS) and value in _UNSET:
             continue
-        if key not in OPTIONS:
-            hint = did_you_mean(key, OPTIONS)
-            raise ConfigError(f"got {key}, expected one of {', '.join(OPTIONS)}{hint}", file=path, line=number)
+        if key not in OPTIONS and key not in _CONGESTION_KEYS:
+            known = (*OPTIONS, *_CONGESTION_KEYS)
+            hint = did_you_mean(key, known)
+            raise ConfigError(f"got {key}, expected one of {', '.join(known)}{hint}", file=path, line=number)
         try:
-            fields |= OPTIONS[key](value)
+            if key in OPTIONS:
+                fields |= OPTIONS[key](value)
+            else:
+                congestion.take(key, value)
         except ValueError as error:
             raise ConfigError(str(error), file=path, line=number, key=key) from None
-    return fields
+    try:
+        section = congestion.section()
+    except ValueError as error:
+        raise ConfigError(str(error), file=path) from None
+    return fields if section is None else {**fields, "congestion": section}
+
+
+_SWITCH_KEY, _ENABLED, _MADS = "congestion_control", ("TRUE", "YES", "1"), "cc_max_outstanding_mads"
+_CONGESTION_KEYS = (_SWITCH_KEY, _MADS, *CongestionControl.model_fields)
+_BY_LEVEL = ("ccti_timer", "ccti_increase", "trigger_threshold", "ccti_min")
+_OFF = {"cc_sw_cong_setting_control_map": 0, "cc_ca_cong_setting_control_map": 0}  # where the file says nothing
+
+
+class _Congestion:
+    """Options of congestion control as a file gives them, line by line."""
+
+    def __init__(self) -> None:
+        self.enabled = False
+        self.given: dict[str, Any] = dict(_OFF)
+
+    def take(self, key: str, value: str) -> None:
+        """Take an option. Raises ValueError for a value that it cannot have."""
+        if key == _SWITCH_KEY:
+            if value.upper() not in (*_ENABLED, "FALSE", "NO", "0"):
+                raise ValueError(f"got {quoted(value)}, expected TRUE or FALSE")
+            self.enabled = value.upper() in _ENABLED
+        elif key == _MADS:
+            _number(value, most=2**31 - 1)  # the twin's window is its own
+        elif key.endswith(_BY_LEVEL):
+            level, _, number = value.partition(" ")
+            values = self.given.setdefault(key, {})
+            values[_number(level, most=15)] = _whole(number)
+        elif key == "cc_cct":
+            if value not in _UNSET:
+                self.given[key] = value
+        elif key.endswith("return_delay"):
+            self.given[key] = value
+        else:
+            self.given[key] = _whole(value)
+
+    def section(self) -> CongestionControl | None:
+        """Return the settings, None where the file does not turn them on. Raises ValueError."""
+        found = CongestionControl.model_validate(self.given)
+        return found if self.enabled else None
+
+
+def _whole(text: str) -> int:
+    number = whole_or_none(text.strip(), most=2**256 - 1, base=0)
+    if number is None:
+        raise ValueError(f"got {quoted(text)}, expected a whole number")
+    return number

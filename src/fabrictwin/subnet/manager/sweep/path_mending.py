@@ -4,13 +4,14 @@ The orientation of the links, up or down, is that which the engine found on the 
 whole, so that old and new paths together turn from down to up no more than either does. Where something comes
 back, what the engine's tables of then lead to again takes its old way, and the rest stays.
 
-Left to an engine's new tables: fabrics with switches or links that were not there then, adapters that lose every
-way up and then down, engines that are not trees. (Lanes are given anew for the tables as they are; only paths of
-switches and aggregation nodes that are astray have any but the first.)
+Left to an engine's new tables: fabrics with switches or links that were not there then, adapters that lose a way
+up and then down which new tables would have, engines that are not trees. (Lanes are given anew for the tables as
+they are; only paths of switches and aggregation nodes that are astray have any but the first.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -123,10 +124,14 @@ def _owned(graph: Graph) -> _Owned:
     return _Owned(lid, to.row[lid], adapter[lid])
 
 
-def mend(graph: Graph, held: U8, routed: Routed, engine: str, *, returned: bool) -> Mended | None:
+def mend(
+    graph: Graph, held: U8, routed: Routed, engine: str, *, returned: bool, anew: Callable[[], Tables]
+) -> Mended | None:
     """Tables that keep of `held` [S, LIDs] every path that is whole; None where an engine has to route anew.
 
     `returned`: something came back, and takes its place in the tables that the engine made when it was there.
+    Where more pairs than before are left without a way up and then down, the engine's tables, `anew`, have to be
+    better at that to be worth all the paths that they move.
     """
     from fabrictwin.kernel.routing import path_mending as kernel
 
@@ -152,7 +157,8 @@ def mend(graph: Graph, held: U8, routed: Routed, engine: str, *, returned: bool)
     if lanes == NONE:
         return None
     tables = Tables(engine, lft, lane, lanes, "after a change, as few paths as possible")
-    if _astray(graph, tables) > routed.astray:
+    astray = _astray(graph, tables)
+    if astray > routed.astray and _astray(graph, anew()) < astray:
         return None  # connections between adapters keep the lanes that they have
     return Mended(tables, _stages(links, port_edge, owned, np.ascontiguousarray(held.T), final, blank))
 

@@ -172,6 +172,10 @@ class Programmer:
                 self.lft[node.guid] = lft[row].copy()
         return last
 
+    def forget_lanes(self) -> None:
+        """Set maps and arbitration of all ports anew with the next sweep."""
+        self._set_up.clear()
+
     # -- lanes ---------------------------------------------------------------------------------------------
 
     def lanes(self, subnet: Subnet) -> None:

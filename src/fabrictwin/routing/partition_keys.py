@@ -1,0 +1,21 @@
+"""Partition keys as adapters hold them, and who may talk to whom by them (InfiniBand Architecture 10.9)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fabrictwin.base.arrays import I32, I64
+
+FULL = 0x8000  # the membership bit
+KEY = 0x7FFF
+
+
+def may_talk(keys: I64, source: I32, destination: I32) -> npt.NDArray[np.bool_]:
+    """[n] whether adapters with these keys [E] reach each other: one partition, and not both limited members.
+
+    A key of 0 is none. `keys` are those at index 0 of each adapter's table, which queue pairs use.
+    """
+    a, b = keys[source], keys[destination]
+    found: npt.NDArray[np.bool_] = ((a & KEY) == (b & KEY)) & ((a & KEY) != 0) & (((a | b) & FULL) != 0)
+    return found
