@@ -119,10 +119,11 @@ _QOS = b"""qos:
 
 def _configure() -> Target:
     """A spec's `network.qos`, and the files of every target that follow from it."""
+    from fabrictwin.configuration.rehearsal import rehearsed
+
     from fabrictwin.base.yamlfile import read_yaml
     from fabrictwin.cluster.spec.spec import read_spec
     from fabrictwin.configuration.policy.cluster_policy import TARGETS, configuration, plan
-    from fabrictwin.configuration.rehearsal import rehearsed
     from fabrictwin.configuration.writers.targets import files_of
 
     def spec_of(technology: str, qos: Any) -> Any:
@@ -150,10 +151,11 @@ def _configure() -> Target:
 
 def _rehearsed() -> Target:
     """Files of switches put onto a spec, as `lint --onto` does it."""
+    from fabrictwin.configuration.rehearsal import rehearsed
+
     from fabrictwin.cluster.spec.spec import read_spec
     from fabrictwin.configuration.policy.cluster_policy import configuration, plan
     from fabrictwin.configuration.readers.recognise import kind_of, read_text_as
-    from fabrictwin.configuration.rehearsal import rehearsed
     from fabrictwin.configuration.writers.targets import files_of
 
     network = {"technology": "ethernet", "switch": "spectrum-4", "topology": {"kind": "fat-tree", "tiers": 2}}

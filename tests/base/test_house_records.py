@@ -28,7 +28,7 @@ LARGE = {
         cluster/spec/cluster_section.py Routing Topology Network ExplicitIdentity ExplicitCluster
         cluster/spec/fault_section.py LinkFault
         cluster/spec/congestion_section.py CongestionControl
-        cluster/spec/packet_section.py Packet
+        cluster/spec/packet_section.py OwnDcqcn Packet
         cluster/spec/qos_section.py QosPort
         cluster/spec/spec.py Spec
         cluster/spec/subnet_manager_section.py SubnetManager
@@ -70,7 +70,6 @@ LARGE = {
         fabric/compile.py _Columns
         fabric/fabric.py Fabric
         fabric/host_template.py HostTemplate _Nodes
-        kernel/flow/contention.py Way Course
         kernel/flow/fluid.py Operations Instances State
         kernel/flow/max_min.py Flows Scratch
         kernel/nccl/channel_links.py Routes Asked Work
@@ -121,8 +120,6 @@ LARGE = {
         nccl/topology/system.py Device
         nccl/tuning/algorithm_rules.py CommunicatorShape
         program/program.py Communication
-        report/result.py RunResult
-        runs/execute.py Prepared
         subnet/wire/rmpp.py Sender
         twin/managed_run.py Outage
         web/interface.py Operation

@@ -55,6 +55,10 @@ scnt=128, ccnt=0
         (GPU_BUFFER, "peermem-missing"),
         ("Couldn't allocate MR\nfailed to create mr\n", "locked-memory"),
         (STATUS_12, "transport-retry"),
+        (GPU_BUFFER.partition("\n")[2].partition("\n")[2], "peermem-missing"),
+        ("[1538506296.549718] [n1:31199:0]  ib_device.c:9 UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory", "locked-memory"),
+        ("[1538506296.549718] [n1:31199:0]  sys.c:620  UCX  ERROR socket create failed: Too many open files", "open-files"),
+        ("NET/IB : Got completion from peer 10.6.1.3<315> with status=12 opcode=0 len=0 vendor err 129 (Send)", "transport-retry"),
     ],
 )  # fmt: skip
 def test_a_failing_call_of_a_program_over_verbs_names_its_cause(text, cause):
@@ -69,6 +73,8 @@ def test_a_failing_call_of_a_program_over_verbs_names_its_cause(text, cause):
         ("init.cc:12 NCCL WARN Mismatched collective detected, please check your collective calls at and around rank 3.", "size-mismatch"),
         ("NCCL INFO P2P is disabled between connected GPUs 2 and 3. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.", "p2p-off"),
         ("misc/ibvwrap.cc:80 NCCL WARN NET/IB : Unable to open device mlx5_5", "rails-missing"),
+        ("misc/socket.cc:500 NCCL WARN Call to accept failed : Too many open files", "open-files"),
+        ("proxy.cc:9 NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the execution'", "nvlink-error"),
     ],
 )  # fmt: skip
 def test_a_warning_of_nccl_names_its_cause(message, cause):
@@ -180,6 +186,9 @@ def test_time_outs_are_held_together_by_the_group_that_the_next_line_names():
          "store by key '0', but store->get('0') got error: Connection reset by peer", "rendezvous"),
         ("RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
          "CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE)", "collective-mismatch"),
+        ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "nvlink-error"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-memory"),
+        ("OSError: [Errno 24] Too many open files: '/dev/shm/x'", "open-files"),
     ],
 )  # fmt: skip
 def test_a_message_of_pytorch_names_its_cause(text, cause):
@@ -226,3 +235,52 @@ def test_a_column_of_ibdiagnet_is_known_in_each_spelling(column):
     found = answer(table).findings[0]
     assert found.id == "link-flapping"
     assert found.object.endswith("7")
+
+
+def test_distances_of_gpu_and_adapter_are_read_behind_the_network_too():
+    far = "NET/IB : GPU Direct RDMA Disabled for GPU 0[0] / HCA 0 (distance 3 >= 3)"
+    assert (
+        first(
+            "".join(
+                f"n{i}:25:27 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.{i}<0>\nn{i}:25:27 [0] NCCL INFO {far}\n"
+                for i in (1, 2)
+            )
+        )
+        == "gdr-far"
+    )
+
+
+@pytest.mark.parametrize("indent", ["", "\t\t", "                "])
+def test_access_control_is_read_as_grep_prints_it(indent):
+    line = f"{indent}ACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+\n"
+    assert first(line * 2) == "acs-redirects"
+    assert first(line.replace("Redir+", "Redir-") * 2) == ""
+
+
+GID_TABLE = """\
+NCCL_IB_GID_INDEX={index}
+DEV	PORT	INDEX	GID					IPv4  		VER	DEV
+mlx5_0	1	4	0000:0000:0000:0000:0000:ffff:0a0c:0015	10.12.0.21	v1	net1
+mlx5_0	1	5	0000:0000:0000:0000:0000:ffff:0a0c:0015	10.12.0.21	v2	net1
+mlx5_0	1	7	fe80:0000:0000:0000:9cbb:b7ff:feb3:937a			v2	net1
+"""
+
+
+@pytest.mark.parametrize(("index", "cause"), [(4, "gid-unreachable"), (7, "gid-unreachable"), (5, "")])
+def test_a_gid_index_is_held_against_the_table_of_gids(index, cause):
+    found = [one for one in answer(GID_TABLE.format(index=index)).findings if one.id == "gid-unreachable"]
+    assert [one.id for one in found] == ([cause] if cause else [])
+    assert not cause or "index 5" in found[0].expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Nov 05 13:55:26 n1 systemd[1]: nvidia-fabricmanager.service: Control process exited, status=1/FAILURE",
+        "Job for nvidia-fabricmanager.service failed because the control process exited with error code.",
+        "n1 nvidia-fabricmanager-start.sh[47]: request to query NVSwitch device information from NVSwitch driver "
+        "failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]",
+    ],
+)
+def test_a_fabric_manager_that_does_not_start_is_told(text):
+    assert first(text) == "fabric-manager"

@@ -333,7 +333,7 @@ def test_a_small_training_step_takes_what_the_flow_engine_says():
     )
     prepared = prepare(spec)
     end = {
-        fidelity: play(prepared.program, prepared.rank_node, prepared.twin.start_engine(fidelity)).end_ps
+        fidelity: play(prepared.job.program, prepared.job.rank_node, prepared.twin.start_engine(fidelity)).end_ps
         for fidelity in ("flow", "packet")
     }
     assert end["packet"] == pytest.approx(end["flow"], rel=0.05)

@@ -172,7 +172,7 @@ def test_the_run_feels_its_options(run):
 
 def test_another_fidelity_notes_what_it_did_not_use(run):
     used = predict(load_spec(run("packet: {gpudirect: false}", fidelity="flow")))
-    assert used.notes[-1] == "run.packet was not used: the fidelity is flow"
+    assert used.job.notes[-1] == "run.packet was not used: the fidelity is flow"
     assert used.trace.end_ps == end(run(fidelity="flow"))
 
 
@@ -211,8 +211,8 @@ def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
         path.write_text(here)
         prepared = prepare(load_spec(path))
         engine = prepared.twin.start_engine("packet")
-        program = prepared.program
-        return engine.operations.size_of(program.operations, program.communications, prepared.rank_node).hops
+        program = prepared.job.program
+        return engine.operations.size_of(program.operations, program.communications, prepared.job.rank_node).hops
 
     limit = hops(3, 4)
     assert hops(4, 4) > limit
@@ -230,9 +230,9 @@ def test_a_run_that_is_too_large_is_refused_with_the_cut_that_fits(run):
 def test_memory_is_estimated_before_the_run_and_is_about_what_it_takes(run):
     prepared = prepare(load_spec(run()))
     engine = prepared.twin.start_engine("packet")
-    program = prepared.program
-    size = engine.operations.size_of(program.operations, program.communications, prepared.rank_node)
-    play(program, prepared.rank_node, engine)
+    program = prepared.job.program
+    size = engine.operations.size_of(program.operations, program.communications, prepared.job.rank_node)
+    play(program, prepared.job.rank_node, engine)
     taken = nbytes(engine.network.machine.state)
     assert 0.5 * taken < size.memory_bytes < 2 * taken
     with pytest.raises(ConfigError, match=r"of memory, the limit is .*: .*use fidelity flow"):

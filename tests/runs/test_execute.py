@@ -226,7 +226,7 @@ def test_flow_and_analytic_see_the_same_bytes(spec_file):
 
 def test_the_estimate_of_memory_covers_the_arrays(spec_file):
     prepared = prepare(load_spec(spec_file))
-    operations = prepared.program.operations
+    operations = prepared.job.program.operations
     least = sum(
         value.nbytes
         for thing in (prepared.twin.fabric, operations)
@@ -255,7 +255,7 @@ def test_a_slow_link_is_reported_at_the_rate_it_runs_at():
     port = result.fabric.find_node("leaf-0")
     port = int(result.fabric.node_port_start[port])
     assert result.fabric.port_rate_bps[port] == 10_000_000_000
-    assert any("fault: link leaf-0/1" in note for note in result.notes)
+    assert any("fault: link leaf-0/1" in note for note in result.job.notes)
 
 
 @pytest.mark.parametrize("fidelity", ["analytic", "flow"])

@@ -68,7 +68,7 @@ def test_the_page_is_whole_and_fetches_nothing():
 
 def test_names_cannot_break_the_page():
     evil = "</script><script>alert(1)</script>&amp;'\""
-    program = sample().program
+    program = sample().job.program
     labels = tuple(dataclasses.replace(label, name=evil) for label in program.labels)
     actors = tuple(dataclasses.replace(actor, name=evil) for actor in program.actors)
     result = sample(
@@ -195,7 +195,7 @@ def drawn(row: dict, step_ns: float) -> dict[int, float]:
 
 def test_the_overview_draws_the_breakdown():
     result = sample()
-    data = overview(result.program, result.breakdown)
+    data = overview(result.job.program, result.breakdown)
     assert not data["aggregated"]
     for actor, row in enumerate(data["rows"]):
         for state, width in drawn(row, result.trace.end_ps / 1000).items():

@@ -368,7 +368,7 @@ def test_the_folder_holds_every_file_and_repeats_byte_for_byte(tmp_path):
     assert {p.name for p in (tmp_path / "one").iterdir()} == names
     for name in FILES:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
-    assert yaml.safe_load((tmp_path / "one" / "config.resolved.yaml").read_text()) == sample().resolved
+    assert yaml.safe_load((tmp_path / "one" / "config.resolved.yaml").read_text()) == sample().asked.resolved
     assert json.loads((tmp_path / "one" / "summary.json").read_text()) == json.loads(summary_json(sample()))
     environment = json.loads((tmp_path / "one" / ENVIRONMENT).read_text())
     assert environment["started_at"] == "2020-01-02T00:00:00+00:00"

@@ -91,7 +91,7 @@ def test_a_step_under_noise_is_what_a_plain_walk_makes_of_the_same_durations(cle
     """Compute slowed by a factor: an independent longest path in Python."""
     unit = Unit(clean, 4, 4)
     found = unit.sample(Jitter.model_validate({"slow": {"chance": 1.0, "slowdown": 1.5}}), 3, 1)
-    ops, trace = clean.program.operations, clean.trace
+    ops, trace = clean.job.program.operations, clean.trace
     took = trace.end_op_ps - trace.start_ps
     end = np.zeros(len(ops), np.int64)
     for i in unit.order[unit.order < len(ops)].tolist():

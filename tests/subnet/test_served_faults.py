@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fabrictwin.runs.inside import Inside
 from support.specs import SMALL, boxes_job, write_spec
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.runs.inside import Inside
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.manager.mad_transport import TwinTransport
 from fabrictwin.subnet.manager.manager import SubnetManager

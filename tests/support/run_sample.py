@@ -22,9 +22,9 @@ from fabrictwin.program.program import (
     Pattern,
     Program,
 )
-from fabrictwin.report.result import Reference, RunResult
+from fabrictwin.report.result import Asked, Reference, RunResult
 from fabrictwin.trace.trace import Counters, Trace
-from fabrictwin.workload.step.step_work import Work
+from fabrictwin.workload.step.step_work import Lowered, Work
 
 LABELS = (
     Label("forward", "compute"),
@@ -305,17 +305,27 @@ def sample(tx: np.ndarray | None = None, **changes: object) -> RunResult:
     if tx is None:
         tx = np.random.default_rng(3).integers(1, 2_000_000, net.ports)
     result = RunResult(
-        name="sample",
-        seed=7,
-        resolved={"schema": 1, "name": "sample", "run": {"fidelity": "flow", "seed": 7}},
-        cluster_line="4 × sample host (8 GPUs)",
-        layout_line="TP 2 × PP 4, 8 micro-batches",
+        Asked(
+            name="sample",
+            seed=7,
+            resolved={"schema": 1, "name": "sample", "run": {"fidelity": "flow", "seed": 7}},
+            cluster_line="4 × sample host (8 GPUs)",
+        ),
         fabric=net,
-        program=made.program(),
-        rank_node=net.gpu_node.copy(),
+        job=Lowered(
+            made.program(),
+            net.gpu_node.copy(),
+            Work(32_768, 1e12, 1.3e12, 1_000_000, 312e12, "bf16"),
+            "TP 2 × PP 4, 8 micro-batches",
+            ("assumed nothing",),
+        ),
         trace=made.trace(tx),
-        work=Work(32_768, 1e12, 1.3e12, 1_000_000, 312e12, "bf16"),
         reference=Reference("a paper, table 1", {"hardware_tflops_per_gpu": 300.0}),
-        notes=("assumed nothing",),
     )
-    return dataclasses.replace(result, **changes)  # type: ignore[arg-type]
+    asked, job = (
+        dataclasses.replace(
+            group, **{f.name: changes.pop(f.name) for f in dataclasses.fields(group) if f.name in changes}
+        )
+        for group in (result.asked, result.job)
+    )
+    return dataclasses.replace(result, asked=asked, job=job, **changes)  # type: ignore[arg-type]

@@ -53,12 +53,12 @@ def test_a_late_gpu_holds_everybody_up_by_as_much(spec, fidelity):
 
 
 def test_a_late_gpu_is_a_class_of_its_own(spec):
-    program = prepare(spec("{gpu: host-1/gpu1, late: 3 ms}")).program
+    program = prepare(spec("{gpu: host-1/gpu1, late: 3 ms}")).job.program
     waits = [i for i, op in enumerate(program.operations.label) if program.labels[op].name == "late start"]
     assert len(waits) == 1
     actor = program.actors[program.operations.actor[waits[0]]]
     assert len(actor.ranks) == 1
-    assert len(program.actors) == len(prepare(spec()).program.actors) + 2
+    assert len(program.actors) == len(prepare(spec()).job.program.actors) + 2
 
 
 NOISE = "{noise: {mean: 50 us, period: 500 us, distribution: KIND}}"
@@ -67,22 +67,22 @@ NOISE = "{noise: {mean: 50 us, period: 500 us, distribution: KIND}}"
 @pytest.mark.parametrize("kind", ["fixed", "exponential"])
 def test_noise_adds_to_compute_and_is_drawn_from_its_seed(spec, kind):
     line = NOISE.replace("KIND", kind)
-    plain = prepare(spec()).program.operations
-    one = prepare(spec(line)).program.operations
+    plain = prepare(spec()).job.program.operations
+    one = prepare(spec(line)).job.program.operations
     extra = one.duration_ps - plain.duration_ps
     assert (extra >= 0).all()
     assert (extra[plain.duration_ps == 0] == 0).all()
     assert extra.sum() > 0.1 * plain.duration_ps.sum(), "the slowest of several ranks suffers more than one"
-    assert (one.duration_ps == prepare(spec(line)).program.operations.duration_ps).all()
-    other = prepare(with_overrides(spec(line), seed=7)).program.operations
+    assert (one.duration_ps == prepare(spec(line)).job.program.operations.duration_ps).all()
+    other = prepare(with_overrides(spec(line), seed=7)).job.program.operations
     assert (one.duration_ps != other.duration_ps).any()
     assert end(spec(line)) > end(spec())
 
 
 def test_noise_of_one_rank_is_its_share_on_average(spec):
     line = NOISE.replace("KIND", "exponential").replace("50 us", "200 us")
-    plain = prepare(spec(fold="false")).program.operations.duration_ps.sum()
-    noisy = prepare(spec(line, fold="false")).program.operations.duration_ps.sum()
+    plain = prepare(spec(fold="false")).job.program.operations.duration_ps.sum()
+    noisy = prepare(spec(line, fold="false")).job.program.operations.duration_ps.sum()
     assert noisy / plain == pytest.approx(1.4, rel=0.1)
 
 
@@ -90,9 +90,10 @@ def test_noise_on_some_hosts_leaves_the_others_alone(spec):
     line = "{noise: {mean: 200 us, period: 300 us}, hosts: [host-2]}"
     quiet = prepare(spec(fold="false"))
     noisy = prepare(spec(line, fold="false"))
-    changed = np.flatnonzero(noisy.program.operations.duration_ps != quiet.program.operations.duration_ps)
-    ranks = {int(r) for a in noisy.program.operations.actor[changed] for r in noisy.program.actors[a].ranks}
-    hosts = {int(noisy.twin.fabric.node_host[noisy.rank_node[r]]) for r in ranks}
+    program = noisy.job.program
+    changed = np.flatnonzero(program.operations.duration_ps != quiet.job.program.operations.duration_ps)
+    ranks = {int(r) for a in program.operations.actor[changed] for r in program.actors[a].ranks}
+    hosts = {int(noisy.twin.fabric.node_host[noisy.job.rank_node[r]]) for r in ranks}
     assert hosts == {2}
 
 

@@ -225,7 +225,7 @@ def test_a_run_says_what_it_holds():
     assert held["over_bytes"] == 0
     assert held["total_bytes"] == sum(item["bytes"] for item in held["items"])
     assert "memory " in block(result, None)
-    assert not any("fit" in note for note in result.notes)
+    assert not any("fit" in note for note in result.job.notes)
     assert "Memory of a GPU" in report_html(result)
     json.loads(summary_json(result))
 
@@ -235,18 +235,19 @@ def test_a_layout_that_does_not_fit_says_so_and_by_how_much():
     held = summary(result)["memory"]
     assert held["over_bytes"] == held["total_bytes"] - held["capacity_bytes"] > 0
     assert "does not fit" in block(result, None)
-    assert any("does not fit" in note for note in result.notes)
+    assert any("does not fit" in note for note in result.job.notes)
     assert "It does not fit" in report_html(result)
 
 
 def test_a_layout_that_does_not_fit_can_be_refused():
     with pytest.raises(ConfigError, match=r"workload.training.parallel: got a layout that needs .* too much"):
         predict(spec(parallel={"tp": 1}, run={"check_memory": "error"}))
-    assert predict(spec(run={"check_memory": "error"})).memory.fits
+    assert predict(spec(run={"check_memory": "error"})).job.memory.fits
 
 
 def test_a_run_without_a_word_on_memory_prints_none():
-    result = dataclasses.replace(predict(spec()), memory=None)
+    result = predict(spec())
+    result = dataclasses.replace(result, job=dataclasses.replace(result.job, memory=None))
     assert "memory" not in block(result, None)
     assert summary(result)["memory"] is None
     assert "Memory of a GPU" not in report_html(result)

@@ -59,7 +59,7 @@ JOBS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", JOBS)
 def test_folded_and_unfolded_agree(name):
     folded, apart = predict(spec(2, **JOBS[name])), predict(spec(2, fold=False, **JOBS[name]))
-    assert len(apart.program.actors) == 16 > len(folded.program.actors)
+    assert len(apart.job.program.actors) == 16 > len(folded.job.program.actors)
     assert folded.trace.end_ps == pytest.approx(apart.trace.end_ps, rel=0.02)
     assert folded.trace.counters.tx_bytes.sum() == apart.trace.counters.tx_bytes.sum()
     analytic = predict(spec(2, fidelity="analytic", **JOBS[name]))
@@ -79,8 +79,8 @@ def test_recomputing_every_second_product_runs_those_three_again():
     base = {"parallel": {"tp": 1, "pp": 1}, "sharding": "fsdp"}
     plain, again = predict(spec(2, **base)), predict(spec(2, recompute="operations", **base))
     keys, output, up = 1024 * 512, 1024 * 1024, 1024 * 4096
-    extra = 2 * plain.work.tokens * 8 * (keys + output + up)
-    assert again.work.hardware_flops - plain.work.hardware_flops == extra
+    extra = 2 * plain.job.work.tokens * 8 * (keys + output + up)
+    assert again.job.work.hardware_flops - plain.job.work.hardware_flops == extra
     assert plain.trace.end_ps < again.trace.end_ps < predict(spec(2, recompute="full", **base)).trace.end_ps
 
 

@@ -107,8 +107,8 @@ def test_parameters_of_all_ranks_sum_to_the_model():
 def test_folded_and_unfolded_agree(parallel, fidelity):
     folded = predict(spec(2, parallel=parallel, fidelity=fidelity))
     apart = predict(spec(2, parallel=parallel, fidelity=fidelity, fold=False))
-    assert len(apart.program.actors) == 16
-    assert len(folded.program.actors) == parallel["pp"]
+    assert len(apart.job.program.actors) == 16
+    assert len(folded.job.program.actors) == parallel["pp"]
     assert folded.trace.end_ps == pytest.approx(apart.trace.end_ps, rel=0.02)
     assert folded.trace.counters.tx_bytes.sum() == apart.trace.counters.tx_bytes.sum()
 
@@ -158,10 +158,10 @@ def test_gradients_may_go_over_a_tree_or_along_rails():
 
 
 def test_a_layout_that_does_not_fit_its_gpus_says_so():
-    assert not any(note.startswith("a GPU's memory:") for note in predict(spec(2)).notes)
+    assert not any(note.startswith("a GPU's memory:") for note in predict(spec(2)).job.notes)
     large = {**TINY, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
     result = predict(spec(2, model=large, parallel={"tp": 1, "pp": 1}, fidelity="analytic"))
-    assert any(note.startswith("a GPU's memory: ") for note in result.notes)
+    assert any(note.startswith("a GPU's memory: ") for note in result.job.notes)
 
 
 @pytest.mark.parametrize("gpu", ["a100-80", "h100-sxm"])
@@ -193,7 +193,7 @@ def test_a_slow_gpu_slows_its_replica_and_splits_it_from_the_others():
     healthy = predict(spec(2))
     slow = spec(2, faults=[{"gpu": "host-1/gpu3", "slowdown": 1.5}])
     result = predict(slow)
-    names = [actor.name for actor in result.program.actors]
+    names = [actor.name for actor in result.job.program.actors]
     assert len(names) == 4
     ratio = result.trace.end_ps / healthy.trace.end_ps
     assert 1.2 < ratio < 1.5
@@ -203,8 +203,9 @@ def test_a_slow_gpu_slows_its_replica_and_splits_it_from_the_others():
 
 def test_a_slow_gpu_is_slow_in_the_optimizer_too():
     result = predict(spec(2, faults=[{"gpu": "host-1/gpu3", "slowdown": 2.0}]))
-    labels = [label.name for label in result.program.labels]
-    steps = result.program.operations.duration_ps[result.program.operations.label == labels.index("optimizer")]
+    labels = [label.name for label in result.job.program.labels]
+    operations = result.job.program.operations
+    steps = operations.duration_ps[operations.label == labels.index("optimizer")]
     assert steps.max() == pytest.approx(2 * steps.min(), rel=0.35)  # stages differ a little in parameters
     assert steps.max() > 1.5 * np.median(steps[:2])
 
@@ -217,12 +218,14 @@ def test_a_slow_link_slows_what_crosses_it():
 
 def test_recomputation_adds_a_forward_and_its_all_reduces():
     plain, again = predict(spec(2)), predict(spec(2, recompute="full"))
-    assert again.work.model_flops == plain.work.model_flops
+    assert again.job.work.model_flops == plain.job.work.model_flops
     job, _ = lowered(spec(2))
-    tokens = plain.work.tokens
+    tokens = plain.job.work.tokens
     batch = job.layout.dp * job.micro_batches * job.training.micro_batch_size
     assert tokens == batch * 2048  # sequences of as many
-    assert again.work.hardware_flops - plain.work.hardware_flops == 8 * job.model.layer_forward_flops(tokens, 2048)
+    assert again.job.work.hardware_flops - plain.job.work.hardware_flops == 8 * job.model.layer_forward_flops(
+        tokens, 2048
+    )
     keys = {share.key for share in again.breakdown.shares if share.time_ps}
     assert "recompute" in keys
 

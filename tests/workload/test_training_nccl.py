@@ -46,7 +46,7 @@ def step_ps(**nccl: Any) -> int:
 
 
 def algorithms(**nccl: Any) -> dict[str, str]:
-    program = execute.prepare(spec(nccl=nccl)).program
+    program = execute.prepare(spec(nccl=nccl)).job.program
     return {c.name: c.algorithm for c in program.communications}
 
 

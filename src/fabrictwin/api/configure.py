@@ -95,9 +95,9 @@ class LintReport:
 
     def onto(self, spec: Source) -> Spec:
         """Return the spec with `network.qos` as the files have it, to be rehearsed. Raises ConfigError."""
-        from fabrictwin.configuration.rehearsal import rehearsed
+        from fabrictwin.configuration.network_qos import with_network_qos
 
-        return rehearsed(load(spec), self.configuration)
+        return with_network_qos(load(spec), self.configuration)
 
     def __str__(self) -> str:
         lines = [str(finding) for finding in self.findings]

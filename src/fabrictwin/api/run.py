@@ -97,7 +97,7 @@ class Result:
         parts = sorted(self.detail.breakdown.shares, key=lambda share: -share.time_ps)[:2]
         step = max(1, self.detail.trace.end_ps)
         where = ", ".join(f"{part.name} {part.time_ps / step:.1%}" for part in parts)
-        return f"<Result {self.detail.name}: step {format_time(self.detail.trace.end_ps)}, {where}>"
+        return f"<Result {self.detail.asked.name}: step {format_time(self.detail.trace.end_ps)}, {where}>"
 
     def __str__(self) -> str:
         from fabrictwin.report.terminal import block

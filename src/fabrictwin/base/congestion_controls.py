@@ -17,7 +17,7 @@ Rates that [H] gives in proportion to the link are kept in proportion.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
@@ -316,6 +316,46 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     "pfc-swift": {"lossless": True, "control": "swift"},
 }
 Preset = Literal["pfc-only", "pfc-dcqcn", "pfc-swift"]
+
+
+def altered(name: DcqcnSet, values: Mapping[str, Any]) -> Dcqcn | DcqcnByRate:
+    """Return a set with some values changed: `ecn_min`, `ecn_max` in bytes at every rate, `ecn_probability`,
+    `additive` and `hyper` in bits a second, `increase_timer`, `cut_timer` and `cnp_timer` in picoseconds.
+    """
+    found = DCQCN[name]
+    if isinstance(found, DcqcnByRate):
+        return DcqcnByRate(tuple((rate, _altered(one, values)) for rate, one in found.sets))
+    return _altered(found, values)
+
+
+def _altered(found: Dcqcn, values: Mapping[str, Any]) -> Dcqcn:
+    def given(key: str, otherwise: int, unit: int = 1) -> int:
+        return otherwise if values.get(key) is None else values[key] // unit
+
+    timers, increase, ecn = found.timers, found.increase, found.ecn
+    if values.get("ecn_min") is not None or values.get("ecn_max") is not None:
+        ecn = replace(
+            ecn,
+            kmin_bytes=given("ecn_min", ecn.kmin_bytes),
+            kmax_bytes=given("ecn_max", ecn.kmax_bytes),
+            rate_bps=0,
+        )
+    if values.get("ecn_probability") is not None:
+        ecn = replace(ecn, pmax=values["ecn_probability"])
+    if values.get("additive") is not None or values.get("hyper") is not None:
+        increase = replace(
+            increase,
+            additive_mbps=given("additive", increase.additive_mbps, 10**6),
+            hyper_mbps=given("hyper", increase.hyper_mbps, 10**6),
+            per_gbps=0,
+        )
+    timers = replace(
+        timers,
+        increase=given("increase_timer", timers.increase, PS_PER_US),
+        decrease=given("cut_timer", timers.decrease, PS_PER_US),
+        cnp=given("cnp_timer", timers.cnp, PS_PER_US),
+    )
+    return replace(found, timers=timers, increase=increase, ecn=ecn)
 
 
 def congestion_control(name: str, parameters: str = "") -> CongestionControl:

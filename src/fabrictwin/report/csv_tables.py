@@ -65,7 +65,7 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 def flows_csv(result: RunResult) -> str:
     """One row a communication and label that ran, in order of the program's communications."""
-    program, trace = result.program, result.trace
+    program, trace = result.job.program, result.trace
     ops = program.operations
     ran = np.flatnonzero((ops.kind == OpKind.COMMUNICATE) & (trace.start_ps >= 0) & (trace.end_op_ps >= 0))
     key = ops.communication[ran].astype(np.int64) * (len(program.labels) + 1) + ops.label[ran]

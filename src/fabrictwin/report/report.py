@@ -23,15 +23,15 @@ from fabrictwin.report.utilisation_matrix import matrices
 def report_html(result: RunResult) -> str:
     """The page as text."""
     data = summary(result)
-    rows = overview(result.program, result.breakdown)
-    drawn = stage(result.program, result.trace)
+    rows = overview(result.job.program, result.breakdown)
+    drawn = stage(result.job.program, result.trace)
     found = matrices(result.fabric, result.trace)
     exposed = [item for item in data["exposed_communication"] if item["under_way_ps"]]
     gains = [abs(change["gained_percent"]) for change in data["what_if"]]
     return render(
         page_environment("fabrictwin.report"),
         "report.html.j2",
-        title=result.name,
+        title=result.asked.name,
         footer=f"{data['fidelity']} · seed {data['seed']}",
         styles=["report.css"],
         scripts=["report.js"],

@@ -40,7 +40,7 @@ def spec_yaml(data: dict[str, Any]) -> str:
 
 def config_yaml(result: RunResult) -> str:
     """config.resolved.yaml of a run."""
-    return spec_yaml(result.resolved)
+    return spec_yaml(result.asked.resolved)
 
 
 def resolved(spec: Spec, ranks: int) -> dict[str, Any]:

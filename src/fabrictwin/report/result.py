@@ -6,17 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from fabrictwin.fabric.fabric import Fabric
-from fabrictwin.program.program import Program
 from fabrictwin.report.breakdown import Breakdown, Collective, breakdown, collectives
 from fabrictwin.report.management_record import Management
 from fabrictwin.trace.trace import Trace
-from fabrictwin.workload.memory.gpu_memory import Memory
 from fabrictwin.workload.search.gains import Gain
-from fabrictwin.workload.step.step_work import Work
+from fabrictwin.workload.step.step_work import Lowered
 
 
 @dataclass(frozen=True)
@@ -28,30 +23,31 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """One run, finished."""
+class Asked:
+    """What a run was asked: the spec, and its cluster in a line."""
 
     name: str
     seed: int
     resolved: dict[str, Any]  # the spec with every default spelled out, as plain data
-    cluster_line: str  # one line for people
-    layout_line: str
-    fabric: Fabric
-    program: Program
-    rank_node: npt.NDArray[np.int32]  # [ranks]
-    trace: Trace
-    work: Work | None = None  # None where a program counts no model FLOPs
-    reference: Reference | None = None
-    notes: tuple[str, ...] = ()  # what was assumed, one line each
-    management: Management | None = None  # what subnet managers did; None where none was at work
-    memory: Memory | None = None  # of the fullest GPU; None where a program says nothing of it
+    cluster_line: str
 
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run, finished."""
+
+    asked: Asked
+    fabric: Fabric
+    job: Lowered  # as it ran
+    trace: Trace
+    reference: Reference | None = None
+    management: Management | None = None  # what subnet managers did; None where none was at work
     gains: tuple[Gain, ...] = ()  # what changes would gain, most first; none where that was not asked for
 
     @cached_property
     def breakdown(self) -> Breakdown:
-        return breakdown(self.program, self.trace)
+        return breakdown(self.job.program, self.trace)
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
-        return collectives(self.program, self.trace, self.breakdown)
+        return collectives(self.job.program, self.trace, self.breakdown)

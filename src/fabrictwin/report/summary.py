@@ -29,25 +29,25 @@ def _round(value: float, digits: int = 6) -> float:
 
 def summary(result: RunResult) -> dict[str, Any]:
     """The figures of a run as plain data, the same for the same spec and seed."""
-    fabric, trace, program = result.fabric, result.trace, result.program
+    fabric, trace, program = result.fabric, result.trace, result.job.program
     gpus = program.ranks
     return {
         "schema": SCHEMA,
-        "name": result.name,
+        "name": result.asked.name,
         "fidelity": trace.fidelity,
-        "seed": result.seed,
+        "seed": result.asked.seed,
         "cluster": {
-            "description": result.cluster_line,
+            "description": result.asked.cluster_line,
             "technology": fabric.technology,
             "hosts": fabric.hosts,
             "gpus": fabric.gpus,
             "switches": len(fabric.switch_nodes),
         },
         "job": {
-            "description": result.layout_line,
+            "description": result.job.layout_line,
             "program": program.name,
             "ranks": gpus,
-            "hosts": len(np.unique(fabric.node_host[result.rank_node])),
+            "hosts": len(np.unique(fabric.node_host[result.job.rank_node])),
             "actors": len(program.actors),
             "operations": len(program.operations),
         },
@@ -63,7 +63,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "subnet_manager": None if result.management is None else result.management.data(),
         "not_modelled": not_modelled(trace),
         "reference": _reference(result),
-        "notes": [*result.notes, *_remarks(result)],
+        "notes": [*result.job.notes, *_remarks(result)],
     }
 
 
@@ -73,7 +73,7 @@ def summary_json(result: RunResult) -> str:
 
 
 def _throughput(result: RunResult) -> dict[str, Any]:
-    work, seconds, gpus = result.work, result.trace.end_ps / PS_PER_S, result.program.ranks
+    work, seconds, gpus = result.job.work, result.trace.end_ps / PS_PER_S, result.job.program.ranks
     if work is None or seconds == 0:
         return dict.fromkeys(
             [
@@ -149,7 +149,7 @@ def _what_if(result: RunResult) -> list[dict[str, Any]]:
 
 def _memory(result: RunResult) -> dict[str, Any] | None:
     """Memory of the fullest GPU at its fullest, as plain data."""
-    held = result.memory
+    held = result.job.memory
     if held is None:
         return None
     return {
@@ -199,13 +199,13 @@ def _reference(result: RunResult) -> dict[str, Any] | None:
 
 def _remarks(result: RunResult) -> list[str]:
     """Remarks for who reads the figures, found in the run itself."""
-    ops, trace = result.program.operations, result.trace
+    ops, trace = result.job.program.operations, result.trace
     remarks = []
     if (ops.kind == OpKind.COMMUNICATE).any() and not trace.counters.tx_bytes.any():
         remarks.append("this run communicated, but no link carried a byte")
-    work = result.work
+    work = result.job.work
     if work is not None and work.hardware_flops * PS_PER_S > work.peak_flops_per_gpu * trace.end_ps * (
-        result.program.ranks
+        result.job.program.ranks
     ):
         remarks.append("this run computes faster than the GPUs' peak: the times of its compute cannot be right")
     if trace.end_ps == 0:

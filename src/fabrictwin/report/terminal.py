@@ -48,8 +48,8 @@ def block(result: RunResult, folder: Path | None) -> str:
     if data["mfu"] is not None:
         peak = f"{data['peak_tflops_per_gpu']:g} TFLOP/s, {data['precision']}"
         lines.append(f"  MFU         {data['mfu']:.1%} of the GPU's peak ({peak})")
-    if result.memory is not None:
-        lines.append(f"  memory      {result.memory.line}")
+    if result.job.memory is not None:
+        lines.append(f"  memory      {result.job.memory.line}")
     lines += ["", "  where the step goes", *_breakdown(data), *_what_if(data), "", *_links(data)]
     if data["subnet_manager"] is not None:
         lines += ["", *outage_lines(data["subnet_manager"])]

@@ -49,7 +49,7 @@ def dry_run(spec: Spec, stage: Stage = silent, capture: CaptureRequest | None = 
 def wall_s(found: DryRun) -> float:
     """About how many seconds the run takes, first compilation left out."""
     prepared = found.prepared
-    took = BASE_S + len(prepared.program.operations) / OPERATIONS_PER_S[prepared.spec.run.fidelity]
+    took = BASE_S + len(prepared.job.program.operations) / OPERATIONS_PER_S[prepared.spec.run.fidelity]
     return took + (0.0 if found.packets is None else found.packets.hops / PACKET_HOPS_PER_S)
 
 
@@ -77,21 +77,21 @@ def memory_bytes(found: DryRun) -> int:
     prepared = found.prepared
     fabric = prepared.twin.fabric
     packets = 0 if found.packets is None else found.packets.memory_bytes
-    built = _array_bytes(fabric) + _array_bytes(prepared.program)
+    built = _array_bytes(fabric) + _array_bytes(prepared.job.program)
     tables = len(fabric.switch_nodes) * (len(fabric.nic_node) + len(fabric.switch_nodes))
-    return BASE_BYTES + packets + 3 * built + tables + OPERATION_BYTES * len(prepared.program.operations)
+    return BASE_BYTES + packets + 3 * built + tables + OPERATION_BYTES * len(prepared.job.program.operations)
 
 
 def dry_run_data(found: DryRun) -> dict[str, Any]:
     """Plain data of a dry run."""
     prepared = found.prepared
-    fabric, program = prepared.twin.fabric, prepared.program
+    fabric, program = prepared.twin.fabric, prepared.job.program
     kinds = program.operations.kind
-    hosts = np.unique(fabric.node_host[prepared.rank_node])
+    hosts = np.unique(fabric.node_host[prepared.job.rank_node])
     return {
         "name": prepared.spec.name,
         "cluster": cluster_line(prepared.twin.blueprint, fabric),
-        "job": prepared.layout_line,
+        "job": prepared.job.layout_line,
         "fidelity": prepared.spec.run.fidelity,
         "seed": prepared.spec.run.seed,
         "gpus": fabric.gpus,
@@ -108,7 +108,7 @@ def dry_run_data(found: DryRun) -> dict[str, Any]:
         "estimated_memory_bytes": memory_bytes(found),
         "estimated_wall_s": round(wall_s(found), 1),
         "estimated_packet_hops": None if found.packets is None else found.packets.hops,
-        "notes": list(prepared.notes),
+        "notes": list(prepared.job.notes),
     }
 
 
@@ -138,7 +138,7 @@ def dry_run_text(found: DryRun) -> str:
         f"  fabric      {data['nodes']:,} nodes, {data['links']:,} directed links",
         f"  would take  about {_duration(data['estimated_wall_s'])} and {memory} of this machine's memory",
     ]
-    held = found.prepared.memory
+    held = found.prepared.job.memory
     if held is not None:
         lines.append(f"  GPU memory  {held.line}")
     if data["notes"]:

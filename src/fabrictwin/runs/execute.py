@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fabrictwin import catalog
 from fabrictwin.base.capabilities import capabilities_of
@@ -33,19 +32,17 @@ from fabrictwin.engines.packet.run_estimate import PacketSize, TooLargeError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.lowering.queue_pair_options import packet_options
 from fabrictwin.nccl.settings.spec_section import section_settings
-from fabrictwin.program.program import Program
 from fabrictwin.report.management_record import Management
 from fabrictwin.report.resolved_config import resolved
-from fabrictwin.report.result import Reference, RunResult
+from fabrictwin.report.result import Asked, Reference, RunResult
 from fabrictwin.runs.management import adapter_pairs, manage
 from fabrictwin.runs.twins import make_twin
 from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.job.workload_section import workload_schema
-from fabrictwin.workload.memory.gpu_memory import Memory
 from fabrictwin.workload.search.gains import gains
 from fabrictwin.workload.step.disturbed_program import add_noise, begin_late
-from fabrictwin.workload.step.step_work import Lowered, Work
+from fabrictwin.workload.step.step_work import Lowered
 
 SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")
 
@@ -66,13 +63,8 @@ class Prepared:
 
     spec: Spec
     twin: Twin
-    program: Program
-    rank_node: npt.NDArray[np.int32]  # [ranks]
-    work: Work | None
-    layout_line: str
-    notes: tuple[str, ...]
+    job: Lowered
     disturbed: Disturbances  # what happens while the job runs
-    memory: Memory | None = None
 
 
 def with_overrides(spec: Spec, *, fidelity: str | None = None, seed: int | None = None) -> Spec:
@@ -131,17 +123,8 @@ def prepare(spec: Spec, stage: Stage = silent) -> Prepared:
     program = add_noise(lowered.program, twin.fabric, lowered.rank_node, disturbed.noise)
     late = [gpu for gpu in find_faults(blueprint, spec)[1] if gpu.late_ps]
     program = begin_late(program, twin.fabric, lowered.rank_node, late)
-    return Prepared(
-        spec=spec,
-        twin=twin,
-        program=program,
-        rank_node=lowered.rank_node,
-        work=lowered.work,
-        layout_line=lowered.layout_line,
-        notes=(*fault_notes(spec), *blueprint.notes, *lowered.notes, *_unused(spec)),
-        memory=lowered.memory,
-        disturbed=disturbed,
-    )
+    notes = (*fault_notes(spec), *blueprint.notes, *lowered.notes, *_unused(spec))
+    return Prepared(spec, twin, job=replace(lowered, program=program, notes=notes), disturbed=disturbed)
 
 
 def _refuse_unseen(spec: Spec) -> None:
@@ -170,7 +153,7 @@ def start_engine(prepared: Prepared) -> Engine:
         options = packet_options(run.packet, technology, settings, seed=run.seed)
         if by_port.lanes.qos is not None:
             options = grouped(options, {"qos": by_port.lanes.qos, "lanes": by_port.lanes.lanes})
-    needs = works_in_hosts(prepared.program.communications, twin.fabric)
+    needs = works_in_hosts(prepared.job.program.communications, twin.fabric)
     return twin.start_engine("packet", grouped(options, {"host_work": needs}))
 
 
@@ -189,9 +172,9 @@ def packets_needed(prepared: Prepared) -> PacketSize | None:
     with located(prepared.spec):
         engine = start_engine(prepared)
         assert engine.packets is not None
-        program = prepared.program
+        program = prepared.job.program
         try:
-            return engine.packets.size_of(program.operations, program.communications, prepared.rank_node)
+            return engine.packets.size_of(program.operations, program.communications, prepared.job.rank_node)
         except TooLargeError as error:
             raise _with_a_cut(prepared, engine, error) from None
 
@@ -267,9 +250,9 @@ def predict(
             if managed is None:
                 changes = twin.timed_changes(prepared.disturbed.all_changes)
                 changes += twin.pause_changes(prepared.disturbed.storms)
-                trace = play(prepared.program, prepared.rank_node, engine, changes)
+                trace = play(prepared.job.program, prepared.job.rank_node, engine, changes)
             else:
-                trace = play(prepared.program, prepared.rank_node, engine, drive=managed.drive)
+                trace = play(prepared.job.program, prepared.job.rank_node, engine, drive=managed.drive)
         except TooLargeError as error:
             raise _with_a_cut(prepared, engine, error) from None
         finally:
@@ -277,24 +260,21 @@ def predict(
                 recorder.close()
     if (trace.end_op_ps < trace.start_ps).any() or (trace.start_ps < 0).any():
         first = int(np.flatnonzero((trace.end_op_ps < trace.start_ps) | (trace.start_ps < 0))[0])
-        label = prepared.program.labels[int(prepared.program.operations.label[first])].name
+        label = prepared.job.program.labels[int(prepared.job.program.operations.label[first])].name
         raise InvariantError(f"operation {first} ({label}) never ended")
     if what_if:
         stage("asking what changes would gain")
     return RunResult(
-        name=spec.name,
-        seed=spec.run.seed,
-        resolved=resolved(spec, prepared.program.ranks),
-        cluster_line=cluster_line(twin.blueprint, twin.fabric),
-        layout_line=prepared.layout_line,
+        Asked(
+            spec.name,
+            spec.run.seed,
+            resolved(spec, prepared.job.program.ranks),
+            cluster_line(twin.blueprint, twin.fabric),
+        ),
         fabric=twin.as_it_runs,
-        program=prepared.program,
-        rank_node=prepared.rank_node,
+        job=prepared.job,
         trace=trace,
-        work=prepared.work,
         reference=None if spec.run.compare is None else reference(spec.run.compare),
-        notes=prepared.notes,
-        memory=prepared.memory,
         management=None if managed is None else _management(prepared, managed),
         gains=gains(spec, twin.blueprint, twin.fabric) if what_if else (),
     )
@@ -315,7 +295,7 @@ def share_done(engine: Engine) -> Callable[[], float]:
 def _management(prepared: Prepared, run: ManagedRun) -> Management:
     twin = prepared.twin
     assert twin.management is not None
-    pairs = adapter_pairs(prepared.program, prepared.rank_node, twin) if run.outages else frozenset()
+    pairs = adapter_pairs(prepared.job.program, prepared.job.rank_node, twin) if run.outages else frozenset()
     sweeps = tuple(one.reports[0] for one in twin.management.managers)
     return Management(sweeps, run.outages, run.origin_ps + run.end_ps, pairs)
 

@@ -45,9 +45,9 @@ PACKAGES = ("numpy", "numba", "pydantic", "click", "rich", "Jinja2", "PyYAML")
 
 def timeline(result: RunResult) -> bytes:
     """The Perfetto timeline of as many actors as fit, from the first."""
-    found = intervals(result.program, result.trace)
-    actors = actors_within(found, len(result.program.actors), TIMELINE_SLICES)
-    return perfetto_trace(result.program, slices(result.program, found, actors))
+    found = intervals(result.job.program, result.trace)
+    actors = actors_within(found, len(result.job.program.actors), TIMELINE_SLICES)
+    return perfetto_trace(result.job.program, slices(result.job.program, found, actors))
 
 
 FILES: dict[str, Callable[[RunResult], str | bytes]] = {
@@ -166,7 +166,7 @@ def write_folder(result: RunResult, folder: Path | None, clock: Clock) -> Path:
 
     Returns where. Raises ConfigError.
     """
-    with run_folder(result.name, folder) as place:
+    with run_folder(result.asked.name, folder) as place:
         return place.write(result, clock)
 
 

@@ -107,6 +107,7 @@ def _step_on(blueprint: Blueprint, twin: Twin, fidelity: str, spec: Spec) -> tup
     )
     seconds = trace.end_ps / PS_PER_S
     work, gpus = lowered.work, lowered.program.ranks
+    assert work is not None
     mfu = work.model_flops / seconds / gpus / work.peak_flops_per_gpu
     return trace.end_ps, work.tokens / seconds / gpus, mfu
 

@@ -53,7 +53,7 @@ def run(stage: Stage, folder: str, source: Source, fidelity: str, seed: int | No
             return
         result = predict(spec, stage, what_if=True)
         # of the folder that is gone afterwards, only names remain
-        move_paths(result.resolved["cluster"], lambda file: os.path.relpath(file, beside.resolve()))
+        move_paths(result.asked.resolved["cluster"], lambda file: os.path.relpath(file, beside.resolve()))
         stage("writing")
         _write_run(target, result)
 
@@ -80,8 +80,8 @@ def timeline_data(result: RunResult) -> dict[str, Any]:
     return {
         "step_ns": result.trace.end_ps / PS_PER_NS,
         "names": {share.key: share.name for share in result.breakdown.shares} | {"bubble": NAMES["bubble"]},
-        "overview": overview(result.program, result.breakdown),
-        "stage": stage_slices(result.program, result.trace),
+        "overview": overview(result.job.program, result.breakdown),
+        "stage": stage_slices(result.job.program, result.trace),
     }
 
 

@@ -77,12 +77,12 @@ def up(
     if run and sm == "none":
         message = "got --run with --sm none, expected the tables of a manager first: type 'run' at the --console"
         raise ConfigError(message, key="--run")
-    inside = None
+    job = None
     if run or (console and has_job(cluster)):
-        from fabrictwin.runs.inside import Inside
+        from fabrictwin.runs.served_run import ServedRun
 
-        inside = Inside(cluster)
-    endpoint = open_endpoint(cluster) if inside is None else inside.endpoint
+        job = ServedRun(cluster)
+    endpoint = open_endpoint(cluster) if job is None else job.endpoint
     engine, options = routing_over_spec(cluster, endpoint.state.fabric, engine, given)
     settings = partitioned(replace(settings, engine=engine, routing=options), partitions, endpoint, host)
     served = ServedFabric(
@@ -93,8 +93,7 @@ def up(
         say=say,
     )
     served.console = console
-    if inside is not None:
-        job = inside
+    if job is not None:
         served.commands["run"] = lambda: job.say([one.manager for one in served.managers])
         served.first = served.commands["run"] if run else None
     if not data:

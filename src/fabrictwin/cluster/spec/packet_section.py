@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from fabrictwin.base.congestion_controls import CONTROLS, PRESETS, Control, DcqcnSet, Preset
-from fabrictwin.base.units import Duration, Size
+from fabrictwin.base.units import PS_PER_US, Duration, Rate, Size
 from fabrictwin.cluster.spec.cluster_section import Model
 
 Balance = Literal["routed", "adaptive", "spray"]
@@ -27,13 +27,49 @@ def _whole(least: int, most: int) -> object:
 _ENTRIES = r"^[0-7]:\d{1,3}(,[0-7]:\d{1,3}){0,63}$"
 
 
+class OwnDcqcn(Model):
+    """DCQCN's parameters: those of a set with some changed."""
+
+    like: DcqcnSet
+    ecn_min: Size | None = None  # both or none, at ports of any rate
+    ecn_max: Size | None = None
+    ecn_probability: Annotated[float, Field(gt=0, le=1)] | None = None  # of a mark at ecn_max
+    additive: Rate | None = None  # both or none, at any rate
+    hyper: Rate | None = None
+    increase_timer: Duration | None = None
+    cut_timer: Duration | None = None  # least time between two
+    cnp_timer: Duration | None = None
+
+    @model_validator(mode="after")
+    def _together(self) -> OwnDcqcn:
+        for a, b in (("ecn_min", "ecn_max"), ("additive", "hyper")):
+            if (getattr(self, a) is None) != (getattr(self, b) is None):
+                raise ValueError(f"got one of {a} and {b}, expected both or neither")
+        if self.ecn_min is not None and self.ecn_max is not None and not 0 < self.ecn_min <= self.ecn_max:
+            raise ValueError("got ecn_min and ecn_max, expected the first above 0 B and not above the second")
+        for key, unit, says in _UNITS:
+            value = getattr(self, key)
+            if value is not None and (value < unit or value % unit):
+                raise ValueError(f"got {key}, expected whole {says}, at least one")
+        return self
+
+
+_UNITS = (
+    ("additive", 10**6, "Mb/s"),
+    ("hyper", 10**6, "Mb/s"),
+    ("increase_timer", PS_PER_US, "microseconds"),
+    ("cut_timer", PS_PER_US, "microseconds"),
+    ("cnp_timer", PS_PER_US, "microseconds"),
+)
+
+
 class Packet(Model):
     """Balancing, congestion control, transport, switches and limits of the packet engine."""
 
     balance: Balance | None = None
     preset: Preset | None = None  # Ethernet: stands for the next three
     control: Control | None = None
-    dcqcn: DcqcnSet | None = None
+    dcqcn: DcqcnSet | OwnDcqcn | None = None
     lossless: Yes | None = None  # Ethernet
     retransmission: Literal["go-back-n", "selective"] | None = None
     timeout: Annotated[int, _whole(0, 31)] | None = None  # 4.096 us * 2^timeout; 0 is never

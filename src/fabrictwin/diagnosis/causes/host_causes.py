@@ -50,6 +50,8 @@ HOST = (
     Cause("ranks-differ", _Q, "counts or states of ranks differ in one report: normal while a job runs or ends, a hang only if they stand still", "ncclras -v; sleep 10; ncclras -v   # the same counts twice: hung", "NCCL user guide, RAS"),
     Cause("collective-stuck", _E, "all ranks are in the same collective and none finishes: the network or a GPU below it stands still", "ibqueryerrors; dmesg | grep -E 'Xid|mlx5'; ncclras -v", "PyTorch flight recorder",
           follows=("link-flapping", "port-down", "transport-retry", "gpu-lost", "nvlink-error", "port-error-event")),
+    Cause("open-files", _E, "a process may hold too few open files: each connection and each buffer of its peers is one",
+          "ulimit -n 1048576   # limits.conf: * - nofile 1048576; containers: --ulimit nofile=1048576:1048576", "getrlimit(2), RLIMIT_NOFILE"),
     Cause("host-memory", _E, "the kernel killed a process for want of host memory", "fewer data-loader workers, a larger host limit", "the kernel's log"),
     Cause("driver-mismatch", _E, "the GPU driver's module is not loaded, or is of another release than its libraries",
           "cat /proc/driver/nvidia/version; dpkg -l | grep nvidia   # unload the module or restart the host after an update", "NVIDIA, nvidia-smi"),

@@ -59,14 +59,21 @@ FAMILIES = (
 )
 
 
+# families that take any line, or begin as lines of others do: told only where nothing else is
+_LAST = frozenset(("launcher", "kernel-log"))
+
+
 @cache
-def _openers() -> tuple[re.Pattern[str], dict[str, Family]]:
-    groups = {f"f{number}": family for number, family in enumerate(FAMILIES)}
+def _openers(last: bool) -> tuple[re.Pattern[str], dict[str, Family]]:
+    groups = {f"f{number}": family for number, family in enumerate(FAMILIES) if (family.name in _LAST) is last}
     return re.compile("|".join(f"(?P<{group}>{family.opens})" for group, family in groups.items())), groups
 
 
 def family_of(text: str) -> Family | None:
     """The family whose beginning a line is; None where it is none's."""
-    pattern, groups = _openers()
-    found = pattern.search(text[:2000])
-    return None if found is None else groups[found.lastgroup or ""]
+    for last in (False, True):
+        pattern, groups = _openers(last)
+        found = pattern.search(text[:2000])
+        if found is not None:
+            return groups[found.lastgroup or ""]
+    return None

@@ -130,6 +130,9 @@ def outcome(case: Case) -> Iterator[Finding]:
     for kind, name, confidence in (
         ("job.rendezvous", "rendezvous", 0.7),
         ("job.mismatch", "collective-mismatch", 0.9),
+        ("job.nvlink", "nvlink-error", 0.9),
+        ("job.ecc", "gpu-memory", 0.9),
+        ("job.files", "open-files", 0.9),
         ("job.not-initialized", "cuda-not-initialized", 0.9),
         ("job.memory", "out-of-memory", 0.9),
         ("job.failed", "job-failed", 0.4),

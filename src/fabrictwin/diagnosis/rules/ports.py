@@ -214,8 +214,26 @@ def gids(case: Case) -> Iterator[Finding]:
             expected="a RoCE v2 GID of an IP address",
             confidence=0.85,
         )
+    yield from _chosen_gid(case)
     old = [fact for fact in case.of("roce.mode") if fact.value == 1]
     yield from reported(old, "roce-v1", seen="RoCE v1", expected="RoCE v2", confidence=0.9)
+
+
+def _chosen_gid(case: Case) -> Iterator[Finding]:
+    """NCCL_IB_GID_INDEX names a GID that is of RoCE v1, or link-local, where another index has a better one."""
+    facts = case.settings.get("NCCL_IB_GID_INDEX", [])
+    value = str(facts[0].parts[1]) if facts else ""
+    rows = [fact for fact in case.of("gid") if fact.parts[3]]
+    good = [fact for fact in rows if fact.parts[3] == "v2" and not str(fact.parts[1]).startswith("fe80")]
+    bad = [fact for fact in rows if str(fact.parts[0]) == value and fact not in good]
+    if bad and good:
+        yield found(
+            cause("gid-unreachable"),
+            [*facts, *bad],
+            seen=f"NCCL_IB_GID_INDEX={value}: {bad[0].parts[1]}, RoCE {bad[0].parts[3]}",
+            expected=f"index {good[0].parts[0]}: {good[0].parts[1]}, RoCE v2",
+            confidence=0.85,
+        )
 
 
 def switches(case: Case) -> Iterator[Finding]:

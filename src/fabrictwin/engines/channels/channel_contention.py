@@ -111,40 +111,22 @@ class Meeting:
         beside = np.rint(took - np.maximum.reduceat(whole, start[:-1])).astype(np.int64)
         waits = np.repeat(np.arange(edges), np.diff(self.before_start))
         by_edge = np.argsort(self.before_edge, kind="stable")
-        route = contention.Way(
-            use_start=start,
-            use_edge=edge,
-            use_link=link,
-            use_ps=use_ps,
-            last_ps=last_ps,
-            bursts=number,
-            latency_ps=on.latency_ps + np.maximum(beside, 0),
-            pieces=pieces,
-            next_start=np.searchsorted(self.before_edge[by_edge], np.arange(edges + 1)).astype(np.int64),
-            next_edge=waits[by_edge],
-            before_start=self.before_start,
-            before_edge=self.before_edge,
+        after_start = np.searchsorted(self.before_edge[by_edge], np.arange(edges + 1)).astype(np.int64)
+        shared = contention.SharedLinks(
+            contention.Uses(start, edge, link, use_ps, last_ps),
+            contention.Pieces(pieces, number, on.latency_ps + np.maximum(beside, 0)),
+            next=contention.Neighbours(after_start, waits[by_edge]),
+            before=contention.Neighbours(self.before_start, self.before_edge),
         )
-        uses, links = len(edge), int(link.max()) + 1
-        course = contention.Course(
-            held=np.zeros(uses, np.int64),
-            sent=np.zeros(uses, np.int64),
-            behind=np.full(uses, NONE, np.int64),
-            lined_up=np.zeros(uses, np.int8),
-            head=np.full(links, NONE, np.int64),
-            tail=np.full(links, NONE, np.int64),
-            serving=np.full(links, NONE, np.int64),
-            through=np.zeros(edges, np.int64),
-            given=np.zeros(edges, np.int64),
-            brought=np.zeros(edges, np.int64),
-            end_ps=np.zeros(edges, np.int64),
-        )
+        links = int(link.max()) + 1
+        progress = contention.at_rest(len(edge), links, edges)
         # at once: pieces on their way, and of every link one burst that leaves it and one that comes to the next
         room = int(pieces.sum()) + 2 * links + 1
         time, sequence, what = (np.zeros(room, np.int64) for _ in range(3))
         queue = queues.Queue(time, sequence, what, np.zeros(2, np.int64))
-        contention.play(route, course, queue)
-        return course.end_ps
+        contention.play(shared, progress, queue)
+        end_ps: I64 = progress.edge.end_ps
+        return end_ps
 
 
 @dataclass(frozen=True)

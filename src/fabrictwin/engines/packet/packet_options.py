@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from fabrictwin.base.congestion_controls import CongestionControl, congestion_control
+from fabrictwin.base.congestion_controls import (
+    CongestionControl,
+    Dcqcn,
+    DcqcnByRate,
+    altered,
+    congestion_control,
+)
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.grouped import grouped
 from fabrictwin.base.units import PS_PER_US
@@ -38,16 +44,20 @@ class Congestion:
     """The congestion control, and its parameters where there is a choice. Raises ConfigError."""
 
     control: str = "none"
-    dcqcn: str = "by-rate"  # a set of parameters
+    dcqcn: str | Dcqcn | DcqcnByRate = "by-rate"  # a set of parameters, or its name
 
     def __post_init__(self) -> None:
-        congestion_control(self.control, getattr(self, self.control, ""))
-        congestion_control("dcqcn", self.dcqcn)
+        if self.control != "dcqcn":
+            congestion_control(self.control)
+        if isinstance(self.dcqcn, str):
+            congestion_control("dcqcn", self.dcqcn)
 
     @property
     def algorithm(self) -> CongestionControl:
         """The congestion control, with its parameters."""
-        return congestion_control(self.control, getattr(self, self.control, ""))
+        if self.control == "dcqcn":
+            return congestion_control("dcqcn", self.dcqcn) if isinstance(self.dcqcn, str) else self.dcqcn
+        return congestion_control(self.control)
 
 
 @dataclass(frozen=True)
@@ -242,6 +252,8 @@ def options_of(section: Packet | None, technology: str, seed: int, qos: Qos | No
         elif key in ("vl_high", "vl_low"):
             pairs = (entry.split(":") for entry in value.split(","))
             more[key] = tuple((int(vl), int(weight)) for vl, weight in pairs)
+        elif key == "dcqcn" and not isinstance(value, str):
+            more[key] = altered(value.like, dict(value))
         elif key == "service_levels":
             more[key] = tuple(sorted(value.items()))
         else:

@@ -22,8 +22,8 @@ from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.engines.shortest import shortest
 from fabrictwin.routing.engines.updown import updown
 from fabrictwin.routing.graph.switches import Lids, Switches, assign_lids, switch_graph
-from fabrictwin.routing.opensm.counted import dnup, minhop, updn
 from fabrictwin.routing.opensm.ftree import ftree
+from fabrictwin.routing.opensm.minhop_updn import dnup, minhop, updn
 from fabrictwin.routing.opensm.sssp import dfsssp, sssp
 from fabrictwin.routing.tables import DEFAULT_HASH, HASHES, Routes
 

@@ -147,11 +147,11 @@ def daly_s(cost_s: float, between_s: float) -> float:
 def devices_of(prepared: Prepared) -> dict[str, float]:
     """Devices of the job by kind; cables and switches by its share of the cluster's hosts that train."""
     fabric, blueprint = prepared.twin.fabric, prepared.twin.blueprint
-    hosts = np.unique(fabric.node_host[prepared.rank_node])
+    hosts = np.unique(fabric.node_host[prepared.job.rank_node])
     share = len(hosts) / max(1, sum(1 for host in blueprint.hosts if host.type))
     adapters = int(np.isin(fabric.node_host[fabric.nic_node], hosts).sum())
     return {
-        "GPU": float(len(prepared.rank_node)),
+        "GPU": float(len(prepared.job.rank_node)),
         "host": float(len(hosts)),
         "adapter": float(adapters),
         "cable": len(blueprint.cables) * share,
@@ -164,11 +164,11 @@ def study(spec: Spec, *, workers: int | str | None = 1, stage: Stage = silent) -
     """Play the campaigns of a spec, by so many workers. Raises ConfigError."""
     campaign = section_of(spec)
     prepared, step_s = _simulated(spec, stage)
-    assert prepared.work is not None
-    tokens_a_step = prepared.work.tokens
+    assert prepared.job.work is not None
+    tokens_a_step = prepared.job.work.tokens
     steps = _steps(spec, campaign, step_s, tokens_a_step)
     stage("playing a checkpoint")
-    times = checkpoint_times(prepared, campaign.checkpoint, prepared.work.parameters)
+    times = checkpoint_times(prepared, campaign.checkpoint, prepared.job.work.parameters)
     devices = devices_of(prepared)
     components = components_of(spec, campaign, devices)
     policy = Policy(
@@ -218,13 +218,13 @@ def study(spec: Spec, *, workers: int | str | None = 1, stage: Stage = silent) -
         heading=Heading(
             spec.name,
             cluster_line(prepared.twin.blueprint, prepared.twin.fabric),
-            prepared.layout_line,
+            prepared.job.layout_line,
             spec.run.fidelity,
             seed,
         ),
         campaign=campaign,
         assumed=tuple(text for key, text in ASSUMED if not _is_given(given, key)),
-        gpus=len(prepared.rank_node),
+        gpus=len(prepared.job.rank_node),
         tokens_a_step=tokens_a_step,
         step_s=step_s,
         policy=policy,
@@ -247,7 +247,7 @@ def _simulated(spec: Spec, stage: Stage) -> tuple[Prepared, float]:
         return prepared
 
     clean = predict(spec, stage, alter=keep)
-    if clean.work is None:
+    if clean.job.work is None:
         raise spec.error("workload", "got no training job, expected one: a campaign trains for months")
     return kept[0], clean.trace.end_ps / PS_PER_S
 

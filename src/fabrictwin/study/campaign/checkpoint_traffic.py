@@ -50,7 +50,7 @@ class CheckpointTimes:
 
 def checkpoint_times(prepared: Prepared, checkpoint: Checkpoint, parameters: int) -> CheckpointTimes:
     """Play a checkpoint's traffic. Raises ConfigError for storage hosts that are not there, or train."""
-    gpus = prepared.rank_node
+    gpus = prepared.job.rank_node
     total = checkpoint.bytes_per_parameter * parameters
     each = max(1, round(total / len(gpus)))
     fabric = prepared.twin.fabric
@@ -110,7 +110,7 @@ def _processors(fabric: Fabric, nodes: I32) -> I32:
 def _storage_nodes(prepared: Prepared, names: tuple[str, ...]) -> I32:
     """Processors of the storage hosts, host by host. Raises ConfigError."""
     spec, fabric = prepared.spec, prepared.twin.fabric
-    training = set(fabric.node_host[prepared.rank_node].tolist())
+    training = set(fabric.node_host[prepared.job.rank_node].tolist())
     nodes: list[int] = []
     for i, name in enumerate(names):
         key = f"campaign.checkpoint.storage.hosts[{i}]"
@@ -152,10 +152,10 @@ def _sends_s(prepared: Prepared, sources: I32, targets: I32, size_bytes: int) ->
 
 def _drag_s(prepared: Prepared, targets: I32, size_bytes: int) -> float:
     """Seconds by which a step is longer while every GPU sends so much to its target."""
-    step, ends = prepared.program, []
-    for others in ((), (_sends(prepared.rank_node, targets, size_bytes),)):
+    step, ends = prepared.job.program, []
+    for others in ((), (_sends(prepared.job.rank_node, targets, size_bytes),)):
         engine = prepared.twin.start_engine("flow")
-        first = engine.post(step.operations, step.communications, prepared.rank_node)
+        first = engine.post(step.operations, step.communications, prepared.job.rank_node)
         for program, nodes in others:
             engine.post(program.operations, program.communications, nodes)
         engine.advance()

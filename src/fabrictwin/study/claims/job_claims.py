@@ -34,7 +34,7 @@ def late_gpu() -> Claim:
     return Claim(
         key="late",
         statement=f"One GPU of {MANY:,} that is {format_time(LATE_PS)} late wastes {SAID_LOST} GPU-seconds of a collective.",
-        experiment=f"A 7 B model on {clean.program.ranks} H100 whose last all-reduce waits for everybody; one GPU begins "
+        experiment=f"A 7 B model on {clean.job.program.ranks} H100 whose last all-reduce waits for everybody; one GPU begins "
         f"{format_time(LATE_PS)} late.",
         figures=(
             ("the step takes longer by", format_time(longer)),

@@ -152,7 +152,7 @@ def _on_fabric(
     factors = _factors(sampler, fabric, asked.seeds, said)
     steps = _steps(sampler, asked.jitter, factors, seed=spec.run.seed, stage=said)
     answer = _answer(name, fabric, sampler, steps, factors, book=asked.book, years=asked.years, stage=said)
-    return sampler.clean.layout_line, sampler.clean.program.ranks, answer
+    return sampler.clean.job.layout_line, sampler.clean.job.program.ranks, answer
 
 
 def _factors(sampler: Sampler, fabric: FabricPreset, seeds: Sequence[int], stage: Stage) -> Factors | None:
@@ -200,7 +200,7 @@ def _answer(
     twin = sampler.twin
     port = busiest(clean.fabric, clean.trace, 1)
     used = utilisation(clean.fabric, clean.trace)
-    work = clean.work
+    work = clean.job.work
     tokens = None if work is None else work.tokens * PS_PER_S / steps.p50
     bill = bill_of_materials(twin.blueprint, book)
     stage("all-reduce by size")
@@ -208,7 +208,7 @@ def _answer(
     return OnFabric(
         name=name,
         preset=fabric,
-        cluster_line=clean.cluster_line,
+        cluster_line=clean.asked.cluster_line,
         clean_ps=clean.trace.end_ps,
         steps=steps,
         mfu=None if data["mfu"] is None else data["mfu"] * clean.trace.end_ps / steps.p50,
@@ -222,7 +222,7 @@ def _answer(
         busiest_use=float(used[port[0]]) if len(port) else 0.0,
         factors=factors,
         busbw_gbps=bus_bandwidths(
-            twin, clean.rank_node, SIZES, factor=factor or 1.0, sockets=fabric.transport == "tcp"
+            twin, clean.job.rank_node, SIZES, factor=factor or 1.0, sockets=fabric.transport == "tcp"
         ),
         latency_ps=small_message_ps(twin),
         cost=cost(bill, book, years=years, tokens_per_s=tokens),

@@ -126,7 +126,9 @@ def _without_control(
     if section is None or section.control in (None, "none") or CONTROLS[section.control].get("", _ANY).decides:
         return "", ()
     control = str(section.control)
-    says = f"{control} ({section.dcqcn or 'by-rate'})" if control == "dcqcn" else control
+    parameters = section.dcqcn or "by-rate"
+    named = parameters if isinstance(parameters, str) else f"{parameters.like}, changed"
+    says = f"{control} ({named})" if control == "dcqcn" else control
     bare = section.model_copy(update={"preset": None, "control": "none", "dcqcn": None})
     other = spec.model_copy(update={"run": spec.run.model_copy(update={"packet": bare})})
     found = []

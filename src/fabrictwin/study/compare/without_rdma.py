@@ -25,7 +25,7 @@ WITHOUT_RDMA = {"NCCL_IB_DISABLE": "1"}
 
 def over_sockets(prepared: Prepared) -> Prepared:
     """The same job with its network traffic on TCP. Raises ConfigError."""
-    twin, rank_node = prepared.twin, prepared.rank_node
+    twin, rank_node = prepared.twin, prepared.job.rank_node
     communicator = initialise(twin, rank_node, settings=read_settings(WITHOUT_RDMA))
     transports = Transports(communicator)
     hops_us = calibration().of(communicator).hops_us(Algorithm.RING, Protocol.SIMPLE)
@@ -41,6 +41,8 @@ def over_sockets(prepared: Prepared) -> Prepared:
         return replace(communication, connections=replace(connections, cost_ps=cost))
 
     program = replace(
-        prepared.program, communications=tuple(changed(one) for one in prepared.program.communications)
+        prepared.job.program,
+        communications=tuple(changed(one) for one in prepared.job.program.communications),
     )
-    return replace(prepared, program=program, notes=(*prepared.notes, "between hosts: TCP sockets, no RDMA"))
+    notes = (*prepared.job.notes, "between hosts: TCP sockets, no RDMA")
+    return replace(prepared, job=replace(prepared.job, program=program, notes=notes))

@@ -17,9 +17,9 @@ def tokens_per_s(spec: Spec, stage: Stage) -> float | None:
     if not spec.workload:
         return None
     result = predict(spec, stage)
-    if result.work is None or not result.trace.end_ps:
+    if result.job.work is None or not result.trace.end_ps:
         return None
-    return result.work.tokens * PS_PER_S / result.trace.end_ps
+    return result.job.work.tokens * PS_PER_S / result.trace.end_ps
 
 
 def priced(spec: Spec, book: PriceBook, *, years: float = 4.0, stage: Stage = silent) -> Cost:

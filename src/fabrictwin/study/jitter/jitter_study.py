@@ -272,11 +272,13 @@ def study(
         lost.append(Lost(name, saved, saved / whole if whole > 0 else 0.0))
     lost.sort(key=lambda item: -item.mean_ps)
     return Uneven(
-        heading=Heading(spec.name, sampler.clean.cluster_line, sampler.clean.layout_line, spec.run.fidelity, seed),
+        heading=Heading(
+            spec.name, sampler.clean.asked.cluster_line, sampler.clean.job.layout_line, spec.run.fidelity, seed
+        ),
         jitter=jitter,
         assumed=spec.jitter is None,
         clean_ps=clean,
-        gpus=sampler.clean.program.ranks,
+        gpus=sampler.clean.job.program.ranks,
         sampling=Sampling(unit.units, size, samples, exact=unit.units * steps <= samples),
         times=times,
         curves=Curves(by_size, tuple(by_level), tuple(lost)),

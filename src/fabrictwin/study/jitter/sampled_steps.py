@@ -43,23 +43,23 @@ class Unit:
     """One unit of a simulated step. `units` share the program's actors alike."""
 
     def __init__(self, result: RunResult, units: int, positions: int) -> None:
-        operations, trace = result.program.operations, result.trace
+        operations, trace = result.job.program.operations, result.trace
         self.units = units
-        self.program = result.program
-        actors = len(result.program.actors)
+        self.program = result.job.program
+        actors = len(result.job.program.actors)
         # behind the program's operations one a stage, of no time: what it begins with, computing or talking, waits
         # for it, so that a stage that is late holds up both
         took = trace.end_op_ps - trace.start_ps
         self.base: I64 = np.concatenate([took, np.zeros(actors, np.int64)]).astype(np.int64)
         self.end_ps = trace.end_ps
-        self._host_of_rank = result.fabric.node_host[result.rank_node]
+        self._host_of_rank = result.fabric.node_host[result.job.rank_node]
         compute = operations.kind == OpKind.COMPUTE
         own = np.where(compute, operations.actor, NONE)
         self.actor: I32 = np.concatenate([own, np.arange(actors)]).astype(np.int32)
         self.after_start, self.after = self._with_beginnings()
         # the most ranks that an actor has in any unit
         self.ranks: I64 = np.array(
-            [int(np.bincount((actor.ranks // positions) % units).max()) for actor in result.program.actors]
+            [int(np.bincount((actor.ranks // positions) % units).max()) for actor in result.job.program.actors]
         )
 
     @property

@@ -106,7 +106,7 @@ def _job(*, layers: tuple[int, ...] | None = None, sequence: int = 8192, **more:
 
 def _by_stage(result: RunResult, name: str) -> np.ndarray:
     """[stages] compute of one name."""
-    program = result.program
+    program = result.job.program
     named = np.array([label.name == name for label in program.labels])[program.operations.label]
     mine = (program.operations.kind == OpKind.COMPUTE) & named
     took = (result.trace.end_op_ps - result.trace.start_ps)[mine]

@@ -152,10 +152,11 @@ class UmadTransport:
                 waiting.clear()
                 continue
             status, frame = got
+            if not frame.mad[3] & RESPONSE and not status:  # another's request, whatever its number is
+                self._unasked(frame)
+                continue
             index = waiting.pop(int.from_bytes(frame.mad[8:16], "big") & _TID_BITS, None)
-            if index is None or (not frame.mad[3] & RESPONSE and not status):
-                if index is None:
-                    self._unasked(frame)
+            if index is None:
                 continue
             if status:
                 missing.append(index)

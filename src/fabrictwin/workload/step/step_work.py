@@ -29,7 +29,7 @@ class Lowered:
 
     program: Program
     rank_node: npt.NDArray[np.int32]  # [ranks] fabric node of each rank's memory
-    work: Work
+    work: Work | None  # None where a program counts no model FLOPs
     layout_line: str
     notes: tuple[str, ...] = ()  # what was assumed, one line each
-    memory: Memory | None = None  # of the fullest GPU
+    memory: Memory | None = None  # of the fullest GPU; None where a program says nothing of it

@@ -17,7 +17,7 @@ OPENS = (
     r"^\d+,\d+,\d+,-;|^\[\s*\d+\.\d{6}\] |detected NVSwitch|\[tid \d+\]|nvidia-nvswitch\d*:|AER: |pcieport |"
     r"^(?:kern|daemon|user)\s*:\w+\s*:|DMAR: |AMD-Vi: |oom-kill|Out of memory: Killed|PCIe Bus Error: |"
     r"systemd-networkd\[\d+\]: \S+: (?:[Ll]ost|[Gg]ained) carrier|NIC Link is (?:Up|Down)|"
-    r"link status (?:definitely|up|down)|"
+    r"link status (?:definitely|up|down)|nv(?:idia)?-fabricmanager(?:-start\.sh)?\[|nvidia-fabricmanager\.service|"
     r"[Ff]abric ?[Mm]anager .*(?:version|match|failed)|Failed to start NVIDIA fabric manager"
 )
 # interfaces that exist on every host and lead nowhere else
@@ -76,6 +76,18 @@ class KernelLog(LineReader):
             ),
             ("Killed", re.compile(r"Out of memory: Killed process \d+ \((\S+)\)"), self._killed),
             ("fallen off the bus", re.compile(r"(fallen off the bus)"), self._fallen),
+            (
+                "fabricmanager",
+                re.compile(r"(fabricmanager\S* (?:failed because.*)|NVSwitch driver failed with error.*)"),
+                self._manager,
+            ),
+            (
+                "fabricmanager",
+                re.compile(
+                    r"(fabricmanager\.service: .*(?:FAILURE|failed|Failed).*|FABRIC\w+ has an invalid value)"
+                ),
+                self._manager,
+            ),
             ("Failed to start", re.compile(r"(Failed to start NVIDIA fabric manager.*)"), self._manager),
             (
                 "fault",

@@ -12,7 +12,7 @@ OPENS = (
     r"^(?:export )?NCCL_\w+=|^nvidia_peermem\s|^(?:mlx5_ib|ib_uverbs)\s+\d+|^Module\s+Size\s+Used by|"
     r"^MAX_ACC_OUT_READ|"
     r"^\s*(?:MAX_ACC_OUT_READ|PCI_WR_ORDERING|ADVANCED_PCI_SETTINGS|ROCE_CC_PRIO_MASK\w*)\s|^RoCE v[12]$|"
-    r"^cma_roce_mode|^● ?nvidia-fabricmanager|nvidia-fabricmanager\.service"
+    r"^cma_roce_mode|^● ?nvidia-fabricmanager|nvidia-fabricmanager\.service(?!: )"
 )
 
 
@@ -79,6 +79,9 @@ class Limits(LineReader):
             return True
         if bare == "RoCE v2":
             self.sink.add("roce.mode", 2)
+            return True
+        if re.match(r"Job for nvidia-fabricmanager\.service failed", bare):
+            self.sink.add("fabricmanager.state", "failed")
             return True
         state = re.match(r"Active: (\w+)", bare)
         if state is not None:

@@ -75,7 +75,7 @@ class Lspci(LineReader):
 class Setpci(LineReader):
     """Kept for files that hold only capabilities: lines of `lspci -vvv` that grep let through."""
 
-    OPENS = r"^\s+ACSCtl:\s|^\s*LnkSta:\s+Speed"
+    OPENS = r"^\s*ACSCtl:\s|^\s*LnkSta:\s+Speed"
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is no capability."""

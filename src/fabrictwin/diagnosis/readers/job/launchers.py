@@ -13,7 +13,7 @@ OPENS = (
     r"vLLM is using nccl|Custom allreduce|RendezvousTimeoutError|Signal \d+ \(SIG|exitcode\s*:\s*-?\d+|"
     r"(?:client|Client|server) socket has (?:timed out|failed)|connect\(\) timed out\. Original timeout|"
     r"retrieving ncclUniqueId from \[0\]|Detected mismatch between collectives on ranks|"
-    r"No module named '|Avg bus bandwidth is [\d.]+|"
+    r"[Tt]oo many open files|No module named '|Avg bus bandwidth is [\d.]+|"
     r"CUDA (?:out of memory|error)|error\.?\s*802|system not yet initialized|NCCL Test (?:Succeeded|Failed)|"
     r"healthcheck|DistStoreError|DistNetworkError|^\s*Last error:\s*$|provider \w+ output empty list|"
     r"NET/OFI .*(?:provider|failure)|\[c10d(?: - \w+)?\]|vLLM API server version|"
@@ -103,6 +103,9 @@ _LINES = (
     ("nccl.warn", re.compile(r"(memlock limit.*|.*allocate some locked memory.*)")),
     ("job.mismatch", re.compile(r"(Detected mismatch between collectives on ranks\..*)")),
     ("job.not-initialized", re.compile(r"((?:CUDA |cuda).*?error\.?\s*:?\s*802.*|system not yet initialized)")),
+    ("job.nvlink", re.compile(r"(uncorrectable NVLink error.*)")),
+    ("job.ecc", re.compile(r"(uncorrectable ECC error.*)")),
+    ("job.files", re.compile(r"(\[Errno 24\] Too many open files|[Tt]oo many open files)")),
     ("job.memory", re.compile(r"(CUDA out of memory.*)")),
     (
         "job.bus-error",

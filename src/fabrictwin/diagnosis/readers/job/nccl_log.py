@@ -191,7 +191,9 @@ class NcclLog(LineReader):
             add("nccl.hcas", names, Subject(thread.host))
             return
         gdr = _GDR_HCA.search(message)
-        if gdr is not None:
+        if "(distance" in message:
+            self._far(thread, message)
+        elif gdr is not None:
             add("nccl.gdr", gdr[1] == "Enabled", Subject(thread.host, device=gdr[3]))
         elif "No device found" in message:
             add("nccl.no-device", True, Subject(thread.host))

@@ -18,13 +18,17 @@ OPENS = (
     r"[Tt]ransport retry count(?:er)? exceeded|RNR retry counter exceeded|[Rr]eceiver?[- ]not?[- ]ready retry|"
     r"\(synd 0x[0-9a-f]+ vend 0x[0-9a-f]+|ibv_(?:reg_\w+|create_\w+)\(.*failed|non-zero status: \d+ ibv_|"
     r"Couldn't allocate MR|neither nv_peer_mem, or nvidia_peermem|Port number \d+ state is|initializing CUDA$|"
+    r"^creating CUDA Ctx$|allocated GPU buffer|NET/IB\w* ?: ?Got (?:completion|async)|"
+    r"UCX +ERROR .*[Tt]oo many open files|"
     r"Completion with error at|Failed status \d+:|Couldn't get context for the device"
 )
 _WORDS = re.compile(
-    OPENS.replace(r"|initializing CUDA$", "")
+    OPENS.replace(r"|initializing CUDA$", "").replace(r"|^creating CUDA Ctx$|allocated GPU buffer", "")
     + r"|Unable to (?:create|init|perform)|Couldn't (?:create|set|read|get)|[Ff]ailed to create"
 )
-_GPU_BUFFER = re.compile(r"initializing CUDA|allocated GPU buffer|GPU buffer of a|cuMemAlloc\(\)")
+_GPU_BUFFER = re.compile(
+    r"initializing CUDA|creating CUDA Ctx|allocated GPU buffer|GPU buffer of a|cuMemAlloc\(\)"
+)
 _HOST = re.compile(r"\[([A-Za-z][\w.-]*):\d+ ?(?::\d+)")
 _ADAPTER = re.compile(r"\b(mlx\d_\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d{4,}\b")

@@ -26,7 +26,7 @@ ETHERNET_BYTES = 18  # header and check sequence: a frame is so much more than i
 Row = dict[str, Any]
 
 
-def rehearsed(spec: Spec, configuration: Configuration) -> Spec:
+def with_network_qos(spec: Spec, configuration: Configuration) -> Spec:
     """Return the spec with `network.qos` as the configuration has it.
 
     Raises ConfigError where the cluster is no Ethernet, or has none of the configured ports.
@@ -44,9 +44,9 @@ def rehearsed(spec: Spec, configuration: Configuration) -> Spec:
         )
     where = "cluster.network.qos" if hasattr(spec.cluster, "network") else "cluster.qos"
     base = qos_of(spec).model_dump(mode="json", exclude_none=True, exclude={"ports"})
-    said = _dscp(configuration)
-    if said is not None:
-        base["dscp"] = said
+    dscp = _dscp(configuration)
+    if dscp is not None:
+        base["dscp"] = dscp
     return spec.with_({where: base | {"ports": rows}})
 
 

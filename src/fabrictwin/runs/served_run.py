@@ -25,7 +25,7 @@ from fabrictwin.subnet.wire.smp import PortState
 from fabrictwin.trace.trace import Trace
 
 
-class Inside:
+class ServedRun:
     """A spec's job, to be run inside the fabric that the spec describes. Raises ConfigError."""
 
     def __init__(self, spec: Path) -> None:
@@ -49,7 +49,7 @@ class Inside:
                 continue
             if state.logical(slot) != PortState.ACTIVE:
                 engine.change(TimedChange(engine.now_ps, port, 0))
-        trace = play(prepared.program, prepared.rank_node, engine)
+        trace = play(prepared.job.program, prepared.job.rank_node, engine)
         exact = None if engine.packets is None else engine.packets.port_counters()
         EngineCounters(state).load(engine.counters(), exact)
         return trace

@@ -14,7 +14,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.grouped import grouped
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, read_spec
-from fabrictwin.configuration.rehearsal import rehearsed
+from fabrictwin.configuration.network_qos import with_network_qos
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.messages import EventKind, FlowOptions, Message, Opcode
 from fabrictwin.engines.packet.packet_engine import PacketEngine
@@ -29,7 +29,7 @@ Edit = Callable[[list[dict[str, Any]]], None]
 @pytest.fixture(scope="module")
 def configured(tmp_path_factory: pytest.TempPathFactory) -> Spec:
     read = written(planned(), tmp_path_factory.mktemp("configured"), ("sonic", "host"))
-    return rehearsed(spec_of(), read.configuration)
+    return with_network_qos(spec_of(), read.configuration)
 
 
 class Incast:
@@ -249,4 +249,4 @@ def test_large_frames_leave_a_margin() -> None:
 def test_a_configuration_is_for_the_cluster_that_it_names(tmp_path: Path) -> None:
     read = written(planned(), tmp_path, ("sonic",))
     with pytest.raises(ConfigError, match="expected Ethernet"):
-        rehearsed(spec_of("infiniband"), read.configuration)
+        with_network_qos(spec_of("infiniband"), read.configuration)

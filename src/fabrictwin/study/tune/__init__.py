@@ -1,0 +1,1 @@
+"""Congestion control tuned for a fabric and its traffic."""
