@@ -92,8 +92,7 @@ def say(what: str, off: F64) -> None:
     print(f"  {what:56s} {len(off):7d} {middle:6.1f} {most:6.1f}", flush=True)
 
 
-def errors(found: list[tuple[str, Measured]], tables: dict[tuple[str, ...], Table]) -> None:
-    print(f"  {'held out':56s} {'rows':>7s} {'median':>6s} {'p95 %':>6s}")
+def errors(found: list[tuple[str, Measured]]) -> None:
     pooled: dict[tuple[str, str], list[F64]] = {}
     for gpu, measured in found:
         off = held_out(gpu, measured, by_rows)
@@ -103,7 +102,11 @@ def errors(found: list[tuple[str, Measured]], tables: dict[tuple[str, ...], Tabl
             say(f"{measured.family} {measured.type} {gpu}: pairs of n and k", held_out(gpu, measured, by_weights))
     for (family, name), parts in pooled.items():
         say(f"{family} {name}, all GPUs: rows", np.concatenate(parts))
-    pooled = {}
+
+
+def gpus_left_out(found: list[tuple[str, Measured]]) -> None:
+    tables = {key_of(gpu, one): fit_table(gpu, one) for gpu, one in found}
+    pooled: dict[tuple[str, str], list[F64]] = {}
     for gpu, measured in found:
         family, _, name, library = key_of(gpu, measured)
         others = {key[1]: table for key, table in tables.items() if (key[0], *key[2:]) == (family, name, library)}
@@ -134,14 +137,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="write the tables, judge nothing")
+    parser.add_argument("--gpus", action="store_true", help="judge GPUs that are left out alone")
     parser.add_argument("--only", default="", help="families that begin so")
     args = parser.parse_args()
     found = [(gpu, one) for gpu, one in read(args.folder) if one.family.startswith(args.only)]
-    tables = {key_of(gpu, one): fit_table(gpu, one) for gpu, one in found}
     if args.write:
-        write(args.write, tables)
-    else:
-        errors(found, tables)
+        write(args.write, {key_of(gpu, one): fit_table(gpu, one) for gpu, one in found})
+        return
+    print(f"  {'held out':56s} {'rows':>7s} {'median':>6s} {'p95 %':>6s}")
+    gpus_left_out(found)
+    if not args.gpus:
+        errors(found)
 
 
 if __name__ == "__main__":

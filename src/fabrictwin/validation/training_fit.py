@@ -226,7 +226,7 @@ class Fitter:
             for of, one in self.declared()
             if any(families_of.get((of, row)) == hardware for row in one.rows)
         ]
-        values = _values(constants)
+        values = values_of(constants)
         calibrating = {(each.set, row) for each in constants for row in each.rows}
         calibrating |= {(of, row) for of, one in self.declared() for row in one.rows}
         own = [case for case in self.cases if case.hardware == hardware]
@@ -253,13 +253,14 @@ class Fitter:
         """The rows of what was left out, one by one, by what was fitted without it."""
         outcomes = []
         for left in found:
-            values = _values(left.constants)
+            values = values_of(left.constants)
             own = [replace(case, calibrates=False) for case in self.cases if case.hardware == left.hardware]
             outcomes += self.answers.of(changed(case, values) for case in own)
         return outcomes
 
 
-def _values(constants: Iterable[Fitted]) -> Values:
+def values_of(constants: Iterable[Fitted]) -> Values:
+    """Return fitted constants by set and name."""
     values: dict[str, dict[str, float]] = {}
     for each in constants:
         values.setdefault(each.set, {}).update(zip(each.names, each.values, strict=True))

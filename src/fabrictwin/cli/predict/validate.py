@@ -90,6 +90,41 @@ def training(
 
 
 @validate.command()
+@JSON
+@DATA
+@WORKERS
+@file("--write", help="Write the page of these errors, docs/accuracy.md, to a file.")
+@click.option("--by", default="", metavar="WHAT", help="Leave out only this, such as hardware or series.")
+def accuracy(as_json: bool, data: Path | None, workers: int, write: Path | None, by: str) -> None:
+    """Errors of training steps that were held out with all that is like them; takes minutes."""
+    from fabrictwin.base.errors import ConfigError, did_you_mean
+    from fabrictwin.base.progress import Progress
+    from fabrictwin.base.textfile import write_text
+    from fabrictwin.validation.held_out import DIMENSIONS, freedom, held_out, in_sample
+    from fabrictwin.validation.held_out_text import held_out_json, held_out_page, held_out_text
+    from fabrictwin.validation.published_data import find_data, read_data
+    from fabrictwin.validation.training_cases import cases
+    from fabrictwin.validation.training_judge import Answers
+
+    if by and by not in DIMENSIONS:
+        hint = did_you_mean(by, DIMENSIONS)
+        raise ConfigError(f"got {by!r}, expected one of {'; '.join(DIMENSIONS)}{hint}", key="--by")
+    measurements = read_data(find_data(data))
+    rows = cases(measurements)
+    with Progress() as progress:
+        answers = Answers("analytic", stage=progress.stage, workers=workers)
+        outcomes = answers.of(rows)
+        found = [
+            held_out(one, measurements, rows, answers, progress.stage) for one in DIMENSIONS if by in ("", one)
+        ]
+    found.append(in_sample(outcomes))
+    counted = freedom(measurements, outcomes)
+    if write is not None:
+        write_text(write, held_out_page(found, counted))
+    click.echo(held_out_json(found, counted) if as_json else held_out_text(found, counted), nl=False)
+
+
+@validate.command()
 @number("--samples", least=20, most=100000, default=1500, help="Steps of a replica to walk for each row.")
 @click.option("--match", default="", metavar="TEXT", help="Only rows whose hardware or name contains this.")
 @WORKERS

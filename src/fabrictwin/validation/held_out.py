@@ -1,0 +1,155 @@
+"""Errors of training steps on rows that were held out, by what they have in common.
+
+All rows of one hardware, series, release or model family are left out in turn, or of one hardware, release and
+model together; every constant that rests on one of them is fitted again to what is left (`training_fit`), and
+predicts them. A constant that is left without rows has the value that leaves it without effect. Beside the errors
+stands how many constants were fitted to how many rows, and how often the twin puts two layouts of one model on the
+same GPUs in the wrong order.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import median
+
+from fabrictwin.base.progress import Stage
+from fabrictwin.validation.published_data import Measurements
+from fabrictwin.validation.training_cases import Case
+from fabrictwin.validation.training_fit import Fitter, changed, values_of
+from fabrictwin.validation.training_judge import Answers, Outcome, pairs
+
+_RELEASE = re.compile(r"\d+\.\d+(?:\.\d+)?(?= )")
+_FAMILY = re.compile(r"[a-z]+")
+ALIKE = 0.01  # two measured throughputs that are nearer than this say nothing of an order
+
+
+def release_of(case: Case) -> str:
+    """Return the release that a row names, within its series, or the series."""
+    found = _RELEASE.match(case.row.row)
+    return f"{case.row.set} {found[0]}" if found else case.row.set
+
+
+def family_of(case: Case) -> str:
+    """Return the family of a row's model: `llama` of `llama-3-70b`."""
+    found = _FAMILY.match(case.row.model.lower())
+    return found[0] if found else case.row.model
+
+
+DIMENSIONS: Mapping[str, Callable[[Case], str]] = {
+    "hardware": lambda case: case.hardware,
+    "series": lambda case: case.row.set,
+    "release": release_of,
+    "model family": family_of,
+    "hardware, release and model": lambda case: f"{case.hardware}, {release_of(case)}, {case.row.model}",
+}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Errors of all rows, each predicted without its group; shares of 1.
+
+    Attributes:
+        by: What was left out.
+        groups: How many were, in turn.
+        refitted: Groups without which constants were fitted again.
+        errors: Of throughput, one a row.
+        scaling: Pairs that differ in GPUs alone, in all and in the wrong order.
+        layouts: Pairs of layouts of one model on the same GPUs, likewise.
+    """
+
+    by: str
+    groups: int
+    refitted: int
+    errors: tuple[float, ...]
+    scaling: tuple[int, int]
+    layouts: tuple[int, int]
+
+    def quantile(self, share: float) -> float:
+        """Return the absolute error that so many rows are within."""
+        found = sorted(map(abs, self.errors))
+        return found[max(0, math.ceil(share * len(found)) - 1)]
+
+    @property
+    def bias(self) -> float:
+        """Return the median of signed errors."""
+        return median(self.errors)
+
+
+@dataclass(frozen=True)
+class Freedom:
+    """What was fitted to what: constants, rows that they were fitted to, rows that judge."""
+
+    constants: int
+    fitted_rows: int
+    judging_rows: int
+
+
+def freedom(measurements: Measurements, outcomes: Iterable[Outcome]) -> Freedom:
+    """Return the count of constants and rows."""
+    declared = [one for found in measurements.texts.sets.values() for one in found.calibrated_from]
+    counted = [o for o in outcomes if o.predicted is not None]
+    return Freedom(
+        sum(len(one.constants) for one in declared),
+        sum(len(one.rows) for one in declared),
+        sum(not o.case.calibrates for o in counted),
+    )
+
+
+def in_sample(outcomes: Iterable[Outcome]) -> HeldOut:
+    """Return errors with all constants as they are declared, of rows that none was fitted to."""
+    found = [o for o in outcomes if o.counts]
+    return _held_out("nothing", 0, 0, found)
+
+
+def held_out(
+    by: str, measurements: Measurements, cases: Iterable[Case], answers: Answers, stage: Stage
+) -> HeldOut:
+    """Return errors with each group of one dimension left out in turn."""
+    group = DIMENSIONS[by]
+    named = [replace(case, hardware=group(case)) for case in cases if case.spec is not None]
+    fitter = Fitter(measurements, named, answers, stage)
+    own_group = {(case.row.set, case.row.row): case.hardware for case in named}
+    outcomes: list[Outcome] = []
+    refitted = 0
+    for name in fitter.families():
+        touched = [
+            (of, one) for of, one in fitter.declared() if any(own_group.get((of, row)) == name for row in one.rows)
+        ]
+        refitted += bool(touched)
+        values = values_of(fitter.fit(of, one, name) for of, one in touched)
+        own = [replace(case, calibrates=False) for case in named if case.hardware == name]
+        outcomes += answers.of(changed(case, values) for case in own)
+    return _held_out(by, len(fitter.families()), refitted, [o for o in outcomes if o.error is not None])
+
+
+def _held_out(by: str, groups: int, refitted: int, outcomes: list[Outcome]) -> HeldOut:
+    errors = tuple(o.error for o in outcomes if o.error is not None)
+    scaled = pairs(outcomes)
+    return HeldOut(
+        by, groups, refitted, errors, (len(scaled), sum(not pair.agrees for pair in scaled)), _layouts(outcomes)
+    )
+
+
+def _layouts(outcomes: list[Outcome]) -> tuple[int, int]:
+    """Return pairs of one release, machine, model, precision and number of GPUs, and those in the wrong order."""
+    alike: dict[tuple[object, ...], list[Outcome]] = {}
+    for outcome in outcomes:
+        row = outcome.case.row
+        machine = (release_of(outcome.case), row.hardware, row.gpus)
+        key = (*machine, row.model, row.precision, row.sequence, row.quantity)
+        alike.setdefault(key, []).append(outcome)
+    count = wrong = 0
+    for members in alike.values():
+        for one, other in combinations(members, 2):
+            if one.case.row.quantity == "step_time_s" and one.case.row.global_batch != other.case.row.global_batch:
+                continue
+            measured = math.log(one.case.row.value / other.case.row.value)
+            if abs(measured) < ALIKE or one.predicted is None or other.predicted is None:
+                continue
+            count += 1
+            wrong += (measured > 0) != (one.predicted > other.predicted)
+    return count, wrong

@@ -1,0 +1,82 @@
+"""Held-out errors for people, as a page, and as plain data."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from fabrictwin.validation.held_out import Freedom, HeldOut
+
+PAGE = """\
+# Accuracy
+
+What the twin's training steps are off by on what it was not shown: every row of the published set
+([validation](validation.md) names the sources) is predicted with all rows like it left out, and every constant
+that rests on one of them fitted to the rest. `fabrictwin validate accuracy{by} --write docs/accuracy.md` makes
+this page; it takes minutes.
+
+```text
+{text}```
+
+*Left out* names what is left out in turn; *refitted* how many of the groups hold a row that a constant rests on,
+so that it was fitted again or lost its effect. *Flipped* are pairs in the wrong order: of rows that differ in GPUs
+alone, and of layouts of one model on the same GPUs in one series and release. Errors are of throughput. What
+kernels are off by on shapes that were held out stands in [kernels](kernels.md), collectives without a hardware in
+[their validation](validation-collectives.md).
+"""
+
+
+def held_out_text(found: list[HeldOut], counted: Freedom) -> str:
+    """Return a line for each way of leaving out."""
+    width = max(len(one.by) for one in found)
+    lines = [
+        "training steps that were held out: error of throughput with everything fitted again",
+        f"  {'left out':<{width}}  groups  refitted  rows  median  9 in 10  19 in 20    bias"
+        "  GPUs flipped  layouts flipped",
+    ]
+    for one in found:
+        flipped = [f"{wrong} of {count}" for count, wrong in (one.scaling, one.layouts)]
+        lines.append(
+            f"  {one.by:<{width}}  {one.groups or '-':>6}  {one.refitted if one.groups else '-':>8}"
+            f"  {len(one.errors):4d}  "
+            f"{one.quantile(0.5):6.1%}  {one.quantile(0.9):7.1%}  {one.quantile(0.95):8.1%}  {one.bias:+6.1%}  "
+            f"{flipped[0]:>12}  {flipped[1]:>15}"
+        )
+    lines.append(
+        f"  {counted.constants} constants were fitted to {counted.fitted_rows} rows;"
+        f" {counted.judging_rows} others judge them"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def held_out_page(found: list[HeldOut], counted: Freedom) -> str:
+    """Return docs/accuracy.md."""
+    dimensions = [one.by for one in found if one.groups]
+    by = f" --by {shlex.quote(dimensions[0])}" if len(dimensions) == 1 else ""
+    return PAGE.format(text=held_out_text(found, counted), by=by)
+
+
+def held_out_json(found: list[HeldOut], counted: Freedom) -> str:
+    """Return errors in percent."""
+    rows: list[dict[str, Any]] = [
+        {
+            "left_out": one.by,
+            "groups": one.groups,
+            "refitted": one.refitted,
+            "rows": len(one.errors),
+            "median_absolute_error_percent": round(100 * one.quantile(0.5), 2),
+            "nine_in_ten_within_percent": round(100 * one.quantile(0.9), 2),
+            "nineteen_in_twenty_within_percent": round(100 * one.quantile(0.95), 2),
+            "median_error_percent": round(100 * one.bias, 2),
+            "pairs_of_gpus": {"all": one.scaling[0], "flipped": one.scaling[1]},
+            "pairs_of_layouts": {"all": one.layouts[0], "flipped": one.layouts[1]},
+        }
+        for one in found
+    ]
+    fitted = {
+        "constants": counted.constants,
+        "fitted_rows": counted.fitted_rows,
+        "judging_rows": counted.judging_rows,
+    }
+    return json.dumps({"schema": 1, "held_out": rows, "fitted": fitted}, indent=2) + "\n"

@@ -1,0 +1,117 @@
+"""Rows that are held out with all that is like them, on answers whose errors are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cli.predict.validate import validate as app
+from fabrictwin.validation.held_out import DIMENSIONS, HeldOut, family_of, freedom, held_out, in_sample, release_of
+from fabrictwin.validation.held_out_text import held_out_json, held_out_page, held_out_text
+from fabrictwin.validation.published_data import find_data, read_data
+from fabrictwin.validation.training_cases import Case, cases
+from fabrictwin.validation.training_judge import Answers, Outcome
+from fabrictwin.workload.job.workload_section import Training
+
+DATA = read_data(find_data())
+CASES = cases(DATA)
+NEMO = "nemo-24.07"
+
+
+class OnlyNemo(Answers):
+    """Right but for NeMo's rows, which a share of 0.5 would meet, and of which two calibrate."""
+
+    def __init__(self, *, backwards: bool = False) -> None:
+        super().__init__("analytic")
+        self.backwards = backwards
+
+    def of(self, found: Iterable[Case]) -> list[Outcome]:
+        return [self._outcome(case) for case in found]
+
+    def _outcome(self, case: Case) -> Outcome:
+        if case.spec is None:
+            return Outcome(case)
+        share = Training.model_validate((case.spec.workload or {})["training"]).compute_share
+        value = case.row.value * (share / 0.5 if case.row.set == NEMO else 1.0)
+        return Outcome(case, 1 / value if self.backwards else value, 1.0)
+
+
+def held(by: str, answers: Answers) -> HeldOut:
+    return held_out(by, DATA, CASES, answers, lambda _: None)
+
+
+def test_a_series_without_its_calibration_rows_has_no_share_at_all():
+    rows = [case for case in CASES if case.row.set == NEMO]
+    found = held("series", OnlyNemo())
+    off = [error for error in found.errors if error]
+    assert len(off) == len(rows)
+    assert off == pytest.approx([1.0] * len(rows))  # a share of 1 instead of 0.5: twice as fast
+    assert found.quantile(0.5) == 0.0
+    assert found.refitted == sum(bool(one.calibrated_from) for one in DATA.texts.sets.values())
+
+
+def test_a_model_family_is_predicted_by_the_rows_of_others():
+    """NeMo's rows are all of Llama: no other family is left to fit to. A model alone leaves the other one."""
+    assert {family_of(case) for case in CASES if case.row.set == NEMO and case.calibrates} == {"llama"}
+    model = held("hardware, release and model", OnlyNemo())
+    calibrating = [case for case in CASES if case.row.set == NEMO and case.calibrates]
+    assert len(calibrating) == 2
+    # with one of two rows the share is still known; groups that hold neither have the declared one
+    untouched = DATA.texts.sets[NEMO].settings["compute_share"] / 0.5 - 1
+    assert all(abs(error) < 0.05 or error == pytest.approx(untouched, abs=0.05) for error in model.errors)
+    assert sum(abs(error) > 0.05 for error in model.errors) < sum(case.row.set == NEMO for case in CASES)
+    assert max(held("model family", OnlyNemo()).errors) == pytest.approx(1.0)
+
+
+def test_groups_are_named_by_what_rows_have_in_common():
+    releases = {release_of(case) for case in CASES if case.row.set == "mbridge"}
+    assert {"mbridge 26.02", "mbridge 26.02.01", "mbridge 26.04"} <= releases
+    assert {release_of(case) for case in CASES if case.row.set == NEMO} == {NEMO}
+    everyone = [case for case in CASES if case.spec is not None]
+    assert held("hardware", OnlyNemo()).groups == len({case.hardware for case in everyone})
+
+
+def test_rows_in_the_wrong_order_are_counted():
+    right, wrong = (in_sample(OnlyNemo(backwards=backwards).of(CASES)) for backwards in (False, True))
+    assert right.scaling[0] == wrong.scaling[0] > 0
+    assert right.layouts[0] == wrong.layouts[0] > 0
+    assert right.layouts[1] == right.scaling[1] == 0
+    assert wrong.layouts[1] == wrong.layouts[0]
+
+
+def test_the_page_and_the_data_say_the_same():
+    outcomes = OnlyNemo().of(CASES)
+    found = [held("series", OnlyNemo()), in_sample(outcomes)]
+    counted = freedom(DATA, outcomes)
+    assert counted.constants == sum(
+        len(one.constants) for s in DATA.texts.sets.values() for one in s.calibrated_from
+    )
+    assert counted.fitted_rows == sum(case.calibrates for case in CASES)
+    text, data = held_out_text(found, counted), json.loads(held_out_json(found, counted))
+    page = held_out_page(found, counted)
+    assert text in page
+    assert "fabrictwin validate accuracy --by series --write docs/accuracy.md" in page
+    assert "fabrictwin validate accuracy --write" in held_out_page([*found, held("release", OnlyNemo())], counted)
+    assert [row["left_out"] for row in data["held_out"]] == ["series", "nothing"]
+    for row in data["held_out"]:
+        assert f"{row['nineteen_in_twenty_within_percent']:.1f}%" in text
+    assert "constants were fitted to" in text
+
+
+def test_quantiles_are_of_absolute_errors():
+    some = HeldOut("x", 1, 0, (-0.4, 0.1, 0.2, -0.3), (0, 0), (0, 0))
+    assert some.quantile(0.5) == 0.2
+    assert some.quantile(0.95) == 0.4
+    assert replace(some, errors=(-0.1, 0.3, 0.2)).bias == 0.2
+    assert len(DIMENSIONS) == 5
+
+
+def test_what_is_left_out_has_a_name():
+    result = CliRunner().invoke(app, ["accuracy", "--by", "hardwar"])
+    assert isinstance(result.exception, ConfigError)
+    assert "got 'hardwar', expected one of hardware; series; release" in str(result.exception)
