@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from support.specs import SMALL, boxes_job, write_spec
+from support.specs import disturbed_spec
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.disturbances import find_disturbances
-from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.runs.execute import predict, prepare
 
 MS = 10**9
@@ -16,12 +17,7 @@ MS = 10**9
 
 @pytest.fixture
 def spec(tmp_path):
-    def write(*faults: str, fidelity="flow", fold="true", pp=2):
-        run = f"run: {{fidelity: {fidelity}, fold: {fold}, packet: {{timeout: 8}}}}\n"
-        text = boxes_job(f"faults: [{', '.join(faults)}]\n{run}", pp=pp)
-        return load_spec(write_spec(tmp_path, text, SMALL))
-
-    return write
+    return partial(disturbed_spec, tmp_path)
 
 
 def end(spec) -> int:

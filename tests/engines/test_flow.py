@@ -36,7 +36,7 @@ def test_a_message_takes_its_latency_and_its_bytes_over_the_slowest_link():
     engine = flow(twin)
     send = collectives.send(np.array([[0, 8]]), 256 * MIB)
     (took,) = times(engine, [send], twin.fabric.gpu_node)
-    found = engine.flows.finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[8:9])
+    found = engine.flows.connections.finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[8:9])
     fabric = twin.fabric
     slowest = min(int(fabric.port_payload_bps[p]) for p in found.port)
     # the adapter writes the last packet to memory once it is there whole
@@ -79,7 +79,7 @@ def test_ring_all_reduce_inside_a_host_is_its_closed_form(ranks):
     engine = flow(twin)
     ring = collectives.all_reduce(np.arange(ranks)[None], size)
     (took,) = times(engine, [ring], twin.fabric.gpu_node)
-    bound, _ = bind([ring], twin.fabric.gpu_node, twin.fabric, engine.flows.finder)
+    bound, _ = bind([ring], twin.fabric.gpu_node, engine.flows.connections)
     gpu = int(twin.fabric.gpu_node[0])
     mine = range(twin.fabric.node_port_start[gpu], twin.fabric.node_port_start[gpu + 1])
     nvlink = sum(int(twin.fabric.port_payload_bps[p]) for p in mine if twin.fabric.port_kind[p] == LinkKind.NVLINK)
@@ -266,7 +266,7 @@ def test_rates_are_max_min_fair(pairs, oversubscription, slowed):
     engine.post(operations(list(range(len(sends))), [[] for _ in sends]), sends, twin.fabric.gpu_node)
     moment = 10**9
     engine.advance(moment)
-    bound, _ = bind(sends, twin.fabric.gpu_node, twin.fabric, engine.flows.finder)
+    bound, _ = bind(sends, twin.fabric.gpu_node, engine.flows.connections)
     ports = twin.fabric.ports
     paths = []
     for c in range(len(sends)):
@@ -332,7 +332,7 @@ def test_one_small_message_waits_for_no_queue_pair():
     twin = boxes(2)
     send = collectives.send(np.array([[0, 2]]), 64)
     (took,) = times(flow(twin), [send], twin.fabric.gpu_node)
-    found = flow(twin).flows.finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[2:3])
+    found = flow(twin).flows.connections.finder.find(twin.fabric.gpu_node[:1], twin.fabric.gpu_node[2:3])
     assert took - int(found.latency_ps[0]) < int(twin.fabric.nic_qp_message_ps[0]) / 10
 
 

@@ -193,6 +193,22 @@ def test_more_gpus_never_shorten_the_step_and_more_jitter_never_helps(tmp_path):
     assert (again.times == found.times).all()
 
 
+def test_a_delay_of_the_network_in_time_is_added_to_what_crosses_it(tmp_path):
+    """A fixed one lengthens every step alike, by at most a delay for each communication, at least by one."""
+    fixed = study(
+        spec(tmp_path, "jitter: {network: {mean: 100 us, distribution: fixed}}\n"), steps=20, levels=[1, 2]
+    )
+    (took,) = set(fixed.times.tolist())
+    longer = took - fixed.clean_ps
+    assert longer >= 100_000_000
+    mean = {(at.gpus, at.level): at.steps.mean for at in fixed.curves.by_level}
+    least = min(gpus for gpus, _ in mean)
+    assert mean[least, 2] > mean[least, 1] > fixed.clean_ps
+    drawn = study(spec(tmp_path, "jitter: {network: {mean: 100 us}}\n"), steps=200, levels=[1])
+    assert len(set(drawn.times.tolist())) > 100
+    assert drawn.here.mean > took  # the slowest of many groups waits for more than the mean
+
+
 def test_a_link_that_breaks_in_every_step_costs_what_the_engine_says(tmp_path):
     more = "jitter: {link: {rate: 10 Gb/s, chance: 1.0}}\n"
     found = study(spec(tmp_path, more), steps=20, levels=[1])
@@ -206,6 +222,8 @@ def test_a_link_that_breaks_in_every_step_costs_what_the_engine_says(tmp_path):
         ("jitter: {comptue: {mean: 1 us, period: 1 ms}}", "did you mean 'compute'"),
         ("jitter: {network: {}}", "expected either mean or factors"),
         ("jitter: {network: {factors: [1.1]}}", "without source"),
+        ("jitter: {network: {mean: 0.1, distribution: fixed}}", "nothing without a time"),
+        ("jitter: {network: {mean: 10 us}, second_job: {factors: [2.0]}}", "with a time beside second_job"),
         ("jitter: {late: {chance: 2, mean: 1 us}}", "at most 1"),
         ("jitter: {link: {chance: 0.1}}", "expected either rate"),
         ("jitter: {}", "got no source"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fabrictwin.runs.inside import Inside
 from support.specs import SMALL, boxes_job, write_spec
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.runs.served_run import ServedRun
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.manager.mad_transport import TwinTransport
 from fabrictwin.subnet.manager.manager import SubnetManager
@@ -67,15 +67,15 @@ def test_a_slow_link_trains_at_its_rate_and_could_do_better(tmp_path: Path, rate
 def test_a_job_runs_inside_a_fabric_whose_dead_and_slow_links_show(tmp_path: Path):
     faults = "faults: [{link: host-1/mlx5_0, rate: 0 Gb/s}, {link: host-0/mlx5_1, rate: 100 Gb/s}]\n"
     job = boxes_job(f"run: {{fidelity: flow}}\n{faults}", count=2, network=RAILS)
-    inside = Inside(write_spec(tmp_path, job.replace("pcie-box", "dgx-a100"), SMALL))
-    state = inside.endpoint.state
+    served = ServedRun(write_spec(tmp_path, job.replace("pcie-box", "dgx-a100"), SMALL))
+    state = served.endpoint.state
     dead, slow = (state.end_slot(state.find(name)) for name in ("host-1 mlx5_0", "host-0 mlx5_1"))
     assert (state.logical(dead), state.physical(dead)) == (PortState.DOWN, PhysState.POLLING)
     assert state.built[slow] != state.built[state.end_slot(state.find("host-1 mlx5_1"))]
-    network = inside.endpoint.network
+    network = served.endpoint.network
     manager = SubnetManager(TwinTransport(network, state.end_slot(state.find("host-0 mlx5_0"))))
     manager.sweep()
-    trace = inside.run([manager])
+    trace = served.run([manager])
     assert trace.end_ps > 0
     assert trace.counters.tx_bytes[state.fabric_port[dead]] == 0
     assert trace.counters.tx_bytes[state.fabric_port[slow]] > 0

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from fabrictwin.base.capabilities import Fidelity
+from fabrictwin.live.clock.pace import ClockName
 from fabrictwin.live.exec import launch
 from fabrictwin.live.message_statistics import Row
 from fabrictwin.live.native_libraries import COMPILERS
@@ -51,8 +52,8 @@ class Ended:
 class LiveTwin:
     """A twin that is served from a thread of the test's process; `submit` runs something in that thread."""
 
-    def __init__(self, twin: Twin, *, engine: Fidelity = "analytic") -> None:
-        self.server = Server(twin, engine=engine)
+    def __init__(self, twin: Twin, *, engine: Fidelity = "analytic", clock: ClockName = "real") -> None:
+        self.server = Server(twin, engine=engine, clock=clock)
         self.server.warm_up()
         self._work: list[tuple[object, threading.Event]] = []
         self._ended = threading.Event()
@@ -99,7 +100,7 @@ class LiveTwin:
         """Return the environment that makes a program run on a host."""
         tree: list[Path] = []
         self.submit(lambda: tree.append(self.server.tree(host)))
-        return launch.environment(host, self.server.socket, tree[0], os.environ)
+        return launch.environment(host, self.server.socket, tree[0], os.environ, clock=self.server.clock.name)
 
     def start(self, host: str, command: Sequence[str]) -> subprocess.Popen[str]:
         """Start a program on a host."""

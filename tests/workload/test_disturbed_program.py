@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import exp, factorial
 from types import SimpleNamespace as Record
 
 import numpy as np
 import pytest
 from support.programs import operations
-from support.specs import SMALL, boxes_job, write_spec
+from support.specs import disturbed_spec
 
-from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.program.program import NONE, Label, OpKind, Program
 from fabrictwin.runs.execute import predict, prepare, with_overrides
 from fabrictwin.workload.step import disturbed_program
@@ -31,12 +31,7 @@ MS = 10**9
 
 @pytest.fixture
 def spec(tmp_path):
-    def write(*faults: str, fidelity="flow", fold="true", pp=2):
-        run = f"run: {{fidelity: {fidelity}, fold: {fold}, packet: {{timeout: 8}}}}\n"
-        text = boxes_job(f"faults: [{', '.join(faults)}]\n{run}", pp=pp)
-        return load_spec(write_spec(tmp_path, text, SMALL))
-
-    return write
+    return partial(disturbed_spec, tmp_path)
 
 
 def end(spec) -> int:

@@ -129,8 +129,8 @@ def test_attention_of_longer_prompts_grows_with_pairs_and_decodes_with_their_cac
 def test_experts_read_what_tokens_meet_and_move_every_row():
     first = {name: first for name, (_, first, _) in experts.BOUNDS.items()}
 
-    def took(tokens: float, ranks: float = 1) -> float:
-        shape = np.array([[tokens, 4096, 1536, 8, 128, ranks]], float)
+    def took(tokens: float, ranks: float = 1, inner: float = 1536, ups: float = 2) -> float:
+        shape = np.array([[tokens, 4096, inner, 8, 128, ranks, ups]], float)
         return float(experts.experts_us(first, CHIP, 2.0, shape)[0])
 
     assert took(1) < 0.2 * took(16)  # 8 experts' weights, then all 128
@@ -138,6 +138,8 @@ def test_experts_read_what_tokens_meet_and_move_every_row():
     assert took(16384, 8) < took(16384)
     moved = 2.0 * 16384 * 8 * (first["hidden"] * 4096 + first["inner"] * 1536) / 3e6
     assert took(16384, 128) > moved
+    assert took(64, ups=1) < 0.75 * took(64)  # two matrices instead of three
+    assert took(64, inner=1535) > 1.2 * took(64)  # whose rows begin between sectors of memory
 
 
 def test_a_gpu_that_was_not_measured_takes_the_nearest_of_its_generation():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class JitterStudy(PagedAnswer):
     """The distribution of a job's step, against its size and by source of unevenness."""
 
-    def __init__(self, detail: Uneven, gpu_hour: float, currency: str) -> None:
+    def __init__(self, detail: Uneven, gpu_hour: float | None, currency: str) -> None:
         self.detail, self.gpu_hour, self.currency = detail, gpu_hour, currency
 
     @cached_property
@@ -102,4 +102,6 @@ def jitter(
     book = price_book(None if prices is None else Path(prices))
     bill = bill_of_materials(build(read.cluster, spec=read), book)
     found = study(read, steps=steps, sizes=list(gpus), levels=list(levels), stage=stage or silent, workers=workers)
-    return JitterStudy(found, cost(bill, book, years=years).gpu_hour, book.currency)
+    # hosts are nearly all of what a GPU costs: without their price there is no figure, rather than a tenth of one
+    priced = not any(item.kind == "host" and item.price is None for item in bill.items)
+    return JitterStudy(found, cost(bill, book, years=years).gpu_hour if priced else None, book.currency)

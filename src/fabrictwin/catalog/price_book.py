@@ -53,9 +53,11 @@ Tariff = Annotated[Money, BeforeValidator(lambda v: _money(v, energy=True), json
 
 
 class Device(Model):
-    """A host or a switch: what it costs, and its power at most."""
+    """A host or a switch: what it costs, between which prices that lies, and its power at most."""
 
     price: Figure[Price]
+    low: Figure[Price] | None = None
+    high: Figure[Price] | None = None
     power: Figure[Watts]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 
@@ -103,6 +103,20 @@ def study_terms(command: Callable[..., None]) -> Any:
         command(terms={"prices": prices, "years": years, "workers": workers}, **others)
 
     return PRICES(YEARS(WORKERS(bundled)))
+
+
+class Study(Protocol):
+    """A study's answer."""
+
+    def json(self) -> str: ...
+    def save(self, path: str | Path, /) -> Path: ...
+
+
+def show(found: Study, out: Path | None, *, as_json: bool) -> None:
+    """Save a study's page or folder where one is asked for, and print its text or JSON."""
+    if out is not None:
+        found.save(out)
+    click.echo(found.json() if as_json else str(found), nl=False)
 
 
 _PCAP = file("--pcap", help="Capture packets to a pcapng file.")

@@ -46,6 +46,8 @@ class Registry(Protocol):
 
     def unwatch_pipe(self, pipe: EventPipe) -> None: ...
 
+    def note_news(self, pid: int) -> None: ...
+
 
 @dataclass
 class Registered:
@@ -165,6 +167,15 @@ class Context:
         channel = self.channel_of.get(queue.handle)
         if channel is not None:
             channel.write(queue.user_handle.to_bytes(8, "little"), id(queue))
+
+    def note_news(self) -> None:
+        """A completion can be found."""
+        self.server.note_news(self.pid)
+
+    @property
+    def may_be_written(self) -> bool:
+        """Others can write to the client's memory, or will."""
+        return any(queue.pair.state >= qp_transitions.RTR for queue in self.queues.values())
 
     def add_pipe(self, pipe: EventPipe, gone: Callable[[], None]) -> None:
         self.server.watch_pipe(pipe, gone)

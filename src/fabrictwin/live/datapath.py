@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -33,6 +34,13 @@ def library() -> ctypes.CDLL:
         ("live_clear", u32, (address, u32)),
         ("live_complete", ctypes.c_int, (address, u32, u32, u32, text, u32)),
         ("live_held", u32, (address, u32, u32)),
+        ("live_follow", ctypes.c_int, (ctypes.c_int32,)),
+        ("live_forget_all", None, ()),
+        ("live_mark", None, (ctypes.c_int32, ctypes.c_int32)),
+        ("live_await_quiet", ctypes.c_int, (ctypes.c_int, u64, u64, address)),
+        ("live_take_short_turns", None, (ctypes.c_int32,)),
+        ("live_await_readable", ctypes.c_int, (ctypes.c_int, u64)),
+        ("live_spinners", ctypes.c_int, (address, ctypes.c_int)),
     ):
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
@@ -48,6 +56,7 @@ class ClientMemory(ProcessMemory):
 
     def __init__(self) -> None:
         self.faults = 0
+        self.written: Callable[[int], None] | None = None  # told a client's place when its memory was written
         self._library = library()
         self._next = 0
         self._used: set[int] = set()
@@ -73,10 +82,14 @@ class ClientMemory(ProcessMemory):
     def copy(self, to: int, source: int, length: int) -> None:  # type: ignore[override]
         if self._library.live_copy(to, source, length):
             self.faults += 1
+        if self.written is not None:
+            self.written(to >> PLACE_SHIFT)
 
     def write(self, to: int, data: bytes, length: int) -> None:  # type: ignore[override]
         if self._library.live_write(to, bytes(data), length):
             self.faults += 1
+        if self.written is not None:
+            self.written(to >> PLACE_SHIFT)
 
     def read(self, address: int, length: int) -> bytes:
         room = ctypes.create_string_buffer(length)

@@ -20,6 +20,8 @@ _BACKLOG = 4096  # records for a client that does not read; beyond it they are l
 class EventPipe:
     """Records of one size, each a read of its own."""
 
+    written = 0  # records, to all pipes: each may have woken somebody
+
     def __init__(self, record_bytes: int) -> None:
         self.record_bytes = record_bytes
         self.reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_DIRECT)
@@ -47,6 +49,7 @@ class EventPipe:
         """Write what there was no room for."""
         while self._waiting and self._writer >= 0:
             record, owner = self._waiting[0]
+            EventPipe.written += 1
             try:
                 os.write(self._writer, record)
             except OSError:

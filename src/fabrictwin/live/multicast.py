@@ -48,25 +48,25 @@ class Groups:
     """Attached queue pairs by group."""
 
     def __init__(self) -> None:
-        self._members: dict[bytes, list[RingQueuePair]] = {}
+        self.attached: dict[bytes, list[RingQueuePair]] = {}
 
     def join(self, gid: bytes, pair: RingQueuePair) -> None:
-        members = self._members.setdefault(gid, [])
+        members = self.attached.setdefault(gid, [])
         if pair not in members:
             members.append(pair)
 
     def leave(self, gid: bytes, pair: RingQueuePair) -> None:
-        members = self._members.get(gid, [])
+        members = self.attached.get(gid, [])
         if pair in members:
             members.remove(pair)
             if not members:
-                del self._members[gid]
+                del self.attached[gid]
 
     def members(self, gid: bytes, sender: Adapter) -> list[RingQueuePair]:
         """Queue pairs that get a datagram: those on the sender's network."""
         return [
             pair
-            for pair in self._members.get(gid, ())
+            for pair in self.attached.get(gid, ())
             if pair.adapter.plane == sender.plane and pair.state in qp_transitions.RECEIVING
         ]
 

@@ -57,6 +57,8 @@ class RingCompletions(CompletionQueue):
                 if self.sink is not None:
                     self.sink.raise_event(_CQ_ERR, self)
             return False
+        if self.sink is not None:
+            self.sink.note_news()
         armed = self.armed
         if armed and (armed == _ANY or solicited or completion.status):
             self.armed = _UNARMED

@@ -1,8 +1,6 @@
 """The twin's side of live programs: one loop over their sockets and the twin's engine.
 
-Modelled time follows the wall clock and never runs ahead of it: what the model takes longer for than this machine
-makes programs wait; what it takes less for is as fast as the machine goes, and the modelled times are in the
-statistics. Timeouts and retries wait by the same clock, so a program has as long to post a receive as on hardware.
+How modelled time passes is the clock's (clock/).
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import socket
 import struct
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,6 +26,11 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.messages import Message, Opcode
 from fabrictwin.live import sysfs, wire
+from fabrictwin.live.client import Client
+from fabrictwin.live.clock.clock_page import write_processors
+from fabrictwin.live.clock.pace import Clock, ClockName
+from fabrictwin.live.clock.real_clock import RealClock
+from fabrictwin.live.clock.virtual_clock import VirtualClock
 from fabrictwin.live.context import Context, Refused, refuse
 from fabrictwin.live.datapath import ClientMemory
 from fabrictwin.live.event_pipe import EventPipe
@@ -46,30 +48,18 @@ from fabrictwin.verbs.abi.device_codes import ibv_event_type
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.world import World
 
-_STEPS = 256  # of the engine, before sockets are looked at again
-_SPINS = 200  # rounds without news that are spun, while something is in flight
-_NAP_S, _IDLE_S = 0.001, 0.2
 _PORT_ACTIVE = int(ibv_event_type.IBV_EVENT_PORT_ACTIVE)
 _PORT_ERROR = int(ibv_event_type.IBV_EVENT_PORT_ERR)
 _CREDENTIALS = struct.Struct("=iII")
 _DEBUG = "FABRICTWIN_LIVE_DEBUG"
 
 
-class Client:
-    """A connection: an opened device, of either sort, or one that only asks."""
-
-    def __init__(self, connection: socket.socket, pid: int) -> None:
-        self.connection = connection
-        self.pid = pid
-        self.context: Context | None = None
-        self.connections: CmChannel | None = None
-        self.watching = -1  # a descriptor of the process, readable once it has ended
-
-
 class Server:
     """Adapters of a twin, for programs on its hosts. Runs in one thread."""
 
-    def __init__(self, twin: Twin, *, engine: Fidelity = "packet", log: IO[str] | None = None) -> None:
+    def __init__(
+        self, twin: Twin, *, engine: Fidelity = "packet", log: IO[str] | None = None, clock: ClockName = "real"
+    ) -> None:
         self.engine = engine
         self.memory = ClientMemory()
         running = twin.start_engine(engine)
@@ -77,18 +67,18 @@ class Server:
         self.world = World(twin, engine=running, process_memory=self.memory)
         self.statistics = Statistics(log)
         self.groups = Groups()
-        self.connections = ConnectionManager(self.world)
         self.folder = Path(tempfile.mkdtemp(prefix="fabrictwin-live-"))  # mode 0700
         interrupt.begin(self.folder)
         self.socket = self.folder / "socket"
         self._trees: dict[str, Path] = {}
-        self._poll = select.epoll()
+        self.poll = select.epoll()
         self._actions: dict[int, Callable[[int], None]] = {}
-        self._watched: set[RingReceives | RingSharedReceives] = set()
+        self.watched: set[RingReceives | RingSharedReceives] = set()
         self.clients: dict[int, Client] = {}
-        self._origin_ns = time.monotonic_ns() - self.world.instant_ps // 1000
-        self._quiet = 0
-        self._behind = True  # modelled time has stood while nothing was under way
+        self.virtual = VirtualClock(self) if clock == "virtual" else None
+        self.clock: Clock = self.virtual or RealClock(self)
+        self.memory.written = None if self.virtual is None else self.virtual.note_written
+        self.connections = ConnectionManager(self.world, self.clock.seconds)
         self._debug = bool(os.environ.get(_DEBUG))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._listener.bind(str(self.socket))
@@ -105,7 +95,7 @@ class Server:
             engine.send(flow, Message(size, Opcode.WRITE))
         while engine.advance().events:
             pass
-        self._origin_ns = time.monotonic_ns() - self.world.instant_ps // 1000
+        self.clock.begin()
 
     # ------------------------------------------------------------------ the loop
 
@@ -116,67 +106,35 @@ class Server:
 
     def turn(self, wait_s: float | None = None) -> None:
         """Wait for something (for `wait_s` at most, where that is given), and do it."""
-        happened = self._poll.poll(self._wait_s() if wait_s is None else wait_s)
-        if happened:
-            self._quiet = 0
-            self._behind = not self._under_way()
-            if not self._behind:
-                self._advance()  # to now: what was due before
-            for descriptor, mask in happened:
-                action = self._actions.get(descriptor)
-                if action is not None:
-                    action(mask)
-        self.connections.refuse_overdue()
-        if (self._watched or self._under_way()) and self._advance():
-            self._quiet = 0
-        elif not happened:
-            self._quiet += 1
-            if self._quiet < _SPINS:
-                os.sched_yield()
+        self.clock.turn(wait_s)
 
-    def _under_way(self) -> bool:
-        """True where modelled time has anything to do; otherwise it stands, until somebody posts something."""
-        return bool(self.world.records or self.world.timers) or not self.world.idle
+    def handle(self, happened: list[tuple[int, int]]) -> None:
+        """Do what descriptors ask for."""
+        for descriptor, mask in happened:
+            action = self._actions.get(descriptor)
+            if action is not None:
+                action(mask)
 
-    def catch_up(self) -> None:
-        """Bring modelled time to the wall clock's before something is posted."""
-        if self._behind:
-            self._behind = False
-            self._advance()
-
-    def _wait_s(self) -> float:
-        if self.world.idle and not self._watched:
-            return _IDLE_S
-        return 0 if self._quiet < _SPINS else _NAP_S
-
-    def _advance(self) -> bool:
-        """Let modelled time follow the wall clock. Returns whether anything happened."""
-        world = self.world
-        for queue in self._watched:
-            queue.collect()
-        limit = (time.monotonic_ns() - self._origin_ns) * 1000
-        steps = 0
-        while steps < _STEPS and world.step(limit):
-            steps += 1
-        if not steps and not world.records:
-            self._watched.clear()
-        return steps > 0
+    def note_news(self, pid: int) -> None:
+        """A process can find something that it may look for."""
+        if self.virtual is not None:
+            self.virtual.note_news(pid)
 
     # ------------------------------------------------------------------ what is watched
 
     def watch_descriptor(self, descriptor: int, action: Callable[[int], None], mask: int = select.EPOLLIN) -> None:
         """Call `action` with what has happened to a descriptor."""
         self._actions[descriptor] = action
-        self._poll.register(descriptor, mask)
+        self.poll.register(descriptor, mask)
 
     def unwatch_descriptor(self, descriptor: int) -> None:
         if self._actions.pop(descriptor, None) is not None:
             with contextlib.suppress(OSError):
-                self._poll.unregister(descriptor)
+                self.poll.unregister(descriptor)
 
     def watch(self, queue: RingReceives | RingSharedReceives) -> None:
         """Look into a receive queue's ring while messages may come for it."""
-        self._watched.add(queue)
+        self.watched.add(queue)
 
     def watch_pipe(self, pipe: EventPipe, gone: Callable[[], None]) -> None:
         """Call `gone` once a client has closed its end."""
@@ -215,8 +173,7 @@ class Server:
         kind, length, argument = wire.REQUEST.unpack_from(data)
         try:
             if kind == Kind.DOORBELL and client.context is not None:
-                self.catch_up()
-                client.context.doorbell(argument & 0xFFFFFFFF)
+                self.clock.ring(client.context, argument & 0xFFFFFFFF)
                 return
             if length != len(data) - wire.REQUEST.size:
                 raise refuse(errno.EPROTO)
@@ -256,6 +213,8 @@ class Server:
             return Reply(os.fsencode(self.tree(body.decode(errors="replace"))))
         if kind == Kind.HOSTS:
             return Reply("\n".join(self.world.fabric.host_names).encode())
+        if self.virtual is not None:
+            return self.virtual.serve(client, kind, argument, body)
         raise refuse(errno.EPROTO)
 
     def _say(self, client: Client, data: bytes, descriptor: int = -1) -> None:
@@ -278,6 +237,8 @@ class Server:
         if not device.startswith("uverbs") or not device[6:].isdigit() or int(device[6:]) >= len(adapters):
             raise refuse(errno.ENODEV)
         context = client.context = Context(self, adapters[int(device[6:])], client.pid)
+        if self.virtual is not None:
+            self.virtual.admit(context)
         return Reply(descriptor=context.file.descriptor)
 
     def drop(self, client: Client, mask: int = 0) -> None:
@@ -287,6 +248,8 @@ class Server:
             return
         self.unwatch_descriptor(descriptor)
         self.clients.pop(descriptor, None)
+        if self.virtual is not None:
+            self.virtual.drop(client)
         if client.watching >= 0:
             self.unwatch_descriptor(client.watching)
             os.close(client.watching)
@@ -298,7 +261,7 @@ class Server:
             self.connections.channels.discard(client.connections)
         if client.context is not None:
             client.context.close()
-            self._watched = {queue for queue in self._watched if queue.ring.address}
+            self.watched = {queue for queue in self.watched if queue.ring.address}
 
     # ------------------------------------------------------------------ hosts
 
@@ -316,6 +279,8 @@ class Server:
             found = self._trees[host] = self.folder / f"host-{len(self._trees)}"
             found.mkdir()
             sysfs.write_tree(found, adapters)
+            if self.virtual is not None:
+                write_processors(found)
         return found
 
     # ------------------------------------------------------------------ links
@@ -325,7 +290,7 @@ class Server:
 
         Raises ConfigError.
         """
-        self.catch_up()
+        self.clock.catch_up()
         world = self.world
         before = {adapter.index: adapter.active for adapter in world.adapters}
         rates = world.twin.link_rate_bps
@@ -348,6 +313,7 @@ class Server:
         for client in list(self.clients.values()):
             self.drop(client)
         self._listener.close()
-        self._poll.close()
+        self.poll.close()
+        self.clock.close()
         sysfs.remove_tree(self.folder)
         interrupt.finish(self.folder)

@@ -23,6 +23,10 @@ class Kind(IntEnum):
     ADDRESS = 6
     TREE = 7
     HOSTS = 8
+    JOIN = 9
+    WAIT = 10
+    WITHDRAW = 11
+    TIMER = 12
 
 
 PROTOCOL = 1
@@ -30,7 +34,21 @@ HANDLES = 65536
 CONTROL_BYTES = 2 * HANDLES
 PAYLOAD_BYTES = 16384
 REQUEST = struct.Struct("=IIQ")  # kind, length, argument
-REPLY = struct.Struct("=iIiI")  # error, length, descriptor_at, reserved
+REPLY = struct.Struct("=iIiI")  # error, length, descriptor_at, number
+
+WAIT = struct.Struct("=IIQ")  # kind, number, news
+JOINED = struct.Struct("=I")  # slot
+CLOCK_HEAD = struct.Struct("=QQQQ")  # now_ps, epoch_ns, boot_ns, tick_ps
+CLOCK_NEWS, CLOCK_SLOTS = 512, 4096  # where the counts of news begin, and how many there are
+
+
+class WaitKind(IntEnum):
+    """enum live_wait_kind."""
+
+    SLEEP = 1
+    NEWS = 2
+    LOOK = 3
+    LOCK = 4
 
 
 class Command(IntEnum):

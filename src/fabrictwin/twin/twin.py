@@ -8,7 +8,7 @@ under way cannot.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -246,6 +246,21 @@ class Twin:
         from fabrictwin.engines.packet.packet_engine import PacketEngine
 
         return PacketEngine(self.fabric, self.routes, packet)
+
+    def flow_engines(self) -> Iterator[Engine]:
+        """Return flow engines at rest, one after the other, for what is timed by itself.
+
+        Connections that one opens are those of the next, and their ports count nothing.
+        """
+        from fabrictwin.engines.flow.flow_engine import FlowEngine
+
+        open_ = None
+        while True:
+            engine = FlowEngine(self.fabric, self.routes, spread=self.spread, connections=open_, counted=False)
+            for change in self._links_now():
+                engine.change(change)
+            open_ = engine.flows.connections
+            yield engine
 
     def closed_forms(self) -> ClosedForms:
         """Return the closed forms of communications over this twin, links as they are now."""

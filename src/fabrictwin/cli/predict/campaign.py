@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fabrictwin.cli.options import JSON, file, number, seeded, study_terms
+from fabrictwin.cli.options import JSON, file, number, seeded, show, study_terms
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -63,6 +63,4 @@ def campaign(
     with Progress() as progress:
         named = [name.strip() for name in (fabrics or "").split(",") if name.strip()]
         found = study(read, fabrics=named, stage=progress.stage, **terms)
-    if out is not None:
-        found.save(out)
-    click.echo(found.json() if as_json else str(found), nl=False)
+    show(found, out, as_json=as_json)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fabrictwin.cli.completion import fabric_names
-from fabrictwin.cli.options import JSON, file, repeated, study_terms
+from fabrictwin.cli.options import JSON, file, repeated, show, study_terms
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
@@ -75,8 +75,6 @@ def compare(
             stage=progress.stage,
             **terms,
         )
-    if out is not None:
-        found.save(out)
-    click.echo(found.json() if as_json else str(found), nl=False)
+    show(found, out, as_json=as_json)
     if out is not None and not as_json:
         click.echo(f"\n{out / 'compare.html'}")

@@ -12,6 +12,7 @@ from fabrictwin.cli.options import FILE, file
 
 if TYPE_CHECKING:
     from fabrictwin.base.capabilities import Fidelity
+    from fabrictwin.live.clock.pace import ClockName
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     type=click.Choice(["packet", "flow", "analytic"]),
     help="What times messages, of a twin that is started.",
 )
+@click.option(
+    "--clock",
+    default="real",
+    type=click.Choice(["real", "virtual"]),
+    help="The machine's, or the twin's own: programs then see modelled time. Of a twin that is started.",
+)
 @file("--messages", help="Write a line of CSV for each message.")
 @click.option("--summary/--no-summary", default=True, help="Say at the end what crossed the twin, and its times.")
 @click.pass_context
@@ -46,6 +53,7 @@ def exec(
     every: str | None,
     hosts: Path | None,
     engine: str,
+    clock: str,
     messages: Path | None,
     summary: bool,
 ) -> None:
@@ -63,10 +71,19 @@ def exec(
         raise ConfigError("expected one of --cluster SPEC and --twin SOCKET")
     if twin is not None and messages is not None:
         raise ConfigError("got --messages with --twin, expected it where the twin is started", key="--messages")
+    if twin is not None and clock != "real":
+        raise ConfigError("got 'virtual' with --twin, expected it where the twin is started", key="--clock")
     wanted = own_twin.Wanted(command, host, every, hosts)
     if twin is not None:
         code = running_twin.run(twin, wanted)
     else:
         assert cluster is not None
-        code = own_twin.run(cluster, wanted, engine=cast("Fidelity", engine), messages=messages, summary=summary)
+        code = own_twin.run(
+            cluster,
+            wanted,
+            engine=cast("Fidelity", engine),
+            clock=cast("ClockName", clock),
+            messages=messages,
+            summary=summary,
+        )
     context.exit(code)

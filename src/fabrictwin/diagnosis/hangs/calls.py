@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fabrictwin.diagnosis.evidence import Evidence, Fact
 
 # sizes may differ by rank: what is sent to whom is the program's own matter
-UNEVEN = re.compile(r"(?i)all_?to_?all|^(?:nccl:)?(?:gather|scatter|reduce|broadcast)$|_v$|coalesced|send|recv")
+UNEVEN = re.compile(r"(?i)all_?to_?all|^(?:nccl:)?(?:gather|scatter)$|_v$|coalesced|send|recv")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Call:
     """A rank's call of a collective."""
 
     verb: str
-    sizes: str
+    sizes: str  # of what goes in, and of what comes out
     kinds: str  # data types
     done: bool
     started: bool

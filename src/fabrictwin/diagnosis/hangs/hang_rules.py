@@ -10,6 +10,7 @@ from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity, found
 from fabrictwin.diagnosis.hangs.calls import Group, logged, recorded, watched
+from fabrictwin.diagnosis.hangs.transfers import transfer_waits
 from fabrictwin.diagnosis.hangs.waiting import Mismatch, Verdict, mismatches, spans, verdict, waits
 
 _KINDS = {
@@ -23,11 +24,12 @@ _KINDS = {
 def dumps(case: Case) -> Iterator[Finding]:
     """Flight recorders' dumps: mismatches first, then who is waited for."""
     groups, dumped = recorded(case.evidence)
-    if not groups:
+    transfers = list(transfer_waits(case.evidence))
+    if not groups and not transfers:
         return
     bad = list(mismatches(groups))
     yield from (_mismatched(one, confidence=0.95) for one in bad[:3])
-    found_one = verdict(groups, dumped)
+    found_one = verdict(groups, dumped, transfers)
     # a mismatch explains why its ranks stand still, unless somebody left no dump at all
     if found_one is not None and (not bad or found_one.kind == "missing"):
         yield _verdict(found_one)
@@ -233,7 +235,7 @@ def waiting_lines(case: Case) -> list[str]:
     """Sentences of who waits for whom, for people."""
     groups, _ = recorded(case.evidence)
     lines = []
-    for wait in waits(groups):
+    for wait in [*waits(groups), *transfer_waits(case.evidence)]:
         if wait.absent:
             lines.append(
                 f"rank {wait.rank} waits in {wait.call.verb} {wait.sequence} of group {wait.group} "

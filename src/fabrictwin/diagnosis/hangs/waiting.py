@@ -9,7 +9,7 @@ GPU below stands still. Rules after PyTorch's analyser of flight recorders (tool
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fabrictwin.diagnosis.evidence import Fact
@@ -95,9 +95,9 @@ class Verdict:
         return [wait.call.fact for wait in (self.wait, *self.waiting[:4])]
 
 
-def verdict(groups: dict[str, Group], dumped: set[int]) -> Verdict | None:
-    """The beginning of the hang; None where nobody waits."""
-    waiting = waits(groups)
+def verdict(groups: dict[str, Group], dumped: set[int], transfers: Sequence[Wait] = ()) -> Verdict | None:
+    """The beginning of the hang; None where nobody waits. `transfers` are waits for sends and receives."""
+    waiting = [*waits(groups), *transfers]
     if not waiting:
         return None
     absent: Counter[int] = Counter(rank for wait in waiting for rank in wait.absent)

@@ -27,6 +27,9 @@ _ONE = re.compile(
     r")"
 )
 _SLURM = re.compile(r"\s{0,6}\d{1,6}:(?:\s|$)|\[\d{1,6}\](?:\s|$)")
+# ports of ibnetdiscover begin with a number in brackets, too, and a tab
+_RANK = re.compile(r"\[\d{1,6}\] |\d{1,6}: ")
+FEW_LINES = 3
 _HOST = re.compile(r"(?=[\w.-]*[A-Za-z.])[\w.-]{2,80}:(?:\s|$)")
 _BEGINS = frozenset("[(|0123456789")
 
@@ -42,6 +45,8 @@ class Prefixes:
     def __init__(self, head: Sequence[str]) -> None:
         lines = [without_colours(line) for line in head if line.strip()]
         self.every = next((one for one in (_SLURM, _HOST) if _nearly_all(one, lines)), None)
+        if self.every is None and len(lines) >= FEW_LINES and all(map(_RANK.match, lines)):
+            self.every = _SLURM  # many ranks, few lines of each
 
     def strip(self, text: str) -> str:
         """The line as the program printed it."""
@@ -61,4 +66,6 @@ class Prefixes:
 def _nearly_all(pattern: re.Pattern[str], lines: Sequence[str]) -> bool:
     """Return true where nine of ten lines begin with one of few prefixes."""
     found = [match[0] for match in map(pattern.match, lines) if match is not None]
-    return len(lines) >= 3 and len(found) >= 0.9 * len(lines) and len(set(found)) <= max(1, len(lines) // 3)
+    return (
+        len(lines) >= FEW_LINES and len(found) >= 0.9 * len(lines) and len(set(found)) <= max(1, len(lines) // 3)
+    )

@@ -35,9 +35,9 @@ class AnalyticEngine(GraphEngine):
         """`routes` are asked for when a flow is opened, without them cables and tiers; `fixed` are for tests."""
         self._routes, self._fixed = routes, fixed
         self.closed = ClosedOperations(fabric)
-        super().__init__("analytic", fabric, self.closed, self._own_queues)
+        super().__init__("analytic", fabric, self.closed)
 
-    def _own_queues(self, rates_bps: list[int]) -> MessageQueues:
+    def _make_queues(self, rates_bps: list[int]) -> MessageQueues:
         routes = self.closed.forms.network if self._routes is None else self._routes()
         queues = MessageQueues(PathFinder(self.fabric, routes), rates_bps, self._fixed)
         queues.links = OwnLinks(queues)

@@ -18,6 +18,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import TimedChange, payload_bps
 from fabrictwin.engines.channels.channel_resources import Bound, bind, capacities
+from fabrictwin.engines.channels.edge_paths import OpenConnections
 from fabrictwin.engines.channels.pipeline_latency import Beyond, CriticalPaths
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
@@ -118,6 +119,9 @@ class ClosedForms:
         self._finder = PathFinder(fabric, self.network)
         self._capacity = capacities(fabric)
 
+    def _connections(self) -> OpenConnections:
+        return OpenConnections(self.fabric, self._finder)
+
     def change(self, change: TimedChange) -> None:
         """Let a link run at another rate. A trunk is a share of its leaf's up-links."""
         payload = payload_bps(self.fabric, change)
@@ -129,19 +133,19 @@ class ClosedForms:
     def bind(self, communications: Sequence[Communication], rank_node: I32) -> tuple[I64, Bound]:
         """Return ([communications] what each takes by itself, in ps; all bound to the fabric, with counts)."""
         edges = [patterns.edges(c.channels) for c in communications]
-        bound, found = bind(communications, rank_node, self.fabric, self._finder, edges=edges)
+        bound, found = bind(communications, rank_node, self._connections(), edges=edges)
         return self._durations(bound, found, communications, edges), bound
 
     def durations(self, communications: Sequence[Communication], rank_node: I32) -> I64:
         """Return [communications] what each takes by itself, in ps."""
         edges = [patterns.edges(c.channels) for c in communications]
-        bound, found = bind(communications, rank_node, self.fabric, self._finder, edges=edges, counted=False)
+        bound, found = bind(communications, rank_node, self._connections(), edges=edges, counted=False)
         return self._durations(bound, found, communications, edges)
 
     def terms(self, communication: Communication, rank_node: I32) -> Terms:
         """Return the closed form of any part of a communication's bytes."""
         edges = patterns.edges(communication.channels)
-        bound, found = bind([communication], rank_node, self.fabric, self._finder, edges=[edges], counted=False)
+        bound, found = bind([communication], rank_node, self._connections(), edges=[edges], counted=False)
         drain = self._drain(bound, found, communication, edges, np.arange(len(bound.size_bytes)), slice(None))
         return Terms(communication, drain, int(bound.size_bytes.max(initial=1)), bound.critical[0])
 

@@ -14,10 +14,9 @@ import numpy as np
 
 from fabrictwin.base.arrays import F64, I32, I64, starts_of
 from fabrictwin.base.units import PS_PER_S
-from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.channel_contention import Alone, loops, meeting
 from fabrictwin.engines.channels.connection_paths import Uses, memory_and_cores
-from fabrictwin.engines.channels.edge_paths import find_paths, join
+from fabrictwin.engines.channels.edge_paths import OpenConnections, join
 from fabrictwin.engines.channels.pipeline_latency import (
     Beyond,
     CriticalPaths,
@@ -28,7 +27,7 @@ from fabrictwin.engines.channels.pipeline_latency import (
     pieces,
 )
 from fabrictwin.fabric.fabric import NONE, Fabric
-from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
+from fabrictwin.fabric.memory_paths import EndToEnd
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Communication, Connections
 
@@ -115,22 +114,20 @@ class _Columns:
 def bind(
     communications: Sequence[Communication],
     rank_node: I32,
-    fabric: Fabric,
-    finder: PathFinder,
-    queue_pairs: QueuePairNumbers | None = None,
+    connections: OpenConnections,
     *,
     edges: Sequence[patterns.Edges] | None = None,
     counted: bool = True,
 ) -> tuple[Bound, EndToEnd]:
-    """Every channel of every communication over the fabric. Raises ConfigError where there is no path.
+    """Every channel of every communication over its connections. Raises ConfigError where there is no path.
 
     Edges that carry nothing use nothing, though they have their latency. `edges` are the communications' where the
     caller has them; what ports count is left out unless `counted`.
     """
     if edges is None:
         edges = [patterns.edges(c.channels) for c in communications]
-    pairs = queue_pairs or QueuePairNumbers(len(fabric.nic_node))
-    found, beside, how = find_paths(communications, edges, rank_node, fabric, finder, pairs)
+    fabric = connections.fabric
+    found, beside, how = connections.paths(communications, edges, rank_node)
     columns = _Columns.of(communications, edges)
     channel, channels = columns.channel, columns.channels
     edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, found, how, fabric)
@@ -257,11 +254,9 @@ def _counts(columns: _Columns, found: EndToEnd) -> tuple[I64, I32, I64]:
 
 def _sum_by(row: I64, column: I32, value: np.ndarray, rows: int) -> tuple[I64, I32, np.ndarray]:
     """A CSR over `rows` of the sums of `value` by (row, column), columns ascending."""
-    if not len(row):
-        return np.zeros(rows + 1, np.int64), np.zeros(0, np.int32), value
-    order = np.argsort(row.astype(np.int64) * (int(column.max()) + 1) + column, kind="stable")
-    row, column, value = row[order], column[order], value[order]
-    new = np.concatenate([[True], (row[1:] != row[:-1]) | (column[1:] != column[:-1])])
-    at = np.flatnonzero(new)
-    start = np.searchsorted(row[at], np.arange(rows + 1)).astype(np.int64)
-    return start, column[at].astype(np.int32), np.add.reduceat(value, at)
+    from fabrictwin.kernel.flow.sums import sum_by
+
+    start, to_column, to_value = np.zeros(rows + 1, np.int64), np.empty(len(row), np.int32), np.empty_like(value)
+    sum_by(row, column, value, int(column.max(initial=-1)) + 1, start, to_column, to_value)
+    made = int(start[-1])
+    return start, to_column[:made].copy(), to_value[:made].copy()

@@ -1,13 +1,14 @@
-"""Paths of all edges of several communications: shortest ones, or as their connections say."""
+"""Paths of all edges of several communications, found once for those whose edges are alike."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from fabrictwin.base.arrays import I32, I64, starts_of
+from fabrictwin.base.arrays import I32, starts_of
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.connection_paths import Travellers, Uses, plain, travel, travellers
 from fabrictwin.fabric.fabric import Fabric
@@ -15,77 +16,128 @@ from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Communication, Connections
 
+_USED = ("edge", "port", "share", "before")  # of EndToEnd, by use
+_BY_EDGE = ("latency_ps", "source_nic", "destination_nic")
+# what of connections their paths depend on, and what is used beside ports
+_LEADS = (
+    *("out", "nic_out", "nic_in", "into", "paths"),
+    *("send_ps_per_byte", "receive_ps_per_byte", "read_ps_per_byte", "threads"),
+)
 
-def _is_plain(communication: Communication) -> bool:
-    """Tell whether every edge takes the shortest path between two ranks."""
-    return communication.connections is None and communication.channels.seat is None
+
+@dataclass(frozen=True)
+class _Found:
+    """Paths of one communication's edges, and what they use beside ports."""
+
+    on: EndToEnd
+    beside: Uses
 
 
-def find_paths(
-    communications: Sequence[Communication],
-    edges: Sequence[patterns.Edges],
-    rank_node: I32,
-    fabric: Fabric,
-    finder: PathFinder,
-    numbers: QueuePairNumbers,
-) -> tuple[EndToEnd, Uses, Connections]:
-    """Return the paths of all edges of all communications, one after the other, and how they are connected."""
-    entropy = numbers.ports_by_side if fabric.technology == "ethernet" else None
-    simple = [_is_plain(c) for c in communications]
-    sizes = np.array([len(e) for e in edges], np.int64)
-    first = starts_of(sizes)
+class OpenConnections:
+    """Connections of communications over one fabric: the paths of their edges, and their queue pair numbers.
 
-    def rows(which: bool) -> I64:
-        of = [np.arange(first[i], first[i + 1]) for i in range(len(edges)) if simple[i] == which]
-        return np.concatenate(of).astype(np.int64) if of else np.zeros(0, np.int64)
+    Sizes of one collective, and the layers of a model, have the same edges: these are connected once, and their
+    paths found once. With `keep` that holds from one call to the next, as NCCL keeps its connections.
+    """
 
-    source = rank_node[join([e.source for e, s in zip(edges, simple, strict=True) if s], np.int64)]
-    target = rank_node[join([e.target for e, s in zip(edges, simple, strict=True) if s], np.int64)]
-    shortest = finder.find(source, target, entropy)
-    if all(simple):
-        how = plain(int(first[-1]))
-        none = np.zeros(0, np.int64)
-        return shortest, Uses(none, none.astype(np.int32), np.zeros(0)), how
-    parts = [
-        travellers(e, c.connections, rank_node)
-        for e, c, s in zip(edges, communications, simple, strict=True)
-        if not s
-    ]
-    names = [f.name for f in fields(Connections)]
-    special = Travellers(
-        source=np.concatenate([p.source for p in parts]),
-        target=np.concatenate([p.target for p in parts]),
-        source_seat=np.concatenate([p.source_seat for p in parts]),
-        target_seat=np.concatenate([p.target_seat for p in parts]),
-        how=Connections(**{name: np.concatenate([getattr(p.how, name) for p in parts]) for name in names}),
+    def __init__(
+        self, fabric: Fabric, finder: PathFinder, numbers: QueuePairNumbers | None = None, *, keep: bool = False
+    ) -> None:
+        self.fabric = fabric
+        self.finder = finder
+        self.keep = keep
+        self._numbers = numbers or QueuePairNumbers(len(fabric.nic_node))
+        self._known: dict[bytes, _Found] = {}
+
+    def over(self, finder: PathFinder) -> OpenConnections:
+        """Return connections that take other paths, numbered after these."""
+        return OpenConnections(self.fabric, finder, self._numbers, keep=self.keep)
+
+    def paths(
+        self, communications: Sequence[Communication], edges: Sequence[patterns.Edges], rank_node: I32
+    ) -> tuple[EndToEnd, Uses, Connections]:
+        """Return the paths of all edges of all communications, one after the other, and how they are connected.
+
+        Raises ConfigError where there is no path.
+        """
+        ends = [travellers(e, c.connections, rank_node) for e, c in zip(edges, communications, strict=True)]
+        how = _in_one(ends).how
+        names = [_digest(each) for each in ends]
+        new = {name: each for name, each in zip(names, ends, strict=True) if name not in self._known}
+        if len(new) == len(names) and not self.keep:
+            found = self._find(list(new.values()))
+        else:
+            known = self._known | dict(zip(new, self._find_apart(list(new.values())), strict=True))
+            if self.keep:
+                self._known = known
+            found = _joined([known[name] for name in names])
+        return found.on, found.beside, how
+
+    def _find(self, ends: Sequence[Travellers]) -> _Found:
+        entropy = self._numbers.ports_by_side if self.fabric.technology == "ethernet" else None
+        return _Found(*travel(_in_one(ends), self.fabric, self.finder, entropy))
+
+    def _find_apart(self, ends: Sequence[Travellers]) -> list[_Found]:
+        return _parts(self._find(ends), [len(each.source) for each in ends]) if ends else []
+
+
+def _digest(ends: Travellers) -> bytes:
+    """Name edges by what their paths depend on."""
+    digest = hashlib.blake2b(digest_size=16)
+    for column in (ends.source, ends.target, ends.source_seat, ends.target_seat):
+        digest.update(column.tobytes())
+    for name in _LEADS:
+        digest.update(getattr(ends.how, name).tobytes())
+    return digest.digest()
+
+
+def _in_one(parts: Sequence[Travellers]) -> Travellers:
+    """Return the edges of all parts, one part after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        none = np.zeros(0, np.int32)
+        return Travellers(none, none, none, none, plain(0))
+
+    def column(of: Sequence[object], name: str) -> np.ndarray:
+        return np.concatenate([getattr(each, name) for each in of])
+
+    how = Connections(**{f.name: column([p.how for p in parts], f.name) for f in fields(Connections)})
+    ends = {name: column(parts, name) for name in ("source", "target", "source_seat", "target_seat")}
+    return Travellers(**ends, how=how)
+
+
+def _parts(found: _Found, edges: Sequence[int]) -> list[_Found]:
+    """Return what was found for several communications apart, the edges of each numbered from 0."""
+    first = starts_of(np.array(edges, np.int64))
+    uses = np.searchsorted(found.on.edge, first)
+    owner = np.searchsorted(first, found.beside.edge, side="right") - 1
+    by_owner = np.argsort(owner, kind="stable")
+    others = np.searchsorted(owner[by_owner], np.arange(len(edges) + 1))
+    parts = []
+    for i, begin in enumerate(first[:-1].tolist()):
+        mine, own = slice(uses[i], uses[i + 1]), by_owner[others[i] : others[i + 1]]
+        columns = {name: getattr(found.on, name)[mine] for name in _USED}
+        columns |= {name: getattr(found.on, name)[begin : first[i + 1]] for name in _BY_EDGE}
+        columns["edge"] = columns["edge"] - begin
+        beside = Uses(found.beside.edge[own] - begin, found.beside.resource[own], found.beside.amount[own])
+        parts.append(_Found(EndToEnd(**columns), beside))
+    return parts
+
+
+def _joined(parts: Sequence[_Found]) -> _Found:
+    """Return what was found for each communication as one, its edges numbered on."""
+    if len(parts) == 1:
+        return parts[0]
+    first = starts_of(np.array([len(each.on.latency_ps) for each in parts], np.int64)).tolist()
+    columns = {name: np.concatenate([getattr(p.on, name) for p in parts]) for name in (*_USED[1:], *_BY_EDGE)}
+    edge = np.concatenate([each.on.edge + begin for each, begin in zip(parts, first, strict=False)])
+    beside = Uses(
+        np.concatenate([each.beside.edge + begin for each, begin in zip(parts, first, strict=False)]),
+        np.concatenate([each.beside.resource for each in parts]),
+        np.concatenate([each.beside.amount for each in parts]),
     )
-    guided, uses = travel(special, fabric, finder, entropy)
-    plain_rows, special_rows = rows(True), rows(False)
-    total = int(first[-1])
-    edge = np.concatenate([plain_rows[shortest.edge], special_rows[guided.edge]])
-    order = np.argsort(edge, kind="stable")
-
-    def scatter(name: str) -> np.ndarray:
-        result = np.empty(total, getattr(shortest, name).dtype)
-        result[plain_rows], result[special_rows] = getattr(shortest, name), getattr(guided, name)
-        return result
-
-    def beside(name: str) -> np.ndarray:
-        return np.concatenate([getattr(shortest, name), getattr(guided, name)])[order]
-
-    found = EndToEnd(
-        edge[order],
-        beside("port"),
-        beside("share"),
-        beside("before"),
-        scatter("latency_ps"),
-        scatter("source_nic"),
-        scatter("destination_nic"),
-    )
-    default = plain(total)
-    for name in names:
-        getattr(default, name)[special_rows] = getattr(special.how, name)
-    return found, Uses(special_rows[uses.edge], uses.resource, uses.amount), default
+    return _Found(EndToEnd(edge=edge, **columns), beside)
 
 
 def join(parts: Sequence[np.ndarray], kind: type) -> np.ndarray:

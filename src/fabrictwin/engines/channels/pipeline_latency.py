@@ -64,14 +64,13 @@ def edge_rates(found: EndToEnd, fabric: Fabric, edges: int) -> F64:
 
 def loaded_rates(found: EndToEnd, fabric: Fabric, together: I64) -> F64:
     """[E] the same while other edges of the same number in `together` that share a link with it are at work."""
-    which = together[found.edge].astype(np.int64) * fabric.ports + found.port
-    if len(which) and int(which.max()) > 8 * len(which) + (1 << 20):
-        _, which = np.unique(which, return_inverse=True)
-    load = np.bincount(which, weights=found.share)[which] if len(which) else found.share
-    rate = np.full(len(together), np.inf)
-    with np.errstate(divide="ignore"):
-        np.minimum.at(rate, found.edge, fabric.port_payload_bps[found.port] / (8 * PS_PER_S * load))
-    return rate
+    from fabrictwin.kernel.flow import sums
+
+    slowest = np.full(len(together), np.inf)
+    rate, load = fabric.port_payload_bps.astype(np.float64), np.zeros((2, fabric.ports))
+    uses = found.edge, found.port, found.share
+    sums.loaded_rates(*uses, together, rate, 8 * PS_PER_S, load, slowest)
+    return slowest
 
 
 def at_once(channels: Channels, edges: patterns.Edges) -> I64:
@@ -92,50 +91,21 @@ def packet_tail_ps(found: EndToEnd, fabric: Fabric, piece: I64, rate: F64) -> I6
     Exact for packets of equal size and a shorter last one through a tandem of stages: the last leaves a stage once
     it has come and the one before it has left.
     """
-    edges = len(piece)
-    # uses of one path from end to end, in order; only inside a host a piece is split over several
-    inside = ((found.source_nic == NONE) & (found.destination_nic == NONE))[found.edge]
-    keep = np.flatnonzero(inside | (found.before == 0))
-    edge, port = found.edge[keep], found.port[keep]
-    if not len(keep):
-        return np.zeros(edges, np.int64)
-    same = (edge[1:] == edge[:-1]) & (found.before[keep][1:] == found.before[keep][:-1])
-    first = np.flatnonzero(np.concatenate([[True], ~same]))
-    length = np.diff(np.concatenate([first, [len(keep)]]))
-    of = edge[first]
-    bytes_ = np.where(inside[keep][first], np.rint(piece[of] * found.share[keep][first]), piece[of])
+    from fabrictwin.kernel.flow.packet_tails import packet_tails
 
-    # of ports; there are fewer of them than uses
-    over_network = np.isin(fabric.port_kind, NETWORK)
-    port_bps = np.where(over_network, fabric.port_rate_bps, fabric.port_payload_bps)
+    network = np.isin(fabric.port_kind, NETWORK)
+    wire_bps = np.where(network, fabric.port_rate_bps, fabric.port_payload_bps).astype(np.float64)
     with np.errstate(divide="ignore"):
-        port_byte_ps = 8.0 * PS_PER_S / port_bps
+        byte_ps = 8.0 * PS_PER_S / wire_bps
     of_adapter = fabric.node_kind[fabric.port_node] == NodeKind.NIC
-    network, wire_bps, byte_ps = over_network[port], port_bps[port], port_byte_ps[port]
     header = np.where(network, packet_overhead(fabric.technology), 0)
-    stored = np.zeros(len(keep), bool)
-    stored[1:] = (of_adapter[port[1:]] & network[:-1]) | (wire_bps[1:] > wire_bps[:-1])
-
-    mtu = fabric.mtu_bytes
-    packets = np.maximum(np.ceil(bytes_ / mtu), 1)
-    last = bytes_ - (packets - 1) * mtu
-    last_ps, full_sum, full_max = (np.zeros(len(first)) for _ in range(3))
-    for hop in range(int(length.max())):
-        here = np.flatnonzero(length > hop)
-        at = first[here] + hop
-        ends = length[here] == hop + 1
-        ends[~ends] = stored[at[~ends] + 1]
-        stage, at = here[ends], at[ends]
-        full = byte_ps[at] * (mtu + header[at])
-        full_sum[stage] += full
-        full_max[stage] = np.maximum(full_max[stage], full)
-        before = np.where(packets[stage] > 1, full_sum[stage] + (packets[stage] - 2) * full_max[stage], 0)
-        last_ps[stage] = np.maximum(last_ps[stage], before) + byte_ps[at] * (last[stage] + header[at])
-    tail = np.full(edges, -np.inf)
-    drain = piece[of] / rate[of]
-    with np.errstate(invalid="ignore"):
-        np.maximum.at(tail, of, np.where(np.isfinite(last_ps), last_ps - drain, 0))
-    result: I64 = np.rint(np.where(np.isfinite(tail), np.maximum(tail, 0), 0)).astype(np.int64)
+    tail = np.zeros(len(piece))
+    packet_tails(
+        *(found.edge, found.port, found.before, found.share),
+        (found.source_nic == NONE) & (found.destination_nic == NONE),
+        *(piece, rate, (network, wire_bps, byte_ps, of_adapter, header), fabric.mtu_bytes, tail),
+    )
+    result: I64 = np.rint(tail).astype(np.int64)
     return result
 
 

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I32, I64, starts_of
-from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.base.errors import ConfigError, InvariantError, SimulatedError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import TableEntries, TimedChange, payload_bps
 from fabrictwin.engines.base.message_queues import MessageQueues
-from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.channel_resources import Bound, bind, capacities
+from fabrictwin.engines.channels.edge_paths import OpenConnections
 from fabrictwin.engines.flow.flow_tables import flow_columns, group_channels
 from fabrictwin.engines.flow.graph_engine import GraphEngine
 from fabrictwin.engines.flow.message_links import SharedLinks
@@ -40,13 +40,23 @@ from fabrictwin.trace.trace import Counters
 class FlowEngine(GraphEngine):
     """The flow engine over one fabric and its tables; see `engines.base.engine.Engine`."""
 
-    def __init__(self, fabric: Fabric, routes: Walker, *, spread: bool = False) -> None:
-        """`spread`: switches spread packets over all equal-cost ports whose link is up."""
-        self.flows = FlowOperations(fabric, routes, spread=spread)
-        super().__init__("flow", fabric, self.flows, self._shared_queues)
+    def __init__(
+        self,
+        fabric: Fabric,
+        routes: Walker,
+        *,
+        spread: bool = False,
+        connections: OpenConnections | None = None,
+        counted: bool = True,
+    ) -> None:
+        """`spread`: switches spread packets over all equal-cost ports whose link is up. `connections` are those of
+        an engine before this one, over the same fabric and tables. Unless `counted` nobody asks for counters.
+        """
+        self.flows = FlowOperations(fabric, routes, spread=spread, connections=connections, counted=counted)
+        super().__init__("flow", fabric, self.flows)
 
-    def _shared_queues(self, rates_bps: list[int]) -> MessageQueues:
-        queues = MessageQueues(PathFinder(self.fabric, self.flows.finder.routes), rates_bps)
+    def _make_queues(self, rates_bps: list[int]) -> MessageQueues:
+        queues = MessageQueues(PathFinder(self.fabric, self.flows.connections.finder.routes), rates_bps)
         queues.links = SharedLinks(queues, np.array(rates_bps, np.float64))
         return queues
 
@@ -61,20 +71,29 @@ def _spread_over(routes: Walker, up: npt.NDArray[np.bool_] | None = None) -> Spr
 class FlowOperations:
     """Operations whose communications are flows over one fabric and its tables."""
 
-    def __init__(self, fabric: Fabric, routes: Walker, *, spread: bool) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        routes: Walker,
+        *,
+        spread: bool,
+        connections: OpenConnections | None = None,
+        counted: bool = True,
+    ) -> None:
         self.fabric = fabric
-        self.finder = PathFinder(fabric, routes, _spread_over(routes) if spread else None)
+        finder = PathFinder(fabric, routes, _spread_over(routes) if spread else None)
+        self.connections = connections or OpenConnections(fabric, finder, keep=not counted)
+        self.counted = counted
         self._capacity = capacities(fabric)
         self.graph = OperationGraph(self._capacity)
         self._posted: list[tuple[Sequence[Communication], I32]] = []  # with the ranks' nodes
         self._port_use: list[tuple[int, Bound, I64]] = []  # (first flow, bound, flow of each channel)
         self._carried = np.zeros(fabric.ports, np.int64)  # bytes over paths that are no more
         self._settled = np.zeros(0)  # [flows] executions, and parts of them, that are counted there
-        self._numbers = QueuePairNumbers(len(fabric.nic_node))
 
     def post(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> int:
         """Add operations; those without predecessors start now. Returns the id of the first."""
-        bound, _ = bind(communications, rank_node, self.fabric, self.finder, self._numbers)
+        bound, _ = bind(communications, rank_node, self.connections, counted=self.counted)
         flow_of_channel, lead, communication = group_channels(bound, _folded(communications))
         self._posted.append((communications, rank_node))
         self._port_use.append((len(self._settled), bound, flow_of_channel))
@@ -107,9 +126,10 @@ class FlowOperations:
             return
         payload = payload_bps(self.fabric, change)
         before, self._capacity[change.port] = self._capacity[change.port], payload / (8 * PS_PER_S)
-        if self.finder.spread is not None and (before > 0) != (payload > 0):
+        finder = self.connections.finder
+        if finder.spread is not None and (before > 0) != (payload > 0):
             up = self._capacity[: self.fabric.ports] > 0
-            self._rebind(PathFinder(self.fabric, self.finder.routes, _spread_over(self.finder.routes, up)))
+            self._rebind(PathFinder(self.fabric, finder.routes, _spread_over(finder.routes, up)))
         self.graph.capacity_changed()
 
     def _reroute(self, entries: TableEntries) -> None:
@@ -117,22 +137,24 @@ class FlowOperations:
 
         A destination that a switch has no path to any more keeps its old one, over which nothing comes.
         """
-        routes = self.finder.routes
+        finder = self.connections.finder
+        routes = finder.routes
         if not isinstance(routes, Routes) or not routes.lft.size:
             raise ConfigError("got a change of forwarding tables, expected it with InfiniBand's", key="change")
         lft = routes.lft.copy()
         leads = (entries.port != NO_PORT) & (entries.lid < lft.shape[1])
         lft[entries.row[leads], entries.lid[leads]] = entries.port[leads]
-        self._rebind(PathFinder(self.fabric, replace(routes, lft=lft), self.finder.spread))
+        self._rebind(PathFinder(self.fabric, replace(routes, lft=lft), finder.spread))
 
     def _rebind(self, finder: PathFinder) -> None:
         """Lead all flows over the paths that are found now."""
-        self._carried = self.counters().tx_bytes
+        if self.counted:
+            self._carried = self.counters().tx_bytes
         self._settled = self.graph.state.flows.drained + self.graph.flow_progress()
-        self.finder = finder
+        self.connections = self.connections.over(finder)
         parts: list[dict[str, npt.NDArray[Any]]] = []
         for i, (communications, rank_node) in enumerate(self._posted):
-            bound, _ = bind(communications, rank_node, self.fabric, self.finder, self._numbers)
+            bound, _ = bind(communications, rank_node, self.connections, counted=self.counted)
             flow_of_channel, lead, _ = group_channels(bound, _folded(communications))
             self._port_use[i] = (self._port_use[i][0], bound, flow_of_channel)
             parts.append(flow_columns(bound, flow_of_channel, lead))
@@ -141,6 +163,8 @@ class FlowOperations:
 
     def counters(self) -> Counters:
         """Bytes that left each port: of flows that are done, exactly; of those at work, as far as they are."""
+        if not self.counted:
+            raise InvariantError("counters of an engine that does not count")
         progress = self.graph.flow_progress()
         drained = self.graph.state.flows.drained
         tx_bytes = self._carried.copy()

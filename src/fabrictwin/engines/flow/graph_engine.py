@@ -6,7 +6,7 @@ and how fast messages leave (`Links`). Operations and messages do not share link
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from fabrictwin.base.arrays import I32, I64
@@ -47,24 +47,21 @@ class OperationModel(Protocol):
 
 
 class GraphEngine:
-    """Implements `Engine` over an operation model; `make_queues` is asked with what ports run at, payload b/s."""
+    """Implements `Engine` over an operation model; queues of messages are each engine's own."""
 
     packets = None
 
-    def __init__(
-        self,
-        fidelity: Fidelity,
-        fabric: Fabric,
-        model: OperationModel,
-        make_queues: Callable[[list[int]], MessageQueues],
-    ) -> None:
+    def __init__(self, fidelity: Fidelity, fabric: Fabric, model: OperationModel) -> None:
         self.fidelity: Fidelity = fidelity
         self.fabric, self.model, self.graph = fabric, model, model.graph
-        self._make_queues = make_queues
         self._queues: MessageQueues | None = None  # once a flow is open
         self._changes = PendingChanges()
         self._rates: dict[int, int] = {}  # payload rates of ports that do not run as built
         self._awaits_changes = False
+
+    def _make_queues(self, rates_bps: list[int]) -> MessageQueues:
+        """Return queues of messages over ports that carry so much payload."""
+        raise NotImplementedError
 
     @property
     def capabilities(self) -> Capabilities:

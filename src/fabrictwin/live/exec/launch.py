@@ -14,9 +14,11 @@ from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.live import native_libraries
+from fabrictwin.live.clock.pace import ClockName
 from fabrictwin.live.exec import preloadable
 
 _SOCKET, _ROOT, _HOST = "FABRICTWIN_LIVE_SOCKET", "FABRICTWIN_LIVE_ROOT", "FABRICTWIN_LIVE_HOST"
+_CLOCK = "FABRICTWIN_LIVE_CLOCK"
 SIGNALLED = 128  # and the signal's number: an exit code, as shells have them
 PATIENCE_S = 0.5  # between asking programs to end and ending them
 
@@ -39,7 +41,9 @@ def check(command: Sequence[str]) -> None:
         raise ConfigError(f"{found} {reason}: it cannot be run on the twin")
 
 
-def environment(host: str, socket: Path, root: Path, base: Mapping[str, str]) -> dict[str, str]:
+def environment(
+    host: str, socket: Path, root: Path, base: Mapping[str, str], *, clock: ClockName = "real"
+) -> dict[str, str]:
     """The variables that make a program run on a host."""
     preload = str(native_libraries.library("preload"))
     before = base.get("LD_PRELOAD", "")
@@ -49,13 +53,15 @@ def environment(host: str, socket: Path, root: Path, base: Mapping[str, str]) ->
         _SOCKET: str(socket),
         _ROOT: str(root),
         _HOST: host,
+        _CLOCK: clock,
     }
 
 
-def start(program: Program, socket: Path, root: Path) -> subprocess.Popen[bytes]:
+def start(program: Program, socket: Path, root: Path, *, clock: ClockName = "real") -> subprocess.Popen[bytes]:
     """Start a program. Raises ConfigError."""
+    variables = environment(program.host, socket, root, os.environ, clock=clock)
     try:
-        return subprocess.Popen(program.command, env=environment(program.host, socket, root, os.environ))
+        return subprocess.Popen(program.command, env=variables)
     except OSError as error:
         raise ConfigError(f"{program.command[0]}: {error.strerror}") from None
 

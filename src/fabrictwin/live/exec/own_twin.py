@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.textfile import writing
 from fabrictwin.live import native_libraries
+from fabrictwin.live.clock.pace import ClockName
 from fabrictwin.live.exec import launch, program_list
 from fabrictwin.live.exec.launch import Program
 
@@ -45,7 +46,9 @@ class Wanted:
         return programs
 
 
-def run(cluster: Path, wanted: Wanted, *, engine: Fidelity, messages: Path | None, summary: bool) -> int:
+def run(
+    cluster: Path, wanted: Wanted, *, engine: Fidelity, clock: ClockName, messages: Path | None, summary: bool
+) -> int:
     """Start a twin, run programs on it, and say what they did; returns their exit code. Raises ConfigError."""
     from fabrictwin.cluster.build_blueprint import build as build_cluster
     from fabrictwin.cluster.spec.spec import load_cluster
@@ -62,7 +65,7 @@ def run(cluster: Path, wanted: Wanted, *, engine: Fidelity, messages: Path | Non
         if messages is not None:
             with writing(messages):
                 log = stack.enter_context(messages.open("w"))
-        server = Server(twin, engine=engine, log=log)
+        server = Server(twin, engine=engine, log=log, clock=clock)
         stack.callback(server.close)
         server.warm_up()
         before = time.monotonic()
@@ -81,10 +84,13 @@ def serve_programs(server: Server, programs: Sequence[Program], interruption: la
         try:
             trees = {program.host: server.tree(program.host) for program in programs}
             for program in programs:
-                started = launch.start(program, server.socket, trees[program.host])
+                started = launch.start(program, server.socket, trees[program.host], clock=server.clock.name)
                 running.append(started)
                 descriptors.append(os.pidfd_open(started.pid))
                 server.watch_descriptor(descriptors[-1], partial(_ended, server, descriptors[-1]))
+                if server.virtual is not None:
+                    server.virtual.follow(started.pid)
+                    server.virtual.settle()  # one after another, all at instant 0
             while any(program.poll() is None for program in running):
                 server.turn()
                 interruption.act(running)

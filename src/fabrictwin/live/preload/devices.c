@@ -124,6 +124,7 @@ int dup3(int from, int to, int flags) {
 
 ssize_t write(int descriptor, const void *data, size_t length) {
     struct device *device = live_device(descriptor);
+    live_acted();
     if (!device) return REAL(write)(descriptor, data, length);
     if (device->kind == VERBS_DEVICE) return live_verbs_command(descriptor, device, data, length);
     return live_cm_command(descriptor, device, data, length);

@@ -48,6 +48,25 @@ void live_close(int socket);
 ssize_t live_verbs_command(int descriptor, struct device *device, const void *command, size_t length);
 ssize_t live_cm_command(int descriptor, struct device *device, const void *command, size_t length);
 
+/* clock.c: the twin's clock */
+extern const struct live_clock *live_clock; /* NULL: programs see the machine's own */
+extern uint32_t live_slot;
+void live_join(void);
+uint64_t live_look(void);  /* now in ps; waits where a program does nothing but look */
+void live_acted(void);     /* the program does something else than look at the clock */
+uint64_t live_after(uint64_t now_ps, int64_t seconds, int64_t nanoseconds);
+
+/* waits.c: what a thread waits for by the twin's clock */
+int live_wait(uint32_t kind, uint64_t until_ps, uint64_t news); /* 0, or an errno: EINTR */
+int live_begin_wait(uint32_t kind, uint64_t until_ps, uint64_t news); /* a descriptor, readable once it is over; -1 */
+int live_wait_over(void);  /* whether the wait that was begun is over */
+int live_end_wait(void);   /* the same, and ends it if it is not */
+void live_told(void);      /* says that the end of a wait for a lock was seen */
+void live_waits_after_fork(void);
+
+/* tsc.c: the time stamp counter */
+void live_trap_counter(void);
+
 /* paths.c */
 const char *live_path(const char *path, char *room); /* the path that is to be opened instead, perhaps in `room` */
 

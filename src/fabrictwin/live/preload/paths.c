@@ -19,7 +19,8 @@
 /* What is under these is the twin's alone: a device of the machine's own is not seen. */
 static const char *const ours[] = {"/sys/class/infiniband", "/dev/infiniband", "/sys/class/misc/rdma_cm"};
 /* Of these the twin adds to what is there. */
-static const char *const shared[] = {"/sys/class/net/", "/sys/bus/pci/devices/", "/sys/devices/"};
+static const char *const shared[] = {"/sys/class/net/", "/sys/bus/pci/devices/", "/sys/devices/",
+                                      "/proc/cpuinfo"}; /* there by the twin's clock alone */
 
 static int starts(const char *path, const char *with) { return !strncmp(path, with, strlen(with)); }
 

@@ -1,4 +1,4 @@
-/* Polls that find nothing give the processor away.
+/* Polls that find nothing give the processor away; by the twin's clock they wait for something to be found.
  *
  * On hardware a program may spin on its completion queue; here whoever is to make the completion may wait for that
  * very processor. ibv_poll_cq() is inline and calls through the public table in struct ibv_context, so that is
@@ -21,8 +21,15 @@ struct context { /* struct ibv_context as far as is needed */
 static int (*poll_beneath)(void *queue, int count, void *completions);
 
 static int poll_or_yield(void *queue, int count, void *completions) {
+    if (!live_clock) {
+        int found = poll_beneath(queue, count, completions);
+        if (!found) sched_yield();
+        return found;
+    }
+    uint64_t news = __atomic_load_n(&live_clock->news[live_slot], __ATOMIC_ACQUIRE);
     int found = poll_beneath(queue, count, completions);
-    if (!found) sched_yield();
+    live_acted();
+    if (!found) live_wait(LIVE_NEWS, 0, news);
     return found;
 }
 

@@ -26,6 +26,39 @@ enum live_kind {
     LIVE_ADDRESS = 6,    /* payload: a GID; the reply is the MAC behind it */
     LIVE_TREE = 7,       /* payload: a host; the reply is the folder with the files that its programs see */
     LIVE_HOSTS = 8,      /* the reply is the names of the hosts, a line each */
+    LIVE_JOIN = 9,       /* a process begins to live by the twin's clock; the reply is struct live_joined and a
+                            descriptor, the memory file of the clock (struct live_clock) */
+    LIVE_WAIT = 10,      /* argument: an instant in ps; payload: struct live_wait. The reply comes when it is over */
+    LIVE_WITHDRAW = 11,  /* argument: number of a wait. It is over, and answered if it was not; no other reply */
+    LIVE_TIMER = 12,     /* argument: an instant at which the process gets SIGALRM, or 0; payload: the interval */
+};
+
+enum live_wait_kind {
+    LIVE_SLEEP = 1, /* until the instant */
+    LIVE_NEWS = 2,  /* for anything that a program finds by looking: completions, memory that was written */
+    LIVE_LOOK = 3,  /* for the clock to move */
+    LIVE_LOCK = 4,  /* as a sleep; the client looks for the reply now and then, and withdraws when it has seen it */
+};
+
+struct live_wait {
+    uint32_t kind;
+    uint32_t number; /* comes back in the reply's `number` */
+    uint64_t news;   /* LIVE_NEWS: the process's count of news before it looked */
+};
+
+struct live_joined {
+    uint32_t slot; /* of the process among `news` */
+};
+
+#define LIVE_SLOTS 4096u
+
+struct live_clock {
+    uint64_t now_ps;
+    uint64_t epoch_ns; /* CLOCK_REALTIME at instant 0 */
+    uint64_t boot_ns;  /* CLOCK_MONOTONIC at instant 0 */
+    uint64_t tick_ps;  /* of the time stamp counter */
+    uint64_t reserved[60];
+    uint64_t news[LIVE_SLOTS];
 };
 
 struct live_request {
@@ -38,7 +71,7 @@ struct live_reply {
     int32_t error;         /* an errno, or 0 */
     uint32_t length;       /* of the payload */
     int32_t descriptor_at; /* where in the payload the number of the descriptor belongs; -1: nowhere */
-    uint32_t reserved;
+    uint32_t number;       /* of the wait that is over; otherwise 0 */
 };
 
 struct live_control {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fabrictwin.live.context import refuse
 from fabrictwin.live.rdma_cm import cm_abi
@@ -26,8 +26,9 @@ _Place = tuple[str, int, int]  # host, port space, port
 class ConnectionManager:
     """Identifiers of all hosts of a twin."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, seconds: Callable[[], float] = time.monotonic) -> None:
         self.world = world
+        self.seconds = seconds  # by the clock that programs see
         self.channels: set[CmChannel] = set()
         self._numbers = 0
         self._taken: dict[_Place, list[Identifier]] = {}
@@ -99,7 +100,7 @@ class ConnectionManager:
         if identifier in holders:
             holders.remove(identifier)
             if identifier.state is State.LISTENING:
-                self._listened[key] = time.monotonic() + _LISTENS_AGAIN_S
+                self._listened[key] = self.seconds() + _LISTENS_AGAIN_S
             if not holders:
                 del self._taken[key]
 
@@ -184,10 +185,14 @@ class ConnectionManager:
         listener = self._listener(identifier)
         if listener is not None:
             self._request(identifier, listener, parameters)
-        elif self._listened.get(self._asked_place(identifier), 0.0) > time.monotonic():
+        elif self._listened.get(self._asked_place(identifier), 0.0) > self.seconds():
             self._held[identifier] = parameters
         else:
             self._refused(identifier, cm_abi.REJECT_NO_SERVICE, b"")
+
+    def overdue_from_s(self) -> float | None:
+        """Return when the first of the requests that are held is refused; None: none is held."""
+        return min((self._listened.get(self._asked_place(asks), 0.0) for asks in self._held), default=None)
 
     def refuse_overdue(self) -> None:
         """Refuse the requests that were held for somebody who listens again, where nobody did in time.
@@ -198,7 +203,7 @@ class ConnectionManager:
         """
         if not self._listened:
             return
-        now = time.monotonic()
+        now = self.seconds()
         for asks in [asks for asks in self._held if self._listened.get(self._asked_place(asks), 0.0) <= now]:
             del self._held[asks]
             self._refused(asks, cm_abi.REJECT_NO_SERVICE, b"")

@@ -1,7 +1,7 @@
 """The times of tasks on the twin, one after the other, each by itself.
 
-`flow` and `packet` play them through an engine. `analytic` uses closed forms, and looks up the ways of a
-lowering once for all sizes of it: between sizes only bytes, chunks and their cost change.
+`packet` plays them all through one engine, `flow` each through its own. `analytic` uses closed forms, and looks up
+the ways of a lowering once for all sizes of it: between sizes only bytes, chunks and their cost change.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def measure(
     lowering = Lowering(communicator, transports=transports, costs=costs)
     if capabilities_of(fidelity).closed_forms:
         return _closed(communicator, lowering, asked)
+    if not capabilities_of(fidelity).packets:
+        return _one_by_one(communicator, lowering, asked, stage)
     lowered = [lowering(task, choice) for task, choice in asked]
     times, _ = _played(communicator, lowered, fidelity, packet, stage)
     return times
@@ -77,6 +79,21 @@ def _played(
     stage("simulating", lambda: engine.progress)
     trace = play(program(lowered, communicator.ranks), communicator.rank_node, engine)
     return trace.end_op_ps - trace.start_ps, trace.counters
+
+
+def _one_by_one(communicator: Communicator, lowering: Lowering, asked: Sequence[Asked], stage: Stage) -> I64:
+    """Flows of one task at a time, over connections that stay open; tables of all sizes would take gigabytes."""
+    result = np.zeros(len(asked), np.int64)
+    done = 0
+    stage("simulating", lambda: done / len(asked))
+    engines = communicator.twin.flow_engines()
+    for done, (task, choice) in enumerate(asked):
+        engine = next(engines)
+        played = program([lowering(task, choice)], communicator.ranks)
+        engine.post(played.operations, played.communications, communicator.rank_node)
+        engine.advance()
+        result[done] = int(engine.ended_ps().max())
+    return result
 
 
 def _closed(communicator: Communicator, lowering: Lowering, asked: Sequence[Asked]) -> I64:

@@ -14,7 +14,7 @@ from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.all_reduce import TensorGroup
 from fabrictwin.serving.step.graphs import padded_to
 from fabrictwin.serving.step.grid import table
-from fabrictwin.serving.step.kernels import Kernels, expert_width
+from fabrictwin.serving.step.kernels import Kernels
 from fabrictwin.serving.step.shape import StepShape
 from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.model.model_blocks import Experts, Linear
@@ -142,8 +142,7 @@ class AnalyticCost:
 
     def _experts(self, tokens: int, experts: Experts) -> float:
         model = self._model
-        width = expert_width(-(-experts.ffn // self._tp), model.ups)
-        return self._kernels.experts(tokens, model.expert_hidden, width, experts.top_k, experts.count)
+        return self._kernels.experts(tokens, experts, model.expert_hidden, -(-experts.ffn // self._tp), model.ups)
 
     def _all_reduce_us(self, tokens: int) -> float:
         return self._served.group.time_us(tokens * self._model.hidden * HIDDEN_BYTES) if tokens else 0.0

@@ -16,6 +16,7 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.workload.layers.number_formats import Precision
+from fabrictwin.workload.model.model_blocks import Experts
 from fabrictwin.workload.operators import attention, tables
 from fabrictwin.workload.operators.tables import Table
 
@@ -64,13 +65,13 @@ class Kernels:
         """Return the time of a kernel that reads and writes."""
         return max(SMALL_US, moved_bytes / self._measured_rate)
 
-    def experts(self, tokens: int, hidden: int, inner: float, top_k: int, count: int) -> float:
-        """Return the time of a layer's fused experts: both products, sorting, activation and sum.
+    def experts(self, tokens: int, experts: Experts, hidden: int, inner: int, ups: int) -> float:
+        """Return the time of a layer's fused experts: all products, sorting, activation and sum.
 
-        `inner` is the width on this rank of experts with two matrices up.
+        `inner` is an expert's width on this rank, `ups` its matrices up.
         """
         chip = tables.chip_of(self.gpu.name, "experts", self._experts.type)
-        shape = np.array([[tokens, hidden, inner, top_k, count, 1]], float)
+        shape = np.array([[tokens, hidden, inner, experts.top_k, experts.count, 1, ups]], float)
         return float(self._experts.time_us(chip, shape)[0])
 
     def prompt_attention(
@@ -108,8 +109,3 @@ class Kernels:
         time = attention.decode_us(known.constants, self._attention_chip, *sizes)
         tokens = max(1.0, kv_bytes / (rows * attention.WIDTH * self._kv_bytes))
         return float(time[0]) * known.factor_of(tokens, rows, heads / kv_heads)
-
-
-def expert_width(inner: int, ups: int) -> float:
-    """Return the width with two matrices up that has the weights of one with `ups`."""
-    return inner * (ups + 1) / 3

@@ -62,6 +62,8 @@ def _rows(found: Comparison) -> list[tuple[str, list[str]]]:
     rows += [
         each("busiest link", lambda f: f"{f.busiest_use:.1%}"),
         each("network, price", lambda f: f"{f.cost.network_purchase / 1e6:.4g} M{f.cost.bill.currency}"),
+        each("between", lambda f: f"{f.network.low / 1e6:.3g} and {f.network.high / 1e6:.3g} M"),
+        each("switches needed", lambda f: f"{f.network.switches:,} of {f.network.built_switches:,}"),
         each("network, power", lambda f: f"{f.cost.network_draw_w / 1e3:.4g} kW"),
         each(
             "a million tokens",
@@ -162,6 +164,12 @@ def _fabric(f: OnFabric) -> dict[str, Any]:
         "all_reduce_busbw_gb_per_s": {str(size): value for size, value in f.busbw_gbps.items()},
         "empty_message_s": f.latency_ps / PS_PER_S,
         "cost": cost_data(f.cost),
+        "network_price": {
+            "low": f.network.low,
+            "high": f.network.high,
+            "switches": f.network.switches,
+            "switches_as_built": f.network.built_switches,
+        },
     }
 
 
@@ -177,6 +185,10 @@ def data(found: Comparison) -> dict[str, Any]:
         "seed": found.seed,
         "jitter_assumed": found.assumed_jitter,
         "fabrics": [_fabric(f) for f in found.fabrics],
+        "cheapest_at": {
+            name: {f"{factor:g}": fabric for factor, fabric in at.items()}
+            for name, at in found.cheapest_at.items()
+        },
         "verdict": {
             "answer": said.answer,
             "because": list(said.because),

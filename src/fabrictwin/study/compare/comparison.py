@@ -30,12 +30,24 @@ from fabrictwin.study.compare.packet_measurements import Factors, measure, small
 from fabrictwin.study.compare.without_rdma import over_sockets
 from fabrictwin.study.cost.bill_of_materials import bill_of_materials
 from fabrictwin.study.cost.cluster_cost import Cost, cost
+from fabrictwin.study.cost.network_needed import needed
+from fabrictwin.study.cost.price_ranges import network_range, turns
 from fabrictwin.study.jitter.interference import measured as measured_sources
 from fabrictwin.study.jitter.jitter_sources import ASSUMED, Jitter, Network
 from fabrictwin.study.jitter.jitter_study import Sampler, Steps
 
 STEPS = 1000
 BUDGET = 100_000_000  # operations walked for each fabric's distribution
+
+
+@dataclass(frozen=True)
+class NetworkPrice:
+    """Between which prices the network that is needed lies, its switches, and those of the spec's shape."""
+
+    low: float
+    high: float
+    switches: int
+    built_switches: int
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,7 @@ class OnFabric:
     busbw_gbps: dict[int, float]  # of an all-reduce over all GPUs, GB/s by bytes
     latency_ps: int
     cost: Cost
+    network: NetworkPrice
     exchanges: bool  # the job has an all-to-all between hosts
 
     @property
@@ -74,6 +87,7 @@ class Comparison:
     seed: int
     assumed_jitter: bool
     fabrics: tuple[OnFabric, ...]
+    cheapest_at: Mapping[str, Mapping[float, str]]  # by assumed price: at half and twice of it
 
     @property
     def best(self) -> OnFabric:
@@ -126,6 +140,7 @@ def compare(
         seed=spec.run.seed,
         assumed_jitter=spec.jitter is None,
         fabrics=tuple(one for _, _, one in found),
+        cheapest_at=turns({one.name: one.cost for _, _, one in found}, book),
     )
 
 
@@ -202,7 +217,9 @@ def _answer(
     used = utilisation(clean.fabric, clean.trace)
     work = clean.job.work
     tokens = None if work is None else work.tokens * PS_PER_S / steps.p50
-    bill = bill_of_materials(twin.blueprint, book)
+    built = bill_of_materials(twin.blueprint, book)
+    network = getattr(sampler.spec.cluster, "network", None)
+    bill = needed(twin.blueprint, book, 1.0 if network is None else network.topology.oversubscription or 1.0)
     stage("all-reduce by size")
     factor = None if factors is None else float(np.median(factors.applied("ring")))
     return OnFabric(
@@ -226,6 +243,7 @@ def _answer(
         ),
         latency_ps=small_message_ps(twin),
         cost=cost(bill, book, years=years, tokens_per_s=tokens),
+        network=NetworkPrice(*network_range(bill, book), bill.count("switch"), built.count("switch")),
         exchanges=any(
             crosses and communication.kind == "all_to_all"
             for crosses, communication in zip(

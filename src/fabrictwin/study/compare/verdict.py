@@ -167,7 +167,46 @@ def _would_change(found: Comparison) -> tuple[str, ...]:
                 f"by money {other.name} stays ahead while its step is less than "
                 f"{best.per_million_tokens / other.per_million_tokens * slower - 1:.1%} longer than {best.name}'s"
             )
-    return tuple(lines)
+    return (*lines, *_of_prices(found), *_turning(found))
+
+
+def _of_prices(found: Comparison) -> list[str]:
+    """Pairs of networks whose prices lie within each other's range."""
+    priced = [f for f in found.fabrics if f.network.high > 0]
+    lines = []
+    for i, one in enumerate(priced):
+        for other in priced[i + 1 :]:
+            a, b = one.network, other.network
+            if a.low <= b.high and b.low <= a.high and (a.low, a.high) != (b.low, b.high):
+                lines.append(
+                    f"the networks of {one.name} ({_span(one)}) and {other.name} ({_span(other)}) lie within each "
+                    "other's range of prices: which is cheaper is not known"
+                )
+    return lines
+
+
+def _span(fabric: OnFabric) -> str:
+    currency = fabric.cost.bill.currency
+    return f"{format_money(fabric.network.low, currency)} to {format_money(fabric.network.high, currency)}"
+
+
+def _turning(found: Comparison) -> list[str]:
+    """Assumed prices that make another fabric's tokens the cheapest at half or twice, and those that do not."""
+    if found.cheapest.per_million_tokens is None or len(found.fabrics) < 2:
+        return []
+    now, stays, lines = found.cheapest.name, [], []
+    for name, at in found.cheapest_at.items():
+        other = {factor: fabric for factor, fabric in at.items() if fabric != now}
+        if not other:
+            stays.append(name)
+        for factor, fabric in other.items():
+            much = "half" if factor < 1 else "twice"
+            lines.append(f"with {name} at {much} its assumed price {fabric} trains the cheapest tokens, not {now}")
+    if stays:
+        lines.append(
+            f"{now} stays the cheapest with each of {', '.join(stays)} at half and at twice its assumed price"
+        )
+    return lines
 
 
 def _apart(found: Comparison) -> list[str]:
@@ -207,6 +246,8 @@ def _unknown(found: Comparison) -> tuple[str, ...]:
         lines.append(f"what you pay: prices or power of {', '.join(assumed)} are assumptions")
     unpriced = sorted({name for f in found.fabrics for name in f.cost.bill.unpriced})
     if unpriced:
-        lines.append(f"prices of {', '.join(unpriced)}, which count as nothing")
+        lines.append(
+            f"prices of {', '.join(unpriced)}, which costs a token leave out: a price book has room for them"
+        )
     lines.append("how often each fabric breaks, and what running it asks of people")
     return tuple(lines)

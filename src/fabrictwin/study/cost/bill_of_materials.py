@@ -45,6 +45,10 @@ class Bill:
         """Power at most, of all items of a kind, or of all."""
         return sum(item.count * (item.watts or 0.0) for item in self.items if kind in (None, item.kind))
 
+    def count(self, kind: str) -> int:
+        """Items of a kind."""
+        return sum(item.count for item in self.items if item.kind == kind)
+
     @property
     def unpriced(self) -> tuple[str, ...]:
         return tuple(item.name for item in self.items if item.price is None)
@@ -62,28 +66,29 @@ def bill_of_materials(blueprint: Blueprint, book: PriceBook) -> Bill:
         items.append(_device("switch", kind or "unknown switch", title, count, book))
     cables = blueprint.cables
     runs = Counter(zip(cables.rate_bps.tolist(), cables.length_mm.tolist(), strict=True))
-    for (rate_bps, length_mm), count in sorted(runs.items()):
-        medium = catalog.medium(length_mm, rate_bps)
-        title = f"{medium.title}, {format_rate(rate_bps)}, {format_length(length_mm)}"
-        if medium.name not in book.cables:
-            items.append(Item("cable", medium.name, title, count, None, None, False, ()))
-            continue
-        price, watts, row = book.cable(medium.name, rate_bps)
-        stretched = rate_bps > row.rate
-        items.append(
-            Item(
-                "cable",
-                medium.name,
-                title,
-                count,
-                price,
-                watts,
-                row.link.estimate or row.power.estimate or stretched,
-                tuple(sorted({row.link.source, row.power.source})),
-            )
-        )
+    items += [cable_item(rate, length, count, book) for (rate, length), count in sorted(runs.items())]
     gpus = sum(catalog.host(kind).nodes.gpu * count for kind, count in hosts.items() if kind)
     return Bill(book.currency, tuple(items), gpus)
+
+
+def cable_item(rate_bps: int, length_mm: int, count: int, book: PriceBook) -> Item:
+    """So many links of a rate and length."""
+    medium = catalog.medium(length_mm, rate_bps)
+    title = f"{medium.title}, {format_rate(rate_bps)}, {format_length(length_mm)}"
+    if medium.name not in book.cables:
+        return Item("cable", medium.name, title, count, None, None, False, ())
+    price, watts, row = book.cable(medium.name, rate_bps)
+    assumed = row.link.estimate or row.power.estimate or rate_bps > row.rate
+    return Item(
+        "cable",
+        medium.name,
+        title,
+        count,
+        price,
+        watts,
+        assumed,
+        tuple(sorted({row.link.source, row.power.source})),
+    )
 
 
 def _device(kind: str, name: str, title: str, count: int, book: PriceBook) -> Item:

@@ -49,12 +49,13 @@ Factor = Annotated[float, Field(ge=0.5, le=1000)]
 
 
 class Network(Model):
-    """What each communication takes longer: of `mean` share, or one of the measured `factors` (1 is nothing).
+    """What each communication takes longer: a time of `mean`, a share of `mean`, or one of the measured `factors`.
 
-    All-to-alls take one of `exchange` where there are any.
+    All-to-alls take one of `exchange` where there are any. A factor of 1 is nothing.
     """
 
-    mean: Share | None = None
+    mean: Share | Duration | None = None
+    distribution: Literal["fixed", "exponential"] = "exponential"  # of mean
     factors: tuple[Factor, ...] = ()
     exchange: tuple[Factor, ...] = ()
     source: str = ""  # where measured factors come from
@@ -63,11 +64,18 @@ class Network(Model):
     def _one(self) -> Network:
         if (self.mean is None) == (not self.factors):
             raise ValueError("expected either mean or factors")
+        if self.distribution == "fixed" and self.time_ps is None:
+            raise ValueError("got distribution: fixed, which means nothing without a time as mean, such as 100 us")
         if self.exchange and not self.factors:
             raise ValueError("got exchange without factors, expected both")
         if self.factors and not self.source:
             raise ValueError("got factors without source, expected where they were measured")
         return self
+
+    @property
+    def time_ps(self) -> int | None:
+        """The mean where it is a time."""
+        return self.mean if isinstance(self.mean, int) else None
 
 
 Seeds = Annotated[tuple[Seed, ...], Field(min_length=1, max_length=64)]
@@ -144,6 +152,14 @@ class Jitter(Model):
     flap: Link | None = None
     seed: Seed | None = None
 
+    @model_validator(mode="after")
+    def _one_kind(self) -> Jitter:
+        if self.network is not None and self.network.time_ps is not None:
+            for name in ("second_job", "bit_errors"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"got network with a time beside {name}, expected a share or factors")
+        return self
+
     def names(self) -> tuple[str, ...]:
         """Those that are there, in the order above."""
         return tuple(name for name in SOURCES if getattr(self, name) is not None)
@@ -158,7 +174,7 @@ class Jitter(Model):
             return self.network
         factors, exchange = [1.0], [1.0]
         if self.network is not None:
-            factors = exchange = list(self.network.factors or _exponential(self.network.mean or 0.0))
+            factors = exchange = list(self.network.factors or _exponential(float(self.network.mean or 0.0)))
             exchange = list(self.network.exchange) or exchange
         for one in measured:
             factors = [a * b for a in factors for b in one.factors]
@@ -181,9 +197,10 @@ class Jitter(Model):
                 tuple(1 + (factor - 1) * level for factor in factors)
                 for factors in (self.network.factors, self.network.exchange)
             )
-            mean_share = None if self.network.mean is None else self.network.mean * level
+            each = self.network.mean
+            grown_mean = round(each * level) if isinstance(each, int) else None if each is None else each * level
             update["network"] = self.network.model_copy(
-                update={"mean": mean_share, "factors": more, "exchange": exchange}
+                update={"mean": grown_mean, "factors": more, "exchange": exchange}
             )
         for name in ("second_job", "bit_errors"):
             measured = getattr(self, name)

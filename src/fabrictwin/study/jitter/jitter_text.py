@@ -49,7 +49,7 @@ def text(found: Uneven, *, gpu_hour: float | None = None, currency: str = "USD")
         f"  lost         {found.lost_gpu_s:,.4g} GPU-seconds a step, "
         f"{found.lost_gpu_hours_a_month:,.4g} GPU-hours a month"
         + (
-            ""
+            "; no price: the book has none of its hosts"
             if gpu_hour is None
             else f", {format_money(found.lost_gpu_hours_a_month * gpu_hour, currency)} a month"
             f" at {gpu_hour:.2f} {currency} a GPU-hour"

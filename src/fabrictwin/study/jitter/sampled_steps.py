@@ -143,7 +143,7 @@ class Unit:
             table[rows] = len(parts) + which.reshape(-1)[ops.communication[rows]]
             for n, all_to_all in kinds.tolist():
                 parts.append(self._network(network, n, exchange=bool(all_to_all)))
-                relative.append(True)
+                relative.append(network.time_ps is None)
         return Tables(
             table=table,
             value=np.stack([_quantiles(cdf, value) for cdf, value in parts] or [np.zeros((LEVELS, CELLS))]),
@@ -157,6 +157,8 @@ class Unit:
             )
             return power(np.arange(1, len(values) + 1) / len(values), groups), values
         assert network.mean is not None
+        if network.distribution == "fixed":
+            return np.ones(1), np.array([float(network.mean)])
         x = np.arange(1, _REACH * _GRID + 1) / _GRID
         tail = np.cumprod(np.full(len(x), 0.9961013694701175))  # exp(-1/256)
         # a draw takes the middle of its place

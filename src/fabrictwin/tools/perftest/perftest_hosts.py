@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
-from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.tables import adapter_ipv4
 from fabrictwin.tools.perftest.perftest_options import PerftestOptions
 from fabrictwin.twin.twin import Twin
@@ -66,17 +65,3 @@ def find_end(twin: Twin, host: str, options: PerftestOptions, key: str) -> End:
         memory = gpus[options.gpu]
     gid = gids[index] if fabric.technology == "ethernet" or options.gid_index is not None else None
     return End(name, device, adapter, int(twin.routes.lid[node]), gid, index, memory)
-
-
-@dataclass(frozen=True)
-class Software:
-    """Times of a host's processor around each message of a loop that waits for it, in picoseconds."""
-
-    post_ps: int  # before the store that rings the doorbell
-    poll_ps: int  # to find a completion that is there
-
-
-def software(fabric: Fabric, adapter: int) -> Software:
-    """The driver's times for an adapter's type."""
-    nic = catalog.nic(fabric.type_names[int(fabric.node_type[fabric.nic_node[adapter]])])
-    return Software(nic.post.value, nic.poll.value)

@@ -33,9 +33,10 @@ from fabrictwin.engines.base.messages import (
 )
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.fabric.driver_times import driver_times
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.tools.perftest.perftest_addresses import Address, addresses
-from fabrictwin.tools.perftest.perftest_hosts import End, find_end, software
+from fabrictwin.tools.perftest.perftest_hosts import End, find_end
 from fabrictwin.tools.perftest.perftest_options import ATOMICS, CONNECTIONS, RX_DEPTH, PerftestOptions, Verb
 from fabrictwin.twin.twin import Twin
 
@@ -310,7 +311,7 @@ class _PingPong(_Loop):
             for flow in (pair.there, pair.back):
                 engine.add_receives(flow, self.rounds + 1)
         posts = []
-        works = [software(engine.fabric, end.adapter) for end in self.ends]
+        works = [driver_times(engine.fabric, end.adapter) for end in self.ends]
         for turn in range(2 * self.rounds + 1):
             self.done = turn // 2
             if turn % 2 == 0:
@@ -338,7 +339,7 @@ class _Ask(_Loop):
         engine, pair = self.engine, self.pairs[0]
         assert self.answer is not None
         times = []
-        work = software(engine.fabric, self.ends[0].adapter)
+        work = driver_times(engine.fabric, self.ends[0].adapter)
         for _ in range(self.rounds):
             began = engine.now_ps
             self.think(work.post_ps)

@@ -24,6 +24,9 @@ from fabrictwin.base.errors import ConfigError
 
 TYPES = {"bfloat16": "bf16", "float16": "bf16", "fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "fp4"}
 US_PER_MS = 1000.0
+UNGATED = ((2688, 1856, 6, 128), (1024, 2688, 22, 512), (2048, 5120, 22, 512))
+"""Hidden, inner, experts a token and in all of Nemotron 3, whose experts have one matrix up and squared ReLU; the
+tables do not tell (https://huggingface.co/nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16, `mlp_hidden_act: relu2`)."""
 LEAST_SIDE = 256
 """n and k of products below which launch is all there is to see."""
 
@@ -96,6 +99,7 @@ def read_measured(path: Path) -> list[Measured]:
         shapes = _numbers(
             columns, path, "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_ep_size"
         )
+        shapes = np.column_stack([shapes, np.where(_ungated(shapes), 1.0, 2.0)])
         shapes[:, 2] /= _numbers(columns, path, "moe_tp_size")[:, 0]
         kinds = np.char.add(np.char.add(_types(columns["moe_dtype"]), "/"), columns["distribution"])
         whole: Mask = np.asarray((shapes >= 1).all(axis=1))
@@ -110,6 +114,11 @@ def read_measured(path: Path) -> list[Measured]:
         found = _by_type("prompts", kinds, shapes, times, kept & ~decodes)
         return found + _by_type("decodes", kinds, shapes, times, kept & decodes)
     raise ConfigError("got none of the columns gemm_dtype, moe_dtype, kv_cache_dtype", file=path)
+
+
+def _ungated(shapes: F64) -> Mask:
+    known: Mask = (shapes[:, None, 1:5] == np.array(UNGATED, float)).all(axis=2).any(axis=1)
+    return known
 
 
 def _types(names: NDArray[np.str_]) -> NDArray[np.str_]:

@@ -8,7 +8,7 @@ Wording by release: the public sources of NCCL (src/init.cc, bootstrap.cc, graph
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -46,7 +46,7 @@ _CALL = re.compile(
 )
 _ALGO = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
-KEPT_CALLS = 64  # of each rank and communicator, the last ones
+KEPT_CALLS = 64  # of each process and communicator, the last ones
 
 VERBS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "Send", "Recv", "AlltoAll")
 
@@ -71,7 +71,8 @@ class NcclLog(LineReader):
         self._threads: dict[str, Thread] = {}
         self._processes: dict[tuple[str, str, str], int] = {}  # host, process, device or communicator: its rank
         self._ways: dict[tuple[str, int, str, str], tuple[int, int, Place]] = {}
-        self._calls: dict[tuple[str, int, str], OrderedDict[int, tuple[str, int, int, Place]]] = {}
+        # host, process, communicator, rank of the thread: the last calls, and the lines that they stood in
+        self._said: dict[tuple[str, str, str, int], deque[tuple[int, str]]] = {}
         self._by_word: dict[str, Callable[[Thread, str], None]] = {
             "Channel": self._channel,
             "NET/IB": self._net_ib,
@@ -319,25 +320,36 @@ class NcclLog(LineReader):
             self.sink.add("nccl.channels", value, Subject(thread.host))
 
     def _call(self, thread: Thread, message: str) -> None:
-        found = _CALL.match(message)
-        if found is None:
+        at = message.rfind(" comm 0x")
+        if at < 0 or " opCount " not in message:
             chosen = _ALGO.match(message)
             if chosen is not None:
                 self.sink.add("nccl.choice", (chosen[1], int(chosen[2]), chosen[3], chosen[4]))
             return
-        verb, operation, count, datatype, _, _, pointer, ranks = found.groups()
-        rank = self._processes.get((thread.host, thread.pid, pointer), thread.rank)
-        if rank < 0:
-            return
-        calls = self._calls.setdefault((thread.host, rank, ranks), OrderedDict())
-        calls[int(operation, 16)] = (
-            verb,
-            int(count),
-            int(datatype),
-            Place(self.sink.file, self.sink.number, message[:160]),
-        )
-        if len(calls) > KEPT_CALLS:
-            calls.popitem(last=False)
+        # a job calls millions of times: the last ones are looked at in the end
+        end = message.find(" ", at + 8)
+        key = (thread.host, thread.pid, message[at + 6 : end if end > 0 else None], thread.rank)
+        said = self._said.get(key)
+        if said is None:
+            said = self._said[key] = deque(maxlen=KEPT_CALLS)
+        said.append((self.sink.number, message))
+
+    def _last_calls(self) -> dict[tuple[str, int, str], dict[int, tuple[str, int, int, Place]]]:
+        """The last calls of each rank in communicators of each size, by number."""
+        calls: dict[tuple[str, int, str], dict[int, tuple[str, int, int, Place]]] = {}
+        for (host, pid, pointer, thread_rank), said in self._said.items():
+            rank = self._processes.get((host, pid, pointer), thread_rank)
+            for number, message in said if rank >= 0 else ():
+                found = _CALL.match(message)
+                if found is None:
+                    continue
+                verb, operation, count, datatype, _, _, _, ranks = found.groups()
+                place = Place(self.sink.file, number, message[:160])
+                mine = calls.setdefault((host, rank, ranks), {})
+                known = mine.get(int(operation, 16))
+                if known is None or known[3].line < number:
+                    mine[int(operation, 16)] = (verb, int(count), int(datatype), place)
+        return calls
 
     def _rare(self, thread: Thread, message: str) -> None:
         """Take messages whose first word differs from line to line."""
@@ -369,7 +381,7 @@ class NcclLog(LineReader):
         for (host, rank, side, way), (count, peer, place) in self._ways.items():
             value = (way, side, peer)
             self.sink.add("nccl.way", value, Subject(host, rank), place=place, count=count)
-        for (host, rank, ranks), calls in self._calls.items():
+        for (host, rank, ranks), calls in self._last_calls().items():
             for number, (verb, count, datatype, place) in calls.items():
                 self.sink.add(
                     "nccl.call", (number, verb, count, datatype, int(ranks)), Subject(host, rank), place=place

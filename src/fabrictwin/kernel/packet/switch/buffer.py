@@ -147,7 +147,7 @@ def admit_configured(state, node, packet, at, vl, now):
         return False
     inlet, rule = state.inlet[slot], state.slot_qos[slot]
     size = cell_bytes(state, slot, wire)
-    over = inlet.held + size - rule.reserve
+    over, taken = inlet.held + size - rule.reserve, 0
     if over > 0:
         taken = min(over, size)
         limit = configured_threshold(node, rule)
@@ -161,11 +161,17 @@ def admit_configured(state, node, packet, at, vl, now):
             if inlet.headroom > rule.most_headroom:
                 rule.most_headroom = inlet.headroom
             return True
-        node.shared_used += taken
-        if node.shared_used > node.shared_peak:
-            node.shared_peak = node.shared_used
-    inlet.held += size
+    take_room(node, inlet, size, taken)
     return True
+
+
+@helper
+def take_room(node, inlet, size, shared):
+    """Hold a packet's `size`, of which `shared` bytes come from the shared pool."""
+    node.shared_used += shared
+    if node.shared_used > node.shared_peak:
+        node.shared_peak = node.shared_used
+    inlet.held += size
 
 
 @helper
@@ -221,10 +227,7 @@ def admit_shared(state, node, slot, wire, now):
             if inlet.xoff == 0:
                 set_xoff(state, slot, now)
             return True
-        node.shared_used += min(over, wire)
-        if node.shared_used > node.shared_peak:
-            node.shared_peak = node.shared_used
-    inlet.held += wire
+    take_room(node, inlet, wire, min(max(over, 0), wire))
     return True
 
 

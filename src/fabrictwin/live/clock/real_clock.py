@@ -1,0 +1,89 @@
+"""Modelled time after the machine's clock.
+
+It never runs ahead: what the model takes longer for than this machine makes programs wait; what it takes less
+for is as fast as the machine goes. Timeouts and retries wait by the same clock, so a program has as long to post a
+receive as on hardware.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from fabrictwin.live.clock.pace import IDLE_S, ClockName, Served
+from fabrictwin.live.context import Context
+
+_STEPS = 256  # of the engine, before sockets are looked at again
+_SPINS = 200  # rounds without news that are spun, while something is in flight
+_NAP_S = 0.001
+
+
+class RealClock:
+    """Modelled time follows the wall clock."""
+
+    name: ClockName = "real"
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._quiet = 0
+        self._behind = True  # modelled time has stood while nothing was under way
+        self.begin()
+
+    def begin(self) -> None:
+        self._origin_ns = time.monotonic_ns() - self._served.world.instant_ps // 1000
+
+    def seconds(self) -> float:
+        return time.monotonic()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def turn(self, wait_s: float | None) -> None:
+        served = self._served
+        happened = served.poll.poll(self._wait_s() if wait_s is None else wait_s)
+        if happened:
+            self._quiet = 0
+            self._behind = not self._under_way()
+            if not self._behind:
+                self._advance()  # to now: what was due before
+            served.handle(happened)
+        served.connections.refuse_overdue()
+        if (served.watched or self._under_way()) and self._advance():
+            self._quiet = 0
+        elif not happened:
+            self._quiet += 1
+            if self._quiet < _SPINS:
+                os.sched_yield()
+
+    def _under_way(self) -> bool:
+        """True where modelled time has anything to do; otherwise it stands, until somebody posts something."""
+        world = self._served.world
+        return bool(world.records or world.timers) or not world.idle
+
+    def catch_up(self) -> None:
+        if self._behind:
+            self._behind = False
+            self._advance()
+
+    def ring(self, context: Context, handle: int) -> None:
+        self.catch_up()
+        context.doorbell(handle)
+
+    def _wait_s(self) -> float:
+        if self._served.world.idle and not self._served.watched:
+            return IDLE_S
+        return 0 if self._quiet < _SPINS else _NAP_S
+
+    def _advance(self) -> bool:
+        """Let modelled time follow the wall clock. Returns whether anything happened."""
+        served = self._served
+        world = served.world
+        for queue in served.watched:
+            queue.collect()
+        limit = (time.monotonic_ns() - self._origin_ns) * 1000
+        steps = 0
+        while steps < _STEPS and world.step(limit):
+            steps += 1
+        if not steps and not world.records:
+            served.watched.clear()
+        return steps > 0

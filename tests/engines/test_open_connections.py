@@ -1,0 +1,140 @@
+"""Connections that stay open, and the sums that paths are brought into."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.clusters import boxes
+from support.nccl_machines import communicator, twin_of
+
+from fabrictwin.base.errors import InvariantError
+from fabrictwin.engines.channels.channel_resources import Bound, bind
+from fabrictwin.engines.channels.edge_paths import OpenConnections
+from fabrictwin.engines.flow.flow_engine import FlowEngine
+from fabrictwin.fabric.fabric import NONE
+from fabrictwin.fabric.memory_paths import PathFinder
+from fabrictwin.kernel.flow.sums import loaded_rates, sum_by
+from fabrictwin.nccl.lowering.lower import Lowering
+from fabrictwin.nccl.lowering.task_times import measure
+from fabrictwin.nccl.lowering.tasks import Task
+from fabrictwin.program import collectives, patterns
+from fabrictwin.program.program import Communication
+from fabrictwin.twin.twin import Twin
+
+
+def connections(twin: Twin, *, keep: bool = False) -> OpenConnections:
+    return OpenConnections(twin.fabric, PathFinder(twin.fabric, twin.routes), keep=keep)
+
+
+def ring(size: int) -> Communication:
+    return collectives.all_reduce(np.arange(16)[None], size)
+
+
+def shuffled(size: int) -> Communication:
+    return collectives.all_reduce(np.array([[0, 11, 6, 1, 12, 7, 2, 13]]), size)
+
+
+def ports(bound: Bound) -> list[int]:
+    return bound.use_resource.tolist()
+
+
+def test_sizes_of_one_collective_have_one_set_of_connections():
+    """On Ethernet paths follow from queue pair numbers, of which each new connection takes the next."""
+    twin = boxes(8, "ethernet")
+    kept = connections(twin, keep=True)
+    bounds = [bind([ring(size)], twin.fabric.gpu_node, kept)[0] for size in (1 << 10, 1 << 20, 1 << 30)]
+    assert ports(bounds[0]) == ports(bounds[1]) == ports(bounds[2])
+    loose = connections(twin)
+    again = [bind([ring(1 << 20)], twin.fabric.gpu_node, loose)[0] for _ in range(8)]
+    assert len({tuple(ports(bound)) for bound in again}) > 1
+
+
+def test_alike_ones_among_others_share_their_connections():
+    twin = boxes(8, "ethernet")
+    several = [ring(1 << 20), shuffled(1 << 10), ring(1 << 30), shuffled(1 << 25), ring(8)]
+    bound, _ = bind(several, twin.fabric.gpu_node, connections(twin))
+    used = [ports(bound)[bound.use_start[c] : bound.use_start[c + 1]] for c in range(len(several))]
+    assert used[0] == used[2] == used[4]
+    assert used[1] == used[3] != used[0]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_alike_ones_among_others_are_bound_as_if_each_came_alone(keep: bool):
+    twin = boxes(8)
+    several = [ring(1 << 20), shuffled(1 << 10), ring(1 << 30), shuffled(1 << 25), ring(8)]
+    together, found = bind(several, twin.fabric.gpu_node, connections(twin, keep=keep))
+    one_by_one = connections(twin, keep=True)
+    alone = [bind([each], twin.fabric.gpu_node, one_by_one) for each in several]
+    for name in ("size_bytes", "fill_ps", "serial_ps", "path_ps", "limit", "use_resource", "use_coefficient"):
+        expected = np.concatenate([getattr(bound, name) for bound, _ in alone])
+        np.testing.assert_array_equal(getattr(together, name), expected, err_msg=name)
+    first = 0
+    for communication, (_, its) in zip(several, alone, strict=True):
+        edges = len(patterns.edges(communication.channels))
+        mine = (found.edge >= first) & (found.edge < first + edges)
+        np.testing.assert_array_equal(found.port[mine], its.port)
+        np.testing.assert_array_equal(found.edge[mine], its.edge + first)
+        first += edges
+
+
+def test_what_is_connected_otherwise_is_found_anew():
+    twin = twin_of("dgx-a100", 2, "ethernet")
+    lowering = Lowering(communicator(twin=twin))
+    kept = connections(twin, keep=True)
+    task = Task("send_recv", 1 << 20)
+    plain = lowering(task)
+    assert plain.connections is not None
+    columns = {f.name: getattr(plain.connections, f.name) for f in fields(plain.connections)}
+    doubled = replace(plain, connections=type(plain.connections)(**columns | {"paths": columns["paths"] * 2}))
+    _, single = bind([plain], twin.fabric.gpu_node, kept)
+    _, double = bind([doubled], twin.fabric.gpu_node, kept)
+    far = np.flatnonzero(single.source_nic != NONE)
+    network = np.isin(single.edge, far) & (single.share == 0.5)
+    assert not network.any()
+    assert (np.isin(double.edge, far) & (double.share == 0.5)).any()
+
+
+@pytest.mark.parametrize("size", [8, 4096, 1 << 20, 1 << 26])
+def test_sizes_take_what_each_takes_by_itself(size: int):
+    machines = communicator("dgx-h100", 2)
+    sends = [(Task("send_recv", each), None) for each in (8, 4096, 1 << 20, 1 << 26)]
+    together = measure(machines, sends)
+    (alone,) = measure(machines, [(Task("send_recv", size), None)])
+    assert together[[task.size_bytes for task, _ in sends].index(size)] == alone
+
+
+def test_an_engine_that_does_not_count_says_so():
+    twin = boxes(2)
+    engine = FlowEngine(twin.fabric, twin.routes, counted=False)
+    with pytest.raises(InvariantError, match="does not count"):
+        engine.counters()
+
+
+entries = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.integers(-9, 9)), max_size=40)
+
+
+@given(entries)
+def test_sums_by_row_and_column(drawn: list[tuple[int, int, int]]):
+    row, column, value = (np.array([each[i] for each in drawn], np.int64) for i in range(3))
+    start, to_column, to_value = np.zeros(7, np.int64), np.empty(len(row), np.int32), np.empty_like(value)
+    sum_by(row, column.astype(np.int32), value, 8, start, to_column, to_value)
+    expected = np.zeros((6, 8), np.int64)
+    np.add.at(expected, (row, column), value)
+    for r in range(6):
+        mine = slice(start[r], start[r + 1])
+        assert to_column[mine].tolist() == sorted(set(column[row == r].tolist()))
+        assert to_value[mine].tolist() == expected[r, to_column[mine]].tolist()
+
+
+def test_edges_at_work_together_share_their_links():
+    """Edges 0 and 1 go up on one link, edge 2 goes down on it; the next channel has it to itself."""
+    edge, port = np.array([0, 1, 1, 2, 3], np.int64), np.array([4, 4, 5, 4, 4], np.int32)
+    together, share = np.array([1, 1, 0, 2], np.int64), np.array([1.0, 1.0, 1.0, 1.0, 0.5])
+    rate, load, slowest = np.full(6, 80.0), np.zeros((2, 6)), np.full(4, np.inf)
+    loaded_rates(edge, port, share, together, rate, 8, load, slowest)
+    assert slowest.tolist() == [5.0, 5.0, 10.0, 20.0]
+    assert not load.any()

@@ -1,0 +1,98 @@
+"""Programs that see the twin's clock: what they sleep, what they measure, and that it is so again."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.clusters import boxes
+from support.live_pair import NEEDS_PROGRAMS, LiveTwin, free_port
+
+from fabrictwin.live.native_libraries import COMPILERS
+from fabrictwin.tools.perftest.perftest_loops import Bandwidth, Latency, play
+from fabrictwin.tools.perftest.perftest_options import PerftestOptions
+
+pytestmark = [
+    *NEEDS_PROGRAMS,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the time stamp counter traps on x86-64 alone"),
+]
+SLEPT_US = {
+    "usleep": 1_500, "sleep": 3_600_000_000, "clock_nanosleep": 7_000, "poll": 250_000, "ppoll": 250_000,
+    "select": 250_000, "epoll_wait": 250_000, "poll-found": 100_000, "found-at-once": 0, "cond_timedwait": 40_000,
+    "sem_timedwait": 40_000, "cond-signalled": 30_000, "alarm": 2_000_000, "setitimer": 50_000,
+    "interrupted": 1_000_000,
+}  # fmt: skip
+
+
+@pytest.fixture
+def live() -> Iterator[LiveTwin]:
+    with LiveTwin(boxes(2), engine="packet", clock="virtual") as twin:
+        yield twin
+
+
+def test_every_way_to_sleep_takes_its_time_on_the_twins_clock(live: LiveTwin, tmp_path: Path) -> None:
+    """An hour passes in no time, clocks and counter agree, and nothing takes longer than was asked for."""
+    compiler = next(found for found in map(shutil.which, COMPILERS) if found)
+    program = tmp_path / "clock"
+    source = Path(__file__).parents[1] / "support/clock_program.c"
+    subprocess.run([compiler, "-O1", "-o", str(program), str(source), "-lpthread"], check=True)
+    ended = live.run("host-0", [str(program)], timeout_s=120)
+    assert ended.code == 0, ended.output
+    said = {
+        name: (float(clock), float(counter))
+        for name, clock, counter in re.findall(r"^([a-z_-]+) ([\d.]+) ([\d.]+)$", ended.output, re.M)
+    }
+    assert said.keys() >= SLEPT_US.keys()
+    for name, us in SLEPT_US.items():
+        for measured in said[name]:
+            assert measured == pytest.approx(us, abs=0.01), name
+    (wall,) = re.findall(r"^wall (\d+) (\d+) (\d+)$", ended.output, re.M)
+    assert len(set(wall)) == 1
+    assert abs(int(wall[0]) - time.time()) < 3600 + 120
+
+
+def _figures(live: LiveTwin, program: str, size: int, iterations: int) -> list[float]:
+    port = free_port()
+    command = [program, "-F", "-p", str(port), "-n", str(iterations)]
+    command += [] if "atomic" in program else ["-s", str(size)]
+    server, client = live.pair(command, [*command, "localhost"], port=port, timeout_s=240)
+    assert (server.code, client.code) == (0, 0), client.output
+    (row,) = re.findall(rf"^ {size} +{iterations} +(.*)$", client.output, re.M)
+    return [float(figure) for figure in row.split()]
+
+
+@pytest.mark.parametrize(
+    ("program", "size"),
+    [
+        ("ib_write_bw", 2), ("ib_write_bw", 65536), ("ib_send_bw", 4096), ("ib_read_bw", 1 << 20),
+        ("ib_atomic_bw", 8), ("ib_send_lat", 2), ("ib_read_lat", 4096), ("ib_atomic_lat", 8), ("ib_write_lat", 2),
+    ],
+)  # fmt: skip
+def test_perftest_prints_the_modelled_figure(live: LiveTwin, program: str, size: int) -> None:
+    """Within 1 %, or one unit of the last digit, of what the twin's own perftest says."""
+    iterations = 40 if program == "ib_write_lat" else 400
+    asked = None if "atomic" in program else size
+    options = PerftestOptions(test=program, source="host-1", target="host-0", size=asked, iterations=iterations)
+    (row,) = play(boxes(2), options).rows
+    figures = _figures(live, program, size, iterations)
+    if isinstance(row, Bandwidth):
+        expected, printed = row.average_bps / 8 / (1 << 20), figures[1]
+    else:
+        assert isinstance(row, Latency)
+        expected, printed = row.typical / 1e6, figures[2]
+    assert printed == pytest.approx(expected, rel=0.01, abs=0.011)
+
+
+def test_results_are_the_same_again() -> None:
+    """Whatever the machine is at meanwhile: the last digit does not change."""
+    runs = []
+    for _ in range(2):
+        with LiveTwin(boxes(2), engine="packet", clock="virtual") as live:
+            runs.append(_figures(live, "ib_send_bw", 4096, 500))
+    assert runs[0] == runs[1]

@@ -1,0 +1,135 @@
+"""Networks sized by what they need, ranges of prices, and answers that turn with an assumed price."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.clusters import blueprint
+from support.specs import small_job as spec
+
+from fabrictwin import catalog
+from fabrictwin.api.jitter import jitter
+from fabrictwin.catalog.price_book import price_book
+from fabrictwin.cluster.spec.spec import read_spec
+from fabrictwin.study.compare.compare_text import data, text
+from fabrictwin.study.compare.comparison import compare
+from fabrictwin.study.compare.verdict import verdict
+from fabrictwin.study.cost.bill_of_materials import bill_of_materials
+from fabrictwin.study.cost.cluster_cost import cost
+from fabrictwin.study.cost.network_needed import Clos, needed, smallest
+from fabrictwin.study.cost.price_ranges import changed, network_range, turns
+
+
+@pytest.mark.parametrize(
+    ("adapters", "ports", "ratio", "found"),
+    [
+        (32, 64, 1.0, Clos(1, 0)),
+        (64, 64, 1.0, Clos(1, 0)),
+        (65, 64, 1.0, Clos(3 + 2, 96)),
+        (2048, 64, 1.0, Clos(64 + 32, 2048)),
+        (2048, 64, 3.0, Clos(43 + 11, 43 * 16)),
+        (2049, 64, 1.0, Clos(65 + 65 + 33, 65 * 32 + 65 * 32)),
+    ],
+)
+def test_the_smallest_clos_is_the_closed_form(adapters, ports, ratio, found):
+    assert smallest(adapters, ports, ratio) == found
+
+
+@given(st.integers(1, 60_000), st.sampled_from([32, 40, 64, 128]))
+def test_more_adapters_never_need_less_and_none_blocks(adapters, ports):
+    found, more = smallest(adapters, ports), smallest(adapters + 1, ports)
+    if found is None or more is None:
+        assert adapters + 1 > ports * ports // 4 * ports - ports
+        return
+    assert (found.switches, found.trunks) <= (more.switches, more.trunks)
+    # all cable ends find a port
+    assert adapters + 2 * found.trunks <= found.switches * ports
+
+
+def test_a_small_cluster_of_rails_needs_one_switch():
+    built = blueprint(4, "dgx-h100", switch="qm9700")
+    book = price_book()
+    whole, bill = bill_of_materials(built, book), needed(built, book)
+    assert whole.count("switch") > bill.count("switch") == 1
+    assert bill.count("cable") == 32
+    assert bill.total("host") == whole.total("host")
+    assert bill.total("switch") == book.switches["qm9700"].price.value.amount
+
+
+def test_a_quoted_price_has_its_range_and_an_assumed_one_half_and_twice():
+    book = price_book()
+    built = blueprint(4, "dgx-h100", switch="qm9700")
+    bill = needed(built, book)
+    cables = sum(item.count * item.price for item in bill.items if item.kind == "cable")
+    low, high = network_range(bill, book)
+    assert (low, high) == (36_000 + cables / 2, 50_000 + 2 * cables)  # copper's price is assumed
+    white = needed(blueprint(4, "dgx-h100", technology="ethernet", switch="tomahawk-5-white-box"), book)
+    assert white.count("switch") == 1
+    price = book.switches["tomahawk-5-white-box"].price.value.amount
+    assert network_range(white, book)[0] == price / 2 + cables / 2
+
+
+def test_a_price_changed_in_the_sum_is_a_price_changed_in_the_book(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text("switches: {spectrum-4: {price: 100000 USD}}\n")
+    built = blueprint(4, "dgx-h100", technology="ethernet", switch="spectrum-4")
+    one, other = (cost(needed(built, book), book, tokens_per_s=1e5) for book in (price_book(), price_book(own)))
+    assert changed(one, "spectrum-4", 2.0) == pytest.approx(other.per_million_tokens)
+    assert changed(cost(needed(built, price_book()), price_book()), "spectrum-4", 2.0) is None
+
+
+def test_an_answer_turns_with_the_price_of_one_side_alone():
+    book = price_book()
+    costs = {
+        name: cost(
+            needed(blueprint(4, "dgx-h100", technology=technology, switch=switch), book), book, tokens_per_s=1e5
+        )
+        for name, technology, switch in (("ib", "infiniband", "qm9700"), ("eth", "ethernet", "spectrum-4"))
+    }
+    found = turns(costs, book)
+    assert found["spectrum-4"] == {0.5: "eth", 2.0: "ib"}  # 25,000 and 100,000 beside 36,000
+    assert "qm9700" not in found  # quoted, not assumed
+    assert found["dac"] == {0.5: "ib", 2.0: "ib"}  # both have the same copper
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    names = ["infiniband-ndr", "roce-400g", "roce-400g-white-box"]
+    return compare(spec(tmp_path_factory.mktemp("prices")), names, book=price_book(), seeds=())
+
+
+def test_the_verdict_says_which_networks_lie_within_each_others_range_and_what_turns_it(found):
+    said = verdict(found).would_change
+    assert any("lie within each other's range of prices" in line for line in said)
+    now = found.cheapest.name
+    for name, at in found.cheapest_at.items():
+        turned = [fabric for fabric in at.values() if fabric != now]
+        lines = [line for line in said if f"with {name} at" in line]
+        assert len(lines) == len(turned), (name, lines)
+    assert "switches needed" in text(found)
+    plain = data(found)
+    assert plain["fabrics"][0]["network_price"]["switches"] == 1
+    assert set(plain["cheapest_at"]) == set(found.cheapest_at)
+
+
+def test_both_kinds_of_tomahawk_5_are_the_same_switch_at_other_prices():
+    maker, box = (catalog.switch(name) for name in ("tomahawk-5", "tomahawk-5-white-box"))
+    assert (maker.latency.value, maker.buffer.value, maker.ports) == (
+        box.latency.value,
+        box.buffer.value,
+        box.ports,
+    )
+    book = price_book().switches
+    assert book["tomahawk-5"].price.value > book["tomahawk-5-white-box"].price.value
+    assert book["tomahawk-5"].price.estimate
+    assert book["tomahawk-5-white-box"].price.estimate
+
+
+@pytest.mark.parametrize(("kind", "there"), [("dgx-h100", True), ("grand-teton-hbm2e", False)])
+def test_hosts_without_a_price_give_no_cost_of_jitter(tmp_path, kind, there):
+    data = spec(tmp_path).to_dict()
+    data["cluster"]["hosts"][0]["type"] = kind
+    found = jitter(read_spec(data), steps=64, gpus=[])
+    assert (found.gpu_hour is not None) == there == (kind in price_book().hosts)
+    assert ("no price" in str(found)) != there
