@@ -411,8 +411,8 @@ class Adapter:
             qp=3, kind=c.DATA, marks=0, psn=8, sent_ps=60, slot=13, wire=4178, extra=NONE, hop=1, hop_end=1
         )
         self.qp = Record(
-            mode=c.GO_BACK_N, hop_middle=4, hop_end=4, expected=8, naks=0, echo=0, control=1, next_cnp=0,
-            cnps_sent=0,
+            mode=c.GO_BACK_N, ack_every=1, hop_middle=4, hop_end=4, expected=8, naks=0, echo=0, control=1,
+            next_cnp=0, cnps_sent=0,
             una=5, next_psn=9, inflight=4, failed=0, cnps_handled=0, progress_ps=0, retries=2, rnr_retries=2,
             rtt_ps=0,
         )  # fmt: skip
