@@ -91,6 +91,12 @@ def test_a_list_of_programs_that_is_not_there(capsys):
     assert said(capsys, "exec", "--cluster", LAPTOP, "--hosts", "/nope") == "error: /nope: no such file\n"
 
 
+def test_the_twins_clock_is_refused_where_the_counter_does_not_trap(capsys, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    error = said(capsys, "exec", "--cluster", LAPTOP, "--clock", "virtual", "--", "true")
+    assert error == "error: --clock: got 'virtual' on aarch64, expected it on x86-64\n"
+
+
 def test_lids_that_cannot_be_kept_are_refused_before_the_sweep(capsys):
     assert "/nope/lids: cannot be written: its folder is not there" in said(
         capsys, "sm", LAPTOP, "--guid2lid", "/nope/lids"

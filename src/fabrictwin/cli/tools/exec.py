@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -73,6 +74,8 @@ def exec(
         raise ConfigError("got --messages with --twin, expected it where the twin is started", key="--messages")
     if twin is not None and clock != "real":
         raise ConfigError("got 'virtual' with --twin, expected it where the twin is started", key="--clock")
+    if clock == "virtual" and platform.machine() != "x86_64":
+        raise ConfigError(f"got 'virtual' on {platform.machine()}, expected it on x86-64", key="--clock")
     wanted = own_twin.Wanted(command, host, every, hosts)
     if twin is not None:
         code = running_twin.run(twin, wanted)
