@@ -108,7 +108,10 @@ def latencies(release: tuple[int, int]) -> tuple[dict[int, list[float]], list[di
         {0: [1, 1.9, 4], 1: [1, 2.5, 5.7], 2: [0, 0, 3.7], 3: [0, 0, 2.8]},
         {0: [5, 8.5, 14], 1: [2.7, 4, 14], 2: [0, 0, 31], 3: [0, 0, 30], 4: [0, 0, 18], 5: [0, 0, 14]},
     ]
+    if release < (2, 21):
+        hops[NVLINK] |= {4: [0, 0, 23], 5: [0, 0, 23]}
     if release < (2, 19):
+        hops[PCI] |= {0: [1, 1.9, 6], 2: [0, 0, 8], 3: [0, 0, 8]}
         base |= {2: [6.8, 14, 0], 3: [6.8, 14, 0], 4: [0, 0, 23], 5: [0, 0, 23]}
         hops[NVLINK] |= {2: [0, 0, 8], 3: [0, 0, 4.75], 4: [0, 0, 0], 5: [0, 0, 0]}
         hops[NET] |= {2: [0, 0, 10.7], 3: [0, 0, 14], 5: [0, 0, 19]}
@@ -122,7 +125,7 @@ def latencies(release: tuple[int, int]) -> tuple[dict[int, list[float]], list[di
 
 def caps(release: tuple[int, int], shape: CommunicatorShape) -> dict[str, float]:
     """GB/s that a channel, or LL as a whole, cannot exceed."""
-    generation = 3 if shape.capability >= 100 else 2 if shape.capability >= 90 else 1
+    generation = sum(shape.capability >= least for least in (80, 90, 100))
     column = 0 if shape.nodes == 1 else 1 if shape.nodes == 2 else 2
     ring = [[20] * 3, [20] * 3, [36.7] * 3]
     tree128 = [[20] * 3, [20] * 3, [36.7, 36.7, 29.0]]
@@ -181,6 +184,10 @@ def second_time(
         return None
     if a == 6 and n != nodes:
         return None
+    if shape.local_ranks > 8 and ((a == 2 and release >= (2, 23)) or (a == 3 and release >= (2, 28))):
+        return None
+    if a == 4 and gather and shape.local_ranks > 32 and release >= (2, 25):
+        return None
     if a == 4 and gather and nodes > 1 and release < (2, 27):
         return None
     if p == 1:  # LL128: all GPUs here are on NVLink with a near adapter
@@ -188,6 +195,8 @@ def second_time(
         if not same and not (release >= (2, 30) and shape.capability >= 90):
             return None
         if shape.capability >= 100 and release < (2, 25):
+            return None
+        if found.type_intra != PathType.NVL or (shape.capability == 75 and release < (2, 27)):
             return None
     base, hops = latencies(release)
     cap = caps(release, shape)
@@ -242,12 +251,14 @@ def second_time(
         bus /= 2
 
     zero = [0.0, 0.0, 0.0]
-    intra_lat = hops[NVLINK].get(a, zero)[p]
+    inside = NVLINK if found.type_intra == PathType.NVL else PCI
+    intra_lat = hops[inside].get(a, zero)[p]
     inter_lat = hops[NET].get(0 if ppn == 1 and release >= (2, 23) else a, zero)[p]
     log = int(np.log2(nodes))
     lat = base.get(a, zero)[p]
     if a == 1 and collective in ("Broadcast", "Reduce"):
-        lat += hops[NVLINK if nodes == 1 else NET][1][p]
+        place = hops[inside if nodes == 1 else NET]
+        lat += place[1][p] if found.same_channels else n * place[0 if p == 2 else 1][p]
     elif a == 1:
         across = 0
         if nodes > 1:
@@ -317,6 +328,42 @@ def test_choice_equals_a_second_evaluation_of_the_model(release: str) -> None:
     assert {A.RING, A.TREE, A.NVLS} <= seen
     if at >= (2, 23):
         assert A.PAT in seen
+
+
+def odd_shapes() -> Iterator[CommunicatorShape]:
+    """Older GPUs, PCIe, adapters short of GPUs, racks, rings that differ between channels."""
+    yield hopper(1, 4, capability=70, highest_capability=70, nvls=False)
+    yield hopper(3, 8, capability=75, highest_capability=75, nvls=False, cpu="amd")
+    yield hopper(3, 8, capability=100, highest_capability=100)
+    yield hopper(2, 12, collnet=True)
+    yield hopper(3, 8, collnet=True)
+    yield hopper(2, 8, capability=90, highest_capability=100)
+    yield hopper(1, 36)
+    yield hopper(1, 32)
+    yield hopper(4, 1, cpu="mixed")
+    for hosts, local in ((1, 4), (2, 4), (4, 1)):
+        plain = hopper(hosts, local, capability=80, highest_capability=80, nvls=False)
+        change = {"type_intra": PathType.PHB, "same_channels": False}
+        yield replace(plain, graphs={key: replace(one, **change) for key, one in plain.graphs.items()})
+
+
+@pytest.mark.parametrize(
+    "release", ["2.18.3", "2.20.5", "2.22.3", "2.23.4", "2.25.1", "2.27.7", "2.28.9", "2.30.7"]
+)
+def test_every_way_takes_the_time_of_a_second_evaluation(release: str) -> None:
+    """Not the best alone: each algorithm and protocol, about the ends of the table of corrections."""
+    at, settings = version(release), read_settings({}, release=release)
+    for shape in odd_shapes():
+        tuner = Tuner(shape, settings)
+        for collective in ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"):
+            for nbytes in (63, 64, 1 << 17, 64 * shape.channels * shape.ranks, 1 << 28, 1 << 29):
+                times = {
+                    (Algorithm(a), Protocol(p)): pytest.approx(time, rel=3e-6)
+                    for a in range(7)
+                    for p in range(3)
+                    if (time := second_time((at.major, at.minor), shape, collective, nbytes, a, p)) is not None
+                }
+                assert tuner.costs(Call(collective, nbytes)) == times, (release, collective, nbytes, shape)
 
 
 def test_a_hundred_releases_share_one_file() -> None:

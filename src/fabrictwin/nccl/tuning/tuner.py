@@ -104,7 +104,8 @@ class Tuner:
         return Choice(call, algorithm, protocol, used, most, threads, found[algorithm, protocol])
 
     def _nothing(self, call: Call) -> str:
-        text = f"No algorithm/protocol available for function {call.collective} with datatype {_nccl_type(call)}."
+        datatype = _TYPE_NAMES.get(call.datatype, "Unknown")
+        text = f"No algorithm/protocol available for function {call.collective} with datatype {datatype}."
         for name, selection in (("NCCL_ALGO", self.settings.algo), ("NCCL_PROTO", self.settings.proto)):
             if selection is not None:
                 text += f" {name} was set to {selection.text}."
@@ -253,7 +254,9 @@ def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def _nccl_type(call: Call) -> str:
-    names = {"half": "ncclFloat16", "float": "ncclFloat32", "double": "ncclFloat64", "bfloat16": "ncclBfloat16"}
-    names |= {"fp8_e4m3": "ncclFloat8e4m3", "fp8_e5m2": "ncclFloat8e5m2"}
-    return names.get(call.datatype, "nccl" + call.datatype.replace("u", "U", 1).replace("int", "Int", 1))
+# ncclDatatypeToString; of ncclUint8 it does not know
+_TYPE_NAMES = {
+    "int8": "ncclInt8", "int32": "ncclInt32", "uint32": "ncclUint32", "int64": "ncclInt64", "uint64": "ncclUint64",
+    "half": "ncclFloat16", "float": "ncclFloat32", "double": "ncclFloat64", "bfloat16": "ncclBfloat16",
+    "fp8_e4m3": "ncclFloat8e4m3", "fp8_e5m2": "ncclFloat8e5m2",
+}  # fmt: skip
