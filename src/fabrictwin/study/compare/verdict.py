@@ -139,8 +139,8 @@ def _not_in_steps(found: Comparison) -> tuple[str, ...]:
         if slow and max(slow) > 1 + CLOSE and not f.exchanges:
             assert f.factors is not None
             lines.append(
-                f"{f.name}: the exchange's {f.factors.text('exchange')} times is not in its step, as the job "
-                "has no all-to-all between hosts"
+                f"{f.name}: that an exchange takes longer there than the flow engine says (factor "
+                f"{f.factors.text('exchange')}) is not in its step, as the job has no all-to-all between hosts"
             )
     return tuple(lines)
 
