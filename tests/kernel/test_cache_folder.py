@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from numba import config
 
+from fabrictwin.kernel.jit import cache_folder as module
 from fabrictwin.kernel.jit.cache_folder import UntrustedFolderError, cache_base, cache_folder, own_folder
 
 NOBODY = 65534
@@ -184,6 +185,7 @@ def as_user(uid: int) -> tuple[Path, int]:
             os.setgroups([])
             os.setgid(uid)
             os.setuid(uid)
+            module._of_this_process.cache_clear()  # a test before may have had one, as another user
             folder = cache_folder("kernels/0123")
             os.write(writing, f"{folder} {folder.stat().st_mode & 0o7777}".encode())
         finally:

@@ -104,8 +104,10 @@ def test_a_frame_as_long_as_a_port_takes_is_taken_and_a_longer_one_is_not(into, 
         inlet=[inlet],
     )
     packet = Record(slot=0, wire=1020)  # a frame and the gap behind it
-    assert bool(buffer.admit_configured(state, Record(), packet, 1, 0, 0)) == bool(taken)
+    node = Record(shared_used=0, shared_peak=0)
+    assert bool(buffer.admit_configured(state, node, packet, 1, 0, 0)) == bool(taken)
     assert inlet.held == 1000 * taken
+    assert node.shared_used == 0  # its reserve is enough
 
 
 @plain

@@ -16,7 +16,7 @@ import pytest
 from support import real_opensm
 from support.drawn_fabrics import drawn
 from support.real_tools import JUDGED_BY_REAL_TOOLS, Up
-from support.routing_fabrics import differing, number_lids, try_compute
+from support.routing_fabrics import differing, lids_given, try_compute
 
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
@@ -30,8 +30,9 @@ from fabrictwin.subnet.operation.tables_in_force import routes_of
 
 pytestmark = JUDGED_BY_REAL_TOOLS
 
+NINE_LANES = 7007  # a torus in which dfsssp needs a lane too many by these LIDs, and by some others does not
 SELDOM = range(12, 200)
-SEEDS = [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in SELDOM)]
+SEEDS = [*range(12), NINE_LANES, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SELDOM)]
 _TOP = re.compile("core|spine")
 
 
@@ -100,8 +101,9 @@ def test_every_engine_gives_opensms_tables_or_refuses_where_it_does(seed, tmp_pa
             made = real_opensm.route(path, case.engine, folder, "-l", str(lmc), *arguments)
         except subprocess.TimeoutExpired:
             made = None
-        lids = number_lids(switches, lmc)
-        if made is not None:
+        if made is None:
+            lids = lids_given(folder, switches, lmc)
+        else:
             lids, theirs = bind(read_dump(made.dump), fabric, switches)
         ours = try_compute(switches, lids, case.engine, Options(lmc=lmc, **options))
         if made is None:

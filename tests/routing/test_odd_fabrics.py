@@ -11,7 +11,7 @@ import pytest
 from support import real_opensm
 from support.odd_fabrics import SHAPES, draw
 from support.real_tools import JUDGED_BY_REAL_TOOLS, Up
-from support.routing_fabrics import number_lids, try_compute
+from support.routing_fabrics import lids_given, try_compute
 
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
@@ -40,7 +40,7 @@ def test_tables_are_opensms(shape, engine, lmc, tmp_path, monkeypatch):
     except subprocess.TimeoutExpired:  # without fallback OpenSM tries again for ever
         made = None
     if made is None:
-        refused = try_compute(switches, number_lids(switches, lmc), engine, options)
+        refused = try_compute(switches, lids_given(tmp_path, switches, lmc), engine, options)
         assert isinstance(refused, str)
         assert f"OpenSM's {engine}" in refused
         return

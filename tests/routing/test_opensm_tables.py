@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.routing_fabrics import graph, number_lids, ring, torus, tree
+from support.drawn_fabrics import drawn
+from support.routing_fabrics import graph, lids_of, number_lids, ring, torus, tree
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.build_blueprint import build
@@ -176,6 +177,42 @@ def test_dfsssp_gives_lanes_where_paths_could_deadlock():
     assert 1 < tables.lanes <= 8
     assert np.array_equal(tables.lft, compute(switches, lids, engine="sssp").lft)
     assert judge(switches, lids, tables, shifts=2, random=1).sound
+
+
+def _paths_by_lane(switches: Switches, lids: Lids) -> list[int]:
+    """Paths between ports, the switches' own too, on each lane by dfsssp."""
+    tables = compute(switches, lids, engine="dfsssp")
+    adapters = np.bincount(switches.endpoint_row, minlength=switches.rows)
+    paths = np.zeros(tables.lanes, int)
+    for lid in (*lids.row, *lids.endpoint):
+        for column, row in enumerate(switches.edge_row):
+            paths[tables.lane[lid, column]] += adapters[row]
+    paths[0] += switches.rows * (switches.rows - 1 + len(lids.endpoint))  # from switches: they wait for nobody
+    paths[0] -= len(lids.endpoint)  # from an adapter to itself
+    return [int(count) for count in paths]
+
+
+def _drawn(seed: int, tmp_path: Path) -> tuple[Switches, Lids]:
+    path = tmp_path / "net"
+    path.write_text(drawn(seed)[1])
+    spec = read_spec({"schema": 1, "cluster": {"ibnetdiscover": str(path)}})
+    fabric = compile_fabric(build(spec.cluster, spec=spec))
+    switches = switch_graph(fabric)
+    return switches, lids_of(fabric, switches)
+
+
+def test_paths_are_on_dfsssps_lanes_as_opensm_counted_them(tmp_path):
+    switches, lids = _drawn(7194, tmp_path)
+    assert _paths_by_lane(switches, lids) == [12484, 0, 0, 2157, 1056, 527, 250, 38]
+
+
+def test_dfsssp_refuses_by_the_lids_of_switches_where_opensm_does(tmp_path):
+    """One torus, whose cycles OpenSM searches in the order of LIDs: with the file's it needs a ninth lane."""
+    switches, lids = _drawn(7007, tmp_path)
+    with pytest.raises(ConfigError, match="got 8 virtual lanes, where OpenSM's dfsssp refuses"):
+        compute(switches, lids, engine="dfsssp")
+    counted = [34379, 12532, 6901, 2671, 1429, 801, 467, 112]
+    assert _paths_by_lane(switches, number_lids(switches)) == counted
 
 
 @pytest.mark.parametrize("engine", OPENSM)

@@ -17,7 +17,7 @@ from support import real_opensm
 from support.clusters import blueprint
 from support.damage import damaged
 from support.real_tools import JUDGED_BY_REAL_TOOLS, Up
-from support.routing_fabrics import differing, number_lids, try_compute
+from support.routing_fabrics import differing, lids_given, number_lids, try_compute
 
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.export import to_ibnetdiscover
@@ -79,7 +79,8 @@ def compare(net: Net, engine: str, folder: Path, *arguments: str, options: Optio
     except subprocess.TimeoutExpired:  # without fallback OpenSM tries again for ever
         made = None
     if made is None:
-        refused = try_compute(net.switches, number_lids(net.switches), engine, options)
+        lmc = options.lmc if options else 0
+        refused = try_compute(net.switches, lids_given(folder, net.switches, lmc), engine, options)
         assert isinstance(refused, str)
         assert f"OpenSM's {engine}" in refused
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -24,16 +25,16 @@ def test_quantiles_are_times_that_were_measured_and_factors_never_below_one():
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     there = spec(tmp_path_factory.mktemp("delays"))
-    return there, measure(there, ["infiniband-ndr", "roce-400g"], (1, 2), silent)
+    return there, measure(there, ["infiniband-ndr", "roce-400g"], (1,), silent)
 
 
-def test_every_probe_is_played_on_every_fabric_for_every_seed(found):
+def test_every_probe_is_played_on_every_fabric(found):
     _, fabrics = found
     for one in fabrics:
         assert set(one.delays) == set(PROBES)
-        assert one.seeds == (1, 2)
+        assert one.seeds == (1,)
         for probe, delay in one.delays.items():
-            assert 0 < len(delay.times_ps) <= 2 * PROBES[probe][1]
+            assert 0 < len(delay.times_ps) <= PROBES[probe][1]
             assert delay.at(0.5) <= delay.at(0.99) <= delay.at(0.999) == delay.times_ps[-1]
             # bytes over the adapter's rate are a floor that no round beats
             floor = (PROBES[probe][0] // 2) * 8 / 400e9 * 1e12
@@ -42,12 +43,13 @@ def test_every_probe_is_played_on_every_fabric_for_every_seed(found):
             assert steps.p99 >= steps.p50 >= one.clean_ps
 
 
-def test_the_same_seeds_give_the_same_delays(found):
+def test_seeds_are_pooled_and_each_gives_the_same_delays_again(found):
     there, fabrics = found
-    (again,) = measure(there, ["roce-400g"], (1, 2), silent)
-    for probe, delay in again.delays.items():
-        assert delay.times_ps.tolist() == fabrics[1].delays[probe].times_ps.tolist()
-    assert again.steps == fabrics[1].steps
+    (both,) = measure(there, ["roce-400g"], (1, 2), silent)
+    for probe, delay in both.delays.items():
+        one, times = fabrics[1].delays[probe].times_ps.tolist(), delay.times_ps.tolist()
+        assert len(times) > len(one)
+        assert not Counter(one) - Counter(times)
 
 
 def test_text_and_data_have_every_fabric_and_probe(found):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -24,6 +25,7 @@ from fabrictwin.routing.graph.switches import (
     assign_lids,
     build_switches,
 )
+from fabrictwin.subnet.manager.sweep.lids import read_guid2lid
 
 
 def lids_of(fabric: Fabric, switches: Switches, lmc: int = 0) -> Lids:
@@ -40,6 +42,16 @@ def number_lids(switches: Switches, lmc: int = 0) -> Lids:
         (first + width * np.arange(len(switches.endpoint_row))).astype(np.int32),
         lmc,
     )
+
+
+def lids_given(folder: Path, switches: Switches, lmc: int = 0) -> Lids:
+    """The LIDs that OpenSM gave, by the guid2lid that it left in a folder; it gives them before it routes."""
+    given = read_guid2lid(folder / "guid2lid")
+    row, endpoint = (
+        np.array([given[int(guid)] for guid in guids], np.int32)
+        for guids in (switches.row_guid, switches.endpoint_guid)
+    )
+    return Lids(row, endpoint, lmc)
 
 
 @cache

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
@@ -97,9 +99,11 @@ class _Teller:
             self._pipe.send(message)
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, scratch: Path | None) -> None:
     """Do what comes through the pipe until it is closed."""
     follow_parent()
+    if scratch is not None:
+        tempfile.tempdir = str(scratch)
     while True:
         try:
             work, given = pipe.recv()
@@ -119,9 +123,13 @@ def _serve(pipe: Connection) -> None:
 
 
 class WorkerProcess:
-    """A process of one's own, started when it is first needed."""
+    """A process of one's own, started when it is first needed.
 
-    def __init__(self) -> None:
+    Its temporary files lie in `scratch`, since one that is killed does not remove them.
+    """
+
+    def __init__(self, scratch: Path | None = None) -> None:
+        self._scratch = scratch
         self._context = multiprocessing.get_context("spawn")  # threads of ours must not be copied
         self._process: Any = None
         self._pipe: Connection | None = None
@@ -165,7 +173,7 @@ class WorkerProcess:
         with self._lock:
             if self._pipe is None or not self._process.is_alive():
                 ours, theirs = self._context.Pipe()
-                self._process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+                self._process = self._context.Process(target=_serve, args=(theirs, self._scratch), daemon=True)
                 with without_main():
                     self._process.start()
                 theirs.close()

@@ -156,7 +156,7 @@ class Jobs:
         self.changed()
 
     def _work(self) -> None:
-        process = WorkerProcess()
+        process = WorkerProcess(self.root)
         while (job := self._queue.get()) is not None:
             with self._lock:
                 if job.state != "queued":
@@ -223,12 +223,12 @@ def _bytes(folder: Path) -> int:
 class Quick:
     """Questions that are answered at once, by processes of their own."""
 
-    def __init__(self, workers: int, limit: int) -> None:
+    def __init__(self, workers: int, limit: int, scratch: Path) -> None:
         self._limit = limit
         self._lock = threading.Lock()
         self._waiting = 0
         self._free: queue.Queue[WorkerProcess] = queue.Queue()
-        self._processes = [WorkerProcess() for _ in range(workers)]
+        self._processes = [WorkerProcess(scratch) for _ in range(workers)]
         for process in self._processes:
             self._free.put(process)
 

@@ -47,11 +47,11 @@ class Service:
         self.folder = given.parent if given is not None and given.is_file() else given
         self.root = Path(tempfile.mkdtemp(prefix="fabrictwin-ui-"))
         begin(self.root)  # removed too where an interrupt ends the process before its connections end
-        for name in ("files", "jobs"):
+        for name in ("files", "jobs", "quick"):
             (self.root / name).mkdir(mode=0o700)
         self.uploads = Uploads(self.root / "files")
         self.jobs = Jobs(self.root / "jobs", setting.workers, setting.limits, self._changed)
-        self.quick = Quick(setting.quick_workers, setting.limits.quick_waiting)
+        self.quick = Quick(setting.quick_workers, setting.limits.quick_waiting, self.root / "quick")
         # one more than may wait, so that it is the limit that refuses
         self.threads = ThreadPoolExecutor(setting.limits.quick_waiting + 1, "quick")
         self.schema: Any = None

@@ -47,7 +47,7 @@ class Read:
 @contextmanager
 def folder_of(source: Source) -> Iterator[Path]:
     """A folder that holds links to what a spec may name, as long as it is asked about."""
-    with tempfile.TemporaryDirectory(prefix="fabrictwin-") as name:
+    with tempfile.TemporaryDirectory(prefix="fabrictwin-spec-") as name:
         folder = Path(name)
         if source.base:
             for count, entry in enumerate(sorted(Path(source.base).iterdir())):

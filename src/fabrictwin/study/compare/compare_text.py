@@ -62,7 +62,10 @@ def _rows(found: Comparison) -> list[tuple[str, list[str]]]:
     rows += [
         each("busiest link", lambda f: f"{f.busiest_use:.1%}"),
         each("network, price", lambda f: f"{f.cost.network_purchase / 1e6:.4g} M{f.cost.bill.currency}"),
-        each("between", lambda f: f"{f.network.low / 1e6:.3g} and {f.network.high / 1e6:.3g} M"),
+        each(
+            "its range",
+            lambda f: f"{f.network.low / 1e6:.3g}-{f.network.high / 1e6:.3g} M{f.cost.bill.currency}",
+        ),
         each("switches needed", lambda f: f"{f.network.switches:,} of {f.network.built_switches:,}"),
         each("network, power", lambda f: f"{f.cost.network_draw_w / 1e3:.4g} kW"),
         each(

@@ -139,8 +139,8 @@ def _not_in_steps(found: Comparison) -> tuple[str, ...]:
         if slow and max(slow) > 1 + CLOSE and not f.exchanges:
             assert f.factors is not None
             lines.append(
-                f"{f.name}: the exchange's {f.factors.text('exchange')} times is not in its step, as the job "
-                "has no all-to-all between hosts"
+                f"{f.name}: that an exchange takes longer there than the flow engine says (factor "
+                f"{f.factors.text('exchange')}) is not in its step, as the job has no all-to-all between hosts"
             )
     return tuple(lines)
 
@@ -171,17 +171,23 @@ def _would_change(found: Comparison) -> tuple[str, ...]:
 
 
 def _of_prices(found: Comparison) -> list[str]:
-    """Pairs of networks whose prices lie within each other's range."""
-    priced = [f for f in found.fabrics if f.network.high > 0]
-    lines = []
-    for i, one in enumerate(priced):
-        for other in priced[i + 1 :]:
-            a, b = one.network, other.network
-            if a.low <= b.high and b.low <= a.high and (a.low, a.high) != (b.low, b.high):
-                lines.append(
-                    f"the networks of {one.name} ({_span(one)}) and {other.name} ({_span(other)}) lie within each "
-                    "other's range of prices: which is cheaper is not known"
-                )
+    """Networks whose prices lie within each other's range, those of one range together."""
+    alike: dict[tuple[float, float], list[OnFabric]] = {}
+    for fabric in found.fabrics:
+        if fabric.network.high > 0:
+            alike.setdefault((fabric.network.low, fabric.network.high), []).append(fabric)
+    lines, met = [], 0.0
+    groups: list[list[list[OnFabric]]] = []  # of ranges that overlap one after the other
+    for (low, high), fabrics in sorted(alike.items()):
+        if groups and low <= met:
+            groups[-1].append(fabrics)
+        else:
+            groups.append([fabrics])
+        met = max(met, high)
+    for group in groups:
+        if len(group) > 1:
+            said = "; ".join(f"{', '.join(f.name for f in fabrics)} {_span(fabrics[0])}" for fabrics in group)
+            lines.append(f"which of these networks is cheaper is not known, as their prices overlap: {said}")
     return lines
 
 
