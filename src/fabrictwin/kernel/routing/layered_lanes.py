@@ -52,6 +52,38 @@ class Layer(NamedTuple):
     paths: np.ndarray  # int64 [E, ports]
 
 
+class Users(NamedTuple):
+    """Places of LIDs by the channels that their tables take."""
+
+    start: np.ndarray  # int64 [E + 1]
+    place: np.ndarray  # uint16 [start[E]]
+
+
+@inner
+def _users(graph, lft, lids):
+    """Index who takes which channel."""
+    channels, rows = len(graph.peer), len(graph.start) - 1
+    start = np.zeros(channels + 1, np.int64)
+    for k in range(len(lids)):
+        table = lft[lids[k]]
+        for row in range(rows):
+            e = graph.port_edge[row, table[row]]
+            if e != NONE:
+                start[e + 1] += 1
+    for e in range(channels):
+        start[e + 1] += start[e]
+    place = np.empty(start[channels], np.uint16)  # there are fewer LIDs
+    free = start[:-1].copy()
+    for k in range(len(lids)):
+        table = lft[lids[k]]
+        for row in range(rows):
+            e = graph.port_edge[row, table[row]]
+            if e != NONE:
+                place[free[e]] = k
+                free[e] += 1
+    return Users(start, place)
+
+
 @inner
 def _blank(channels, widest):
     return Layer(
@@ -218,15 +250,16 @@ def _weakest(layer, graph, cycle, status):
 
 
 @outlined
-def _bundles_of(a, b, graph, lft, lids, key_of, sources, lane, at, turn, known, trail, found, key):
+def _bundles_of(a, b, graph, users, lft, lids, key_of, sources, lane, at, turn, known, trail, found, key):
     """Fill `found` int32 [N, 2] (places of LIDs and of sources) with the bundles of lane `at` that take channel b
     after channel a, and `key` [N] with their turns in that lane. Returns how many there are, which may be more.
     """
     count = 0
-    tail, head = graph.owner[a], graph.peer[a]
-    for k in range(len(lids)):
+    head = graph.peer[a]
+    for i in range(users.start[a], users.start[a + 1]):
+        k = users.place[i]
         table = lft[lids[k]]
-        if graph.port_edge[tail, table[tail]] != a or graph.port_edge[head, table[head]] != b:
+        if graph.port_edge[head, table[head]] != b:
             continue
         known[:] = 0
         for c in range(len(sources)):
@@ -274,6 +307,7 @@ def layer_lanes(lft, lids, key_of, sources, weight, graph, lane, paths):
     known = np.empty(rows, np.uint8)
     trail = np.empty(LONGEST_PATH, np.int32)
     found, key = np.empty((64, 2), np.int32), np.empty(64, np.int64)
+    users = _users(graph, lft, lids)
     needed = 1
     for at in range(most):
         if layer.root[0] == NONE:
@@ -298,6 +332,7 @@ def layer_lanes(lft, lids, key_of, sources, weight, graph, lane, paths):
                             a,
                             b,
                             graph,
+                            users,
                             lft,
                             lids,
                             key_of,
