@@ -21,12 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fabrictwin.kernel.codes import NONE
-from fabrictwin.kernel.jit.decorators import entry, helper, inner, outlined
-from fabrictwin.kernel.routing.lane_assignment import LONGEST_PATH, _passes
+from fabrictwin.kernel.jit.decorators import entry, helper, inner
+from fabrictwin.kernel.routing.lane_assignment import LONGEST_PATH
 
 UNKNOWN, ON_STACK, DONE = 0, 1, 2
 COUNTS = 0xFFFFFFFF  # OpenSM's counts of paths have 32 bits, and wrap
-SHIFT = 1 << 20  # more than there are switches
 
 
 class Graph(NamedTuple):
@@ -35,7 +34,6 @@ class Graph(NamedTuple):
     port_edge: np.ndarray  # [S, 256]
     start: np.ndarray  # [S + 1]
     peer: np.ndarray  # [E]
-    owner: np.ndarray  # [E]
     rank: np.ndarray  # int32 [E]
 
 
@@ -52,36 +50,60 @@ class Layer(NamedTuple):
     paths: np.ndarray  # int64 [E, ports]
 
 
-class Users(NamedTuple):
-    """Places of LIDs by the channels that their tables take."""
+class Members(NamedTuple):
+    """Bundles that came into a lane, in the order in which they did, and by the links that they take."""
 
-    start: np.ndarray  # int64 [E + 1]
-    place: np.ndarray  # uint16 [start[E]]
+    bundle: np.ndarray  # int32 [members] place of a LID times the sources, plus that of a source
+    start: np.ndarray  # int32 [E * ports + 1]
+    member: np.ndarray  # int32 [start[-1]] places in `bundle`, each link's ascending
+
+
+@helper
+def _count_links(row, table, graph, widest, count):
+    """Count the paths of a bundle at each link that it takes, one place later."""
+    last = NONE
+    for _ in range(LONGEST_PATH):
+        e = graph.port_edge[row, table[row]]
+        if e == NONE:
+            return
+        if last != NONE:
+            count[last * widest + e - graph.start[row] + 1] += 1
+        last = e
+        row = graph.peer[e]
+
+
+@helper
+def _list_links(row, table, graph, widest, one, free, member):
+    """Enter a bundle at each link that it takes."""
+    last = NONE
+    for _ in range(LONGEST_PATH):
+        e = graph.port_edge[row, table[row]]
+        if e == NONE:
+            return
+        if last != NONE:
+            link = last * widest + e - graph.start[row]
+            member[free[link]] = one
+            free[link] += 1
+        last = e
+        row = graph.peer[e]
 
 
 @inner
-def _users(graph, lft, lids):
-    """Index who takes which channel."""
-    channels, rows = len(graph.peer), len(graph.start) - 1
-    start = np.zeros(channels + 1, np.int64)
-    for k in range(len(lids)):
-        table = lft[lids[k]]
-        for row in range(rows):
-            e = graph.port_edge[row, table[row]]
-            if e != NONE:
-                start[e + 1] += 1
-    for e in range(channels):
-        start[e + 1] += start[e]
-    place = np.empty(start[channels], np.uint16)  # there are fewer LIDs
-    free = start[:-1].copy()
-    for k in range(len(lids)):
-        table = lft[lids[k]]
-        for row in range(rows):
-            e = graph.port_edge[row, table[row]]
-            if e != NONE:
-                place[free[e]] = k
-                free[e] += 1
-    return Users(start, place)
+def _enrol(bundle, graph, widest, lft, lids, sources):
+    """Index the bundles of a lane by their links."""
+    width = len(sources)
+    start = np.zeros(len(graph.peer) * widest + 1, np.int32)
+    for one in range(len(bundle)):
+        k, c = bundle[one] // width, bundle[one] % width
+        _count_links(sources[c], lft[lids[k]], graph, widest, start)
+    for link in range(len(start) - 1):
+        start[link + 1] += start[link]
+    member = np.empty(start[-1], np.int32)
+    free = start.copy()
+    for one in range(len(bundle)):
+        k, c = bundle[one] // width, bundle[one] % width
+        _list_links(sources[c], lft[lids[k]], graph, widest, one, free, member)
+    return Members(bundle, start, member)
 
 
 @inner
@@ -249,36 +271,13 @@ def _weakest(layer, graph, cycle, status):
     return weak, weak_port
 
 
-@outlined
-def _bundles_of(a, b, graph, users, lft, lids, key_of, sources, lane, at, turn, known, trail, found, key):
-    """Fill `found` int32 [N, 2] (places of LIDs and of sources) with the bundles of lane `at` that take channel b
-    after channel a, and `key` [N] with their turns in that lane. Returns how many there are, which may be more.
-    """
-    count = 0
-    head = graph.peer[a]
-    for i in range(users.start[a], users.start[a + 1]):
-        k = users.place[i]
-        table = lft[lids[k]]
-        if graph.port_edge[head, table[head]] != b:
-            continue
-        known[:] = 0
-        for c in range(len(sources)):
-            if lane[k, c] == at and _passes(sources[c], table, graph.port_edge, graph.peer, a, known, trail):
-                if count < len(key):
-                    found[count, 0], found[count, 1] = k, c
-                    first = (key_of[k] // SHIFT * SHIFT + c) * SHIFT + key_of[k] % SHIFT
-                    key[count] = turn[k, c] if at else first
-                count += 1
-    return count
-
-
 @entry
-def layer_lanes(lft, lids, key_of, sources, weight, graph, lane, paths):
+def layer_lanes(lft, lids, port, sources, weight, graph, lane, paths):
     """Give paths lanes until no lane has a cycle. Returns how many lanes that takes, one more than there are where
     they do not suffice.
 
-    `lids` [K] are the destinations in OpenSM's order, `key_of` int64 [K] their port's place in it times 2^20 and
-    the path's number among those of the port; `sources` [D] switches with adapters by their first adapter's turn.
+    `lids` [K] are the destinations in OpenSM's order, `port` int64 [K] their ports' places in it; `sources` [D]
+    switches with adapters by their first adapter's turn.
     `lane` uint8 [K, D], all 0, is filled; `paths` int64 [lanes], how many there are on each lane, with all on lane
     0 before, is brought up to date.
     """
@@ -288,31 +287,32 @@ def layer_lanes(lft, lids, key_of, sources, weight, graph, lane, paths):
     for row in range(rows):
         widest = max(widest, graph.start[row + 1] - graph.start[row])
     layer = _blank(channels, widest)
+    bundle = np.empty(lane.size, np.int32)
+    count = 0
     first = 0
     while first < len(lids):
         last = first
-        while last < len(lids) and key_of[last] // SHIFT == key_of[first] // SHIFT:
+        while last < len(lids) and port[last] == port[first]:
             last += 1
         for c in range(len(sources)):
             for k in range(first, last):
                 _add_bundle(layer, graph, sources[c], lft[lids[k]], weight[c])
+                bundle[count] = k * len(sources) + c
+                count += 1
         first = last
-    turn = np.zeros(lane.shape, np.int32)
-    moved = 0
     came = np.empty(channels, np.int32)
     status = np.empty(channels, np.uint8)
     left_behind = np.empty(channels, np.uint8)
     in_tree = np.empty(channels, np.int32)
     stack = np.empty(channels + 1, np.int32)
-    known = np.empty(rows, np.uint8)
-    trail = np.empty(LONGEST_PATH, np.int32)
-    found, key = np.empty((64, 2), np.int32), np.empty(64, np.int64)
-    users = _users(graph, lft, lids)
     needed = 1
     for at in range(most):
         if layer.root[0] == NONE:
             break
         following = _blank(channels, widest)
+        members = _enrol(bundle, graph, widest, lft, lids, sources)
+        bundle = np.empty(len(members.bundle), np.int32)
+        count = 0
         came[:] = NONE
         status[:] = UNKNOWN
         left_behind[:] = 0
@@ -324,40 +324,23 @@ def layer_lanes(lft, lids, key_of, sources, weight, graph, lane, paths):
                 needed = at + 2
                 if at == most - 1:
                     return needed
-                a, port = _weakest(layer, graph, cycle, status)
+                a, number = _weakest(layer, graph, cycle, status)
                 if left_behind[a] == 0:  # otherwise OpenSM has forgotten whose paths took the link
-                    b = graph.start[graph.peer[a]] + port
-                    while True:
-                        count = _bundles_of(
-                            a,
-                            b,
-                            graph,
-                            users,
-                            lft,
-                            lids,
-                            key_of,
-                            sources,
-                            lane,
-                            at,
-                            turn,
-                            known,
-                            trail,
-                            found,
-                            key,
-                        )
-                        if count <= len(key):
-                            break
-                        found, key = np.empty((2 * count, 2), np.int32), np.empty(2 * count, np.int64)
-                    for i in np.argsort(key[:count]):
-                        k, c = found[i, 0], found[i, 1]
+                    link = a * widest + number
+                    for i in range(members.start[link], members.start[link + 1]):
+                        one = members.bundle[members.member[i]]
+                        k, c = one // len(sources), one % len(sources)
+                        if lane[k, c] != at:
+                            continue
                         table = lft[lids[k]]
                         _remove_bundle(layer, graph, sources[c], table, weight[c])
                         _add_bundle(following, graph, sources[c], table, weight[c])
                         lane[k, c] = at + 1
-                        turn[k, c] = moved
-                        moved += 1
+                        bundle[count] = one
+                        count += 1
                         paths[at] -= weight[c]
                         paths[at + 1] += weight[c]
             start_here = cycle
         layer = following
+        bundle = bundle[:count].copy()
     return needed

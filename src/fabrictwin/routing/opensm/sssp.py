@@ -100,7 +100,6 @@ def _layer(subnet: Subnet, column: I32, lane: U8) -> int:
     weight = np.bincount(source, minlength=switches.rows)[sources] * width
     lid = np.concatenate([(lids.endpoint[ends][:, None] + np.arange(width)).reshape(-1), lids.row[rows]])
     port = np.concatenate([np.repeat(np.arange(len(ends)), width), len(ends) + np.arange(len(rows))])
-    path = np.concatenate([np.tile(np.arange(width), len(ends)), np.zeros(len(rows), np.int64)])
     each = np.bincount(port)
     paths = np.zeros(subnet.options.lanes, np.int64)
     paths[0] = each.sum() ** 2 - (each**2).sum()
@@ -109,14 +108,13 @@ def _layer(subnet: Subnet, column: I32, lane: U8) -> int:
     needed = layered_lanes.layer_lanes(
         np.ascontiguousarray(subnet.lft.T),
         lid.astype(np.int32),
-        port.astype(np.int64) * layered_lanes.SHIFT + path,
+        port.astype(np.int64),
         sources.astype(np.int32),
         weight.astype(np.int64),
         layered_lanes.Graph(
             switches.port_edge,
             switches.adjacent_start,
             switches.adjacent_row,
-            switches.adjacent_from,
             place_of(order, len(order)),
         ),
         found,
