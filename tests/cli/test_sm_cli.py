@@ -110,6 +110,20 @@ def test_a_simulator_that_is_not_there_is_one_clear_line(capsys):
     assert "no simulator answers at @nobody-is-there:ctl" in capsys.readouterr().err
 
 
+def test_congestion_control_of_another_simulators_fabric_is_one_clear_line(tmp_path, capsys):
+    """It is refused before a simulator is looked for; switched off in the file it is not missed."""
+    options = tmp_path / "opensm.conf"
+    asked = ["sm", "--connect", "nobody-is-there", "--qos-options", str(options)]
+    options.write_text("congestion_control TRUE\ncc_sw_cong_setting_threshold 15\n")
+    assert main(asked) == WRONG
+    error = capsys.readouterr().err
+    assert "--qos-options: got congestion_control TRUE with --connect" in error
+    assert error.count("\n") == 1
+    options.write_text("congestion_control FALSE\ncc_sw_cong_setting_threshold 15\n")
+    assert main(asked) == WRONG
+    assert "no simulator answers" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("sm", ["auto", "none"])
 def test_up_serves_until_it_is_ended(cluster, sm):
     name = f"fabrictwin-up-{os.getpid()}-{sm}"

@@ -327,6 +327,13 @@ def test_datagrams_of_other_users_are_dropped_unless_they_are_the_simulator_s(mo
     assert made._receive(0.5) is None
 
 
+def test_congestion_control_is_refused_before_a_datagram_of_it_is_sent(monkeypatch):
+    made = client(monkeypatch)
+    with pytest.raises(ConfigError, match="congestion_control: got TRUE for another simulator's fabric"):
+        made.ask(5, bytes(256))
+    assert made._data.sent == []
+
+
 def test_what_nobody_asked_for_is_given_to_who_listens(monkeypatch):
     made, seen = client(monkeypatch), []
     trap, reply = bytearray(256), bytearray(256)

@@ -78,6 +78,12 @@ def sm(
             raise ConfigError(
                 "got a cluster, events, guid2lid or partitions with --connect, expected it alone", key="--connect"
             )
+        if settings.congestion is not None:
+            raise ConfigError(
+                "got congestion_control TRUE with --connect, expected it FALSE, or a cluster: ibsim has no agents "
+                "that take it",
+                key="--qos-options",
+            )
         _manage_elsewhere(connect, host, settings)
         return
     if cluster is None:

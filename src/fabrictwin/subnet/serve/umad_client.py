@@ -115,8 +115,11 @@ class UmadTransport:
         return self._answered
 
     def ask(self, dlid: int, mad: bytes) -> bytes | None:
-        """Nothing comes back: a simulator elsewhere answers no congestion class (ibsim has none)."""
-        return None
+        """Raise ConfigError: only congestion control is asked by LID, and ibsim has no agents of that class."""
+        raise ConfigError(
+            "got TRUE for another simulator's fabric, expected FALSE: ibsim has no agents that take it",
+            key="congestion_control",
+        )
 
     def send(self, frame: Frame) -> None:
         self._data.send(pack_frame(frame))
