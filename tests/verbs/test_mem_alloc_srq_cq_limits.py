@@ -12,16 +12,20 @@ from support.verbs_ends import End, world
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.verbs.abi.completion_codes import ibv_wc_status
+from fabrictwin.verbs.adapter import qp_transitions
+from fabrictwin.verbs.adapter.completions import WC
 from fabrictwin.verbs.adapter.staging import Staging
 from fabrictwin.verbs.adapter.transport import unreliable
 from fabrictwin.verbs.attributes import code_words
 from fabrictwin.verbs.gpu import GpuBuffer
 from fabrictwin.verbs.pyverbs import enums as e
 from fabrictwin.verbs.pyverbs import mem_alloc as m
+from fabrictwin.verbs.pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from fabrictwin.verbs.pyverbs.cq import CQ, CQEX, CqInitAttrEx
 from fabrictwin.verbs.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from fabrictwin.verbs.pyverbs.srq import SRQ, SrqAttr, SrqInitAttr, SrqInitAttrEx
 from fabrictwin.verbs.pyverbs.wr import SGE, RecvWR
+from fabrictwin.verbs.queue_pairs import basic_qp
 
 
 @pytest.fixture
@@ -242,3 +246,94 @@ def test_gpus_are_those_of_the_host(twin):
     for gpu in (-1, 64):
         with pytest.raises(ConfigError, match=f"got GPU {gpu}, expected one of the"):
             GpuBuffer(one.ctx, 8, gpu=gpu)
+
+
+# --- addresses -----------------------------------------------------------------------------------------------
+
+VECTOR = {
+    "dlid": 3, "sl": 4, "src_path_bits": 5, "static_rate": 6, "port_num": 7, "flow_label": 8, "sgid_index": 9,
+    "hop_limit": 10, "traffic_class": 11,
+}  # fmt: skip
+
+
+def test_an_address_goes_to_the_adapter_and_back_each_field_by_its_name():
+    gid = GID("fe80:0000:0000:0000:0102:0304:0506:0708")
+    route = GlobalRoute(
+        gid, **{name: VECTOR[name] for name in ("flow_label", "sgid_index", "hop_limit", "traffic_class")}
+    )
+    local = {name: VECTOR[name] for name in ("dlid", "sl", "src_path_bits", "static_rate", "port_num")}
+    vector = AHAttr(**local, is_global=1, gr=route).vector()
+    assert {name: getattr(vector, name) for name in VECTOR} == VECTOR
+    assert (vector.is_global, vector.dgid) == (True, gid.raw)
+    back = AHAttr.of(vector)
+    assert {name: getattr(back, name) for name in VECTOR} == VECTOR
+    assert (back.is_global, back.dgid) == (1, str(gid))
+    near = AHAttr(**local, gr=route)
+    assert (near.dgid, near.vector().is_global, near.vector().flow_label) == (None, False, 0)
+    plain = GlobalRoute()
+    assert (plain.flow_label, plain.sgid_index, plain.hop_limit, plain.traffic_class) == (0, 0, 1, 0)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_the_way_back_of_a_datagram_is_its_header_turned_round(end, version):
+    """40 bytes: a GRH has its source at 8 and its target at 24; IPv4's stand at 32 and 36."""
+    adapter = end.ctx.adapter
+    mine = adapter.gids[-1].raw
+    head = bytearray(range(40))
+    head[0] = version << 4 | 5
+    other = bytes(head[8:24])
+    head[24:40] = mine
+    if version == 4 and adapter.ethernet:
+        mapped = next(gid.raw for gid in adapter.gids if gid.raw.startswith(bytes(10) + b"\xff\xff"))
+        head[32:36], head[36:40] = b"\x0a\x01\x02\x03", mapped[12:]
+        other, mine = bytes(10) + b"\xff\xff\x0a\x01\x02\x03", mapped
+    at = m.malloc(40)
+    m.write(at, bytes(head), 40)
+    wc = WC(slid=21, sl=2, wc_flags=1, dlid_path_bits=1)
+    found = AH(end.pd, wc=wc, grh=at, port_num=1).vector
+    assert (found.dlid, found.sl, found.src_path_bits, found.port_num, found.hop_limit) == (21, 2, 1, 1, 255)
+    assert (found.is_global, found.dgid) == (True, other)
+    assert adapter.gids[found.sgid_index].raw == mine
+    m.free(at)
+    for vector in (
+        {"port_num": 2},
+        {"is_global": 1, "sgid_index": len(adapter.gids)},
+        {"is_global": 1, "sgid_index": -1},
+    ):
+        gr = GlobalRoute(sgid_index=vector.pop("sgid_index", 0))
+        assert refused(lambda vector=vector, gr=gr: AH(end.pd, attr=AHAttr(**vector, gr=gr))) == errno.EINVAL
+
+
+def test_closing_lets_go_of_what_was_held(end):
+    context = end.ctx.context
+    handle = end.pd.handle
+    assert handle in end.ctx.opened.domains
+    assert end.qp.scq is end.cq
+    end.qp.close()
+    assert (end.qp.scq, end.qp.rcq, end.qp.srq, end.qp.pd) == (None, None, None, None)
+    end.mr.close()
+    assert end.mr.buf == 0
+    opened = end.ctx.opened
+    end.pd.close()
+    assert handle not in opened.domains
+    assert end.pd.ctx is None
+    assert context is end.ctx.context
+
+
+# attributes of RTR and RTS by service (volume 1, table 96), as verbs.h numbers their bits
+STEPS = {
+    "UC": ((3, 4, 5), (7, 8, 12, 20), (16,)),
+    "UD": ((4, 5, 6), (), (16,)), "RAW": ((5,), (), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["UC", "UD", "RAW"])
+def test_steps_of_services_take_their_attributes(kind):
+    named = {"ACCESS_FLAGS": 3, "PKEY_INDEX": 4, "PORT": 5, "QKEY": 6, "AV": 7, "PATH_MTU": 8, "RQ_PSN": 12,
+        "SQ_PSN": 16,
+             "DEST_QPN": 20}  # fmt: skip
+    assert {name: int(getattr(e, f"IBV_QP_{name}")) for name in named} == {
+        name: 1 << bit for name, bit in named.items()
+    }
+    steps = basic_qp._STEPS[getattr(qp_transitions, kind)]
+    assert steps == tuple(sum(1 << bit for bit in bits) for bits in STEPS[kind])
