@@ -43,6 +43,7 @@ def test_every_probe_is_played_on_every_fabric(found):
             assert steps.p99 >= steps.p50 >= one.clean_ps
 
 
+@pytest.mark.second
 def test_seeds_are_pooled_and_each_gives_the_same_delays_again(found):
     there, fabrics = found
     (both,) = measure(there, ["roce-400g"], (1, 2), silent)
