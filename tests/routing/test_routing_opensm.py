@@ -80,7 +80,9 @@ def compare(net: Net, engine: str, folder: Path, *arguments: str, options: Optio
         made = None
     if made is None:
         lmc = options.lmc if options else 0
-        refused = try_compute(net.switches, lids_given(folder, net.switches, lmc), engine, options)
+        # how many lanes dfsssp needs depends on LIDs; nothing else does
+        lids = lids_given(folder, net.switches, lmc) if engine == "dfsssp" else number_lids(net.switches, lmc)
+        refused = try_compute(net.switches, lids, engine, options)
         assert isinstance(refused, str)
         assert f"OpenSM's {engine}" in refused
         return
