@@ -80,7 +80,7 @@ def _batch(name: str, first: int, seed: int, until_s: float, shared: Shared, out
     from fuzzing.inputs import mutated
     from fuzzing.targets import TARGETS
 
-    from fabrictwin.base.errors import FabrictwinError
+    from fabrictwin.base.errors import FabrictwinError, InvariantError
 
     faulthandler.enable()
     _watch_compilation(shared.compiling)
@@ -103,6 +103,8 @@ def _batch(name: str, first: int, seed: int, until_s: float, shared: Shared, out
         signal.setitimer(signal.ITIMER_REAL, HANG_S)
         try:
             target.read(data)
+        except InvariantError:  # always a defect of ours, whatever the input
+            failures.append(_failure(name, number, seed, data, traceback.format_exc()))
         except (FabrictwinError, *target.refusals):
             pass
         except HangError:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from fabrictwin.diagnosis.evidence import Sink
 
 
-class LineReader:
+class LineReader(ABC):
     """Reads lines of one family, one after the other, and leaves facts in a sink."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
 
+    @abstractmethod
     def line(self, text: str) -> bool:
         """Take a line; False where it belongs to somebody else."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 most readers have nothing left at the end
         """Keep what was only known at the end."""

@@ -6,6 +6,7 @@ and how fast messages leave (`Links`). Operations and messages do not share link
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -46,7 +47,7 @@ class OperationModel(Protocol):
         ...
 
 
-class GraphEngine:
+class GraphEngine(ABC):
     """Implements `Engine` over an operation model; queues of messages are each engine's own."""
 
     packets = None
@@ -59,9 +60,9 @@ class GraphEngine:
         self._rates: dict[int, int] = {}  # payload rates of ports that do not run as built
         self._awaits_changes = False
 
+    @abstractmethod
     def _make_queues(self, rates_bps: list[int]) -> MessageQueues:
         """Return queues of messages over ports that carry so much payload."""
-        raise NotImplementedError
 
     @property
     def capabilities(self) -> Capabilities:
