@@ -72,7 +72,7 @@ class Survey:
         """Run each file's tests in a fork; the next one begins where that has ended."""
         self.coverage.stop()
         imported = self._reached({"": {}})[""]
-        by_file: dict[str, list[pytest.Item]] = {}
+        by_file: dict[str, list[pytest.Item]] = {file: [] for file in OUT}  # none where all are of the second tier
         for item in session.items:
             by_file.setdefault(item.nodeid.split("::")[0], []).append(item)
         for file, items in by_file.items():
