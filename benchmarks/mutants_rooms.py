@@ -264,6 +264,11 @@ def _digest(paths: list[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
+def _state(file: str) -> str:
+    path = CHECKOUT / file
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
+
+
 @cache
 def _in_functions(file: str) -> set[int]:
     """Return the lines of a file that run when functions are called."""
@@ -343,7 +348,7 @@ class Surveys:
         for room in rooms:
             for mode in ROOMS[room].modes:
                 kept = {file: self._kept(room, mode, file) for file in test_files(room)}
-                due = {file: str(path) for file, path in kept.items() if not path.exists()}
+                due = {file: str(path) for file, path in kept.items() if not self._holds(file, path)}
                 if due:
                     surveyed = True
                     self._survey(copy, room, mode, due)
@@ -355,12 +360,21 @@ class Surveys:
             copy.warm(rooms)
 
     def _kept(self, room: str, mode: str, file: str) -> Path:
-        state = _digest([CHECKOUT / file, CHECKOUT / "src/fabrictwin" / room])
-        return self.folder / f"{f'{room}-{Path(file).stem}-{mode}'.replace('/', '-')}-{state}.json"
+        return self.folder / f"{f'{room}-{Path(file).stem}-{mode}'.replace('/', '-')}.json"
+
+    @staticmethod
+    def _holds(file: str, path: Path) -> bool:
+        """Tell whether neither a test file nor what its tests reach has changed since they were surveyed."""
+        if not path.exists():
+            return False
+        state: dict[str, str] = json.loads(path.read_text()).get("state", {})
+        return file in state and all(_state(known) == digest for known, digest in state.items())
 
     @staticmethod
     def _survey(copy: Copy, room: str, mode: str, due: dict[str, str]) -> None:
         print(f"survey of {room}: {len(due)} test files, {mode}", flush=True)
+        for path in due.values():
+            Path(path).unlink(missing_ok=True)
         more = {
             "MUTANTS_SURVEY": json.dumps(due),
             "MUTANTS_ROOMS": room,
@@ -368,7 +382,15 @@ class Surveys:
             "PYTHONDONTWRITEBYTECODE": "",
         }
         code, output = copy.pytest([*due, "--maxfail=100000"], mode, more, 3600.0)
-        missing = [file for file, path in due.items() if not Path(path).exists()]
+        missing = []
+        for file, path in due.items():
+            if not Path(path).exists():
+                missing.append(file)
+                continue
+            found = json.loads(Path(path).read_text())
+            reached = {one for test in found["tests"].values() for one in test["lines"]}
+            found["state"] = {one: _state(one) for one in sorted(reached | {file})}
+            Path(path).write_text(json.dumps(found))
         if missing:
             raise SystemExit(f"survey of {', '.join(missing)} ended with {code}:\n{output[-2000:]}")
 
