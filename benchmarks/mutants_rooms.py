@@ -211,13 +211,15 @@ class Forks:
         asked, asks = os.pipe()
         answers, answered = os.pipe()
         ends = {"MUTANTS_ASKED": str(asked), "MUTANTS_ANSWERED": str(answered)}
+        own = copy.folder / f"forks-{room.replace('/', '-')}"
+        said = own.with_suffix(".log")
         self.process = subprocess.Popen(
-            [*PYTEST, "-p", "mutants_forks", "--tb=no", f"--basetemp={copy.folder / 'forks'}", *test_files(room)],
+            [*PYTEST, "-p", "mutants_forks", "--tb=short", f"--basetemp={own}", *test_files(room)],
             cwd=copy.checkout,
             env=copy.environment(ROOMS[room].modes[0]) | ends,
             pass_fds=(asked, answered),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=said.open("w"),
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=_limit,
@@ -225,7 +227,10 @@ class Forks:
         os.close(asked)
         os.close(answered)
         self.asks, self.answers = os.fdopen(asks, "w"), os.fdopen(answers)
-        self.ready = set(json.loads(self.answers.readline())["ready"])
+        first = self.answers.readline()
+        if not first:
+            raise SystemExit(f"{room}: tests could not be collected:\n{said.read_text()[-2000:]}")
+        self.ready = set(json.loads(first)["ready"])
 
     def held(self, file: str, text: str, tests: list[str], limit_s: float) -> tuple[str, str]:
         """Return the verdict and the test that failed first."""
