@@ -117,7 +117,7 @@ def _product(shapes: Sequence[Shape], dtype: str, moved_bytes: int) -> Work | No
 def _convolution(
     inputs: Sequence[Shape], outputs: Sequence[Shape], backward: bool, dtype: str, moved_bytes: int
 ) -> Work | None:
-    """Return a convolution as the product that it is: pixels × channels out × (channels in × window), twice backward."""
+    """Return a convolution as the product that it is: pixels × channels out × (channels in × window)."""
     found = [shape for shape in inputs if len(shape) >= 3]
     if backward and len(found) >= 3:
         image, weight = found[0], found[2]  # the gradient, and the weight
