@@ -120,7 +120,6 @@ LARGE = {
         nccl/tuning/algorithm_rules.py CommunicatorShape
         program/program.py Communication
         subnet/wire/rmpp.py Sender
-        twin/managed_run.py Outage
         web/interface.py Operation
         web/jobs.py Job
         workload/job/job.py Job
