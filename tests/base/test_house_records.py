@@ -119,8 +119,6 @@ LARGE = {
         nccl/topology/system.py Device
         nccl/tuning/algorithm_rules.py CommunicatorShape
         program/program.py Communication
-        subnet/wire/rmpp.py Sender
-        web/interface.py Operation
         web/jobs.py Job
         workload/job/job.py Job
         workload/layers/transformer.py Shape

@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from fabrictwin.web import declarations as d
 from fabrictwin.web import result_tables, run_answers, spec_answers
-from fabrictwin.web.interface import JSON, Asked, NotReadyError, Operation, UnknownError
+from fabrictwin.web.interface import JSON, Asked, Gives, NotReadyError, Operation, Takes, UnknownError
 from fabrictwin.web.jobs import OVER, Job
 from fabrictwin.web.service import Service
 
@@ -96,112 +96,89 @@ def operations(service: Service | None) -> list[Operation]:
 
 def _of_specs(on: _Answers) -> list[Operation]:
     return [
-        Operation("GET", "/api/info", "info", "What this server has.", on.info, d.Info, errors=()),
+        Operation("info", "What this server has.", on.info, Takes("GET", "/api/info"), Gives(d.Info, errors=())),
         Operation(
-            "GET", "/api/schema", "schema", "The JSON schema of a spec.", on.schema, media=[JSON], errors=(503,)
+            "schema",
+            "The JSON schema of a spec.",
+            on.schema,
+            Takes("GET", "/api/schema"),
+            Gives(media=[JSON], errors=(503,)),
         ),
         Operation(
-            "GET",
-            "/api/specs/{base}/{name}",
             "spec",
             "The text of a spec that the server has.",
             on.spec,
-            d.SpecText,
-            SpecName,
-            errors=(404, 422),
+            Takes("GET", "/api/specs/{base}/{name}", SpecName),
+            Gives(d.SpecText, errors=(404, 422)),
         ),
         Operation(
-            "PUT",
-            "/api/files/{name}",
             "upload",
             "Keep a file, for specs to name and the doctor to read.",
             on.upload,
-            d.Uploaded,
-            UploadName,
-            bytes,
-            errors=(413, 422),
+            Takes("PUT", "/api/files/{name}", UploadName, body=bytes),
+            Gives(d.Uploaded, errors=(413, 422)),
         ),
         Operation(
-            "POST",
-            "/api/answer",
             "closedForm",
             "Check a spec and answer it in closed form.",
             on.closed_form,
-            d.SpecAnswer,
-            body=d.SpecSource,
-            errors=(413, 422, 503, 504),
+            Takes("POST", "/api/answer", body=d.SpecSource),
+            Gives(d.SpecAnswer, errors=(413, 422, 503, 504)),
         ),
         Operation(
-            "POST",
-            "/api/map",
             "fabricMap",
             "Hosts, switches and cables of a spec's cluster.",
             on.map,
-            d.FabricMap,
-            body=d.SpecSource,
-            errors=(413, 422, 503, 504),
+            Takes("POST", "/api/map", body=d.SpecSource),
+            Gives(d.FabricMap, errors=(413, 422, 503, 504)),
         ),
         Operation(
-            "POST",
-            "/api/path",
             "path",
             "Every hop between two GPUs, inside their hosts too.",
             on.path,
-            d.FoundPath,
-            body=d.PathRequest,
-            errors=(413, 422, 503, 504),
+            Takes("POST", "/api/path", body=d.PathRequest),
+            Gives(d.FoundPath, errors=(413, 422, 503, 504)),
         ),
     ]
 
 
 def _of_jobs(on: _Answers) -> list[Operation]:
     return [
-        Operation("GET", "/api/jobs", "jobs", "Jobs that are known.", on.jobs, d.JobList, errors=()),
+        Operation("jobs", "Jobs that are known.", on.jobs, Takes("GET", "/api/jobs"), Gives(d.JobList, errors=())),
         Operation(
-            "POST",
-            "/api/jobs",
             "begin",
             "Queue a run, a comparison, a search, a difference or a diagnosis.",
             on.begin,
-            d.JobState,
-            body=d.JobRequest,
-            status=202,
-            errors=(404, 409, 413, 422, 503),
+            Takes("POST", "/api/jobs", body=d.JobRequest),
+            Gives(d.JobState, status=202, errors=(404, 409, 413, 422, 503)),
         ),
         Operation(
-            "GET", "/api/jobs/{job}", "job", "How far a job is.", on.job, d.JobState, JobName, errors=(404, 422)
+            "job",
+            "How far a job is.",
+            on.job,
+            Takes("GET", "/api/jobs/{job}", JobName),
+            Gives(d.JobState, errors=(404, 422)),
         ),
         Operation(
-            "GET",
-            "/api/jobs/{job}/events",
             "events",
             "How far a job is, as server-sent events of JobState until it is over.",
             on.events,
-            None,
-            JobName,
-            media=["text/event-stream"],
-            errors=(404, 422),
+            Takes("GET", "/api/jobs/{job}/events", JobName),
+            Gives(media=["text/event-stream"], errors=(404, 422)),
         ),
         Operation(
-            "POST",
-            "/api/jobs/{job}/cancel",
             "cancel",
             "End a job that is not over.",
             on.cancel,
-            d.JobState,
-            JobName,
-            errors=(404, 422),
+            Takes("POST", "/api/jobs/{job}/cancel", JobName),
+            Gives(d.JobState, errors=(404, 422)),
         ),
         Operation(
-            "DELETE",
-            "/api/jobs/{job}",
             "forget",
             "End a job and forget it.",
             on.forget,
-            None,
-            JobName,
-            status=204,
-            errors=(404, 422),
+            Takes("DELETE", "/api/jobs/{job}", JobName),
+            Gives(status=204, errors=(404, 422)),
         ),
     ]
 
@@ -211,15 +188,11 @@ def _of_results(on: _Answers) -> list[Operation]:
     return [
         *(
             Operation(
-                "GET",
-                f"/api/jobs/{{job}}/{view}",
                 view,
                 summary,
                 on.view(view),
-                answer,
-                JobName,
-                media=[JSON],
-                errors=finished,
+                Takes("GET", f"/api/jobs/{{job}}/{view}", JobName),
+                Gives(answer, media=[JSON], errors=finished),
             )
             for view, summary, answer in (
                 ("answer", "The answer: a run's summary.json, or what its kind of job says.", None),
@@ -229,36 +202,27 @@ def _of_results(on: _Answers) -> list[Operation]:
             )
         ),
         Operation(
-            "GET",
-            "/api/jobs/{job}/matrices/{matrix}/{row}/{column}",
             "cell",
             "The links of a matrix's cell, busiest first.",
             on.cell,
-            list[d.CellLink],
-            CellName,
-            errors=(*finished, 503, 504),
+            Takes("GET", "/api/jobs/{job}/matrices/{matrix}/{row}/{column}", CellName),
+            Gives(list[d.CellLink], errors=(*finished, 503, 504)),
         ),
         Operation(
-            "GET",
-            "/api/jobs/{job}/tables/{table}",
             "table",
             "A table of a run.",
             on.table,
-            d.Table,
-            TableName,
-            media=[JSON, "text/csv", "application/vnd.apache.parquet"],
-            errors=(*finished, 503, 504),
+            Takes("GET", "/api/jobs/{job}/tables/{table}", TableName),
+            Gives(
+                d.Table, media=[JSON, "text/csv", "application/vnd.apache.parquet"], errors=(*finished, 503, 504)
+            ),
         ),
         Operation(
-            "GET",
-            "/api/jobs/{job}/files/{file}",
             "file",
             "A file that the job wrote.",
             on.file,
-            None,
-            FileOf,
-            media=sorted(set(FILES.values())),
-            errors=finished,
+            Takes("GET", "/api/jobs/{job}/files/{file}", FileOf),
+            Gives(media=sorted(set(FILES.values())), errors=finished),
         ),
     ]
 
@@ -266,23 +230,18 @@ def _of_results(on: _Answers) -> list[Operation]:
 def _of_the_catalog(on: _Answers) -> list[Operation]:
     return [
         Operation(
-            "GET",
-            "/api/catalog",
             "catalog",
             "Entries of the catalog.",
             on.catalog,
-            list[d.CatalogRow],
-            errors=(503,),
+            Takes("GET", "/api/catalog"),
+            Gives(list[d.CatalogRow], errors=(503,)),
         ),
         Operation(
-            "GET",
-            "/api/catalog/{kind}/{name}",
             "catalogEntry",
             "An entry with every figure and its source.",
             on.catalog_entry,
-            d.CatalogEntry,
-            EntryName,
-            errors=(422, 503),
+            Takes("GET", "/api/catalog/{kind}/{name}", EntryName),
+            Gives(d.CatalogEntry, errors=(422, 503)),
         ),
     ]
 
