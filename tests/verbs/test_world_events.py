@@ -504,15 +504,17 @@ def test_a_shared_queue_tells_once_when_it_runs_low():
     assert queue.take() is None
 
 
+SILENT = "sent what nobody answers, and its timeout is never"
+WAITING = "waits for the receiver, which has no receive posted"
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
         ({"state": t.INIT}, ""), ({"state": t.RTS}, ""),
-        ({"outstanding": [posted(state=S.UNANSWERED, message=3)]}, "sent what nobody answers,
-         and its timeout is never"),
-        ({"outstanding": [posted(state=S.UNDER_WAY)]}, "sent what nobody answers, and its timeout is never"),
-        ({"outstanding": [posted(state=S.UNDER_WAY, message=3)]}, "waits for the receiver,
-         which has no receive posted"),
+        ({"outstanding": [posted(state=S.UNANSWERED, message=3)]}, SILENT),
+        ({"outstanding": [posted(state=S.UNDER_WAY)]}, SILENT),
+        ({"outstanding": [posted(state=S.UNDER_WAY, message=3)]}, WAITING),
         ({"pending": [1]}, "has sends that cannot begin"),
         ({"pending": [1], "state": t.SQD}, "holds its send queue (it is to drain)"),
         ({"receives": Record(queue=[1, 2])}, "has 2 receives posted, but nobody sends to it"),
