@@ -15,6 +15,7 @@ from support.verbs_ends import End, pair
 from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter.completions import WC, Channel, CompletionQueue
 from fabrictwin.verbs.adapter.memory_regions import Domain, Memory
+from fabrictwin.verbs.adapter.qp_checks import Attributes
 from fabrictwin.verbs.adapter.queue_pair import PeerFlow
 from fabrictwin.verbs.adapter.receive_queues import ReceiveQueue, SharedReceiveQueue
 from fabrictwin.verbs.adapter.work_requests import AddressVector, Response, Work
@@ -46,7 +47,8 @@ def test_objects_are_made_with_nothing_but_what_they_are_given():
     }  # fmt: skip
     window = memory.window(domain, 2)
     assert slots(window) == {
-        "access": 0, "domain": domain, "end": 0, "handle": 0x12, "key": 0x12 << 8 | (0x12 * 0x3B & 0xFF), "kind": 2,
+        "access": 0, "domain": domain, "end": 0, "handle": 0x12, "key": 0x12 << 8 | (0x12 * 0x3B & 0xFF),
+        "kind": 2,
         "queue_pair": 0, "region": None, "shift": 0, "start": 0,
     }  # fmt: skip
     assert slots(PeerFlow(3, "target")) == {"busy": 0, "copied_ps": 0, "flow": 3, "pool": 0, "target": "target"}
@@ -208,6 +210,31 @@ def test_a_queue_pair_is_made_of_what_it_was_given(twin):
     assert other.qp.domain is one.pd.pd
     with pytest.raises(PyverbsUserError, match="Cannot create QP from int"):
         QP(5, init)
+
+
+def test_attributes_change_as_their_mask_says_and_the_state_only_with_its_bit(twin):
+    one, _ = pair(twin)
+    qp, bit = one.qp.qp, e
+    wanted = Attributes()
+    wanted.qp_state, wanted.cur_qp_state, wanted.min_rnr_timer, wanted.path_mtu = t.ERR, t.RTS, 7, 1
+    assert qp.modify(wanted, int(bit.IBV_QP_MIN_RNR_TIMER)) == 0
+    assert (qp.state, qp.attributes.min_rnr_timer, qp.mtu) == (t.RTS, 7, 1024)
+    wanted.cur_qp_state = t.SQD
+    assert qp.modify(wanted, int(bit.IBV_QP_MIN_RNR_TIMER | bit.IBV_QP_CUR_STATE)) == errno.EINVAL
+    wanted.cur_qp_state, wanted.min_rnr_timer = t.RTS, 32
+    assert qp.modify(wanted, int(bit.IBV_QP_MIN_RNR_TIMER | bit.IBV_QP_CUR_STATE)) == errno.EINVAL
+    wanted.min_rnr_timer = 8
+    assert qp.modify(wanted, int(bit.IBV_QP_MIN_RNR_TIMER | bit.IBV_QP_CUR_STATE)) == 0
+    assert (qp.state, qp.attributes.min_rnr_timer) == (t.RTS, 8)
+    assert qp.modify(wanted, int(bit.IBV_QP_STATE)) == 0
+    assert qp.state == t.ERR
+    wanted.qp_state = t.RESET
+    assert qp.modify(wanted, int(bit.IBV_QP_STATE)) == 0
+    fresh = Attributes()
+    assert {name: getattr(qp.attributes, name) for name in Attributes.__slots__} == {
+        name: getattr(fresh, name) for name in Attributes.__slots__
+    }
+    assert (qp.state, qp.next_psn, qp.expected_psn, qp.max_reads, qp.first_arrival) == (t.RESET, 0, 0, 0, True)
 
 
 # ---------------------------------------------------------------------- posting

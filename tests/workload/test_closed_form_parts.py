@@ -16,7 +16,7 @@ from fabrictwin.workload.step.timed_pass import PassTime
 
 
 def times(hosts=(0, 0, 1, 1), first=(0, 10)):
-    """Ranks on these hosts, each rank the next GPU of its host; durations grow as size to 1.5, and twice of two."""
+    """Ranks on these hosts, each the next GPU of its host; durations grow as size to 1.5."""
     made = CommunicationTimes.__new__(CommunicationTimes)
     asked = []
     made._forms = Record(
@@ -134,7 +134,7 @@ def passes(pp, chunks, seed=0):
 @pytest.mark.parametrize("shift", [0.0, 70.0])
 @pytest.mark.parametrize("gathers", [False, True])
 def test_the_parts_of_a_step_add_up_to_it(monkeypatch, pp, chunks, m, shift, gathers):
-    """Of the stage that ends last: its computing, what its passes take beside, waiting, and the end of the step."""
+    """Of the stage that ends last: computing, what its passes take beside, waiting, and the end of the step."""
     draw = np.random.default_rng(7)
     end = draw.integers(100, 1000, (3, pp, chunks, m)).astype(float)
     begin, first, done = end - 5, draw.integers(0, 9, (pp, chunks)).astype(float), []
@@ -238,7 +238,7 @@ def test_a_chunk_is_known_by_its_ends_and_its_layers(loads):
 @pytest.mark.parametrize("odd", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3, 6, 7, 12])
 def test_equal_layers_beyond_a_few_are_extrapolated(sharded, reduced, odd, count):
-    """Two of them, or four and those that are gathered ahead where weights are sharded; odd layers are all timed."""
+    """Two, or four and those that are gathered ahead where weights are sharded; odd layers are all timed."""
     timed = []
 
     def time(stage, kind, segments, *, mark=False):
