@@ -185,6 +185,7 @@ class Copy:
         return os.environ | {
             "PYTHONPATH": f"{self.checkout / 'src'}:{self.checkout / 'benchmarks'}",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode"),
             "FABRICTWIN_CACHE": str(cache),
             "NUMBA_DISABLE_JIT": "1" if mode == INTERPRETED else "0",
         }
