@@ -7,7 +7,8 @@ which gloo does not reduce, are sums that are divided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,19 @@ from fabrictwin.torch.rank_recorder import RankRecorder
 NAME = "fabrictwin"
 _Backend: Any = torch._C._distributed_c10d.Backend
 RECORDERS: list[RankRecorder] = []  # of this process, once a group is made
+
+
+OWN: list[None] = []  # not empty while the backend itself copies, which a program on NCCL does not
+
+
+@contextmanager
+def own_copies() -> Iterator[None]:
+    """Keep what the backend computes out of the record."""
+    OWN.append(None)
+    try:
+        yield
+    finally:
+        OWN.pop()
 
 
 def _bytes(tensors: Any) -> int:
@@ -48,12 +62,17 @@ class RecordedWork(dist.Work):  # type: ignore[misc]
         if self._inner is not None:
             self._inner.wait() if not timeout else self._inner.wait(timeout)
         self._inner = None
-        if self._finish is not None:
-            self._finish()
-            self._finish = None
+        self._finished()
         if self._number is not None and RECORDERS:
             RECORDERS[0].waited(self._number)
         return True
+
+    def _finished(self) -> None:
+        """Do what gloo leaves to be done, once."""
+        if self._finish is not None:
+            with own_copies():
+                self._finish()
+            self._finish = None
 
     def is_completed(self) -> bool:
         """Return true where the bytes are there."""
@@ -78,9 +97,7 @@ class RecordedWork(dist.Work):  # type: ignore[misc]
             if self._inner is not None:
                 self._inner.wait()
                 self._inner = None
-            if self._finish is not None:
-                self._finish()
-                self._finish = None
+            self._finished()
             self._future.set_result(self._value)
         return self._future
 
@@ -224,7 +241,8 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce lists of tensors, each rank keeping its own."""
-        parts = torch.cat([one.reshape(-1) for one in inputs[0]])
+        with own_copies():
+            parts = torch.cat([one.reshape(-1) for one in inputs[0]])
         return self._reduce_scatter_base(outputs[0], parts, opts)
 
     def _reduce_scatter_base(self, output: Any, source: Any, opts: Any = None) -> Any:
@@ -233,7 +251,8 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
         average = opts is not None and opts.reduceOp == dist.ReduceOp.AVG
         if opts is not None and not average:
             reduced.reduceOp = opts.reduceOp
-        whole = source.reshape(-1).clone()
+        with own_copies():
+            whole = source.reshape(-1).clone()
 
         def keep() -> None:
             own = whole.chunk(self.size())[self.rank()].view_as(output)
@@ -259,8 +278,9 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
         """Exchange lists of tensors."""
         number = self._recorded("all_to_all", _bytes(inputs), _first(inputs).element_size())
         out_sizes, in_sizes = ([one.numel() for one in each] for each in (outputs, inputs))
-        joined = torch.cat([one.reshape(-1) for one in inputs])
-        received = joined.new_empty(sum(out_sizes))
+        with own_copies():
+            joined = torch.cat([one.reshape(-1) for one in inputs])
+            received = joined.new_empty(sum(out_sizes))
 
         def spread() -> None:
             for one, part in zip(outputs, received.split(out_sizes), strict=True):

@@ -44,7 +44,13 @@ class ComputeRecorder(TorchDispatchMode):  # type: ignore[misc]
         result = func(*args, **(kwargs or {}))
         name = func.name()
         real = all(type(one) in _PLAIN for one in tree_leaves(result) if isinstance(one, torch.Tensor))
-        if real and name.startswith("aten::") and plain_operator(name) not in NO_KERNEL and c10d_backend.RECORDERS:
+        if (
+            real
+            and not c10d_backend.OWN
+            and name.startswith("aten::")
+            and plain_operator(name) not in NO_KERNEL
+            and c10d_backend.RECORDERS
+        ):
             inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
             outputs = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
             moved = sum(one.numel() * one.element_size() for one in (*inputs, *outputs))
