@@ -15,6 +15,7 @@ LARGE = {
     "wire formats": """
         subnet/wire/header.py DirectedSmp SaMad
         subnet/wire/notice.py InformInfo
+        subnet/wire/notice.py SwitchBadKeyDetails
         subnet/wire/pm.py ClassPortInfo PortCounters PortCountersExtended
         subnet/wire/sa.py PathRecord MultiPathRecord McMemberRecord ServiceRecord
         subnet/wire/smp.py NodeInfo SwitchInfo PortInfo

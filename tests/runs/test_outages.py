@@ -252,6 +252,8 @@ def test_a_host_that_is_taken_out_of_its_partition_ends_the_job(spec, tmp_path):
     (tmp_path / "partitions.conf").write_text(f"Default=0x7fff : {rest} ;\nother=0x1 : {guid:#x}=full ;\n")
     with pytest.raises(SimulatedError, match="gave up after 7 retries"):
         predict(spec(manager="subnet_manager: {changes: [{time: 1 us, partitions: partitions.conf}]},"))
+    with pytest.raises(SimulatedError, match="gave up after 7 retries"):
+        predict(spec(manager="subnet_manager: {partitions: partitions.conf},"))
     (tmp_path / "partitions.conf").write_text("Default=0x7fff : ALL=full ;\n")
     same = predict(spec(manager="subnet_manager: {changes: [{time: 1 us, partitions: partitions.conf}]},"))
     assert same.trace.end_ps == predict(spec()).trace.end_ps

@@ -37,6 +37,7 @@ from fabrictwin.report.resolved_config import resolved
 from fabrictwin.report.result import Asked, Reference, RunResult
 from fabrictwin.runs.management import adapter_pairs, manage
 from fabrictwin.runs.twins import make_twin
+from fabrictwin.subnet.manager.sweep.discovery import Kind
 from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.job.workload_section import workload_schema
@@ -297,7 +298,9 @@ def _management(prepared: Prepared, run: ManagedRun) -> Management:
     assert twin.management is not None
     pairs = adapter_pairs(prepared.job.program, prepared.job.rank_node, twin) if run.outages else frozenset()
     sweeps = tuple(one.reports[0] for one in twin.management.managers)
-    return Management(sweeps, run.outages, run.origin_ps + run.end_ps, pairs)
+    heard = (found for one in twin.management.managers for report in one.reports for found in report.findings)
+    bad_keys = tuple(dict.fromkeys(str(found) for found in heard if found.kind is Kind.BAD_KEY))
+    return Management(sweeps, run.outages, run.origin_ps + run.end_ps, pairs, bad_keys)
 
 
 def reference(compare: Compare) -> Reference:

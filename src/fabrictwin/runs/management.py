@@ -16,10 +16,13 @@ from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Program, Seat
 from fabrictwin.runs.twins import engine_of, routing_key
+from fabrictwin.subnet.agents.agent_state import SubnetState
+from fabrictwin.subnet.agents.mad_routing import Network
 from fabrictwin.subnet.manager.mad_transport import MadTiming
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.settings.qos import OPTIONS, qos_settings
 from fabrictwin.subnet.operation.cluster_endpoint import partitioned
+from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
 
@@ -62,6 +65,9 @@ def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None
         asked,
         "run.subnet_manager",
     )
+    if asked.partitions is not None:
+        bare = Endpoint(Network(SubnetState(fabric)))
+        settings = partitioned(settings, spec.folder / asked.partitions, bare, asked.host)
     timing = MadTiming(agent_ps=asked.mad_time, hop_ps=asked.hop_time, window=asked.window)
     try:
         twin.manage(host=asked.host, settings=settings, timing=timing, sweep_ps=asked.sweep_interval)

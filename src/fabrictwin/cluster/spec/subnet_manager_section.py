@@ -50,4 +50,5 @@ class SubnetManager(QualityOfService):
     hop_time: Duration = Field(default=300_000, json_schema_extra={"default": "300 ns"})
     window: Annotated[int, Field(strict=True, ge=1, le=4096)] = 4  # datagrams in flight
     sweep_interval: Annotated[Duration, Field(gt=0, json_schema_extra={"default": "10 s"})] = 10 * 10**12
+    partitions: str | None = None  # a file as OpenSM's partitions.conf; otherwise all are full members of one
     changes: tuple[Reconfiguration, ...] = ()

@@ -23,7 +23,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import I64, U8
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import NEVER as NEVER
 from fabrictwin.routing.congestion_tables import CongestionTables
@@ -36,7 +36,8 @@ from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.changed_paths import ChangedPath, Changes, PathFollower
 from fabrictwin.subnet.operation.congestion_in_force import congestion_tables
 from fabrictwin.subnet.operation.manager_host import HostedManager
-from fabrictwin.subnet.operation.tables_in_force import keys_of_adapters, lane_tables
+from fabrictwin.subnet.operation.partitions_in_force import Partitions, partitions_of
+from fabrictwin.subnet.operation.tables_in_force import lane_tables
 from fabrictwin.subnet.serve.console import obey
 from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.subnet.wire.smp import PortState
@@ -82,10 +83,10 @@ class CongestionEffect:
 
 @dataclass(frozen=True)
 class KeyEffect:
-    """Adapters hold these partition keys at index 0 from now on."""
+    """Adapters and the switch ports that face them hold these partition keys from now on."""
 
     time_ps: int
-    keys: I64
+    partitions: Partitions
 
 
 Effect = LinkEffect | TableEffect | LaneEffect | CongestionEffect | KeyEffect
@@ -98,7 +99,7 @@ class _Settings:
     lanes_ps: int = NONE
     congestion_ps: int = NONE
     keys_ps: int = NONE
-    keys: I64 | None = None
+    partitions: Partitions | None = None
     lanes: LaneTables | None = None
     congestion: CongestionTables | None = None
 
@@ -363,10 +364,15 @@ class ManagedFabric:
             if tables != held.congestion:
                 self._effects.append(CongestionEffect(held.congestion_ps, tables))
             held.congestion = tables
-        if held.keys_ps != NONE and not np.array_equal(keys := keys_of_adapters(state), held.keys):  # type: ignore[arg-type]
-            self._effects.append(KeyEffect(held.keys_ps, keys))
-            held.keys = keys
+        if held.keys_ps != NONE and not (partitions := partitions_of(state)).is_like(held.partitions):
+            self._effects.append(KeyEffect(held.keys_ps, partitions))
+            held.partitions = partitions
         held.lanes_ps = held.congestion_ps = held.keys_ps = NONE
+
+    def hear_agents(self) -> None:
+        """Agents were told of what happened to data: let their traps travel."""
+        for plane in self.planes:
+            plane.unrest |= self.state.notices.next_ps(plane.number) is not None
 
     # -- what data sees ------------------------------------------------------------------------------------
 

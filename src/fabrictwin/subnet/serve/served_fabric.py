@@ -22,6 +22,7 @@ from fabrictwin.base.progress import Stage, silent
 from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.manager.database import Memory
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
+from fabrictwin.subnet.manager.sweep.discovery import Finding
 from fabrictwin.subnet.manager.sweep.lids import read_guid2lid
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.cluster_endpoint import manager_nodes
@@ -85,6 +86,7 @@ class ServedFabric:
         self.first: Callable[[], str] | None = None  # what is to be run and printed once the fabric is up
         self._typed = b""
         self._printed = [0] * len(self.managers)
+        self._said: set[Finding] = set()
         self._refused: set[int] = set()  # users that were named as refused
         self._next_sweep = 0.0
         self._up = self._stopped = False
@@ -163,9 +165,14 @@ class ServedFabric:
         if report.kind == "heavy":
             lines = sweep_lines(report, len(one.manager.database.lid), one.transport.statistics)
             self.say("\n".join([*lines[:2], *lines[3:]]))
+            self._said.update(report.findings)
         elif report.rerouting is not None and report.rerouting.entries:
             gone = f"; gone: {', '.join(report.gone)}" if report.gone else ""
             self.say(f"rerouted: {report.rerouting.entries:,} table entries changed{gone}")
+        for finding in report.findings:
+            if finding not in self._said:
+                self._said.add(finding)
+                self.say(f"found {finding}")
 
     def _read_lines(self) -> None:
         """Read what was typed, without Python's buffer: a line in it would wait for the next one."""

@@ -30,6 +30,7 @@ class Kind(StrEnum):
     REFUSED = "refused setting"
     LOST = "lost node"
     TROUBLE = "port in trouble"
+    BAD_KEY = "bad key"
 
 
 @dataclass(frozen=True)
