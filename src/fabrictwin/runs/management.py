@@ -22,6 +22,7 @@ from fabrictwin.subnet.manager.mad_transport import MadTiming
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.settings.qos import OPTIONS, qos_settings
 from fabrictwin.subnet.operation.cluster_endpoint import partitioned
+from fabrictwin.subnet.operation.manager_commands import member_of
 from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
@@ -82,8 +83,21 @@ def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None
             settings = replace(settings, congestion=change.congestion_control)
         if change.partitions is not None:
             settings = partitioned(settings, spec.folder / change.partitions, managed.endpoint, asked.host)
-        run.plan_settings(change.time, settings)
+        for verb in ("join", "leave"):
+            member = getattr(change, verb)
+            if member is not None:
+                run.plan(change.time, f"{verb} {member}", _member(spec, managed.endpoint, f"{verb} {member}", i))
+        if change.sets:
+            run.plan_settings(change.time, settings)
     return run
+
+
+def _member(spec: Spec, endpoint: Endpoint, line: str, i: int) -> int:
+    """Node that joins or leaves a group. Raises ConfigError."""
+    try:
+        return member_of(line, endpoint.state)[0]
+    except ConfigError as error:
+        raise spec.error(f"run.subnet_manager.changes[{i}].{line.split()[0]}", error.message) from None
 
 
 def _with(spec: Spec, settings: Settings, asked: QualityOfService, key: str) -> Settings:

@@ -92,6 +92,11 @@ class SubnetManager:
         self._next_settings = settings
         self.wants_sweep = self.wants_heavy = True
 
+    @property
+    def latest_settings(self) -> Settings:
+        """Settings that it works by, or will from the next sweep on."""
+        return self._next_settings or self.settings
+
     def _take_settings(self) -> None:
         settings, self._next_settings = self._next_settings, None
         if settings is not None:

@@ -26,6 +26,7 @@ from fabrictwin.subnet.manager.sweep.discovery import Finding
 from fabrictwin.subnet.manager.sweep.lids import read_guid2lid
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.cluster_endpoint import manager_nodes
+from fabrictwin.subnet.operation.manager_commands import SETTINGS, Membership, settings_after, verb_of
 from fabrictwin.subnet.operation.manager_host import HostedManager
 from fabrictwin.subnet.operation.scenario import first_sweep_datagrams, keep_lids, share_sent
 from fabrictwin.subnet.operation.sweep_text import sweep_lines
@@ -66,6 +67,7 @@ class ServedFabric:
         self.say = say
         self._watch = watch  # yields whom to tell how far the first sweep is
         self.guid2lid = manager.guid2lid if manager is not None else None
+        self._host = manager.host if manager is not None else ""
         self.console = False  # whether commands are read from stdin
         self.managers: list[HostedManager] = []
         self._datagrams = 0  # of the first sweeps
@@ -185,11 +187,32 @@ class ServedFabric:
             text = line.decode(errors="replace")
             try:
                 known = self.commands.get(text.strip())
-                answer = known() if known else obey(self.endpoint.state, text, wall_ps())
+                answer = known() if known else self._obey(text)
             except ConfigError as error:
                 answer = f"error: {error}"
             if answer:
                 self.say(answer)
+
+    def _obey(self, line: str) -> str:
+        """Do what a line of the console says."""
+        verb = verb_of(line)
+        if not verb or (verb in SETTINGS and not self.managers):
+            return obey(self.endpoint.state, line, wall_ps())
+        if verb in SETTINGS:
+            for one in self.managers:
+                one.manager.reconfigure(
+                    settings_after(line, one.manager.latest_settings, self.endpoint, self._host)
+                )
+            return f"{line.strip()}: the manager sweeps"
+        membership = Membership(line.strip(), self.endpoint)
+        while True:
+            self.server.send_all(self.endpoint.send(membership.slot, [membership.request()], wall_ps()))
+            until = time.monotonic() + CLIENT_TIMEOUT_S
+            while not membership.is_answered and time.monotonic() < until and not self._stopped:
+                self.server.step(0.05)  # the manager may be a program
+            said = membership.conclude()
+            if said is not None:
+                return f"{membership.line}: {said}"
 
     def _ask_client(self, slot: int, frame: Frame) -> Frame | None:
         """Ask a manager that is a client, and serve everybody until it answers or the time is up."""
