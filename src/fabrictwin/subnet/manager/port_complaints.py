@@ -53,7 +53,7 @@ class Complaints:
         for port in self._babbling:
             data = bytearray(port.info.encode())
             disable(data)
-            requests.append(put(port.node.path, AttributeId.PORT_INFO, bytes(data), port.number))
+            requests.append(put(port.path, AttributeId.PORT_INFO, bytes(data), port.number))
             nodes.add(port.node.guid)
         self._babbling.clear()
         if requests:

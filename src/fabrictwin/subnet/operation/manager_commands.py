@@ -114,7 +114,7 @@ class Membership:
         return self.endpoint.awaited.get(self._tid) is not None
 
     def conclude(self) -> str | None:
-        """What came of it, for people; None where the group is to be made first, by another request."""
+        """Say for people what came of it; None where the group is to be made first, by another request."""
         frame = self.endpoint.awaited.pop(self._tid, None)
         if frame is None:
             return "no answer"
