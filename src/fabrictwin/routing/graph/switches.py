@@ -277,7 +277,7 @@ def switch_graph(fabric: Fabric) -> Switches:
 
 
 def _routers(fabric: Fabric, node: I32) -> Bool | None:
-    """Which endpoints are ports of routers; None where the fabric has none."""
+    """Return which endpoints are ports of routers; None where the fabric has none."""
     guids = [guid for guid, who in fabric.identities.items() if who.router]
     return np.isin(fabric.node_guid[node], np.array(guids, np.uint64)) if guids else None
 
