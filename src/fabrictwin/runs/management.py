@@ -15,17 +15,20 @@ from fabrictwin.fabric.fabric import I32
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Program, Seat
+from fabrictwin.report.management_record import Management
 from fabrictwin.runs.twins import engine_of, routing_key
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Network
 from fabrictwin.subnet.manager.mad_transport import MadTiming
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.settings.qos import OPTIONS, qos_settings
+from fabrictwin.subnet.manager.sweep.discovery import Kind
 from fabrictwin.subnet.operation.cluster_endpoint import partitioned
 from fabrictwin.subnet.operation.manager_commands import member_of
 from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
+from fabrictwin.workload.step.step_work import Lowered
 
 
 def adapter_pairs(program: Program, rank_node: I32, twin: Twin) -> frozenset[tuple[str, str]]:
@@ -90,6 +93,16 @@ def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None
         if change.sets:
             run.plan_settings(change.time, settings)
     return run
+
+
+def record_of(run: ManagedRun, twin: Twin, job: Lowered) -> Management:
+    """Return what the managers did in a run that ended."""
+    assert twin.management is not None
+    pairs = adapter_pairs(job.program, job.rank_node, twin) if run.outages else frozenset()
+    sweeps = tuple(one.reports[0] for one in twin.management.managers)
+    heard = (found for one in twin.management.managers for report in one.reports for found in report.findings)
+    bad_keys = tuple(dict.fromkeys(str(found) for found in heard if found.kind is Kind.BAD_KEY))
+    return Management(sweeps, run.outages, run.origin_ps + run.end_ps, pairs, bad_keys)
 
 
 def _member(spec: Spec, endpoint: Endpoint, line: str, i: int) -> int:

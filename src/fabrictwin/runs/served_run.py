@@ -12,11 +12,12 @@ from pathlib import Path
 from fabrictwin.base.errors import FabrictwinError
 from fabrictwin.base.units import format_size, format_time
 from fabrictwin.cluster.spec.spec import load_spec
-from fabrictwin.engines.base.changes import PortSettings, TimedChange
+from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.play import play
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.graph.switches import switch_graph
+from fabrictwin.routing.port_settings import PortSettings
 from fabrictwin.runs.execute import prepare, start_engine
 from fabrictwin.subnet.agents.pma import EngineCounters
 from fabrictwin.subnet.manager.manager import SubnetManager
