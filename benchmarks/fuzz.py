@@ -4,9 +4,10 @@
         [--folder DIR]
 
 An input passes when the reader takes it or refuses it with an error of its own. Saved as a failure are a traceback
-of anything else, more than 5 s, and more than 1 GiB beyond what the process had after its imports. Inputs follow
-from the seed and their number; DIR (default `fuzz-out`) keeps how far each target is, so that a run goes on where
-the last one ended, and the failures.
+of anything else, more than 5 s, and more than 1 GiB beyond what the process had after its imports. Not its own are
+time in which it waited for a processor, as Linux counts it, time in the compiler, and pauses of the whole machine,
+which the process that watches sees too. Inputs follow from the seed and their number; DIR (default `fuzz-out`)
+keeps how far each target is, so that a run goes on where the last one ended, and the failures.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ HANG_S = 5.0
 MEMORY_BYTES = 1 << 30
 BATCH_S = 4.0  # of a target, before the next one's turn, unless told otherwise
 LOST_S = 20.0  # without a sign of life: compiled code that no alarm reaches
+PAUSE_S = 1.0  # between two looks of the watching process, 20 ms apart: more, and the machine stood still
 START_S = 180.0  # for imports, compilation and the samples, on a machine that does other things too
 
 
@@ -40,6 +42,7 @@ class Shared(NamedTuple):
 
     at: Any  # the input that is being read
     compiling: Any  # compilations under way
+    clock: Any  # seconds that the watching process has seen pass, without the machine's pauses
 
 
 class HangError(Exception):
@@ -47,6 +50,7 @@ class HangError(Exception):
 
 
 _compiling: list[int] = [0]
+_compiled_s: list[float] = [0.0]  # by compilations that have ended
 
 
 def _watch_compilation(shared: Any) -> None:
@@ -55,20 +59,72 @@ def _watch_compilation(shared: Any) -> None:
 
     class Listener(event.Listener):  # type: ignore[misc]
         def on_start(self, event: Any) -> None:
+            if not _compiling[0]:
+                self.begun = _ready_s()
             _compiling[0] += 1
             shared.value = _compiling[0]
 
         def on_end(self, event: Any) -> None:
             _compiling[0] -= 1
             shared.value = _compiling[0]
+            if not _compiling[0]:
+                _compiled_s[0] += _ready_s() - self.begun
 
     event.register("numba:compile", Listener())
 
 
-def _alarm(_number: int, _frame: object) -> None:
-    if not _compiling[0]:
-        raise HangError
-    signal.setitimer(signal.ITIMER_REAL, HANG_S)
+def _ready_s() -> float:
+    """Seconds of this process less those in which it was ready to run and other processes had the processors."""
+    try:
+        waited_ns = int(Path("/proc/self/schedstat").read_text().split()[1])
+    except OSError:
+        waited_ns = 0
+    return time.monotonic() - waited_ns / 1e9
+
+
+class Clock:
+    """Seconds that pass, less pauses: a virtual machine that is stopped goes on with its clocks advanced."""
+
+    def __init__(self, context: Any) -> None:
+        self.shared = context.Value("d", 0.0)
+        self.paused_s = 0.0
+        self._last = time.monotonic()
+
+    def tick(self) -> None:
+        """Advance by what has passed since the last tick, at most a second."""
+        now = time.monotonic()
+        step, self._last = now - self._last, now
+        if step > PAUSE_S:
+            self.paused_s += step - PAUSE_S
+        self.shared.value += min(step, PAUSE_S)
+
+
+class _Stopwatch:
+    """Times an input, and ends one that takes HANG_S of its own."""
+
+    def __init__(self, clock: Any) -> None:
+        self.clock = clock
+        self._start_s = self._start_clock = 0.0
+        signal.signal(signal.SIGALRM, self._alarm)
+
+    def start(self) -> None:
+        self._start_s, self._start_clock = _ready_s() - _compiled_s[0], self.clock.value
+        signal.setitimer(signal.ITIMER_REAL, HANG_S)
+
+    def stop(self) -> float:
+        """Return seconds of the input."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return self._own_s()
+
+    def _own_s(self) -> float:
+        """Seconds since the start, without other processes', the compiler's and pauses, to about 0.1 s."""
+        return min(_ready_s() - _compiled_s[0] - self._start_s, self.clock.value - self._start_clock + 0.1)
+
+    def _alarm(self, _number: int, _frame: object) -> None:
+        left = HANG_S - self._own_s()
+        if left <= 0.01 and not _compiling[0]:
+            raise HangError
+        signal.setitimer(signal.ITIMER_REAL, max(left, 0.5))
 
 
 def _virtual_bytes() -> int:
@@ -92,15 +148,14 @@ def _batch(name: str, first: int, seed: int, until_s: float, shared: Shared, out
             pass
     limit = _virtual_bytes() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    signal.signal(signal.SIGALRM, _alarm)
+    watch = _Stopwatch(shared.clock)
     number, end = first, time.monotonic() + until_s
     failures: list[dict[str, Any]] = []
     slowest = 0.0
     while time.monotonic() < end and len(failures) < 20:
         shared.at.value = number
         data = mutated(target.samples, number, seed)
-        begun = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, HANG_S)
+        watch.start()
         try:
             target.read(data)
         except InvariantError:  # always a defect of ours, whatever the input
@@ -112,8 +167,7 @@ def _batch(name: str, first: int, seed: int, until_s: float, shared: Shared, out
         except BaseException:  # an interrupt or SystemExit out of a reader is a failure too
             failures.append(_failure(name, number, seed, data, traceback.format_exc()))
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        slowest = max(slowest, time.perf_counter() - begun)
+            slowest = max(slowest, watch.stop())
         number += 1
     try:
         target.close()
@@ -184,11 +238,12 @@ class Fuzzing:
 class Batch:
     """A target's turn in a process of its own."""
 
-    def __init__(self, name: str, fuzzing: Fuzzing, context: Any) -> None:
-        self.name = name
-        self.shared = Shared(context.Value("q", fuzzing.done.get(name, 0)), context.Value("i", 0))
+    def __init__(self, name: str, fuzzing: Fuzzing, context: Any, clock: Clock) -> None:
+        self.name, self.clock = name, clock.shared
+        at, compiling = context.Value("q", fuzzing.done.get(name, 0)), context.Value("i", 0)
+        self.shared = Shared(at, compiling, self.clock)
         self.out = context.SimpleQueue()
-        self.last, self.since = -1, time.monotonic()
+        self.last, self.compiling, self.since = -1, False, self.clock.value
         self.process = context.Process(
             target=_batch,
             args=(name, fuzzing.done.get(name, 0), fuzzing.seed, fuzzing.batch_s, self.shared, self.out),
@@ -202,12 +257,14 @@ class Batch:
             self.process.join()
             self._tidy()
             return True
-        now = time.monotonic()
-        if self.shared.at.value != self.last:
-            self.last, self.since = self.shared.at.value, now
+        now = self.clock.value
+        compiling = bool(self.shared.compiling.value)
+        # silence begins anew where compilation ends: the input that it was in has to come to its own end yet
+        if self.shared.at.value != self.last or compiling != self.compiling:
+            self.last, self.compiling, self.since = self.shared.at.value, compiling, now
         dead = not self.process.is_alive() and self.out.empty()
-        waits = self.shared.at.value == fuzzing.done.get(self.name, 0) or self.shared.compiling.value
-        if not dead and now - self.since < LOST_S + fuzzing.batch_s + START_S * bool(waits):
+        waits = self.shared.at.value == fuzzing.done.get(self.name, 0) or compiling
+        if not dead and now - self.since < LOST_S + fuzzing.batch_s + START_S * waits:
             return False
         what = f"process ended with {self.process.exitcode}\n" if dead else f"no sign of life for {LOST_S} s\n"
         self.process.kill()
@@ -255,19 +312,23 @@ def main() -> int:
     root()  # before the first fork
     context = multiprocessing.get_context("fork")
     fuzzing = Fuzzing(given.folder, given.seed, given.batch)
+    clock = Clock(context)
     end = time.monotonic() + 60 * given.minutes
     waiting, running = list(names), []
     while waiting or running:
         over = time.monotonic() > end or (given.inputs and sum(fuzzing.done.values()) >= given.inputs)
         while waiting and len(running) < given.jobs and not over:
-            running.append(Batch(waiting.pop(0), fuzzing, context))
+            running.append(Batch(waiting.pop(0), fuzzing, context, clock))
         for batch in [batch for batch in running if batch.ended(fuzzing)]:
             running.remove(batch)
             waiting.append(batch.name)
         if over and not running:
             break
         time.sleep(0.02)
+        clock.tick()
     print(fuzzing.table())
+    if clock.paused_s:
+        print(f"the machine stood still for {clock.paused_s:.0f} s meanwhile")
     shutil.rmtree(root(), ignore_errors=True)
     return 1 if fuzzing.failed else 0
 

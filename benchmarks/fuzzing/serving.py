@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +110,37 @@ def _operators() -> Target:
     return Target(["---\n".join((dense, rows, columns + grid, skew)).encode()], read)
 
 
+def _measured_kernels() -> Target:
+    """Measured kernels as CSV, packed CSV and Parquet."""
+    import gzip
+    import io
+
+    from fabrictwin.workload.operators.measurements import read_measured
+
+    products = b"gemm_dtype,m,n,k,latency_ms\nbfloat16,1,4096,4096,0.02\nfp8,128,4096,8192,0.07\n"
+    attention = (
+        b"batch_size,isl,num_heads,num_key_value_heads,kv_cache_dtype,step,latency_ms\n"
+        b"4,128,32,8,bfloat16,0,0.1\n4,1,32,8,fp8,512,0.03\n"
+    )
+    experts = (
+        b"moe_dtype,num_tokens,hidden_size,inter_size,topk,num_experts,moe_tp_size,moe_ep_size,distribution,latency_ms\n"
+        b"nvfp4,16,2688,1856,6,128,1,1,balanced,0.2\n"
+    )
+    samples = [products, attention, experts, gzip.compress(products, mtime=0)]
+    with suppress(ImportError):
+        import pyarrow
+        from pyarrow import parquet
+
+        packed = io.BytesIO()
+        columns = {"gemm_dtype": ["fp8"], "m": [1], "n": [4096], "k": [4096], "latency": [0.02]}
+        parquet.write_table(pyarrow.table(columns), packed)
+        samples.append(packed.getvalue())
+    return Target(samples, of_file("kernels.csv", read_measured))
+
+
 SERVING: dict[str, Callable[[], Target]] = {
     "serving": _serving,
     "traces": _traces,
     "operators": _operators,
+    "measured-kernels": _measured_kernels,
 }
