@@ -1,7 +1,7 @@
 """Fuzz everything that reads what others wrote: files, options, datagrams.
 
-    python benchmarks/fuzz.py --minutes 10 [--inputs N] [--seed 1] [--target NAME ...] [--jobs 2] [--batch S]
-        [--folder DIR]
+    python benchmarks/fuzz.py --minutes 10 [--inputs N] [--most N] [--seed 1] [--target NAME ...] [--jobs 2]
+        [--batch S] [--folder DIR]
 
 An input passes when the reader takes it or refuses it with an error of its own. Saved as a failure are a traceback
 of anything else, more than 5 s, and more than 1 GiB beyond what the process had after its imports. Not its own are
@@ -32,6 +32,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "src
 HANG_S = 5.0
 MEMORY_BYTES = 1 << 30
 BATCH_S = 4.0  # of a target, before the next one's turn, unless told otherwise
+LONGEST_TURN = 6  # times that
 LOST_S = 20.0  # without a sign of life: compiled code that no alarm reaches
 PAUSE_S = 1.0  # between two looks of the watching process, 20 ms apart: more, and the machine stood still
 START_S = 180.0  # for imports, compilation and the samples, on a machine that does other things too
@@ -193,6 +194,8 @@ class Fuzzing:
         self.slowest: dict[str, float] = {}
         self.peak: dict[str, int] = {}
         self.seen: set[str] = set()
+        self.turns: dict[str, int] = {}  # that have ended in this run
+        self.spent_s: dict[str, float] = {}  # in turns of this run
         self.before = dict(self.done)
 
     def keep(self, failure: dict[str, Any]) -> None:
@@ -215,11 +218,29 @@ class Fuzzing:
         """Take in what a batch found."""
         name, number, failures, slowest, peak = result
         self.done[name] = number
+        self.spent_s[name] = self.spent_s.get(name, 0.0) + self.turn_s(name)
+        self.turns[name] = self.turns.get(name, 0) + 1
         self.slowest[name] = max(slowest, self.slowest.get(name, 0.0))
         self.peak[name] = max(peak, self.peak.get(name, 0))
         for failure in failures:
             self.keep(failure)
         self.file.write_text(json.dumps(self.done, indent=1, sort_keys=True))
+
+    def turn_s(self, name: str) -> float:
+        """Seconds of a target's next turn: they grow, since each begins with imports."""
+        return self.batch_s * min(1 + self.turns.get(name, 0), LONGEST_TURN)
+
+    def next_of(self, waiting: list[str], most: int | None) -> str | None:
+        """Take the next target out of `waiting`: each once, then the quickest of those that had less than `most`."""
+        if most is not None and all(self.turns.get(name) for name in waiting):
+            open_yet = [name for name in waiting if self.done[name] - self.before.get(name, 0) < most]
+            if not open_yet:
+                return None
+            waiting.sort(key=lambda name: name not in open_yet)
+            waiting[: len(open_yet)] = sorted(
+                open_yet, key=lambda name: -(self.done[name] - self.before.get(name, 0)) / self.spent_s[name]
+            )
+        return waiting.pop(0)
 
     def table(self) -> str:
         """Counts by target, this run's and all."""
@@ -244,9 +265,10 @@ class Batch:
         self.shared = Shared(at, compiling, self.clock)
         self.out = context.SimpleQueue()
         self.last, self.compiling, self.since = -1, False, self.clock.value
+        self.turn_s = fuzzing.turn_s(name)
         self.process = context.Process(
             target=_batch,
-            args=(name, fuzzing.done.get(name, 0), fuzzing.seed, fuzzing.batch_s, self.shared, self.out),
+            args=(name, fuzzing.done.get(name, 0), fuzzing.seed, self.turn_s, self.shared, self.out),
         )
         self.process.start()
 
@@ -264,7 +286,7 @@ class Batch:
             self.last, self.compiling, self.since = self.shared.at.value, compiling, now
         dead = not self.process.is_alive() and self.out.empty()
         waits = self.shared.at.value == fuzzing.done.get(self.name, 0) or compiling
-        if not dead and now - self.since < LOST_S + fuzzing.batch_s + START_S * waits:
+        if not dead and now - self.since < LOST_S + self.turn_s + START_S * waits:
             return False
         what = f"process ended with {self.process.exitcode}\n" if dead else f"no sign of life for {LOST_S} s\n"
         self.process.kill()
@@ -288,10 +310,22 @@ class Batch:
         shutil.rmtree(root() / str(self.process.pid), ignore_errors=True)
 
 
+def _import_what_most_need() -> None:
+    """Import once what each turn's process would import by itself."""
+    import numba  # noqa: F401
+
+    import fabrictwin.cluster.build_blueprint
+    import fabrictwin.fabric.compile
+    import fabrictwin.runs.execute  # noqa: F401
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--inputs", type=int, help="stop once so many inputs were tried in all")
+    parser.add_argument(
+        "--most", type=int, help="a target's inputs, the quickest targets first; otherwise in turns"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", action="append")
     parser.add_argument("--jobs", type=int, default=1)
@@ -310,6 +344,7 @@ def main() -> int:
         parser.error(f"no target {', '.join(sorted(unknown))}")
     os.nice(5)
     root()  # before the first fork
+    _import_what_most_need()
     context = multiprocessing.get_context("fork")
     fuzzing = Fuzzing(given.folder, given.seed, given.batch)
     clock = Clock(context)
@@ -318,7 +353,11 @@ def main() -> int:
     while waiting or running:
         over = time.monotonic() > end or (given.inputs and sum(fuzzing.done.values()) >= given.inputs)
         while waiting and len(running) < given.jobs and not over:
-            running.append(Batch(waiting.pop(0), fuzzing, context, clock))
+            name = fuzzing.next_of(waiting, given.most)
+            if name is None:
+                break
+            running.append(Batch(name, fuzzing, context, clock))
+        over = over or not running
         for batch in [batch for batch in running if batch.ended(fuzzing)]:
             running.remove(batch)
             waiting.append(batch.name)
