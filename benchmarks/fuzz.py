@@ -231,7 +231,7 @@ class Fuzzing:
         return self.batch_s * min(1 + self.turns.get(name, 0), LONGEST_TURN)
 
     def next_of(self, waiting: list[str], most: int | None) -> str | None:
-        """Take the next target out of `waiting`: each once, then the quickest of those that had less than `most`."""
+        """Take the next target out of `waiting`: each once, then the quickest that had fewer than `most`."""
         if most is not None and all(self.turns.get(name) for name in waiting):
             open_yet = [name for name in waiting if self.done[name] - self.before.get(name, 0) < most]
             if not open_yet:
