@@ -32,9 +32,7 @@ def _serving() -> Target:
 
     (sample,) = files("examples/serve-llama-3-70b.yaml")
     more = sample + b"      burstiness: 0.5\n      max_concurrency: 8\n      goodput: {ttft: 200, tpot: 50}\n"
-    more = more.replace(
-        b"    benchmark:", b"    quantization: fp8\n    max_num_seqs: 64\n    replicas: 2\n    benchmark:"
-    )
+    more = more.replace(b"    benchmark:", b"    quantization: fp8\n    max_num_seqs: 64\n    benchmark:")
     return Target([sample, more], of_file("serving.yaml", read))
 
 
@@ -52,7 +50,7 @@ _MOONCAKE = b"""{"timestamp": 0, "input_length": 1030, "output_length": 7, "hash
 """
 _AZURE = b"""TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
-2024-05-10 00:00:00.009930+00:00,2162,5
+2023-11-16 18:15:50.009930+00:00,2162,5
 """
 _BURSTGPT = b"""Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 5,ChatGPT,472,18,490,Conversation log
