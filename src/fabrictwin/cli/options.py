@@ -39,7 +39,7 @@ class _Written(click.Path):
         """Return the path. Raises ConfigError."""
         from fabrictwin.base.textfile import check_can_be_written
 
-        path = super().convert(value, param, ctx)
+        path = Path(super().convert(value, param, ctx))  # type: ignore[arg-type]
         check_can_be_written(path)
         return path
 
