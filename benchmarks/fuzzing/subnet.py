@@ -316,7 +316,7 @@ class _Simulator:
 
 
 def _sm_connect() -> Target:
-    """What another simulator answers the twin's manager: parts before `---` are control, those after it frames."""
+    """Answers of another simulator to the manager: parts before `---` are control, those after it frames."""
     from fabrictwin.subnet.manager.mad_transport import Path, get
     from fabrictwin.subnet.serve.umad_client import UmadTransport
     from fabrictwin.subnet.wire.header import DirectedSmp
