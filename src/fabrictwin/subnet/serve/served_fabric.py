@@ -136,6 +136,9 @@ class ServedFabric:
             with self._watch() as stage:
                 stage("bringing the subnets up", lambda: share_sent(self.managers, self._datagrams))
                 self._idle()
+                stage("preparing to reroute", 0.0)
+                for one in self.managers:
+                    one.manager.rehearse_rerouting()
         finally:
             self.say = say
             for line in said:
