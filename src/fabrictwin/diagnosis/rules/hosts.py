@@ -37,6 +37,7 @@ _REMAPPED = 63  # a row was remapped: as it should be, until the next reset
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
 FLAPS = 2
+REPLAYS = 3  # one or two come with the start of a link
 FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
 
 
@@ -92,27 +93,50 @@ def kernel(case: Case) -> Iterator[Finding]:
 
 
 def _kernel_links(case: Case) -> Iterator[Finding]:
+    bonds = case.of("bond.dead")
+    if bonds:
+        members = [fact for fact in case.of("link.event") if fact.value == "down"]
+        yield found(
+            cause("port-down"),
+            [*bonds, *members],
+            seen="no interface of the bond has a link",
+            expected="at least one active",
+            confidence=0.85,
+        )
+        return
     downs = [fact for fact in case.of("link.event") if fact.value == "down"]
-    flapping = [fact for fact in downs if fact.count >= FLAPS]
+    # a link that comes up again and again went down in between, also where only that was passed on
+    ups = [fact for fact in case.of("link.event") if fact.value == "up" and fact.count > FLAPS]
+    flapping = [fact for fact in downs if fact.count >= FLAPS] or ([] if downs else ups)
     if flapping:
+        most = max(f.count for f in flapping)
         yield found(
             cause("link-flapping"),
             flapping,
-            seen=f"Link down {max(f.count for f in flapping)} times",
+            seen=f"Link {flapping[0].value} {most} times",
             expected="up",
             confidence=0.85,
         )
     elif downs:
-        ups = {fact.subject for fact in case.of("link.event") if fact.value == "up"}
+        again = {fact.subject for fact in case.of("link.event") if fact.value == "up"}
         yield found(
             cause("link-downed"),
             downs,
-            seen="Link down once" + ("" if downs[0].subject in ups else ", not up again"),
+            seen="Link down once" + ("" if downs[0].subject in again else ", not up again"),
             expected="up",
             confidence=0.4,
         )
     bad = [fact for fact in case.of("aer") if fact.value == "uncorrectable"]
     yield from reported(bad, "pci-errors", seen="AER: uncorrectable", expected="none", confidence=0.8)
+    again = [fact for fact in case.of("aer") if fact.value == "correctable" and fact.count >= REPLAYS]
+    if again and not bad:
+        yield found(
+            cause("pci-replays"),
+            again,
+            seen=f"AER: corrected {max(fact.count for fact in again)} times",
+            expected="none",
+            confidence=0.6,
+        )
     reports = case.of("fabricmanager.error")
     if reports and not case.of("sxid"):
         yield found(

@@ -90,6 +90,13 @@ def switch_drops(case: Case) -> Iterator[Finding]:
         expected="0 in a lossless group",
         confidence=0.85,
     )
+    yield from reported(
+        case.of("sonic.pause-lossy"),
+        "pfc-one-side",
+        seen="{1} pause frame(s) on priority {0}, which is lossy",
+        expected="the same lossless priorities on both ends",
+        confidence=0.85,
+    )
     queues = [
         fact for fact in case.of("sonic.queue-drop") if str(fact.parts[0]) in {f"UC{one}" for one in lossless}
     ]
