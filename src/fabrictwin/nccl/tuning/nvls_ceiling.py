@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.settings.version import Version
@@ -27,6 +28,8 @@ def ceiling_gbps(communicator: Communicator, algorithm: Algorithm) -> float:
     graph, share = communicator.graphs.get(algorithm), known.nvls_efficiency[row]
     if graph is None or graph.channels < 2 or not share or algorithm not in (Algorithm.NVLS, Algorithm.NVLS_TREE):
         return math.inf
+    if communicator.ranks_per_node < _gpus_of_a_host(communicator):
+        return math.inf  # whole machines were measured; the search for a few GPUs goes in coarse steps
     channel = 2 * graph.bw_intra * share * (graph.channels - 1) / graph.channels
     if nodes > 1:
         tree = algorithm == Algorithm.NVLS_TREE
@@ -35,6 +38,11 @@ def ceiling_gbps(communicator: Communicator, algorithm: Algorithm) -> float:
             channel = min(channel, known.channel_nvls_tree[row][min(nodes, 3) - 1])
     n = communicator.ranks
     return graph.channels * channel * n / (2 * (n - 1))
+
+
+def _gpus_of_a_host(communicator: Communicator) -> int:
+    fabric: Fabric = communicator.twin.fabric
+    return len(fabric.templates[int(fabric.host_template[int(communicator.host_of_node[0])])].gpus)
 
 
 def beside_chunks_gbps(ceiling: float, *, chunk_us: float, channels: int) -> float:
