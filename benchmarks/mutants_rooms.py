@@ -55,7 +55,7 @@ ROOMS = {
         (INTERPRETED,),
         1.0,
     ),
-    "subnet": Room(("subnet/test_*.py",)),
+    "subnet": Room(("subnet/test_*.py", "cli/test_sm_cli.py")),
     "routing": Room(("routing/test_*.py",)),
     "verbs": Room(("verbs/test_*.py", "tools/test_verbs_face.py")),
     "nccl/tuning": Room(("nccl/test_*.py",)),
@@ -185,6 +185,7 @@ class Copy:
         return os.environ | {
             "PYTHONPATH": f"{self.checkout / 'src'}:{self.checkout / 'benchmarks'}",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode"),
             "FABRICTWIN_CACHE": str(cache),
             "NUMBA_DISABLE_JIT": "1" if mode == INTERPRETED else "0",
         }
@@ -211,13 +212,16 @@ class Forks:
         asked, asks = os.pipe()
         answers, answered = os.pipe()
         ends = {"MUTANTS_ASKED": str(asked), "MUTANTS_ANSWERED": str(answered)}
+        own = copy.folder / f"forks-{room.replace('/', '-')}"
+        said = own.with_suffix(".log")
+        files = [file for file in test_files(room) if (copy.checkout / file).exists()]  # written since: none of it
         self.process = subprocess.Popen(
-            [*PYTEST, "-p", "mutants_forks", "--tb=no", f"--basetemp={copy.folder / 'forks'}", *test_files(room)],
+            [*PYTEST, "-p", "mutants_forks", "--tb=short", f"--basetemp={own}", *files],
             cwd=copy.checkout,
             env=copy.environment(ROOMS[room].modes[0]) | ends,
             pass_fds=(asked, answered),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=said.open("w"),
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=_limit,
@@ -225,7 +229,10 @@ class Forks:
         os.close(asked)
         os.close(answered)
         self.asks, self.answers = os.fdopen(asks, "w"), os.fdopen(answers)
-        self.ready = set(json.loads(self.answers.readline())["ready"])
+        first = self.answers.readline()
+        if not first:
+            raise SystemExit(f"{room}: tests could not be collected:\n{said.read_text()[-2000:]}")
+        self.ready = set(json.loads(first)["ready"])
 
     def held(self, file: str, text: str, tests: list[str], limit_s: float) -> tuple[str, str]:
         """Return the verdict and the test that failed first."""
@@ -264,6 +271,11 @@ def _digest(paths: list[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
+def _state(file: str) -> str:
+    path = CHECKOUT / file
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
+
+
 @cache
 def _in_functions(file: str) -> set[int]:
     """Return the lines of a file that run when functions are called."""
@@ -273,6 +285,53 @@ def _in_functions(file: str) -> set[int]:
             first = node.body.lineno if isinstance(node, ast.Lambda) else node.body[0].lineno
             found.update(range(first, (node.end_lineno or first) + 1))
     return found
+
+
+@cache
+def _on_import(file: str, line: int) -> tuple[frozenset[str], frozenset[int]]:
+    """Return what a line that runs on import is about: names that it binds or that hold it, lines that use it.
+
+    Of a parameter's default the function's own lines use it; of a class or a module that is not known.
+    """
+    names: set[str] = set()
+    body: set[int] = set()
+    if line in _in_functions(file):
+        return frozenset(), frozenset()
+    for node in ast.walk(ast.parse((CHECKOUT / file).read_bytes())):
+        if not isinstance(node, ast.stmt) or not node.lineno <= line <= (node.end_lineno or node.lineno):
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+            body.update(range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1))
+        elif isinstance(node, ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names.update(n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
+    return frozenset(names), frozenset(body)
+
+
+@cache
+def _words_of_tests(file: str) -> tuple[frozenset[str], dict[str, frozenset[str]]]:
+    """Return the words of a test file, and of each of its test functions with their decorators."""
+    text = (CHECKOUT / file).read_text()
+    lines = text.splitlines()
+    by_test = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            by_test[node.name] = frozenset(re.findall(r"\w+", "\n".join(lines[first - 1 : node.end_lineno])))
+    return frozenset(re.findall(r"\w+", text)), by_test
+
+
+def _mentions(test: str, names: frozenset[str]) -> int:
+    """Return 0 where a test's own text has one of the names, 1 where its file has, 2 otherwise."""
+    if not names:
+        return 2
+    file, _, rest = test.partition("::")
+    whole, by_test = _words_of_tests(file)
+    own = by_test.get(rest.rpartition("::")[2].partition("[")[0], frozenset())
+    return 0 if names & own else 1 if names & whole else 2
 
 
 def _usual_s(tests: dict[str, Any], chosen: list[str]) -> float:
@@ -292,37 +351,66 @@ class Surveys:
     def take(self, copy: Copy, rooms: list[str]) -> None:
         """Run each test file that has not been surveyed since it or its room changed."""
         self.folder.mkdir(exist_ok=True)
-        surveyed = 0
-        due = [(room, mode, file) for room in rooms for mode in ROOMS[room].modes for file in test_files(room)]
-        for at, (room, mode, file) in enumerate(due, 1):
-            state = _digest([CHECKOUT / file, CHECKOUT / "src/fabrictwin" / room])
-            name = f"{room}-{Path(file).stem}-{mode}".replace("/", "-")
-            kept = self.folder / f"{name}-{state}.json"
-            if not kept.exists():
-                surveyed += 1
-                print(f"survey {at}/{len(due)}: {file}, {mode}", flush=True)
-                more = {
-                    "MUTANTS_SURVEY": str(kept),
-                    "MUTANTS_ROOMS": room,
-                    "MUTANTS_CAP_S": str(ROOMS[room].cap_s if mode == INTERPRETED else 600.0),
-                    "PYTHONDONTWRITEBYTECODE": "",
-                }
-                code, output = copy.pytest([file, "--maxfail=100000"], mode, more, 1800.0)
-                if not kept.exists():
-                    raise SystemExit(f"survey of {file} ended with {code}:\n{output[-2000:]}")
-            found = json.loads(kept.read_text())
-            for path, lines in found["imported"].items():
-                self.imported.setdefault(room, {}).setdefault(path, set()).update(lines)
-                self.importers.setdefault(path, set()).add(file)
-            tests = found["tests"]
-            for test in [name for name, found in tests.items() if found["failed"]]:
-                print(f"left out, since it fails unbroken ({mode}): {test}", flush=True)
-                del tests[test]
-            self.taken.setdefault((room, mode), {}).update(tests)
+        surveyed = False
+        for room in rooms:
+            for mode in ROOMS[room].modes:
+                kept = {file: self._kept(room, mode, file) for file in test_files(room)}
+                due = {file: str(path) for file, path in kept.items() if not self._holds(file, path)}
+                if due:
+                    surveyed = True
+                    self._survey(copy, room, mode, due)
+                for file, path in kept.items():
+                    self._read(room, mode, file, path)
         if surveyed:  # the tests of what changed have just run in the copy
             copy.set_warm()
         else:
             copy.warm(rooms)
+
+    def _kept(self, room: str, mode: str, file: str) -> Path:
+        return self.folder / f"{f'{room}-{Path(file).stem}-{mode}'.replace('/', '-')}.json"
+
+    @staticmethod
+    def _holds(file: str, path: Path) -> bool:
+        """Tell whether neither a test file nor what its tests reach has changed since they were surveyed."""
+        if not path.exists():
+            return False
+        state: dict[str, str] = json.loads(path.read_text()).get("state", {})
+        return file in state and all(_state(known) == digest for known, digest in state.items())
+
+    @staticmethod
+    def _survey(copy: Copy, room: str, mode: str, due: dict[str, str]) -> None:
+        print(f"survey of {room}: {len(due)} test files, {mode}", flush=True)
+        for path in due.values():
+            Path(path).unlink(missing_ok=True)
+        more = {
+            "MUTANTS_SURVEY": json.dumps(due),
+            "MUTANTS_ROOMS": room,
+            "MUTANTS_CAP_S": str(ROOMS[room].cap_s if mode == INTERPRETED else 600.0),
+            "PYTHONDONTWRITEBYTECODE": "",
+        }
+        code, output = copy.pytest([*due, "--maxfail=100000"], mode, more, 3600.0)
+        missing = []
+        for file, path in due.items():
+            if not Path(path).exists():
+                missing.append(file)
+                continue
+            found = json.loads(Path(path).read_text())
+            reached = {one for test in found["tests"].values() for one in test["lines"]}
+            found["state"] = {one: _state(one) for one in sorted(reached | {file})}
+            Path(path).write_text(json.dumps(found))
+        if missing:
+            raise SystemExit(f"survey of {', '.join(missing)} ended with {code}:\n{output[-2000:]}")
+
+    def _read(self, room: str, mode: str, file: str, path: Path) -> None:
+        found = json.loads(path.read_text())
+        for short, lines in found["imported"].items():
+            self.imported.setdefault(room, {}).setdefault(short, set()).update(lines)
+            self.importers.setdefault(short, set()).add(file)
+        tests = found["tests"]
+        for test in [name for name, found in tests.items() if found["failed"]]:
+            print(f"left out, since it fails unbroken ({mode}): {test}", flush=True)
+            del tests[test]
+        self.taken.setdefault((room, mode), {}).update(tests)
 
     def plan_of_fork(self, mutant: Mutant) -> Plan | None:
         """Return the first mode's tests for a mutant, nearest and quickest first; None where none reaches it."""
@@ -358,10 +446,13 @@ class Surveys:
 
     @staticmethod
     def _cut(chosen: list[str], tests: dict[str, Any], most_s: float) -> None:
-        """Leave the last of the tests away until they take no longer than that."""
-        took = _usual_s(tests, chosen)
-        while len(chosen) > 1 and took > most_s:
-            took -= tests[chosen.pop()]["seconds"]
+        """Keep, in their order, those that fit into so many seconds; where none does, the quickest."""
+        took, kept = 0.0, []
+        for test in chosen:
+            if took + tests[test]["seconds"] <= most_s:
+                took += tests[test]["seconds"]
+                kept.append(test)
+        chosen[:] = kept or [min(chosen, key=lambda test: tests[test]["seconds"])]
 
     def runs_on_import(self, mutant: Mutant) -> bool:
         """Tell a line that runs when modules are imported or tests collected: no fork undoes what it did.
@@ -393,10 +484,13 @@ class Surveys:
             importers = self.importers.get(mutant.file, ())
             near = near | {name for name in usable if not importers or name.split("::")[0] in importers}
         words = set(Path(mutant.file).stem.split("_"))
+        names, body = _on_import(mutant.file, mutant.line)
 
-        def distance(test: str) -> tuple[bool, float]:
+        def distance(test: str) -> tuple[bool, int, bool, float]:
+            reached = usable[test]["lines"].get(mutant.file, ())
             named = words & set(Path(test.split("::")[0]).stem.split("_"))
-            return not named, usable[test]["seconds"]
+            calls = bool(body) and not body.isdisjoint(reached)
+            return not calls, _mentions(test, names), not named, usable[test]["seconds"]
 
         chosen = sorted(near, key=distance)
         if whole:

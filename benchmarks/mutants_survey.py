@@ -1,6 +1,10 @@
 """A pytest plugin that writes down what every test runs: its seconds of processors, and the lines that it reaches.
 
-    MUTANTS_SURVEY=OUT.json MUTANTS_ROOMS=subnet:routing python -m pytest -p mutants_survey tests/...
+    MUTANTS_SURVEY='{"tests/subnet/test_mad_wire.py": "OUT.json", ...}' MUTANTS_ROOMS=subnet:routing \\
+        python -m pytest -p mutants_survey tests/...
+
+One process collects all; each test file then runs in a fork of its own, so that no cache that another file filled
+hides what it reaches, and nothing is imported twice.
 
 `MUTANTS_CAP_S` ends a test after so many seconds; it is written down as `ended`, with the lines reached till then.
 Without MUTANTS_SURVEY the plugin only has Hypothesis draw the same examples each time and not shrink what it
@@ -12,16 +16,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import coverage
 import hypothesis
 import pytest
 
-OUT = os.environ.get("MUTANTS_SURVEY", "")
+OUT: dict[str, str] = json.loads(os.environ.get("MUTANTS_SURVEY", "{}"))  # by test file
 COVERAGE = Path(coverage.__file__).parent
 CAP_S = float(os.environ.get("MUTANTS_CAP_S", "60"))
 
@@ -50,16 +55,68 @@ class Survey:
     """What each test took and reached."""
 
     def __init__(self) -> None:
-        checkout = Path.cwd()
-        rooms = [str(checkout / "src/fabrictwin" / room) for room in os.environ["MUTANTS_ROOMS"].split(":")]
-        self.checkout = checkout
-        self.coverage = coverage.Coverage(
-            data_file=None, include=[f"{room}/*" for room in rooms], config_file=False
-        )
+        self.checkout = Path.cwd()
+        self.coverage = self._begun()
         self.seconds: dict[str, float] = {}
         self.ended: set[str] = set()
         self.failed: set[str] = set()
-        self.coverage.start()
+
+    def _begun(self) -> coverage.Coverage:
+        rooms = [self.checkout / "src/fabrictwin" / room for room in os.environ["MUTANTS_ROOMS"].split(":")]
+        begun = coverage.Coverage(data_file=None, include=[f"{room}/*" for room in rooms], config_file=False)
+        begun.start()
+        return begun
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run each file's tests in a fork; the next one begins where that has ended."""
+        self.coverage.stop()
+        imported = self._reached({"": {}})[""]
+        by_file: dict[str, list[pytest.Item]] = {file: [] for file in OUT}  # none where all are of the second tier
+        for item in session.items:
+            by_file.setdefault(item.nodeid.split("::")[0], []).append(item)
+        for file, items in by_file.items():
+            print(f"survey: {file}", file=sys.__stderr__, flush=True)
+            child = os.fork()
+            if child == 0:
+                self._survey(items, Path(OUT[file]), imported)
+            os.waitpid(child, 0)
+        return True
+
+    def _survey(self, items: list[pytest.Item], out: Path, imported: dict[str, list[int]]) -> NoReturn:
+        """Run tests of one file, write down what they reach, and end."""
+        try:
+            self.coverage = self._begun()
+            for at, item in enumerate(items):
+                following = items[at + 1] if at + 1 < len(items) else None
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            self.coverage.stop()
+            lines = self._reached({name: {} for name in ("", *self.seconds)})
+            for short, more in imported.items():
+                lines[""][short] = sorted({*lines[""].get(short, ()), *more})
+            tests = {
+                name: {
+                    "seconds": round(seconds, 3),
+                    "ended": name in self.ended,
+                    "failed": name in self.failed,
+                    "lines": lines[name],
+                }
+                for name, seconds in self.seconds.items()
+            }
+            out.write_text(json.dumps({"tests": tests, "imported": lines[""]}))
+        finally:
+            os._exit(0)
+
+    def _reached(self, lines: dict[str, dict[str, list[int]]]) -> dict[str, dict[str, list[int]]]:
+        """Add the lines that ran to the contexts that are there, by file."""
+        data = self.coverage.get_data()
+        for file in data.measured_files():
+            short = str(Path(file).relative_to(self.checkout))
+            for line, names in data.contexts_by_lineno(file).items():
+                for name in names:
+                    if name in lines:
+                        lines[name].setdefault(short, []).append(line)
+        return lines
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -84,30 +141,6 @@ class Survey:
             self.ended.add(item.nodeid)
         elif not call.excinfo.errisinstance(pytest.skip.Exception):
             self.failed.add(item.nodeid)
-
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        self.coverage.stop()
-        if exitstatus == pytest.ExitCode.INTERRUPTED:  # not every test has run
-            return
-        data = self.coverage.get_data()
-        lines: dict[str, dict[str, list[int]]] = {name: {} for name in self.seconds}
-        imported: dict[str, list[int]] = {}
-        for file in data.measured_files():
-            short = str(Path(file).relative_to(self.checkout))
-            for line, names in data.contexts_by_lineno(file).items():
-                for name in names:
-                    reached = imported if name == "" else lines.get(name, {})
-                    reached.setdefault(short, []).append(line)
-        tests = {
-            name: {
-                "seconds": round(seconds, 3),
-                "ended": name in self.ended,
-                "failed": name in self.failed,
-                "lines": lines[name],
-            }
-            for name, seconds in self.seconds.items()
-        }
-        Path(OUT).write_text(json.dumps({"tests": tests, "imported": imported}))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -155,6 +155,17 @@ def test_a_capture_that_is_interrupted_is_removed(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["ValueError"], "what a failure leaves may say why"
 
 
+def serve(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a command that serves, with its output in a pipe and its temporary files in `folder`."""
+    return processes.start(
+        folder,
+        *("-m", "fabrictwin", *arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)},
+    )
+
+
 def ended_by(process: subprocess.Popen[str], number: int) -> int:
     """Send a signal to a process alone, and return its exit code."""
     process.send_signal(number)
@@ -164,13 +175,7 @@ def ended_by(process: subprocess.Popen[str], number: int) -> int:
 @pytest.mark.parametrize("data", [[], ["--data"]])
 def test_a_server_that_is_up_ends_normally(tmp_path, data):
     """Ctrl-C is how a server ends, with exit code 0; what it keeps for its clients goes with it."""
-    process = processes.start(
-        tmp_path,
-        *("-m", "fabrictwin", "up", LAPTOP, *data),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)},
-    )
+    process = serve(tmp_path, "up", LAPTOP, *data)
     assert process.stdout is not None
     assert any(line.startswith("up: ") for line in process.stdout)
     assert ended_by(process, signal.SIGINT) == 0
@@ -181,13 +186,7 @@ def test_a_server_that_is_up_ends_normally(tmp_path, data):
 def test_the_page_ends_normally_while_connections_are_open(tmp_path):
     """Half a request and a stream of events would hold it for longer than an interrupt may take."""
     pytest.importorskip("uvicorn", reason="the extra web is not installed")
-    process = processes.start(
-        tmp_path,
-        *("-m", "fabrictwin", "ui", LAPTOP, "--port", "0"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)},
-    )
+    process = serve(tmp_path, "ui", LAPTOP, "--port", "0")
     assert process.stdout is not None
     place = urlsplit(process.stdout.readline().strip())
     body = b'{"kind": "run", "spec": {"text": "schema: 1"}}'

@@ -5,23 +5,17 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from support.specs import disturbed_spec
+from support.disturbed import MS, disturbed_spec, end
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.disturbances import find_disturbances
 from fabrictwin.runs.execute import predict, prepare
 
-MS = 10**9
-
 
 @pytest.fixture
 def spec(tmp_path):
     return partial(disturbed_spec, tmp_path)
-
-
-def end(spec) -> int:
-    return predict(spec).trace.end_ps
 
 
 LINK = "link: host-1/mlx5_0"

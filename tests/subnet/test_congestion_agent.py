@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.congestion_options import MARKING
 from support.odd_fabrics import draw
 from support.over_ibsim import run_tool
 from support.real_tools import JUDGED_BY_REAL_TOOLS, Up
@@ -114,16 +115,10 @@ def test_what_there_is_not_is_refused():
     assert asked(CongestionId.CONGESTION_INFO, method=Method.TRAP)[0] == Status.BAD_METHOD
 
 
-CONFIG = """congestion_control TRUE
+CONFIG = f"""congestion_control TRUE
 cc_sw_cong_setting_control_map 0x1f
 cc_sw_cong_setting_victim_mask 0x6
-cc_sw_cong_setting_threshold 0x0f
-cc_sw_cong_setting_packet_size 8
-cc_sw_cong_setting_credit_starvation_threshold 0x05
-cc_sw_cong_setting_credit_starvation_return_delay 1:20
-cc_sw_cong_setting_marking_rate 7
-cc_ca_cong_setting_port_control 0x1
-cc_ca_cong_setting_control_map 0xffff
+{MARKING}cc_ca_cong_setting_control_map 0xffff
 cc_ca_cong_setting_ccti_timer 0 64
 cc_ca_cong_setting_ccti_timer 1 65
 cc_ca_cong_setting_ccti_increase 0 2

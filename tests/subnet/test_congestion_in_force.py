@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.clusters import blueprint
+from support.congestion_options import MARKING
 from support.sm_fabrics import Site, two_tiers
 
 from fabrictwin.base.errors import ConfigError
@@ -21,19 +22,13 @@ from fabrictwin.subnet.wire import congestion as cc
 from fabrictwin.subnet.wire.congestion import CongestionId
 from fabrictwin.twin import Twin
 
-FILE = """congestion_control TRUE
+FILE = f"""congestion_control TRUE
 cc_key 0x0000000000000000
 cc_max_outstanding_mads 500
 cc_sw_cong_setting_control_map 0x1f
 cc_sw_cong_setting_victim_mask 0x6
 cc_sw_cong_setting_credit_mask 0x8
-cc_sw_cong_setting_threshold 0x0f
-cc_sw_cong_setting_packet_size 8
-cc_sw_cong_setting_credit_starvation_threshold 0x05
-cc_sw_cong_setting_credit_starvation_return_delay 1:20
-cc_sw_cong_setting_marking_rate 7
-cc_ca_cong_setting_port_control 0x1
-cc_ca_cong_setting_control_map 0x3
+{MARKING}cc_ca_cong_setting_control_map 0x3
 cc_ca_cong_setting_ccti_timer 0 64
 cc_ca_cong_setting_ccti_timer 1 65
 cc_ca_cong_setting_ccti_increase 0 2

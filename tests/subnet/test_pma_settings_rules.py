@@ -113,6 +113,33 @@ def test_a_set_clears_what_its_bits_select_and_no_more(port):
             assert set(np.flatnonzero(changed).tolist()) == expected, (counter, name)
 
 
+# CounterSelect of PortCountersExtended (16.1.4.11): unicast packets are what multicast ones leave
+EXTENDED = [
+    ["xmit_data"], ["rcv_data"], ["xmit_packets"], ["rcv_packets"], ["xmit_packets", "multicast_xmit_packets"],
+    ["rcv_packets", "multicast_rcv_packets"], ["multicast_xmit_packets"], ["multicast_rcv_packets"],
+]  # fmt: skip
+ERRORS = [
+    "symbol_errors", "link_error_recovery", "link_downed", "rcv_errors", "rcv_remote_physical_errors",
+    "rcv_switch_relay_errors", "xmit_discards", "xmit_constraint_errors", "rcv_constraint_errors",
+    "local_link_integrity_errors", "excessive_buffer_overrun_errors", "vl15_dropped", "xmit_wait", "qp1_dropped",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("port", [2, 255])
+def test_a_set_of_whole_counters_clears_by_two_selections(port):
+    rows = [("counter_select", bit, names) for bit, names in enumerate(EXTENDED)]
+    rows += [("counter_select2", bit, [name]) for bit, name in enumerate(ERRORS)]
+    for select, bit, names in rows:
+        node = Node(most=400)
+        before = {name: node.state.counters[name].copy() for name in COUNTERS}
+        status, data = node.ask(pm.PerfId.PORT_COUNTERS_EXTENDED, port, Method.SET, **{select: 1 << bit})
+        assert (status, pm.PortCountersExtended.decode(data).port_select) == (0, port)
+        slots = range(node.base, node.base + node.ports + 1) if port == 255 else [node.base + port]
+        for name in COUNTERS:
+            changed = np.flatnonzero(node.state.counters[name] != before[name]).tolist()
+            assert changed == [slot for slot in slots if before[name][slot] and name in names], (select, bit, name)
+
+
 @pytest.mark.parametrize(
     ("method", "attribute", "port", "status"),
     [

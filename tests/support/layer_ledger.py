@@ -1,4 +1,4 @@
-"""A ledger that stands for the GPU, and passes of a layer written down by its costs.
+"""A ledger that stands for the GPU, and the sizes of the layers that tests run on it.
 
 Each kind of kernel has a cost from which its shape can be told. So a list of costs says which kernels ran, on
 what, in which order, and what they were beside.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fabrictwin.workload.layers.pass_script import Collective, Compute, Script, Start, Wait
 from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.layers.transformer import Shape
 from fabrictwin.workload.model.model_sizes import Model
@@ -61,52 +60,6 @@ def shape(model: Model = PLAIN, **more) -> Shape:
     return replace(Shape(model, 1, BATCH, SEQUENCE, V, "flash"), **more)
 
 
-def written(script: Script) -> list[tuple]:
-    """A script as tuples: kernels with their part, communication begun, communication waited for."""
-    found = []
-    for item in script.items:
-        if isinstance(item, Compute):
-            found.append((item.part, item.cost.ps, item.cost.kernels))
-        elif isinstance(item, Start):
-            c = item.collective
-            found.append(("begin", item.key, c.group, c.kind, c.size_bytes, c.sms))
-        else:
-            assert isinstance(item, Wait)
-            found.append(("wait", item.key))
-    return found
-
-
-def run(*steps) -> list[tuple]:
-    """The list by hand: (part, costs...), or a communication (group, kind, bytes, SMs) for itself, numbered."""
-    found, key = [], 0
-    for step in steps:
-        if isinstance(step, Collective):
-            found += [("begin", key, step.group, step.kind, step.size_bytes, step.sms), ("wait", key)]
-            key += 1
-        elif step[0] == "begin":
-            c = step[1]
-            found.append(("begin", key, c.group, c.kind, c.size_bytes, c.sms))
-            key += 1
-        elif step[0] == "wait":
-            found.append(step)
-        else:
-            total = sum(step[2:], step[1])
-            found.append((step[0], total.ps, total.kernels))
-    return found
-
-
-def fw(*costs):
-    return ("forward", *costs)
-
-
-def bw(*costs):
-    return ("backward", *costs)
-
-
-def wt(*costs):
-    return ("weight", *costs)
-
-
 def grads(m, inner, out):
     """(of a linear layer's input, of its weight) over m tokens."""
     return lin(m, inner, out, backward=True), lin(out, inner, m, accumulate=True, backward=True)
@@ -123,7 +76,3 @@ class Width:
 
 
 TP = 2
-
-
-def tensor(kind, size, sms=0):
-    return Collective("tp", kind, size, sms)

@@ -172,9 +172,3 @@ def write_spec(folder: Path, text: str, model: dict[str, Any] | None = None) -> 
     if model is not None:
         (folder / "tiny.json").write_text(json.dumps(model))
     return path
-
-
-def disturbed_spec(folder: Path, *faults: str, fidelity: str = "flow", fold: str = "true", pp: int = 2) -> Spec:
-    """Four boxes with these faults, each a line of a spec."""
-    run = f"run: {{fidelity: {fidelity}, fold: {fold}, packet: {{timeout: 8}}}}\n"
-    return load_spec(write_spec(folder, boxes_job(f"faults: [{', '.join(faults)}]\n{run}", pp=pp), SMALL))

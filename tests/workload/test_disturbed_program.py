@@ -8,11 +8,11 @@ from types import SimpleNamespace as Record
 
 import numpy as np
 import pytest
+from support.disturbed import MS, disturbed_spec, end
 from support.programs import operations
-from support.specs import disturbed_spec
 
 from fabrictwin.program.program import NONE, Label, OpKind, Program
-from fabrictwin.runs.execute import predict, prepare, with_overrides
+from fabrictwin.runs.execute import prepare, with_overrides
 from fabrictwin.workload.step import disturbed_program
 from fabrictwin.workload.step.disturbed_program import (
     GRID,
@@ -26,16 +26,10 @@ from fabrictwin.workload.step.disturbed_program import (
     uniform,
 )
 
-MS = 10**9
-
 
 @pytest.fixture
 def spec(tmp_path):
     return partial(disturbed_spec, tmp_path)
-
-
-def end(spec) -> int:
-    return predict(spec).trace.end_ps
 
 
 @pytest.mark.parametrize("fidelity", ["analytic", "flow", "packet"])

@@ -6,27 +6,8 @@ from dataclasses import replace
 from math import comb
 
 import pytest
-from support.layer_ledger import (
-    NORM,
-    NORM_BACK,
-    PLAIN,
-    SKIP,
-    C,
-    E,
-    H,
-    L,
-    S,
-    bw,
-    fw,
-    gemm,
-    grads,
-    lin,
-    run,
-    shape,
-    t,
-    written,
-    wt,
-)
+from support.layer_ledger import NORM, NORM_BACK, PLAIN, SKIP, C, E, H, L, S, gemm, grads, lin, shape, t
+from support.pass_lines import bw, fw, run, written, wt
 
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock, peak_load

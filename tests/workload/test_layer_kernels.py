@@ -28,18 +28,13 @@ from support.layer_ledger import (
     S,
     T,
     Width,
-    bw,
-    fw,
     gemm,
     grads,
     lin,
-    run,
     shape,
     t,
-    tensor,
-    written,
-    wt,
 )
+from support.pass_lines import bw, fw, run, tensor, written, wt
 
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock

@@ -5,30 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.layer_ledger import (
-    NORM,
-    NORM_BACK,
-    PLAIN,
-    SKIP,
-    TP,
-    A,
-    C,
-    H,
-    L,
-    S,
-    V,
-    bw,
-    fw,
-    gemm,
-    grads,
-    lin,
-    run,
-    shape,
-    t,
-    tensor,
-    written,
-    wt,
-)
+from support.layer_ledger import NORM, NORM_BACK, PLAIN, SKIP, TP, A, C, H, L, S, V, gemm, grads, lin, shape, t
+from support.pass_lines import bw, fw, run, tensor, written, wt
 
 from fabrictwin.workload.layers.state_space import MambaBlock
 from fabrictwin.workload.layers.transformer import Ends

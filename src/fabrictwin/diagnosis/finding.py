@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from fabrictwin.diagnosis.evidence import Fact, Place, places
+from fabrictwin.diagnosis.evidence import Place
 
 
 class Severity(IntEnum):
@@ -74,36 +73,3 @@ class Finding:
             **({"collect": self.collect} if self.collect else {}),
             "consequences": [one.as_data() for one in self.consequences],
         }
-
-
-def found(
-    cause: Cause,
-    facts: Iterable[Fact],
-    *,
-    seen: str,
-    expected: str,
-    confidence: float,
-    object: str = "",
-    severity: Severity | None = None,
-    **rest: str,
-) -> Finding:
-    """A finding about the things that these facts are about.
-
-    `rest` may give `expected_from` (where the expectation comes from), `gain` and `collect`.
-    """
-    facts = list(facts)
-    about = list(dict.fromkeys(str(fact.subject) for fact in facts if str(fact.subject)))
-    named = ", ".join(about[:4]) + (f" and {len(about) - 4} more" if len(about) > 4 else "")
-    return Finding(
-        cause=cause,
-        object=object or named or (facts[0].place.file if facts else ""),
-        seen=seen,
-        expected=expected,
-        confidence=confidence,
-        evidence=places(facts),
-        hosts=frozenset(fact.subject.host for fact in facts if fact.subject.host),
-        severity=cause.severity if severity is None else severity,
-        expected_from=rest.get("expected_from", ""),
-        gain=rest.get("gain", ""),
-        collect=rest.get("collect", ""),
-    )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.report.breakdown import Breakdown, Collective, breakdown, collectives
-from fabrictwin.report.management_record import Management
 from fabrictwin.trace.trace import Trace
-from fabrictwin.workload.search.gains import Gain
 from fabrictwin.workload.step.step_work import Lowered
+
+if TYPE_CHECKING:  # heavy to import, and few runs have either
+    from fabrictwin.report.management_record import Management
+    from fabrictwin.workload.search.gains import Gain
 
 
 @dataclass(frozen=True)

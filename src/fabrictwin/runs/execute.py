@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,17 +32,16 @@ from fabrictwin.engines.packet.run_estimate import PacketSize, TooLargeError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.lowering.queue_pair_options import packet_options
 from fabrictwin.nccl.settings.spec_section import section_settings
-from fabrictwin.report.management_record import Management
 from fabrictwin.report.resolved_config import resolved
 from fabrictwin.report.result import Asked, Reference, RunResult
-from fabrictwin.runs.management import adapter_pairs, manage
 from fabrictwin.runs.twins import make_twin
-from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.job.workload_section import workload_schema
-from fabrictwin.workload.search.gains import gains
 from fabrictwin.workload.step.disturbed_program import add_noise, begin_late
 from fabrictwin.workload.step.step_work import Lowered
+
+if TYPE_CHECKING:
+    from fabrictwin.workload.search.gains import Gain
 
 SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")
 
@@ -236,6 +235,8 @@ def predict(
     twin = prepared.twin
     managed = None
     if spec.run.subnet_manager is not None:
+        from fabrictwin.runs.management import manage, record_of  # heavy to import, and few runs are managed
+
         stage("bringing the subnets up")
         managed = manage(spec, twin, prepared.disturbed)
     elif can.routes:
@@ -275,9 +276,15 @@ def predict(
         job=prepared.job,
         trace=trace,
         reference=None if spec.run.compare is None else reference(spec.run.compare),
-        management=None if managed is None else _management(prepared, managed),
-        gains=gains(spec, twin.blueprint, twin.fabric) if what_if else (),
+        management=None if managed is None else record_of(managed, twin, prepared.job),
+        gains=_gains(spec, twin) if what_if else (),
     )
+
+
+def _gains(spec: Spec, twin: Twin) -> tuple[Gain, ...]:
+    from fabrictwin.workload.search.gains import gains
+
+    return gains(spec, twin.blueprint, twin.fabric)
 
 
 def share_done(engine: Engine) -> Callable[[], float]:
@@ -290,14 +297,6 @@ def share_done(engine: Engine) -> Callable[[], float]:
         return engine.progress if begun else 0.0
 
     return read
-
-
-def _management(prepared: Prepared, run: ManagedRun) -> Management:
-    twin = prepared.twin
-    assert twin.management is not None
-    pairs = adapter_pairs(prepared.job.program, prepared.job.rank_node, twin) if run.outages else frozenset()
-    sweeps = tuple(one.reports[0] for one in twin.management.managers)
-    return Management(sweeps, run.outages, run.origin_ps + run.end_ps, pairs)
 
 
 def reference(compare: Compare) -> Reference:

@@ -15,6 +15,7 @@ from fabrictwin.fabric.fabric import I32
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Program, Seat
+from fabrictwin.report.management_record import Management
 from fabrictwin.runs.twins import engine_of, routing_key
 from fabrictwin.subnet.manager.mad_transport import MadTiming
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
@@ -22,6 +23,7 @@ from fabrictwin.subnet.manager.settings.qos import OPTIONS, qos_settings
 from fabrictwin.subnet.operation.cluster_endpoint import partitioned
 from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
+from fabrictwin.workload.step.step_work import Lowered
 
 
 def adapter_pairs(program: Program, rank_node: I32, twin: Twin) -> frozenset[tuple[str, str]]:
@@ -78,6 +80,14 @@ def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None
             settings = partitioned(settings, spec.folder / change.partitions, managed.endpoint, asked.host)
         run.plan_settings(change.time, settings)
     return run
+
+
+def record_of(run: ManagedRun, twin: Twin, job: Lowered) -> Management:
+    """Return what the managers did in a run that ended."""
+    assert twin.management is not None
+    pairs = adapter_pairs(job.program, job.rank_node, twin) if run.outages else frozenset()
+    sweeps = tuple(one.reports[0] for one in twin.management.managers)
+    return Management(sweeps, run.outages, run.origin_ps + run.end_ps, pairs)
 
 
 def _with(spec: Spec, settings: Settings, asked: QualityOfService, key: str) -> Settings:

@@ -18,6 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait as wait_for
 from types import ModuleType
 from typing import Any, TypeVar
@@ -118,11 +119,33 @@ def _quiet_tracker() -> Iterator[None]:
             os.environ["PYTHONWARNINGS"] = before
 
 
+def get_ready() -> None:
+    """Start the process that workers are forked from, which imports meanwhile: worth it before work is planned.
+
+    Workers are no forks of this process, whose threads would be copied in whatever state they are.
+    """
+    forkserver.set_forkserver_preload(["fabrictwin.runs.preloaded"])
+    with _quiet_tracker():
+        resource_tracker.ensure_running()  # now, since it unblocks signals
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it has a handler
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(environment: dict[str, str]) -> None:
+    """Be a worker, with the environment as it is: what workers are forked from may be older."""
+    follow_parent()
+    os.environ.clear()
+    os.environ.update(environment)
+
+
 @contextmanager
 def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
-    # not by fork: threads of ours and of numba would be copied in whatever state they are
-    with _quiet_tracker():
-        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), follow_parent)
+    get_ready()
+    context = multiprocessing.get_context("forkserver")
+    pool = ProcessPoolExecutor(count, context, _begin, (dict(os.environ),))
     ended = False
     try:
         yield pool

@@ -2,8 +2,7 @@
 
 Every figure of a section of `nccl/data/step_costs.yaml` starts at the `default`, NCCL's own. Coordinate descent
 lowers the mean over rows of |ln(twin / published)|: each figure is tried larger and smaller by a factor, the
-better is kept, until none helps; then by a smaller factor; and once more from the largest factor on, since figures
-that came last may have freed the first. None leaves NCCL's own by more than a factor of ten.
+better is kept, until none helps; then by a smaller factor. None leaves NCCL's own by more than a factor of ten.
 Sections between hosts are fitted once those inside stand.
 Nothing is random; the same series give the same figures.
 
@@ -165,7 +164,7 @@ def rounded(value: float) -> float:
 def descend(figures: Iterable[Figure], start: Any, error: Callable[[Any], float]) -> tuple[Any, float]:
     """The entry with figures that make the error least, and that error."""
     figures, entry, best = tuple(figures), start, error(start)
-    for factor in (*FACTORS, *FACTORS):
+    for factor in FACTORS:
         for _ in range(MOST_SWEEPS):
             moved = False
             for figure in figures:

@@ -48,6 +48,10 @@ def sweep(
     A sweep that was ended goes on where it was when it is asked again: TABLE.journal keeps what is done until the
     table is written. Points that cannot be are rows with their reason.
     """
+    from fabrictwin.runs import workers as processes
+
+    if workers != 1 and on is None:
+        processes.get_ready()  # beside the imports that follow
     from fabrictwin.api.sweep import sweep as over
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.base.progress import Progress

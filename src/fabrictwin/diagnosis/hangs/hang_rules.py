@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from fabrictwin.diagnosis.case import Case, Rule
-from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
-from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import found
 from fabrictwin.diagnosis.hangs.calls import Group, logged, recorded, watched
 from fabrictwin.diagnosis.hangs.transfers import transfer_waits
 from fabrictwin.diagnosis.hangs.waiting import Mismatch, Verdict, mismatches, spans, verdict, waits
@@ -41,12 +41,12 @@ def _mismatched(one: Mismatch, *, confidence: float) -> Finding:
         one.how, ("data type", odd.kinds, other.kinds)
     )
     return found(
-        cause("collective-mismatch"),
+        "collective-mismatch",
         [odd.fact, other.fact],
+        f"{one.how} of collective {one.sequence} of group {one.group}: {what[1].strip()}",
+        f"{what[2].strip()}, as rank {other.fact.subject.rank} and others",
+        confidence,
         object=f"rank{'s' if len(one.odd) > 1 else ''} {spans(one.odd)}",
-        seen=f"{one.how} of collective {one.sequence} of group {one.group}: {what[1].strip()}",
-        expected=f"{what[2].strip()}, as rank {other.fact.subject.rank} and others",
-        confidence=confidence,
     )
 
 
@@ -56,12 +56,12 @@ def _verdict(one: Verdict) -> Finding:
     call = f"{wait.call.verb} (number {wait.sequence} of group {wait.group})"
     if one.kind == "stuck":
         return found(
-            cause("collective-stuck"),
+            "collective-stuck",
             one.facts(),
+            f"all have called {call}, none has completed it",
+            "completed",
+            0.85,
             object=f"ranks {spans(one.ranks)}",
-            seen=f"all have called {call}, none has completed it",
-            expected="completed",
-            confidence=0.85,
             collect="ibqueryerrors or perfquery of these hosts' ports, dmesg, and ncclras -v",
         )
     words = {
@@ -70,12 +70,12 @@ def _verdict(one: Verdict) -> Finding:
         "order": f"waits in another group than ranks {who}, which wait for it in {call}: orders differ",
     }
     return found(
-        cause(_KINDS[one.kind]),
+        _KINDS[one.kind],
         one.facts(),
+        words[one.kind],
+        f"all ranks in {call}",
+        0.95 if one.kind != "order" else 0.85,
         object=f"rank{'s' if len(one.ranks) > 1 else ''} {spans(one.ranks)}",
-        seen=words[one.kind],
-        expected=f"all ranks in {call}",
-        confidence=0.95 if one.kind != "order" else 0.85,
     )
 
 
@@ -99,12 +99,12 @@ def _timed_out(case: Case, group: Group) -> Iterator[Finding]:
     behind = [rank for rank, number in at.items() if number < usual]
     if behind and len(behind) < len(at):
         yield found(
-            cause("rank-late"),
+            "rank-late",
             facts,
+            f"timed out in call {min(at[r] for r in behind)}, others in {usual}",
+            f"all in {usual}",
+            0.8,
             object=f"rank{'s' if len(behind) > 1 else ''} {spans(behind)}",
-            seen=f"timed out in call {min(at[r] for r in behind)}, others in {usual}",
-            expected=f"all in {usual}",
-            confidence=0.8,
         )
         return
     whole = max((int(fact.parts[1] or 0) for fact in case.of("nccl.start")), default=0)
@@ -112,21 +112,21 @@ def _timed_out(case: Case, group: Group) -> Iterator[Finding]:
     verb = facts[0].parts[2]
     if silent and len(silent) < whole / 2:
         yield found(
-            cause("rank-missing"),
+            "rank-missing",
             facts,
+            f"no time-out of its own; ranks {spans(list(at))} waited in {verb} {usual}",
+            "all ranks in it",
+            0.7,
             object=f"rank{'s' if len(silent) > 1 else ''} {spans(silent)}",
-            seen=f"no time-out of its own; ranks {spans(list(at))} waited in {verb} {usual}",
-            expected="all ranks in it",
-            confidence=0.7,
         )
         return
     yield found(
-        cause("collective-stuck"),
+        "collective-stuck",
         facts,
+        f"{verb} (number {usual}) ran longer than its limit",
+        "completed",
+        0.4,
         object=f"rank{'s' if len(at) > 1 else ''} {spans(list(at))}",
-        seen=f"{verb} (number {usual}) ran longer than its limit",
-        expected="completed",
-        confidence=0.4,
         severity=Severity.QUESTION,
         collect="flight recorders' dumps of all ranks: TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000",
     )
@@ -149,12 +149,12 @@ def log_calls(case: Case) -> Iterator[Finding]:
             if any(mine[rank].verb != usual[0][0][0] or mine[rank].verb == "AllReduce" for rank in odd):
                 facts = [mine[rank].fact for rank in odd]
                 yield found(
-                    cause("collective-mismatch"),
+                    "collective-mismatch",
                     facts,
+                    f"{mine[odd[0]].verb} of {mine[odd[0]].sizes} elements at opCount {number}",
+                    f"{usual[0][0][0]} of {usual[0][0][1]} elements",
+                    0.7,
                     object=f"ranks {spans(odd)}",
-                    seen=f"{mine[odd[0]].verb} of {mine[odd[0]].sizes} elements at opCount {number}",
-                    expected=f"{usual[0][0][0]} of {usual[0][0][1]} elements",
-                    confidence=0.7,
                 )
                 break
 
@@ -169,23 +169,18 @@ def ras(case: Case) -> Iterator[Finding]:
             f", rank {ranks}" if ranks else ""
         )
         yield found(
-            cause("rank-died"),
-            [*dead, *missing],
-            object=who,
-            seen="unreachable over the RAS network (DEAD)",
-            expected="alive",
-            confidence=0.95,
+            "rank-died", [*dead, *missing], "unreachable over the RAS network (DEAD)", "alive", 0.95, object=who
         )
     elif missing or absent:
         ranks = spans([fact.subject.rank for fact in missing])
         who = f"rank{'s' if len(missing) > 1 else ''} {ranks}" if missing else ""
         yield found(
-            cause("rank-missing"),
+            "rank-missing",
             [*missing, *absent],
+            "missing from the communicator (INCOMPLETE)",
+            "all ranks",
+            0.85,
             object=who,
-            seen="missing from the communicator (INCOMPLETE)",
-            expected="all ranks",
-            confidence=0.85,
         )
     yield from _counts(case)
     groups = [fact for fact in case.of("ras.group") if str(fact.parts[4]) not in ("OK", "")]
@@ -194,12 +189,12 @@ def ras(case: Case) -> Iterator[Finding]:
     if (worst or differs) and not dead and not missing and not absent:
         ending = any(str(fact.parts[3]) in ("FINALIZE", "ABORT") for fact in worst)
         yield found(
-            cause("ranks-differ"),
+            "ranks-differ",
             [*worst, *differs],
+            f"{worst[0].parts[3]} {worst[0].parts[4]}" if worst else "MISMATCH",
+            "OK, or the same again ten seconds later with other counts",
+            0.5 if not ending else 0.3,
             object=f"group {worst[0].parts[0]}" if worst else "",
-            seen=f"{worst[0].parts[3]} {worst[0].parts[4]}" if worst else "MISMATCH",
-            expected="OK, or the same again ten seconds later with other counts",
-            confidence=0.5 if not ending else 0.3,
             collect="ncclras -v twice, ten seconds apart: counts that advance are a running job"
             + (", and FINALIZE is a communicator that is being torn down" if ending else ""),
         )
@@ -221,12 +216,12 @@ def _counts(case: Case) -> Iterator[Finding]:
         )
         if behind:
             yield found(
-                cause("rank-late" if stood else "ranks-differ"),
+                "rank-late" if stood else "ranks-differ",
                 [latest[rank] for rank in behind],
+                f"{min(counts.values())} operations, others {most}" + (", in two reports" if stood else ""),
+                f"{most}",
+                0.85 if stood else 0.5,
                 object=f"rank{'s' if len(behind) > 1 else ''} {spans(behind)} of communicator {name}",
-                seen=f"{min(counts.values())} operations, others {most}" + (", in two reports" if stood else ""),
-                expected=f"{most}",
-                confidence=0.85 if stood else 0.5,
                 collect="" if stood else "ncclras -f json twice, ten seconds apart",
             )
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
-from fabrictwin.diagnosis.finding import Finding, Severity, found
-from fabrictwin.diagnosis.rules.reported import reported
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import found, reported
 
 LOW, VERY_LOW = 0.8, 0.6  # of what the twin predicts; below, a note and a finding
 LARGE = 64 << 20  # sizes below are ruled by latencies, which differ by host
@@ -36,11 +36,11 @@ def measured(case: Case) -> Iterator[Finding]:
         at = int(large[-1].parts[2] or 0)
         wanted = expected.busbw(test, at)
         yield found(
-            cause("bandwidth-low"),
+            "bandwidth-low",
             [large[-1], worst],
-            seen=f"{test} busbw {float(large[-1].parts[5] or 0):.4g} GB/s at {at} bytes",
-            expected=f"{wanted:.4g} GB/s (tolerance 20%)",
-            confidence=min(0.9, expected.confidence) if share < VERY_LOW else 0.5 * expected.confidence,
+            f"{test} busbw {float(large[-1].parts[5] or 0):.4g} GB/s at {at} bytes",
+            f"{wanted:.4g} GB/s (tolerance 20%)",
+            min(0.9, expected.confidence) if share < VERY_LOW else 0.5 * expected.confidence,
             severity=Severity.WARNING if share < VERY_LOW and expected.confidence >= 0.5 else Severity.QUESTION,
             expected_from=expected.source,
             gain=f"{1 / max(share, 0.01):.3g} times the bandwidth",
@@ -74,11 +74,11 @@ def _collapse(rows: list[Fact]) -> Iterator[Finding]:
         size, rate = int(fact.parts[2] or 0), float(fact.parts[5] or 0)
         if size >= LARGE // 64 and best > 1.0 and rate < COLLAPSE * best and fact is rows[-1]:
             yield found(
-                cause("bandwidth-collapse"),
+                "bandwidth-collapse",
                 [fact],
-                seen=f"busbw {rate:.4g} GB/s at {size} bytes, {best:.4g} at smaller ones",
-                expected="bandwidth that grows with size",
-                confidence=0.75,
+                f"busbw {rate:.4g} GB/s at {size} bytes, {best:.4g} at smaller ones",
+                "bandwidth that grows with size",
+                0.75,
             )
         best = max(best, rate)
 
@@ -95,20 +95,20 @@ def perftest(case: Case) -> Iterator[Finding]:
         at = float(largest.parts[2] or 0)
         if int(largest.parts[1] or 0) >= 1 << 16 and at < COLLAPSE * best:
             yield found(
-                cause("bandwidth-collapse"),
+                "bandwidth-collapse",
                 [largest],
-                seen=f"{test} {at:.4g} Gb/s at {largest.parts[1]} bytes, {best:.4g} at best",
-                expected="bandwidth that grows with size",
-                confidence=0.7,
+                f"{test} {at:.4g} Gb/s at {largest.parts[1]} bytes, {best:.4g} at best",
+                "bandwidth that grows with size",
+                0.7,
             )
         rate = ports.get(device, 0.0)
         if rate and int(largest.parts[1] or 0) >= 1 << 16 and best < 0.75 * rate:
             yield found(
-                cause("bandwidth-low"),
+                "bandwidth-low",
                 [largest],
-                seen=f"{test} {best:.4g} Gb/s",
-                expected=f"{NEAR_RATE * rate:.4g} Gb/s",
-                confidence=0.7,
+                f"{test} {best:.4g} Gb/s",
+                f"{NEAR_RATE * rate:.4g} Gb/s",
+                0.7,
                 expected_from=f"the port's {rate:g} Gb/s less headers",
             )
 
@@ -116,16 +116,16 @@ def perftest(case: Case) -> Iterator[Finding]:
 def outcome(case: Case) -> Iterator[Finding]:
     """Wrong data, failed jobs, health checks that could not run."""
     wrong = [fact for fact in case.of("bench.wrong") if fact.number > 0]
-    yield from reported(wrong, "data-wrong", seen="#wrong {text}", expected="0", confidence=0.95)
+    yield from reported("data-wrong", wrong, "#wrong {text}", "0", 0.95)
     modules = case.of("check.no-module")
     if modules:
         about = cause("check-dependency")
         yield found(
             replace(about, fix=about.fix.replace("{module}", modules[0].text)),
             modules,
-            seen=f"No module named '{modules[0].text}'",
-            expected="the check's modules installed",
-            confidence=0.95,
+            f"No module named '{modules[0].text}'",
+            "the check's modules installed",
+            0.95,
         )
     for kind, name, confidence in (
         ("job.rendezvous", "rendezvous", 0.7),
@@ -146,11 +146,11 @@ def outcome(case: Case) -> Iterator[Finding]:
             ask = "the output with NCCL_DEBUG=INFO of all ranks" if kind == "job.failed" else ""
             alone = kind == "job.failed" and not case.of("nccl.warn")
             yield found(
-                cause(name),
+                name,
                 facts,
-                seen=facts[0].text[:200],
-                expected="none",
-                confidence=confidence,
+                facts[0].text[:200],
+                "none",
+                confidence,
                 severity=Severity.QUESTION if alone else None,
                 collect=ask,
             )

@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from fabrictwin.diagnosis.case import Case, Rule
-from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact, Subject
-from fabrictwin.diagnosis.finding import Finding, Severity, found
-from fabrictwin.diagnosis.rules.reported import reported
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import found, reported
 
 SATURATED_8, SATURATED_16 = 255, 65535
 MANY_DOWNS = 10  # since counters were cleared; a few come from boots
@@ -60,28 +59,20 @@ def infiniband(case: Case) -> Iterator[Finding]:
         worst = max(discards, key=lambda fact: int(fact.parts[1] or 0))
         full = int(worst.parts[1] or 0) == SATURATED_16
         yield found(
-            cause("discards"),
+            "discards",
             sorted(discards, key=lambda f: -int(f.parts[1] or 0)),
-            seen=f"PortXmitDiscards {worst.parts[1]}" + (" (saturated)" if full else ""),
-            expected="0",
-            confidence=0.85,
+            f"PortXmitDiscards {worst.parts[1]}" + (" (saturated)" if full else ""),
+            "0",
+            0.85,
         )
     waits = [row["PortXmitWait"] for row in ports.values() if "PortXmitWait" in row]
-    yield from reported(
-        _worst(waits),
-        "congestion",
-        seen="PortXmitWait {1}",
-        expected="any: it counts waiting",
-        confidence=0.5,
-    )
+    yield from reported("congestion", _worst(waits), "PortXmitWait {1}", "any: it counts waiting", 0.5)
     remote = [
         row["PortRcvRemotePhysicalErrors"]
         for row in ports.values()
         if _value(row, "PortRcvRemotePhysicalErrors") >= MANY_ERRORS
     ]
-    yield from reported(
-        remote, "errors-elsewhere", seen="PortRcvRemotePhysicalErrors {1}", expected="0", confidence=0.6
-    )
+    yield from reported("errors-elsewhere", remote, "PortRcvRemotePhysicalErrors {1}", "0", 0.6)
 
 
 def _downs(ports: Ports) -> Iterator[Finding]:
@@ -96,17 +87,15 @@ def _downs(ports: Ports) -> Iterator[Finding]:
         worst = max(many, key=lambda fact: int(fact.parts[1] or 0))
         full = int(worst.parts[1] or 0) == SATURATED_8
         yield found(
-            cause("link-flapping"),
+            "link-flapping",
             many,
-            seen=f"{worst.parts[0]} {worst.parts[1]}" + (" (the 8-bit counter is full)" if full else ""),
-            expected="0, or a few from boots",
-            confidence=0.95 if full or len(downs) > len(many) else 0.85,
+            f"{worst.parts[0]} {worst.parts[1]}" + (" (the 8-bit counter is full)" if full else ""),
+            "0, or a few from boots",
+            0.95 if full or len(downs) > len(many) else 0.85,
             expected_from="other ports" if len(ports) > len(many) else "IBTA vol. 1, 16.1.3",
         )
     else:
-        yield from reported(
-            downs, "link-downed", seen="LinkDowned {1}", expected="0, or a few from boots", confidence=0.5
-        )
+        yield from reported("link-downed", downs, "LinkDowned {1}", "0, or a few from boots", 0.5)
 
 
 _BIT_ERRORS = ("SymbolError", "LinkErrorRecovery", "LocalLinkIntegrityErrors", "rx_pcs_symbol_err_phy")
@@ -129,15 +118,13 @@ def _errors(ports: Ports) -> Iterator[Finding]:
             limit = {"LinkErrorRecovery": 5, "LocalLinkIntegrityErrors": 4}.get(name, MANY_ERRORS)
             if name in row and _value(row, name) >= limit and _shared(ports, name) is None:
                 bad.append(row[name])
-    yield from reported([*_worst(bad), *bad], "link-errors", seen="{0} {1}", expected="0", confidence=0.85)
+    yield from reported("link-errors", [*_worst(bad), *bad], "{0} {1}", "0", 0.85)
     received = [row["PortRcvErrors"] for row in ports.values() if _value(row, "PortRcvErrors") >= MANY_ERRORS]
     if _shared(ports, "PortRcvErrors") is not None:
         received = []
     details = [row[name] for row in ports.values() for name in _DETAILS if _value(row, name) >= MANY_ERRORS]
     worst = _worst([*received, *details])
-    yield from reported(
-        [*worst, *details, *received], "receive-errors", seen="{0} {1}", expected="0", confidence=0.8
-    )
+    yield from reported("receive-errors", [*worst, *details, *received], "{0} {1}", "0", 0.8)
 
 
 _LOST = (
@@ -158,14 +145,14 @@ def roce(case: Case) -> Iterator[Finding]:
     timeouts = [fact for fact in lossy if fact.parts[0] != "out_of_sequence"]
     if timeouts:
         facts = [*_worst(timeouts), *lossy]
-        yield from reported(facts, "roce-loss", seen="{0} {1}", expected="0", confidence=0.85)
+        yield from reported("roce-loss", facts, "{0} {1}", "0", 0.85)
     else:
         yield from reported(
-            lossy,
             "roce-loss",
-            seen="out_of_sequence {1}",
-            expected="0, except with adaptive routing",
-            confidence=0.4,
+            lossy,
+            "out_of_sequence {1}",
+            "0, except with adaptive routing",
+            0.4,
             severity=Severity.NOTE,
         )
     for row in ports.values():
@@ -187,16 +174,16 @@ def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
     if dropped:
         cause_id = "headroom" if pauses else "roce-loss"
         yield found(
-            cause(cause_id),
+            cause_id,
             [*dropped, *pauses],
-            seen=f"{dropped[0].parts[0]} {dropped[0].parts[1]}",
-            expected="0 on lossless priorities",
-            confidence=0.8,
+            f"{dropped[0].parts[0]} {dropped[0].parts[1]}",
+            "0 on lossless priorities",
+            0.8,
         )
     storm = [row[name] for name in ("tx_pause_storm_error_events", "tx_pause_storm_warning_events") if name in row]
-    yield from reported(storm, "pause-storm", seen="{0} {1}", expected="0", confidence=0.9)
+    yield from reported("pause-storm", storm, "{0} {1}", "0", 0.9)
     empty = [row[name] for name in ("rx_out_of_buffer", "out_of_buffer") if _value(row, name) >= 10_000]
-    yield from reported(empty, "receive-queue-empty", seen="{0} {1}", expected="0", confidence=0.5)
+    yield from reported("receive-queue-empty", empty, "{0} {1}", "0", 0.5)
 
 
 def _control(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:
@@ -214,21 +201,15 @@ def _control(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:
     )
     if nic and paused >= 100_000 and not marks and paused > sent:
         yield found(
-            cause("ecn-off"),
+            "ecn-off",
             received,
-            seen=f"{paused} pause frames received, no packet marked",
-            expected="marks (ECN) before pauses",
-            confidence=0.7,
+            f"{paused} pause frames received, no packet marked",
+            "marks (ECN) before pauses",
+            0.7,
         )
     if nic and sent >= 100_000 and sent > 10 * max(paused, 1):
         facts = [fact for name, fact in row.items() if name.startswith("tx_prio") and name.endswith("_pause")]
-        yield found(
-            cause("host-drains-slowly"),
-            facts,
-            seen=f"{sent} pause frames sent, {paused} received",
-            expected="few",
-            confidence=0.7,
-        )
+        yield found("host-drains-slowly", facts, f"{sent} pause frames sent, {paused} received", "few", 0.7)
 
 
 def _priority(row: dict[str, Fact]) -> Iterator[Finding]:
@@ -238,11 +219,11 @@ def _priority(row: dict[str, Fact]) -> Iterator[Finding]:
     rdma = _value(row, "rx_vport_rdma_unicast_bytes")
     if whole > 10**12 and first > 0.95 * whole and rdma > 0.5 * whole:
         yield found(
-            cause("wrong-priority"),
+            "wrong-priority",
             [row["rx_prio0_bytes"]],
-            seen=f"priority 0 carries {first} bytes of {whole}",
-            expected="RDMA on the lossless priority",
-            confidence=0.8,
+            f"priority 0 carries {first} bytes of {whole}",
+            "RDMA on the lossless priority",
+            0.8,
         )
 
 
@@ -254,11 +235,11 @@ def _notifications(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:
     handled = sum(_value(other, "rp_cnp_handled") for other in ports.values())
     if senders > 100_000 and handled == 0 and len(ports) > 1:
         yield found(
-            cause("cnp-lost"),
+            "cnp-lost",
             [row[n] for n in ("np_cnp_sent",) if n in row],
-            seen=f"{senders} sent, none handled",
-            expected="handled at the senders",
-            confidence=0.5,
+            f"{senders} sent, none handled",
+            "handled at the senders",
+            0.5,
         )
 
 

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fabrictwin.diagnosis.case import Case, Rule
-from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
-from fabrictwin.diagnosis.finding import Finding, Severity, found
-from fabrictwin.diagnosis.rules.reported import reported
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import found, reported
 
 # NVIDIA, "Xid errors": what a code means for a job that communicates
 _XID = {
@@ -51,11 +50,11 @@ def kernel(case: Case) -> Iterator[Finding]:
         codes = sorted({int(fact.number) for fact in facts})
         only = codes == [_REMAPPED]
         yield found(
-            cause(name),
+            name,
             facts,
-            seen="Xid " + ", ".join(str(code) for code in codes),
-            expected="none",
-            confidence=0.95 if name != "xid" else 0.7,
+            "Xid " + ", ".join(str(code) for code in codes),
+            "none",
+            0.95 if name != "xid" else 0.7,
             severity=Severity.WARNING if only else None,
         )
     for fatal in (True, False):
@@ -63,11 +62,7 @@ def kernel(case: Case) -> Iterator[Finding]:
         if facts:
             codes = sorted({int(fact.parts[0] or 0) for fact in facts})
             yield found(
-                cause("sxid-fatal" if fatal else "sxid"),
-                facts,
-                seen="SXid " + ", ".join(str(c) for c in codes),
-                expected="none",
-                confidence=0.9,
+                "sxid-fatal" if fatal else "sxid", facts, "SXid " + ", ".join(str(c) for c in codes), "none", 0.9
             )
     for kind, name, confidence in (
         ("peermem.error", "peermem-broken", 0.95),
@@ -81,72 +76,39 @@ def kernel(case: Case) -> Iterator[Finding]:
         facts = case.of(kind)
         if facts:
             value = " in ".join(str(part) for part in facts[0].parts)
-            yield found(cause(name), facts, seen=value, expected="none", confidence=confidence)
+            yield found(name, facts, value, "none", confidence)
     yield from reported(
-        case.of("iommu.fault"),
-        "iommu-on",
-        seen="the IOMMU refused a transfer of a device",
-        expected="none",
-        confidence=0.8,
+        "iommu-on", case.of("iommu.fault"), "the IOMMU refused a transfer of a device", "none", 0.8
     )
     yield from _kernel_links(case)
 
 
 def _kernel_links(case: Case) -> Iterator[Finding]:
     bonds = case.of("bond.dead")
-    if bonds:
-        members = [fact for fact in case.of("link.event") if fact.value == "down"]
-        yield found(
-            cause("port-down"),
-            [*bonds, *members],
-            seen="no interface of the bond has a link",
-            expected="at least one active",
-            confidence=0.85,
-        )
-        return
     downs = [fact for fact in case.of("link.event") if fact.value == "down"]
     # a link that comes up again and again went down in between, also where only that was passed on
     ups = [fact for fact in case.of("link.event") if fact.value == "up" and fact.count > FLAPS]
     flapping = [fact for fact in downs if fact.count >= FLAPS] or ([] if downs else ups)
-    if flapping:
+    if bonds:
+        yield found(
+            "port-down", [*bonds, *downs], "no interface of the bond has a link", "at least one active", 0.85
+        )
+    elif flapping:
         most = max(f.count for f in flapping)
-        yield found(
-            cause("link-flapping"),
-            flapping,
-            seen=f"Link {flapping[0].value} {most} times",
-            expected="up",
-            confidence=0.85,
-        )
+        yield found("link-flapping", flapping, f"Link {flapping[0].value} {most} times", "up", 0.85)
     elif downs:
-        again = {fact.subject for fact in case.of("link.event") if fact.value == "up"}
-        yield found(
-            cause("link-downed"),
-            downs,
-            seen="Link down once" + ("" if downs[0].subject in again else ", not up again"),
-            expected="up",
-            confidence=0.4,
-        )
+        back = {fact.subject for fact in case.of("link.event") if fact.value == "up"}
+        seen = "Link down once" + ("" if downs[0].subject in back else ", not up again")
+        yield found("link-downed", downs, seen, "up", 0.4)
     bad = [fact for fact in case.of("aer") if fact.value == "uncorrectable"]
-    yield from reported(bad, "pci-errors", seen="AER: uncorrectable", expected="none", confidence=0.8)
+    yield from reported("pci-errors", bad, "AER: uncorrectable", "none", 0.8)
     again = [fact for fact in case.of("aer") if fact.value == "correctable" and fact.count >= REPLAYS]
     if again and not bad:
-        yield found(
-            cause("pci-replays"),
-            again,
-            seen=f"AER: corrected {max(fact.count for fact in again)} times",
-            expected="none",
-            confidence=0.6,
-        )
+        most = max(fact.count for fact in again)
+        yield found("pci-replays", again, f"AER: corrected {most} times", "none", 0.6)
     reports = case.of("fabricmanager.error")
     if reports and not case.of("sxid"):
-        yield found(
-            cause("fabric-manager"),
-            reports,
-            seen=reports[0].text,
-            expected="no error",
-            confidence=0.7,
-            severity=Severity.WARNING,
-        )
+        yield found("fabric-manager", reports, reports[0].text, "no error", 0.7, severity=Severity.WARNING)
 
 
 def nvlink(case: Case) -> Iterator[Finding]:
@@ -159,11 +121,11 @@ def nvlink(case: Case) -> Iterator[Finding]:
             len(gpus) > 1 and set(links) == gpus and len(set(links.values())) == 1 and not case.of("nvlink.rate")
         )
         yield found(
-            cause("nvlink-inactive"),
+            "nvlink-inactive",
             inactive,
-            seen=f"{len(inactive)} link(s) inactive" + (" on all GPUs alike" if everywhere else ""),
-            expected="all active",
-            confidence=0.9,
+            f"{len(inactive)} link(s) inactive" + (" on all GPUs alike" if everywhere else ""),
+            "all active",
+            0.9,
             severity=Severity.WARNING if everywhere else None,
         )
     count = Counter(fact.subject.device for fact in case.of("nvlink.rate"))
@@ -172,11 +134,11 @@ def nvlink(case: Case) -> Iterator[Finding]:
         few = [fact for fact in case.of("nvlink.rate") if count[fact.subject.device] < most]
         if few:
             yield found(
-                cause("nvlink-inactive"),
+                "nvlink-inactive",
                 few,
-                seen=f"{min(count.values())} links",
-                expected=f"{most}, as its peers",
-                confidence=0.7,
+                f"{min(count.values())} links",
+                f"{most}, as its peers",
+                0.7,
                 severity=Severity.WARNING,
             )
     errors = [
@@ -185,24 +147,20 @@ def nvlink(case: Case) -> Iterator[Finding]:
         if str(fact.parts[0]).lower() in ("replay", "recovery", "crc flit", "crc data")
         and int(fact.parts[1] or 0) >= 100
     ]
-    yield from reported(
-        errors, "nvlink-error", seen="{0} errors {1}", expected="0", confidence=0.7, severity=Severity.WARNING
-    )
+    yield from reported("nvlink-error", errors, "{0} errors {1}", "0", 0.7, severity=Severity.WARNING)
     fabric = [fact for fact in case.of("smi.fabric") if fact.text not in ("Completed", "N/A", "Success")]
-    yield from reported(fabric, "fabric-manager", seen="Fabric: {text}", expected="Completed", confidence=0.9)
+    yield from reported("fabric-manager", fabric, "Fabric: {text}", "Completed", 0.9)
     stopped = [fact for fact in case.of("fabricmanager.state") if fact.value in ("failed", "inactive")]
-    yield from reported(
-        stopped, "fabric-manager", seen="Active: {text}", expected="active (running)", confidence=0.85
-    )
+    yield from reported("fabric-manager", stopped, "Active: {text}", "active (running)", 0.85)
     remap = case.of("smi.remap-pending", "smi.remap-failed")
     if remap:
         failed = bool(case.of("smi.remap-failed"))
         yield found(
-            cause("gpu-memory"),
+            "gpu-memory",
             remap,
-            seen="remapping " + ("failed" if failed else "pending"),
-            expected="none",
-            confidence=0.9,
+            "remapping " + ("failed" if failed else "pending"),
+            "none",
+            0.9,
             severity=None if failed else Severity.WARNING,
         )
 
@@ -222,11 +180,11 @@ def topology(case: Case) -> Iterator[Finding]:
         if (apart or weak) and not mesh and len({str(f.parts[1]) for f in linked}) <= 2:
             bad = weak or apart
             yield found(
-                cause("nvlink-degraded"),
+                "nvlink-degraded",
                 bad,
-                seen=f"{bad[0].subject.device} - {bad[0].parts[0]}: {bad[0].parts[1]}",
-                expected=usual,
-                confidence=0.8,
+                f"{bad[0].subject.device} - {bad[0].parts[0]}: {bad[0].parts[1]}",
+                usual,
+                0.8,
             )
     near = [
         fact
@@ -235,11 +193,11 @@ def topology(case: Case) -> Iterator[Finding]:
     ]
     if len(near) >= 8 and not any(str(fact.parts[1]) in ("PIX", "PXB", "PSB") for fact in near):
         yield found(
-            cause("vm-topology"),
+            "vm-topology",
             near,
-            seen=f"GPUs and adapters: {near[0].parts[1]} everywhere",
-            expected="PIX or PXB to the adapter of each rail",
-            confidence=0.6,
+            f"GPUs and adapters: {near[0].parts[1]} everywhere",
+            "PIX or PXB to the adapter of each rail",
+            0.6,
         )
 
 
@@ -256,103 +214,88 @@ def pci(case: Case) -> Iterator[Finding]:
     if narrow:
         fact = narrow[0]
         yield found(
-            cause("pci-narrow"),
+            "pci-narrow",
             narrow,
-            seen=f"{fact.parts[1]} GT/s x{fact.parts[2]}",
-            expected=f"{fact.parts[3]} GT/s x{fact.parts[4]}",
-            confidence=0.8,
+            f"{fact.parts[1]} GT/s x{fact.parts[2]}",
+            f"{fact.parts[3]} GT/s x{fact.parts[4]}",
+            0.8,
             expected_from="the device's own capability",
             gain=f"{float(fact.parts[4] or 1) / float(fact.parts[2] or 1):.3g} times the rate of that device",
         )
     yield from reported(
-        slow_nic,
         "pci-narrow",
-        seen="{1} GT/s",
-        expected="{3} GT/s",
-        confidence=0.5,
+        slow_nic,
+        "{1} GT/s",
+        "{3} GT/s",
+        0.5,
         severity=Severity.QUESTION,
         collect="lspci -vvv while traffic runs: links may slow down at rest, and a slot may be slower",
     )
-    yield from reported(idle, "pci-idle", seen="{1} GT/s x{2}", expected="any at rest", confidence=0.4)
+    yield from reported("pci-idle", idle, "{1} GT/s x{2}", "any at rest", 0.4)
     limited = case.of("pci.narrow")
     if limited:
         fact = limited[0]
         severe = float(fact.parts[0] or 0) < 0.6 * float(fact.parts[1] or 0)
         yield found(
-            cause("pci-narrow"),
+            "pci-narrow",
             limited,
-            seen=f"{fact.parts[0]} Gb/s available, {fact.parts[2]}",
-            expected=f"{fact.parts[1]} Gb/s",
-            confidence=0.8,
+            f"{fact.parts[0]} Gb/s available, {fact.parts[2]}",
+            f"{fact.parts[1]} Gb/s",
+            0.8,
             severity=None if severe else Severity.NOTE,
         )
     redirects = case.of("pci.acs")
     if redirects:
         virtual = not case.of("pci.gpu") and not case.of("pci.nic")
         yield found(
-            cause("acs-redirects"),
+            "acs-redirects",
             redirects,
-            seen=f"ACSCtl: {redirects[0].text}",
-            expected="ReqRedir- CmpltRedir-",
-            confidence=0.6 if virtual else 0.85,
+            f"ACSCtl: {redirects[0].text}",
+            "ReqRedir- CmpltRedir-",
+            0.6 if virtual else 0.85,
         )
     small = [fact for fact in case.of("pci.read-request") if fact.number <= 512]
     yield from reported(
-        small,
-        "read-request",
-        seen="MaxReadReq {text} bytes",
-        expected="4096 bytes",
-        confidence=0.4,
-        severity=Severity.NOTE,
+        "read-request", small, "MaxReadReq {text} bytes", "4096 bytes", 0.4, severity=Severity.NOTE
     )
 
 
 def limits(case: Case) -> Iterator[Finding]:
     """Limits and settings of hosts."""
     locked = [fact for fact in case.of("limit.locked") if 0 <= fact.number < SMALL_LOCKED]
-    yield from reported(locked, "limit-locked", seen="{text} bytes", expected="unlimited", confidence=0.8)
+    yield from reported("limit-locked", locked, "{text} bytes", "unlimited", 0.8)
     shm = [fact for fact in case.of("limit.shm") if 0 < fact.number < SMALL_SHM]
     if shm:
-        yield found(
-            cause("limit-shm"), shm, seen=f"{int(shm[0].number) >> 20} MiB", expected="gigabytes", confidence=0.8
-        )
+        yield found("limit-shm", shm, f"{int(shm[0].number) >> 20} MiB", "gigabytes", 0.8)
     for fact in case.of("nic.setting"):
         reads = re.match(r"(?:\w+\()?(\d+)", str(fact.parts[1]))
         if fact.parts[0] == "MAX_ACC_OUT_READ" and reads is not None and 0 < int(reads[1]) < FEW_READS:
             yield found(
-                cause("read-request"),
+                "read-request",
                 [fact],
-                seen=f"MAX_ACC_OUT_READ {reads[1]}",
-                expected=f"{FEW_READS} or more, or 0: the firmware's choice",
-                confidence=0.5,
+                f"MAX_ACC_OUT_READ {reads[1]}",
+                f"{FEW_READS} or more, or 0: the firmware's choice",
+                0.5,
             )
         if fact.parts[0] == "PCI_WR_ORDERING" and "force_relax" in str(fact.parts[1]):
-            yield found(
-                cause("relaxed-ordering"), [fact], seen=str(fact.parts[1]), expected="per_mkey(0)", confidence=0.9
-            )
+            yield found("relaxed-ordering", [fact], str(fact.parts[1]), "per_mkey(0)", 0.9)
     missing = [fact for fact in case.of("module.peermem") if fact.value is False]
     yield from reported(
-        missing,
-        "peermem-missing",
-        seen="no nvidia_peermem among the modules",
-        expected="nvidia_peermem, or DMA-BUF",
-        confidence=0.6,
+        "peermem-missing", missing, "no nvidia_peermem among the modules", "nvidia_peermem, or DMA-BUF", 0.6
     )
     remapped = [
         fact
         for fact in case.of("kernel.cmdline")
         if re.search(r"(?:intel_|amd_)iommu=on", fact.text) and not re.search(r"\biommu=pt", fact.text)
     ]
-    yield from reported(
-        remapped, "iommu-on", seen="{text}", expected="iommu=pt beside it, on bare metal", confidence=0.6
-    )
+    yield from reported("iommu-on", remapped, "{text}", "iommu=pt beside it, on bare metal", 0.6)
     translated = [fact for fact in case.of("iommu") if fact.text.lower().startswith("translat")]
     yield from reported(
-        translated,
         "iommu-on",
-        seen="IOMMU default domain: Translated",
-        expected="passthrough, on bare metal",
-        confidence=0.5,
+        translated,
+        "IOMMU default domain: Translated",
+        "passthrough, on bare metal",
+        0.5,
         severity=Severity.WARNING if case.of("pci.acs", "nccl.warn", "bench.row") else Severity.NOTE,
     )
 

@@ -10,8 +10,8 @@ from statistics import median
 from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
-from fabrictwin.diagnosis.finding import Cause, Finding, Severity, found
-from fabrictwin.diagnosis.rules.reported import reported
+from fabrictwin.diagnosis.finding import Cause, Finding, Severity
+from fabrictwin.diagnosis.found import found, reported
 
 TWIN = "the twin's NCCL on this hardware"
 SLOW_INIT_S = 60.0
@@ -25,11 +25,11 @@ def transports(case: Case) -> Iterator[Finding]:
     peers = [fact for fact in case.of("nccl.way") if str(fact.parts[0]).startswith("P2P")]
     if shared and (linked or expects):
         yield found(
-            cause("p2p-off"),
+            "p2p-off",
             shared,
-            seen=f"via {shared[0].parts[0]}",
-            expected="via P2P over NVLink",
-            confidence=0.9,
+            f"via {shared[0].parts[0]}",
+            "via P2P over NVLink",
+            0.9,
             severity=Severity.ERROR if not peers else Severity.WARNING,
             expected_from=TWIN if expects else "the log's own print of NVLink",
             gain="" if case.expected is None else case.expected.gain_without_setting("NCCL_P2P_DISABLE", "1"),
@@ -52,11 +52,11 @@ def nvlink(case: Case) -> Iterator[Finding]:
     if weak and len(weak) <= len(total) / 2:
         mine = [fact for key in weak for fact in facts[key]]
         yield found(
-            cause("nvlink-degraded"),
+            "nvlink-degraded",
             mine,
-            seen=f"NVLink {total[weak[0]]:g} GB/s",
-            expected=f"{usual:g} GB/s, as its peers",
-            confidence=0.95,
+            f"NVLink {total[weak[0]]:g} GB/s",
+            f"{usual:g} GB/s, as its peers",
+            0.95,
             expected_from="other GPUs of the log",
             gain=f"up to {usual / max(total[weak[0]], 1):.3g} times the bandwidth inside the host",
         )
@@ -82,20 +82,18 @@ def topology_file(case: Case) -> Iterator[Finding]:
             few = min(total[bus] for bus in weak)
             most = max(total.values())
             yield found(
-                cause("nvlink-degraded"),
+                "nvlink-degraded",
                 mine,
-                seen=f"nvlink count {few}",
-                expected=f"{most}, as at the other end",
-                confidence=0.95,
+                f"nvlink count {few}",
+                f"{most}, as at the other end",
+                0.95,
                 # both ends of a link see it up or down: a file alone may be old, or written by hand
                 severity=None if case.of("nccl.version", "nvlink.rate", "smi.path") else Severity.WARNING,
                 expected_from="the other GPUs of the file",
                 gain=f"up to {most / max(few, 1):.3g} times the bandwidth inside the host",
             )
     yield from _pci_in_topology(case)
-    yield from reported(
-        case.of("topo.malformed"), "topology-malformed", seen="{text}", expected="all attributes", confidence=0.8
-    )
+    yield from reported("topology-malformed", case.of("topo.malformed"), "{text}", "all attributes", 0.8)
 
 
 def _pci_in_topology(case: Case) -> Iterator[Finding]:
@@ -108,11 +106,11 @@ def _pci_in_topology(case: Case) -> Iterator[Finding]:
         slow = [fact for fact in facts if rate[id(fact)] < 0.75 * usual]
         if slow and len(slow) < len(facts) / 2:
             yield found(
-                cause("pci-narrow"),
+                "pci-narrow",
                 slow,
-                seen=f"{slow[0].parts[0]} GT/s x{slow[0].parts[1]}",
-                expected=f"{usual:g} GT/s times lanes, as its peers",
-                confidence=0.7,
+                f"{slow[0].parts[0]} GT/s x{slow[0].parts[1]}",
+                f"{usual:g} GT/s times lanes, as its peers",
+                0.7,
                 expected_from="other devices of the file",
             )
 
@@ -125,21 +123,17 @@ def channels(case: Case) -> Iterator[Finding]:
     no = [fact for fact in multicast if fact.value is False]
     if any(fact.value is True for fact in multicast) and no:
         yield found(
-            cause("nvls-off"),
-            no,
-            seen="NVLS multicast support is not available",
-            expected="available, as on other hosts",
-            confidence=0.85,
+            "nvls-off", no, "NVLS multicast support is not available", "available, as on other hosts", 0.85
         )
     elif (
         expected is not None and expected.nvls_channels and facts and not any(int(f.parts[1] or 0) for f in facts)
     ):
         yield found(
-            cause("nvls-off"),
+            "nvls-off",
             [*no, *facts],
-            seen="0 nvls channels",
-            expected=f"{expected.nvls_channels} nvls channels",
-            confidence=0.8,
+            "0 nvls channels",
+            f"{expected.nvls_channels} nvls channels",
+            0.8,
             expected_from=TWIN,
             gain=expected.gain_without_setting("NCCL_NVLS_ENABLE", "0"),
         )
@@ -147,11 +141,11 @@ def channels(case: Case) -> Iterator[Finding]:
         most = max(int(fact.parts[0] or 0) for fact in facts)
         if most * 2 <= expected.channels:
             yield found(
-                cause("channels-few"),
+                "channels-few",
                 facts,
-                seen=f"{most} coll channels",
-                expected=f"{expected.channels} coll channels",
-                confidence=0.7,
+                f"{most} coll channels",
+                f"{expected.channels} coll channels",
+                0.7,
                 expected_from=TWIN,
             )
 
@@ -203,21 +197,16 @@ def settings(case: Case) -> Iterator[Finding]:
             forced = True
         if name == "NCCL_TOPO_FILE" and value:
             yield found(
-                cause("topology-file"),
-                facts,
-                seen=f"{name}={value}",
-                expected="unset on bare metal",
-                confidence=0.3,
-                severity=Severity.NOTE,
+                "topology-file", facts, f"{name}={value}", "unset on bare metal", 0.3, severity=Severity.NOTE
             )
         if forced:
             grave = name in _GRAVE
             yield found(
                 _about(name),
                 facts,
-                seen=f"{name}={value}",
-                expected="unset",
-                confidence=0.9 if grave else 0.7,
+                f"{name}={value}",
+                "unset",
+                0.9 if grave else 0.7,
                 severity=Severity.ERROR if grave and case.nodes != 1 else Severity.WARNING,
                 expected_from="NCCL user guide: variables for debugging should not stay in production",
                 gain="" if case.expected is None else case.expected.gain_without_setting(name, value),
@@ -238,9 +227,9 @@ def _filtered(case: Case) -> Iterator[Finding]:
         yield found(
             _about("NCCL_IB_HCA"),
             facts,
-            seen=f"NCCL_IB_HCA={value}",
-            expected=f"all {case.expected.rails} rails",
-            confidence=0.8,
+            f"NCCL_IB_HCA={value}",
+            f"all {case.expected.rails} rails",
+            0.8,
             expected_from=TWIN,
             gain=case.expected.gain_without_setting("NCCL_IB_HCA", value),
         )
@@ -263,9 +252,7 @@ def releases(case: Case) -> Iterator[Finding]:
     mixed = {name for names in by_file.values() if len(names) > 1 for name in names}
     starts = {str(fact.parts[0]) for fact in case.of("nccl.start")}
     if mixed and len(starts) <= 1:
-        yield found(
-            cause("version-skew"), facts, seen=", ".join(sorted(mixed)), expected="one release", confidence=0.8
-        )
+        yield found("version-skew", facts, ", ".join(sorted(mixed)), "one release", 0.8)
 
 
 def started(case: Case) -> Iterator[Finding]:
@@ -276,22 +263,22 @@ def started(case: Case) -> Iterator[Finding]:
         whole = int(waiting[0].parts[1] or 0)
         some = len(done) > 0
         yield found(
-            cause("init-incomplete"),
+            "init-incomplete",
             waiting,
-            seen=f"Init START of {len(waiting)} rank(s) and no Init COMPLETE",
-            expected=f"Init COMPLETE on all {whole} ranks",
-            confidence=0.7 if some else 0.5,
+            f"Init START of {len(waiting)} rank(s) and no Init COMPLETE",
+            f"Init COMPLETE on all {whole} ranks",
+            0.7 if some else 0.5,
             collect="the logs of all ranks with NCCL_DEBUG=INFO, to their end, and py-spy dump of the ranks named",
         )
     slow = [fact for fact in case.of("nccl.init-seconds") if float(fact.parts[0] or 0) > SLOW_INIT_S]
     if slow:
         worst = max(slow, key=lambda fact: float(fact.parts[0] or 0))
         yield found(
-            cause("init-slow"),
+            "init-slow",
             [worst],
-            seen=f"{worst.parts[0]} s, of which {worst.parts[1]} {worst.parts[2]} s",
-            expected=f"below {SLOW_INIT_S:g} s",
-            confidence=0.6,
+            f"{worst.parts[0]} s, of which {worst.parts[1]} {worst.parts[2]} s",
+            f"below {SLOW_INIT_S:g} s",
+            0.6,
         )
 
 

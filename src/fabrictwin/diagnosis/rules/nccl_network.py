@@ -8,11 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from fabrictwin.diagnosis.case import Case, Rule
-from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
-from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import found, reported
 from fabrictwin.diagnosis.readers.host.kernel_log import LOCAL_INTERFACE
-from fabrictwin.diagnosis.rules.reported import reported
 
 TWIN = "the twin's NCCL on this hardware"
 MOSTLY = 0.5
@@ -30,11 +29,11 @@ def gpudirect(case: Case) -> Iterator[Finding]:
         inside = case.nodes == 1
         efa = any("efa" in str(fact.value) for fact in case.of("nccl.ofi-provider"))
         yield found(
-            cause("gdr-off"),
+            "gdr-off",
             off,
-            seen=f"GPU Direct RDMA Disabled for {len({f.subject for f in off})} adapter(s)",
-            expected="Enabled" + (", though one host alone does not need it" if inside else ""),
-            confidence=0.95 if case.nodes > 1 else 0.6,
+            f"GPU Direct RDMA Disabled for {len({f.subject for f in off})} adapter(s)",
+            "Enabled" + (", though one host alone does not need it" if inside else ""),
+            0.95 if case.nodes > 1 else 0.6,
             severity=Severity.NOTE
             if inside
             else Severity.NOTE
@@ -49,11 +48,11 @@ def gpudirect(case: Case) -> Iterator[Finding]:
     if far and case.nodes != 1:
         distance = far[0].parts
         yield found(
-            cause("gdr-far"),
+            "gdr-far",
             far,
-            seen=f"Disabled: distance {distance[1]} > {distance[2]}",
-            expected="GPU and adapter behind one PCIe switch (PIX or PXB)",
-            confidence=0.9,
+            f"Disabled: distance {distance[1]} > {distance[2]}",
+            "GPU and adapter behind one PCIe switch (PIX or PXB)",
+            0.9,
         )
     ways = [fact for fact in case.of("nccl.way") if re.match(r"NET/(?!Socket)", str(fact.value and fact.parts[0]))]
     through = [fact for fact in ways if "GDRDMA" not in str(fact.parts[0])]
@@ -64,11 +63,11 @@ def gpudirect(case: Case) -> Iterator[Finding]:
         certain = case.expected is not None or any(fact.value is True for fact in case.of("nccl.gdr"))
         received = [fact for fact in through if fact.parts[1] == "receive"] or through
         yield found(
-            cause("gdr-unused"),
+            "gdr-unused",
             received,
-            seen=f"via {received[0].parts[0]}, without /GDRDMA",
-            expected=f"via {received[0].parts[0]}/GDRDMA",
-            confidence=0.8 if certain else 0.5,
+            f"via {received[0].parts[0]}, without /GDRDMA",
+            f"via {received[0].parts[0]}/GDRDMA",
+            0.8 if certain else 0.5,
             expected_from=TWIN if case.expected is not None else "",
             gain=_gain(case, "no-gpudirect-module"),
         )
@@ -86,14 +85,14 @@ def sockets(case: Case) -> Iterator[Finding]:
     others = [fact for fact in networks if str(fact.value).lower() not in ("socket",)]
     missing = case.of("nccl.no-device")
     efa = [f for f in case.of("nccl.ofi-provider") if str(f.value).lower() not in ("efa", "verbs")]
-    yield from reported(efa, "efa-absent", seen="provider {text}", expected="efa", confidence=0.9)
+    yield from reported("efa-absent", efa, "provider {text}", "efa", 0.9)
     if socket and others and {f.subject.host for f in socket}.isdisjoint({f.subject.host for f in others}):
         yield found(
-            cause("network-differs"),
+            "network-differs",
             socket,
-            seen=f"Using network Socket, others {others[0].text}",
-            expected=f"Using network {others[0].text} on all",
-            confidence=0.9,
+            f"Using network Socket, others {others[0].text}",
+            f"Using network {others[0].text} on all",
+            0.9,
         )
     if not (socket or ways or missing):
         return
@@ -101,11 +100,11 @@ def sockets(case: Case) -> Iterator[Finding]:
         return
     alone = case.nodes < 2
     yield found(
-        cause("socket-fallback"),
+        "socket-fallback",
         [*missing, *socket, *ways],
-        seen="NET/IB : No device found" if missing else "Using network Socket",
-        expected="Using network IB",
-        confidence=0.95 if not alone else 0.6,
+        "NET/IB : No device found" if missing else "Using network Socket",
+        "Using network IB",
+        0.95 if not alone else 0.6,
         severity=Severity.WARNING if alone else Severity.ERROR,
         expected_from=TWIN if case.expected is not None else "",
         gain=_gain(case, "no-rdma-devices"),
@@ -125,11 +124,11 @@ def adapters(case: Case) -> Iterator[Finding]:
     fewer = [fact for fact in lists if len(fact.parts) < wanted]
     if fewer and case.nodes != 1:
         yield found(
-            cause("rails-missing"),
+            "rails-missing",
             fewer,
-            seen=f"{len(fewer[0].parts)} adapter(s): {', '.join(str(p) for p in fewer[0].parts[:8])}",
-            expected=f"{wanted}, as " + ("other hosts have" if wanted == most else "the host has rails"),
-            confidence=0.9 if wanted == most else 0.75,
+            f"{len(fewer[0].parts)} adapter(s): {', '.join(str(p) for p in fewer[0].parts[:8])}",
+            f"{wanted}, as " + ("other hosts have" if wanted == most else "the host has rails"),
+            0.9 if wanted == most else 0.75,
             severity=Severity.ERROR if wanted == most else Severity.WARNING,
             expected_from="" if wanted == most else TWIN,
             gain=f"up to {wanted / max(len(fewer[0].parts), 1):.3g} times the bandwidth between hosts",
@@ -140,21 +139,15 @@ def adapters(case: Case) -> Iterator[Finding]:
         few = min(kinds, key=lambda kind: kinds[kind])
         odd = [str(name) for name in lists[0].parts if str(name).endswith(few)]
         yield found(
-            cause("wrong-hca"),
+            "wrong-hca",
             lists,
-            seen=f"{', '.join(odd)} among {kinds.most_common(1)[0][0]} adapters",
-            expected="adapters of one fabric",
-            confidence=0.85,
+            f"{', '.join(odd)} among {kinds.most_common(1)[0][0]} adapters",
+            "adapters of one fabric",
+            0.85,
         )
     elif bonds and not all("bond" in str(name) for name in bonds[0].parts):
         odd = [str(name) for name in bonds[0].parts if "bond" in str(name)]
-        yield found(
-            cause("wrong-hca"),
-            bonds,
-            seen=f"{', '.join(odd)} among single adapters",
-            expected="compute adapters only",
-            confidence=0.75,
-        )
+        yield found("wrong-hca", bonds, f"{', '.join(odd)} among single adapters", "compute adapters only", 0.75)
     yield from _unused(case, most)
 
 
@@ -177,11 +170,11 @@ def _unused(case: Case, listed: int) -> Iterator[Finding]:
     if thin:
         mine = [fact for fact in facts if fact.subject.host in thin]
         yield found(
-            cause("rails-missing"),
+            "rails-missing",
             mine,
-            seen=f"connections take {len(used[thin[0]])} of {listed} adapters",
-            expected=f"{case.expected.rails} rails in use",
-            confidence=0.6,
+            f"connections take {len(used[thin[0]])} of {listed} adapters",
+            f"{case.expected.rails} rails in use",
+            0.6,
             expected_from=TWIN,
         )
 
@@ -193,11 +186,11 @@ def bootstrap(case: Case) -> Iterator[Finding]:
     if local and case.nodes != 1:
         several = case.nodes > 1
         yield found(
-            cause("bootstrap-interface"),
+            "bootstrap-interface",
             local,
-            seen=f"Bootstrap using {local[0].parts[0]}:{local[0].parts[1]}",
-            expected="an interface with a route to all hosts",
-            confidence=0.9 if several else 0.5,
+            f"Bootstrap using {local[0].parts[0]}:{local[0].parts[1]}",
+            "an interface with a route to all hosts",
+            0.9 if several else 0.5,
             severity=Severity.ERROR if several else Severity.WARNING,
         )
         return
@@ -212,11 +205,11 @@ def bootstrap(case: Case) -> Iterator[Finding]:
     if len(addresses) > 1 and len(names) > 1 and len({fact.subject.host for fact in facts}) > 1:
         several_facts = list(addresses.values())
         yield found(
-            cause("bootstrap-interface"),
+            "bootstrap-interface",
             several_facts,
-            seen="; ".join(f"{f.subject.host}: {f.parts[0]} {f.parts[1]}" for f in several_facts[:3]),
-            expected="one network for all hosts",
-            confidence=0.5,
+            "; ".join(f"{f.subject.host}: {f.parts[0]} {f.parts[1]}" for f in several_facts[:3]),
+            "one network for all hosts",
+            0.5,
         )
 
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from fabrictwin.diagnosis.case import Case, Rule
-from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
-from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import found
 
 # status codes of completions: ibv_wc_status of rdma-core's libibverbs/verbs.h
 _STATUS = {
@@ -144,11 +144,11 @@ def warnings(case: Case) -> Iterator[Finding]:
         # what a peer's end looks like is no cause of its own where nothing else is known: say so
         severity = Severity.WARNING if name == "peer-closed" and not set(by_cause) - _VAGUE else None
         yield found(
-            cause(name),
+            name,
             facts,
-            seen=facts[0].text + (f" ({where})" if where else ""),
-            expected=_EXPECTED.get(name, "no such warning"),
-            confidence=confidence - 0.02 * min(position, 5),
+            facts[0].text + (f" ({where})" if where else ""),
+            _EXPECTED.get(name, "no such warning"),
+            confidence - 0.02 * min(position, 5),
             severity=severity,
             collect="the logs of all ranks: the peer's first warning is nearer to the cause"
             if name == "peer-closed"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from statistics import median
 
 from fabrictwin.diagnosis.case import Case, Rule
-from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
-from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import found
 
 SLOW = 0.8  # of the median of all pairs
 FEWEST = 3  # runs that a median means something of
@@ -37,12 +37,12 @@ def _rate(fact: Fact) -> float:
 def _alone(slow: list[Fact], usual: float) -> Iterator[Finding]:
     worst = min(slow, key=_rate)
     yield found(
-        cause("slow-node"),
+        "slow-node",
         slow,
+        f"{worst.parts[1]} busbw {_rate(worst):.4g} GB/s",
+        f"{usual:.4g} GB/s, as other hosts alone",
+        0.85,
         object=", ".join(sorted({str(fact.parts[4]) for fact in slow})),
-        seen=f"{worst.parts[1]} busbw {_rate(worst):.4g} GB/s",
-        expected=f"{usual:.4g} GB/s, as other hosts alone",
-        confidence=0.85,
         expected_from="the median of the hosts",
     )
 
@@ -63,12 +63,12 @@ def _pairs(facts: list[Fact], slow: list[Fact], usual: float) -> Iterator[Findin
     for host in sorted(blamed):
         mine = of_host[host]
         yield found(
-            cause("slow-node"),
+            "slow-node",
             mine,
+            f"{len(mine)} of its {len(mine)} pairs are slow: {min(map(_rate, mine)):.4g} GB/s",
+            f"{usual:.4g} GB/s, as other pairs",
+            0.9 if len(mine) > 1 else 0.6,
             object=host,
-            seen=f"{len(mine)} of its {len(mine)} pairs are slow: {min(map(_rate, mine)):.4g} GB/s",
-            expected=f"{usual:.4g} GB/s, as other pairs",
-            confidence=0.9 if len(mine) > 1 else 0.6,
             expected_from="the median of the pairs",
         )
     for fact in slow:
@@ -77,13 +77,13 @@ def _pairs(facts: list[Fact], slow: list[Fact], usual: float) -> Iterator[Findin
             continue
         clear = a in good and b in good
         yield found(
-            cause("path-slow" if clear else "slow-node"),
+            "path-slow" if clear else "slow-node",
             [fact],
-            object=f"{a} - {b}",
-            seen=f"{_rate(fact):.4g} GB/s"
+            f"{_rate(fact):.4g} GB/s"
             + (", and both are good with others" if clear else ", and neither ran with another host"),
-            expected=f"{usual:.4g} GB/s, as other pairs",
-            confidence=0.8 if clear else 0.4,
+            f"{usual:.4g} GB/s, as other pairs",
+            0.8 if clear else 0.4,
+            object=f"{a} - {b}",
             severity=None if clear else Severity.QUESTION,
             expected_from="the median of the pairs",
             collect="" if clear else f"the same test of {a} and of {b} with a host that is good",

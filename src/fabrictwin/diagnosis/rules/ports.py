@@ -7,11 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from fabrictwin.diagnosis.case import Case, Rule
-from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact, Subject
-from fabrictwin.diagnosis.finding import Finding, Severity, found
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import found, reported
 from fabrictwin.diagnosis.readers.fabric.links import LANE_GBPS
-from fabrictwin.diagnosis.rules.reported import reported
 
 
 def _last(case: Case, kind: str) -> dict[Subject, Fact]:
@@ -32,19 +31,13 @@ def states(case: Case) -> Iterator[Finding]:
     if no_manager:
         about = no_manager[0].subject
         yield found(
-            cause("no-subnet-manager"),
+            "no-subnet-manager",
             no_manager,
-            seen=f"State: {no_manager[0].text}" + (f", SM lid {lid[about].value}" if about in lid else ""),
-            expected="Active",
-            confidence=0.95,
+            f"State: {no_manager[0].text}" + (f", SM lid {lid[about].value}" if about in lid else ""),
+            "Active",
+            0.95,
         )
-    yield from reported(
-        case.of("sm.missing"),
-        "no-subnet-manager",
-        seen="{text}",
-        expected="state 3 SMINFO_MASTER",
-        confidence=0.85,
-    )
+    yield from reported("no-subnet-manager", case.of("sm.missing"), "{text}", "state 3 SMINFO_MASTER", 0.85)
     down = [fact for about, fact in state.items() if fact.text.lower().startswith("down")]
     trying = [
         fact
@@ -58,25 +51,25 @@ def states(case: Case) -> Iterator[Finding]:
         # a second port of an adapter, or an Ethernet port, is often not cabled
         spare = all(fact.subject.port not in ("", "1") for fact in facts) or not facts
         yield found(
-            cause("port-down"),
+            "port-down",
             facts,
-            seen="State: Down, physical state "
+            "State: Down, physical state "
             + (physical[facts[0].subject].text if facts[0].subject in physical else "unknown"),
-            expected="Active, LinkUp",
-            confidence=0.6 if spare else 0.85,
+            "Active, LinkUp",
+            0.6 if spare else 0.85,
             severity=Severity.NOTE if spare else Severity.ERROR if up or used else Severity.WARNING,
         )
     elif down:
         # most of the same adapters of the host are in use: this one should be too
         odd = [fact for fact in down if _minority(case, fact, state) or _was_active(fact, layer, lid)]
         yield found(
-            cause("port-down"),
+            "port-down",
             odd or down,
-            seen="State: Down, physical state Disabled",
-            expected="Active, as it was, or as the host's other adapters of this type"
+            "State: Down, physical state Disabled",
+            "Active, as it was, or as the host's other adapters of this type"
             if odd
             else "Active where it is cabled",
-            confidence=0.7 if odd else 0.4,
+            0.7 if odd else 0.4,
             severity=Severity.WARNING if odd else Severity.NOTE,
         )
     waiting = [
@@ -84,7 +77,7 @@ def states(case: Case) -> Iterator[Finding]:
         for fact in case.of("port.state")
         if str(fact.parts[0]) in ("Init", "Initialize", "Initialized", "Armed")
     ]
-    yield from reported(waiting, "no-subnet-manager", seen="port {0}", expected="Active", confidence=0.8)
+    yield from reported("no-subnet-manager", waiting, "port {0}", "Active", 0.8)
 
 
 MANY_ALIKE = 4
@@ -125,11 +118,11 @@ def rates(case: Case) -> Iterator[Finding]:
         slow = [fact for fact in facts if 0 < fact.number < usual[0]]
         if slow and usual[1] >= max(2, len(slow)) and usual[1] > len(facts) / 2:
             yield found(
-                cause("link-slow"),
+                "link-slow",
                 slow,
-                seen=f"{slow[0].number:g} Gb/s",
-                expected=f"{usual[0]:g} Gb/s, as its peers",
-                confidence=0.8,
+                f"{slow[0].number:g} Gb/s",
+                f"{usual[0]:g} Gb/s, as its peers",
+                0.8,
                 expected_from="other adapters of the same type",
                 gain=f"{usual[0] / slow[0].number:.3g} times the rate of that adapter",
             )
@@ -138,11 +131,11 @@ def rates(case: Case) -> Iterator[Finding]:
     small = [fact for fact in small if fact.subject in largest and largest[fact.subject].number > fact.number]
     if small and all("ethernet" in (layer[f.subject].text.lower() if f.subject in layer else "") for f in small):
         yield found(
-            cause("mtu-small"),
+            "mtu-small",
             small,
-            seen=f"active_mtu {small[0].value}",
-            expected=f"{largest[small[0].subject].value}",
-            confidence=0.5,
+            f"active_mtu {small[0].value}",
+            f"{largest[small[0].subject].value}",
+            0.5,
             severity=Severity.NOTE if small[0].number >= 1024 else None,
         )
 
@@ -161,18 +154,18 @@ def links(case: Case) -> Iterator[Finding]:
     for name, mine in (("link-narrow", narrow), ("link-slow", slow)):
         if mine:
             yield found(
-                cause(name),
+                name,
                 mine,
-                seen=f"{mine[0].parts[0]}x {mine[0].parts[1]}",
-                expected=could[mine[0].subject].text,
-                confidence=0.85,
+                f"{mine[0].parts[0]}x {mine[0].parts[1]}",
+                could[mine[0].subject].text,
+                0.85,
                 expected_from="what both ends can do",
             )
     if stated or len(facts) < 3:
         return
     thin = [fact for fact in facts if int(fact.parts[0] or 0) == 1]
     if thin and len(thin) < len(facts) / 2:
-        yield found(cause("link-narrow"), thin, seen="1 lane", expected="4 lanes", confidence=0.85)
+        yield found("link-narrow", thin, "1 lane", "4 lanes", 0.85)
     by_node: dict[str, list[Fact]] = defaultdict(list)
     for fact in facts:
         by_node[fact.subject.device].append(fact)
@@ -185,11 +178,11 @@ def links(case: Case) -> Iterator[Finding]:
                 fact for fact, speed in zip(mine, speeds, strict=True) if 0 < speed < usual[0] and fact not in thin
             ]
     yield from reported(
-        odd,
         "link-slow",
-        seen="{0}x {1}",
-        expected="the speed of the switch's other ports",
-        confidence=0.4,
+        odd,
+        "{0}x {1}",
+        "the speed of the switch's other ports",
+        0.4,
         severity=Severity.NOTE,
         collect="iblinkinfo, which says what a link could be",
     )
@@ -208,15 +201,15 @@ def gids(case: Case) -> Iterator[Finding]:
             bad += facts
     if bad:
         yield found(
-            cause("no-roce-v2-gid"),
+            "no-roce-v2-gid",
             bad,
-            seen=f"GIDs {', '.join(str(f.parts[1]) for f in bad[:3])}",
-            expected="a RoCE v2 GID of an IP address",
-            confidence=0.85,
+            f"GIDs {', '.join(str(f.parts[1]) for f in bad[:3])}",
+            "a RoCE v2 GID of an IP address",
+            0.85,
         )
     yield from _chosen_gid(case)
     old = [fact for fact in case.of("roce.mode") if fact.value == 1]
-    yield from reported(old, "roce-v1", seen="RoCE v1", expected="RoCE v2", confidence=0.9)
+    yield from reported("roce-v1", old, "RoCE v1", "RoCE v2", 0.9)
 
 
 def _chosen_gid(case: Case) -> Iterator[Finding]:
@@ -228,11 +221,11 @@ def _chosen_gid(case: Case) -> Iterator[Finding]:
     bad = [fact for fact in rows if str(fact.parts[0]) == value and fact not in good]
     if bad and good:
         yield found(
-            cause("gid-unreachable"),
+            "gid-unreachable",
             [*facts, *bad],
-            seen=f"NCCL_IB_GID_INDEX={value}: {bad[0].parts[1]}, RoCE {bad[0].parts[3]}",
-            expected=f"index {good[0].parts[0]}: {good[0].parts[1]}, RoCE v2",
-            confidence=0.85,
+            f"NCCL_IB_GID_INDEX={value}: {bad[0].parts[1]}, RoCE {bad[0].parts[3]}",
+            f"index {good[0].parts[0]}: {good[0].parts[1]}, RoCE v2",
+            0.85,
         )
 
 
@@ -240,19 +233,9 @@ def switches(case: Case) -> Iterator[Finding]:
     """Findings of ibswinfo on a switch, and of ibdiagnet."""
     broken = case.of("switch.status")
     if broken:
-        yield found(
-            cause("switch-part"),
-            broken,
-            seen=": ".join(str(p) for p in broken[0].parts),
-            expected="OK",
-            confidence=0.85,
-        )
-    yield from reported(
-        case.of("switch.unreadable"), "switch-unreadable", seen="{text}", expected="a number", confidence=0.7
-    )
-    yield from reported(
-        case.of("ibdiagnet.error"), "ibdiagnet-error", seen="{0}: {1}", expected="none", confidence=0.6
-    )
+        yield found("switch-part", broken, ": ".join(str(p) for p in broken[0].parts), "OK", 0.85)
+    yield from reported("switch-unreadable", case.of("switch.unreadable"), "{text}", "a number", 0.7)
+    yield from reported("ibdiagnet-error", case.of("ibdiagnet.error"), "{0}: {1}", "none", 0.6)
 
 
 RULES: tuple[Rule, ...] = (states, rates, links, gids, switches)

@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from fabrictwin.diagnosis.case import Case, Rule
-from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
-from fabrictwin.diagnosis.finding import Finding, Severity, found
-from fabrictwin.diagnosis.rules.reported import reported
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import found, reported
 
 MANY_DROPS = 100
 USUAL_LOSSLESS = (3, 4)  # SONiC's qos_config.j2, where no configuration is at hand
@@ -22,37 +21,27 @@ USUAL_LOSSLESS = (3, 4)  # SONiC's qos_config.j2, where no configuration is at h
 def priorities(case: Case) -> Iterator[Finding]:
     """Trust and lossless priorities of adapters and of SONiC's ports."""
     trust = [fact for fact in case.of("qos.trust") if fact.value == "pcp"]
-    yield from reported(trust, "trust-pcp", seen="Priority trust state: pcp", expected="dscp", confidence=0.85)
+    yield from reported("trust-pcp", trust, "Priority trust state: pcp", "dscp", 0.85)
     none = [fact for fact in case.of("qos.pfc") if not fact.parts]
     yield from reported(
-        none,
         "no-pfc",
-        seen="no priority enabled",
-        expected="the RoCE priority, such as 3",
-        confidence=0.7,
+        none,
+        "no priority enabled",
+        "the RoCE priority, such as 3",
+        0.7,
         collect="the switch's PFC configuration, where lossy RoCE is on purpose",
     )
-    yield from reported(
-        case.of("sonic.storm"),
-        "pause-storm",
-        seen="{0} storm(s) detected, {1} restored",
-        expected="0",
-        confidence=0.9,
-    )
+    yield from reported("pause-storm", case.of("sonic.storm"), "{0} storm(s) detected, {1} restored", "0", 0.9)
     maps = case.of("sonic.pfc")
     empty = [fact for fact in maps if not fact.parts]
     if empty and len(empty) < len(maps):
-        yield found(
-            cause("pfc-uneven"), empty, seen="no pfc_enable", expected="as the other ports", confidence=0.7
-        )
+        yield found("pfc-uneven", empty, "no pfc_enable", "as the other ports", 0.7)
     flat = [
         fact
         for fact in case.of("sonic.profile")
         if "lossless" in fact.subject.device and fact.subject.device.startswith("pg_") and fact.parts[2] == 0
     ]
-    yield from reported(
-        flat, "buffer-profile", seen="xoff 0", expected="headroom for rate, cable and MTU", confidence=0.7
-    )
+    yield from reported("buffer-profile", flat, "xoff 0", "headroom for rate, cable and MTU", 0.7)
 
 
 def traffic_class(case: Case) -> Iterator[Finding]:
@@ -71,11 +60,11 @@ def traffic_class(case: Case) -> Iterator[Finding]:
         wanted = sorted(lossless)[0]
         fits = next((code for code, to in sorted(table.items()) if to == wanted), wanted << 3)
         yield found(
-            cause("wrong-priority"),
+            "wrong-priority",
             [*facts, *case.of("qos.pfc")],
-            seen=f"NCCL_IB_TC={value}: DSCP {dscp}, priority {priority}",
-            expected=f"priority {wanted}, which is lossless: NCCL_IB_TC={fits << 2}",
-            confidence=0.85,
+            f"NCCL_IB_TC={value}: DSCP {dscp}, priority {priority}",
+            f"priority {wanted}, which is lossless: NCCL_IB_TC={fits << 2}",
+            0.85,
         )
 
 
@@ -84,29 +73,19 @@ def switch_drops(case: Case) -> Iterator[Finding]:
     lossless = {int(p or 0) for fact in case.of("sonic.pfc") for p in fact.parts} or set(USUAL_LOSSLESS)
     groups = [fact for fact in case.of("sonic.pg-drop") if int(fact.parts[0] or 0) in lossless]
     yield from reported(
-        groups,
-        "headroom",
-        seen="priority group {0} dropped {1} packets",
-        expected="0 in a lossless group",
-        confidence=0.85,
+        "headroom", groups, "priority group {0} dropped {1} packets", "0 in a lossless group", 0.85
     )
     yield from reported(
-        case.of("sonic.pause-lossy"),
         "pfc-one-side",
-        seen="{1} pause frame(s) on priority {0}, which is lossy",
-        expected="the same lossless priorities on both ends",
-        confidence=0.85,
+        case.of("sonic.pause-lossy"),
+        "{1} pause frame(s) on priority {0}, which is lossy",
+        "the same lossless priorities on both ends",
+        0.85,
     )
     queues = [
         fact for fact in case.of("sonic.queue-drop") if str(fact.parts[0]) in {f"UC{one}" for one in lossless}
     ]
-    yield from reported(
-        queues,
-        "roce-loss",
-        seen="queue {0} dropped {1} packets",
-        expected="0 in a lossless queue",
-        confidence=0.75,
-    )
+    yield from reported("roce-loss", queues, "queue {0} dropped {1} packets", "0 in a lossless queue", 0.75)
     ports: dict[str, dict[str, Fact]] = defaultdict(dict)
     for fact in case.of("port.counter"):
         ports[fact.subject.device][str(fact.parts[0])] = fact
@@ -119,23 +98,17 @@ def _port_drops(row: dict[str, Fact]) -> Iterator[Finding]:
     pauses = [fact for name, fact in row.items() if name.startswith("tx_prio") and name.endswith("_pause")]
     if dropped is not None and int(dropped.parts[1] or 0) >= MANY_DROPS:
         yield found(
-            cause("headroom" if pauses else "discards"),
+            "headroom" if pauses else "discards",
             [dropped, *pauses],
-            seen=f"RX_DRP {dropped.parts[1]}" + (" although the port sends pause frames" if pauses else ""),
-            expected="0 on a lossless port",
-            confidence=0.8 if pauses else 0.4,
+            f"RX_DRP {dropped.parts[1]}" + (" although the port sends pause frames" if pauses else ""),
+            "0 on a lossless port",
+            0.8 if pauses else 0.4,
             severity=None if pauses else Severity.NOTE,
         )
     for name, least in (("sonic_fec_uncorr", 1_000), ("sonic_rx_err", MANY_DROPS)):
         bad = row.get(name)
         if bad is not None and int(bad.parts[1] or 0) >= least:
-            yield found(
-                cause("link-errors"),
-                [bad],
-                seen=f"{name[6:].upper()} {bad.parts[1]}",
-                expected="0",
-                confidence=0.7,
-            )
+            yield found("link-errors", [bad], f"{name[6:].upper()} {bad.parts[1]}", "0", 0.7)
 
 
 RULES: tuple[Rule, ...] = (priorities, traffic_class, switch_drops)

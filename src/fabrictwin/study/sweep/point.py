@@ -13,8 +13,6 @@ from fabrictwin.cluster.spec.edits import set_text
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec, without_figures
 from fabrictwin.report.summary import STEP_FIGURES, summary
 from fabrictwin.runs.execute import predict
-from fabrictwin.serving.predict import predict as serve
-from fabrictwin.serving.report.server import server_figures
 from fabrictwin.study.sweep.axes import OPTION
 
 FAILED = "reason"  # the column that says why a point has no figures
@@ -46,10 +44,17 @@ def answer(question: Question, values: tuple[str, ...]) -> Row:
     try:
         spec = spec_at(question, values)
         if "serving" in spec.workload:
-            return server_figures(serve(spec).fields)
+            return _served(spec)
         return figures(summary(predict(spec)))
     except (ConfigError, SimulatedError) as error:
         return {FAILED: " ".join(str(error).split())}
+
+
+def _served(spec: Spec) -> Row:
+    from fabrictwin.serving.predict import predict as serve
+    from fabrictwin.serving.report.server import server_figures
+
+    return server_figures(serve(spec).fields)
 
 
 def figures(said: Mapping[str, Any]) -> Row:

@@ -118,8 +118,9 @@ class PerformanceAgent:
         values: dict[str, Any] = {name: self._sum(name, m, port) for name in COUNTERS}
         return perf.PortCountersExtended(
             port_select=port,
-            unicast_xmit_packets=values["xmit_packets"] - values["multicast_xmit_packets"],
-            unicast_rcv_packets=values["rcv_packets"] - values["multicast_rcv_packets"],
+            # either may have been cleared alone
+            unicast_xmit_packets=max(values["xmit_packets"] - values["multicast_xmit_packets"], 0),
+            unicast_rcv_packets=max(values["rcv_packets"] - values["multicast_rcv_packets"], 0),
             **values,
         )
 
