@@ -8,6 +8,7 @@ chunks by the kind of instance. What the environment says stays. Source: aws-ofi
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from fabrictwin import catalog
 from fabrictwin.fabric.host_template import HostTemplate
@@ -27,7 +28,7 @@ def with_plugin(settings: Settings, template: HostTemplate, network: HostNetwork
         return settings
     capability = catalog.gpu(template.gpu_type).compute_capability.value if template.gpu_type else 0
     set_by_user = {name for name, _ in settings.given}
-    new = {
+    new: dict[str, Any] = {
         key: value
         for key, value in (_NVSWITCH_SHARP if capability >= _HOPPER else _EVERY).items()
         if PREFIX + key.upper() not in set_by_user
