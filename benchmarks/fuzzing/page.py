@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fuzzing.target import FRESH, ROOT, Target, files, folder
+from fuzzing.target import FRESH, ROOT, Target, files, folder, job
 
 HERE = b"127.0.0.1:8765"
 ANSWER_S = 5.0
@@ -30,14 +30,7 @@ LOOKS = 25  # inputs between two looks at whether it answers, and at its memory
 MOST_HOSTS = 64
 _PR_SET_PDEATHSIG = 1
 
-_SPEC = """schema: 1
-name: small
-cluster:
-  hosts: {type: dgx-a100, count: 2}
-  network: {technology: infiniband, topology: {kind: fat-tree}, switch: qm8700}
-workload: {training: {model: {hidden_size: 512, num_hidden_layers: 2, num_attention_heads: 8, vocab_size: 1000,
-  intermediate_size: 2048}, parallel: {tp: 2}, micro_batch_size: 1, global_batch: 16, sequence: 512, precision: bf16}}
-"""
+_SPEC = job("dgx-a100", "qm8700")
 _LOG = b"""host-0:4711:4711 [0] NCCL INFO NCCL version 2.27.3+cuda12.9
 host-0:4711:4720 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>
 """

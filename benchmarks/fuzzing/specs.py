@@ -6,21 +6,17 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from fuzzing.target import Target, files, folder, of_file, of_text
+from fuzzing.target import Target, files, folder, job, of_file, of_text
 
-_SMALL = b"""schema: 1
-name: small
-cluster:
-  hosts: {type: dgx-h100, count: 2}
-  network: {technology: infiniband, topology: {kind: fat-tree}, switch: qm9700}
-workload: {training: {model: {hidden_size: 512, num_hidden_layers: 2, num_attention_heads: 8, vocab_size: 1000,
-  intermediate_size: 2048}, parallel: {tp: 2}, micro_batch_size: 1, global_batch: 16, sequence: 512, precision: bf16}}
-faults: [{link: host-0/mlx5_0, at: 1 ms, rate: 100 Gb/s}, {gpu: host-0/gpu0, slowdown: 1.5}]
+_SMALL = (
+    job("dgx-h100", "qm9700").encode()
+    + b"""faults: [{link: host-0/mlx5_0, at: 1 ms, rate: 100 Gb/s}, {gpu: host-0/gpu0, slowdown: 1.5}]
 jitter: {clocks: {deviation: 0.01}, slow: {chance: 0.1, slowdown: 1.5}}
 nccl: {version: 2.21.5, NCCL_ALGO: Ring}
 placement: {order: scattered, seed: 2}
 run: {fidelity: packet, packet: {virtual_lanes: 2, buffer: 16 MiB}, seed: 3}
 """
+)
 _EXPLICIT = b"""schema: 1
 cluster:
   technology: ethernet

@@ -16,6 +16,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 FRESH = 500
+_JOB = """schema: 1
+name: small
+cluster:
+  hosts: {type: HOST, count: 2}
+  network: {technology: infiniband, topology: {kind: fat-tree}, switch: SWITCH}
+workload: {training: {model: {hidden_size: 512, num_hidden_layers: 2, num_attention_heads: 8, vocab_size: 1000,
+  intermediate_size: 2048}, parallel: {tp: 2}, micro_batch_size: 1, global_batch: 16, sequence: 512, precision: bf16}}
+"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,11 @@ def folder() -> Path:
     own = root() / str(os.getpid())
     own.mkdir(exist_ok=True)
     return own
+
+
+def job(host: str, switch: str) -> str:
+    """Return a spec of a small job on two hosts."""
+    return _JOB.replace("HOST", host).replace("SWITCH", switch)
 
 
 def of_file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:

@@ -9,6 +9,7 @@ from fuzzing.commands import COMMANDS
 from fuzzing.configurations import CONFIGURED
 from fuzzing.diagnosis import DIAGNOSIS
 from fuzzing.formats import FORMATS
+from fuzzing.job_traces import JOB_TRACES
 from fuzzing.live import LIVE
 from fuzzing.page import PAGE
 from fuzzing.serving import SERVING
@@ -31,4 +32,5 @@ TARGETS: dict[str, Callable[[], Target]] = {
     **STUDIES,
     **CONFIGURED,
     **DIAGNOSIS,
+    **JOB_TRACES,
 }

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fabrictwin.api.specs import load
     from fabrictwin.api.sweep import Sweep, sweep
     from fabrictwin.api.tables import Table
+    from fabrictwin.api.traces import export_trace, import_trace
     from fabrictwin.api.ui import ui
     from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
     from fabrictwin.cluster.spec.spec import Spec
@@ -45,6 +46,8 @@ _HOME = {
     "configure": "api.configure",
     "lint": "api.configure",
     "doctor": "api.doctor",
+    "export_trace": "api.traces",
+    "import_trace": "api.traces",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
     "sweep": "api.sweep",
@@ -92,6 +95,8 @@ __all__ = [
     "configure",
     "diff",
     "doctor",
+    "export_trace",
+    "import_trace",
     "jitter",
     "lint",
     "load",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.configured import ETHERNET, INFINIBAND, planned, spec_of, write
+from support.edits import rows
 
 from fabrictwin.configuration.lint.rules import lint
 from fabrictwin.configuration.policy.cluster_policy import plan
@@ -179,92 +180,7 @@ def test_mutations_of_config_db(name: str, ethernet: dict[str, str], tmp_path: P
     assert rule in rules_of(ethernet | {LEAF: json.dumps(tables)}, tmp_path)
 
 
-ADAPTERS = "hosts/host-0/fabric-adapters.sh"
-HOST = {
-    "PFC on another priority": (ADAPTERS, "--pfc 0,0,0,1,0", "--pfc 0,0,0,0,1", "pfc-one-side"),
-    "PFC nowhere": (ADAPTERS, "--pfc 0,0,0,1,0", "--pfc 0,0,0,0,0", "adapter-pfc-missing"),
-    "trust PCP": (ADAPTERS, "--trust dscp", "--trust pcp", "adapter-trust-pcp"),
-    "trust differs": (ADAPTERS, "--trust dscp", "--trust pcp", "trust-differs"),
-    "DSCP to another priority": (ADAPTERS, "set,26,3", "set,26,4", "priority-differs"),
-    "global pause": (ADAPTERS, "rx off tx off", "rx on tx on", "pause-and-pfc"),
-    "RoCE v1": (ADAPTERS, "-p 1 -m 2", "-p 1 -m 1", "roce-v1"),
-    "traffic class 0": (ADAPTERS, "echo 106", "echo 0", "traffic-class-lossy"),
-    "CNPs of another DSCP": (ADAPTERS, "echo 48 >", "echo 10 >", "cnp-class-differs"),
-    "CNPs in the lossless priority": (ADAPTERS, "echo 6 >", "echo 3 >", "adapter-cnp-lossless"),
-    "reaction off": (
-        ADAPTERS,
-        "echo 1 > /sys/class/net/eth1/ecn/roce_rp",
-        "echo 0 > /sys/class/net/eth1/ecn/roce_rp",
-        "ecn-off",
-    ),
-    "small buffer": (ADAPTERS, r"--buffer_size 32768,\d+", "--buffer_size 32768,90000", "adapter-buffer-small"),
-    "empty buffer": (ADAPTERS, r"--buffer_size 32768,\d+", "--buffer_size 32768,0", "buffer-empty"),
-    "shared buffer": (ADAPTERS, "--prio2buffer 0,0,0,1,0", "--prio2buffer 1,0,0,1,0", "buffer-shared"),
-    "another cable": (ADAPTERS, "--cable_len 3", "--cable_len 30", "cable-differs"),
-    "small ring": (ADAPTERS, "-G eth1 rx 8192", "-G eth1 rx 256", "ring-small"),
-    "reads of 512": (ADAPTERS, "=5000:7000", "=2000:7000", "read-request-small"),
-    "ACS left on": (ADAPTERS, "ECAP_ACS", "CAP_EXP", "acs-on"),
-    "forced ordering": (ADAPTERS, "=per_mkey", "=force_relax", "firmware-pci-wr-ordering"),
-    "wrong link layer": (ADAPTERS, "LINK_TYPE_P1=ETH", "LINK_TYPE_P1=IB", "firmware-link-type"),
-    "DCBX in firmware": (ADAPTERS, "DCBX_P1=FALSE", "DCBX_P1=TRUE", "firmware-lldp-nb-dcbx-p1"),
-    "congestion control off": (ADAPTERS, "PRIO_MASK_P1=255", "PRIO_MASK_P1=0", "firmware-roce-cc-prio-mask-p1"),
-    "no fabric manager": (
-        ADAPTERS,
-        "enable --now nvidia-fabricmanager",
-        "disable --now nvidia-fabricmanager",
-        "service-nvidia-fabricmanager",
-    ),
-    "not at boot": (ADAPTERS, "enable --now fabric-roce", "disable --now fabric-roce", "service-fabric-roce"),
-    "MTU 1500": ("hosts/host-0/60-fabric.yaml", "mtu: 9100", "mtu: 1500", "mtu-small"),
-    "MTU differs": ("hosts/host-0/60-fabric.yaml", "mtu: 9100", "mtu: 9000", "mtu-differs"),
-    "MTU no number": ("hosts/host-0/60-fabric.yaml", "mtu: 9100", "mtu: nine", "value-range"),
-    "address of another": ("hosts/host-0/60-fabric.yaml", "10.64.0.1/31", "10.64.0.17/31", "address-twice"),
-    "memlock": ("hosts/host-0/90-fabric-limits.conf", "memlock unlimited", "memlock 65536", "memlock-limited"),
-    "no memlock": ("hosts/host-0/90-fabric-limits.conf", "memlock", "core", "memlock-missing"),
-    "few files": ("hosts/host-0/90-fabric-limits.conf", "1048576", "1024", "nofile-small"),
-    "no peermem": ("hosts/host-0/fabric-modules.conf", "nvidia_peermem", "nvidia_uvm", "peermem-missing"),
-    "IOMMU": ("hosts/host-0/90-fabric-grub.cfg", "iommu=pt", "intel_iommu=on", "iommu-on"),
-    "strict rp_filter": (
-        "hosts/host-0/90-fabric-sysctl.conf",
-        "rp_filter = 2",
-        "rp_filter = 1",
-        "rp-filter-strict",
-    ),
-    "container without devices": (
-        "hosts/host-0/fabric-container.args",
-        "--device=/dev/infiniband",
-        "--rm",
-        "container-devices",
-    ),
-    "container memlock": (
-        "hosts/host-0/fabric-container.args",
-        "memlock=-1:-1",
-        "memlock=65536",
-        "container-memlock",
-    ),
-    "container shm": ("hosts/host-0/fabric-container.args", "--shm-size=16g", "--shm-size=64m", "container-shm"),
-    "container network": (
-        "hosts/host-0/fabric-container.args",
-        "--network=host",
-        "--network=bridge",
-        "container-network",
-    ),
-    "NCCL's class": ("hosts/host-0/nccl.conf", "NCCL_IB_TC=106", "NCCL_IB_TC=0", "traffic-class-lossy"),
-    "GID index": ("hosts/host-0/nccl.conf", "NCCL_IB_TIMEOUT=22", "NCCL_IB_GID_INDEX=0", "gid-index"),
-    "verbs off": ("hosts/host-0/nccl.conf", "NCCL_IB_TIMEOUT=22", "NCCL_IB_DISABLE=1", "nccl-ib-disable"),
-    "NVLink off": ("hosts/host-0/nccl.conf", "NCCL_IB_TIMEOUT=22", "NCCL_P2P_DISABLE=1", "nccl-p2p-disable"),
-    "algorithm fixed": ("hosts/host-0/nccl.conf", "NCCL_IB_TIMEOUT=22", "NCCL_ALGO=Ring", "nccl-fixed"),
-    "prefix match": ("hosts/host-0/nccl.conf", "NCCL_IB_HCA==.*", "NCCL_IB_HCA=mlx5_1", "hca-prefix"),
-    "unknown adapter": ("hosts/host-0/nccl.conf", "NCCL_IB_HCA==.*", "NCCL_IB_HCA==ib7", "hca-unknown"),
-    "rail left out": ("hosts/host-0/nccl.conf", ",mlx5_11", "", "hca-missing"),
-    "bootstrap by docker0": ("hosts/host-0/nccl.conf", "IFNAME==eth0", "IFNAME=docker0", "socket-interface"),
-    "one host differs": ("hosts/host-0/nccl.conf", "QPS_PER_CONNECTION=4", "QPS_PER_CONNECTION=1", "host-differs"),
-    "pod without IPC_LOCK": ("k8s/pod.yaml", "IPC_LOCK", "NET_RAW", "pod-memlock"),
-    "pod asks for what is not there": ("k8s/pod.yaml", "rdma/rdma_eth1:", "rdma/rdma_eth77:", "pod-resource"),
-    "field of no resource": ("k8s/macvlannetwork.yaml", "master:", "parent:", "not-understood"),
-    "wrong type": ("k8s/sriovnetworknodepolicy.yaml", "numVfs: 1", "numVfs: one", "value-range"),
-    "required field": ("k8s/sriovnetworknodepolicy.yaml", "numVfs: 1\n", "\n", "reference-missing"),
-}
+HOST = {name: row for name, *row in rows("configuration/host_mutations")}
 
 
 @pytest.mark.parametrize("name", HOST)
@@ -275,45 +191,7 @@ def test_mutations_of_hosts_and_manifests(name: str, ethernet: dict[str, str], t
     assert rule in rules_of(_netplan_alone(ethernet) | {file: changed}, tmp_path)
 
 
-SUBNET = {
-    "unknown engine": ("opensm/opensm.conf", "routing_engine updn", "routing_engine updown", "engine-unknown"),
-    "no roots": ("opensm/opensm.conf", "root_guid_file .*", "", "clean"),
-    "LMC 9": ("opensm/opensm.conf", "lmc 0", "lmc 9", "option-range"),
-    "endless lifetime": (
-        "opensm/opensm.conf",
-        r"\nhead_of_queue_lifetime 18",
-        "\nhead_of_queue_lifetime 20",
-        "lifetime-endless",
-    ),
-    "short map": ("opensm/opensm.conf", "qos_sl2vl 0,1,", "qos_sl2vl 0,", "sl2vl"),
-    "lane beyond": ("opensm/opensm.conf", "qos_max_vls 8", "qos_max_vls 4", "sl2vl-lanes"),
-    "weight 300": ("opensm/opensm.conf", "0:192", "0:300", "vlarb"),
-    "starved lane": ("opensm/opensm.conf", ",7:4", "", "vlarb-starved"),
-    "manager left out": ("opensm/partitions.conf", "ALL=full,\n    SELF=full", "0x10=full", "partition-manager"),
-    "limited members": ("opensm/partitions.conf", "ALL=full,\n    SELF=full", "ALL=limited", "partition-limited"),
-    "P_Key twice": ("opensm/partitions.conf", "compute=0x0001", "compute=0x7fff", "partition-twice"),
-    "small MTU": ("opensm/partitions.conf", "mtu=5", "mtu=4", "partition-mtu"),
-    "no end": ("opensm/partitions.conf", r"SELF=full ;", "SELF=full", "value-range"),
-    "membership": ("opensm/partitions.conf", "SELF=full", "SELF=whole", "value-range"),
-    "no default level": ("opensm/qos-policy.conf", "name: DEFAULT", "name: REST", "qos-default"),
-    "level without end": ("opensm/qos-policy.conf", "end-qos-levels", "", "not-understood"),
-    "IPoIB MTU": ("hosts/host-0/60-fabric.yaml", "mtu: 4092", "mtu: 65520", "ipoib-mtu"),
-    "small IPoIB MTU": ("hosts/host-0/60-fabric.yaml", "mtu: 4092", "mtu: 2044", "ipoib-mtu-small"),
-    "IPoIB mode": (
-        "hosts/host-0/60-fabric.yaml",
-        "infiniband-mode: datagram",
-        "infiniband-mode: quick",
-        "value-range",
-    ),
-    "unknown switch": (
-        "slurm/topology.conf",
-        r"\Z",
-        "SwitchName=top Switches=leaf-0,nowhere\n",
-        "slurm-switch-unknown",
-    ),
-    "node twice": ("slurm/topology.conf", r"\Z", "SwitchName=other Nodes=host-0\n", "slurm-twice"),
-    "node unplaced": ("slurm/topology.conf", r"host-\[0-3\]", "host-[0-2]", "slurm-node-unplaced"),
-}
+SUBNET = {name: row for name, *row in rows("configuration/subnet_mutations")}
 
 
 @pytest.mark.parametrize("name", SUBNET)

@@ -11,7 +11,7 @@ from support.hang_cases import KINDS, simulated
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.diagnosis.diagnose import Diagnosis, diagnose
-from fabrictwin.diagnosis.readers.job.flight_recorder import unpickled
+from fabrictwin.interchange.plain_pickle import unpickled
 
 CASES = 200
 WANTED = {

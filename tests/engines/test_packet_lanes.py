@@ -10,11 +10,12 @@ from support.clusters import boxes
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.spec.packet_section import Packet
-from fabrictwin.engines.base.changes import PortSettings, TimedChange
+from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.engines.packet.packet_options import PacketOptions, options_of, options_with
 from fabrictwin.kernel.packet.invariants import violations
 from fabrictwin.routing.lane_tables import LaneTables, PortArbitration
+from fabrictwin.routing.port_settings import PortSettings
 
 FOLD = [sl % 2 for sl in range(16)]
 

@@ -7,13 +7,14 @@ import pytest
 from support.clusters import boxes
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.engines.base.changes import PortSettings, TimedChange
+from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.transfers import Transfers
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.kernel.packet.invariants import violations
 from fabrictwin.routing.partition_keys import may_talk
+from fabrictwin.routing.port_settings import PortSettings
 
 US = 10**6
 EVERYBODY = np.full(4, 0xFFFF)

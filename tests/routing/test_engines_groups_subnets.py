@@ -15,15 +15,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.spec.congestion_section import CongestionControl
 from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.routing.congestion_tables import (
-    AdapterControl,
-    CongestionTables,
-    LevelControl,
-    PortMarking,
-    control_of,
-    marking_of,
-    tables_of,
-)
+from fabrictwin.routing import congestion_tables as congestion
 from fabrictwin.routing.engines.filling import blank_tables, destinations, refuse
 from fabrictwin.routing.engines.registry import ENGINES, compute, engine_names, hash_seeds, route
 from fabrictwin.routing.engines.routing_options import Options, edge_costs, rows_of_guids
@@ -426,7 +418,7 @@ def test_a_port_marks_by_the_bits_of_the_control_map(parts, port):
     """Bits of the map: victim mask, credit mask, threshold and size, starvation threshold, marking rate (A10)."""
     section = SECTION.model_copy(update={"cc_sw_cong_setting_control_map": parts})
     starves = bool(parts & 8 and parts & 2 and port in (0, 1))
-    assert marking_of(section, port) == PortMarking(
+    assert congestion.marking_of(section, port) == congestion.PortMarking(
         threshold=9 if parts & 4 else 0,
         packet_size=2 if parts & 4 else 0,
         marking_rate=6 if parts & 16 else 0,
@@ -445,31 +437,33 @@ def test_an_adapter_slows_down_by_level_and_ports_name_settings_by_row():
             "cc_cct": ((0, 0), (0, 4), (1, 9)),
         }
     )  # fmt: skip
-    control = control_of(section)
-    levels = (LevelControl(7, 2, 0, 1), None, LevelControl(0, 0, 3, 0), *[None] * 13)
-    assert control == AdapterControl(levels, ((0, 0), (0, 4), (1, 9)), 2, True)
-    plain = control_of(SECTION.model_copy(update={"cc_cct": (), "cc_ca_cong_setting_port_control": 2}))
+    control = congestion.control_of(section)
+    levels = (congestion.LevelControl(7, 2, 0, 1), None, congestion.LevelControl(0, 0, 3, 0), *[None] * 13)
+    assert control == congestion.AdapterControl(levels, ((0, 0), (0, 4), (1, 9)), 2, True)
+    plain = congestion.control_of(SECTION.model_copy(update={"cc_cct": (), "cc_ca_cong_setting_port_control": 2}))
     assert (plain.table, plain.limit, plain.by_level) == (((0, 0),), 0, False)
     fabric = tree(8, 4, tiers=2)
-    found = tables_of(fabric, section)
+    found = congestion.tables_of(fabric, section)
     assert (found.control_row == 0).all()
     switch = np.isin(fabric.port_node, fabric.switch_nodes)
     cabled = {p for p in np.flatnonzero(switch).tolist() if fabric.port_peer[p] != NONE}
     assert set(np.flatnonzero(found.marking_row != NONE).tolist()) == cabled
     for port in cabled:
-        assert found.markings[found.marking_row[port]] == marking_of(section, int(fabric.port_number[port]))
+        assert found.markings[found.marking_row[port]] == congestion.marking_of(
+            section, int(fabric.port_number[port])
+        )
     assert len(set(found.markings)) == len(found.markings)
-    one, two = PortMarking(1), PortMarking(2)
-    some = CongestionTables.of(fabric, {3: one, 1: two, 2: one}, {1: control, 0: plain})
+    one, two = congestion.PortMarking(1), congestion.PortMarking(2)
+    some = congestion.CongestionTables.of(fabric, {3: one, 1: two, 2: one}, {1: control, 0: plain})
     assert (some.markings, some.controls) == ((one, two), (control, plain))
     assert some.marking_row[:5].tolist() == [NONE, 1, 0, 0, NONE]
     assert some.control_row[:3].tolist() == [1, 0, NONE]
-    assert some == CongestionTables.of(fabric, {3: one, 1: two, 2: one}, {1: control, 0: plain})
+    assert some == congestion.CongestionTables.of(fabric, {3: one, 1: two, 2: one}, {1: control, 0: plain})
     for markings, controls in (
         ({3: one, 1: two}, {1: control, 0: plain}), ({3: one, 1: two, 2: one}, {1: control, 2: plain}),
         ({3: two, 1: one, 2: two}, {1: control, 0: plain}), ({3: one, 1: two, 2: one}, {1: plain, 0: control}),
     ):  # fmt: skip
-        assert some != CongestionTables.of(fabric, markings, controls)
+        assert some != congestion.CongestionTables.of(fabric, markings, controls)
     assert some != 5
 
 

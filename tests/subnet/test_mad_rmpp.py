@@ -54,7 +54,7 @@ def test_without_losses_nothing_is_sent_twice():
     table = bytes(200 * 40)
     sender, receiver = transfer(table, [])
     assert receiver.table == table
-    assert sender._tries == 0
+    assert sender.window.tries == 0
 
 
 def test_the_first_segment_tells_the_length_and_the_last_what_is_left():

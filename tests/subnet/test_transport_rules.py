@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.sm_fabrics import Site, two_tiers
 
-from fabrictwin.subnet.agents.mad_routing import LONGEST_ROUTE, Fate, Frame
+from fabrictwin.subnet.agents.mad_routing import LONGEST_ROUTE, Fate, Frame, Outcome
 from fabrictwin.subnet.manager.mad_transport import HERE, MadTiming, Path, TwinTransport, get, put
 from fabrictwin.subnet.wire import rmpp
 from fabrictwin.subnet.wire.header import DirectedSmp, LidSmp, MadClass, Method, SaMad
@@ -169,6 +169,16 @@ def test_a_batch_takes_its_round_trips_over_the_window(site, window):
     assert transport.statistics.by_attribute == {(1, 0x11): 5}
     transport.exchange([put(way(1), AttributeId.PORT_INFO, b"", 99)])
     assert transport.statistics.by_attribute == {(1, 0x11): 5, (2, 0x15): 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [(0, 0), (0x1C, 0x1C), (0x0304, 0x0304), (0xFFFF, 0x7FFF), (0x8000, 0)]
+)
+def test_a_status_is_fifteen_bits_behind_the_direction(site, status, told):
+    transport = site.hosted.transport
+    mad = bytes(4) + status.to_bytes(2, "big") + bytes(58) + bytes(range(64)) + bytes(128)
+    site.endpoint.network.send = lambda slot, frame, now: Outcome(Fate.ANSWERED, slot, replace(frame, mad=mad))
+    assert transport.exchange([get(way(1), AttributeId.NODE_INFO)]) == [(told, bytes(range(64)))]
 
 
 @pytest.mark.parametrize("retries", [0, 2])

@@ -12,6 +12,7 @@ import yaml
 
 from fabrictwin.cluster.spec.spec import Spec, move_paths
 from fabrictwin.report.result import RunResult
+from fabrictwin.workload.captured.captured_section import CapturedWorkload, captured_path, is_captured
 from fabrictwin.workload.job.workload_section import Workload
 from fabrictwin.workload.model.huggingface_cache import config_of
 
@@ -45,6 +46,8 @@ def config_yaml(result: RunResult) -> str:
 
 def resolved(spec: Spec, ranks: int) -> dict[str, Any]:
     """The spec as plain data with every default spelled out, and what was derived: the model's keys, dp."""
+    if is_captured(spec):
+        return _resolved_captured(spec)
     workload = spec.validate_section("workload", Workload)
     section = workload.model_dump(mode="json", exclude_none=True)
     training = section["training"]
@@ -61,6 +64,14 @@ def resolved(spec: Spec, ranks: int) -> dict[str, Any]:
     return {**data, "workload": section}
 
 
+def _resolved_captured(spec: Spec) -> dict[str, Any]:
+    section = spec.validate_section("workload", CapturedWorkload).model_dump(mode="json")
+    section["captured"] = str(captured_path(spec).resolve())
+    data = spec.to_dict()
+    move_paths(data["cluster"], lambda file: str((spec.folder / file).resolve()))
+    return {**data, "workload": section}
+
+
 def moved(spec: Spec, folder: Path) -> dict[str, Any]:
     """The spec as plain data for a file in that folder: paths lead from there to where they lead now."""
 
@@ -69,6 +80,8 @@ def moved(spec: Spec, folder: Path) -> dict[str, Any]:
 
     data = spec.to_dict()
     move_paths(data["cluster"], place)
+    if is_captured(spec):
+        data["workload"] = {**data["workload"], "captured": place(data["workload"]["captured"])}
     training = data.get("workload", {}).get("training", {})
     if isinstance(training.get("model"), str):
         data["workload"] = {"training": {**training, "model": _placed(training["model"], spec.folder, place)}}

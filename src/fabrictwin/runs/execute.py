@@ -36,6 +36,7 @@ from fabrictwin.report.resolved_config import resolved
 from fabrictwin.report.result import Asked, Reference, RunResult
 from fabrictwin.runs.twins import make_twin
 from fabrictwin.twin.twin import Twin
+from fabrictwin.workload.captured.captured_section import CapturedWorkload, is_captured
 from fabrictwin.workload.job.workload_section import workload_schema
 from fabrictwin.workload.step.disturbed_program import add_noise, begin_late
 from fabrictwin.workload.step.step_work import Lowered
@@ -48,9 +49,12 @@ SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")
 
 def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     """The spec's workload on the hosts that its placement gives it. Raises ConfigError."""
+    from fabrictwin.workload.captured.captured_program import lower_captured
     from fabrictwin.workload.step.training_step import lower
 
     try:
+        if is_captured(spec):
+            return lower_captured(spec, blueprint, fabric)
         return lower(spec, blueprint, fabric)
     except OverflowError:
         raise spec.error("workload", "got sizes that take longer than the twin's clock can count") from None
@@ -209,7 +213,9 @@ def _with_a_cut(prepared: Prepared, engine: Engine, error: TooLargeError) -> Con
     spec, twin = prepared.spec, prepared.twin
     assert engine.packets is not None
     # faults name cables of the whole blueprint
-    cut = cut_that_fits(spec, build(spec.cluster, spec=spec), twin.fabric, engine.packets)
+    blueprint = build(spec.cluster, spec=spec)
+    # a captured job is as it was: nothing of it can be left out
+    cut = "" if is_captured(spec) else cut_that_fits(spec, blueprint, twin.fabric, engine.packets)
     figures, _, instead = error.message.partition(": ")
     return ConfigError(f"{figures}: {cut}, or use fidelity flow" if cut else f"{figures}: {instead}", key="run")
 
@@ -277,7 +283,7 @@ def predict(
         trace=trace,
         reference=None if spec.run.compare is None else reference(spec.run.compare),
         management=None if managed is None else record_of(managed, twin, prepared.job),
-        gains=_gains(spec, twin) if what_if else (),
+        gains=_gains(spec, twin) if what_if and not is_captured(spec) else (),
     )
 
 
@@ -329,10 +335,10 @@ def cluster_line(blueprint: Blueprint, fabric: Fabric) -> str:
 
 
 def spec_schema() -> dict[str, Any]:
-    """The JSON schema of a spec file, the workload's section included: a training job or a server."""
+    """The JSON schema of a spec file, its workload included: a training job, a captured job or a server."""
     from fabrictwin.cluster.spec.spec import json_schema
     from fabrictwin.serving.config.section import ServingWorkload
 
-    kinds = [workload_schema(), ServingWorkload.model_json_schema()]
+    kinds = [workload_schema(), CapturedWorkload.model_json_schema(), ServingWorkload.model_json_schema()]
     named = {name: entry for kind in kinds for name, entry in kind.pop("$defs", {}).items()}
     return json_schema({"workload": {"anyOf": kinds, "$defs": named}})

@@ -15,7 +15,7 @@ from itertools import count
 
 import numpy as np
 
-from fabrictwin.engines.base.changes import PortSettings, TableEntries, TimedChange
+from fabrictwin.engines.base.changes import TableEntries, TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.subnet.agents.port_states import NO_PORT
@@ -24,34 +24,25 @@ from fabrictwin.subnet.operation.changed_paths import ChangedPath
 from fabrictwin.subnet.operation.congestion_in_force import tell_agents
 from fabrictwin.subnet.operation.managed_fabric import (
     NEVER,
-    CongestionEffect,
+    Course,
     Effect,
-    Entry,
     Incident,
-    KeyEffect,
-    LaneEffect,
     LinkEffect,
     ManagedFabric,
+    SettingsEffect,
     TableEffect,
 )
 
 
 @dataclass(frozen=True)
-class Outage:
+class Outage(Course):
     """An incident as far as the run lived to see it; times after the run's start, NONE for what it did not see.
 
-    The manager works ahead of the run, so the incident itself may know of more.
+    The manager works ahead of the run, so the incident itself may know of more: `broken_paths` are those of sweeps
+    that ended before the run did, `paths` that were not whole again when it ended lead nowhere.
     """
 
     incident: Incident
-    what: str
-    at_ps: int
-    noticed_ps: int
-    settled_ps: int
-    broken_paths: int  # by sweeps that ended before the run did
-    outage_ps: int  # NONE where nothing broke, or nothing was mended
-    entries: tuple[Entry, ...]
-    paths: tuple[ChangedPath, ...]  # what was not whole again when the run ended leads nowhere
     lost: int | None  # data packets until the next incident or the end; None where the fidelity knows none
     retransmitted: int | None
 
@@ -160,7 +151,7 @@ class ManagedRun:
                 self._losses += [losses] * opened
                 self._changed += [{} for _ in range(opened)]
                 if not engine.capabilities.packets:  # lanes and marks are of packets
-                    effects = [e for e in effects if not isinstance(e, LaneEffect | CongestionEffect | KeyEffect)]
+                    effects = [e for e in effects if not isinstance(e, SettingsEffect)]
                 self._take(effects, coalesce=not engine.capabilities.hop_by_hop)
 
     def _push(self, time_ps: int, change: TimedChange | Effect) -> None:
@@ -193,12 +184,8 @@ class ManagedRun:
                 self._note(what, incident)
             rows = np.full(len(what.lid), self._row[what.node], np.int64)
             return TimedChange(now_ps, tables=TableEntries(rows, what.lid, what.port))
-        if isinstance(what, LaneEffect):
-            return TimedChange(now_ps, settings=PortSettings(lanes=what.tables))
-        if isinstance(what, KeyEffect):
-            return TimedChange(now_ps, settings=PortSettings(keys=what.keys))
-        if isinstance(what, CongestionEffect):
-            return TimedChange(now_ps, settings=PortSettings(congestion=what.tables))
+        if isinstance(what, SettingsEffect):
+            return TimedChange(now_ps, settings=what.settings)
         if isinstance(what, LinkEffect):
             (self._down.discard if what.up else self._down.add)(what.port)
         else:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -46,20 +46,34 @@ Handler = Callable[[Asked], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
-class Operation:
-    """One thing that can be asked."""
+class Takes:
+    """What a request carries."""
 
     method: str
     path: str
+    parameters: type[BaseModel] | None = None  # of the path and of the query
+    body: Any = None  # a model or a union of such; bytes for a file
+
+
+@dataclass(frozen=True)
+class Gives:
+    """What comes back."""
+
+    answer: Any = None  # a model; None where the answer is of `media` or empty
+    media: Sequence[str] = ()
+    status: int = 200
+    errors: Sequence[int] = (422, 503)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing that can be asked."""
+
     name: str
     summary: str
     handler: Handler
-    answer: Any = None  # a model; None where the answer is of `media` or empty
-    parameters: type[BaseModel] | None = None  # of the path and of the query
-    body: Any = None  # a model or a union of such; bytes for a file
-    media: Sequence[str] = ()
-    status: int = 200
-    errors: Sequence[int] = field(default=(422, 503))
+    takes: Takes
+    gives: Gives
 
 
 MEANINGS = {
@@ -85,19 +99,19 @@ def refused(status: int, errors: Sequence[ConfigError | str], **headers: str) ->
 
 def routes(operations: Sequence[Operation]) -> list[Route]:
     """A route for each operation."""
-    return [Route(one.path, _endpoint(one), methods=[one.method], name=one.name) for one in operations]
+    return [Route(one.takes.path, _endpoint(one), methods=[one.takes.method], name=one.name) for one in operations]
 
 
 def _endpoint(operation: Operation) -> Callable[[Request], Awaitable[Response]]:
-    adapter = None if operation.body in (None, bytes) else TypeAdapter[Any](operation.body)
+    adapter = None if operation.takes.body in (None, bytes) else TypeAdapter[Any](operation.takes.body)
 
     async def endpoint(request: Request) -> Response:
         try:
             given = None
-            if operation.parameters is not None:
-                given = _validated(operation.parameters, {**request.query_params, **request.path_params})
+            if operation.takes.parameters is not None:
+                given = _validated(operation.takes.parameters, {**request.query_params, **request.path_params})
             body: Any = None
-            if operation.body is bytes:
+            if operation.takes.body is bytes:
                 body = await request.body()
             elif adapter is not None:
                 body = _validated(adapter, _json(await request.body()))
@@ -122,7 +136,7 @@ def _endpoint(operation: Operation) -> Callable[[Request], Awaitable[Response]]:
             return refused(504, ["it took too long, or too much memory, and was ended"])
         if isinstance(answer, Response):
             return answer
-        return JSONResponse(answer, operation.status)
+        return JSONResponse(answer, operation.gives.status)
 
     return endpoint
 
@@ -174,8 +188,8 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     _, definitions = models_json_schema(models, ref_template=REFS)
     paths: dict[str, Any] = {}
     for one in operations:
-        path = re.sub(r":\w+}", "}", one.path)
-        paths.setdefault(path, {})[one.method.lower()] = _operation(one)
+        path = re.sub(r":\w+}", "}", one.takes.path)
+        paths.setdefault(path, {})[one.takes.method.lower()] = _operation(one)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -198,9 +212,9 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
 def _models(operations: Sequence[Operation]) -> list[tuple[type[BaseModel], Any]]:
     found: dict[tuple[type[BaseModel], str], None] = {(Problems, "serialization"): None}
     for one in operations:
-        for model in _members(one.body):
+        for model in _members(one.takes.body):
             found[model, "validation"] = None
-        for model in _members(one.answer):
+        for model in _members(one.gives.answer):
             found[model, "serialization"] = None
     return list(found)
 
@@ -223,22 +237,24 @@ def _schema(declared: Any, mode: Any) -> dict[str, Any]:
 
 def _operation(one: Operation) -> dict[str, Any]:
     described: dict[str, Any] = {"operationId": one.name, "summary": one.summary, "responses": {}}
-    if one.parameters is not None:
+    if one.takes.parameters is not None:
         described["parameters"] = _parameters(one)
-    if one.body is bytes:
+    if one.takes.body is bytes:
         content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         described["requestBody"] = {"required": True, "content": content}
-    elif one.body is not None:
+    elif one.takes.body is not None:
         described["requestBody"] = {
             "required": True,
-            "content": {JSON: {"schema": _schema(one.body, "validation")}},
+            "content": {JSON: {"schema": _schema(one.takes.body, "validation")}},
         }
     answer: dict[str, Any] = {"description": one.summary}
-    if one.answer is not None or one.media:
-        schema = {} if one.answer is None else _schema(one.answer, "serialization")
-        answer["content"] = {media: {"schema": schema if media == JSON else {}} for media in one.media or (JSON,)}
-    described["responses"][str(one.status)] = answer
-    for status in one.errors:
+    if one.gives.answer is not None or one.gives.media:
+        schema = {} if one.gives.answer is None else _schema(one.gives.answer, "serialization")
+        answer["content"] = {
+            media: {"schema": schema if media == JSON else {}} for media in one.gives.media or (JSON,)
+        }
+    described["responses"][str(one.gives.status)] = answer
+    for status in one.gives.errors:
         described["responses"][str(status)] = {
             "description": MEANINGS[status],
             "content": {JSON: {"schema": {"$ref": REFS.format(model="Problems")}}},
@@ -247,12 +263,12 @@ def _operation(one: Operation) -> dict[str, Any]:
 
 
 def _parameters(one: Operation) -> list[dict[str, Any]]:
-    assert one.parameters is not None
-    schema = one.parameters.model_json_schema(ref_template=REFS)
+    assert one.takes.parameters is not None
+    schema = one.takes.parameters.model_json_schema(ref_template=REFS)
     required = schema.get("required", [])
     found = []
     for name, its in schema["properties"].items():
-        in_path = f"{{{name}}}" in one.path
+        in_path = f"{{{name}}}" in one.takes.path
         its.pop("title", None)
         found.append(
             {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from fabrictwin.web import declarations as d
 from fabrictwin.web import result_tables, run_answers, spec_answers
-from fabrictwin.web.interface import JSON, Asked, NotReadyError, Operation, UnknownError
+from fabrictwin.web.interface import JSON, Asked, Gives, NotReadyError, Operation, Takes, UnknownError
 from fabrictwin.web.jobs import OVER, Job
 from fabrictwin.web.service import Service
 
@@ -88,207 +88,48 @@ class EntryName(d.Declared):
     name: Annotated[str, Field(max_length=120)]
 
 
+_Handler = Callable[["_Answers", Asked], Awaitable[Any]]
+_DECLARED: dict[Any, tuple[str, Takes, Gives]] = {}  # by handler
+WORK = (413, 422, 503, 504)
+FINISHED = (404, 409, 422)
+
+
+def _answers(summary: str, takes: Takes, gives: Gives) -> Callable[[_Handler], _Handler]:
+    """Declare the operation that a handler answers; it is named as the handler."""
+
+    def declare(handler: _Handler) -> _Handler:
+        _DECLARED[handler] = summary, takes, gives
+        return handler
+
+    return declare
+
+
+def _view(name: str, summary: str, answer: Any = None) -> _Handler:
+    """Make the handler of a view that a job's folder has as a file."""
+
+    @_answers(
+        summary, Takes("GET", f"/api/jobs/{{job}}/{name}", JobName), Gives(answer, media=[JSON], errors=FINISHED)
+    )
+    async def handler(on: _Answers, asked: Asked) -> Any:
+        return on._file(on._finished(asked.given.job), VIEWS[name], JSON)
+
+    return handler
+
+
 def operations(service: Service | None) -> list[Operation]:
     """All operations, bound to a service; to None where they are described and not asked."""
-    bound = _Answers(service)
-    return [*_of_specs(bound), *_of_jobs(bound), *_of_results(bound), *_of_the_catalog(bound)]
-
-
-def _of_specs(on: _Answers) -> list[Operation]:
-    return [
-        Operation("GET", "/api/info", "info", "What this server has.", on.info, d.Info, errors=()),
-        Operation(
-            "GET", "/api/schema", "schema", "The JSON schema of a spec.", on.schema, media=[JSON], errors=(503,)
-        ),
-        Operation(
-            "GET",
-            "/api/specs/{base}/{name}",
-            "spec",
-            "The text of a spec that the server has.",
-            on.spec,
-            d.SpecText,
-            SpecName,
-            errors=(404, 422),
-        ),
-        Operation(
-            "PUT",
-            "/api/files/{name}",
-            "upload",
-            "Keep a file, for specs to name and the doctor to read.",
-            on.upload,
-            d.Uploaded,
-            UploadName,
-            bytes,
-            errors=(413, 422),
-        ),
-        Operation(
-            "POST",
-            "/api/answer",
-            "closedForm",
-            "Check a spec and answer it in closed form.",
-            on.closed_form,
-            d.SpecAnswer,
-            body=d.SpecSource,
-            errors=(413, 422, 503, 504),
-        ),
-        Operation(
-            "POST",
-            "/api/map",
-            "fabricMap",
-            "Hosts, switches and cables of a spec's cluster.",
-            on.map,
-            d.FabricMap,
-            body=d.SpecSource,
-            errors=(413, 422, 503, 504),
-        ),
-        Operation(
-            "POST",
-            "/api/path",
-            "path",
-            "Every hop between two GPUs, inside their hosts too.",
-            on.path,
-            d.FoundPath,
-            body=d.PathRequest,
-            errors=(413, 422, 503, 504),
-        ),
-    ]
-
-
-def _of_jobs(on: _Answers) -> list[Operation]:
-    return [
-        Operation("GET", "/api/jobs", "jobs", "Jobs that are known.", on.jobs, d.JobList, errors=()),
-        Operation(
-            "POST",
-            "/api/jobs",
-            "begin",
-            "Queue a run, a comparison, a search, a difference or a diagnosis.",
-            on.begin,
-            d.JobState,
-            body=d.JobRequest,
-            status=202,
-            errors=(404, 409, 413, 422, 503),
-        ),
-        Operation(
-            "GET", "/api/jobs/{job}", "job", "How far a job is.", on.job, d.JobState, JobName, errors=(404, 422)
-        ),
-        Operation(
-            "GET",
-            "/api/jobs/{job}/events",
-            "events",
-            "How far a job is, as server-sent events of JobState until it is over.",
-            on.events,
-            None,
-            JobName,
-            media=["text/event-stream"],
-            errors=(404, 422),
-        ),
-        Operation(
-            "POST",
-            "/api/jobs/{job}/cancel",
-            "cancel",
-            "End a job that is not over.",
-            on.cancel,
-            d.JobState,
-            JobName,
-            errors=(404, 422),
-        ),
-        Operation(
-            "DELETE",
-            "/api/jobs/{job}",
-            "forget",
-            "End a job and forget it.",
-            on.forget,
-            None,
-            JobName,
-            status=204,
-            errors=(404, 422),
-        ),
-    ]
-
-
-def _of_results(on: _Answers) -> list[Operation]:
-    finished = (404, 409, 422)
-    return [
-        *(
-            Operation(
-                "GET",
-                f"/api/jobs/{{job}}/{view}",
-                view,
-                summary,
-                on.view(view),
-                answer,
-                JobName,
-                media=[JSON],
-                errors=finished,
-            )
-            for view, summary, answer in (
-                ("answer", "The answer: a run's summary.json, or what its kind of job says.", None),
-                ("map", "The fabric with its utilisation.", d.FabricMap),
-                ("timeline", "What every stage does over the step, and the slices of one.", None),
-                ("matrices", "Utilisation of the fabric as matrices.", list[d.MatrixData]),
-            )
-        ),
-        Operation(
-            "GET",
-            "/api/jobs/{job}/matrices/{matrix}/{row}/{column}",
-            "cell",
-            "The links of a matrix's cell, busiest first.",
-            on.cell,
-            list[d.CellLink],
-            CellName,
-            errors=(*finished, 503, 504),
-        ),
-        Operation(
-            "GET",
-            "/api/jobs/{job}/tables/{table}",
-            "table",
-            "A table of a run.",
-            on.table,
-            d.Table,
-            TableName,
-            media=[JSON, "text/csv", "application/vnd.apache.parquet"],
-            errors=(*finished, 503, 504),
-        ),
-        Operation(
-            "GET",
-            "/api/jobs/{job}/files/{file}",
-            "file",
-            "A file that the job wrote.",
-            on.file,
-            None,
-            FileOf,
-            media=sorted(set(FILES.values())),
-            errors=finished,
-        ),
-    ]
-
-
-def _of_the_catalog(on: _Answers) -> list[Operation]:
-    return [
-        Operation(
-            "GET",
-            "/api/catalog",
-            "catalog",
-            "Entries of the catalog.",
-            on.catalog,
-            list[d.CatalogRow],
-            errors=(503,),
-        ),
-        Operation(
-            "GET",
-            "/api/catalog/{kind}/{name}",
-            "catalogEntry",
-            "An entry with every figure and its source.",
-            on.catalog_entry,
-            d.CatalogEntry,
-            EntryName,
-            errors=(422, 503),
-        ),
-    ]
+    bound, found = _Answers(service), []
+    for name, handler in vars(_Answers).items():
+        if callable(handler) and handler in _DECLARED:
+            first, *more = name.split("_")
+            summary, takes, gives = _DECLARED[handler]
+            camel = first + "".join(map(str.title, more))
+            found.append(Operation(camel, summary, partial(handler, bound), takes, gives))
+    return found
 
 
 class _Answers:
-    """Handlers of all operations."""
+    """Handlers of all operations, in the order in which they are described."""
 
     def __init__(self, service: Service | None) -> None:
         self._service = service
@@ -303,16 +144,23 @@ class _Answers:
         asked = partial(self.service.quick.ask, work, *given, within_s=QUICK_S)
         return await asyncio.get_running_loop().run_in_executor(self.service.threads, asked)
 
+    @_answers("What this server has.", Takes("GET", "/api/info"), Gives(d.Info, errors=()))
     async def info(self, asked: Asked) -> Any:
         """Answer what the server has."""
         return self.service.info().model_dump()
 
+    @_answers("The JSON schema of a spec.", Takes("GET", "/api/schema"), Gives(media=[JSON], errors=(503,)))
     async def schema(self, asked: Asked) -> Any:
         """Answer the schema of a spec; it is asked for once."""
         if self.service.schema is None:
             self.service.schema = await self._quick(spec_answers.schema)
         return self.service.schema
 
+    @_answers(
+        "The text of a spec that the server has.",
+        Takes("GET", "/api/specs/{base}/{name}", SpecName),
+        Gives(d.SpecText, errors=(404, 422)),
+    )
     async def spec(self, asked: Asked) -> Any:
         """Answer the text of a spec."""
         path = self.service.bundled(asked.given.base, asked.given.name)
@@ -321,28 +169,54 @@ class _Answers:
         text = await asyncio.to_thread(path.read_text, encoding="utf-8", errors="replace")
         return {"base": asked.given.base, "name": asked.given.name, "text": text}
 
+    @_answers(
+        "Keep a file, for specs to name and the doctor to read.",
+        Takes("PUT", "/api/files/{name}", UploadName, body=bytes),
+        Gives(d.Uploaded, errors=(413, 422)),
+    )
     async def upload(self, asked: Asked) -> Any:
         """Keep a file."""
         kept = await asyncio.to_thread(self.service.uploads.add, asked.given.name, asked.body)
         return {"id": kept.id, "name": kept.name, "size": kept.size, "kind": kept.kind}
 
+    @_answers(
+        "Check a spec and answer it in closed form.",
+        Takes("POST", "/api/answer", body=d.SpecSource),
+        Gives(d.SpecAnswer, errors=WORK),
+    )
     async def closed_form(self, asked: Asked) -> Any:
         """Check a spec and answer it in closed form."""
         return await self._quick(spec_answers.closed_form, self.service.source(asked.body))
 
-    async def map(self, asked: Asked) -> Any:
+    @_answers(
+        "Hosts, switches and cables of a spec's cluster.",
+        Takes("POST", "/api/map", body=d.SpecSource),
+        Gives(d.FabricMap, errors=WORK),
+    )
+    async def fabric_map(self, asked: Asked) -> Any:
         """Answer a cluster's map."""
         return await self._quick(spec_answers.map_of, self.service.source(asked.body))
 
+    @_answers(
+        "Every hop between two GPUs, inside their hosts too.",
+        Takes("POST", "/api/path", body=d.PathRequest),
+        Gives(d.FoundPath, errors=WORK),
+    )
     async def path(self, asked: Asked) -> Any:
         """Answer a path."""
         body = asked.body
         return await self._quick(spec_answers.path_of, self.service.source(body), body.origin, body.destination)
 
+    @_answers("Jobs that are known.", Takes("GET", "/api/jobs"), Gives(d.JobList, errors=()))
     async def jobs(self, asked: Asked) -> Any:
         """Answer all jobs."""
         return {"jobs": [job.data() for job in self.service.jobs.all()]}
 
+    @_answers(
+        "Queue a run, a comparison, a search, a difference or a diagnosis.",
+        Takes("POST", "/api/jobs", body=d.JobRequest),
+        Gives(d.JobState, status=202, errors=(404, 409, 413, 422, 503)),
+    )
     async def begin(self, asked: Asked) -> Any:
         """Queue a job."""
         return (await asyncio.to_thread(self._begun, asked.body)).data()
@@ -381,10 +255,22 @@ class _Answers:
             raise NotReadyError(f"job {name} is no {kind}")
         return job
 
+    def _file(self, job: Job, name: str, media: str, **headers: str) -> Response:
+        path = job.folder / name
+        if not path.is_file():
+            raise UnknownError(f"job {job.id} has no {name}")
+        return FileResponse(path, media_type=media, headers=headers)
+
+    @_answers("How far a job is.", Takes("GET", "/api/jobs/{job}", JobName), Gives(d.JobState, errors=(404, 422)))
     async def job(self, asked: Asked) -> Any:
         """Answer how far a job is."""
         return self._job(asked.given.job).data()
 
+    @_answers(
+        "How far a job is, as server-sent events of JobState until it is over.",
+        Takes("GET", "/api/jobs/{job}/events", JobName),
+        Gives(media=["text/event-stream"], errors=(404, 422)),
+    )
     async def events(self, asked: Asked) -> Any:
         """Answer how far a job is, again and again until it is over."""
         job = self._job(asked.given.job)
@@ -398,37 +284,47 @@ class _Answers:
 
         return StreamingResponse(states(), media_type="text/event-stream")
 
+    @_answers(
+        "End a job that is not over.",
+        Takes("POST", "/api/jobs/{job}/cancel", JobName),
+        Gives(d.JobState, errors=(404, 422)),
+    )
     async def cancel(self, asked: Asked) -> Any:
         """End a job."""
         job = self._job(asked.given.job)
         await asyncio.to_thread(self.service.jobs.cancel, job)
         return job.data()
 
+    @_answers(
+        "End a job and forget it.",
+        Takes("DELETE", "/api/jobs/{job}", JobName),
+        Gives(status=204, errors=(404, 422)),
+    )
     async def forget(self, asked: Asked) -> Any:
         """Forget a job."""
         await asyncio.to_thread(self.service.jobs.forget, self._job(asked.given.job))
         return Response(status_code=204)
 
-    def view(self, name: str) -> Callable[[Asked], Any]:
-        """Make the handler of a view that a job's folder has as a file."""
+    answer = _view("answer", "The answer: a run's summary.json, or what its kind of job says.")
+    map = _view("map", "The fabric with its utilisation.", d.FabricMap)
+    timeline = _view("timeline", "What every stage does over the step, and the slices of one.")
+    matrices = _view("matrices", "Utilisation of the fabric as matrices.", list[d.MatrixData])
 
-        async def handler(asked: Asked) -> Any:
-            return self._file(self._finished(asked.given.job), VIEWS[name], JSON)
+    @_answers(
+        "The links of a matrix's cell, busiest first.",
+        Takes("GET", "/api/jobs/{job}/matrices/{matrix}/{row}/{column}", CellName),
+        Gives(list[d.CellLink], errors=(*FINISHED, 503, 504)),
+    )
+    async def cell(self, asked: Asked) -> Any:
+        """Answer the links of a matrix's cell."""
+        job, given = self._finished(asked.given.job), asked.given
+        return await self._quick(result_tables.cell_links, str(job.folder), given.matrix, given.row, given.column)
 
-        return handler
-
-    def _file(self, job: Job, name: str, media: str, **headers: str) -> Response:
-        path = job.folder / name
-        if not path.is_file():
-            raise UnknownError(f"job {job.id} has no {name}")
-        return FileResponse(path, media_type=media, headers=headers)
-
-    async def file(self, asked: Asked) -> Any:
-        """Answer a file that a job wrote."""
-        name, media = asked.given.file, FILES[asked.given.file]
-        headers = {"content-security-policy": SANDBOX} if media.startswith("text/html") else {}
-        return self._file(self._finished(asked.given.job), name, media, **headers)
-
+    @_answers(
+        "A table of a run.",
+        Takes("GET", "/api/jobs/{job}/tables/{table}", TableName),
+        Gives(d.Table, media=[JSON, "text/csv", "application/vnd.apache.parquet"], errors=(*FINISHED, 503, 504)),
+    )
     async def table(self, asked: Asked) -> Any:
         """Answer a table of a run."""
         job, form = self._finished(asked.given.job), asked.given.format
@@ -438,17 +334,29 @@ class _Answers:
         headers = {} if form == "json" else {"content-disposition": f'attachment; filename="{name}"'}
         return Response(content, media_type=media, headers=headers)
 
-    async def cell(self, asked: Asked) -> Any:
-        """Answer the links of a matrix's cell."""
-        job, given = self._finished(asked.given.job), asked.given
-        return await self._quick(result_tables.cell_links, str(job.folder), given.matrix, given.row, given.column)
+    @_answers(
+        "A file that the job wrote.",
+        Takes("GET", "/api/jobs/{job}/files/{file}", FileOf),
+        Gives(media=sorted(set(FILES.values())), errors=FINISHED),
+    )
+    async def file(self, asked: Asked) -> Any:
+        """Answer a file that a job wrote."""
+        name, media = asked.given.file, FILES[asked.given.file]
+        headers = {"content-security-policy": SANDBOX} if media.startswith("text/html") else {}
+        return self._file(self._finished(asked.given.job), name, media, **headers)
 
+    @_answers("Entries of the catalog.", Takes("GET", "/api/catalog"), Gives(list[d.CatalogRow], errors=(503,)))
     async def catalog(self, asked: Asked) -> Any:
         """Answer the catalog's entries."""
         if self.service.catalog is None:
             self.service.catalog = await self._quick(spec_answers.catalog_list)
         return self.service.catalog
 
+    @_answers(
+        "An entry with every figure and its source.",
+        Takes("GET", "/api/catalog/{kind}/{name}", EntryName),
+        Gives(d.CatalogEntry, errors=(422, 503)),
+    )
     async def catalog_entry(self, asked: Asked) -> Any:
         """Answer an entry."""
         return await self._quick(spec_answers.catalog_entry, asked.given.name, asked.given.kind)

@@ -116,12 +116,15 @@ def spec_errors(read: Read) -> list[dict[str, Any]]:
     """All that is wrong with a spec by its declarations, each at its key."""
     from fabrictwin.cluster.spec.spec import Spec
     from fabrictwin.serving.config.section import ServingWorkload
+    from fabrictwin.workload.captured.captured_section import CapturedWorkload
     from fabrictwin.workload.job.workload_section import Workload
 
     found = _section_errors(read, Spec, ())
     workload = read.data.get("workload")
     if isinstance(workload, dict) and workload:
-        found += _section_errors(read, ServingWorkload if "serving" in workload else Workload, ("workload",))
+        kinds: dict[str, type[BaseModel]] = {"serving": ServingWorkload, "captured": CapturedWorkload}
+        kind = next((kinds[name] for name in kinds if name in workload), Workload)
+        found += _section_errors(read, kind, ("workload",))
     return found
 
 

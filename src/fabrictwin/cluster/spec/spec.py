@@ -35,7 +35,11 @@ from fabrictwin.cluster.spec.subnet_manager_section import SubnetManager
 
 M = TypeVar("M", bound=BaseModel)
 
-WORKLOADS = {"training": ("a training job", "run"), "serving": ("a server", "serve")}  # and whose they are
+WORKLOADS = {
+    "training": ("a training job", "run"),
+    "captured": ("a captured job", "run"),
+    "serving": ("a server", "serve"),
+}  # and whose they are
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
 

@@ -208,28 +208,29 @@ def nmcli(host: Host) -> str:
     return out.text
 
 
+def _lines(each: Iterable[tuple[str, str]]) -> str:
+    """Return a file of lines, each with the name of its reason, which stands above it."""
+    out = Commented(beside=False)
+    for line, key in each:
+        out.add(line, key)
+    return out.text
+
+
 def sysctl(host: Host) -> str:
     """Return a file for /etc/sysctl.d, where a comment has a line of its own."""
-    out = Commented(beside=False)
-    for name, value in host.sysctl.items():
-        out.add(f"{name} = {value}", _SYSCTL.get(name, "socket_buffer"))
-    return out.text
+    return _lines((f"{name} = {value}", _SYSCTL.get(name, "socket_buffer")) for name, value in host.sysctl.items())
 
 
 def limits(host: Host) -> str:
     """Return a file for /etc/security/limits.d."""
-    out = Commented(beside=False)
-    for what, value in host.limits.items():
-        out.add(f"{what} {value}", "memlock" if "memlock" in what else "nofile")
-    return out.text
+    return _lines(
+        (f"{what} {value}", "memlock" if "memlock" in what else "nofile") for what, value in host.limits.items()
+    )
 
 
 def modules(host: Host) -> str:
     """Return a file for /etc/modules-load.d."""
-    out = Commented(beside=False)
-    for name in host.modules:
-        out.add(name, _MODULE.get(name, "module_rdma"))
-    return out.text
+    return _lines((name, _MODULE.get(name, "module_rdma")) for name in host.modules)
 
 
 def udev(host: Host) -> str:
@@ -271,15 +272,12 @@ def grub(host: Host) -> str:
 
 def container(host: Host) -> str:
     """Return arguments of `docker run`, one a line; `grep -v '^#'` leaves them."""
-    out = Commented(beside=False)
-    for argument in host.container:
-        out.add(argument, _CONTAINER.get(argument.replace("=", " ").split()[0], "container_devices"))
-    return out.text
+    return _lines(
+        (argument, _CONTAINER.get(argument.replace("=", " ").split()[0], "container_devices"))
+        for argument in host.container
+    )
 
 
 def nccl(host: Host) -> str:
     """Return /etc/nccl.conf; NCCL takes a line that begins with # for a comment."""
-    out = Commented(beside=False)
-    for name, value in host.nccl.items():
-        out.add(f"{name}={value}", _NCCL.get(name, "nccl_hca"))
-    return out.text
+    return _lines((f"{name}={value}", _NCCL.get(name, "nccl_hca")) for name, value in host.nccl.items())

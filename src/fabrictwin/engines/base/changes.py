@@ -11,8 +11,7 @@ import numpy.typing as npt
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.kernel.codes import NEVER
-from fabrictwin.routing.congestion_tables import CongestionTables
-from fabrictwin.routing.lane_tables import LaneTables
+from fabrictwin.routing.port_settings import PortSettings
 
 FOREVER = NEVER
 
@@ -27,15 +26,6 @@ class TableEntries:
     row: npt.NDArray[np.int64]
     lid: npt.NDArray[np.int64]
     port: npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class PortSettings:
-    """Settings of all ports in place of those they had, for packets on InfiniBand; None leaves a kind as it is."""
-
-    lanes: LaneTables | None = None
-    congestion: CongestionTables | None = None
-    keys: npt.NDArray[np.int64] | None = None  # [E] partition keys of adapters
 
 
 @dataclass(frozen=True)

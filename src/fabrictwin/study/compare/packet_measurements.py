@@ -21,6 +21,7 @@ from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.study.compare.cut_qos import qos_of_cut
 from fabrictwin.study.compare.phase_cut import HOT, PHASES, Cut, Load, Phase, cut_of, program_of
 from fabrictwin.twin.twin import Twin
+from fabrictwin.workload.captured.captured_section import PlacedCapture
 from fabrictwin.workload.job.job import Job
 
 SUFFERS = 1.02  # a phase that takes longer than so many times its flow time is played without control too
@@ -91,7 +92,7 @@ class Factors:
 
 def measure(
     spec: Spec,
-    job: Job,
+    job: Job | PlacedCapture,
     stage: Stage,
     *,
     seeds: tuple[int, ...] = (1, 2),
@@ -116,7 +117,7 @@ def measure(
 
 
 def _without_control(
-    spec: Spec, job: Job, played: Sequence[Played], stage: Stage
+    spec: Spec, job: Job | PlacedCapture, played: Sequence[Played], stage: Stage
 ) -> tuple[str, tuple[Played, ...]]:
     """A spec's congestion control in words, and phases of the first seed that suffer, played without it.
 

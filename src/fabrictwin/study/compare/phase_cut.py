@@ -40,6 +40,7 @@ from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Communication, Program
 from fabrictwin.runs.twins import make_twin
 from fabrictwin.twin.twin import Twin
+from fabrictwin.workload.captured.captured_section import PlacedCapture
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.job_communications import exchange
 from fabrictwin.workload.layers.feedforward import peak_load
@@ -69,8 +70,13 @@ class Load:
     says: str
 
     @classmethod
-    def of(cls, job: Job, ranks: int) -> Load:
-        """A layer's tokens, divided over so many ranks."""
+    def of(cls, job: Job | PlacedCapture, ranks: int) -> Load:
+        """A layer's tokens, divided over so many ranks; of a captured job, its largest all-to-all's bytes."""
+        if isinstance(job, PlacedCapture):
+            own = job.exchanged_bytes
+            block = max(min(own // ranks, LARGEST_BLOCK) // 2 * 2, 2) if own else LARGEST_BLOCK
+            whose = "the job's" if own else "as if it had one"
+            return cls(block, HOT_TIMES, f"{format_size(block)} blocks ({whose})")
         experts, routing, layout = job.model.experts, job.training.routing, job.layout
         tokens = job.training.micro_batch_size * job.training.sequence // (layout.cp * layout.tp)
         top_k = AS_IF_TOP_K if experts is None else experts.top_k

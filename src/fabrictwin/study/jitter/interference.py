@@ -27,12 +27,13 @@ from fabrictwin.program.program import Program
 from fabrictwin.study.compare.cut_qos import qos_of_cut
 from fabrictwin.study.compare.phase_cut import PHASES, Cut, Load, Phase, beside, cut_of, program_of
 from fabrictwin.study.jitter.jitter_sources import BitErrors, Jitter, SecondJob
+from fabrictwin.workload.captured.captured_section import PlacedCapture
 from fabrictwin.workload.job.job import Job
 
 Source = TypeVar("Source", SecondJob, BitErrors)
 
 
-def measured(spec: Spec, job: Job, jitter: Jitter, stage: Stage) -> Jitter:
+def measured(spec: Spec, job: Job | PlacedCapture, jitter: Jitter, stage: Stage) -> Jitter:
     """The section with factors where it asks for what has to be measured. Raises ConfigError."""
     second, errors = jitter.second_job, jitter.bit_errors
     if second is not None and not second.factors:
@@ -81,7 +82,9 @@ def _ends_ps(
     return int(trace.end_op_ps[:operations].max())
 
 
-def _beside_another(spec: Spec, job: Job, second: SecondJob, cut: Cut, phase: Phase, seed: int) -> float:
+def _beside_another(
+    spec: Spec, job: Job | PlacedCapture, second: SecondJob, cut: Cut, phase: Phase, seed: int
+) -> float:
     load = Load.of(job, cut.ranks // 2)
     took = []
     for alone in (False, True):
@@ -90,7 +93,9 @@ def _beside_another(spec: Spec, job: Job, second: SecondJob, cut: Cut, phase: Ph
     return max(1.0, took[0] / took[1])
 
 
-def _over_bad_links(spec: Spec, job: Job, errors: BitErrors, cut: Cut, phase: Phase, seed: int) -> float:
+def _over_bad_links(
+    spec: Spec, job: Job | PlacedCapture, errors: BitErrors, cut: Cut, phase: Phase, seed: int
+) -> float:
     program = program_of(phase, cut.host, Load.of(job, cut.ranks))
     operations = len(program.operations)
     fabric = cut.twin.fabric

@@ -32,7 +32,8 @@ from fabrictwin.study.jitter.jitter_sources import ASSUMED, SOURCES, Jitter, Lin
 from fabrictwin.study.jitter.sampled_steps import Unit
 from fabrictwin.study.study_heading import Heading
 from fabrictwin.twin.twin import Twin
-from fabrictwin.workload.job.job import check
+from fabrictwin.workload.captured.captured_section import PlacedCapture, is_captured, place_captured
+from fabrictwin.workload.job.job import Job, check
 from fabrictwin.workload.step.disturbed_program import uniform
 
 LEVELS = (0.5, 1.0, 2.0, 4.0)
@@ -159,7 +160,10 @@ class Sampler:
         self.spec = spec
         self._alter = alter
         self.clean: RunResult = predict(spec, stage, alter=alter)
-        self.job, _ = check(spec, build(spec.cluster, spec=spec), self.clean.fabric)
+        blueprint, fabric = build(spec.cluster, spec=spec), self.clean.fabric
+        self.job: Job | PlacedCapture = (
+            place_captured(spec, blueprint, fabric) if is_captured(spec) else check(spec, blueprint, fabric)[0]
+        )
         layout = self.job.layout
         self.unit = Unit(self.clean, layout.units, layout.positions)
 

@@ -161,9 +161,7 @@ def _merged(before: cc.SwitchCongestionSetting, given: cc.SwitchCongestionSettin
 
 def switch_log(port: CongestionPort) -> cc.CongestionLogSwitch:
     """Return a switch's log: ports that became congested, and the latest events."""
-    ports = 0
-    for event in port.events:
-        ports |= 1 << event.port
+    ports = sum(1 << number for number in {event.port for event in port.events})
     entries = b"".join(
         cc.SwitchEvent(
             slid=event.source_lid,
@@ -180,9 +178,7 @@ def switch_log(port: CongestionPort) -> cc.CongestionLogSwitch:
 
 def adapter_log(port: CongestionPort) -> cc.CongestionLogCa:
     """Return an adapter's log: service levels whose index reached the threshold, and the latest events."""
-    levels = 0
-    for event in port.events:
-        levels |= 1 << event.level
+    levels = sum(1 << level for level in {event.level for event in port.events})
     entries = b"".join(
         cc.AdapterEvent(
             local_qp=event.queue_pair,

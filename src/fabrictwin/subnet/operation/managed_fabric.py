@@ -16,18 +16,19 @@ looks after everybody each `sweep_ps`. Left out: what the manager itself needs t
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from itertools import count
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import I64, U8
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import NEVER as NEVER
-from fabrictwin.routing.congestion_tables import CongestionTables
-from fabrictwin.routing.lane_tables import LaneTables
+from fabrictwin.routing.port_settings import PortSettings
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.agents.port_states import NO_PORT
@@ -65,42 +66,19 @@ class TableEffect:
 
 
 @dataclass(frozen=True)
-class LaneEffect:
-    """SL to VL maps and arbitration of ports are these from now on."""
+class SettingsEffect:
+    """Ports and adapters work by these settings from now on."""
 
     time_ps: int
-    tables: LaneTables
+    settings: PortSettings
 
 
-@dataclass(frozen=True)
-class CongestionEffect:
-    """Ports mark and adapters slow down by these settings from now on."""
-
-    time_ps: int
-    tables: CongestionTables
-
-
-@dataclass(frozen=True)
-class KeyEffect:
-    """Adapters hold these partition keys at index 0 from now on."""
-
-    time_ps: int
-    keys: I64
-
-
-Effect = LinkEffect | TableEffect | LaneEffect | CongestionEffect | KeyEffect
-
-
-@dataclass
-class _Settings:
-    """What was set of lanes and of congestion control since it was last looked at: when, and what held then."""
-
-    lanes_ps: int = NONE
-    congestion_ps: int = NONE
-    keys_ps: int = NONE
-    keys: I64 | None = None
-    lanes: LaneTables | None = None
-    congestion: CongestionTables | None = None
+Effect = LinkEffect | TableEffect | SettingsEffect
+_SETTINGS: dict[str, Callable[[SubnetState], Any]] = {
+    "lanes": lane_tables,
+    "congestion": congestion_tables,
+    "keys": keys_of_adapters,
+}
 
 
 @dataclass(frozen=True)
@@ -111,6 +89,20 @@ class Entry:
     destination: str
     before: int  # port, NO_PORT none
     after: int
+
+
+@dataclass(frozen=True)
+class Course:
+    """How an incident went, as far as somebody saw it; NONE for times that they did not see."""
+
+    what: str
+    at_ps: int
+    noticed_ps: int
+    settled_ps: int
+    broken_paths: int
+    outage_ps: int  # NONE where nothing broke, or nothing was mended
+    entries: Sequence[Entry]
+    paths: Sequence[ChangedPath]
 
 
 @dataclass
@@ -142,6 +134,11 @@ class Incident:
         """From what happened first to the last entry that mends a broken path; NONE where no path broke."""
         repaired = [s.rerouting.repaired_ps for s in self.sweeps if s.rerouting is not None]
         return max(repaired) - self.at_ps if repaired and max(repaired) > self.at_ps else NONE
+
+    @property
+    def course(self) -> Course:
+        """Return all of it."""
+        return Course(**{part.name: getattr(self, part.name) for part in fields(Course)})
 
 
 class _Plane:
@@ -285,10 +282,11 @@ class ManagedFabric:
         self._passes = [self._is_up(slot) for slot in range(state.slots)]
         state.on_state.append(self._state_changed)
         state.on_table.append(self._table_changed)
-        self._settings = _Settings()
-        state.on_lanes.append(self._lanes_set)
-        state.on_congestion.append(self._congestion_set)
-        state.on_keys.append(self._keys_set)
+        self._held = PortSettings()  # when settings were last looked at
+        self._set_ps: dict[str, int] = {}  # when a kind of them was last set, since then
+        state.on_lanes.append(partial(self._setting_changed, "lanes"))
+        state.on_congestion.append(partial(self._setting_changed, "congestion"))
+        state.on_keys.append(partial(self._setting_changed, "keys"))
 
     @cached_property
     def follower(self) -> PathFollower:
@@ -344,29 +342,20 @@ class ManagedFabric:
             effects += self.step()
         return effects
 
-    def _lanes_set(self, now_ps: int) -> None:
-        self._settings.lanes_ps = max(self._settings.lanes_ps, now_ps)
-
-    def _keys_set(self, now_ps: int) -> None:
-        self._settings.keys_ps = max(self._settings.keys_ps, now_ps)
-
-    def _congestion_set(self, now_ps: int) -> None:
-        self._settings.congestion_ps = max(self._settings.congestion_ps, now_ps)
+    def _setting_changed(self, kind: str, now_ps: int) -> None:
+        self._set_ps[kind] = max(self._set_ps.get(kind, NONE), now_ps)
 
     def note_settings(self) -> None:
         """Tell of what was set port by port; it takes effect together, with the last of it."""
-        held, state = self._settings, self.state
-        if held.lanes_ps != NONE and (lanes := lane_tables(state)) is not None and lanes != held.lanes:
-            self._effects.append(LaneEffect(held.lanes_ps, lanes))
-            held.lanes = lanes
-        if held.congestion_ps != NONE and (tables := congestion_tables(state)) is not None:
-            if tables != held.congestion:
-                self._effects.append(CongestionEffect(held.congestion_ps, tables))
-            held.congestion = tables
-        if held.keys_ps != NONE and not np.array_equal(keys := keys_of_adapters(state), held.keys):  # type: ignore[arg-type]
-            self._effects.append(KeyEffect(held.keys_ps, keys))
-            held.keys = keys
-        held.lanes_ps = held.congestion_ps = held.keys_ps = NONE
+        for kind, read in _SETTINGS.items():
+            if kind not in self._set_ps:
+                continue
+            held, now = getattr(self._held, kind), read(self.state)
+            same = np.array_equal(now, held) if kind == "keys" else now == held
+            if now is not None and not same:
+                self._effects.append(SettingsEffect(self._set_ps[kind], PortSettings(**{kind: now})))
+                self._held = replace(self._held, **{kind: now})
+        self._set_ps.clear()
 
     # -- what data sees ------------------------------------------------------------------------------------
 

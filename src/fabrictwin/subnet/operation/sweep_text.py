@@ -4,40 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fabrictwin.base.units import format_time
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.manager.mad_transport import Statistics
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.changed_paths import ChangedPath, path_text
-from fabrictwin.subnet.operation.managed_fabric import Entry, Incident, port_text
+from fabrictwin.subnet.operation.managed_fabric import Course, Entry, Incident, port_text
 
 if TYPE_CHECKING:
     from fabrictwin.subnet.operation.scenario import Scenario
 
 MOST_NAMES = 5
-
-
-class Happening(Protocol):
-    """An incident, or as much of one as a run lived to see."""
-
-    @property
-    def what(self) -> str: ...
-    @property
-    def at_ps(self) -> int: ...
-    @property
-    def noticed_ps(self) -> int: ...
-    @property
-    def settled_ps(self) -> int: ...
-    @property
-    def broken_paths(self) -> int: ...
-    @property
-    def outage_ps(self) -> int: ...
-    @property
-    def entries(self) -> Sequence[Entry]: ...
-    @property
-    def paths(self) -> Sequence[ChangedPath]: ...
 
 
 def sweep_lines(report: SweepReport, lids: int, statistics: Statistics) -> list[str]:
@@ -148,11 +127,11 @@ def as_json(scenario: Scenario, first: list[SweepReport], events: list[Incident]
         )
     return {
         "subnets": subnets,
-        "events": [incident_data(event, event.sweeps) for event in events],
+        "events": [incident_data(event.course, event.sweeps) for event in events],
     }
 
 
-def incident_data(one: Happening, sweeps: Sequence[SweepReport]) -> dict[str, Any]:
+def incident_data(one: Course, sweeps: Sequence[SweepReport]) -> dict[str, Any]:
     """An incident and its sweeps as plain data. Times in picoseconds; null for what did not happen."""
 
     def known(time_ps: int) -> int | None:

@@ -79,6 +79,17 @@ def segments(head: SaMad, table: bytes) -> list[SaMad]:
 
 
 @dataclass
+class Window:
+    """How far a sender is: segments acknowledged, handed out, and that the receiver takes."""
+
+    acknowledged: int = 0
+    last: int = FIRST_WINDOW
+    sent: int = 0
+    deadline_ps: int = 0  # when what is not acknowledged goes out again
+    tries: int = 0
+
+
+@dataclass
 class Sender:
     """One table on its way. `retries` 0 gives up on a peer that never acknowledges without repeating anything."""
 
@@ -87,21 +98,17 @@ class Sender:
     timeout_ps: int = RESPONSE_TIMEOUT_PS
     done: bool = False
     failed: Reason | None = None
-    _acknowledged: int = 0
-    _window_last: int = FIRST_WINDOW
-    _sent: int = 0
-    _deadline_ps: int = 0
-    _tries: int = 0
+    window: Window = field(default_factory=Window)
 
     def start(self, now_ps: int) -> list[SaMad]:
         """The first segments."""
-        self._deadline_ps = now_ps + self.timeout_ps
+        self.window.deadline_ps = now_ps + self.timeout_ps
         return self._fill()
 
     def _fill(self) -> list[SaMad]:
-        last = min(self._window_last, len(self.parts))
-        out = self.parts[self._sent : last]
-        self._sent = max(self._sent, last)
+        last = min(self.window.last, len(self.parts))
+        out = self.parts[self.window.sent : last]
+        self.window.sent = max(self.window.sent, last)
         return out
 
     def receive(self, mad: SaMad, now_ps: int) -> list[SaMad]:
@@ -111,26 +118,26 @@ class Sender:
         if mad.rmpp_type in (Kind.STOP, Kind.ABORT):
             self.done, self.failed = True, Reason.RESOURCES
             return []
-        if mad.rmpp_type != Kind.ACK or mad.rmpp_data1 > self._sent or mad.rmpp_data2 < mad.rmpp_data1:
+        if mad.rmpp_type != Kind.ACK or mad.rmpp_data1 > self.window.sent or mad.rmpp_data2 < mad.rmpp_data1:
             return []  # not of this transfer
-        self._acknowledged = max(self._acknowledged, mad.rmpp_data1)
-        self._window_last = max(self._window_last, mad.rmpp_data2)
-        self._deadline_ps, self._tries = now_ps + self.timeout_ps, 0
-        if self._acknowledged == len(self.parts):
+        self.window.acknowledged = max(self.window.acknowledged, mad.rmpp_data1)
+        self.window.last = max(self.window.last, mad.rmpp_data2)
+        self.window.deadline_ps, self.window.tries = now_ps + self.timeout_ps, 0
+        if self.window.acknowledged == len(self.parts):
             self.done = True
             return []
         return self._fill()
 
     def poll(self, now_ps: int) -> list[SaMad]:
         """Return what has to be sent again by now."""
-        if self.done or now_ps < self._deadline_ps:
+        if self.done or now_ps < self.window.deadline_ps:
             return []
-        if self._tries == self.retries:
+        if self.window.tries == self.retries:
             self.done, self.failed = True, Reason.TOO_MANY_RETRIES
             return []
-        self._tries += 1
-        self._deadline_ps = now_ps + self.timeout_ps
-        self._sent = self._acknowledged
+        self.window.tries += 1
+        self.window.deadline_ps = now_ps + self.timeout_ps
+        self.window.sent = self.window.acknowledged
         return self._fill()
 
 

@@ -226,9 +226,9 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
         )
     unit = training.pad_vocabulary * par.tp
     nodes = fabric.gpu_node[ranks]
-    slowdown, differs = _slow_ranks(spec, blueprint, fabric, ranks)
+    slowdown, differs = slow_ranks(spec, blueprint, fabric, ranks)
     counts = split_layers(model.layers, par.pp * par.vp, ends_as_layers=par.ends_as_layers, given=par.layers)
-    inside, outside = _rates(fabric, int(nodes[0]), len(gpus[0]))
+    inside, outside = gpu_rates(fabric, int(nodes[0]), len(gpus[0]))
     job = Job(
         training=training,
         model=model,
@@ -246,7 +246,7 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
     return job, nodes
 
 
-def _slow_ranks(
+def slow_ranks(
     spec: Spec, blueprint: Blueprint, fabric: Fabric, gpus: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """([ranks] how many times as long compute takes, true where a rank is slow or late); `gpus` is each rank's."""
@@ -258,7 +258,7 @@ def _slow_ranks(
     return slowdown, differs
 
 
-def _rates(fabric: Fabric, node: int, gpus: int) -> tuple[float, float]:
+def gpu_rates(fabric: Fabric, node: int, gpus: int) -> tuple[float, float]:
     """(out of one GPU into its host, its share of the host's adapters), payload."""
     own = np.flatnonzero(fabric.port_node == node)
     fastest = own[fabric.port_kind[own] == fabric.port_kind[own[np.argmax(fabric.port_payload_bps[own])]]]

@@ -43,6 +43,11 @@ def library_of(spec: Spec, blueprint: Blueprint, fabric: Fabric, rank_node: I32)
     settings = section_settings(spec)
     if settings is None:
         return None
+    return library_with(settings, spec, blueprint, fabric, rank_node)
+
+
+def library_with(settings: Settings, spec: Spec, blueprint: Blueprint, fabric: Fabric, rank_node: I32) -> Library:
+    """NCCL with these settings on the hosts of the spec."""
     return Library(Hosts(fabric, host_causes(blueprint, spec)), rank_node, settings)
 
 
@@ -65,10 +70,10 @@ class Library:
     _known: dict[bytes, _Known] = field(default_factory=dict)
 
     def collective(
-        self, kind: Kind, groups: I64, size_bytes: int, *, element_bytes: int, name: str
+        self, kind: Kind, groups: I64, size_bytes: int, *, element_bytes: int, name: str, root: int = 0
     ) -> Communication:
         """One collective on groups that act together. Raises ConfigError, and SimulatedError where NCCL does."""
-        task = Task(kind, size_bytes, element_bytes)
+        task = Task(kind, size_bytes, element_bytes, root)
 
         def lowered(known: _Known) -> Communication:
             choice = known.tuner.choose(Call(COLLECTIVE[kind], size_bytes)) if kind in COLLECTIVE else None
@@ -79,7 +84,8 @@ class Library:
     def send(self, pairs: I64, size_bytes: int, *, name: str) -> Communication:
         """One message from the first to the second of every pair."""
         task = Task("scatter", 2 * size_bytes, 1)
-        return replace(self._together(pairs, lambda known: known.lowering(task), name), kind="send")
+        sent = self._together(pairs, lambda known: known.lowering(task), name)
+        return replace(sent, kind="send", size_bytes=size_bytes)
 
     def _together(self, groups: I64, lower: Callable[[_Known], Communication], name: str) -> Communication:
         groups = np.asarray(groups, np.int64)
@@ -97,8 +103,7 @@ class Library:
                 base_ps=max(part.base_ps for part in parts),
                 rate_share=min(part.rate_share for part in parts),
             )
-        size = whole.size_bytes if whole.kind != "scatter" else whole.size_bytes // 2
-        return replace(whole, name=name, groups=len(groups), size_bytes=size)
+        return replace(whole, name=name, groups=len(groups))
 
     # ------------------------------------------------------------------ groups that lie alike
 

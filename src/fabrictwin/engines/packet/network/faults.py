@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
-from fabrictwin.engines.base.changes import PortSettings, TableEntries, TimedChange
+from fabrictwin.engines.base.changes import TableEntries, TimedChange
 from fabrictwin.engines.packet.network.congestion import set_congestion
 from fabrictwin.engines.packet.network.partitions import set_partition_keys
 from fabrictwin.engines.packet.network.virtual_lanes import set_lane_tables
 from fabrictwin.fabric.fabric import NETWORK, Fabric
+from fabrictwin.routing.port_settings import PortSettings
 
 if TYPE_CHECKING:
     from fabrictwin.engines.packet.network.connections import Connections

@@ -1,0 +1,73 @@
+"""The time of a captured kernel on another GPU than it ran on: the roofline, by its shape."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.units import PS_PER_S
+from fabrictwin.workload.captured.captured_file import DTYPES
+from fabrictwin.workload.captured.captured_job import Work
+from fabrictwin.workload.layers.roofline import Heads, Roofline
+
+
+class KernelTimes:
+    """Times of kernels on one GPU of the catalog.
+
+    Products in a format whose throughput nobody measured take bf16's, by the ratio of the data sheet's peaks.
+    """
+
+    def __init__(self, gpu: str, launch_ps: int) -> None:
+        self.gpu, self.launch_ps = catalog.gpu(gpu), launch_ps
+        self._known: dict[Work, int] = {}
+        self.notes: set[str] = set()
+
+    @cached_property
+    def _roofline(self) -> Roofline:
+        return Roofline(self.gpu.name, "bf16")
+
+    def time_ps(self, work: Work) -> int:
+        """Time of one kernel, at least what the host needs to issue it. Raises ConfigError."""
+        if work not in self._known:
+            self._known[work] = round(max(self._device_ps(work), self.launch_ps))
+        return self._known[work]
+
+    def _device_ps(self, work: Work) -> float:
+        roofline, took = self._roofline, 0.0
+        if work.gemm is not None:
+            m, n, k, batch = work.gemm
+            factor = self._slower(work.dtype)
+            took += max(roofline.gemm(m, n, k, batch=batch).ps * factor, self._moved(work))
+        if work.attention is not None:
+            batch, heads, width, sequence = work.attention
+            part: Literal["f", "b"] = "b" if work.backward else "f"
+            found = roofline.flash_attention(batch, Heads(heads, width // 2, width - width // 2), sequence, part)
+            took += found.ps * self._slower(work.dtype)
+        if work.gemm is None and work.attention is None:
+            took += roofline.stream(work.moved_bytes).ps
+        return took
+
+    def _moved(self, work: Work) -> float:
+        """Time in ps to move a product's own matrices in its number format."""
+        assert work.gemm is not None
+        m, n, k, batch = work.gemm
+        moved = DTYPES[work.dtype] * batch * (m * k + k * n + m * n)
+        return moved * 8 * PS_PER_S / self.gpu.memory_bandwidth_measured.value
+
+    def _slower(self, dtype: str) -> float:
+        """Return how many times as long as in bf16 a product takes in this format, by the data sheet."""
+        if dtype in ("bf16", "fp16"):
+            return 1.0
+        peaks = self.gpu.peak_flops
+        known = {"fp64": ("fp64", "fp32"), "fp32": ("fp32",), "tf32": ("tf32", "fp32"), "fp8": ("fp8", "bf16")}
+        for name in known[dtype]:
+            if name in peaks:
+                if name != dtype:
+                    self.notes.add(f"products in {dtype} are timed at the peak of {name} on {self.gpu.name}")
+                return float(peaks["bf16"].value / peaks[name].value)
+        if "bf16" not in peaks:
+            raise ConfigError(f"got {dtype} on {self.gpu.name}, whose peak the catalog does not have")
+        self.notes.add(f"products in {dtype} are timed as in bf16: the catalog has no peak for {self.gpu.name}")
+        return 1.0

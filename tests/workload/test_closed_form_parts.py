@@ -1,0 +1,375 @@
+"""The closed form piece by piece on hand-made records: durations between powers of two, passes, the parts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace as Record
+
+import numpy as np
+import pytest
+
+from fabrictwin.workload.layers.pass_script import Collective
+from fabrictwin.workload.step import closed_form
+from fabrictwin.workload.step.closed_form import ClosedForm, Estimate, PassTimes, _ChunkKind, _Messages
+from fabrictwin.workload.step.communication_times import CommunicationTimes, TimedFactory
+from fabrictwin.workload.step.pipeline_schedule import Pass
+from fabrictwin.workload.step.timed_pass import PassTime
+
+
+def times(hosts=(0, 0, 1, 1), first=(0, 10)):
+    """Ranks on these hosts, each the next GPU of its host; durations grow as size to 1.5."""
+    made = CommunicationTimes.__new__(CommunicationTimes)
+    asked = []
+    made._forms = Record(
+        durations=lambda some, nodes: (
+            asked.append([size for _, size in some]) or np.array([s**1.5 for _, s in some])
+        )
+    )
+    made._rank_node = np.arange(len(hosts))
+    made._host = np.array(hosts)
+    made._local = np.arange(len(hosts)) % 2
+    made._known, made._scale, made.passes, made.library, made.hosts_known = {}, {}, {"kept": 1}, None, {}
+    return made, asked
+
+
+def one_each(groups, size):
+    return ((len(groups), size),)
+
+
+@pytest.mark.parametrize(
+    ("size", "step", "low"),
+    [(4096, 4, 1024), (4100, 4, 1024), (8188, 4, 1024), (6000, 1, 4096), (1, 4, 1), (24, 8, 2)],
+)
+def test_durations_lie_between_those_of_powers_of_two(size, step, low):
+    made, asked = times()
+    found = made.of("tp", ("x",), np.array([[0, 1]]), size, step, one_each)
+    ends = [(low * step) ** 1.5, (2 * low * step) ** 1.5]
+    units = max(size / step, 1)
+    assert found == pytest.approx(ends[0] + (ends[1] - ends[0]) * (units / low - 1))
+    assert asked == [[low * step, 2 * low * step]]
+    made.of("dp", ("x",), np.array([[0, 1]]), size, step, one_each)
+    assert len(asked) == 1  # known
+    made.of("dp", ("y",), np.array([[0, 1]]), size, step, one_each)
+    made.of("dp", ("x",), np.array([[0, 2]]), size, step, one_each)
+    made.of("dp", ("x",), np.array([[2, 3]]), size, step, one_each)  # as those of the first host
+    assert len(asked) == 3
+    both = made.of("dp", ("z",), np.array([[0, 1]]), size, step, lambda some, n: ((1, n), (1, n)))
+    assert both == pytest.approx(2 * found)
+
+
+def test_groups_inside_hosts_stand_for_each_other():
+    made, _ = times()
+    inside, across = np.array([[0, 1], [2, 3]]), np.array([[0, 2], [1, 3]])
+    assert made._representatives(inside).tolist() == [[0, 1]]
+    assert made._representatives(inside[::-1]).tolist() == [[2, 3]]
+    assert made._representatives(across).tolist() == across.tolist()
+    assert made._representatives(np.array([[0, 1], [1, 2]])).tolist() == [[0, 1], [1, 2]]
+    keys = [
+        made.placement_key(np.array(groups)) for groups in ([[0, 1]], [[2, 3]], [[0, 2]], [[1, 0]], [[0], [1]])
+    ]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 4
+
+
+@pytest.mark.parametrize(
+    ("scale", "category", "groups", "share"),
+    [
+        ({"tp": 0.5}, "tp", [[0, 1]], 0.5), ({"tp": 0.5}, "dp", [[0, 1]], 1),
+        ({"inside": 0.25}, "tp", [[0, 1]], 0.25),
+        ({"inside": 0.25}, "tp", [[0, 2]], 1), ({"between": 0.25}, "tp", [[0, 2]], 0.25),
+        ({"tp": 0.0}, "tp", [[0, 2]], 0),
+        ({"tp": 0.5, "inside": 0.5}, "tp", [[0, 1], [2, 3]], 0.25),
+        ({"between": 0.5}, "tp", [[0, 1], [1, 2]], 0.5),
+    ],
+)  # fmt: skip
+def test_some_communication_takes_a_share_of_its_time(scale, category, groups, share):
+    made, asked = times()
+    whole = made.of(category, ("x",), np.array(groups), 4096, 4, one_each)
+    other = made.scaled(scale)
+    assert (other.passes, made.passes, made._scale) == ({}, {"kept": 1}, {})
+    assert other.of(category, ("x",), np.array(groups), 4096, 4, one_each) == pytest.approx(share * whole)
+    assert made.without_passes().of(category, ("x",), np.array(groups), 4096, 4, one_each) == whole
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("library", [None, "nccl"])
+def test_each_kind_of_communication_is_timed_as_what_it_is(library):
+    asked = []
+
+    def of(category, what, groups, size, step, make):
+        asked.append((category, what, size, step))
+        return make(groups, 96)
+
+    made = TimedFactory.__new__(TimedFactory)
+    made.times = Record(library=library, of=of)
+    made._made = Record(
+        ring=lambda kind, groups, size, name, element: ("ring", kind, size, element),
+        exchange=lambda groups, size, name: ("exchange", size), send=lambda pairs, size, name: ("send", size),
+        gradients=lambda groups, size, name: ("gradients", size, name),
+        job=Record(training=Record(gradients=Record(algorithm="tree", channels=3)), gradient_bytes=4),
+    )  # fmt: skip
+    groups = np.arange(8).reshape(2, 4)
+    scatter = "all_gather" if library is None else "reduce_scatter"
+    assert made.collective(Collective("ep", "all_to_all", 800), groups, "") == (("exchange", 24),)
+    assert made.collective(Collective("cp", "all_reduce", 800), groups, "") == (("ring", "all_reduce", 96, 2),)
+    assert made.ring("reduce_scatter", groups, 800, "") == (("ring", scatter, 96, 2),)
+    assert made.ring("all_gather", groups, 800, "", 1) == (("ring", "all_gather", 96, 1),)
+    assert made.send(groups, 800, "x") == (("send", 96),)
+    assert made.gradients(groups, 800, "g") == (("gradients", 96, "g"),)
+    assert asked == [
+        ("ep", ("all_to_all",), 800, 8), ("cp", ("all_reduce", 2), 800, 8), ("dp", (scatter, 2), 800, 8),
+        ("dp", ("all_gather", 1), 800, 4), ("pp", ("send",), 800, 1), ("dp", ("gradients", "tree", 3, 4), 800, 16),
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------- the step
+
+
+def passes(pp, chunks, seed=0):
+    draw = np.random.default_rng(seed)
+    took, computed, extra = (draw.integers(1, 50, (3, pp, chunks)).astype(float) for _ in range(3))
+    return PassTimes(took + 60, computed, extra, {})
+
+
+@pytest.mark.parametrize(("pp", "chunks", "m"), [(1, 1, 4), (3, 1, 5), (2, 2, 8)])
+@pytest.mark.parametrize("shift", [0.0, 70.0])
+@pytest.mark.parametrize("gathers", [False, True])
+def test_the_parts_of_a_step_add_up_to_it(monkeypatch, pp, chunks, m, shift, gathers):
+    """Of the stage that ends last: computing, what its passes take beside, waiting, and the end of the step."""
+    draw = np.random.default_rng(7)
+    end = draw.integers(100, 1000, (3, pp, chunks, m)).astype(float)
+    begin, first, done = end - 5, draw.integers(0, 9, (pp, chunks)).astype(float), []
+    made = Record(
+        micro_batches=m, context="context", _last_stages=[0], passes=passes(pp, chunks),
+        clock=Record(ends=[3.0, 4000.4]),
+        training=Record(overlap=Record(parameters=gathers)), _messages=lambda: "messages",
+        _first_forwards=lambda messages: first, _played=lambda one, messages: (begin, end, shift),
+        _end_passes=lambda *given: done.append(given),
+        _gather_parameters=lambda optimizer: done.append("gathered"),
+    )  # fmt: skip
+    lowering = lambda context, stages: Record(lower=lambda: done.append((context, stages)))  # noqa: E731
+    monkeypatch.setattr(closed_form, "OptimizerStep", lowering)
+    found = ClosedForm.estimate(made)
+    stage = max(range(pp), key=lambda s: end[:, s, :, -1].max())
+    each = [
+        m * made.passes.took[:, s].sum() + made.passes.extra[:, s].sum() + first[s].sum() for s in range(pp)
+    ]  # fmt: skip
+    compute = round(m * made.passes.computed[:, stage].sum())
+    exchange, waiting = round(each[stage] - compute), round(end.max() + shift - each[stage])
+    finish = 4000 - compute - exchange - waiting
+    assert found == Estimate(4000, compute, exchange, waiting, finish, round(max(each)) + finish)
+    if gathers:
+        assert done.pop(0) == "gathered"
+    (starts, ends), lowered = done
+    assert (starts == begin[..., -1] + shift).all()
+    assert (ends == end[..., -1] + shift).all()
+    assert lowered == ("context", [0])
+    shares = {"compute": compute, "communication in passes": exchange, "pipeline": waiting, "end of step": finish}
+    assert found.shares == {name: part / 4000 for name, part in shares.items()}
+    assert sum(found.shares.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("pp", "m", "played"),
+    [
+        (1, 5, 5),
+        (1, 16, 16),
+        (1, 90, 16),
+        (4, 3, 3),
+        (4, 90, 16),
+        (5, 90, 20),
+        (3, 90, 15),
+        (32, 40, 40),
+        (32, 300, 128),
+    ],
+)
+def test_of_many_micro_batches_the_first_groups_are_played(pp, m, played):
+    """Four groups of as many as there are stages, or sixteen; each group more takes as long as the one before."""
+    asked = []
+
+    def play(count, first, messages):
+        asked.append(count)
+        ends = np.full((3, pp, 1, count), 7.0 * count + 100)
+        return ends - 1, ends
+
+    begin, end, shift = ClosedForm._played(
+        Record(layout=Record(pp=pp), micro_batches=m, _play=play), "first", "messages"
+    )
+    assert asked == [played] + ([played + pp] if m > played else [])
+    assert (begin.max(), end.max()) == (7 * played + 99, 7 * played + 100)
+    assert shift == pytest.approx(7.0 * (m - played))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_bound_is_the_passes_and_the_optimizer_behind_them(monkeypatch, apart):
+    end = np.arange(24.0).reshape(3, 4, 1, 2)
+    monkeypatch.setattr(
+        closed_form, "OptimizerStep",
+        lambda context, stages: Record(optimizer_ps=lambda dense, experts: 100 * dense + experts),
+    )  # fmt: skip
+    made = Record(
+        layout=Record(pp=4), job=Record(chunks=1, split_parameters=lambda s: (4 - s, 1)),
+        _messages=lambda: "messages",
+        _played=lambda first, messages: (None, end, 50.0) if first.shape == (4, 1) and not first.any() else None,
+        _last_stages=[0, 1, 3], context=None, training=Record(overlap=Record(optimizer=apart)),
+    )  # fmt: skip
+    ends = {s: end[:, s].max() for s in (0, 1, 3)}
+    assert ClosedForm.bound_ps(made) == 50 + max(ends[s] + (0 if apart else 100 * (4 - s) + 1) for s in ends)
+
+
+@pytest.mark.parametrize("loads", [None, "experts", "pattern", "first", "last"])
+def test_a_chunk_is_known_by_its_ends_and_its_layers(loads):
+    made = Record(
+        job=Record(
+            layers_of=lambda s, chunk: range(3 * s, 3 * s + 2), chunks=2, load=lambda n: n / 10,
+            model=Record(experts=loads == "experts", pattern=loads == "pattern", kind=lambda n: f"k{n}"),
+        ),
+        training=Record(wide_layers=Record(first=int(loads == "first"), last=int(loads == "last"))),
+        segments=Record(is_wide=lambda n: n == 4), layout=Record(pp=3),
+    )  # fmt: skip
+    for s in range(3):
+        for chunk in range(2):
+            told = tuple((n / 10, f"k{n}", n == 4) for n in (3 * s, 3 * s + 1)) if loads else ()
+            expected = _ChunkKind(s == chunk == 0, (s, chunk) == (2, 1), 2, told)
+            assert ClosedForm._chunk_kind(made, s, chunk) == expected
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3, 6, 7, 12])
+def test_equal_layers_beyond_a_few_are_extrapolated(sharded, reduced, odd, count):
+    """Two, or four and those that are gathered ahead where weights are sharded; odd layers are all timed."""
+    timed = []
+
+    def time(stage, kind, segments, *, mark=False):
+        timed.append(len(segments))
+        return PassTime(
+            10.0 * len(segments) ** 2, 1.0 * len(segments), tuple(float(i) for i in range(len(segments)))
+        )
+
+    loads = tuple(range(count)) if odd else (1,) * count
+    made = Record(
+        _chunk_kind=lambda s, chunk: _ChunkKind(True, True, count, loads), _layout_key=("key",), offsets=[0],
+        times=Record(passes={}), context=Record(sharded=sharded, reduced=reduced), _timed=time,
+        training=Record(sharding=Record(prefetch=2)), segments=Record(of=lambda s, chunk: list(range(count + 2))),
+    )  # fmt: skip
+    found = ClosedForm._pass(made, Record(number=0), 0, Pass.FORWARD)
+    few = 6 if sharded else 2
+    if count <= few or (odd and count > 1) or (reduced and not sharded):
+        assert timed == [count + 2]
+        assert found.took == 10.0 * (count + 2) ** 2
+    else:
+        assert timed == [few + 1, few + 2]
+        more, fewer = (PassTime(10.0 * n**2, 1.0 * n, tuple(map(float, range(n)))) for n in (few + 2, few + 1))
+        assert found == more.with_layers(fewer, count - few, 1)
+        assert found.took == 10.0 * (few + 2) ** 2 + (count - few) * 10.0 * ((few + 2) ** 2 - (few + 1) ** 2)
+    again = len(timed)
+    ClosedForm._pass(made, Record(number=0), 0, Pass.FORWARD)
+    assert len(timed) == again
+    ClosedForm._pass(made, Record(number=0), 0, Pass.BACKWARD)
+    assert len(timed) == 2 * again
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_passes_end_at_their_moments_and_orders_follow_them(split):
+    pp, chunks = 2, 2
+    kinds = [Pass.FORWARD, Pass.BACKWARD, *([Pass.WEIGHT] if split else [])]
+    final = kinds[-1]
+    draw = np.random.default_rng(1)
+    end = draw.permutation(3 * pp * chunks).reshape(3, pp, chunks).astype(float)
+    begin = end - 100
+    stages = [Record(number=s, ends={}, ready={}) for s in range(pp)]
+    made = Record(
+        context=Record(orders=[], final=final), passes=Record(marks={(0, 1): (4.0, 5.0)}),
+        clock=Record(at=lambda moment: int(1000 * moment)), stages=stages, kinds=kinds, job=Record(chunks=chunks),
+    )  # fmt: skip
+    ClosedForm._end_passes(made, begin, end)
+    for s in range(pp):
+        expected = sorted((end[int(k), s, c], int(k), c) for k in kinds for c in range(chunks))
+        order = made.context.orders[s]
+        assert [(int(task.kind), task.micro_batch, task.chunk) for task in order] == [
+            (k, 0, c) for _, k, c in expected
+        ]
+        for kind in kinds:
+            for c in range(chunks):
+                assert stages[s].ends[kind, c].tolist() == [[1000 * end[int(kind), s, c]]]
+    start = begin[int(final), 0, 1]
+    assert stages[0].ready == {1: [[[1000 * (start + 4)]], [[1000 * (start + 5)]]]}
+    assert stages[1].ready == {}
+
+
+@pytest.mark.parametrize(("counts", "stages"), [((3,), "last"), ((3, 4), "last"), ((3, 4, 4, 5), "last"),
+                                                ((3, 4, 5, 5), range(4)), ((3, 4, 4, 4, 3), "last")])  # fmt: skip
+def test_parameters_are_gathered_for_the_stages_that_differ(counts, stages):
+    gathered = []
+    pp = len(counts)
+    gates = {}
+
+    def gather(some):
+        gathered.append(some)
+        for s in [0, min(1, pp - 1), pp - 1] if some == "last" else some:
+            gates.update({(s, chunk): f"gate {s} {chunk}" for chunk in range(2)})
+
+    made = Record(
+        layout=Record(pp=pp),
+        job=Record(stage_layers=counts, chunks=2),
+        context=Record(gates=gates),
+        _last_stages="last",
+    )
+    ClosedForm._gather_parameters(made, Record(gather_parameters=gather))
+    assert gathered == [stages]
+    for s in range(pp):
+        own = s if stages != "last" or s in (0, pp - 1) else 1
+        assert [gates[s, chunk] for chunk in range(2)] == [f"gate {own} {chunk}" for chunk in range(2)]
+
+
+def test_first_forwards_take_what_their_parameters_need():
+    pp, chunks = 2, 1
+    begin = np.array([100.0, 300.0]).reshape(1, 2, 1, 1).repeat(3, axis=0)
+    timed = []
+
+    def time(stage, kind, segments, *, gates, opens):
+        timed.append((stage.number, kind, segments, opens))
+        return Record(took=500.0 if stage.number == 0 else 1.0)
+
+    took = np.zeros((3, pp, chunks))
+    took[0, :, 0] = 90, 80
+    made = Record(
+        layout=Record(pp=pp), job=Record(chunks=chunks), micro_batches=5, passes=Record(took=took), _timed=time,
+        stages=[Record(number=s) for s in range(pp)], clock=Record(ends=[0.0, 150.0, 120.0, 310.0]),
+        segments=Record(of=lambda s, chunk: f"segments {s}"),
+        context=Record(gates={(0, 0): [np.array([1, 2]), np.array([-1])], (1, 0): [np.array([3])]}),
+        _play=lambda m, first, messages: (begin, None) if m == 2 and not first.any() else None,
+    )  # fmt: skip
+    found = ClosedForm._first_forwards(made, "messages")
+    assert found.tolist() == [[500 - 90], [0]]
+    assert timed == [
+        (0, Pass.FORWARD, "segments 0", [50.0, -100.0]), (1, Pass.FORWARD, "segments 1", [10.0]),
+    ]  # fmt: skip
+    made.clock.ends = [0.0, 90.0, 80.0, 300.0]
+    timed.clear()
+    assert not ClosedForm._first_forwards(made, "messages").any()
+    assert timed == []  # all are there in time
+    made.context.gates = {}
+    assert ClosedForm._first_forwards(made, "messages").shape == (2, 1)
+
+
+@pytest.mark.parametrize("slices", [False, True])
+def test_middle_stages_on_hosts_of_their_own_send_as_the_second_does(slices):
+    sent = []
+    grid = np.arange(10).reshape(5, 2)
+    made = Record(
+        layout=Record(pp=5, grid=grid, tp=2), offsets=[0] * 5, stages=[Record(number=s, units=[],
+        actors=[]) for s in range(5)],
+        context=Record(message_bytes=4096, sends_slices=slices), clock=Record(durations={9: 33.0}),
+        groups=Record(
+            factory=Record(send=lambda pairs, size, name: sent.append(pairs[0].tolist()) or float(len(sent))),
+            within=lambda whole, *given: [(9, [0])] if (whole.kind, whole.size_bytes) == ("all_gather",
+            8192) else None,
+        ),
+    )  # fmt: skip
+    found = ClosedForm._messages(made)
+    assert isinstance(found, _Messages)
+    assert sent == [[0, 2], [0, 8], [2, 4], [2, 0], [8, 0], [8, 6]]
+    assert found.sends.tolist() == [[1, 2], [3, 4], [3, 4], [3, 4], [5, 6]]
+    assert found.slices.tolist() == [33.0 if slices else 0.0] * 5
