@@ -1,12 +1,13 @@
 """Fuzz everything that reads what others wrote: files, options, datagrams.
 
-    python benchmarks/fuzz.py --minutes 10 [--inputs N] [--seed 1] [--target NAME ...] [--jobs 2] [--batch S]
-        [--folder DIR]
+    python benchmarks/fuzz.py --minutes 10 [--inputs N] [--most N] [--seed 1] [--target NAME ...] [--jobs 2]
+        [--batch S] [--folder DIR]
 
 An input passes when the reader takes it or refuses it with an error of its own. Saved as a failure are a traceback
-of anything else, more than 5 s, and more than 1 GiB beyond what the process had after its imports. Inputs follow
-from the seed and their number; DIR (default `fuzz-out`) keeps how far each target is, so that a run goes on where
-the last one ended, and the failures.
+of anything else, more than 5 s, and more than 1 GiB beyond what the process had after its imports. Not its own are
+time in which it waited for a processor, as Linux counts it, time in the compiler, and pauses of the whole machine,
+which the process that watches sees too. Inputs follow from the seed and their number; DIR (default `fuzz-out`)
+keeps how far each target is, so that a run goes on where the last one ended, and the failures.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "src
 HANG_S = 5.0
 MEMORY_BYTES = 1 << 30
 BATCH_S = 4.0  # of a target, before the next one's turn, unless told otherwise
+LONGEST_TURN = 6  # times that
 LOST_S = 20.0  # without a sign of life: compiled code that no alarm reaches
+PAUSE_S = 1.0  # between two looks of the watching process, 20 ms apart: more, and the machine stood still
 START_S = 180.0  # for imports, compilation and the samples, on a machine that does other things too
 
 
@@ -40,6 +43,7 @@ class Shared(NamedTuple):
 
     at: Any  # the input that is being read
     compiling: Any  # compilations under way
+    clock: Any  # seconds that the watching process has seen pass, without the machine's pauses
 
 
 class HangError(Exception):
@@ -47,6 +51,7 @@ class HangError(Exception):
 
 
 _compiling: list[int] = [0]
+_compiled_s: list[float] = [0.0]  # by compilations that have ended
 
 
 def _watch_compilation(shared: Any) -> None:
@@ -55,20 +60,72 @@ def _watch_compilation(shared: Any) -> None:
 
     class Listener(event.Listener):  # type: ignore[misc]
         def on_start(self, event: Any) -> None:
+            if not _compiling[0]:
+                self.begun = _ready_s()
             _compiling[0] += 1
             shared.value = _compiling[0]
 
         def on_end(self, event: Any) -> None:
             _compiling[0] -= 1
             shared.value = _compiling[0]
+            if not _compiling[0]:
+                _compiled_s[0] += _ready_s() - self.begun
 
     event.register("numba:compile", Listener())
 
 
-def _alarm(_number: int, _frame: object) -> None:
-    if not _compiling[0]:
-        raise HangError
-    signal.setitimer(signal.ITIMER_REAL, HANG_S)
+def _ready_s() -> float:
+    """Seconds of this process less those in which it was ready to run and other processes had the processors."""
+    try:
+        waited_ns = int(Path("/proc/self/schedstat").read_text().split()[1])
+    except OSError:
+        waited_ns = 0
+    return time.monotonic() - waited_ns / 1e9
+
+
+class Clock:
+    """Seconds that pass, less pauses: a virtual machine that is stopped goes on with its clocks advanced."""
+
+    def __init__(self, context: Any) -> None:
+        self.shared = context.Value("d", 0.0)
+        self.paused_s = 0.0
+        self._last = time.monotonic()
+
+    def tick(self) -> None:
+        """Advance by what has passed since the last tick, at most a second."""
+        now = time.monotonic()
+        step, self._last = now - self._last, now
+        if step > PAUSE_S:
+            self.paused_s += step - PAUSE_S
+        self.shared.value += min(step, PAUSE_S)
+
+
+class _Stopwatch:
+    """Times an input, and ends one that takes HANG_S of its own."""
+
+    def __init__(self, clock: Any) -> None:
+        self.clock = clock
+        self._start_s = self._start_clock = 0.0
+        signal.signal(signal.SIGALRM, self._alarm)
+
+    def start(self) -> None:
+        self._start_s, self._start_clock = _ready_s() - _compiled_s[0], self.clock.value
+        signal.setitimer(signal.ITIMER_REAL, HANG_S)
+
+    def stop(self) -> float:
+        """Return seconds of the input."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return self._own_s()
+
+    def _own_s(self) -> float:
+        """Seconds since the start, without other processes', the compiler's and pauses, to about 0.1 s."""
+        return min(_ready_s() - _compiled_s[0] - self._start_s, self.clock.value - self._start_clock + 0.1)
+
+    def _alarm(self, _number: int, _frame: object) -> None:
+        left = HANG_S - self._own_s()
+        if left <= 0.01 and not _compiling[0]:
+            raise HangError
+        signal.setitimer(signal.ITIMER_REAL, max(left, 0.5))
 
 
 def _virtual_bytes() -> int:
@@ -92,15 +149,14 @@ def _batch(name: str, first: int, seed: int, until_s: float, shared: Shared, out
             pass
     limit = _virtual_bytes() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    signal.signal(signal.SIGALRM, _alarm)
+    watch = _Stopwatch(shared.clock)
     number, end = first, time.monotonic() + until_s
     failures: list[dict[str, Any]] = []
     slowest = 0.0
     while time.monotonic() < end and len(failures) < 20:
         shared.at.value = number
         data = mutated(target.samples, number, seed)
-        begun = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, HANG_S)
+        watch.start()
         try:
             target.read(data)
         except InvariantError:  # always a defect of ours, whatever the input
@@ -112,8 +168,7 @@ def _batch(name: str, first: int, seed: int, until_s: float, shared: Shared, out
         except BaseException:  # an interrupt or SystemExit out of a reader is a failure too
             failures.append(_failure(name, number, seed, data, traceback.format_exc()))
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        slowest = max(slowest, time.perf_counter() - begun)
+            slowest = max(slowest, watch.stop())
         number += 1
     try:
         target.close()
@@ -139,6 +194,8 @@ class Fuzzing:
         self.slowest: dict[str, float] = {}
         self.peak: dict[str, int] = {}
         self.seen: set[str] = set()
+        self.turns: dict[str, int] = {}  # that have ended in this run
+        self.spent_s: dict[str, float] = {}  # in turns of this run
         self.before = dict(self.done)
 
     def keep(self, failure: dict[str, Any]) -> None:
@@ -161,11 +218,29 @@ class Fuzzing:
         """Take in what a batch found."""
         name, number, failures, slowest, peak = result
         self.done[name] = number
+        self.spent_s[name] = self.spent_s.get(name, 0.0) + self.turn_s(name)
+        self.turns[name] = self.turns.get(name, 0) + 1
         self.slowest[name] = max(slowest, self.slowest.get(name, 0.0))
         self.peak[name] = max(peak, self.peak.get(name, 0))
         for failure in failures:
             self.keep(failure)
         self.file.write_text(json.dumps(self.done, indent=1, sort_keys=True))
+
+    def turn_s(self, name: str) -> float:
+        """Seconds of a target's next turn: they grow, since each begins with imports."""
+        return self.batch_s * min(1 + self.turns.get(name, 0), LONGEST_TURN)
+
+    def next_of(self, waiting: list[str], most: int | None) -> str | None:
+        """Take the next target out of `waiting`: each once, then the quickest that had fewer than `most`."""
+        if most is not None and all(self.turns.get(name) for name in waiting):
+            open_yet = [name for name in waiting if self.done[name] - self.before.get(name, 0) < most]
+            if not open_yet:
+                return None
+            waiting.sort(key=lambda name: name not in open_yet)
+            waiting[: len(open_yet)] = sorted(
+                open_yet, key=lambda name: -(self.done[name] - self.before.get(name, 0)) / self.spent_s[name]
+            )
+        return waiting.pop(0)
 
     def table(self) -> str:
         """Counts by target, this run's and all."""
@@ -184,14 +259,16 @@ class Fuzzing:
 class Batch:
     """A target's turn in a process of its own."""
 
-    def __init__(self, name: str, fuzzing: Fuzzing, context: Any) -> None:
-        self.name = name
-        self.shared = Shared(context.Value("q", fuzzing.done.get(name, 0)), context.Value("i", 0))
+    def __init__(self, name: str, fuzzing: Fuzzing, context: Any, clock: Clock) -> None:
+        self.name, self.clock = name, clock.shared
+        at, compiling = context.Value("q", fuzzing.done.get(name, 0)), context.Value("i", 0)
+        self.shared = Shared(at, compiling, self.clock)
         self.out = context.SimpleQueue()
-        self.last, self.since = -1, time.monotonic()
+        self.last, self.compiling, self.since = -1, False, self.clock.value
+        self.turn_s = fuzzing.turn_s(name)
         self.process = context.Process(
             target=_batch,
-            args=(name, fuzzing.done.get(name, 0), fuzzing.seed, fuzzing.batch_s, self.shared, self.out),
+            args=(name, fuzzing.done.get(name, 0), fuzzing.seed, self.turn_s, self.shared, self.out),
         )
         self.process.start()
 
@@ -202,12 +279,14 @@ class Batch:
             self.process.join()
             self._tidy()
             return True
-        now = time.monotonic()
-        if self.shared.at.value != self.last:
-            self.last, self.since = self.shared.at.value, now
+        now = self.clock.value
+        compiling = bool(self.shared.compiling.value)
+        # silence begins anew where compilation ends: the input that it was in has to come to its own end yet
+        if self.shared.at.value != self.last or compiling != self.compiling:
+            self.last, self.compiling, self.since = self.shared.at.value, compiling, now
         dead = not self.process.is_alive() and self.out.empty()
-        waits = self.shared.at.value == fuzzing.done.get(self.name, 0) or self.shared.compiling.value
-        if not dead and now - self.since < LOST_S + fuzzing.batch_s + START_S * bool(waits):
+        waits = self.shared.at.value == fuzzing.done.get(self.name, 0) or compiling
+        if not dead and now - self.since < LOST_S + self.turn_s + START_S * waits:
             return False
         what = f"process ended with {self.process.exitcode}\n" if dead else f"no sign of life for {LOST_S} s\n"
         self.process.kill()
@@ -231,10 +310,22 @@ class Batch:
         shutil.rmtree(root() / str(self.process.pid), ignore_errors=True)
 
 
+def _import_what_most_need() -> None:
+    """Import once what each turn's process would import by itself."""
+    import numba  # noqa: F401
+
+    import fabrictwin.cluster.build_blueprint
+    import fabrictwin.fabric.compile
+    import fabrictwin.runs.execute  # noqa: F401
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--inputs", type=int, help="stop once so many inputs were tried in all")
+    parser.add_argument(
+        "--most", type=int, help="a target's inputs, the quickest targets first; otherwise in turns"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", action="append")
     parser.add_argument("--jobs", type=int, default=1)
@@ -253,21 +344,30 @@ def main() -> int:
         parser.error(f"no target {', '.join(sorted(unknown))}")
     os.nice(5)
     root()  # before the first fork
+    _import_what_most_need()
     context = multiprocessing.get_context("fork")
     fuzzing = Fuzzing(given.folder, given.seed, given.batch)
+    clock = Clock(context)
     end = time.monotonic() + 60 * given.minutes
     waiting, running = list(names), []
     while waiting or running:
         over = time.monotonic() > end or (given.inputs and sum(fuzzing.done.values()) >= given.inputs)
         while waiting and len(running) < given.jobs and not over:
-            running.append(Batch(waiting.pop(0), fuzzing, context))
+            name = fuzzing.next_of(waiting, given.most)
+            if name is None:
+                break
+            running.append(Batch(name, fuzzing, context, clock))
+        over = over or not running
         for batch in [batch for batch in running if batch.ended(fuzzing)]:
             running.remove(batch)
             waiting.append(batch.name)
         if over and not running:
             break
         time.sleep(0.02)
+        clock.tick()
     print(fuzzing.table())
+    if clock.paused_s:
+        print(f"the machine stood still for {clock.paused_s:.0f} s meanwhile")
     shutil.rmtree(root(), ignore_errors=True)
     return 1 if fuzzing.failed else 0
 

@@ -119,10 +119,9 @@ _QOS = b"""qos:
 
 def _configure() -> Target:
     """A spec's `network.qos`, and the files of every target that follow from it."""
-    from fabrictwin.configuration.rehearsal import rehearsed
-
     from fabrictwin.base.yamlfile import read_yaml
     from fabrictwin.cluster.spec.spec import read_spec
+    from fabrictwin.configuration.network_qos import with_network_qos
     from fabrictwin.configuration.policy.cluster_policy import TARGETS, configuration, plan
     from fabrictwin.configuration.writers.targets import files_of
 
@@ -133,7 +132,7 @@ def _configure() -> Target:
 
     spec = spec_of("ethernet", {})
     made = yaml.safe_dump(
-        rehearsed(spec, configuration(plan(spec), "sonic")).to_dict()["cluster"]["network"]["qos"]
+        with_network_qos(spec, configuration(plan(spec), "sonic")).to_dict()["cluster"]["network"]["qos"]
     )
 
     def read(data: bytes) -> None:
@@ -151,9 +150,8 @@ def _configure() -> Target:
 
 def _rehearsed() -> Target:
     """Files of switches put onto a spec, as `lint --onto` does it."""
-    from fabrictwin.configuration.rehearsal import rehearsed
-
     from fabrictwin.cluster.spec.spec import read_spec
+    from fabrictwin.configuration.network_qos import with_network_qos
     from fabrictwin.configuration.policy.cluster_policy import configuration, plan
     from fabrictwin.configuration.readers.recognise import kind_of, read_text_as
     from fabrictwin.configuration.writers.targets import files_of
@@ -167,7 +165,7 @@ def _rehearsed() -> Target:
     def read(text: str) -> None:
         kind = kind_of(text)
         if kind:
-            rehearsed(spec, read_text_as(kind, text, "switches/leaf-0/file")[0])
+            with_network_qos(spec, read_text_as(kind, text, "switches/leaf-0/file")[0])
 
     return Target(samples, of_text(read))
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from fuzzing.target import Target, folder, of_file, of_text
+from fuzzing.target import ROOT, Target, folder, of_file, of_text
 
 
 def _traffic() -> Target:
@@ -197,6 +197,39 @@ def _roce_modes() -> Target:
     return Target([b"host-0 mlx5_0 v1\nhost-1 mlx5_0 v2\n"], of_bytes)
 
 
+def _published() -> Target:
+    """A file of a folder of published measurements, as `validate --data` takes it: its name first, then itself."""
+    import shutil
+
+    from fabrictwin.study.jitter.published_jitter import read_published as read_jitter
+    from fabrictwin.validation.collective_series import read_published as read_series
+    from fabrictwin.validation.published_data import read_data
+    from fabrictwin.validation.turned_off import read_tests
+
+    own = folder() / f"{os.getpid()}-published"
+    shutil.copytree(ROOT / "validation", own)
+    whole = {path.name: path.read_bytes() for path in sorted(own.iterdir())}
+    readers = {"collectives": read_series, "jitter": read_jitter, "turned_off": read_tests}
+
+    def read(data: bytes) -> None:
+        first, _, text = data.partition(b"\n")
+        name = first.decode("ascii", "replace")
+        name = name if name in whole else "training.csv"
+        (own / name).write_bytes(text)
+        try:
+            readers.get(name.partition(".")[0], read_data)(own)
+        finally:
+            (own / name).write_bytes(whole[name])
+
+    small = {name: text for name, text in whole.items() if name.partition(".")[0] in {*readers, "training"}}
+    return Target([name.encode() + b"\n" + _short(name, text) for name, text in small.items()], read)
+
+
+def _short(name: str, text: bytes) -> bytes:
+    """Return the beginning of a table: inputs are quick, and each of its columns is met often."""
+    return b"".join(text.splitlines(keepends=True)[:30]) if name.endswith(".csv") else text
+
+
 FORMATS: dict[str, Callable[[], Target]] = {
     "traffic": _traffic,
     "ibnetdiscover": _ibnetdiscover,
@@ -210,4 +243,5 @@ FORMATS: dict[str, Callable[[], Target]] = {
     "routing-files": _routing_files,
     "tables": _tables,
     "roce-modes": _roce_modes,
+    "published": _published,
 }

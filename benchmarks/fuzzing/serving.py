@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,7 @@ def _serving() -> Target:
 
     (sample,) = files("examples/serve-llama-3-70b.yaml")
     more = sample + b"      burstiness: 0.5\n      max_concurrency: 8\n      goodput: {ttft: 200, tpot: 50}\n"
-    more = more.replace(
-        b"    benchmark:", b"    quantization: fp8\n    max_num_seqs: 64\n    replicas: 2\n    benchmark:"
-    )
+    more = more.replace(b"    benchmark:", b"    quantization: fp8\n    max_num_seqs: 64\n    benchmark:")
     return Target([sample, more], of_file("serving.yaml", read))
 
 
@@ -51,7 +50,7 @@ _MOONCAKE = b"""{"timestamp": 0, "input_length": 1030, "output_length": 7, "hash
 """
 _AZURE = b"""TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
-2024-05-10 00:00:00.009930+00:00,2162,5
+2023-11-16 18:15:50.009930+00:00,2162,5
 """
 _BURSTGPT = b"""Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 5,ChatGPT,472,18,490,Conversation log
@@ -109,8 +108,37 @@ def _operators() -> Target:
     return Target(["---\n".join((dense, rows, columns + grid, skew)).encode()], read)
 
 
+def _measured_kernels() -> Target:
+    """Measured kernels as CSV, packed CSV and Parquet."""
+    import gzip
+    import io
+
+    from fabrictwin.workload.operators.measurements import read_measured
+
+    products = b"gemm_dtype,m,n,k,latency_ms\nbfloat16,1,4096,4096,0.02\nfp8,128,4096,8192,0.07\n"
+    attention = (
+        b"batch_size,isl,num_heads,num_key_value_heads,kv_cache_dtype,step,latency_ms\n"
+        b"4,128,32,8,bfloat16,0,0.1\n4,1,32,8,fp8,512,0.03\n"
+    )
+    experts = (
+        b"moe_dtype,num_tokens,hidden_size,inter_size,topk,num_experts,moe_tp_size,moe_ep_size,distribution,latency_ms\n"
+        b"nvfp4,16,2688,1856,6,128,1,1,balanced,0.2\n"
+    )
+    samples = [products, attention, experts, gzip.compress(products, mtime=0)]
+    with suppress(ImportError):
+        import pyarrow
+        from pyarrow import parquet
+
+        packed = io.BytesIO()
+        columns = {"gemm_dtype": ["fp8"], "m": [1], "n": [4096], "k": [4096], "latency": [0.02]}
+        parquet.write_table(pyarrow.table(columns), packed)
+        samples.append(packed.getvalue())
+    return Target(samples, of_file("kernels.csv", read_measured))
+
+
 SERVING: dict[str, Callable[[], Target]] = {
     "serving": _serving,
     "traces": _traces,
     "operators": _operators,
+    "measured-kernels": _measured_kernels,
 }

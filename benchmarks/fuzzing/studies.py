@@ -88,7 +88,7 @@ _CAMPAIGN = b"""campaign:
   restart: {mean: 6 min, median: 3 min}
   manual: {chance: 0.01, time: 4 h}
   spares: 2
-  repair: 1 day
+  repair: 24 h
   checkpoint: {kind: peer, every: 30 min, bytes_per_parameter: 14, storage: {write: 800 GB/s, read: 1 TB/s, hosts: [a]}}
   runs: 20
   seed: 3
@@ -104,7 +104,8 @@ def _campaign() -> Target:
     from fabrictwin.study.campaign.campaign_study import _steps, section_of
     from fabrictwin.study.campaign.failure_rates import FailureStream, components_of
 
-    cluster = {"hosts": {"type": "dgx-h100", "count": 2}, "network": {"topology": {"kind": "fat-tree"}}}
+    network = {"technology": "infiniband", "topology": {"kind": "fat-tree"}, "switch": "qm9700"}
+    cluster = {"hosts": {"type": "dgx-h100", "count": 2}, "network": network}
     devices = {"GPU": 16.0, "host": 2.0, "adapter": 16.0, "cable": 32.0, "switch": 3.0, "job": 1.0}
 
     def read(data: bytes) -> None:

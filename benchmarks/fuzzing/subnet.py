@@ -231,7 +231,7 @@ class _Served:
         sys.stdin = os.fdopen(self.typed)
         self.served = ServedFabric(Endpoint(Network(SubnetState(_fabric()))), say=lambda _: None)
         self.served.server.watch(sys.stdin, self.served._read_lines)
-        self.served._idle()
+        self.served._first_sweep()
         name, number = self.served.server.name, os.getpid()
         self.control = bind_abstract(f"{name}:ctl{number}")
         self.data = bind_abstract(f"{name}:in{number}")
@@ -291,6 +291,76 @@ def _up_console() -> Target:
     return Target(_LINES, read)
 
 
+class _Simulator:
+    """Another simulator, whose management sockets answer a client with what an input holds."""
+
+    def __init__(self) -> None:
+        from fabrictwin.subnet.serve.credentials import bind_abstract
+
+        self.name = f"fuzz-{os.getpid()}-{id(self)}"
+        self.control = bind_abstract(f"{self.name}:ctl")
+        self.data = bind_abstract(f"{self.name}:out0")
+        for sock in (self.control, self.data):
+            sock.settimeout(0.0)
+
+    def answer(self, answers: list[bytes], frames: list[bytes]) -> None:
+        """Put answers where the client will look for them, before it asks."""
+        for what, replies, own in (("ctl", answers, self.control), ("in", frames, self.data)):
+            with suppress(OSError):  # not bound yet, or the queue is full
+                for reply in replies:
+                    own.sendto(reply, f"\0{self.name}:{what}{os.getpid()}\0".encode())
+        for sock in (self.control, self.data):
+            with suppress(OSError):
+                while True:
+                    sock.recv(4096)
+
+
+def _sm_connect() -> Target:
+    """Answers of another simulator to the manager: parts before `---` are control, those after it frames."""
+    from fabrictwin.subnet.manager.mad_transport import Path, get
+    from fabrictwin.subnet.serve.umad_client import UmadTransport
+    from fabrictwin.subnet.wire.header import DirectedSmp
+    from fabrictwin.subnet.wire.smp import AttributeId
+
+    simulator = _Simulator()
+
+    class Client(UmadTransport):
+        """A client that finds its answers waiting."""
+
+        def _bind(self, what: str) -> Any:
+            sock = super()._bind(what)
+            sock.settimeout(0.002)
+            if what.startswith("ctl"):
+                simulator.answer(answers, [])
+            else:
+                simulator.answer([], frames)
+            return sock
+
+    answers: list[bytes] = []
+    frames: list[bytes] = []
+
+    def read(data: bytes) -> None:
+        control, _, rest = data.partition(b"---")
+        answers[:] = [control[at : at + 80] for at in range(0, min(len(control), 640), 80)]
+        frames[:] = [rest[at : at + 288] for at in range(0, min(len(rest), 2304), 288)]
+        client = Client(simulator.name, timeout_s=0.002, retries=0)
+        try:
+            client.become_manager()
+            client.on_frame = lambda frame, now: []
+            client.exchange([get(Path(0, bytes(64)), AttributeId.NODE_INFO)] * 2)
+            client.listen(0.002)
+        finally:
+            client.close()
+
+    def smp(tid: int) -> bytes:
+        mad = DirectedSmp(method=0x81, attribute=AttributeId.NODE_INFO, tid=tid)
+        return _framed(mad.encode())
+
+    connected = _control(1, struct.pack("=III32s", 0, 0, 0, b"host-0"))
+    manager = _control(9, struct.pack("=I", 1))
+    return Target([connected + manager + b"---" + smp(1) + smp(2), connected + _control(5) + b"---"], read)
+
+
 SUBNET: dict[str, Callable[[], Target]] = {
     "endpoint-frames": _frames,
     "endpoint-control": _controls,
@@ -300,4 +370,5 @@ SUBNET: dict[str, Callable[[], Target]] = {
     "console-names": _rehearsal,
     "up-sockets": _up_sockets,
     "up-console": _up_console,
+    "sm-connect": _sm_connect,
 }

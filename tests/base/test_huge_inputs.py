@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.textfile import open_bytes, read_table, read_text
+from fabrictwin.base.textfile import open_bytes, read_table, read_text, write_text
 from fabrictwin.capture.reader import CaptureFile
 from fabrictwin.catalog.answers import read_entries
 from fabrictwin.catalog.quantities import parse_bits, parse_count, parse_identifier, parse_power, parse_ratio
@@ -130,7 +130,7 @@ def dump(path: Path) -> object:
 
 @pytest.mark.parametrize("read", [load_spec, read_traffic, read_topology, read_dump, dump, read_text])
 def test_a_pipe_that_nobody_writes_to_is_refused(read, tmp_path, monkeypatch):
-    monkeypatch.setattr("fabrictwin.base.textfile.WRITER_S", 0.05)
+    monkeypatch.setattr("fabrictwin.base.textfile.OTHER_END_S", 0.05)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(ConfigError, match="a pipe that nobody writes to"):
@@ -194,3 +194,15 @@ def test_published_rows_that_are_no_csv_are_refused(tmp_path):
     path.write_text('set,row\nx,"y\n')
     with pytest.raises(ConfigError):
         published_data.read_table(path, published_data.Row)
+
+
+def test_a_pipe_that_nobody_reads_is_refused_and_one_with_a_reader_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("fabrictwin.base.textfile.OTHER_END_S", 0.05)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="cannot be written: a pipe that nobody reads"):
+        write_text(pipe, "text")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "text")
+    assert os.read(reader, 10) == b"text"
+    os.close(reader)

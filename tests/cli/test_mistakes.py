@@ -10,6 +10,7 @@ import click
 import pytest
 
 from fabrictwin.cli import COMMANDS, main, root
+from fabrictwin.cli.options import WRITTEN
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LAPTOP = str(EXAMPLES / "laptop.yaml")
@@ -131,6 +132,36 @@ def _all_commands() -> list[str]:
         inner = list(command.commands) if isinstance(command, click.Group) else [""]
         names += [f"{name} {one}".strip() for one in inner]
     return names
+
+
+def _written() -> list[tuple[str, str]]:
+    """Commands and their options that name a file to be written."""
+    context = click.Context(root)
+    found = []
+    for name in _all_commands():
+        command = root
+        for part in name.split():
+            command = command.get_command(context, part)
+        found += [(name, option.opts[-1]) for option in command.params if option.type is WRITTEN]
+    return found
+
+
+@pytest.mark.parametrize(("command", "option"), _written())
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(capsys, command, option, tmp_path):
+    for path in (tmp_path / "none" / "file", tmp_path, tmp_path / ("x" * 300)):
+        assert "cannot be written: " in said(capsys, *command.split(), option, str(path))
+
+
+def test_every_command_that_computes_long_looks_at_its_file_first():
+    assert {name for name, _ in _written()} >= {
+        "plan", "validate training", "validate accuracy", "sweep", "diff", "claims", "jitter", "campaign", "serve",
+        "doctor", "nccl-tests", "routes dump", "topology export", "run", "traffic",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("host", ["9" * 5000, ".", "a" * 64 + ".example"])
+def test_a_page_is_served_at_a_name_that_can_be_asked_for(capsys, host):
+    assert "--host: got " in said(capsys, "ui", "--host", host)
 
 
 @pytest.mark.parametrize("tokens", [1, 3])

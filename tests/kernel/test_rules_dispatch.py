@@ -14,7 +14,7 @@ ASKED = ("on_sent", "not_before", "on_ack", "on_becn", "on_marked", "on_cnp", "o
 
 @pytest.fixture
 def heard(monkeypatch):
-    """What each algorithm was asked, with its arguments."""
+    """Note what each algorithm was asked, with its arguments."""
     told = []
     for control, algorithm in congestion.ALGORITHMS.items():
         for name in ASKED:

@@ -201,3 +201,14 @@ def test_wrong_root_and_weight_files_are_one_clear_line(tmp_path, reader, text, 
 def test_options_outside_the_standard_are_errors(key, value):
     with pytest.raises(ConfigError, match=f"{key}: got {value}, expected"):
         Options(**{key: value})
+
+
+def test_opensms_own_dump_tells_its_highest_lid():
+    """It prints a line for each LID that leads somewhere, and at the end the highest LID of the subnet."""
+    text = OPENSM.replace("0x0004 002 #", "0x0009 002 #")
+    with_gaps = text.replace("4 lids", "9 lids")
+    table = parse_dump(with_gaps.encode().splitlines(keepends=True), "dump").tables[0xA001]
+    assert (table[9], int((table != 255).sum())) == (2, 4)
+    for wrong in (text.replace("4 lids", "8 lids"), with_gaps.replace("9 lids", "9 valid lids")):
+        with pytest.raises(ConfigError, match="as many as there are entries above"):
+            parse_dump(wrong.encode().splitlines(keepends=True), "dump")

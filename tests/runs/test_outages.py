@@ -252,15 +252,32 @@ def test_a_host_that_is_taken_out_of_its_partition_ends_the_job(spec, tmp_path):
     (tmp_path / "partitions.conf").write_text(f"Default=0x7fff : {rest} ;\nother=0x1 : {guid:#x}=full ;\n")
     with pytest.raises(SimulatedError, match="gave up after 7 retries"):
         predict(spec(manager="subnet_manager: {changes: [{time: 1 us, partitions: partitions.conf}]},"))
+    with pytest.raises(SimulatedError, match="gave up after 7 retries"):
+        predict(spec(manager="subnet_manager: {partitions: partitions.conf},"))
     (tmp_path / "partitions.conf").write_text("Default=0x7fff : ALL=full ;\n")
     same = predict(spec(manager="subnet_manager: {changes: [{time: 1 us, partitions: partitions.conf}]},"))
     assert same.trace.end_ps == predict(spec()).trace.end_ps
+
+
+def test_nodes_join_a_group_while_the_job_runs(spec):
+    member = "'host-2/mlx5_0 ff12:401b::77'"
+    lines = f"[{{time: 100 us, join: {member}}}, {{time: 2 ms, leave: {member}}}]"
+    result = predict(spec(manager=f"subnet_manager: {{changes: {lines}}},"))
+    told = summary(result)["subnet_manager"]["events"]
+    assert [event["what"].split(" ")[0] for event in told] == ["join", "leave"]
+    joined, left = (outage.incident.answers for outage in result.management.outages)
+    assert joined[0].replace("a member of", "left") == left[0]
+    assert result.trace.end_ps == predict(spec()).trace.end_ps  # data does not wait for management
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ("{time: 1 ms}", "got a time alone"),
+        (
+            "{time: 1 ms, join: host-2/mlx5_0}",
+            r"changes\[0\].join: got 'join host-2/mlx5_0', expected 'join NODE MGID'",
+        ),
         ("{time: 1 ms, qos_sl2vl: '1,2'}", r"run.subnet_manager.changes\[0\].qos_sl2vl: got 2 lanes"),
         ("{time: 1 ms, qos_sl2vl: '" + ",".join(["1"] * 16) + "'}", "lead to lane 1, expected lanes below 1"),
     ],

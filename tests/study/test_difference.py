@@ -73,6 +73,15 @@ def test_the_page_says_it_in_a_sentence(folders, tmp_path):
     assert "host-0/mlx5_0/2 &gt; leaf-0/1" in page
 
 
+def test_links_that_differ_by_less_than_is_shown_are_counted_and_not_listed(folders, capsys):
+    """The closed form's step is a little shorter, so that every link is busy for a little more of it."""
+    _, _, spec, _ = folders
+    found = ft.diff(spec, spec.with_({"run.fidelity": "analytic"}))
+    assert 0 < max(abs(one["utilisation_after"] - one["utilisation_before"]) for one in found.links) < 5e-5
+    assert f"{len(found.links)} links differ by less than 0.005 points" in str(found)
+    assert "+0.00 points" not in str(found)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [

@@ -14,7 +14,7 @@ from fabrictwin.subnet.serve import umad_client
 from fabrictwin.subnet.serve.answer_order import AnswerOrder, Turns
 from fabrictwin.subnet.serve.endpoint import CONTROL_BYTES, FRAME_BYTES, MAGIC, Message
 from fabrictwin.subnet.serve.umad_client import UmadTransport
-from fabrictwin.subnet.wire.smp import AttributeId
+from fabrictwin.subnet.wire.smp import AttributeId, NodeType
 
 NONE = -1
 NODE_INFO, PORT_INFO, DESCRIPTION = AttributeId.NODE_INFO, AttributeId.PORT_INFO, AttributeId.NODE_DESCRIPTION
@@ -26,6 +26,7 @@ def fabric(*nodes):
         identities=[None if place is None else Record(place=place) for _, _, place, _ in nodes],
         guid=[guid for guid, *_ in nodes],
         is_switch=[switch for _, switch, _, _ in nodes],
+        node_info=[Record(node_type=NodeType.SWITCH if switch else NodeType.CA) for _, switch, _, _ in nodes],
         cable=[NONE if far is None else 100 + far for *_, far in nodes],
         node_of={100 + m: m for m in range(len(nodes))},
         end_slot=lambda m: m,
@@ -39,7 +40,9 @@ NODES = [(1, True, 1, None), (2, True, 0, None), (11, False, 5, 0), (12, False, 
 def test_turns_are_the_file_s_order_from_its_end():
     turns = Turns(fabric(*NODES, (14, False, None, 0), (15, False, -1, 0), (11, False, 2, 1)))
     assert turns.turn == {1: 0, 2: 1, 11: 0, 12: 1, 13: 2}  # a node that is there twice is met once
-    assert turns.is_switch == {1: True, 2: True, 11: False, 12: False, 13: False}
+    assert {guid: kind == NodeType.SWITCH for guid, kind in turns.kind.items()} == {
+        1: True, 2: True, 11: False, 12: False, 13: False,
+    }  # fmt: skip
     assert turns.adapters == {1: [0, 2], 2: [0, 1]}
 
 

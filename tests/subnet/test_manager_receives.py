@@ -8,7 +8,7 @@ import pytest
 from support.sm_fabrics import Site, two_tiers
 
 from fabrictwin.subnet.agents.mad_routing import Frame
-from fabrictwin.subnet.manager.port_complaints import COMPLAINTS
+from fabrictwin.subnet.manager.port_complaints import COMPLAINTS, KEY_TRAPS
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.operation.managed_fabric import ManagedFabric
 from fabrictwin.subnet.wire.header import LidSmp, MadClass, Method, SaMad
@@ -65,7 +65,9 @@ def test_what_is_none_of_its_own_or_malformed_is_dropped(site):
     assert manager.malformed == 2
 
 
-@pytest.mark.parametrize("number", sorted({*COMPLAINTS, Trap.LINK_STATE_CHANGE, Trap.LOCAL_CHANGES, 64, 257}))
+@pytest.mark.parametrize(
+    "number", sorted({*COMPLAINTS, *KEY_TRAPS, Trap.LINK_STATE_CHANGE, Trap.LOCAL_CHANGES, 64})
+)
 @pytest.mark.parametrize("known", [True, False])
 def test_traps_are_repressed_and_some_call_for_a_sweep(site, number, known):
     manager = site.hosted.manager
@@ -77,7 +79,7 @@ def test_traps_are_repressed_and_some_call_for_a_sweep(site, number, known):
     methods, sweeps = heard(site, trap(site, number, issuer))
     assert methods == [Method.TRAP_REPRESS]
     changed = number in (Trap.LINK_STATE_CHANGE, Trap.LOCAL_CHANGES)
-    assert sweeps == (changed or (known and number in COMPLAINTS))
+    assert sweeps == (changed or (known and number in (*COMPLAINTS, *KEY_TRAPS)))
     assert manager._trap_issuers == ({site.state.guid[leaf]} if known and changed else set())
     assert told == [(number, site.state.port_guid[leaf] if known else 0)]
 

@@ -223,3 +223,28 @@ def test_an_engine_of_opensms_name_routes_anew_as_opensm_does():
     assert graph is not None
     expected = compute(graph.switches, Lids(graph.lids.row, graph.lids.endpoint), engine="minhop")
     assert np.array_equal(manager.database.tables.lft, expected.lft)
+
+
+@pytest.mark.parametrize("engine", ["auto", "minhop", "updn"])
+def test_a_rehearsal_of_rerouting_runs_what_a_change_runs_and_sends_nothing(monkeypatch, engine):
+    """Whatever a change needs is compiled then: no client waits for it later."""
+    from fabrictwin.kernel.routing import path_mending as kernel
+
+    watched = Watched(two_tiers(), engine=engine)
+    (manager,) = (one.manager for one in watched.scenario.managers)
+    called = []
+
+    def noting(name):
+        kept = getattr(kernel, name)
+        return lambda *given: (called.append(name), kept(*given))[1]
+
+    for name in ("mend_paths", "whole_paths", "order_entries"):
+        monkeypatch.setattr(kernel, name, noting(name))
+    before = manager.database.tables, manager.transport.statistics.requests, watched.steps
+    manager.rehearse_rerouting()
+    rehearsed = set(called)
+    assert (manager.database.tables, manager.transport.statistics.requests, watched.steps) == before
+    watched.scenario.do("off spine-0")
+    watched.scenario.do("on spine-0")
+    assert rehearsed >= set(called)
+    assert rehearsed or engine != "auto"

@@ -113,6 +113,66 @@ def test_a_set_clears_what_its_bits_select_and_no_more(port):
             assert set(np.flatnonzero(changed).tolist()) == expected, (counter, name)
 
 
+CONGESTION = {
+    pm.PerfId.SL_RCV_FECN: (pm.SlRcvFecn, "packets", "fecns"),
+    pm.PerfId.SL_RCV_BECN: (pm.SlRcvBecn, "packets", "becns"),
+    pm.PerfId.VL_XMIT_TIME_CONGESTED: (pm.VlXmitTimeCongested, "ticks", "congested_ticks"),
+}
+
+
+def congested():
+    """A node whose congestion counters are drawn, some beyond 32 bits."""
+    node, draw = Node(), random.Random(7)
+    for name in ("fecns", "becns", "congested_ticks"):
+        held = node.state.lane_counter(name)
+        held[:] = [[draw.choice([0, draw.randrange(300), 1 << 33]) for _ in range(16)] for _ in range(len(held))]
+    return node
+
+
+@pytest.mark.parametrize("port", [2, 255])
+def test_what_congestion_control_counted_is_told_by_level_and_lane(port):
+    node, quiet = congested(), Node()
+    at = slice(node.base + port, node.base + port + 1)
+    if port == 255:
+        at = slice(node.base, node.base + node.ports + 1)
+    summed = {name: held[at].sum(axis=0).tolist() for name, held in node.state.lane_counters.items()}
+    for attribute, (kind, field, name) in CONGESTION.items():
+        count = 15 if kind is pm.VlXmitTimeCongested else 16
+        expected = tuple(min(each, 0xFFFFFFFF) for each in summed[name])[:count]
+        assert getattr(kind.decode(node.ask(attribute, port)[1]), field) == expected
+        assert getattr(kind.decode(quiet.ask(attribute, port)[1]), field) == (0,) * count
+    rcv = pm.RcvCongestionControl.decode(node.ask(pm.PerfId.RCV_CONGESTION_CONTROL, port)[1])
+    limit = {
+        name: min(sum(min(each, 0xFFFFFFFF) for each in levels), 0xFFFFFFFF) for name, levels in summed.items()
+    }
+    assert (rcv.fecns, rcv.becns) == (limit["fecns"], limit["becns"])
+    xmit = pm.XmitCongestionControl.decode(node.ask(pm.PerfId.XMIT_CONGESTION_CONTROL, port)[1])
+    assert xmit.ticks == limit["congested_ticks"]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "select", "cleared"),
+    [
+        (0x31, 1, {"fecns": range(16)}), (0x31, 2, {"becns": range(16)}),
+        (0x34, 1, {"congested_ticks": range(16)}),
+        (0x32, 0x8001, {"fecns": (0, 15)}), (0x33, 4, {"becns": (2,)}), (0x35, 2, {"congested_ticks": (1,)}),
+        (0x31, 0, {}),
+    ],
+)  # fmt: skip
+def test_a_set_clears_the_congestion_counters_that_its_bits_select(attribute, select, cleared):
+    node = congested()
+    for held in node.state.lane_counters.values():
+        held[:] = 5
+    mad = bytearray(256)
+    mad[:4] = 1, 4, 1, Method.SET
+    mad[16:18], mad[65], mad[66:68] = attribute.to_bytes(2, "big"), 2, select.to_bytes(2, "big")
+    assert node.agent.answer(node.m, bytes(mad))[4:6] == bytes(2)
+    for name, held in node.state.lane_counters.items():
+        expected = np.full_like(held, 5)
+        expected[node.base + 2, list(cleared.get(name, ()))] = 0
+        assert np.array_equal(held, expected), name
+
+
 # CounterSelect of PortCountersExtended (16.1.4.11): unicast packets are what multicast ones leave
 EXTENDED = [
     ["xmit_data"], ["rcv_data"], ["xmit_packets"], ["rcv_packets"], ["xmit_packets", "multicast_xmit_packets"],

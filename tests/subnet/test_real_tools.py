@@ -251,6 +251,26 @@ def test_a_job_that_up_runs_shows_in_perfquery(tmp_path):
         up.wait(20)
 
 
+def test_perfquery_shows_what_congestion_control_counted(cluster, tmp_path):
+    with Up(cluster, tmp_path, manage=True) as up:
+        state = up.state
+        m = state.find("host-3/mlx5_0")
+        slot = state.end_slot(m)
+        for name, first in (("fecns", 100), ("becns", 200), ("congested_ticks", 300)):
+            state.lane_counter(name)[slot] = range(first, first + 16)
+        lid = str(state.lid(slot))
+
+        def told(option):
+            text = up.tool("perfquery", option, lid, "1")
+            return [int(count) for count in re.findall(r"^Port\w*(?:CN|Cong)\d*:\.+(\d+)", text, re.MULTILINE)]
+
+        assert told("--rcvcc") == [sum(range(100, 116)), sum(range(200, 216))]
+        assert told("--slrcvfecn") == list(range(100, 116))
+        assert told("--slrcvbecn") == list(range(200, 216))
+        assert told("--xmitcc") == [sum(range(300, 316))]
+        assert told("--vlxmittimecc") == list(range(300, 315))
+
+
 def test_a_cut_cable_makes_the_real_opensm_route_around_it(cluster, tmp_path):
     with Up(cluster, tmp_path, manage=False) as up:
         log = up.opensm("host-0 mlx5_0")

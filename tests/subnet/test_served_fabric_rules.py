@@ -113,11 +113,14 @@ def test_it_sweeps_every_ten_seconds_and_when_traps_come(monkeypatch):
 
 def test_what_is_gone_is_named():
     with fabric() as (made, lines):
-        report = Record(kind="light", rerouting=Record(entries=1234), gone=("a", "b"))
+        report = Record(kind="light", rerouting=Record(entries=1234), gone=("a", "b"), findings=())
         made._print_report(made.managers[0], report)
-        made._print_report(made.managers[0], Record(kind="light", rerouting=Record(entries=0), gone=()))
-        made._print_report(made.managers[0], Record(kind="light", rerouting=None, gone=()))
-    assert lines == ["rerouted: 1,234 table entries changed; gone: a, b"]
+        nothing = Record(kind="light", rerouting=Record(entries=0), gone=(), findings=("a bad key",))
+        made._print_report(made.managers[0], nothing)
+        made._print_report(
+            made.managers[0], Record(kind="light", rerouting=None, gone=(), findings=("a bad key",))
+        )
+    assert lines == ["rerouted: 1,234 table entries changed; gone: a, b", "found a bad key"]  # each once
 
 
 def test_users_that_are_refused_are_named_once():

@@ -19,6 +19,7 @@ from support.sm_fabrics import two_tiers
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Frame, Network
+from fabrictwin.subnet.serve.credentials import bind_abstract
 from fabrictwin.subnet.serve.endpoint import CLIENTS, Endpoint, Message, pack_frame
 from fabrictwin.subnet.serve.served_fabric import ServedFabric
 from fabrictwin.subnet.serve.sockets import Server
@@ -406,3 +407,28 @@ def test_performance_management_goes_by_lid(endpoint):
         mad = LidSmp(mgmt_class=mgmt_class, method=Method.GET, attribute=1).encode()
         ((_, data),) = endpoint.frame(0, frame(mad, dlid=77), 0)
         assert unframe(data)[0] == 110
+
+
+def test_a_simulator_whose_data_socket_is_not_there_is_one_line(name):
+    listening = bind_abstract(f"{name}:ctl")
+
+    def answer():
+        _, sender = listening.recvfrom(80)
+        listening.sendto(control(Message.CONNECT, struct.pack("=III32s", 7, 0, 0, b"host-0")), sender)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with pytest.raises(ConfigError, match="has no data socket 7"):
+        UmadTransport(name)
+    thread.join()
+    listening.close()
+
+
+def test_the_first_sweep_prepares_rerouting(name, monkeypatch):
+    said = []
+    served = ServedFabric(Endpoint(Network(SubnetState(two_tiers()))), name=name, say=said.append)
+    (manager,) = (one.manager for one in served.managers)
+    prepared = []
+    monkeypatch.setattr(manager, "rehearse_rerouting", lambda: prepared.append(len(said)))
+    served.serve(lambda: True)
+    assert prepared == [0]

@@ -10,6 +10,7 @@ from support import verbs_ends
 from support.clusters import boxes
 from support.verbs_ends import ALL, QKEY, End, attributes, connect, pair, world
 
+from fabrictwin.subnet.wire.smp import PortInfo
 from fabrictwin.verbs import current_host as place
 from fabrictwin.verbs.pyverbs.enums import (  # type: ignore[attr-defined]
     IBV_ACCESS_LOCAL_WRITE,
@@ -326,6 +327,22 @@ def test_a_datagram_with_the_wrong_qkey_is_dropped(twin):
     count, received = other.cq.poll(4)
     assert (count, received[0].wr_id) == (1, 1)
     assert other.ctx.query_port(1).qkey_viol_cntr == 1
+
+
+def test_the_manager_hears_of_a_datagram_with_the_wrong_qkey():
+    twin = boxes(8, "infiniband")
+    management = twin.manage()
+    one, other = pair(twin, kind=IBV_QPT_UD)
+    other.receive(1)
+    one.send(to=other, qkey=QKEY + 1)
+    assert one.statuses(1) == [IBV_WC_SUCCESS]
+    place.world().settle()
+    management.settle()
+    counted = [PortInfo.decode(management.state.get(s)).q_key_violations for s in range(management.state.slots)]
+    assert sum(counted) == 1
+    (found,) = management.managers[0].reports[-1].findings
+    assert f"trap 258: Q_Key 0x{QKEY + 1:04x}" in str(found)
+    assert not management.state.notices.pending
 
 
 def test_a_datagram_longer_than_the_mtu(twin):

@@ -134,7 +134,7 @@ def passes(pp, chunks, seed=0):
 @pytest.mark.parametrize("shift", [0.0, 70.0])
 @pytest.mark.parametrize("gathers", [False, True])
 def test_the_parts_of_a_step_add_up_to_it(monkeypatch, pp, chunks, m, shift, gathers):
-    """Of the stage that ends last: computing, what its passes take beside, waiting, and the end of the step."""
+    """Parts of the stage that ends last: computing, what passes take beside, waiting, the end of the step."""
     draw = np.random.default_rng(7)
     end = draw.integers(100, 1000, (3, pp, chunks, m)).astype(float)
     begin, first, done = end - 5, draw.integers(0, 9, (pp, chunks)).astype(float), []

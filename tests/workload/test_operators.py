@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.workload.operators import attention, experts, products
+from fabrictwin.workload.operators import attention, experts, measurements, products
 from fabrictwin.workload.operators.families import FAMILIES
 from fabrictwin.workload.operators.fitting import fit_constants, spread_out
 from fabrictwin.workload.operators.measurements import Measured, read_measured
@@ -169,6 +170,20 @@ def test_tables_are_of_their_grids_shape(name):
         assert found.residuals.steps.shape == tuple(len(axis) for axis in FAMILIES[name].axes)
 
 
+EXPERTS = (
+    "moe_dtype,num_tokens,hidden_size,inter_size,topk,num_experts,moe_tp_size,moe_ep_size,distribution,latency_ms\n"
+    "fp8,16,2688,1856,6,128,8,1,balanced,0.2\n"
+)
+
+
+def test_a_packed_file_of_measurements_is_unpacked_no_further_than_files_may_be_large(tmp_path, monkeypatch):
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(EXPERTS.encode() + b"\n" * 2000))
+    monkeypatch.setattr(measurements, "MAX_BYTES", 1000)
+    with pytest.raises(ConfigError, match="is larger than 0 MiB unpacked"):
+        read_measured(path)
+
+
 def test_files_of_measurements_say_what_is_wrong_with_them(tmp_path):
     path = tmp_path / "t.csv"
     for text, message in (
@@ -178,6 +193,10 @@ def test_files_of_measurements_say_what_is_wrong_with_them(tmp_path):
         ("gemm_dtype,m,n,k,latency_ms\nfp8,1,256,x,1\n", "could not convert"),
         ("gemm_dtype,m,n,k,latency_ms\nfp8,1,256,1\n", "got 4 columns, expected 5"),
         ("gemm_dtype,m,n,k,latency_ms\nfp8,1,256,256,-1\n", "below 0"),
+        (f"gemm_dtype,m,n,k,latency_ms\nfp8,1,256,256,{'1' * 201}\n", "field of more than 200 characters"),
+        (EXPERTS.replace("distribution", "x"), "no column 'distribution'"),
+        (EXPERTS.replace(",8,1,", ",0,1,"), "moe_tp_size: got a size below 1"),
+        ("PAR1 and nothing more", "is no Parquet file|needs pyarrow"),
     ):
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 import select
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from fabrictwin.base.errors import ConfigError, unwritten
 
 MAX_BYTES = 64 * 2**20
 STDIN = "<stdin>"
-WRITER_S = 2.0  # so long a named pipe may be without a writer
+OTHER_END_S = 2.0  # so long a named pipe may be without a writer, or without a reader
 
 
 def name_of(path: str | Path, stdin: TextIO | None = None) -> str:
@@ -34,7 +36,7 @@ def open_bytes(path: str | Path) -> BinaryIO:
         if stat.S_ISFIFO(os.fstat(handle).st_mode):
             poll = select.poll()
             poll.register(handle, select.POLLIN)
-            if not poll.poll(WRITER_S * 1000):
+            if not poll.poll(OTHER_END_S * 1000):
                 raise OSError(0, "a pipe that nobody writes to", str(path))
         os.set_blocking(handle, True)
         return os.fdopen(handle, "rb")
@@ -113,8 +115,48 @@ def writing(path: str | Path) -> Iterator[None]:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a file. Raises ConfigError where it cannot be written."""
+    with writing(path), open_to_write(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def open_to_write(path: str | Path) -> BinaryIO:
+    """Open a file to be written anew. Raises OSError as `open` does, and for a named pipe that nobody reads."""
+    until = time.monotonic() + OTHER_END_S
+    while _is_pipe(path):
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > until:
+                raise OSError(0, "a pipe that nobody reads", str(path)) from None
+            time.sleep(0.05)
+        else:
+            os.set_blocking(handle, True)
+            return os.fdopen(handle, "wb")
+    return Path(path).open("wb")
+
+
+def _is_pipe(path: str | Path) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def check_can_be_written(path: Path) -> None:
+    """Look before anything is computed whether a file may be made, and make none. Raises ConfigError."""
     with writing(path):
-        Path(path).write_text(text, encoding="utf-8")
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        try:
+            path.stat()
+            known = path
+        except FileNotFoundError:
+            path.absolute().parent.stat()
+            known = path.absolute().parent
+        if not os.access(known, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def make_folder(path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 from fabrictwin.base.closing import Closing
 from fabrictwin.base.errors import ConfigError, unwritten
 from fabrictwin.base.interrupt import begin, finish
+from fabrictwin.base.textfile import open_to_write
 from fabrictwin.kernel.codes import PS_PER_S
 
 LINK_ETHERNET, LINK_ERF = 1, 197
@@ -53,7 +54,7 @@ class CaptureWriter(Closing):
             raise ConfigError(f"got {snaplen}, expected 0 (whole packets) or a number of bytes", key="snaplen")
         self.path, self.snaplen, self.packets = Path(path), snaplen, 0
         try:
-            self._file: BinaryIO = self.path.open("wb")
+            self._file: BinaryIO = open_to_write(self.path)
         except OSError as error:
             raise self._refusal(error) from None
         if self.path.is_file():  # and no pipe, which holds nothing

@@ -32,6 +32,21 @@ class _Seed(click.ParamType[int]):
             raise ConfigError(message, key="--seed") from None
 
 
+class _Written(click.Path):
+    """A file to be written: one that cannot be is refused before anything is computed for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. Raises ConfigError."""
+        from fabrictwin.base.textfile import check_can_be_written
+
+        path = Path(super().convert(value, param, ctx))  # type: ignore[arg-type]
+        check_can_be_written(path)
+        return path
+
+
+WRITTEN = _Written(path_type=Path)
+
+
 class Group(click.Group):
     """A command that holds commands; its help has the first sentence of each whole."""
 
@@ -58,6 +73,11 @@ def seeded(*, default: int | None = None, help: str) -> Decorator[Any]:
 def file(*names: str, metavar: str = "FILE", help: str) -> Decorator[Any]:
     """An option that names a file."""
     return click.option(*names, type=FILE, metavar=metavar, help=help)
+
+
+def written(*names: str, metavar: str = "FILE", help: str) -> Decorator[Any]:
+    """An option that names a file to be written."""
+    return click.option(*names, type=WRITTEN, metavar=metavar, help=help)
 
 
 def repeated(name: str, *, metavar: str, required: bool = False, help: str) -> Decorator[Any]:
@@ -119,7 +139,7 @@ def show(found: Study, out: Path | None, *, as_json: bool) -> None:
     click.echo(found.json() if as_json else str(found), nl=False)
 
 
-_PCAP = file("--pcap", help="Capture packets to a pcapng file.")
+_PCAP = written("--pcap", help="Capture packets to a pcapng file.")
 _PCAP_AT = repeated(
     "--pcap-at", metavar="NAME", help="Capture at this host or adapter (repeatable); otherwise at all."
 )

@@ -34,6 +34,7 @@ class Identity:
     ports: int = 1  # how many ports the card has
     lmc: int = 0
     enhanced_port0: bool = True  # of a switch
+    router: bool = False  # of what stands among aggregation nodes
     place: int = -1  # among the nodes of the file, in its order; -1 where there is none
     origin: bool = False  # whether the fabric was discovered from here
     links: tuple[tuple[int, int, str], ...] = ()  # (port, width, speed) where the rate does not tell

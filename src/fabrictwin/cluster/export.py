@@ -175,13 +175,15 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
             ]
         else:
             card = who.ports if who is not None else 1
-            out += [f"caguid=0x{guids[n]:x}", f'Ca\t{card} "H-{hexadecimal}"\t\t# "{descriptions[n]}"']
+            word, letter = ("Rt", "R") if _is_router(who) else ("Ca", "H")
+            out += [f"{word.lower()}guid=0x{guids[n]:x}"]
+            out += [f'{word}\t{card} "{letter}-{hexadecimal}"\t\t# "{descriptions[n]}"']
         said = {port: f"{width}x{speed}" for port, width, speed in who.links} if who is not None else {}
         for port, peer, peer_port, rate_name in sorted(links.get(n, [])):
             speed = said.get(port, rate_name)
-            kind = "S" if peer < first else "H"
+            kind = "S" if peer < first else "R" if _is_router(known[peer]) else "H"
             own = "" if n < first else f"({ports[n]:x}) "
-            far = f"({ports[peer]:x}) " if kind == "H" else ""
+            far = f"({ports[peer]:x}) " if peer >= first else ""
             lid = "" if n < first else f"lid {lids[n]} lmc 0 "
             out.append(
                 f'[{port}]{own}\t"{kind}-{guids[peer]:016x}"[{peer_port}]{far}\t\t'
@@ -189,6 +191,10 @@ def to_ibnetdiscover(blueprint: Blueprint) -> str:
             )
         out.append("")
     return "\n".join(out)
+
+
+def _is_router(who: Identity | None) -> bool:
+    return who is not None and who.router
 
 
 def _speed_names() -> dict[int, str]:

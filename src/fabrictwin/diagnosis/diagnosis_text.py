@@ -68,7 +68,7 @@ def _wrapped(name: str, words: str) -> Iterator[str]:
 def _verdict(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.verdict == FAULTS:
         count = sum(one.severity >= Severity.WARNING for one in diagnosis.findings)
-        yield f"Verdict: {count} cause(s) found"
+        yield f"Verdict: {count} cause{'s' * (count != 1)} found"
         return
     if diagnosis.verdict == UNCLEAR:
         yield "Verdict: not enough evidence"

@@ -18,6 +18,7 @@ class Management:
     outages: tuple[Outage, ...]
     end_ps: int  # the managers' time when the job ended
     pairs: frozenset[tuple[str, str]] = frozenset()  # (departing, arriving) adapters of the job's messages
+    bad_keys: tuple[str, ...] = ()  # findings by traps 257 to 259
 
     def data(self) -> dict[str, Any]:
         """Plain data for summary.json; times after the job's start."""
@@ -25,7 +26,7 @@ class Management:
             "engine": ", ".join(dict.fromkeys(sweep.engine for sweep in self.sweeps)),
             "subnets": len(self.sweeps),
             "first_sweep_ps": max(sweep.ended_ps - sweep.started_ps for sweep in self.sweeps),
-            "findings": [str(f) for sweep in self.sweeps for f in sweep.findings],
+            "findings": [*(str(f) for sweep in self.sweeps for f in sweep.findings), *self.bad_keys],
             "events": [_event(outage, self.end_ps, self.pairs) for outage in self.outages],
         }
 

@@ -23,7 +23,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 COLOURS = ("--compute", "--dp", "--tp", "--better", "--optimizer", "--pp", "--ep", "--other")
 
 _WIDE, _TALL = 560, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 14, 12, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 28, 12, 44
 
 CLOSE = 1.25  # bars whose values differ by less are points on an axis of their own
 

@@ -99,6 +99,15 @@ class CongestionLog:
     level: I64
 
 
+@dataclass(frozen=True)
+class CongestionCounts:
+    """Counters of congestion control so far, of shape [ports, 16] each."""
+
+    fecns: I64  # packets received with FECN, by service level
+    becns: I64
+    congested_ps: I64  # by virtual lane
+
+
 def marking_of(section: CongestionControl, number: int) -> PortMarking:
     """Return what port `number` of a switch does by an opensm.conf."""
     parts = section.cc_sw_cong_setting_control_map & SWITCH_PARTS

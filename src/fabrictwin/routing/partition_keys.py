@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,6 +11,18 @@ from fabrictwin.base.arrays import I32, I64
 
 FULL = 0x8000  # the membership bit
 KEY = 0x7FFF
+
+
+@dataclass(frozen=True)
+class KeyViolations:
+    """Queue pairs [n] whose packets partition keys kept out."""
+
+    queue_pair: I64
+    source: I64  # adapters
+    destination: I64
+    level: I64  # service level
+    packets: I64  # so far
+    first_ps: I64  # when the first one came since their keys do not match
 
 
 def may_talk(keys: I64, source: I32, destination: I32) -> npt.NDArray[np.bool_]:

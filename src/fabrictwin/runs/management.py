@@ -17,10 +17,15 @@ from fabrictwin.program import patterns
 from fabrictwin.program.program import Program, Seat
 from fabrictwin.report.management_record import Management
 from fabrictwin.runs.twins import engine_of, routing_key
+from fabrictwin.subnet.agents.agent_state import SubnetState
+from fabrictwin.subnet.agents.mad_routing import Network
 from fabrictwin.subnet.manager.mad_transport import MadTiming
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.settings.qos import OPTIONS, qos_settings
+from fabrictwin.subnet.manager.sweep.discovery import Kind
 from fabrictwin.subnet.operation.cluster_endpoint import partitioned
+from fabrictwin.subnet.operation.manager_commands import member_of
+from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.twin.managed_run import ManagedRun
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.step.step_work import Lowered
@@ -64,6 +69,9 @@ def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None
         asked,
         "run.subnet_manager",
     )
+    if asked.partitions is not None:
+        bare = Endpoint(Network(SubnetState(fabric)))
+        settings = partitioned(settings, spec.folder / asked.partitions, bare, asked.host)
     timing = MadTiming(agent_ps=asked.mad_time, hop_ps=asked.hop_time, window=asked.window)
     try:
         twin.manage(host=asked.host, settings=settings, timing=timing, sweep_ps=asked.sweep_interval)
@@ -78,7 +86,12 @@ def manage(spec: Spec, twin: Twin, disturbed: Disturbances) -> ManagedRun | None
             settings = replace(settings, congestion=change.congestion_control)
         if change.partitions is not None:
             settings = partitioned(settings, spec.folder / change.partitions, managed.endpoint, asked.host)
-        run.plan_settings(change.time, settings)
+        for verb in ("join", "leave"):
+            member = getattr(change, verb)
+            if member is not None:
+                run.plan(change.time, f"{verb} {member}", _member(spec, managed.endpoint, f"{verb} {member}", i))
+        if change.sets:
+            run.plan_settings(change.time, settings)
     return run
 
 
@@ -87,7 +100,17 @@ def record_of(run: ManagedRun, twin: Twin, job: Lowered) -> Management:
     assert twin.management is not None
     pairs = adapter_pairs(job.program, job.rank_node, twin) if run.outages else frozenset()
     sweeps = tuple(one.reports[0] for one in twin.management.managers)
-    return Management(sweeps, run.outages, run.origin_ps + run.end_ps, pairs)
+    heard = (found for one in twin.management.managers for report in one.reports for found in report.findings)
+    bad_keys = tuple(dict.fromkeys(str(found) for found in heard if found.kind is Kind.BAD_KEY))
+    return Management(sweeps, run.outages, run.origin_ps + run.end_ps, pairs, bad_keys)
+
+
+def _member(spec: Spec, endpoint: Endpoint, line: str, i: int) -> int:
+    """Node that joins or leaves a group. Raises ConfigError."""
+    try:
+        return member_of(line, endpoint.state)[0]
+    except ConfigError as error:
+        raise spec.error(f"run.subnet_manager.changes[{i}].{line.split()[0]}", error.message) from None
 
 
 def _with(spec: Spec, settings: Settings, asked: QualityOfService, key: str) -> Settings:

@@ -13,14 +13,17 @@ from fabrictwin.base.errors import FabrictwinError
 from fabrictwin.base.units import format_size, format_time
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.engines.base.changes import TimedChange
+from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.play import play
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.graph.switches import switch_graph
+from fabrictwin.routing.port_settings import PortSettings
 from fabrictwin.runs.execute import prepare, start_engine
 from fabrictwin.subnet.agents.pma import EngineCounters
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.operation.cluster_endpoint import open_endpoint
 from fabrictwin.subnet.operation.congestion_in_force import tell_agents
+from fabrictwin.subnet.operation.partitions_in_force import Partitions, ViolationTeller, partitions_of
 from fabrictwin.subnet.operation.tables_in_force import routes_of
 from fabrictwin.subnet.serve.sockets import wall_ps
 from fabrictwin.subnet.wire.smp import PortState
@@ -51,12 +54,23 @@ class ServedRun:
                 continue
             if state.logical(slot) != PortState.ACTIVE:
                 engine.change(TimedChange(engine.now_ps, port, 0))
+        partitions = partitions_of(state)
+        if engine.capabilities.packets and not partitions.open:
+            engine.change(TimedChange(engine.now_ps, settings=PortSettings(keys=partitions.keys)))
         trace = play(prepared.job.program, prepared.job.rank_node, engine)
-        exact = None if engine.packets is None else engine.packets.port_counters()
-        EngineCounters(state).load(engine.counters(), exact)
-        if engine.packets is not None:
-            tell_agents(state, engine.packets.congestion_log(), wall_ps() - engine.now_ps)
+        self._tell_agents(engine, partitions)
         return trace
+
+    def _tell_agents(self, engine: Engine, partitions: Partitions) -> None:
+        """Agents count what ports did, and tell their manager of what it wants to know."""
+        state, packets = self.endpoint.state, engine.packets
+        counted = EngineCounters(state)
+        counted.load(engine.counters(), None if packets is None else packets.port_counters())
+        if packets is not None:
+            began_ps = wall_ps() - engine.now_ps
+            counted.load_congestion(packets.congestion_counts())
+            tell_agents(state, packets.congestion_log(), began_ps)
+            ViolationTeller(state).tell(packets.key_violations(), partitions, began_ps)
 
     def say(self, managers: list[SubnetManager]) -> str:
         """Run, and say in a line how that went."""

@@ -18,6 +18,7 @@ import numpy as np
 from fabrictwin.engines.base.changes import TableEntries, TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.routing.port_settings import PortSettings
 from fabrictwin.subnet.agents.port_states import NO_PORT
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.operation.changed_paths import ChangedPath
@@ -32,6 +33,7 @@ from fabrictwin.subnet.operation.managed_fabric import (
     SettingsEffect,
     TableEffect,
 )
+from fabrictwin.subnet.operation.partitions_in_force import ViolationTeller, partitions_of
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class ManagedRun:
         self.changes = changes  # of links that management has no word in: other rates, bit errors
         self.origin_ps = managed.now_ps  # the managers' time when the run begins
         self._known = len(managed.incidents)
+        self._partitions = partitions_of(managed.state)  # that the engine's packets meet
+        self._violations = ViolationTeller(managed.state)
         self._rate: dict[int, int | None] = dict(rates or {})
         self._down: set[int] = set()
         self._queue: list[tuple[int, int, TimedChange | Effect, int]] = []
@@ -119,6 +123,8 @@ class ManagedRun:
                 self._push(change.time_ps, change)
             else:
                 engine.change(replace(change, time_ps=began + change.time_ps))
+        if engine.capabilities.packets and not self._partitions.open:
+            engine.change(TimedChange(began, settings=PortSettings(keys=self._partitions.keys)))
         engine.await_changes(True)
         if self._advance(engine, began, operations):
             engine.await_changes(False)
@@ -126,7 +132,17 @@ class ManagedRun:
         self._losses.append(_losses(engine))
         if engine.packets is not None:
             tell_agents(self.managed.state, engine.packets.congestion_log(), self.origin_ps - began)
+            self._tell_violations(engine, began)
         self.end_ps = int(engine.ended_ps().max(initial=0)) - began
+        while self.managed.next_ps() <= self.origin_ps + engine.now_ps - began:
+            self.managed.step()  # what agents told of at last
+
+    def _tell_violations(self, engine: Engine, began: int) -> None:
+        """Let agents count what keys kept out since the last call, and their traps travel."""
+        if engine.packets is not None and self._violations.tell(
+            engine.packets.key_violations(), self._partitions, self.origin_ps - began
+        ):
+            self.managed.hear_agents()
 
     def _advance(self, engine: Engine, began: int, operations: int) -> bool:
         """Advance as long as anything is to change; tells whether operations are left then."""
@@ -143,6 +159,8 @@ class ManagedRun:
             if self._queue and self._queue[0][0] <= due:
                 while self._queue and self._queue[0][0] == at:
                     _, _, change, incident = heapq.heappop(self._queue)
+                    if isinstance(change, SettingsEffect) and change.partitions is not None:
+                        self._tell_violations(engine, began)
                     engine.change(self._change(change, incident, began + at))
             else:
                 known, losses = len(self.managed.incidents), _losses(engine)
@@ -185,6 +203,7 @@ class ManagedRun:
             rows = np.full(len(what.lid), self._row[what.node], np.int64)
             return TimedChange(now_ps, tables=TableEntries(rows, what.lid, what.port))
         if isinstance(what, SettingsEffect):
+            self._partitions = what.partitions or self._partitions
             return TimedChange(now_ps, settings=what.settings)
         if isinstance(what, LinkEffect):
             (self._down.discard if what.up else self._down.add)(what.port)

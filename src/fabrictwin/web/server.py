@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.interrupt import serving
 from fabrictwin.web.guard import COOKIE, TOO_LONG, Access, Guard, TooLongError
 from fabrictwin.web.interface import openapi, refused, routes
@@ -121,8 +121,10 @@ def _listening(address: Address) -> socket.socket:
         opened.bind(place)
         opened.listen(CONNECTIONS)
     except OSError as error:
-        message = f"cannot listen on {address.host}:{address.port}: {error.strerror or error}"
+        message = f"cannot listen on {quoted(address.host)}:{address.port}: {error.strerror or error}"
         raise ConfigError(message, key="--port") from None
+    except UnicodeError:  # of a name that no name server could be asked for
+        raise ConfigError(f"got {quoted(address.host)}, expected a name or an address", key="--host") from None
     return opened
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import FILE
+from fabrictwin.cli.options import WRITTEN
 
 
 @click.command()
-@click.option("-o", "--out", type=FILE, metavar="FILE", help="Write it there; otherwise it is printed.")
+@click.option("-o", "--out", type=WRITTEN, metavar="FILE", help="Write it there; otherwise it is printed.")
 @click.option("--hosts", default="", metavar="NAME,NAME", help="Hosts to gather from by ssh; otherwise this one.")
 @click.option("--launcher", type=click.Choice(["ssh", "srun"]), default="ssh", help="How to reach them.")
 def collect(out: Path | None, hosts: str, launcher: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fabrictwin.cli.completion import host_type
-from fabrictwin.cli.options import FILE, JSON
+from fabrictwin.cli.options import FILE, JSON, WRITTEN
 
 
 @click.command()
@@ -26,7 +26,7 @@ from fabrictwin.cli.options import FILE, JSON
 @click.option("--nccl-version", default="", metavar="X.Y.Z", help="NCCL's release, with --hardware.")
 @click.option("--no-twin", is_flag=True, help="Hold nothing against a simulation.")
 @click.option("--notes", is_flag=True, help="Print what was seen and is no fault, too.")
-@click.option("--html", type=FILE, metavar="FILE", help="Write a page as well.")
+@click.option("--html", type=WRITTEN, metavar="FILE", help="Write a page as well.")
 @JSON
 @click.pass_context
 def doctor(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON
+from fabrictwin.cli.options import JSON, WRITTEN
 
 
 @click.command()
@@ -18,7 +18,7 @@ from fabrictwin.cli.options import JSON
     metavar="SPEC",
     help="Put the configuration onto this spec as network.qos, for the packet engine.",
 )
-@click.option("--write", type=click.Path(path_type=Path), metavar="NEW", help="The file for that spec.")
+@click.option("--write", type=WRITTEN, metavar="NEW", help="The file for that spec.")
 @click.pass_context
 def lint(
     context: click.Context, files: tuple[Path, ...], as_json: bool, onto: Path | None, write: Path | None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
-from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, Group, file, number, seeded
+from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, Group, file, number, seeded, written
 
 if TYPE_CHECKING:
     from fabrictwin.fabric.fabric import Fabric
@@ -145,7 +145,7 @@ def diff(
 @CLUSTER
 @ENGINE
 @engine_options
-@file("--out", help="Where to write; otherwise stdout.")
+@written("--out", help="Where to write; otherwise stdout.")
 def dump(cluster: str, engine: str, given: EngineOptions, out: Path | None) -> None:
     """Print tables as dump_lfts does."""
     from fabrictwin.base.textfile import write_text

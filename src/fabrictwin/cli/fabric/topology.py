@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fabrictwin.cli.completion import gpu_name, host_name
-from fabrictwin.cli.options import CLUSTER, FILE, JSON, Group, file, repeated
+from fabrictwin.cli.options import CLUSTER, FILE, JSON, Group, repeated, written
 
 if TYPE_CHECKING:
     from fabrictwin.base.progress import Stage
@@ -55,7 +55,7 @@ def show(cluster: str, as_json: bool) -> None:
 )
 @click.option("--host-cable", default="3 m", metavar="LENGTH", help="Length of cables to hosts.")
 @click.option("--trunk-cable", default="20 m", metavar="LENGTH", help="Length of cables between switches.")
-@file("--out", help="Where to write the cluster; otherwise stdout.")
+@written("--out", help="Where to write the cluster; otherwise stdout.")
 def import_(
     file: Path,
     source: str,
@@ -93,7 +93,7 @@ def import_(
     type=click.Choice(["yaml", "ibnetdiscover", "dot"]),
     help="What to write.",
 )
-@file("--out", help="Where to write it; otherwise stdout.")
+@written("--out", help="Where to write it; otherwise stdout.")
 def export(cluster: str, target: str, out: Path | None) -> None:
     """Write a cluster out: every cable in YAML, as ibnetdiscover would print it, or as a Graphviz drawing."""
     from fabrictwin.base.progress import Progress
@@ -145,7 +145,7 @@ def path(cluster: str, source: str, destination: str, as_json: bool) -> None:
     shell_complete=host_name,
     help="Which host; otherwise the first with GPUs.",
 )
-@file("--xml", help="Also write the host as NCCL's topology XML.")
+@written("--xml", help="Also write the host as NCCL's topology XML.")
 def matrix(cluster: str, host: str, xml: Path | None) -> None:
     """Show how GPUs and adapters of a host are joined, as `nvidia-smi topo -m` does."""
     from fabrictwin.base.progress import Progress

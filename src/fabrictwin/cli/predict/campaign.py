@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fabrictwin.cli.options import JSON, file, number, seeded, show, study_terms
+from fabrictwin.cli.options import JSON, number, seeded, show, study_terms, written
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -27,7 +27,7 @@ from fabrictwin.cli.options import fidelity as fidelity_option
 @fidelity_option("flow", "analytic", help="Of the step; otherwise the spec's.")
 @seeded(help="The seed; otherwise the section's, or the spec's.")
 @study_terms
-@file("--out", help="Write a page with plots.")
+@written("--out", help="Write a page with plots.")
 @JSON
 def campaign(
     spec: str,

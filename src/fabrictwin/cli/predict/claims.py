@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON, WORKERS, file
+from fabrictwin.cli.options import JSON, WORKERS, written
 
 
 @click.command()
 @click.argument("only", nargs=-1, metavar="NAME", help="Only these; otherwise all.")
 @WORKERS
 @JSON
-@file("--write", help="Write all as a page, such as docs/claims.md.")
+@written("--write", help="Write all as a page, such as docs/claims.md.")
 def claims(only: tuple[str, ...], workers: int, as_json: bool, write: Path | None) -> None:
     """Run the experiment behind each common statement and say whether it holds."""
     import json

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import FILE, JSON
+from fabrictwin.cli.options import JSON, WRITTEN
 
 
 class Percent(click.ParamType[float]):
@@ -31,7 +31,7 @@ class Percent(click.ParamType[float]):
 @click.argument("before", metavar="A", help="A run folder, or a spec file, which is run.")
 @click.argument("after", metavar="B", help="The same.")
 @click.option("--links", default=10, type=click.IntRange(min=0), metavar="N", help="Links to print.")
-@click.option("--out", type=FILE, metavar="FILE.html", help="Write a page.")
+@click.option("--out", type=WRITTEN, metavar="FILE.html", help="Write a page.")
 @click.option(
     "--fail-over",
     type=Percent(),

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fabrictwin.cli.options import JSON, file, number, seeded, show, study_terms
+from fabrictwin.cli.options import JSON, number, seeded, show, study_terms, written
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -27,7 +27,7 @@ from fabrictwin.cli.options import fidelity as fidelity_option
 )
 @number("--seeds", least=1, most=1000, help="With --fabrics: placements to play, 10 unless said.")
 @study_terms
-@file("--out", help="Write a page with plots.")
+@written("--out", help="Write a page with plots.")
 @JSON
 def jitter(
     spec: str,

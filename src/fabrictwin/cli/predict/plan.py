@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON, WORKERS, file, number
+from fabrictwin.cli.options import JSON, WORKERS, number, written
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -24,7 +24,7 @@ from fabrictwin.cli.options import fidelity as fidelity_option
 )
 @WORKERS
 @JSON
-@file("--write", help="Write the spec with the best layout.")
+@written("--write", help="Write the spec with the best layout.")
 def plan(
     spec: str, top: int, fidelity: str, headroom: float, workers: int, as_json: bool, write: Path | None
 ) -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import click
 
-from fabrictwin.cli.options import JSON, file, seeded
+from fabrictwin.cli.options import JSON, seeded, written
 
 
 @click.command()
 @click.argument("spec", metavar="SPEC", help="A spec file with workload.serving; - reads it from stdin.")
 @JSON
-@file("--save", help="Write the result's JSON, each request's times in it.")
-@file("--csv", help="Write one line a request.")
-@file("--steps", help="Write one line a step of every replica.")
+@written("--save", help="Write the result's JSON, each request's times in it.")
+@written("--csv", help="Write one line a request.")
+@written("--steps", help="Write one line a step of every replica.")
 @seeded(help="The benchmark's seed; otherwise the spec's.")
 def serve(
     spec: str, as_json: bool, save: Path | None, csv: Path | None, steps: Path | None, seed: int | None

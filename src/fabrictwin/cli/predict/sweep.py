@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fabrictwin.cli.options import FILE, repeated
+from fabrictwin.cli.options import WRITTEN, repeated
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 
@@ -21,7 +21,7 @@ from fabrictwin.cli.options import fidelity as fidelity_option
     help="8,16,32, or 8,16,...,128, or a range 100 Gb/s..800 Gb/s to draw from. Repeat for more keys.",
 )
 @click.option(
-    "--out", type=FILE, required=True, metavar="TABLE", help="A .csv or .parquet file; its page is beside it."
+    "--out", type=WRITTEN, required=True, metavar="TABLE", help="A .csv or .parquet file; its page is beside it."
 )
 @click.option(
     "--samples", type=click.IntRange(1, 1_000_000), metavar="N", help="Draw N points; otherwise every combination."

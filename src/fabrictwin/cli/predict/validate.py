@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from fabrictwin.cli.options import DATA, JSON, WORKERS, Group, file, number
+from fabrictwin.cli.options import DATA, JSON, WORKERS, Group, number, written
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 ROWS_OF_JITTER = 0.8  # of the time that `validate jitter` takes; the causes of stragglers take the rest
@@ -32,7 +32,7 @@ def validate() -> None:
 @click.option("--fit", "refit", is_flag=True, help="Only fit the constants again, and print them; takes minutes.")
 @click.option("--rows", "every", is_flag=True, help="Print every row, not only the worst.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: every row, group and assumption.")
-@file("--out", help="Write the JSON to a file as well.")
+@written("--out", help="Write the JSON to a file as well.")
 @DATA
 @WORKERS
 def training(
@@ -93,7 +93,7 @@ def training(
 @JSON
 @DATA
 @WORKERS
-@file("--write", help="Write the page of these errors, docs/accuracy.md, to a file.")
+@written("--write", help="Write the page of these errors, docs/accuracy.md, to a file.")
 @click.option("--by", default="", metavar="WHAT", help="Leave out only this, such as hardware or series.")
 def accuracy(as_json: bool, data: Path | None, workers: int, write: Path | None, by: str) -> None:
     """Errors of training steps that were held out with all that is like them; takes minutes."""

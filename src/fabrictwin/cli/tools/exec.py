@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from fabrictwin.cli.completion import host_name
-from fabrictwin.cli.options import FILE, file
+from fabrictwin.cli.options import FILE, file, written
 
 if TYPE_CHECKING:
     from fabrictwin.base.capabilities import Fidelity
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     type=click.Choice(["real", "virtual"]),
     help="The machine's, or the twin's own: programs then see modelled time. Of a twin that is started.",
 )
-@file("--messages", help="Write a line of CSV for each message.")
+@written("--messages", help="Write a line of CSV for each message.")
 @click.option("--summary/--no-summary", default=True, help="Say at the end what crossed the twin, and its times.")
 @click.pass_context
 def exec(

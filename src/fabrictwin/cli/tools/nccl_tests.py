@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fabrictwin.cli.options import fidelity as fidelity_option
-from fabrictwin.cli.options import file, number
+from fabrictwin.cli.options import file, number, written
 
 # options by which sizes are typed
 SHORT = {"minbytes": "-b", "maxbytes": "-e", "stepbytes": "-i"}
@@ -44,7 +44,7 @@ SHORT = {"minbytes": "-b", "maxbytes": "-e", "stepbytes": "-i"}
 @click.option("-o", "--op", default="sum", metavar="OP", help="sum, prod, max, min, avg, mulsum or all.")
 @click.option("-r", "--root", default=0, type=int, metavar="N", help="The root; -1 is every rank.")
 @number("-N", "--run_cycles", least=1, most=1000, default=1, help="How often to print all rows.")
-@file("-J", "--output_file", "output", help="Write JSON as well.")
+@written("-J", "--output_file", "output", help="Write JSON as well.")
 @fidelity_option("packet", "flow", "analytic", default="flow", help="How closely to simulate.")
 @number("--hosts", least=1, help="Hosts to use; otherwise all with GPUs.")
 @number("--np", least=1, help="Processes; otherwise as many as fill the hosts.")

@@ -79,14 +79,14 @@ def lay_out(discovery: Discovery, cluster: DiscoveredCluster) -> Blueprint:
         ends |= {(node.name, port.number): (i, port.number) for port in node.ports}
     ends |= {end: (len(switches) + a, 1) for end, a in placed.items()}
     first = len(switches) + sum(len(site.nics) for site in sites)
-    ends |= {(node.name, node.ports[0].number): (first + i, 1) for i, (_, node) in enumerate(aggregations)}
+    ends |= {(one.node.name, one.port.number): (first + i, 1) for i, (_, one) in enumerate(aggregations)}
     blueprint = Blueprint(
         technology="infiniband",
         hosts=sites,
         switches=switches,
         cables=_cables(discovery, ends, cluster, switches=len(switches), endpoints=first, notes=notes),
         aggregations=tuple(
-            AggregationSite(name=name, guid=node.guid, lid=node.ports[0].lid) for name, node in aggregations
+            AggregationSite(name=name, guid=one.guid, lid=one.port.lid) for name, one in aggregations
         ),
         mtu_bytes=cluster.mtu,
         identities=_identities(discovery, found),
@@ -101,10 +101,9 @@ def _identities(discovery: Discovery, found: Recognised) -> dict[int, Identity]:
     whose: list[tuple[int, Node, tuple[Port, ...], int]] = [
         (node.guid, node, node.ports, node.port_guid) for node, _ in found.switches.values()
     ]
-    whose += [(node.guid, node, node.ports[:1], node.ports[0].guid) for node in found.aggregations.values()]
     whose += [
         (adapter.guid, adapter.node, (adapter.port,), adapter.port.guid)
-        for adapters in found.hosts.values()
+        for adapters in (found.aggregations, *found.hosts.values())
         for adapter in adapters.values()
     ]
     return {
@@ -119,6 +118,7 @@ def _identities(discovery: Discovery, found: Recognised) -> dict[int, Identity]:
             ports=node.port_count,
             lmc=node.lmc if node.kind == "switch" else ports[0].lmc,
             enhanced_port0=node.enhanced,
+            router=node.kind == "router",
             place=place[node.name],
             origin=node.guid == discovery.origin[0] and discovery.origin[1] in (0, port_guid),
             links=tuple(

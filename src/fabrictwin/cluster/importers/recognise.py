@@ -41,7 +41,7 @@ class Recognised:
 
     hosts: dict[str, dict[str, Adapter]]
     switches: dict[str, tuple[Node, str]]
-    aggregations: dict[str, Node]
+    aggregations: dict[str, Adapter]  # routers too
     notes: tuple[str, ...]
 
 
@@ -51,7 +51,8 @@ def recognise(discovery: Discovery) -> Recognised:
     nodes = discovery.nodes.values()
     switches = _switches([node for node in nodes if node.kind == "switch"], notes)
     inside = {node.name: name for name, (node, _) in switches.items()}
-    aggregations: dict[str, Node] = {}
+    aggregations: dict[str, Adapter] = {}
+    routers: list[str] = []
     adapters: list[Node] = []
     idle: list[str] = []
     for node in nodes:
@@ -63,16 +64,31 @@ def recognise(discovery: Discovery) -> Recognised:
             name = inside[node.ports[0].peer] + "-sharp"
             while name in aggregations:
                 name += "+"
-            aggregations[name] = node
+            aggregations[name] = Adapter(node, node.ports[0])
         elif node.kind == "ca":
             adapters.append(node)
-    routers = [node.description.strip() or node.name for node in nodes if node.kind == "router"]
+        else:
+            routers.append(_place_router(node, inside, aggregations))
     if routers:
-        notes.append(f"not placed: {len(routers)} InfiniBand routers, which are not modelled ({listed(routers)})")
+        what = "which have LIDs and pass nothing on to other subnets"
+        notes.append(f"{len(routers)} InfiniBand routers, {what} ({listed(sorted(routers, key=natural_key))})")
     if idle:
         notes.append(f"not placed: {len(idle)} nodes without a link ({listed(sorted(idle, key=natural_key))})")
     hosts = _hosts(adapters, notes)
     return Recognised(hosts, switches, aggregations, tuple(notes))
+
+
+def _place_router(node: Node, inside: dict[str, str], aggregations: dict[str, Adapter]) -> str:
+    """Place each port of a router that a switch is at the other end of; returns the router's name."""
+    own = clean_name(node.description) or f"router-{node.guid:016x}"
+    for port in node.ports:
+        if port.peer not in inside:
+            continue
+        name = own if len(node.ports) == 1 else f"{own}.{port.number}"
+        while name in aggregations or name in inside.values():
+            name += "+"
+        aggregations[name] = Adapter(node, port)
+    return own
 
 
 def _switches(nodes: list[Node], notes: list[str]) -> dict[str, tuple[Node, str]]:

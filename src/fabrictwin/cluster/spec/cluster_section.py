@@ -320,6 +320,7 @@ class ExplicitIdentity(Model):
     ports: Annotated[int, Field(strict=True, ge=1, le=254)] = 1
     lmc: Annotated[int, Field(strict=True, ge=0, le=7)] = 0
     enhanced_port0: bool = True
+    router: bool = False
     place: Annotated[int, Field(strict=True, ge=-1)] = -1
     origin: bool = False
     links: tuple[tuple[int, int, str], ...] = ()

@@ -32,13 +32,19 @@ class Reconfiguration(QualityOfService):
     time: Duration
     congestion_control: CongestionControl | None = None
     partitions: str | None = None  # a file as OpenSM's partitions.conf
+    join: str | None = None  # "NODE MGID": the node's port becomes a member of a multicast group
+    leave: str | None = None
+
+    @property
+    def sets(self) -> bool:
+        """Return whether managers take other settings."""
+        return any(getattr(self, key) is not None for key in (*_KEYS, "congestion_control", "partitions"))
 
     @model_validator(mode="after")
     def _something(self) -> Reconfiguration:
-        if all(getattr(self, key) is None for key in (*_KEYS, "congestion_control", "partitions")):
-            raise ValueError(
-                f"got a time alone, expected one of {', '.join(_KEYS)}, congestion_control, partitions"
-            )
+        keys = (*_KEYS, "congestion_control", "partitions", "join", "leave")
+        if all(getattr(self, key) is None for key in keys):
+            raise ValueError(f"got a time alone, expected one of {', '.join(keys)}")
         return self
 
 
@@ -50,4 +56,5 @@ class SubnetManager(QualityOfService):
     hop_time: Duration = Field(default=300_000, json_schema_extra={"default": "300 ns"})
     window: Annotated[int, Field(strict=True, ge=1, le=4096)] = 4  # datagrams in flight
     sweep_interval: Annotated[Duration, Field(gt=0, json_schema_extra={"default": "10 s"})] = 10 * 10**12
+    partitions: str | None = None  # a file as OpenSM's partitions.conf; otherwise all are full members of one
     changes: tuple[Reconfiguration, ...] = ()

@@ -13,7 +13,8 @@ from fabrictwin.base.arrays import I64
 from fabrictwin.engines.base.messages import Event, FlowOptions, Message
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication, Operations
-from fabrictwin.routing.congestion_tables import CongestionLog
+from fabrictwin.routing.congestion_tables import CongestionCounts, CongestionLog
+from fabrictwin.routing.partition_keys import KeyViolations
 
 if TYPE_CHECKING:
     from fabrictwin.engines.packet.run_estimate import PacketSize
@@ -106,6 +107,14 @@ class PacketLevel(Protocol):
 
     def congestion_log(self) -> CongestionLog:
         """Return what congestion control noted, as far as the log reaches back."""
+        ...
+
+    def key_violations(self) -> KeyViolations:
+        """Queue pairs whose packets partition keys kept out so far."""
+        ...
+
+    def congestion_counts(self) -> CongestionCounts | None:
+        """Return what congestion control counted by level and lane; None where nothing has tables of it."""
         ...
 
     def adapter_counters(self) -> dict[str, I64]:

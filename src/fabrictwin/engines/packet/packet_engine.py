@@ -19,6 +19,7 @@ from fabrictwin.engines.base.transfers import Transfers, TransferTimes
 from fabrictwin.engines.packet.network import port_counters
 from fabrictwin.engines.packet.network.faults import apply_change
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
+from fabrictwin.engines.packet.network.partitions import violations_by_queue_pair
 from fabrictwin.engines.packet.packet_messages import PacketMessages
 from fabrictwin.engines.packet.packet_operations import PacketOperations
 from fabrictwin.engines.packet.packet_options import PacketOptions
@@ -26,7 +27,8 @@ from fabrictwin.engines.packet.packet_transfers import PacketTransfers
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication, Operations
-from fabrictwin.routing.congestion_tables import CongestionLog
+from fabrictwin.routing.congestion_tables import CongestionCounts, CongestionLog
+from fabrictwin.routing.partition_keys import KeyViolations
 from fabrictwin.routing.tables import Routes
 from fabrictwin.trace.trace import Counters
 
@@ -204,6 +206,14 @@ class NetworkPackets:
 
     def congestion_log(self) -> CongestionLog:
         return port_counters.congestion_log(self.network)
+
+    def congestion_counts(self) -> CongestionCounts | None:
+        return (
+            port_counters.congestion_counts(self.network) if self.network.machine.has_congestion_tables else None
+        )
+
+    def key_violations(self) -> KeyViolations:
+        return violations_by_queue_pair(self.network.machine)
 
     def adapter_counters(self) -> dict[str, I64]:
         return port_counters.adapter_counters(self.network)

@@ -404,8 +404,10 @@ class Machine:
 
     def forbid(self, queue_pairs: Any) -> None:
         """Let partition keys keep out what these [queue pairs] of bool carry from now on, and no others."""
-        every = np.abs(self.state.qp.ack_every[: self.queue_pairs])
-        self.state.qp.ack_every[: self.queue_pairs] = np.where(queue_pairs, -np.maximum(every, 1), every)
+        qp = self.state.qp[: self.queue_pairs]
+        every = np.abs(qp.ack_every)
+        qp.key_violation_ps[queue_pairs & (qp.ack_every > 0)] = s.NONE
+        qp.ack_every = np.where(queue_pairs, -np.maximum(every, 1), every)
 
     def set_errors(self, port: int, error_q: int) -> None:
         """The directed link of `port` spoils a byte with chance `error_q` / 2**48 from now on."""

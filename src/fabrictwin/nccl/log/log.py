@@ -8,14 +8,15 @@ print before warnings.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TextIO
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.textfile import open_to_write
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.settings.settings import Settings
 
@@ -114,7 +115,7 @@ class Log:
         name = file_name(pattern, host=self.processes.host(line.rank), pid=self.processes.pid(line.rank))
         if name not in self._files:
             try:
-                stream = Path(name).open("w", encoding="utf-8")  # noqa: SIM115 (stays open until `close`)
+                stream = io.TextIOWrapper(open_to_write(name), encoding="utf-8")  # stays open until `close`
                 self._files[name] = self._closing.enter_context(stream)
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or error

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean, unwritten
+from fabrictwin.base.textfile import open_to_write
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.topology.detect import detect
@@ -24,7 +23,8 @@ def dump_topology(communicator: Communicator) -> None:
         return
     view = communicator.view(0)
     try:
-        Path(wanted).write_text(to_xml(view.system, link_gbps=view.link_gbps or 1.0), encoding="utf-8")
+        with open_to_write(wanted) as file:
+            file.write(to_xml(view.system, link_gbps=view.link_gbps or 1.0).encode("utf-8"))
     except OSError as error:
         raise unwritten(error, file=wanted, key="NCCL_TOPO_DUMP_FILE") from None
 

@@ -24,13 +24,14 @@ from fabrictwin.routing.engines.updown import updown
 from fabrictwin.routing.graph.switches import Lids, Switches, assign_lids, switch_graph
 from fabrictwin.routing.opensm.ftree import ftree
 from fabrictwin.routing.opensm.minhop_updn import dnup, minhop, updn
+from fabrictwin.routing.opensm.routers import without_routers
 from fabrictwin.routing.opensm.sssp import dfsssp, sssp
 from fabrictwin.routing.tables import DEFAULT_HASH, HASHES, Routes
 
 OPENSM: dict[str, Engine] = {  # OpenSM's tables entry for entry
     "dfsssp": dfsssp,
     "dnup": dnup,
-    "ftree": ftree,
+    "ftree": without_routers(ftree),
     "minhop": minhop,
     "sssp": sssp,
     "updn": updn,

@@ -51,6 +51,12 @@ class Switches:
     # (row, port number, port number of the other end) of both ends of cables from a switch to itself, in order;
     # no path takes them, but OpenSM's searches see them
     loops: I32 = field(default_factory=lambda: np.zeros((0, 3), np.int32))
+    routers: Bool | None = None  # [X] InfiniBand routers, which are no adapters; None: none is
+
+    @property
+    def endpoint_router(self) -> Bool:
+        """[X] Return which endpoints are ports of InfiniBand routers."""
+        return np.zeros(len(self.endpoint_row), bool) if self.routers is None else self.routers
 
     @property
     def rows(self) -> int:
@@ -125,6 +131,7 @@ class EndpointColumns:
     adapter: npt.ArrayLike | None = None
     guid: npt.ArrayLike | None = None
     node_guid: npt.ArrayLike | None = None
+    router: npt.ArrayLike | None = None
 
 
 def build_switches(switches: SwitchColumns, cables: CableColumns, endpoints: EndpointColumns) -> Switches:
@@ -169,6 +176,7 @@ def build_switches(switches: SwitchColumns, cables: CableColumns, endpoints: End
         endpoint_node=np.arange(len(hung), dtype=np.int32),
         endpoint_port=np.arange(len(hung), dtype=np.int32),
         loops=_loops(a_row[~other], a_number[~other], b_number[~other]),
+        routers=None if endpoints.router is None else np.asarray(endpoints.router, bool),
     )
 
 
@@ -264,7 +272,14 @@ def switch_graph(fabric: Fabric) -> Switches:
         endpoint_node=endpoint_node,
         endpoint_port=endpoint_port.astype(np.int32),
         loops=_loops(node_row[fabric.port_node[loop]], *loop_ends),
+        routers=_routers(fabric, endpoint_node),
     )
+
+
+def _routers(fabric: Fabric, node: I32) -> Bool | None:
+    """Return which endpoints are ports of routers; None where the fabric has none."""
+    guids = [guid for guid, who in fabric.identities.items() if who.router]
+    return np.isin(fabric.node_guid[node], np.array(guids, np.uint64)) if guids else None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from fabrictwin.base.arrays import I32, I64, U8, place_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.routing.engines.filling import Tables, blank_tables, destinations, has_cycle, refuse
+from fabrictwin.routing.engines.filling import NO_PORT, Tables, blank_tables, destinations, has_cycle, refuse
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.graph.switches import Lids, Switches
 from fabrictwin.routing.opensm.subnets import Subnet, endpoint_counts, endpoints_by_port, fill_subnets, subnets
@@ -26,7 +26,9 @@ from fabrictwin.routing.opensm.subnets import Subnet, endpoint_counts, endpoints
 def sssp(switches: Switches, lids: Lids, options: Options) -> Tables:
     """OpenSM's tables by sssp. Raises ConfigError where its weights overflow."""
     refuse(options, "sssp", "compute", "storage")
-    return Tables("sssp", fill_subnets(switches, lids, options, _fill))
+    lft = fill_subnets(switches, lids, options, _fill)
+    _forget_routers(switches, lids, lft)
+    return Tables("sssp", lft)
 
 
 def dfsssp(switches: Switches, lids: Lids, options: Options) -> Tables:
@@ -42,7 +44,15 @@ def dfsssp(switches: Switches, lids: Lids, options: Options) -> Tables:
             if not lane.size:
                 lane = np.zeros((lft.shape[1], len(switches.edge_row)), np.uint8)
             lanes = max(lanes, _layer(subnet, switches.edge_column[subnet.rows], lane))
+    _forget_routers(switches, lids, lft)
     return Tables("dfsssp", lft, lane, lanes)
+
+
+def _forget_routers(switches: Switches, lids: Lids, lft: U8) -> None:
+    """Take away the ways to LIDs of routers, which OpenSM gives none."""
+    router = switches.endpoint_router & (switches.endpoint_row != NONE) & (lids.endpoint > 0)
+    for row, lid in zip(switches.endpoint_row[router].tolist(), lids.endpoint[router].tolist(), strict=True):
+        lft[row, lid : lid + (1 << lids.lmc)] = NO_PORT
 
 
 def _turns(subnet: Subnet) -> tuple[I64, I64]:
@@ -54,7 +64,9 @@ def _turns(subnet: Subnet) -> tuple[I64, I64]:
     turn[by_load] = np.arange(switches.rows)
     ends = endpoints_by_port(switches)
     ends = ends[np.lexsort((turn[switches.endpoint_row[ends]], _class(subnet)[ends]))]
-    return ends[lids.endpoint[ends] > 0], by_load[lids.row[by_load] > 0]
+    # routers count as sources, and get no trees
+    wanted = (lids.endpoint[ends] > 0) & ~switches.endpoint_router[ends]
+    return ends[wanted], by_load[lids.row[by_load] > 0]
 
 
 def _fill(subnet: Subnet) -> None:
@@ -63,7 +75,7 @@ def _fill(subnet: Subnet) -> None:
     switches, lids = subnet.switches, subnet.lids
     width = 1 << lids.lmc
     sources = 1 + endpoint_counts(switches) * width
-    total = switches.rows + len(switches.endpoint_row) * width
+    total = switches.rows + int((~switches.endpoint_router).sum()) * width
     ends, by_load = _turns(subnet)
     root = np.concatenate([np.repeat(switches.rows + switches.endpoint_row[ends], width), by_load])
     lid = np.concatenate([(lids.endpoint[ends][:, None] + np.arange(width)).reshape(-1), lids.row[by_load]])

@@ -86,6 +86,7 @@ def _part(switches: Switches, lids: Lids, rows: I64) -> tuple[Switches, Lids]:
         endpoint_port=switches.endpoint_port[hung],
         row_node=switches.row_node[rows],
         loops=_loops_of(switches, place),
+        routers=None if switches.routers is None else switches.routers[hung],
     )
     return graph, Lids(lids.row[rows], lids.endpoint[hung], lids.lmc)
 

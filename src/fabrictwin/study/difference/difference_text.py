@@ -12,6 +12,7 @@ from fabrictwin.study.difference.difference import Change, Difference, Figure, L
 
 LINKS = 10  # of a terminal; the page has
 LINKS_OF_PAGE = 200
+LEAST_SHOWN = 5e-5  # of a link's time: less is 0.00 points
 
 
 def value(name: str, figure: float | None) -> str:
@@ -76,9 +77,21 @@ def text(found: Difference, links: int = LINKS) -> str:
             if one.added
         ],
     )
-    rows = [_link(one) for one in found.links[:links]]
-    lines += _block(f"links, {len(found.links):,} differ", [(o[0], o[1], o[2], o[3]) for o in rows])
+    shown = seen_links(found)
+    lines += _block(f"links, {len(shown):,} differ", [_link(one) for one in shown[:links]])
+    if len(found.links) > len(shown):
+        lines.append(_unseen(len(found.links) - len(shown)))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def seen_links(found: Difference) -> tuple[LinkChange, ...]:
+    """Links whose difference is more than the figures shown would say as nothing."""
+    return tuple(one for one in found.links if abs(one.added) >= LEAST_SHOWN)
+
+
+def _unseen(count: int) -> str:
+    links = "1 link differs" if count == 1 else f"{count:,} links differ"
+    return f"{links} by less than {LEAST_SHOWN * 100:g} points"
 
 
 def _link(one: LinkChange) -> tuple[str, str, str, str]:
@@ -104,6 +117,8 @@ def page(found: Difference) -> str:
     step = next(iter(found.waits), Figure("step_time_s", None, None))
     what = {"step_time_s": "Step", "mean_ttft_ms": "First token, ms,"}.get(step.name, step.name)
     grown = [one for one in found.parts if one.added]
+    links = seen_links(found)
+    unseen, more = len(found.links) - len(links), len(links) - LINKS_OF_PAGE
     return render(
         page_environment("fabrictwin.report", "fabrictwin.study"),
         "difference.html.j2",
@@ -116,7 +131,7 @@ def page(found: Difference) -> str:
             tile(f"{what} of A", value(step.name, step.before)),
             tile(f"{what} of B", value(step.name, step.after), change(step)),
             tile("Keys that differ", f"{len(found.asked):,}"),
-            tile("Links that differ", f"{len(found.links):,}"),
+            tile("Links that differ", f"{len(links):,}"),
         ],
         verdict=verdict(found),
         asked=table(["key", "A", "B"], [_asked(one) for one in found.asked]),
@@ -125,8 +140,8 @@ def page(found: Difference) -> str:
         ),
         parts_of_step=table(["part", "A", "B", "change"], [_figure(one, seconds) for one in found.parts]),
         grown=bars([(p.name, abs(p.added), _signed(p.added)) for p in grown], label="change of each part"),
-        links=table(["link", "A", "B", "change"], [_link_cells(one) for one in found.links[:LINKS_OF_PAGE]]),
-        more=len(found.links) - LINKS_OF_PAGE,
+        links=table(["link", "A", "B", "change"], [_link_cells(one) for one in links[:LINKS_OF_PAGE]]),
+        left_out=[f"{more:,} more differ"] * (more > 0) + [_unseen(unseen)] * (unseen > 0),
     )
 
 

@@ -7,7 +7,7 @@ from fabrictwin.subnet.wire.smp import NodeInfo, NodeType, SwitchInfo
 
 LINEAR_CAP = 0xC000  # every unicast LID
 MULTICAST_CAP = 0x4000  # every multicast LID
-PKEYS = {NodeType.CA: 128, NodeType.SWITCH: 32}
+PKEYS = {NodeType.CA: 128, NodeType.SWITCH: 32, NodeType.ROUTER: 128}
 SWITCH_PORT_PKEYS = 32
 
 _VENDOR = 0x02C9
@@ -39,8 +39,8 @@ def node_info(fabric: Fabric, node: int, *, ports: int, port_guid: int) -> NodeI
     device = _DEVICES.get(kind, 0xD2F0 if is_switch else 0x101B)
     if fabric.node_kind[node] == NodeKind.AGGREGATION:
         device = _AGGREGATION_DEVICE
-    kind_code = NodeType.SWITCH if is_switch else NodeType.CA
     known = fabric.identities.get(guid)
+    kind_code = NodeType.SWITCH if is_switch else NodeType.ROUTER if known and known.router else NodeType.CA
     return NodeInfo(
         node_type=kind_code,
         num_ports=ports,

@@ -43,6 +43,7 @@ class Notices:
         self.next_cause: list[Callable[[int], int | None]] = []
         self.raise_due: list[Callable[[int], None]] = []
         self._next_tid = FIRST_TID
+        self._security_ps: dict[int, int] = {}  # by slot, when its last security trap was sent
 
     def raise_trap(self, m: int, trap: Trap, now_ps: int, *, port: int = 0, changes: int = 0) -> None:
         """A node has something to tell: 128, 129 to 131 (at `port`), 144 (`changes` are its change bits)."""
@@ -67,8 +68,32 @@ class Notices:
             if pending.slot == slot and pending.notice == notice:
                 pending.due_ps = min(pending.due_ps, now_ps)
                 return
+        self._append(slot, notice, now_ps)
+
+    def raise_security_trap(self, m: int, trap: Trap, details: bytes, now_ps: int) -> None:
+        """A node was sent a bad key: 257 to 259. It tells of one at a time, and of no more than one a timeout.
+
+        PortInfo.SubnetTimeOut sets the rate at which a port may send traps (14.2.5.6); others in between are only
+        counted.
+        """
+        slot = self.state.end_slot(m)
+        if any(t.slot == slot and t.notice.type == NoticeType.SECURITY for t in self.pending):
+            return
+        producer = Producer.SWITCH if self.state.is_switch[m] else Producer.CA
+        lid = self.state.lid(slot)
+        notice = Notice(
+            type=NoticeType.SECURITY, producer_type=producer, trap_number=trap, issuer_lid=lid, details=details
+        )
+        last = self._security_ps.get(slot)
+        self._append(slot, notice, now_ps if last is None else max(now_ps, last + self._timeout_ps(slot)))
+
+    def _append(self, slot: int, notice: Notice, due_ps: int) -> None:
         self._next_tid += 1
-        self.pending.append(PendingTrap(slot, notice, self._next_tid, now_ps))
+        self.pending.append(PendingTrap(slot, notice, self._next_tid, due_ps))
+
+    def _timeout_ps(self, slot: int) -> int:
+        """4.096 us x 2^SubnetTimeOut."""
+        return 4_096_000 << _SUBNET_TIMEOUT.get(self.state.info, 64 * slot)
 
     def repress(self, m: int, notice: Notice) -> None:
         """The manager has heard a trap."""
@@ -102,7 +127,8 @@ class Notices:
             if self.state.sm_lid(trap.slot) == 0 or not self.state.alive[self.state.node_of[trap.slot]]:
                 self.pending.remove(trap)
             elif trap.due_ps <= now_ps:
-                # 4.096 us x 2^SubnetTimeOut
-                trap.due_ps = now_ps + (4_096_000 << _SUBNET_TIMEOUT.get(self.state.info, 64 * trap.slot))
+                trap.due_ps = now_ps + self._timeout_ps(trap.slot)
+                if trap.notice.type == NoticeType.SECURITY:
+                    self._security_ps[trap.slot] = now_ps
                 out.append(trap)
         return out

@@ -19,8 +19,9 @@ from fabrictwin import catalog
 from fabrictwin.base.arrays import I64
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import PS_PER_S
+from fabrictwin.routing.congestion_tables import CongestionCounts
 from fabrictwin.subnet.agents.agent_state import SubnetState
-from fabrictwin.subnet.agents.port_states import COUNTERS
+from fabrictwin.subnet.agents.port_states import COUNTERS, LANE_COUNTERS, LANES
 from fabrictwin.subnet.wire import pm as perf
 from fabrictwin.subnet.wire.fields import Attribute, Field, MadError
 from fabrictwin.subnet.wire.header import PERF_DATA, START, Method, Status
@@ -47,6 +48,15 @@ _EXTENDED_SELECT = (
     ("multicast_rcv_packets",),
 )
 _EXTENDED_SELECT2 = COUNTERS[COUNTERS.index("symbol_errors") :]
+# counters of congestion control by attribute; of some each level or lane has a bit of CounterSelect
+_LANE_COUNTERS: dict[int, tuple[str, ...]] = {
+    perf.PerfId.RCV_CONGESTION_CONTROL: ("fecns", "becns"),
+    perf.PerfId.SL_RCV_FECN: ("fecns",),
+    perf.PerfId.SL_RCV_BECN: ("becns",),
+    perf.PerfId.XMIT_CONGESTION_CONTROL: ("congested_ticks",),
+    perf.PerfId.VL_XMIT_TIME_CONGESTED: ("congested_ticks",),
+}
+_EACH_LANE = {perf.PerfId.SL_RCV_FECN, perf.PerfId.SL_RCV_BECN, perf.PerfId.VL_XMIT_TIME_CONGESTED}
 
 
 class PerformanceAgent:
@@ -65,6 +75,15 @@ class PerformanceAgent:
             perf.PerfId.VL_OP_DATA: self._vl_data,
             perf.PerfId.VL_XMIT_FLOW_CONTROL_ERRORS: lambda m, p: perf.VlXmitFlowControlErrors(port_select=p),
             perf.PerfId.VL_XMIT_WAIT: self._vl_wait,
+            perf.PerfId.RCV_CONGESTION_CONTROL: self._rcv_congestion,
+            perf.PerfId.SL_RCV_FECN: lambda m, p: perf.SlRcvFecn(
+                port_select=p, packets=self._by_lane("fecns", m, p)
+            ),
+            perf.PerfId.SL_RCV_BECN: lambda m, p: perf.SlRcvBecn(
+                port_select=p, packets=self._by_lane("becns", m, p)
+            ),
+            perf.PerfId.XMIT_CONGESTION_CONTROL: self._xmit_congestion,
+            perf.PerfId.VL_XMIT_TIME_CONGESTED: self._lanes_congested,
         }
 
     def answer(self, m: int, mad: bytes) -> bytes | None:
@@ -145,10 +164,43 @@ class PerformanceAgent:
         ticks = min(self._sum("xmit_wait", m, port), 0xFFFF)
         return perf.VlXmitWait(port_select=port, ticks=(ticks, *[0] * 15))
 
+    def _by_lane(self, name: str, m: int, port: int) -> tuple[int, ...]:
+        """A counter of 32 bits for each service level or lane."""
+        held = self.state.lane_counters.get(name)
+        if held is None:
+            return (0,) * LANES
+        return tuple(min(count, 0xFFFFFFFF) for count in held[self._slots(m, port)].sum(axis=0).tolist())
+
+    def _rcv_congestion(self, m: int, port: int) -> Attribute:
+        fecns, becns = (min(sum(self._by_lane(name, m, port)), 0xFFFFFFFF) for name in ("fecns", "becns"))
+        return perf.RcvCongestionControl(port_select=port, fecns=fecns, becns=becns)
+
+    def _xmit_congestion(self, m: int, port: int) -> Attribute:
+        ticks = min(sum(self._by_lane("congested_ticks", m, port)), 0xFFFFFFFF)
+        return perf.XmitCongestionControl(port_select=port, ticks=ticks)
+
+    def _lanes_congested(self, m: int, port: int) -> Attribute:
+        return perf.VlXmitTimeCongested(port_select=port, ticks=self._by_lane("congested_ticks", m, port)[:15])
+
+    def _clear_lanes(self, m: int, attribute: int, data: bytes) -> None:
+        """A Set of a congestion control attribute writes zero into the counters whose bit it has."""
+        select = int.from_bytes(data[2:4], "big")
+        for bit, name in enumerate(_LANE_COUNTERS[attribute]):
+            held = self.state.lane_counters.get(name)
+            if held is None:
+                continue
+            if attribute in _EACH_LANE:
+                chosen = [lane for lane in range(LANES) if select >> lane & 1]
+                held[self._slots(m, data[1]), chosen] = 0
+            elif select >> bit & 1:
+                held[self._slots(m, data[1])] = 0
+
     def _clear(self, m: int, attribute: int, data: bytes) -> None:
         """A Set writes zero into the counters that it selects."""
         names: list[str] = []
-        if attribute == perf.PerfId.PORT_COUNTERS:
+        if attribute in _LANE_COUNTERS:
+            self._clear_lanes(m, attribute, data)
+        elif attribute == perf.PerfId.PORT_COUNTERS:
             asked = perf.PortCounters.decode(data)
             names += [name for bit, name in enumerate(_SELECT) if asked.counter_select >> bit & 1]
             names += [name for bit, name in enumerate(_SELECT2) if asked.counter_select2 >> bit & 1]
@@ -179,6 +231,7 @@ class EngineCounters:
         self.state = state
         self._before = Counters(np.zeros(state.fabric.ports, np.int64))
         self._exact: Mapping[str, I64] = {}
+        self._lanes: CongestionCounts | None = None
 
     def load(self, counters: Counters, exact: Mapping[str, I64] | None = None, *, now_ps: int = 0) -> None:
         """Add what was counted since the last call. `exact` are counters of single packets, where there are any.
@@ -209,6 +262,23 @@ class EngineCounters:
             wait_ps=None if counters.wait_ps is None else counters.wait_ps.copy(),
             drops=None if counters.drops is None else counters.drops.copy(),
         )
+
+    def load_congestion(self, counts: CongestionCounts | None) -> None:
+        """Add what congestion control counted since the last call."""
+        if counts is None:
+            return
+        state, before = self.state, self._lanes
+        slots = np.flatnonzero(state.fabric_port != NONE)
+        ports = state.fabric_port[slots]
+        tick_ps = 32 * PS_PER_S / np.maximum(state.fabric.port_rate_bps[ports], 1)
+        for name, column in zip(LANE_COUNTERS, ("fecns", "becns", "congested_ps"), strict=True):
+            held = getattr(counts, column)
+            more = (held if before is None else held - getattr(before, column))[ports]
+            if column == "congested_ps":
+                more = np.rint(more / tick_ps[:, None]).astype(np.int64)
+            if more.any():
+                state.lane_counter(name)[slots] += more
+        self._lanes = counts
 
     def _judge_links(self, errors: I64, now_ps: int) -> None:
         """Each time that errors of a link exceed what LocalPhyErrors allows, its integrity is in doubt: 129."""

@@ -53,6 +53,8 @@ _CHANGE = Field(SwitchInfo, "port_state_change")
 # what the performance agents count, one column each over slots; unicast packets are what multicast ones leave
 _NO_COLUMN = {"port_select", "counter_select", "counter_select2", "unicast_xmit_packets", "unicast_rcv_packets"}
 COUNTERS = tuple(name for name in PortCountersExtended.names() if name not in _NO_COLUMN)
+# and by service level or virtual lane: packets with FECN and BECN, ticks of congestion
+LANE_COUNTERS, LANES = ("fecns", "becns", "congested_ticks"), 16
 
 
 class PortStates:
@@ -113,6 +115,7 @@ class PortStates:
         self.vl_arbitration: dict[tuple[int, int], bytes] = {}  # (slot, part)
         self.guids: dict[tuple[int, int], bytes] = {}  # (slot, block)
         self.counters: dict[str, I64] = {name: np.zeros(self.slots, np.int64) for name in COUNTERS}
+        self.lane_counters: dict[str, I64] = {}  # of LANE_COUNTERS [slot, level or lane], once one counted
 
         self.alive: list[bool] = [True] * len(self.guid)
         self.silent: set[int] = set()  # nodes whose agents do not answer though their links are up
@@ -130,6 +133,12 @@ class PortStates:
         self.port_info: U8 = np.zeros((self.slots, PortInfo.SIZE), np.uint8)
         self.info = memoryview(self.port_info.data).cast("B")
         self._power_on()
+
+    def lane_counter(self, name: str) -> I64:
+        """A counter by service level or virtual lane, to be changed in place."""
+        if name not in self.lane_counters:
+            self.lane_counters[name] = np.zeros((self.slots, LANES), np.int64)
+        return self.lane_counters[name]
 
     # -- how it starts -------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from fabrictwin.subnet.manager.administration.administration import Administrati
 from fabrictwin.subnet.manager.database import Memory, SubnetDatabase
 from fabrictwin.subnet.manager.election import Election
 from fabrictwin.subnet.manager.mad_transport import Transport, get
-from fabrictwin.subnet.manager.port_complaints import COMPLAINTS, Complaints
+from fabrictwin.subnet.manager.port_complaints import COMPLAINTS, KEY_TRAPS, Complaints, hear_bad_key
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.congestion_setup import CongestionSetup
 from fabrictwin.subnet.manager.sweep.discovery import Discovery, Node, Port, Subnet
@@ -91,6 +91,11 @@ class SubnetManager:
         """Work by other settings from the next sweep on, and sweep: as OpenSM reads its files again."""
         self._next_settings = settings
         self.wants_sweep = self.wants_heavy = True
+
+    @property
+    def latest_settings(self) -> Settings:
+        """Settings that it works by, or will from the next sweep on."""
+        return self._next_settings or self.settings
 
     def _take_settings(self) -> None:
         settings, self._next_settings = self._next_settings, None
@@ -261,6 +266,20 @@ class SubnetManager:
             return kept, () if kept is None else staged(graph, old, kept.lft)
         return None, ()
 
+    def rehearse_rerouting(self) -> None:
+        """Compute what a change would have routed, where nothing has changed, and send nothing.
+
+        Kernels that only a change needs are compiled by this, not while clients wait.
+        """
+        graph, last = self.database.graph, self.database.tables
+        if graph is None or last is None or last.engine in OPENSM:
+            return
+        old = carry_over(graph, self.database.lft)
+        for kind in ("heavy", "failure"):
+            self._mended(graph, graph, old, kind, lambda: last)
+        staged(graph, old, old)
+        broken_paths(graph, old, old)
+
     def update_multicast(self) -> None:
         """Bring the trees of all groups in line with their members."""
         subnet = self.database.subnet
@@ -359,6 +378,8 @@ class SubnetManager:
             number = PortDetails.decode(notice.details).port
             subnet, trap = self.database.subnet, Trap(notice.trap_number)
             self.wants_sweep |= self.complaints.hear(subnet, issuer.node, number, trap)
+        elif notice.trap_number in KEY_TRAPS and issuer is not None:
+            self.wants_sweep |= hear_bad_key(self.database, issuer, notice)
         self.administration.reports.report(notice, port_guid(issuer) if issuer is not None else 0)
         return [Frame(frame.slid, frame.dlid, 0, 0, back), *self.administration.poll(now_ps)]
 

@@ -1,4 +1,6 @@
-"""Ports that nodes complain of by traps 129 to 131: named, and disabled where they never cease.
+"""What nodes complain of by traps 129 to 131 and 257 to 259: ports in trouble, and packets with bad keys.
+
+Ports are named, and disabled where they never cease.
 
 OpenSM calls such ports babbling and disables them if its `babbling_port_policy` says so.
 """
@@ -7,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from fabrictwin.subnet.manager.database import SubnetDatabase
 from fabrictwin.subnet.manager.mad_transport import Transport, put
 from fabrictwin.subnet.manager.sweep.discovery import Kind, Node, Port, Subnet
 from fabrictwin.subnet.manager.sweep.programming import disable
-from fabrictwin.subnet.wire.notice import Trap
+from fabrictwin.subnet.wire.notice import BadKeyDetails, Notice, SwitchBadKeyDetails, Trap
 from fabrictwin.subnet.wire.smp import AttributeId
 
 COMPLAINTS = {
@@ -18,6 +21,7 @@ COMPLAINTS = {
     Trap.BUFFER_OVERRUN: "its buffer overruns, {far} ignores credits",
     Trap.FLOW_CONTROL_WATCHDOG: "no credit updates from {far}",
 }
+KEY_TRAPS = (Trap.BAD_P_KEY, Trap.BAD_Q_KEY, Trap.BAD_P_KEY_AT_SWITCH)
 
 
 class Complaints:
@@ -49,9 +53,30 @@ class Complaints:
         for port in self._babbling:
             data = bytearray(port.info.encode())
             disable(data)
-            requests.append(put(port.node.path, AttributeId.PORT_INFO, bytes(data), port.number))
+            requests.append(put(port.path, AttributeId.PORT_INFO, bytes(data), port.number))
             nodes.add(port.node.guid)
         self._babbling.clear()
         if requests:
             transport.exchange(requests)
         return nodes
+
+
+def hear_bad_key(database: SubnetDatabase, issuer: Port, notice: Notice) -> bool:
+    """Note from where to where packets with a bad key went; whether that is news. Raises MadError."""
+    bad: SwitchBadKeyDetails | BadKeyDetails
+    if notice.trap_number == Trap.BAD_P_KEY_AT_SWITCH:
+        bad = SwitchBadKeyDetails.decode(notice.details)
+    else:
+        bad = BadKeyDetails.decode(notice.details)
+    source, destination = (
+        str(database.by_lid(lid) or f"LID {lid}") for lid in (bad.source_lid, bad.destination_lid)
+    )
+    where = str(issuer)
+    if isinstance(bad, SwitchBadKeyDetails):
+        where = str(issuer.node.ports.get(bad.port, issuer))
+    name = "Q_Key" if notice.trap_number == Trap.BAD_Q_KEY else "P_Key"
+    findings = database.subnet.findings
+    known = len(findings)
+    text = f"trap {notice.trap_number}: {name} 0x{bad.key:04x} of packets from {source} to {destination}"
+    database.subnet.find(Kind.BAD_KEY, where, text)
+    return len(findings) > known

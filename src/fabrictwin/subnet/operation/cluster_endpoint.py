@@ -16,6 +16,7 @@ from fabrictwin.subnet.manager.settings.partitions import Everybody, read_partit
 from fabrictwin.subnet.operation.manager_host import one_for_each_plane
 from fabrictwin.subnet.serve.console import find_node
 from fabrictwin.subnet.serve.endpoint import Endpoint
+from fabrictwin.subnet.wire.smp import NodeType
 
 
 def open_endpoint(cluster: Path) -> Endpoint:
@@ -63,10 +64,15 @@ def partitioned(settings: Settings, path: Path | None, endpoint: Endpoint, host:
     if path is None:
         return settings
     state = endpoint.state
-    guids = list(zip(state.port_guid, state.is_switch, strict=True))
+
+    def of(kind: NodeType) -> frozenset[int]:
+        kinds = zip(state.port_guid, state.node_info, strict=True)
+        return frozenset(guid for guid, info in kinds if info.node_type == kind)
+
     everybody = Everybody(
-        adapters=frozenset(guid for guid, switch in guids if not switch),
-        switches=frozenset(guid for guid, switch in guids if switch),
+        adapters=of(NodeType.CA),
+        switches=of(NodeType.SWITCH),
+        routers=of(NodeType.ROUTER),
         manager=frozenset(state.port_guid[m] for m in manager_nodes(endpoint, host)),
     )
     return replace(settings, partitions=read_partitions(path, everybody))

@@ -36,8 +36,10 @@ from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.changed_paths import ChangedPath, Changes, PathFollower
 from fabrictwin.subnet.operation.congestion_in_force import congestion_tables
+from fabrictwin.subnet.operation.manager_commands import SETTINGS, Membership, settings_after, verb_of
 from fabrictwin.subnet.operation.manager_host import HostedManager
-from fabrictwin.subnet.operation.tables_in_force import keys_of_adapters, lane_tables
+from fabrictwin.subnet.operation.partitions_in_force import Partitions, partitions_of
+from fabrictwin.subnet.operation.tables_in_force import lane_tables
 from fabrictwin.subnet.serve.console import obey
 from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.subnet.wire.smp import PortState
@@ -71,14 +73,11 @@ class SettingsEffect:
 
     time_ps: int
     settings: PortSettings
+    partitions: Partitions | None = None  # where it is partition keys: what switch ports enforce, too
 
 
 Effect = LinkEffect | TableEffect | SettingsEffect
-_SETTINGS: dict[str, Callable[[SubnetState], Any]] = {
-    "lanes": lane_tables,
-    "congestion": congestion_tables,
-    "keys": keys_of_adapters,
-}
+_SETTINGS: dict[str, Callable[[SubnetState], Any]] = {"lanes": lane_tables, "congestion": congestion_tables}
 
 
 @dataclass(frozen=True)
@@ -115,6 +114,7 @@ class Incident:
     sweeps: list[SweepReport] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     paths: list[ChangedPath] = field(default_factory=list)  # that are others, or were broken
+    answers: list[str] = field(default_factory=list)  # of subnet administration to who joined or left a group
 
     @property
     def what(self) -> str:
@@ -155,6 +155,8 @@ class _Plane:
         self.unrest = False  # something changed since a sweep found that all is as it was
         self.open: Incident | None = None
         self.changes = Changes.none()  # of the open incident
+        self.asked: list[Membership] = []  # requests that subnet administration has not answered
+        self._host = state.fabric.node_name(int(state.fabric_node[state.node_of[hosted.slot]]))
         self.switches = [m for m in state.row if state.plane_of(m) == self.number]
         hosted.transport.passing = self.pass_time
 
@@ -186,10 +188,46 @@ class _Plane:
                 self.owner.incidents.append(self.open)
             self.open.happened.append((at, line))
             self.unrest = True
-            obey(self.hosted.endpoint.state, line, at)
+            self._obey(line, at)
             self._send_traps(at)
         self._send_traps(now_ps)
         self.clock_ps = max(self.clock_ps, now_ps)
+
+    def _obey(self, line: str, now_ps: int) -> None:
+        """Let a line of the console happen; what the manager is to do waits for it as datagrams do."""
+        endpoint, verb = self.hosted.endpoint, verb_of(line)
+        if verb in SETTINGS:
+            manager = self.hosted.manager
+            manager.reconfigure(settings_after(line, manager.latest_settings, endpoint, self._host))
+        elif verb:
+            self._ask(Membership(line, endpoint), now_ps)
+        else:
+            obey(endpoint.state, line, now_ps)
+
+    def _ask(self, membership: Membership, now_ps: int) -> None:
+        """A node's request to subnet administration sets out; lost where the tables do not lead there."""
+        frame, timing = membership.request(), self.hosted.transport.timing
+        end, hops = self.hosted.endpoint.network.route(membership.slot, frame.dlid)
+        if end != self.hosted.slot:
+            assert self.open is not None
+            self.open.answers.append("the manager is not reached")
+            return
+        arrival = now_ps + timing.agent_ps + hops * timing.hop_ps
+        heapq.heappush(self.inbox, (arrival, next(self.owner.sequence), end, frame))
+        self.asked.append(membership)
+
+    def _hear_answers(self, now_ps: int) -> None:
+        """Nodes that asked hear of it, or ask again for a group that is to be made."""
+        waiting, self.asked = self.asked, []
+        for membership in waiting:
+            if not membership.is_answered:
+                self.asked.append(membership)
+                continue
+            said = membership.conclude()
+            if said is None:
+                self._ask(membership, now_ps)
+            elif self.open is not None:
+                self.open.answers.append(said)
 
     def _send_traps(self, now_ps: int) -> None:
         self.hosted.endpoint.state.flow_control.advance(now_ps)
@@ -212,7 +250,9 @@ class _Plane:
                 _, _, slot, frame = heapq.heappop(self.inbox)
                 if self.open is not None and self.open.noticed_ps == NONE:
                     self.open.noticed_ps = now
+                transport.clock_ps = max(transport.clock_ps, now)
                 self.hosted.endpoint.forward(slot, frame, now)
+                self._hear_answers(max(now, transport.clock_ps))
             if self.next_sweep_ps <= now:
                 self.hosted.manager.wants_sweep = looks = True
                 self.next_sweep_ps = now + self.owner.sweep_ps
@@ -283,6 +323,7 @@ class ManagedFabric:
         state.on_state.append(self._state_changed)
         state.on_table.append(self._table_changed)
         self._held = PortSettings()  # when settings were last looked at
+        self._partitions: Partitions | None = None  # likewise
         self._set_ps: dict[str, int] = {}  # when a kind of them was last set, since then
         state.on_lanes.append(partial(self._setting_changed, "lanes"))
         state.on_congestion.append(partial(self._setting_changed, "congestion"))
@@ -311,7 +352,14 @@ class ManagedFabric:
         return [plane.hosted.reports[0] for plane in self.planes]
 
     def plan(self, time_ps: int, line: str, node: int) -> None:
-        """Let something happen to a managed node, in the words of the console (`cut leaf-0/9`, `off spine-1`)."""
+        """Let something happen to a managed node, in the words of the console (`cut leaf-0/9`, `off spine-1`).
+
+        NONE is every subnet (`qos FILE`).
+        """
+        if node == NONE:
+            for each in self.planes:
+                heapq.heappush(each.planned, (max(time_ps, each.clock_ps), next(self.sequence), line))
+            return
         plane = self._by_number.get(self.state.plane_of(node))
         if plane is None:
             plane = self.planes[0]  # a subnet that nobody manages: it happens all the same
@@ -351,11 +399,19 @@ class ManagedFabric:
             if kind not in self._set_ps:
                 continue
             held, now = getattr(self._held, kind), read(self.state)
-            same = np.array_equal(now, held) if kind == "keys" else now == held
-            if now is not None and not same:
+            if now is not None and now != held:
                 self._effects.append(SettingsEffect(self._set_ps[kind], PortSettings(**{kind: now})))
                 self._held = replace(self._held, **{kind: now})
+        if "keys" in self._set_ps and not (partitions := partitions_of(self.state)).is_like(self._partitions):
+            settings = PortSettings(keys=partitions.keys)
+            self._effects.append(SettingsEffect(self._set_ps["keys"], settings, partitions))
+            self._partitions = partitions
         self._set_ps.clear()
+
+    def hear_agents(self) -> None:
+        """Agents were told of what happened to data: let their traps travel."""
+        for plane in self.planes:
+            plane.unrest |= self.state.notices.next_ps(plane.number) is not None
 
     # -- what data sees ------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from fabrictwin.subnet.manager.sweep.table_computation import BLOCK, port_guid
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.cluster_endpoint import manager_nodes
 from fabrictwin.subnet.operation.managed_fabric import Incident, ManagedFabric
+from fabrictwin.subnet.operation.manager_commands import target_of
 from fabrictwin.subnet.operation.manager_host import HostedManager
-from fabrictwin.subnet.serve.console import find_target
 from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.subnet.wire.smp import SwitchInfo
 
@@ -61,7 +61,7 @@ class Scenario:
 
     def target(self, line: str) -> int:
         """The managed node that an event is about. Raises ConfigError."""
-        return find_target(self.endpoint.state, line)
+        return target_of(line, self.endpoint, self.managers[0].manager.settings)
 
     def do(self, line: str) -> Incident:
         """Break or mend something and let the managers deal with it. Raises ConfigError."""

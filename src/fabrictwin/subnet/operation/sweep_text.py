@@ -36,7 +36,11 @@ def event_lines(event: Incident) -> list[str]:
     """Return lines about what an incident did."""
     lines = [f"{event.what}:"]
     if not event.sweeps:
-        return [f"{event.what}: nobody noticed"]
+        return (
+            [*lines, *(f"  {said}" for said in event.answers)]
+            if event.answers
+            else [f"{event.what}: nobody noticed"]
+        )
     if event.broken_paths:
         took = "not mended" if event.outage_ps == NONE else f"for {format_time(event.outage_ps)} at most"
         lines.append(f"  {event.broken_paths:,} paths (switch to LID) broken, {took}")
@@ -57,6 +61,7 @@ def event_lines(event: Incident) -> list[str]:
             shown = ", ".join(names[:MOST_NAMES])
             rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             lines.append(f"  {word}: {shown}{rest}")
+    lines += [f"  {said}" for said in event.answers]
     lines += [f"  found {finding}" for finding in event.sweeps[-1].findings]
     return lines
 

@@ -11,19 +11,19 @@ from functools import cache
 
 import numpy as np
 
-from fabrictwin.base.arrays import I64, U8
+from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import NO_LANES
 from fabrictwin.routing.graph.switches import Switches, switch_graph
 from fabrictwin.routing.lane_tables import Entries, LaneTables, PortArbitration
 from fabrictwin.routing.tables import Routes
 from fabrictwin.subnet.agents.agent_state import SubnetState
-from fabrictwin.subnet.agents.port_states import FULL_PKEY, LMC, NO_PORT
+from fabrictwin.subnet.agents.port_states import LMC, NO_PORT
 from fabrictwin.subnet.manager.database import SubnetDatabase
 from fabrictwin.subnet.manager.manager import SubnetManager
 from fabrictwin.subnet.operation.congestion_in_force import congestion_tables
 from fabrictwin.subnet.wire.fields import Field
-from fabrictwin.subnet.wire.smp import PKeyTable, PortInfo, SlToVl, VlArbitration
+from fabrictwin.subnet.wire.smp import PortInfo, SlToVl, VlArbitration
 
 ENGINE = "as programmed"
 _LOW_CAP = Field(PortInfo, "vl_arb_low_cap")
@@ -132,13 +132,3 @@ def _lanes(switches: Switches, databases: Sequence[SubnetDatabase], highest: int
         lids = min(len(one.tables.lane), len(lane))
         lane[:lids, column] = one.tables.lane[:lids]
     return lane
-
-
-def keys_of_adapters(state: SubnetState) -> I64:
-    """[E] the key at index 0 of each adapter's partition table, which its queue pairs use."""
-    keys = np.zeros(len(state.fabric.nic_node), np.int64)
-    for adapter, node in enumerate(state.fabric.nic_node):
-        m = int(state.managed[node])
-        held = None if m == NONE else state.pkeys.get((state.end_slot(m), 0))
-        keys[adapter] = FULL_PKEY if held is None else PKeyTable.decode(held).pkeys[0]
-    return keys

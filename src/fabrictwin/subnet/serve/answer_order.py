@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.wire.header import MadClass, Method
-from fabrictwin.subnet.wire.smp import AttributeId
+from fabrictwin.subnet.wire.smp import AttributeId, NodeType
 
 STALL_PS = 50 * 10**9  # nothing came from a client for so long: it waits for what is held
 _ASKED = frozenset(
@@ -42,17 +42,17 @@ class Turns:
         known = [m for _, m in places]
         met = [m for _, m in sorted(places, key=lambda one: -one[0])]
         self.turn: dict[int, int] = {}  # by GUID, among nodes of its kind
-        count = {False: 0, True: 0}
+        count = dict.fromkeys(NodeType, 0)
+        self.kind = {state.guid[m]: NodeType(state.node_info[m].node_type) for m in known}
         for m in met:
             if state.guid[m] not in self.turn:
-                kind = state.is_switch[m]
+                kind = self.kind[state.guid[m]]
                 self.turn[state.guid[m]] = count[kind]
                 count[kind] += 1
-        self.is_switch = {state.guid[m]: state.is_switch[m] for m in known}
         self.adapters: dict[int, list[int]] = {}  # turns of the adapters behind each switch, by its GUID, in order
         for m in known:
             far = state.cable[state.end_slot(m)]
-            if not state.is_switch[m] and far != NONE:
+            if state.node_info[m].node_type == NodeType.CA and far != NONE:
                 insort(self.adapters.setdefault(state.guid[state.node_of[far]], []), self.turn[state.guid[m]])
 
 
@@ -72,7 +72,7 @@ class AnswerOrder:
     turns: Turns
     active: bool = True
     met: set[int] = field(default_factory=set)
-    _next: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    _next: dict[NodeType, int] = field(default_factory=lambda: dict.fromkeys(NodeType, 0))
     _open: dict[int, None] = field(default_factory=dict)  # switches met whose port 0 has not told yet, by GUID
     _held: list[_Held] = field(default_factory=list)
 
@@ -123,7 +123,7 @@ class AnswerOrder:
     def _waits(self, one: _Held) -> bool:
         if one.attribute == AttributeId.NODE_INFO and one.guid not in self.met:
             turn = self.turns.turn.get(one.guid, NONE)
-            return turn > self._next[self.turns.is_switch.get(one.guid, False)]
+            return turn > self._next[self.turns.kind.get(one.guid, NodeType.CA)]
         if one.attribute == AttributeId.PORT_INFO:
             mine = self._next_behind(one.guid)
             return mine < _NEVER and min(self._next_behind(guid) for guid in self._open) < mine
@@ -132,16 +132,16 @@ class AnswerOrder:
     def _next_behind(self, switch: int) -> int:
         """Return the turn of the first adapter behind a switch that is not met yet; _NEVER where there is none."""
         turns = self.turns.adapters.get(switch, [])
-        at = bisect_left(turns, self._next[False])
+        at = bisect_left(turns, self._next[NodeType.CA])
         return turns[at] if at < len(turns) else _NEVER
 
     def _go(self, one: _Held) -> None:
         if one.attribute == AttributeId.NODE_INFO and one.guid not in self.met:
             self.met.add(one.guid)
             if one.guid in self.turns.turn:
-                switch = self.turns.is_switch[one.guid]
-                self._next[switch] = max(self._next[switch], self.turns.turn[one.guid] + 1)
-                if switch:
+                kind = self.turns.kind[one.guid]
+                self._next[kind] = max(self._next[kind], self.turns.turn[one.guid] + 1)
+                if kind == NodeType.SWITCH:
                     self._open[one.guid] = None
         elif one.attribute == AttributeId.PORT_INFO:
             self._open.pop(one.guid, None)

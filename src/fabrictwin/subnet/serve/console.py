@@ -21,11 +21,16 @@ COMMANDS = {
     "overrun": "NODE/PORT: the port ignores credits, the other end's buffer overruns",
     "mute": "NODE/PORT: the port sends no credit updates, the other end's watchdog expires",
     "heal": "NODE/PORT: the port keeps to flow control again",
+    "partitions": "FILE: the manager takes partitions as OpenSM's partitions.conf has them",
+    "qos": "FILE: the manager takes lines of an opensm.conf, as of --qos-options",
+    "join": "NODE MGID: its port becomes a member of a multicast group",
+    "leave": "NODE MGID: it is none any more",
     "links": "NODE: its ports and what is at the other end",
     "help": "this list",
 }
 _MISBEHAVE = {"overrun": OVERRUN, "mute": WATCHDOG}
 _JACKS = ("cut", "mend", "heal", *_MISBEHAVE)
+OF_MANAGERS = ("partitions", "qos", "join", "leave")  # carried out by `operation.manager_commands`
 _STATES = {1: "down", 2: "init", 3: "armed", 4: "active"}
 
 
@@ -75,6 +80,8 @@ def obey(state: SubnetState, line: str, now_ps: int) -> str:
         raise ConfigError(
             f"got {command!r}, expected one of {', '.join(COMMANDS)}{did_you_mean(command, COMMANDS)}"
         )
+    if command in OF_MANAGERS:
+        raise ConfigError(f"got {command!r}, expected a manager of the twin's own to carry it out")
     if command == "help":
         return "\n".join(f"{name} {what}" for name, what in COMMANDS.items())
     if command in _JACKS:

@@ -358,5 +358,6 @@ def _whole_records(mad: bytes) -> int:
 
 def node_id(network: Network, m: int) -> str:
     """A node as ibnetdiscover names it: `H-0002c90300000001`."""
-    kind = "S" if network.state.is_switch[m] else "H"
+    who = network.state.identities[m]
+    kind = "S" if network.state.is_switch[m] else "R" if who is not None and who.router else "H"
     return f"{kind}-{network.state.guid[m]:016x}"

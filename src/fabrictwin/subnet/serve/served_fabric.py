@@ -22,9 +22,11 @@ from fabrictwin.base.progress import Stage, silent
 from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.manager.database import Memory
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
+from fabrictwin.subnet.manager.sweep.discovery import Finding
 from fabrictwin.subnet.manager.sweep.lids import read_guid2lid
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.cluster_endpoint import manager_nodes
+from fabrictwin.subnet.operation.manager_commands import SETTINGS, Membership, settings_after, verb_of
 from fabrictwin.subnet.operation.manager_host import HostedManager
 from fabrictwin.subnet.operation.scenario import first_sweep_datagrams, keep_lids, share_sent
 from fabrictwin.subnet.operation.sweep_text import sweep_lines
@@ -65,6 +67,7 @@ class ServedFabric:
         self.say = say
         self._watch = watch  # yields whom to tell how far the first sweep is
         self.guid2lid = manager.guid2lid if manager is not None else None
+        self._host = manager.host if manager is not None else ""
         self.console = False  # whether commands are read from stdin
         self.managers: list[HostedManager] = []
         self._datagrams = 0  # of the first sweeps
@@ -85,6 +88,7 @@ class ServedFabric:
         self.first: Callable[[], str] | None = None  # what is to be run and printed once the fabric is up
         self._typed = b""
         self._printed = [0] * len(self.managers)
+        self._said: set[Finding] = set()
         self._refused: set[int] = set()  # users that were named as refused
         self._next_sweep = 0.0
         self._up = self._stopped = False
@@ -132,6 +136,9 @@ class ServedFabric:
             with self._watch() as stage:
                 stage("bringing the subnets up", lambda: share_sent(self.managers, self._datagrams))
                 self._idle()
+                stage("preparing to reroute", 0.0)
+                for one in self.managers:
+                    one.manager.rehearse_rerouting()
         finally:
             self.say = say
             for line in said:
@@ -163,9 +170,14 @@ class ServedFabric:
         if report.kind == "heavy":
             lines = sweep_lines(report, len(one.manager.database.lid), one.transport.statistics)
             self.say("\n".join([*lines[:2], *lines[3:]]))
+            self._said.update(report.findings)
         elif report.rerouting is not None and report.rerouting.entries:
             gone = f"; gone: {', '.join(report.gone)}" if report.gone else ""
             self.say(f"rerouted: {report.rerouting.entries:,} table entries changed{gone}")
+        for finding in report.findings:
+            if finding not in self._said:
+                self._said.add(finding)
+                self.say(f"found {finding}")
 
     def _read_lines(self) -> None:
         """Read what was typed, without Python's buffer: a line in it would wait for the next one."""
@@ -178,11 +190,32 @@ class ServedFabric:
             text = line.decode(errors="replace")
             try:
                 known = self.commands.get(text.strip())
-                answer = known() if known else obey(self.endpoint.state, text, wall_ps())
+                answer = known() if known else self._obey(text)
             except ConfigError as error:
                 answer = f"error: {error}"
             if answer:
                 self.say(answer)
+
+    def _obey(self, line: str) -> str:
+        """Do what a line of the console says."""
+        verb = verb_of(line)
+        if not verb or (verb in SETTINGS and not self.managers):
+            return obey(self.endpoint.state, line, wall_ps())
+        if verb in SETTINGS:
+            for one in self.managers:
+                one.manager.reconfigure(
+                    settings_after(line, one.manager.latest_settings, self.endpoint, self._host)
+                )
+            return f"{line.strip()}: the manager sweeps"
+        membership = Membership(line.strip(), self.endpoint)
+        while True:
+            self.server.send_all(self.endpoint.send(membership.slot, [membership.request()], wall_ps()))
+            until = time.monotonic() + CLIENT_TIMEOUT_S
+            while not membership.is_answered and time.monotonic() < until and not self._stopped:
+                self.server.step(0.05)  # the manager may be a program
+            said = membership.conclude()
+            if said is not None:
+                return f"{membership.line}: {said}"
 
     def _ask_client(self, slot: int, frame: Frame) -> Frame | None:
         """Ask a manager that is a client, and serve everybody until it answers or the time is up."""

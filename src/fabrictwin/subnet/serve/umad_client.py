@@ -59,7 +59,12 @@ class UmadTransport:
             raise ConfigError(f"the simulator at @{name}:ctl has no node {host!r}, or no place left", key="host")
         self.client, _, _, node = _CONNECT.unpack(answer)
         self.node_id = node.split(b"\0", 1)[0].decode(errors="replace")
-        self._data.connect(f"\0{name}:out{self.client}\0".encode())
+        try:
+            self._data.connect(f"\0{name}:out{self.client}\0".encode())
+        except OSError as error:
+            self.close()
+            what = f"the simulator at @{name}:ctl has no data socket {self.client} ({error.strerror})"
+            raise ConfigError(what, key="connect") from None
 
     def _bind(self, what: str) -> socket.socket:
         sock = bind_abstract(f"{self.name}:{what}")

@@ -1,7 +1,7 @@
 """Notices: traps carry them to the manager, reports from there to subscribers (IBTA volume 1, 13.4.8).
 
 The 54 bytes of details depend on the trap's number. Traps 64 to 67 exist only in reports: the manager itself
-tells of ports and multicast groups that came and went. Left out: P_Key, Q_Key and M_Key violation traps.
+tells of ports and multicast groups that came and went. Left out: trap 256 (M_Key violations).
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ class Trap(IntEnum):
     BUFFER_OVERRUN = 130
     FLOW_CONTROL_WATCHDOG = 131
     LOCAL_CHANGES = 144
+    BAD_P_KEY = 257
+    BAD_Q_KEY = 258
+    BAD_P_KEY_AT_SWITCH = 259
 
 
 class NoticeType(IntEnum):
@@ -93,6 +96,37 @@ class LocalChangesDetails(Attribute, size=54):
     link_speed_enabled_change: int = bits(93, 1)
     link_width_enabled_change: int = bits(94, 1)
     node_description_change: int = bits(95, 1)
+
+
+@dataclass(slots=True)
+class BadKeyDetails(Attribute, size=54):
+    """Traps 257 and 258: the key, and from where to where the packet was that had it."""
+
+    source_lid: int = bits(16, 16)
+    destination_lid: int = bits(32, 16)
+    key: int = bits(48, 32)
+    service_level: int = bits(80, 4)
+    source_qp: int = bits(88, 24)
+    destination_qp: int = bits(120, 24)
+    source_gid: int = bits(144, 128)
+    destination_gid: int = bits(272, 128)
+
+
+@dataclass(slots=True)
+class SwitchBadKeyDetails(Attribute, size=54):
+    """Trap 259: the same, and the port of a switch that kept the packet out; `data_valid`: fields that hold."""
+
+    data_valid: int = bits(0, 16)
+    source_lid: int = bits(16, 16)
+    destination_lid: int = bits(32, 16)
+    key: int = bits(48, 16)
+    service_level: int = bits(64, 4)
+    source_qp: int = bits(72, 24)
+    destination_qp: int = bits(104, 24)
+    source_gid: int = bits(128, 128)
+    destination_gid: int = bits(256, 128)
+    switch_lid: int = bits(384, 16)
+    port: int = bits(400, 8)
 
 
 @dataclass(slots=True)

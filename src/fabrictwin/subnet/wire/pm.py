@@ -1,6 +1,8 @@
 """Performance management attributes (IBTA volume 1, 16.1), each at most 192 bytes.
 
-PortXmitData and PortRcvData count 4-byte words. Left out: PortSamplesControl and its results, per-SL counters.
+PortXmitData and PortRcvData count 4-byte words. The congestion control attributes are those of annex A10, under
+the identifiers that infiniband-diags asks for. Left out: PortSamplesControl and its results, data and packets by
+SL, SwPortVLCong.
 """
 
 from __future__ import annotations
@@ -25,6 +27,11 @@ class PerfId(IntEnum):
     VL_XMIT_FLOW_CONTROL_ERRORS = 0x1B
     VL_XMIT_WAIT = 0x1C
     PORT_COUNTERS_EXTENDED = 0x1D
+    RCV_CONGESTION_CONTROL = 0x31
+    SL_RCV_FECN = 0x32
+    SL_RCV_BECN = 0x33
+    XMIT_CONGESTION_CONTROL = 0x34
+    VL_XMIT_TIME_CONGESTED = 0x35
 
 
 class PerfCapability(IntEnum):
@@ -171,3 +178,33 @@ class VlXmitFlowControlErrors(SelectedCounters, size=8, id=PerfId.VL_XMIT_FLOW_C
 @dataclass(slots=True)
 class VlXmitWait(SelectedCounters, size=36, id=PerfId.VL_XMIT_WAIT):
     ticks: tuple[int, ...] = array(32, 16, count=16)
+
+
+@dataclass(slots=True)
+class RcvCongestionControl(SelectedCounters, size=12, id=PerfId.RCV_CONGESTION_CONTROL):
+    """PortRcvConCtrl: packets that came with FECN and with BECN."""
+
+    fecns: int = bits(32, 32)
+    becns: int = bits(64, 32)
+
+
+@dataclass(slots=True)
+class SlRcvFecn(SelectedCounters, size=68, id=PerfId.SL_RCV_FECN):
+    packets: tuple[int, ...] = array(32, 32, count=16)
+
+
+@dataclass(slots=True)
+class SlRcvBecn(SelectedCounters, size=68, id=PerfId.SL_RCV_BECN):
+    packets: tuple[int, ...] = array(32, 32, count=16)
+
+
+@dataclass(slots=True)
+class XmitCongestionControl(SelectedCounters, size=8, id=PerfId.XMIT_CONGESTION_CONTROL):
+    """PortXmitConCtrl: ticks in which a lane of the port was congested."""
+
+    ticks: int = bits(32, 32)
+
+
+@dataclass(slots=True)
+class VlXmitTimeCongested(SelectedCounters, size=64, id=PerfId.VL_XMIT_TIME_CONGESTED):
+    ticks: tuple[int, ...] = array(32, 32, count=15)

@@ -337,7 +337,6 @@ class DMMR(MR):
     """A region of device memory, which the twin's adapters have none of."""
 
     def __init__(self, pd: PD, length: int, access: int, dm: DM, offset: int) -> None:
-        self._start(pd)
         raise failure(
             f"Failed to register a device MR. length: {length}, access flags: {access}", errno.EOPNOTSUPP
         )
@@ -349,7 +348,6 @@ class DmaBufMR(MR):
     def __init__(
         self, pd: PD, length: int, access: int, dmabuf: Any = None, offset: int = 0, gpu: int = 0, gtt: int = 0
     ) -> None:
-        self._start(pd)
         raise failure(
             f"Failed to register a dma-buf MR. length: {length}, access flags: {access}", errno.EOPNOTSUPP
         )
@@ -383,5 +381,4 @@ class BufMR(MR):
     """A region over such a buffer."""
 
     def __init__(self, pd: PD, buf: Buf, length: int = 0, access: int = 0, offset: int = 0) -> None:
-        self._start(pd)
         raise failure(f"Failed to register a buf MR. length: {length}, access flags: {access}", errno.EOPNOTSUPP)

@@ -21,14 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabrictwin.base.arrays import F64
-from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.textfile import read_bytes
+from fabrictwin.base.errors import ConfigError, quoted
+from fabrictwin.base.textfile import MAX_BYTES, read_bytes
 
 TYPES = {"bfloat16": "bf16", "float16": "bf16", "fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "fp4"}
 US_PER_MS = 1000.0
 UNGATED = ((2688, 1856, 6, 128), (1024, 2688, 22, 512), (2048, 5120, 22, 512))
 """Hidden, inner, experts a token and in all of Nemotron 3, whose experts have one matrix up and squared ReLU; the
 tables do not tell (https://huggingface.co/nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16, `mlp_hidden_act: relu2`)."""
+LONGEST_FIELD = 200
 LEAST_SIDE = 256
 """n and k of products below which launch is all there is to see."""
 
@@ -52,8 +53,11 @@ def read_columns(path: Path) -> Columns:
         raw = read_bytes(path)
         if raw[:4] == b"PAR1":
             return _parquet(path)
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
-        rows = list(csv.reader(io.StringIO(text)))
+        if raw[:2] == b"\x1f\x8b":
+            raw = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise ConfigError(f"is larger than {MAX_BYTES >> 20} MiB unpacked", file=path)
+        rows = list(csv.reader(io.StringIO(raw.decode())))
     except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
         raise ConfigError(f"expected a CSV or Parquet file: {error}", file=path) from None
     if len(rows) < 2:
@@ -62,27 +66,37 @@ def read_columns(path: Path) -> Columns:
     for number, row in enumerate(rows[1:], 2):
         if len(row) != width:
             raise ConfigError(f"got {len(row)} columns, expected {width}", file=path, line=number)
+        if any(len(field) > LONGEST_FIELD for field in row):  # every field of a table takes as much as its longest
+            message = f"got a field of more than {LONGEST_FIELD} characters"
+            raise ConfigError(message, file=path, line=number)
     table = np.array(rows[1:])
     return {name.strip(): table[:, place] for place, name in enumerate(rows[0])}
 
 
 def _parquet(path: Path) -> Columns:
     try:
-        from pyarrow import parquet
+        from pyarrow import ArrowException, parquet
     except ImportError:
         raise ConfigError("Parquet needs pyarrow (pip install 'fabrictwin[data]')", file=path) from None
-    table = parquet.read_table(path)
-    return {name: np.array(table[name].to_pylist()).astype(str) for name in table.column_names}
+    try:
+        table = parquet.read_table(path)
+        return {name: np.array(table[name].to_pylist()).astype(str) for name in table.column_names}
+    except (ArrowException, OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"is no Parquet file: {quoted(str(error), 160)}", file=path) from None
 
 
-def _numbers(columns: Columns, path: Path, *names: str) -> F64:
+def _need(columns: Columns, path: Path, *names: str) -> None:
     missing = [name for name in names if name not in columns]
     if missing:
         raise ConfigError(f"got no column {missing[0]!r}, expected {', '.join(names)}", file=path)
+
+
+def _numbers(columns: Columns, path: Path, *names: str) -> F64:
+    _need(columns, path, *names)
     try:
         values = np.stack([columns[name].astype(float) for name in names], axis=1)
     except ValueError as error:
-        raise ConfigError(f"{error}", file=path) from None
+        raise ConfigError(quoted(str(error), 160), file=path) from None
     if not (np.isfinite(values).all() and (values >= 0).all()):
         raise ConfigError("got a number below 0 or without end, expected sizes and times", file=path)
     return values
@@ -102,7 +116,11 @@ def read_measured(path: Path) -> list[Measured]:
             columns, path, "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_ep_size"
         )
         shapes = np.column_stack([shapes, np.where(_ungated(shapes), 1.0, 2.0)])
-        shapes[:, 2] /= _numbers(columns, path, "moe_tp_size")[:, 0]
+        _need(columns, path, "distribution")
+        parts = _numbers(columns, path, "moe_tp_size")[:, 0]
+        if (parts < 1).any():
+            raise ConfigError("got a size below 1, expected a count of GPUs", file=path, key="moe_tp_size")
+        shapes[:, 2] /= parts
         kinds = np.char.add(np.char.add(_types(columns["moe_dtype"]), "/"), columns["distribution"])
         whole: Mask = np.asarray((shapes >= 1).all(axis=1))
         return _by_type("experts", kinds, shapes, times, whole)

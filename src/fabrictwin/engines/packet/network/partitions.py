@@ -8,7 +8,7 @@ import numpy as np
 
 from fabrictwin.base.arrays import I64
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.routing.partition_keys import may_talk
+from fabrictwin.routing.partition_keys import KeyViolations, may_talk
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.machine import Machine
@@ -30,3 +30,11 @@ def key_violations(machine: Machine, adapters: int) -> I64:
         np.int64
     )
     return found
+
+
+def violations_by_queue_pair(machine: Machine) -> KeyViolations:
+    """Queue pairs that carried packets which keys kept out."""
+    qp = machine.state.qp[: machine.queue_pairs]
+    at = np.flatnonzero((qp.src != NONE) & (qp.key_violations > 0))
+    columns = (qp.src, qp.dst, qp.sl, qp.key_violations, qp.key_violation_ps)
+    return KeyViolations(at, *(np.asarray(column[at], np.int64) for column in columns))

@@ -17,7 +17,7 @@ from fabrictwin.base.arrays import I32, I64
 from fabrictwin.engines.base.packet_level import PacketTotals
 from fabrictwin.engines.packet.network.partitions import key_violations
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.routing.congestion_tables import CongestionLog
+from fabrictwin.routing.congestion_tables import CongestionCounts, CongestionLog
 from fabrictwin.trace.trace import Counters
 
 if TYPE_CHECKING:
@@ -91,7 +91,12 @@ def port_counters(network: PacketNetwork) -> dict[str, I64]:
         "QueuePeakBytes": state.outlet.peak[: n * lanes].reshape(n, lanes).max(axis=1),
     }
     if network.machine.has_congestion_tables:
-        found |= congestion_counters(network)
+        counts = congestion_counts(network)
+        found |= {
+            "PortXmitTimeCong": counts.congested_ps.sum(axis=1),
+            "PortPktRcvFECN": counts.fecns.sum(axis=1),
+            "PortPktRcvBECN": counts.becns.sum(axis=1),
+        }
     if network.fabric.technology == "ethernet":
         found |= {
             "tx_pause": state.count.pause_tx[:n].copy(),
@@ -103,21 +108,23 @@ def port_counters(network: PacketNetwork) -> dict[str, I64]:
     return found
 
 
-def congestion_counters(network: PacketNetwork) -> dict[str, I64]:
-    """Return counters of InfiniBand's congestion control (annex A10), each of shape [ports]."""
+def congestion_counts(network: PacketNetwork) -> CongestionCounts:
+    """Return counters of InfiniBand's congestion control (annex A10) by service level and virtual lane."""
     from fabrictwin.kernel.packet.congestion.ibcc import LEVELS
 
     state, fabric, machine = network.machine.state, network.fabric, network.machine
     lanes, adapters = machine.config.lanes, len(fabric.nic_port)
     since = np.where(state.fecn.congested != 0, machine.now - state.fecn.since, 0)
-    congested = (state.fecn.congested_ps + since)[: fabric.ports * lanes].reshape(fabric.ports, lanes)
+    congested = np.zeros((fabric.ports, LEVELS), np.int64)
+    held = (state.fecn.congested_ps + since)[: fabric.ports * lanes].reshape(fabric.ports, lanes)
+    congested[:, :lanes] = held[:, :LEVELS]
     cabled = np.flatnonzero(fabric.nic_port != NONE)
-    found: dict[str, I64] = {"PortXmitTimeCong": congested.sum(axis=1)}
-    for name, column in (("PortPktRcvFECN", "fecns"), ("PortPktRcvBECN", "becns")):
-        of_levels = state.ibcc_settings[column].reshape(-1, LEVELS)[:adapters].sum(axis=1)
-        found[name] = np.zeros(fabric.ports, np.int64)
-        found[name][fabric.nic_port[cabled]] = of_levels[cabled]
-    return found
+    received = {}
+    for column in ("fecns", "becns"):
+        received[column] = np.zeros((fabric.ports, LEVELS), np.int64)
+        of_adapters = state.ibcc_settings[column].reshape(-1, LEVELS)[:adapters]
+        received[column][fabric.nic_port[cabled]] = of_adapters[cabled]
+    return CongestionCounts(received["fecns"], received["becns"], congested)
 
 
 def congestion_log(network: PacketNetwork) -> CongestionLog:

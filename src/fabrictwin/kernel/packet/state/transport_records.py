@@ -90,7 +90,8 @@ qp_dtype = layout(
     ("refused_psn", "i8"),  # end of the message that was refused
     ("begin_ps", "i8"),  # messages begin in the order in which they were posted
     ("late_ps", "i8"),  # from the adapter to the sender's memory: its completion
-    ("key_violations", "i8"),  # packets that partition keys kept out
+    ("key_violations", "i8"),  # packets that partition keys kept out ...
+    ("key_violation_ps", "i8"),  # ... and when the first came since they began to
 )
 
 # What a single message has beside its task.

@@ -156,6 +156,8 @@ def _accept_any_order(state, q, qp, p, now):
 def refuse_key(state, p, qp, now):
     """A packet whose partition key does not match: dropped without an answer (InfiniBand 9.6.1.4, 10.9)."""
     packet = state.packet[p]
+    if qp.key_violation_ps < 0:
+        qp.key_violation_ps = now
     qp.key_violations += 1
     if qp.noted:
         lose_message(state, p)

@@ -35,6 +35,7 @@ class Everybody:
     adapters: frozenset[int]
     switches: frozenset[int]
     manager: frozenset[int]  # the manager's own port
+    routers: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -179,7 +180,7 @@ def _who(who: str, everybody: Everybody, *, path: Path, line: int) -> set[int]:
         sets = {
             "ALL_CAS": everybody.adapters,
             "ALL_SWITCHES": everybody.switches,
-            "ALL_ROUTERS": frozenset[int](),  # the twin has none
+            "ALL_ROUTERS": everybody.routers,
             "SELF": everybody.manager,
         }
         return set(sets[who])

@@ -30,6 +30,7 @@ class Kind(StrEnum):
     REFUSED = "refused setting"
     LOST = "lost node"
     TROUBLE = "port in trouble"
+    BAD_KEY = "bad key"
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,15 @@ class Port:
 
     def __str__(self) -> str:
         return f"{self.node.name}/{self.number}"
+
+    @property
+    def path(self) -> Path:
+        """The way to it: ports of a switch are set through the switch, each port of an adapter at itself."""
+        node, peer = self.node, self.peer
+        here = node.path.hops == 0 and self.number == node.info.local_port_num
+        if node.is_switch or peer is None or here:
+            return node.path
+        return peer.node.path.beyond(peer.number)
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +137,7 @@ class Discovery:
         self.transport = transport
         self.subnet = Subnet()
         self._behind: dict[tuple[int, int], _Seen] = {}  # by (GUID, port)
+        self._entry: dict[tuple[int, int], Path] = {}  # ways to further ports of adapters, likewise
 
     def run(self) -> Subnet:
         """Sweep. The subnet has no `own` port where the manager's own node does not answer."""
@@ -169,6 +180,7 @@ class Discovery:
                 node = self.subnet.nodes[info.node_guid] = Node(info.node_guid, info, path)
                 found.append((node, info.local_port_num))
             elif not node.is_switch and info.local_port_num not in node.ports:
+                self._entry[info.node_guid, info.local_port_num] = path
                 found.append((node, info.local_port_num))  # another port of the same adapter
         return self._describe(found)
 
@@ -196,7 +208,10 @@ class Discovery:
             numbers = range(node.info.num_ports + 1) if node.is_switch else [entry]
             asked += [(node, number) for number in numbers if number not in node.ports]
         answers = self.transport.exchange(
-            [get(node.path, AttributeId.PORT_INFO, number if node.is_switch else 0) for node, number in asked]
+            [
+                get(self._entry.get((node.guid, n), node.path), AttributeId.PORT_INFO, n if node.is_switch else 0)
+                for node, n in asked
+            ]
         )
         out: list[Port] = []
         for (node, number), answer in zip(asked, answers, strict=True):

@@ -86,9 +86,7 @@ class LightSweep:
 
     def _read_ports(self, asked: list[Port]) -> bool:
         """Read ports and take links apart that are down; True where one came up."""
-        answers = self.transport.exchange(
-            [get(port.node.path, AttributeId.PORT_INFO, port.number) for port in asked]
-        )
+        answers = self.transport.exchange([get(port.path, AttributeId.PORT_INFO, port.number) for port in asked])
         appeared = False
         for port, answer in zip(asked, answers, strict=True):
             if answer is None or answer[0]:

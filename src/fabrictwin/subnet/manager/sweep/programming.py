@@ -79,13 +79,13 @@ class Programmer:
             for port in node.ends():
                 keys = self.settings.pkeys_of(port_guid(port))[:_PKEYS_A_BLOCK]
                 asked.append((port, PKeyTable(pkeys=(*keys, *[0] * (_PKEYS_A_BLOCK - len(keys)))).encode()))
-        held = self.transport.exchange([get(port.node.path, AttributeId.PKEY_TABLE) for port, _ in asked])
+        held = self.transport.exchange([get(port.path, AttributeId.PKEY_TABLE) for port, _ in asked])
         todo = [
             (port, table)
             for (port, table), answer in zip(asked, held, strict=True)
             if answer is None or answer[1] != table
         ]
-        requests = [put(port.node.path, AttributeId.PKEY_TABLE, table) for port, table in todo]
+        requests = [put(port.path, AttributeId.PKEY_TABLE, table) for port, table in todo]
         self._send(requests, [port for port, _ in todo], "P_KeyTable")
         if self.settings.enforce_partitions:
             facing = [
@@ -199,7 +199,7 @@ class Programmer:
                     if entries:
                         table = settings.arbitration_bytes(high=high, entries=entries, operational_vls=state[0])
                         modifier = port.number | part << 16
-                        arbitration.append(put(node.path, AttributeId.VL_ARBITRATION, table, modifier))
+                        arbitration.append(put(port.path, AttributeId.VL_ARBITRATION, table, modifier))
                         of_arbitration.append(port)
         self._send(maps, of_maps, "SLtoVLMappingTable")
         self._send(arbitration, of_arbitration, "VLArbitrationTable")
@@ -215,8 +215,8 @@ class Programmer:
         self._set_up[key] = flat
         attribute = AttributeId.SL_TO_VL
         if not node.is_switch:
-            for operational in vls.values():
-                maps.append(put(node.path, attribute, self.settings.sl_to_vl_bytes(operational)))
+            for number, operational in vls.items():
+                maps.append(put(node.ports[number].path, attribute, self.settings.sl_to_vl_bytes(operational)))
                 of_maps.append(node.name)
             return
         common = max(set(vls.values()), key=list(vls.values()).count)
@@ -299,7 +299,7 @@ class Programmer:
         requests: list[Request] = []
         for port, data in todo:
             number = port.number if port.node.is_switch else 0
-            requests.append((port.node.path, 2, int(AttributeId.PORT_INFO), number, data))
+            requests.append((port.path, 2, int(AttributeId.PORT_INFO), number, data))
         for (port, _), answer in zip(todo, self._send(requests, [p for p, _ in todo], "PortInfo"), strict=True):
             if answer is not None and not answer[0]:
                 port.info = PortInfo.decode(answer[1])

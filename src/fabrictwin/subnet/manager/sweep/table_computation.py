@@ -27,6 +27,7 @@ from fabrictwin.routing.graph.switches import (
 )
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
 from fabrictwin.subnet.manager.sweep.discovery import Node, Port, Subnet
+from fabrictwin.subnet.wire.smp import NodeType
 
 NO_PORT = 255
 BLOCK = 64
@@ -77,9 +78,10 @@ def graph_of(subnet: Subnet, lid: dict[int, int], lmc: int) -> Graph:
         EndpointColumns(
             np.array([r for r, _, _ in hung], np.int32),
             np.array([number for _, number, _ in hung], np.int32),
-            np.array([_AGGREGATION not in port.node.description for _, _, port in hung], bool),
+            np.array([_is_adapter(port.node) for _, _, port in hung], bool),
             np.array([port_guid(port) for _, _, port in hung], np.uint64),
             np.array([port.node.guid for _, _, port in hung], np.uint64),
+            np.array([port.node.info.node_type == NodeType.ROUTER for _, _, port in hung], bool),
         ),
     )
     lids = Lids(
@@ -88,6 +90,11 @@ def graph_of(subnet: Subnet, lid: dict[int, int], lmc: int) -> Graph:
         lmc,
     )
     return Graph(switches, lids, nodes, [port for _, _, port in hung])
+
+
+def _is_adapter(node: Node) -> bool:
+    """Return whether a node is a host's, neither an aggregation node nor a router."""
+    return _AGGREGATION not in node.description and node.info.node_type == NodeType.CA
 
 
 def port_guid(port: Port) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fabrictwin.subnet.agents.key_violations import BadKey, refuse_at_port
+from fabrictwin.subnet.wire.notice import Trap
 from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter.adapter import FULL_MEMBER, Adapter
 from fabrictwin.verbs.adapter.memory_regions import Domain
@@ -29,8 +31,29 @@ def receiver(work: Work) -> QueuePair | None:
         return None
     if not same_partition(sender, qp):
         target.pkey_violations += 1
+        tell_manager(work, qp, Trap.BAD_P_KEY, sender.adapter.pkeys[sender.attributes.pkey_index])
         return None
     return qp
+
+
+def tell_manager(work: Work, qp: QueuePair, trap: Trap, key: int) -> None:
+    """Let a managed fabric's agent count a bad key and tell its manager by a trap."""
+    sender: QueuePair = work.qp
+    world = qp.adapter.world
+    management = world.twin.management
+    if management is None:
+        return
+    state = management.state
+    source, destination = (state.end_slot(int(state.managed[each.adapter.node])) for each in (sender, qp))
+    level = work.vector.sl if work.vector is not None else 0
+    refuse_at_port(
+        state,
+        BadKey(source, destination, key, level, sender.number, qp.number),
+        1,
+        max(management.now_ps, world.instant_ps),
+        trap,
+    )
+    management.hear_agents()
 
 
 def same_partition(sender: QueuePair, qp: QueuePair) -> bool:

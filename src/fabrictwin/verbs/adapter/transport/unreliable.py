@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 
+from fabrictwin.subnet.wire.notice import Trap
 from fabrictwin.verbs.abi.completion_codes import ibv_wc_flags
 from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter.adapter import Adapter
@@ -16,7 +17,14 @@ from fabrictwin.verbs.adapter.gid import ROCE_V2
 from fabrictwin.verbs.adapter.memory_regions import LOCAL_WRITE
 from fabrictwin.verbs.adapter.queue_pair import QueuePair, Simulation
 from fabrictwin.verbs.adapter.transport import requester
-from fabrictwin.verbs.adapter.transport.receivers import give_back, queue_key, queue_of, receiver, take
+from fabrictwin.verbs.adapter.transport.receivers import (
+    give_back,
+    queue_key,
+    queue_of,
+    receiver,
+    take,
+    tell_manager,
+)
 from fabrictwin.verbs.adapter.transport.remote_access import write_refused
 from fabrictwin.verbs.adapter.transport.responder import WC_RECV, WC_RECV_WRITE, WC_WITH_IMM, complete
 from fabrictwin.verbs.adapter.work_requests import SEND_IMM, TAKES_RECEIVE, WRITE, WRITE_IMM, AddressVector, Work
@@ -64,6 +72,7 @@ def _receive(world: Simulation, qp: QueuePair, work: Work) -> None:
     datagram = qp.kind == t.UD
     if datagram and queue_key(work) != qp.attributes.qkey:
         qp.adapter.qkey_violations += 1
+        tell_manager(work, qp, Trap.BAD_Q_KEY, queue_key(work))
         if work.counted:
             give_back(work)
         return
