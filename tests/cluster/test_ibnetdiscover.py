@@ -400,6 +400,12 @@ def test_identities_are_as_discovered_and_print_back() -> None:
     assert again.identities == built.identities
 
 
+def test_a_prompt_in_brackets_is_no_port() -> None:
+    prompt = "[root@ufm-1 ~]# "
+    log = f"{prompt}ibnetdiscover\r\n" + TEXT.replace("\n", "\r\n") + f"{prompt}exit\r\n"
+    assert parse(log, FILE).nodes.keys() == parse(TEXT, FILE).nodes.keys()
+
+
 @pytest.mark.parametrize("tabs", ["\t", "    ", ""])
 def test_the_log_of_a_terminal_program_is_read(tabs: str) -> None:
     log = (

@@ -59,6 +59,19 @@ FAULTS = [
      "-----------  -----------  -------------------------  ------------\n"
      "Ethernet0:3  operational                        2/1           0/0\n"),
     ("headroom", "Ingress PG dropped packets:\n     Port    PG0    PG3\n---------  -----  -----\nEthernet0      0     41\n"),
+    ("gpu-lost", "[  1.000000] NVRM: The NVIDIA GPU 0000:0f:00.0\n NVRM: (PCI ID: 10de:2330) installed in this system has\n"
+     " NVRM: fallen off the bus and is not responding to commands.\n"),
+    ("nvlink-error", "kernel: NVRM: Xid (PCI:0000:0f:00): 45, pid=7, name=python3, Ch 00000001 caused by previous Xid 149\n"),
+    ("pci-replays", "[  1.000000] pcieport 0000:00:03.0: AER: Corrected error received: 0000:00:03.0\n" * 3),
+    ("port-down", "[  1.000000] bond1: link status definitely down for interface ens1f0, disabling it\n"
+     "[  1.000000] bond1: now running without any active interface!\n"),
+    ("link-flapping", "Jan 01 00:00:00 h kernel: mlx5_core 0000:0f:00.0 eth2: Link up\n" * 3),
+    ("link-flapping", " GUID 0x248a0703000a port ALL: [LinkDownedCounter == 255 (255.000)] [PortXmitWait == 7 (7.000)]\n"),
+    ("pfc-one-side", "Jan 01 00:00:00.0 s WARNING swss#orchagent: :- pfcFrameCounterCheck: "
+     "Got PFC 7 frame(s) on lossy queue 3 port Ethernet4\n"),
+    ("transport-retry", "what(): NCCL error: remote process exited, NCCL version 2.14.3 ncclRemoteError: A call failed. "
+     "Last error: NET/IB : Got completion from peer 10.0.0.2<1> with error 12, opcode 0, len 0, vendor err 129\n"),
+    ("locked-memory", "machine [0] misc/ibvwrap.cu:2 WARN Call to ibv_create_qp failed\n"),
     ("nvls-off", "[2026-01-02 03:04:05] a:10:11 [0] transport/nvls.cc:1 NCCL WARN Cuda failure 1 'invalid argument'\n"),
     ("nvls-off", "RuntimeError: NCCL error in: c10d/NCCLUtils.cpp:1, unhandled cuda error, NCCL version 2.28.9\nLast error:\n"
      "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 1 : CUDA error 401\n"),
@@ -159,6 +172,18 @@ def test_causes_name_only_causes_that_exist():
         assert set(cause.follows) <= set(CAUSES), cause.id
         assert cause.fix
         assert cause.source
+
+
+def test_a_watchdog_behind_a_healthy_report_is_read():
+    report = "NCCL version 2.26.2 compiled with CUDA 12.4\nJob summary\n===========\n\nErrors\n======\n\nWarnings\n========\n\n"
+    text = "[rank3]:[E603 1:2:3.4 ProcessGroupNCCL.cpp:6] [Rank 3] Watchdog caught collective operation timeout: "
+    text += "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds\n"
+    assert [one.id for one in answer(report + text).findings] == ["collective-stuck"]
+
+
+def test_sums_over_ports_count_only_where_ports_do_not_stand_by_themselves():
+    ports = 'Errors for "s1"\n   GUID 0x1 port ALL: [LinkDownedCounter == 255]\n   GUID 0x1 port 4: [LinkDownedCounter == 255]\n'
+    assert answer(ports).findings[0].object == "s1/4"
 
 
 def test_one_root_with_its_consequences_beneath():

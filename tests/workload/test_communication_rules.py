@@ -11,6 +11,7 @@ from support.specs import LLAMA_8B, spec_of
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.runs.twins import make_twin
 from fabrictwin.workload.job import job_communications
+from fabrictwin.workload.job.job import Hardware
 from fabrictwin.workload.job.job_communications import CommunicationFactory, Groups, slowed_ps
 from fabrictwin.workload.job.rank_layout import Cells, Layout
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Script, Start, Wait
@@ -25,7 +26,12 @@ FAST, SLOW = 400e9, 100e9
 
 
 def factory(**more):
-    made = Record(host_of_rank=HOSTS, inside_bps=FAST, outside_bps=SLOW, gradient_bytes=4, gpu="h100-sxm", **more)
+    made = Record(
+        placement=Record(host_of_rank=HOSTS),
+        hardware=Hardware("h100-sxm", FAST, SLOW),
+        gradient_bytes=4,
+        **more,
+    )
     return CommunicationFactory(made)
 
 
@@ -295,7 +301,7 @@ def test_shares_of_times(job_of_two_hosts, scale, inside, between):
 
 def bounded(**more):
     layout = {"tp": 4, "cp": 1, "ep": 2, "expert_tp": 1}
-    return Record(layout=Record(**layout), inside_bps=8e12, outside_bps=2e12, **more)
+    return Record(layout=Record(**layout), hardware=Hardware("h100-sxm", 8e12, 2e12), **more)
 
 
 STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}

@@ -152,7 +152,8 @@ def settings_tried(gpu="h100-sxm", **given):
     """Keys of the settings that are worth a try."""
     section = {"model": {"hidden_size": 64}, "sequence": 128, "micro_batches": 4, **given}
     training = Training.model_validate(section)
-    return [key for key, *_ in _changed(Record(training=training, gpu=gpu, model=Record(layers=8)))]
+    job = Record(training=training, hardware=Record(gpu=gpu), model=Record(layers=8))
+    return [key for key, *_ in _changed(job)]
 
 
 @pytest.mark.parametrize(

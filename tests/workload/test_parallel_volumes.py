@@ -139,7 +139,7 @@ def test_hybrid_sharding_keeps_gathers_inside_hosts():
     job, program = lowered(of)
     for communication in program.communications:
         edges = patterns.edges(communication.channels)
-        crosses = job.host_of_rank[edges.source] != job.host_of_rank[edges.target]
+        crosses = job.placement.host_of_rank[edges.source] != job.placement.host_of_rank[edges.target]
         assert crosses.all() if "copies" in communication.name else not crosses.any()
     shard = -(-parameters(job) // 8) * 2
     assert sent(program)["gradient all-reduce of copies"] == 8 * 2 * shard

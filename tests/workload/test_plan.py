@@ -275,7 +275,8 @@ def test_more_recomputation_only_where_less_does_not_fit():
     for candidate in candidates:
         if candidate.section["recompute"] != "none":
             without = memory(
-                memory_inputs_of(found._job({**candidate.section, "recompute": "none"})), candidate.job.gpu
+                memory_inputs_of(found._job({**candidate.section, "recompute": "none"})),
+                candidate.job.hardware.gpu,
             )
             assert without.total_bytes > 0.95 * without.capacity_bytes
 

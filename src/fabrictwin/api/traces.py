@@ -1,12 +1,19 @@
-"""Traces of jobs that ran elsewhere, from Python: read into a captured job, and written for other simulators."""
+"""Captured jobs from Python: of traces of jobs that ran elsewhere, and of programs of PyTorch run here."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.api.run import Result, run
+from fabrictwin.api.specs import Source, load
+from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.progress import silent
 
 if TYPE_CHECKING:
@@ -51,3 +58,53 @@ def export_trace(
 
     captured = read_captured(job) if isinstance(job, str | Path) else job
     return (write_chakra if to == "chakra" else write_goal)(captured, Path(out), gpu=gpu)
+
+
+# options of torchrun that stand alone; every other takes a value, with = or behind it
+ALONE = ("--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "-m", "--module")
+
+
+def script_place(arguments: list[str]) -> int:
+    """Place of the script among torchrun's arguments. Raises ConfigError."""
+    i = 0
+    while i < len(arguments):
+        one = arguments[i]
+        if one in ("-m", "--module", "--no-python", "--no_python"):
+            raise ConfigError(f"got {one}, expected a script", key="torchrun")
+        if not one.startswith("-"):
+            return i
+        i += 1 if "=" in one or one in ALONE else 2
+    raise ConfigError("got no script among torchrun's arguments", key="torchrun")
+
+
+def torchrun(
+    spec: Source, arguments: list[str], *, save: str | Path | None = None, stage: Stage | None = None
+) -> Result:
+    """Run a script under torchrun on the twin's backend, then play what it did on the spec's cluster.
+
+    `arguments` are torchrun's: its options, the script, and the script's own. `save` keeps the captured job.
+    Raises ConfigError, SimulatedError where the program fails.
+    """
+    from fabrictwin.torch.rank_record import read_records
+    from fabrictwin.workload.captured.captured_file import write_captured
+
+    asked, tell = load(spec), stage or silent
+    if find_spec("torch") is None:
+        raise ConfigError("expected PyTorch: pip install fabrictwin[torch]", key="torchrun")
+    at = script_place(arguments)
+    script = Path(arguments[at])
+    if not script.is_file():
+        raise ConfigError("no such file", file=script)
+    with tempfile.TemporaryDirectory(prefix="fabrictwin-") as folder:
+        bootstrap = str(Path(__file__).parents[1] / "torch" / "run_program.py")
+        command = [sys.executable, "-m", "torch.distributed.run", *arguments[:at], bootstrap, *arguments[at:]]
+        tell(f"running {script.name}")
+        ended = subprocess.run(command, env={**os.environ, "FABRICTWIN_TORCH_OUT": folder}, check=False)
+        if ended.returncode:
+            raise SimulatedError(f"ended with {ended.returncode}", script.name, "its own messages stand above")
+        tell("reading what it did")
+        job = read_records(Path(folder), script.stem)
+        kept = Path(folder) / "job.json" if save is None else Path(save)
+        write_captured(job, kept)
+        workload = {"workload": {"captured": str(kept.absolute())}, "name": script.stem}
+        return run(asked.with_(workload), stage=tell)

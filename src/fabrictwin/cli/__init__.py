@@ -54,6 +54,7 @@ COMMANDS = {
     "nccl-tests": ("tools.nccl_tests", "all_reduce_perf and its kin: nccl-tests on a cluster."),
     "import-trace": ("tools.traces", "Read traces of a job that ran elsewhere, to play it on a spec's cluster."),
     "export-trace": ("tools.traces", "Write a captured job as Chakra's traces or GOAL."),
+    "torchrun": ("tools.torchrun", "Run a program of PyTorch here, with the cluster's time."),
     "traffic": ("tools.traffic", "Play a traffic pattern over a cluster."),
     "perftest": ("tools.perftest", "Bandwidth and latency of RDMA between two hosts, as perftest measures."),
     "pcap": ("tools.pcap", "Read a capture of RDMA traffic."),

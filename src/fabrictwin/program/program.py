@@ -119,6 +119,7 @@ class Communication:
     step_cost_ps: int = 0  # what a rank spends on a step beside the wire: flags, reduction start, proxy
     base_ps: int = 0  # once, before the first step: launching the kernel, meeting
     chunk_cost_ps: int = 0  # what a chunk costs a channel of a tree beside its bytes: nothing else moves meanwhile
+    copy_ps_per_byte: float = 0.0  # a tree's first chunk: getting into its buffers, before any of it moves on
     wire_bytes: int = 1  # on the wire for `data_bytes` of data: flags that travel with them
     data_bytes: int = 1
     rate_share: float = 1.0  # of a wire's rate that this way of moving bytes gets

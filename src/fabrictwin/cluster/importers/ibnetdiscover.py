@@ -87,6 +87,7 @@ _PORT = re.compile(
 _TERMINAL = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)|[\x00-\x08\x0e-\x1f\x7f]")
 _ORIGIN = re.compile(rf"# *Initiated from node {_HEX} port {_HEX}")
 _CHASSIS = re.compile(r"Chassis \d+\b|Chassis\s*\(|Spine \d+|Line \d+")
+_BRACKET = re.compile(r"\[(?!\w[\w.-]*@)")  # a port, and no prompt such as '[root@host ~]#'
 _KINDS: dict[str, Kind] = {"Switch": "switch", "Ca": "ca", "Rt": "router"}
 _LETTER = {"switch": "S", "ca": "H", "router": "R"}
 _OWN_GUID = {"switch": "switchguid", "ca": "caguid", "router": "rtguid"}
@@ -141,7 +142,7 @@ class _Reader:
         if not text or text.startswith("#") or _CHASSIS.match(text):
             return
         match = _ATTRIBUTE.match(text)
-        if match is None and not text.startswith(("[", "Switch", "Ca", "Rt")):
+        if match is None and not (text.startswith(("Switch", "Ca", "Rt")) or _BRACKET.match(text)):
             if self.begun:
                 self.stray = self.stray or (text, number)
             else:

@@ -57,6 +57,8 @@ FABRIC = (
     Cause("pause-storm", _E, "a port was paused without end (a storm): a stuck receiver behind it", "show pfcwd stats; ethtool -S on the host behind the port   # restart or drain it",
           "SONiC, PFC watchdog"),
     Cause("pfc-uneven", _W, "some ports have lossless priorities and others have none", "config interface pfc priority <port> 3 on", "SONiC"),
+    Cause("pfc-one-side", _W, "the neighbour pauses a priority that is lossy here: this port does not stop for it, and the neighbour drops",
+          "show pfc priority; config interface pfc priority <port> <priority> on   # the same priorities on both ends of the link", "SONiC, PFC"),
     Cause("buffer-profile", _W, "a lossless profile has no room after its pause threshold", "config buffer profile set <name> --xoff <bytes>", "SONiC, buffer configuration"),
     Cause("no-roce-v2-gid", _E, "the adapter has no RoCE v2 GID with an IP address: connections between subnets fail",
           "ip addr add <address> dev <interface>; cma_roce_mode -d <adapter> -p 1 -m 2", "NVIDIA/nccl issues 426, 769"),

@@ -55,5 +55,8 @@ HOST = (
     Cause("host-memory", _E, "the kernel killed a process for want of host memory", "fewer data-loader workers, a larger host limit", "the kernel's log"),
     Cause("driver-mismatch", _E, "the GPU driver's module is not loaded, or is of another release than its libraries",
           "cat /proc/driver/nvidia/version; dpkg -l | grep nvidia   # unload the module or restart the host after an update", "NVIDIA, nvidia-smi"),
+    Cause("pci-replays", _W, "a PCIe link sends again and again what arrived damaged: a bad contact, riser or slot, and less bandwidth",
+          "lspci -vvv -s <device> | grep -E 'LnkSta|CESta'; reseat the device   # where it goes on: lower the slot's PCIe generation",
+          "the kernel, PCIe advanced error reporting"),
     Cause("pci-errors", _W, "PCIe reports errors that were not corrected", "reseat the device; dmesg | grep AER", "the kernel, PCIe advanced error reporting"),
 )  # fmt: skip

@@ -46,6 +46,7 @@ FAMILIES = (
     Family("mlnx_qos", ethernet.OPENS_QOS, ethernet.MlnxQos),
     Family("rdma", ethernet.OPENS_RDMA, ethernet.Rdma),
     Family("dcb", ethernet.OPENS_DCB, ethernet.Dcb),
+    Family("sonic-log", sonic.OPENS_LOG, sonic.SonicLog),
     Family("sonic-show", sonic.OPENS, sonic.Sonic),
     Family("nvidia-smi-topo", nvidia_smi.OPENS_TOPOLOGY, nvidia_smi.TopologyMatrix),
     Family("nvlink-status", nvidia_smi.OPENS_NVLINK, nvidia_smi.NvlinkStatus),

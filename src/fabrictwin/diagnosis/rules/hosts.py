@@ -36,6 +36,7 @@ _REMAPPED = 63  # a row was remapped: as it should be, until the next reset
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
 FLAPS = 2
+REPLAYS = 3  # one or two come with the start of a link
 FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
 
 
@@ -83,21 +84,28 @@ def kernel(case: Case) -> Iterator[Finding]:
 
 
 def _kernel_links(case: Case) -> Iterator[Finding]:
+    bonds = case.of("bond.dead")
     downs = [fact for fact in case.of("link.event") if fact.value == "down"]
-    flapping = [fact for fact in downs if fact.count >= FLAPS]
-    if flapping:
-        yield found("link-flapping", flapping, f"Link down {max(f.count for f in flapping)} times", "up", 0.85)
-    elif downs:
-        ups = {fact.subject for fact in case.of("link.event") if fact.value == "up"}
+    # a link that comes up again and again went down in between, also where only that was passed on
+    ups = [fact for fact in case.of("link.event") if fact.value == "up" and fact.count > FLAPS]
+    flapping = [fact for fact in downs if fact.count >= FLAPS] or ([] if downs else ups)
+    if bonds:
         yield found(
-            "link-downed",
-            downs,
-            "Link down once" + ("" if downs[0].subject in ups else ", not up again"),
-            "up",
-            0.4,
+            "port-down", [*bonds, *downs], "no interface of the bond has a link", "at least one active", 0.85
         )
+    elif flapping:
+        most = max(f.count for f in flapping)
+        yield found("link-flapping", flapping, f"Link {flapping[0].value} {most} times", "up", 0.85)
+    elif downs:
+        back = {fact.subject for fact in case.of("link.event") if fact.value == "up"}
+        seen = "Link down once" + ("" if downs[0].subject in back else ", not up again")
+        yield found("link-downed", downs, seen, "up", 0.4)
     bad = [fact for fact in case.of("aer") if fact.value == "uncorrectable"]
     yield from reported("pci-errors", bad, "AER: uncorrectable", "none", 0.8)
+    again = [fact for fact in case.of("aer") if fact.value == "correctable" and fact.count >= REPLAYS]
+    if again and not bad:
+        most = max(fact.count for fact in again)
+        yield found("pci-replays", again, f"AER: corrected {most} times", "none", 0.6)
     reports = case.of("fabricmanager.error")
     if reports and not case.of("sxid"):
         yield found("fabric-manager", reports, reports[0].text, "no error", 0.7, severity=Severity.WARNING)

@@ -75,6 +75,13 @@ def switch_drops(case: Case) -> Iterator[Finding]:
     yield from reported(
         "headroom", groups, "priority group {0} dropped {1} packets", "0 in a lossless group", 0.85
     )
+    yield from reported(
+        "pfc-one-side",
+        case.of("sonic.pause-lossy"),
+        "{1} pause frame(s) on priority {0}, which is lossy",
+        "the same lossless priorities on both ends",
+        0.85,
+    )
     queues = [
         fact for fact in case.of("sonic.queue-drop") if str(fact.parts[0]) in {f"UC{one}" for one in lossless}
     ]

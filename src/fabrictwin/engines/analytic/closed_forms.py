@@ -106,6 +106,7 @@ class Terms:
         once = whole.base_ps
         if whole.chunk_cost_ps:
             once += -(-moved // chunk_bytes) * whole.chunk_cost_ps
+        once += round(min(moved, chunk_bytes) * whole.copy_ps_per_byte)
         beyond = self.critical.beyond(smaller).after(once)
         return int(beyond.ends_ps(self.drain_ps * part, moved).max(initial=0))
 

@@ -180,9 +180,10 @@ def _on_the_way(
         # what software spends on a step is not the same on all channels: those side by side come apart at once
         by_software = communication.step_cost_ps > 0 or bool(how.cost_ps[rows].any())
         once: I64 | int = communication.base_ps
-        if communication.chunk_cost_ps:
-            flow_bytes = columns.flow_bytes[first : first + len(channels)]
-            once = once + -(-flow_bytes // patterns.chunk_sizes(channels)) * communication.chunk_cost_ps
+        if communication.chunk_cost_ps or communication.copy_ps_per_byte:
+            flow_bytes, chunk = columns.flow_bytes[first : first + len(channels)], patterns.chunk_sizes(channels)
+            copied = np.rint(np.minimum(flow_bytes, chunk) * communication.copy_ps_per_byte).astype(np.int64)
+            once = once + -(-flow_bytes // chunk) * communication.chunk_cost_ps + copied
         by_itself = Alone.of(found, rows, edge_ps[rows], alone[rows], weight[rows])
         critical = CriticalPaths.of(
             channels,

@@ -19,6 +19,7 @@ from fabrictwin.cluster.faults import HostCause
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.nccl.communicator import channel_count as counts
 from fabrictwin.nccl.communicator.connect import connect_trees, copied, nvls_trees, ring_order
+from fabrictwin.nccl.communicator.plugin_settings import with_plugin
 from fabrictwin.nccl.communicator.rank_placement import hosts_of, networks_of, rank_nodes, views_of
 from fabrictwin.nccl.search.host_channels import cpu_of, cut_to, spread_graphs
 from fabrictwin.nccl.search.host_graphs import HostView, HostViews
@@ -181,6 +182,8 @@ def initialise(
     nodes = len(host_of_node)
     causes = {host: twin.host_causes[host] for host in host_of_node.tolist() if host in twin.host_causes}
     networks = networks_of(fabric, host_of_node, causes, settings)
+    first = int(host_of_node[0])
+    settings = with_plugin(settings, fabric.templates[int(fabric.host_template[first])], networks[first])
     failed = failure(fabric, networks, causes, settings)
     if failed is not None and strict:
         raise failed.error(fabric.host_names[failed.host])

@@ -12,6 +12,7 @@ Left out: groups of several tasks in one launch, user buffer registration.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from fabrictwin.nccl.lowering.queue_pair_options import service_level
 from fabrictwin.nccl.lowering.tasks import POINT_TO_POINT, Task
 from fabrictwin.nccl.lowering.transport import Transports
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
+from fabrictwin.nccl.tuning.nvls_ceiling import beside_chunks_gbps, ceiling_gbps
 from fabrictwin.nccl.tuning.step_costs import StepCosts, calibration, picoseconds
 from fabrictwin.nccl.tuning.tuner import Choice
 from fabrictwin.program import patterns
@@ -105,14 +107,17 @@ class Lowering:
         channels = replace(made.channels, chunk_bytes=np.maximum(chunk * made.lanes // unit, 1) * unit)
         edges = patterns.edges(channels)
         costs = self.costs
-        rate = costs.inside.channel_gbps[protocol] * GB / PS_PER_S * made.lanes.max(initial=1)
         wire, data = WIRE_BYTES[protocol]
+        rate, copies = self._channel_gbps(task, made, algorithm, protocol, count)
         return self._communication(
             task,
             channels,
             algorithm=f"{algorithm.name.lower()} {protocol.name.lower()}",
             base_ps=picoseconds(costs.base_us(algorithm, protocol, nodes=communicator.nodes)),
-            chunk_cost_ps=picoseconds(costs.inside.nvls_chunk) if algorithm in IN_SWITCH[:2] else 0,
+            # every head's chunk is posted, awaited and reduced by itself
+            chunk_cost_ps=picoseconds(costs.inside.nvls_chunk * heads) if algorithm in IN_SWITCH[:2] else 0,
+            # a block copies the shards of all heads before it posts the first
+            copy_ps_per_byte=PS_PER_S / (copies * GB),
             wire_bytes=wire,
             data_bytes=data,
             rate_share=costs.share(algorithm, protocol),
@@ -121,10 +126,23 @@ class Lowering:
                 costs.hops_us(algorithm, protocol),
                 graph=graph,
                 graph_channel=made.graph_channel,
-                channel_rate=rate * wire / data if algorithm not in IN_SWITCH else np.inf,
+                channel_rate=rate * GB / PS_PER_S * wire / data,
                 messages=message_bytes(channels),
             ),
         )
+
+    def _channel_gbps(
+        self, task: Task, made: in_switch.Made, algorithm: Algorithm, protocol: Protocol, count: int
+    ) -> tuple[float, float]:
+        """GB/s of data that a connection of one channel carries at most, and those of copies into its buffers."""
+        inside = self.costs.inside
+        if algorithm not in IN_SWITCH:
+            return inside.channel_gbps[protocol] * int(made.lanes.max(initial=1)), math.inf
+        if algorithm not in IN_SWITCH[:2] or task.kind != "all_reduce":
+            return math.inf, math.inf
+        ceiling = ceiling_gbps(self.communicator, algorithm)
+        shards = max(len(made.lanes), 1)  # of which all move at once
+        return beside_chunks_gbps(ceiling, chunk_us=inside.nvls_chunk, channels=count) / shards, ceiling / shards
 
     def chunk(self, task: Task, choice: Choice, whole: Communication) -> int:
         """The chunk of another size of `whole`'s way."""

@@ -39,7 +39,7 @@ class CostsInside:
     tree_share: Three
     channel_gbps: Three  # GB/s of data that one channel's block moves at most
     nvls: float  # base
-    nvls_chunk: float  # a chunk of a channel, beside its bytes
+    nvls_chunk: float  # a chunk of a head on a channel, beside its bytes
     nvls_share: float
     send: float  # base of sends
     send_hop: float

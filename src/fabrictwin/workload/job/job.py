@@ -26,6 +26,24 @@ MOST_MICRO_BATCHES = 100_000
 
 
 @dataclass(frozen=True)
+class Placement:
+    """Hosts of ranks, and ranks that are not as the others."""
+
+    host_of_rank: I64
+    slowdown: npt.NDArray[np.float64]  # [ranks]
+    differs: npt.NDArray[np.bool_]  # [ranks] slow or late: not to be folded with the others
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Type of a job's GPUs, and rates between them."""
+
+    gpu: str
+    inside_bps: float  # of one GPU to the others of its host
+    outside_bps: float  # of one GPU's share of its host's adapters
+
+
+@dataclass(frozen=True)
 class Job:
     """Everything that lowering needs, checked."""
 
@@ -35,12 +53,8 @@ class Job:
     micro_batches: int
     vocab: int  # padded
     layer_counts: tuple[int, ...]  # [pp × vp] of each virtual stage
-    host_of_rank: I64
-    slowdown: npt.NDArray[np.float64]  # [ranks]
-    differs: npt.NDArray[np.bool_]  # [ranks] slow or late: not to be folded with the others
-    gpu: str
-    inside_bps: float  # of one GPU to the others of its host
-    outside_bps: float  # of one GPU's share of its host's adapters
+    placement: Placement
+    hardware: Hardware
 
     @property
     def chunks(self) -> int:
@@ -90,7 +104,7 @@ class Job:
         if layout.ep == 1:
             return 1
         ranks = layout.grid[0][:1][:, layout.inside("ep")].reshape(-1, layout.ep)
-        return int(np.unique(self.host_of_rank[ranks[0]]).size)
+        return int(np.unique(self.placement.host_of_rank[ranks[0]]).size)
 
     @property
     def gradient_bytes(self) -> int:
@@ -236,12 +250,8 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
         micro_batches=micro_batches,
         vocab=-(-model.vocab // unit) * unit,
         layer_counts=tuple(counts or ()),
-        host_of_rank=fabric.node_host[nodes].astype(np.int64),
-        slowdown=slowdown,
-        differs=differs,
-        gpu=gpu,
-        inside_bps=inside,
-        outside_bps=outside,
+        placement=Placement(fabric.node_host[nodes].astype(np.int64), slowdown, differs),
+        hardware=Hardware(gpu, inside, outside),
     )
     return job, nodes
 

@@ -79,7 +79,7 @@ class CommunicationFactory:
 
     def hosts(self, groups: I64) -> tuple[bool, int]:
         """(true if every group lies inside a host, most ranks of a group on one host)."""
-        hosts = self.job.host_of_rank[groups]
+        hosts = self.job.placement.host_of_rank[groups]
         key = hosts.shape, (hosts - hosts.min()).astype(np.int32).tobytes()
         if key not in self._hosts_known:
             hosts = np.sort(hosts, axis=1)
@@ -96,10 +96,10 @@ class CommunicationFactory:
         """
         n = groups.shape[1]
         steps = {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.get(kind, 1)
-        hosts = self.job.host_of_rank[groups[0]]
+        hosts = self.job.placement.host_of_rank[groups[0]]
         alone = self.hosts(groups)[0]
         between = 0 if alone else steps * max(len(np.unique(hosts)) - 1, 1) // max(n - 1, 1)
-        bps = self.job.inside_bps if alone else self.job.outside_bps
+        bps = self.job.hardware.inside_bps if alone else self.job.hardware.outside_bps
         wire_us = size_bytes * steps / n * 8e6 / bps
         best: tuple[float, float] | None = None
         for once, near, far, share in (RING_LL128, RING_SIMPLE) if steps > 1 else (RING_SIMPLE,):
@@ -136,7 +136,7 @@ class CommunicationFactory:
             groups,
             size_bytes,
             channels=self.channels(groups),
-            host_of_rank=self.job.host_of_rank,
+            host_of_rank=self.job.placement.host_of_rank,
             element_bytes=element_bytes,
             step=Step(cost_ps=self.step_cost(kind, groups, size_bytes)),
             name=name,
@@ -163,7 +163,7 @@ class CommunicationFactory:
         if self.library is not None and not chosen.model_fields_set:
             whole = self.library.collective("all_reduce", groups, size_bytes, element_bytes=element, name=name)
             return (whole,)
-        hosts, cost = self.job.host_of_rank, self.step_cost("all_reduce", groups, size_bytes)
+        hosts, cost = self.job.placement.host_of_rank, self.step_cost("all_reduce", groups, size_bytes)
         try:
             if chosen.algorithm == "hierarchical":
                 return collectives.hierarchical_all_reduce(
@@ -224,7 +224,7 @@ class Groups(Generic[C]):
         self.made: dict[tuple[object, ...], list[Made]] = {}
         self._inside: dict[str, list[tuple[I64, list[int]]]] = {}
         self._rough_ps: dict[tuple[str, str, int, int], float] = {}
-        self.sm_count = catalog.gpu(job.gpu).sm_count.value
+        self.sm_count = catalog.gpu(job.hardware.gpu).sm_count.value
 
     def positions(self, group: str) -> list[tuple[I64, list[int]]]:
         """([groups, n] positions, the classes of positions that they touch)."""
@@ -262,7 +262,7 @@ class Groups(Generic[C]):
     def roughly_ps(self, kind: Kind, groups: I64, size_bytes: int) -> float:
         """Bytes over the rate of a GPU's way inside or outside of its host."""
         n = groups.shape[1]
-        bps = self.job.inside_bps if self.factory.hosts(groups)[0] else self.job.outside_bps
+        bps = self.job.hardware.inside_bps if self.factory.hosts(groups)[0] else self.job.hardware.outside_bps
         return float(_STEPS[kind] * size_bytes * (n - 1) / n * 8 * PS_PER_S / bps)
 
     def roughly_within_ps(self, collective: Collective, stage: int) -> float:

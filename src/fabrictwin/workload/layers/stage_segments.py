@@ -39,7 +39,7 @@ class Segments:
         training = job.training
         self.job = job
         self.roof = Roofline(
-            job.gpu,
+            job.hardware.gpu,
             precision or training.precision,
             scaling=training.scaling,
             flash_flops_per_s=training.attention_throughput,

@@ -135,8 +135,8 @@ def _job_of(spec: Spec, job: Job, training: Training) -> Job | None:
         micro_batches=count,
         layer_counts=tuple(counts or ()),
     )
-    fits = memory(memory_inputs_of(other), job.gpu).fits
-    return other if fits or not memory(memory_inputs_of(job), job.gpu).fits else None
+    fits = memory(memory_inputs_of(other), job.hardware.gpu).fits
+    return other if fits or not memory(memory_inputs_of(job), job.hardware.gpu).fits else None
 
 
 def _changed(job: Job) -> Iterator[tuple[str, str, Training]]:
@@ -165,7 +165,7 @@ def _changed(job: Job) -> Iterator[tuple[str, str, Training]]:
     for less in lighter.get(t.recompute, ()):
         if less != "selective" or t.attention == "materialised":
             yield f"recompute_{less}", f"recompute: {less}", t.model_copy(update={"recompute": less})
-    if t.precision in ("bf16", "fp16") and "fp8" in catalog.gpu(job.gpu).gemm:
+    if t.precision in ("bf16", "fp16") and "fp8" in catalog.gpu(job.hardware.gpu).gemm:
         yield "fp8", "products in fp8", t.model_copy(update={"precision": "fp8"})
     if t.kernels == "eager":
         yield "fused", "kernels fused by a compiler", t.model_copy(update={"kernels": "fused"})

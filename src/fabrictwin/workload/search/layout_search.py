@@ -101,12 +101,12 @@ class Search:
         self.gpus = self.base.layout.ranks
         self.global_batch = self._batch()
         self.times = CommunicationTimes(fabric, rank_node, library_of(spec, blueprint, fabric, rank_node))
-        self.per_host = int(np.bincount(self.base.host_of_rank).max())
+        self.per_host = int(np.bincount(self.base.placement.host_of_rank).max())
         self.rules = _Rules(spec)
         self._kinds: dict[tuple[bool, bool, bool], Training] = {}
         self._divided: tuple[Any, Parallel] = None, Parallel()
         self._ruled: tuple[Any, dict[tuple[object, ...], int | None]] = None, {}
-        self.room = (1 - headroom) * catalog.gpu(self.base.gpu).memory.value
+        self.room = (1 - headroom) * catalog.gpu(self.base.hardware.gpu).memory.value
 
     def _neutral(self, spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.NDArray[np.int32]]:
         """The job on all its GPUs with nothing divided but the batch."""
@@ -323,7 +323,7 @@ class Search:
                 estimate = closed.estimate()
             except ConfigError:
                 continue
-            held = memory(memory_inputs_of(bounded.job), bounded.job.gpu)
+            held = memory(memory_inputs_of(bounded.job), bounded.job.hardware.gpu)
             candidates.append(Candidate(bounded.section, bounded.job, held, estimate))
             candidates.sort(key=lambda c: (c.estimate.step_ps, repr(c.section)))
         return Found(tuple(candidates[:keep]), considered, too_large)
@@ -338,4 +338,4 @@ def layout_line(job: Job) -> str:
 
 
 def peak_flops(job: Job) -> float:
-    return float(catalog.gpu(job.gpu).peak_flops[job.training.precision].value)
+    return float(catalog.gpu(job.hardware.gpu).peak_flops[job.training.precision].value)

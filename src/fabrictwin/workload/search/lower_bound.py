@@ -70,7 +70,11 @@ def _price_ps(collective: Collective, job: Job, steps: dict[Kind, int]) -> float
     layout = job.layout
     n = {"tp": layout.tp, "cp": layout.cp, "ep": layout.ep, "expert_tp": layout.expert_tp}.get(collective.group, 1)
     bits = steps[collective.kind] * collective.size_bytes * (n - 1) / n * 8
-    return bits * PS_PER_S / (job.inside_bps + (job.outside_bps if collective.kind == "all_to_all" else 0.0))
+    return (
+        bits
+        * PS_PER_S
+        / (job.hardware.inside_bps + (job.hardware.outside_bps if collective.kind == "all_to_all" else 0.0))
+    )
 
 
 def _passes(job: Job, pair: tuple[Script, Script], launch_ps: int, steps: dict[Kind, int]) -> _Passes:
@@ -94,7 +98,7 @@ def _least_load(job: Job) -> float:
 def _costs(job: Job, in_switch: bool) -> tuple[_Passes, ...]:
     """Passes of (a dense layer, one whose experts have the least load of all, the first end, the last end)."""
     host, load = job.training.host, _least_load(job)
-    key = (*key_of(job), job.inside_bps, job.outside_bps, load, in_switch)
+    key = (*key_of(job), job.hardware.inside_bps, job.hardware.outside_bps, load, in_switch)
     if key not in _KNOWN:
         segments = CachedSegments(job)
         launch = 0 if host.graphs else host.launch

@@ -114,7 +114,7 @@ class ClosedForm:
         self.context = StepContext(self.job, self.groups, self.segments, stages=[self.stages])
         self.lowering = PassLowering(self.context)
         self.kinds = [Pass.FORWARD, Pass.BACKWARD, *([Pass.WEIGHT] if self.context.split else [])]
-        inside = int(np.bincount(job.host_of_rank - job.host_of_rank.min()).max())
+        inside = int(np.bincount(job.placement.host_of_rank - job.placement.host_of_rank.min()).max())
         # where in a host each stage begins: stages that begin alike lie alike
         self.offsets = [s * (self.layout.ranks // self.layout.pp) % inside for s in range(self.layout.pp)]
 

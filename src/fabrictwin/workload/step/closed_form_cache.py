@@ -60,7 +60,7 @@ def key_of(job: Job) -> tuple[object, ...]:
     """A key of all that the scripts of a job's layers depend on."""
     training = job.training
     return (
-        *(job.gpu, job.shape, training.precision, training.scaling, training.recompute),
+        *(job.hardware.gpu, job.shape, training.precision, training.scaling, training.recompute),
         *(training.attention_throughput, training.attention_backward_throughput, training.compute_share),
         *(training.eager_share, training.wide_layers),
         *(training.kernels, training.host),

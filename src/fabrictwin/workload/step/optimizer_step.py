@@ -274,10 +274,10 @@ class OptimizerStep:
         cast = roof.cast(dense + experts).ps  # weights for the next step's products
         if not offload.optimizer or offload.memory_rate is None:
             return round(roof.stream(ADAM_BYTES * own).ps + cast)
-        gpu = catalog.gpu(self.job.gpu)
+        gpu = catalog.gpu(self.job.hardware.gpu)
         pcie = catalog.pcie(gpu.pcie).payload_rate_bps(gpu.pcie_lanes.value)
         moved = own * (self.job.gradient_bytes + 2) * 8 * PS_PER_S / pcie
-        shared = int(np.bincount(self.job.host_of_rank).max())
+        shared = int(np.bincount(self.job.placement.host_of_rank).max())
         return round(moved + HOST_ADAM_BYTES * own * shared * 8 * PS_PER_S / offload.memory_rate + cast)
 
     def _step(

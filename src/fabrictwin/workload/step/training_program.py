@@ -62,7 +62,7 @@ class TrainingProgram:
 
     def __init__(self, job: Job, name: str, fold: bool, library: Library | None = None) -> None:
         self.job, self.layout, self.training = job, job.layout, job.training
-        self.cells = Cells.of(job.layout, job.differs, fold=fold)
+        self.cells = Cells.of(job.layout, job.placement.differs, fold=fold)
         self.builder = ProgramBuilder(name, job.layout.ranks)
         self.groups: Groups[Communication] = Groups(
             job, self.cells, self.builder, CommunicationFactory(job, library)
@@ -100,7 +100,7 @@ class TrainingProgram:
                 what = "replica" if self.layout.width == 1 else "unit"
                 name += f", {what}{'s' if len(units) > 1 else ''} {_span(units)}"
             actors.append(self.builder.actor(name, ranks))
-            factors.append(float(self.job.slowdown[ranks].max()))
+            factors.append(float(self.job.placement.slowdown[ranks].max()))
         return _ProgramStage(s, units, cell, actors, factors)
 
     # --- blocks

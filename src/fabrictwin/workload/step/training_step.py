@@ -22,7 +22,7 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     """The spec's training step as a program on this fabric. Raises ConfigError."""
     job, rank_node = check(spec, blueprint, fabric)
     training, model, layout = job.training, job.model, job.layout
-    held = memory(memory_inputs_of(job), job.gpu)
+    held = memory(memory_inputs_of(job), job.hardware.gpu)
     if not held.fits and spec.run.check_memory == "error":
         raise spec.error("workload.training.parallel", f"got a layout that needs {held.line}")
     try:
@@ -32,7 +32,7 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
         raise spec.error(error.key or "workload.training", error.message) from None
     tokens = layout.dp * job.micro_batches * training.micro_batch_size * training.sequence
     needed, executed = model.step_flops(tokens, training.sequence, recompute=training.recompute)
-    gpu = catalog.gpu(job.gpu)
+    gpu = catalog.gpu(job.hardware.gpu)
     work = Work(
         tokens=tokens,
         model_flops=float(needed),
@@ -58,7 +58,9 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     if job.vocab != model.vocab:
         notes.append(f"vocabulary padded from {model.vocab:,} to {job.vocab:,}")
     if gpu.gemm[training.precision].estimate:
-        notes.append(f"matrix throughput of {job.gpu} in {training.precision} is an estimate (see the catalog)")
+        notes.append(
+            f"matrix throughput of {job.hardware.gpu} in {training.precision} is an estimate (see the catalog)"
+        )
     if not held.fits:
         notes.append(f"a GPU's memory: {held.line}")
     return Lowered(program, rank_node, work, line, tuple(notes), held)

@@ -104,6 +104,11 @@ class QueryErrors(LineReader):
 
     _node = ""
 
+    def __init__(self, sink: Sink) -> None:
+        super().__init__(sink)
+        self._sums: dict[str, tuple[Subject, list[tuple[str, int]]]] = {}
+        self._told: set[str] = set()  # GUIDs whose ports stand by themselves
+
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
@@ -114,15 +119,26 @@ class QueryErrors(LineReader):
         port = re.match(r"GUID (0x[0-9a-f]+) port (ALL|\d+):", bare)
         if port is not None:
             about = Subject(device=self._node or port[1], port=port[2])
-            for name, value in re.findall(r"\[(\w+) == (\d+)(?: \([\d.]+ ?[KMGT]?B?\))?\]", bare):
-                if port[2] != "ALL":
-                    self.sink.add("port.counter", (counter_name(name), int(value)), about)
+            values = re.findall(r"\[(\w+) == (\d+)(?: \([\d.]+ ?[KMGT]?B?\))?\]", bare)
+            counted = [(counter_name(name), int(value)) for name, value in values]
+            if port[2] == "ALL":
+                self._sums[port[1]] = (about, counted)
+                return True
+            self._told.add(port[1])
+            for each in counted:
+                self.sink.add("port.counter", each, about)
             return True
         summary = re.match(r"## Summary: (\d+) nodes checked, (\d+) bad nodes found", bare)
         if summary is not None:
             self.sink.add("port.counter", ("Read", 0), Subject(device="fabric"))
             return True
         return not bare or bare.startswith(("##", "Link info:", "Thresholds", "Suppressing"))
+
+    def close(self) -> None:
+        """Take the sums over ports of nodes whose ports do not stand by themselves."""
+        for guid, (about, counted) in self._sums.items():
+            for each in counted if guid not in self._told else ():
+                self.sink.add("port.counter", each, about)
 
 
 class DiagnetCsv(LineReader):

@@ -21,6 +21,7 @@ OPENS = (
     r"^\s*Port\s+Priority\s+RX Pause|"
     r"\*\*show (?:pfc|pfcwd|buffer|interfaces|queue)|\$ show (?:pfc|pfcwd|buffer|interfaces|queue)"
 )
+OPENS_LOG = r"#orchagent: |#(?:syncd|bgpcfgd|portsyncd|buffermgrd)\w*: "
 _RULER = re.compile(r"\s*-{2,}(?:\s+-{2,})+\s*$")
 _PORT = re.compile(r"(?:Ethernet|PortChannel)[\w-]*\d")
 MOST_CELL = 60
@@ -148,6 +149,27 @@ class Sonic(LineReader):
     def close(self) -> None:
         """Keep the last block."""
         self._end_block()
+
+
+class SonicLog(LineReader):
+    """Reads what SONiC's orchestration agent writes to syslog of pauses and their watchdog."""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where another program wrote it."""
+        if not re.search(OPENS_LOG, text):
+            return False
+        self.sink.add("sonic.read", True)
+        lossy = re.search(r"Got PFC (\d+) frame\(s\) on lossy queue (\d+) port (\S+)", text)
+        storm = re.search(
+            r"PFC [Ww]atchdog (detected PFC )?storm (?:(detected|restored) )?on (?:queue .* )?port (\w+)"
+            r"(?:, queue index (\d+))?", text,
+        )  # fmt: skip
+        if lossy is not None:
+            self.sink.add("sonic.pause-lossy", (int(lossy[2]), int(lossy[1])), Subject(device=lossy[3]))
+        elif storm is not None and storm[2] != "restored":
+            name = f"{storm[3]}:{storm[4]}" if storm[4] else storm[3]
+            self.sink.add("sonic.storm", (1, 0, "stormed"), Subject(device=name))
+        return True
 
 
 def _count(text: str) -> int:

@@ -17,7 +17,8 @@ OPENS = (
     r"^\d+,\d+,\d+,-;|^\[\s*\d+\.\d{6}\] |detected NVSwitch|\[tid \d+\]|nvidia-nvswitch\d*:|AER: |pcieport |"
     r"^(?:kern|daemon|user)\s*:\w+\s*:|DMAR: |AMD-Vi: |oom-kill|Out of memory: Killed|PCIe Bus Error: |"
     r"systemd-networkd\[\d+\]: \S+: (?:[Ll]ost|[Gg]ained) carrier|NIC Link is (?:Up|Down)|"
-    r"link status (?:definitely|up|down)|nv(?:idia)?-fabricmanager(?:-start\.sh)?\[|nvidia-fabricmanager\.service|"
+    r"link status (?:definitely|up|down)|running without any active interface|"
+    r"nv(?:idia)?-fabricmanager(?:-start\.sh)?\[|nvidia-fabricmanager\.service|"
     r"[Ff]abric ?[Mm]anager .*(?:version|match|failed)|Failed to start NVIDIA fabric manager"
 )
 # interfaces that exist on every host and lead nowhere else
@@ -31,6 +32,7 @@ class KernelLog(LineReader):
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
+        self._named = ""  # the GPU that a message of several lines began with
         self._rules: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], str], None]], ...] = (
             ("Xid", re.compile(r"(?<!S)Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?"), self._xid),
             ("SXid", re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)"), self._sxid),
@@ -49,6 +51,7 @@ class KernelLog(LineReader):
                 re.compile(r"link status (?:definitely )?(up|down) for interface ([\w.@-]+)"),
                 self._bonded,
             ),
+            ("running without", re.compile(r"(\S+): now running without any active interface"), self._bond),
             (
                 "available PCIe",
                 re.compile(
@@ -75,6 +78,7 @@ class KernelLog(LineReader):
                 self._aer,
             ),
             ("Killed", re.compile(r"Out of memory: Killed process \d+ \((\S+)\)"), self._killed),
+            ("The NVIDIA GPU", re.compile(r"The NVIDIA GPU ([0-9a-f]{4}:[0-9a-f:.]+)\s*$"), self._gpu),
             ("fallen off the bus", re.compile(r"(fallen off the bus)"), self._fallen),
             (
                 "fabricmanager",
@@ -112,7 +116,12 @@ class KernelLog(LineReader):
         return True
 
     def _xid(self, found: re.Match[str], _text: str) -> None:
-        self.sink.add("xid", int(found[2][:6]), Subject(device=f"GPU {found[1]}"))
+        # a channel that was torn down names the error that it was torn down for
+        earlier = re.search(r"caused by previous Xid (\d+)", found[3] or "")
+        self.sink.add("xid", int((earlier[1] if earlier else found[2])[:6]), Subject(device=f"GPU {found[1]}"))
+
+    def _gpu(self, found: re.Match[str], _text: str) -> None:
+        self._named = found[1]
 
     def _sxid(self, found: re.Match[str], text: str) -> None:
         link = re.search(r"[Ll]ink (\d+)|port (\d+)", found[3])
@@ -159,9 +168,13 @@ class KernelLog(LineReader):
     def _bonded(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("link.event", found[1], Subject(device=found[2]))
 
+    def _bond(self, found: re.Match[str], _text: str) -> None:
+        self.sink.add("bond.dead", True, Subject(device=found[1]))
+
     def _fallen(self, _found: re.Match[str], text: str) -> None:
         bus = re.search(r"GPU (?:at )?(?:PCI:)?([0-9a-f]{4}:[0-9a-f:.]+)", text)
-        self.sink.add("xid", 79, Subject(device=f"GPU {bus[1]}" if bus else "a GPU"))
+        name = bus[1] if bus else self._named
+        self.sink.add("xid", 79, Subject(device=f"GPU {name}" if name else "a GPU"))
 
     def _io_fault(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("iommu.fault", True, Subject(device=found[1] or found[2]))
@@ -178,7 +191,9 @@ class KernelLog(LineReader):
     def _aer(self, found: re.Match[str], _text: str) -> None:
         said = found[2] or found[3] or ""
         serious = bool(re.search(r"(?i)uncorrect", said))
-        self.sink.add("aer", ("uncorrectable" if serious else "correctable"), Subject(device=found[1] or ""))
+        self.sink.add(
+            "aer", ("uncorrectable" if serious else "correctable"), Subject(device=(found[1] or "").rstrip(":"))
+        )
 
     def _killed(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("oom", found[1])

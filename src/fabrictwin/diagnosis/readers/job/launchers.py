@@ -13,6 +13,7 @@ OPENS = (
     r"vLLM is using nccl|Custom allreduce|RendezvousTimeoutError|Signal \d+ \(SIG|exitcode\s*:\s*-?\d+|"
     r"(?:client|Client|server) socket has (?:timed out|failed)|connect\(\) timed out\. Original timeout|"
     r"retrieving ncclUniqueId from \[0\]|Detected mismatch between collectives on ranks|"
+    r"misc/\w+\.c[cu]:\d+ WARN |"
     r"[Tt]oo many open files|No module named '|Avg bus bandwidth is [\d.]+|"
     r"CUDA (?:out of memory|error)|error\.?\s*802|system not yet initialized|NCCL Test (?:Succeeded|Failed)|"
     r"healthcheck|DistStoreError|DistNetworkError|^\s*Last error:\s*$|provider \w+ output empty list|"
@@ -28,6 +29,8 @@ _WATCHDOG = re.compile(
 _GROUP = re.compile(r"PG (?:ID \S+ PG )?(?:(?:GUID|ID) )?([^\s\]()]+) ?(?:\(([^)]*)\))?")
 # older watchdogs name the group of a call that timed out in their next line alone
 _AT_WORK = re.compile(r"\[PG .*? Rank (\d+)\] .*\bat (?:NCCL )?work(?: sequence id)?: (\d+)")
+# where whoever passed it on made one line of the message
+_LAST_ERROR = re.compile(r"nccl\w+Error: .* Last error: (.+)")
 _PROGRESS = re.compile(r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)")
 
 
@@ -42,6 +45,10 @@ class Launchers(LineReader):
         if self._quoted and text.strip():
             self._quoted = False
             add("nccl.warn", text.strip()[:300])
+            return True
+        inline = _LAST_ERROR.search(text)
+        if inline is not None:
+            add("nccl.warn", inline[1].strip()[:300])
             return True
         if text.strip() == "Last error:":
             self._quoted = True
@@ -99,6 +106,8 @@ _LINES = (
         ),
     ),
     ("nccl.warn", re.compile(r"(fi_getinfo: provider \w+ output empty list)")),
+    # NCCL before 2.3 did not write its name
+    ("nccl.warn", re.compile(r"misc/\w+\.c[cu]:\d+ WARN (.*)")),
     ("nccl.warn", re.compile(r"(NET/OFI Couldn't find any optimal provider)")),
     ("nccl.warn", re.compile(r"(memlock limit.*|.*allocate some locked memory.*)")),
     ("job.mismatch", re.compile(r"(Detected mismatch between collectives on ranks\..*)")),

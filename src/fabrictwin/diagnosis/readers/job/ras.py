@@ -22,6 +22,10 @@ _RANK = re.compile(
     r"(?: -- GPU (\S+) managed by process (\d+) on node (\S+))?"
 )
 _EVENT = re.compile(r"(?:\[[\d :.-]+\] )?PEER_(\w+): Process (\d+) on node (\S+) managing GPUs? (\S+)")
+# what processes of the job print, by how it begins
+_OF_A_JOB = re.compile(
+    r"\[(?:default|rank)?\d+\]|\[[EWI]\d{3}|Traceback |.*collective operation timeout|.* NCCL (?:INFO|WARN) "
+)
 _PROCESS = re.compile(r"\s*Process (\d+) on node (\S+) managing GPUs? (\S+)")
 
 
@@ -39,6 +43,8 @@ class RasReport(LineReader):
         self._blank = 0 if bare else self._blank + 1
         if not bare or set(bare) <= set("=-. []"):
             return self._blank < 4
+        if _OF_A_JOB.match(bare):
+            return False
         group = _GROUP.match(text)
         comm = _COMM.match(text)
         process = _PROCESS.match(text)

@@ -1,0 +1,314 @@
+"""The c10d backend `fabrictwin`: bytes by gloo, every call recorded with its group and its size as NCCL counts it.
+
+A subclass of c10d's `Backend` (torch/csrc/distributed/c10d/PyBackend.hpp), under the names of several releases.
+Where gloo has no such call (reduce-scatter of lists, coalesced ones) it is made of those that it has. Averages,
+which gloo does not reduce, are sums that are divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from fabrictwin.nccl.lowering.tasks import Kind
+from fabrictwin.torch.rank_recorder import RankRecorder
+
+NAME = "fabrictwin"
+_Backend: Any = torch._C._distributed_c10d.Backend
+RECORDERS: list[RankRecorder] = []  # of this process, once a group is made
+
+
+def _bytes(tensors: Any) -> int:
+    if isinstance(tensors, torch.Tensor):
+        return int(tensors.numel() * tensors.element_size())
+    return sum(_bytes(one) for one in tensors)
+
+
+def _first(tensors: Any) -> torch.Tensor:
+    while not isinstance(tensors, torch.Tensor):
+        tensors = tensors[0]
+    return tensors
+
+
+class RecordedWork(dist.Work):  # type: ignore[misc]
+    """Handle of a call: gloo's, and the number by which the recorder knows it."""
+
+    def __init__(self, inner: Any, result: Any, number: int | None, finish: Callable[[], None] | None) -> None:
+        super().__init__()
+        self._inner, self._value, self._number, self._finish = inner, result, number, finish
+        self._future: Any = None
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait for the bytes, and let what follows wait for the modelled call."""
+        if self._inner is not None:
+            self._inner.wait() if not timeout else self._inner.wait(timeout)
+        self._inner = None
+        if self._finish is not None:
+            self._finish()
+            self._finish = None
+        if self._number is not None and RECORDERS:
+            RECORDERS[0].waited(self._number)
+        return True
+
+    def is_completed(self) -> bool:
+        """Return true where the bytes are there."""
+        return self._inner is None or bool(self._inner.is_completed())
+
+    def is_success(self) -> bool:
+        """Return true: what fails raises in `wait`."""
+        return True
+
+    def exception(self) -> None:
+        """Return nothing: what fails raises in `wait`."""
+
+    def result(self) -> Any:
+        """Return the tensors."""
+        return self._value
+
+    def get_future(self) -> Any:
+        """Return a future of the tensors, done once the bytes are there."""
+        if self._future is None:
+            self._future = torch.futures.Future()
+            # gloo's own futures do not exist for every call, so that the bytes are waited for here
+            if self._inner is not None:
+                self._inner.wait()
+                self._inner = None
+            if self._finish is not None:
+                self._finish()
+                self._finish = None
+            self._future.set_result(self._value)
+        return self._future
+
+
+class FabrictwinBackend(_Backend):  # type: ignore[misc]
+    """One group's calls."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("fabrictwin/", store), rank, size, timeout)
+        self._sequence = 0
+        self._key: str | None = None
+
+    # ------------------------------------------------------------------ what c10d asks
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return the name."""
+        return NAME
+
+    def name(self) -> str:
+        """Return the name."""
+        return NAME
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Return false: sub-groups rendezvous anew."""
+        return False
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """Return false: calls of a batch are made one by one."""
+        return False
+
+    def setSequenceNumberForGroup(self) -> None:  # noqa: N802
+        """Begin the count of calls, which needs nothing from others."""
+
+    _set_sequence_number_for_group = setSequenceNumberForGroup
+
+    def getSequenceNumberForGroup(self) -> int:  # noqa: N802
+        """Return the number of calls so far."""
+        return self._sequence
+
+    def shutdown(self) -> None:
+        """Leave gloo to its own end."""
+
+    abort = shutdown
+
+    # ------------------------------------------------------------------ recording
+
+    def _group(self, recorder: RankRecorder) -> str:
+        """The key of this group, with its ranks, by the group of c10d that holds this backend."""
+        if self._key is None:
+            for group, ranks in c10d._world.pg_group_ranks.items():
+                name = c10d._world.pg_names.get(group, "")
+                backends = [group._get_backend(device) for device in group._device_types]
+                if any(one is self for one in backends):
+                    members = tuple(sorted(ranks, key=ranks.__getitem__))
+                    self._key = name
+                    recorder.group(name, members, str(getattr(group, "group_desc", "")))
+                    break
+            else:
+                raise RuntimeError("fabrictwin: a call on a group that c10d does not know yet")
+        return self._key
+
+    def _recorded(self, kind: Kind, size: int, element: int, root: int = 0) -> int | None:
+        self._sequence += 1
+        if not RECORDERS:
+            return None
+        recorder = RECORDERS[0]
+        whole = max(size // element, 1) * element
+        return recorder.collective(kind, self._group(recorder), whole, element_bytes=element, root=root)
+
+    def _message(self, tensors: Sequence[torch.Tensor], peer: int, tag: int, *, sends: bool) -> int | None:
+        if not RECORDERS:
+            return None
+        recorder = RECORDERS[0]
+        rank = recorder.trace.groups[self._group(recorder)][0][peer]
+        return recorder.message(sends=sends, peer=rank, size_bytes=_bytes(tensors), tag=tag)
+
+    @staticmethod
+    def _summed(opts: Any) -> bool:
+        """Return true for an average, which becomes a sum in `opts`."""
+        if opts is not None and opts.reduceOp == dist.ReduceOp.AVG:
+            opts.reduceOp = dist.ReduceOp.SUM
+            return True
+        return False
+
+    def _divide(self, tensors: Any) -> Callable[[], None]:
+        def divide() -> None:
+            for one in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
+                one.div_(self.size())
+
+        return divide
+
+    # ------------------------------------------------------------------ collectives
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduce onto every rank."""
+        opts = opts or dist.AllreduceOptions()
+        number = self._recorded("all_reduce", _bytes(tensors), _first(tensors).element_size())
+        finish = self._divide(tensors) if self._summed(opts) else None
+        return RecordedWork(self._gloo.allreduce(tensors, opts), tensors, number, finish)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduce several tensors onto every rank, as one call."""
+        number = self._recorded("all_reduce", _bytes(tensors), _first(tensors).element_size())
+        opts = opts or dist.AllreduceCoalescedOptions()
+        finish = self._divide(tensors) if self._summed(opts) else None
+        return RecordedWork(self._gloo.allreduce_coalesced(tensors, opts), tensors, number, finish)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        """Copy from the root."""
+        opts = opts or dist.BroadcastOptions()
+        number = self._recorded("broadcast", _bytes(tensors), _first(tensors).element_size(), opts.rootRank)
+        return RecordedWork(self._gloo.broadcast(tensors, opts), tensors, number, None)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduce onto the root."""
+        opts = opts or dist.ReduceOptions()
+        number = self._recorded("reduce", _bytes(tensors), _first(tensors).element_size(), opts.rootRank)
+        finish = self._divide(tensors) if self._summed(opts) and self.rank() == opts.rootRank else None
+        return RecordedWork(self._gloo.reduce(tensors, opts), tensors, number, finish)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Gather every rank's tensor into lists."""
+        number = self._recorded("all_gather", _bytes(inputs) * self.size(), _first(inputs).element_size())
+        opts = opts or dist.AllgatherOptions()
+        return RecordedWork(self._gloo.allgather(outputs, inputs, opts), outputs, number, None)
+
+    def _allgather_base(self, output: Any, source: Any, opts: Any = None) -> Any:
+        number = self._recorded("all_gather", _bytes(output), source.element_size())
+        parts = [list(output.view(-1).chunk(self.size()))]
+        return RecordedWork(self._gloo.allgather(parts, [source.reshape(-1)]), output, number, None)
+
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Gather several tensors."""
+        for output, source in zip(outputs, inputs, strict=True):
+            work = self._allgather_base(output, source)
+            work.wait()
+        return RecordedWork(None, outputs, None, None)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Reduce lists of tensors, each rank keeping its own."""
+        parts = torch.cat([one.reshape(-1) for one in inputs[0]])
+        return self._reduce_scatter_base(outputs[0], parts, opts)
+
+    def _reduce_scatter_base(self, output: Any, source: Any, opts: Any = None) -> Any:
+        number = self._recorded("reduce_scatter", _bytes(source), source.element_size())
+        reduced = dist.AllreduceOptions()
+        average = opts is not None and opts.reduceOp == dist.ReduceOp.AVG
+        if opts is not None and not average:
+            reduced.reduceOp = opts.reduceOp
+        whole = source.reshape(-1).clone()
+
+        def keep() -> None:
+            own = whole.chunk(self.size())[self.rank()].view_as(output)
+            output.copy_(own / self.size() if average else own)
+
+        return RecordedWork(self._gloo.allreduce([whole], reduced), output, number, keep)
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Reduce several tensors, each rank keeping its own part."""
+        for output, source in zip(outputs, inputs, strict=True):
+            self._reduce_scatter_base(output, source, opts).wait()
+        return RecordedWork(None, outputs, None, None)
+
+    def alltoall_base(self, output: Any, source: Any, out_sizes: Any, in_sizes: Any, opts: Any = None) -> Any:
+        """Exchange parts of a tensor."""
+        number = self._recorded("all_to_all", _bytes(source), source.element_size())
+        opts = opts or dist.AllToAllOptions()
+        return RecordedWork(
+            self._gloo.alltoall_base(output, source, out_sizes, in_sizes, opts), output, number, None
+        )
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Exchange lists of tensors."""
+        number = self._recorded("all_to_all", _bytes(inputs), _first(inputs).element_size())
+        out_sizes, in_sizes = ([one.numel() for one in each] for each in (outputs, inputs))
+        joined = torch.cat([one.reshape(-1) for one in inputs])
+        received = joined.new_empty(sum(out_sizes))
+
+        def spread() -> None:
+            for one, part in zip(outputs, received.split(out_sizes), strict=True):
+                one.copy_(part.view_as(one))
+
+        inner = self._gloo.alltoall_base(received, joined, out_sizes, in_sizes, dist.AllToAllOptions())
+        return RecordedWork(inner, outputs, number, spread)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
+        """Gather onto the root."""
+        size, element = _bytes(inputs) * self.size(), _first(inputs).element_size()
+        number = self._recorded("gather", size, element, opts.rootRank)
+        return RecordedWork(self._gloo.gather(outputs, inputs, opts), outputs, number, None)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
+        """Send parts from the root."""
+        size, element = _bytes(outputs) * self.size(), _first(outputs).element_size()
+        number = self._recorded("scatter", size, element, opts.rootRank)
+        return RecordedWork(self._gloo.scatter(outputs, inputs, opts), outputs, number, None)
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Meet: an all-reduce of one element, as in ProcessGroupNCCL."""
+        number = self._recorded("all_reduce", 4, 4)
+        return RecordedWork(self._gloo.barrier(), None, number, None)
+
+    def send(self, tensors: Any, destination: int, tag: int = 0) -> Any:
+        """Send to a rank of the group."""
+        number = self._message(tensors, destination, tag, sends=True)
+        return RecordedWork(self._gloo.send(tensors, destination, tag), tensors, number, None)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
+        """Receive from a rank of the group."""
+        number = self._message(tensors, source, tag, sends=False)
+        return RecordedWork(self._gloo.recv(tensors, source, tag), tensors, number, None)
+
+    # names of later releases
+    all_gather_single = _allgather_base
+    reduce_scatter_single = _reduce_scatter_base
+    all_to_all_single = alltoall_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+
+def _create(store: Any, rank: int, size: int, timeout: timedelta) -> FabrictwinBackend:
+    return FabrictwinBackend(store, rank, size, timeout)
+
+
+def register() -> None:
+    """Make the backend known to c10d, once."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _create, devices=["cpu"])

@@ -1,0 +1,109 @@
+"""What `fabrictwin torchrun` starts in place of a program: the program, on the twin's backend, recorded.
+
+`init_process_group` takes the backend `fabrictwin` whatever the program names. Compute is every operator that
+PyTorch dispatches; what it took on this machine's processor is of no account.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fabrictwin.torch import c10d_backend
+from fabrictwin.torch.rank_recorder import RankRecorder
+from fabrictwin.workload.captured.operator_work import NO_KERNEL, plain_operator, work_of
+
+OUT = "FABRICTWIN_TORCH_OUT"  # the folder that ranks leave their records in
+DTYPES = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class ComputeRecorder(TorchDispatchMode):  # type: ignore[misc]
+    """Every operator on plain tensors, as work by its shapes."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Record an operator and run it. Tensors of other classes are left to what they are made of."""
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        name = func.name()
+        real = all(type(one) in _PLAIN for one in tree_leaves(result) if isinstance(one, torch.Tensor))
+        if real and name.startswith("aten::") and plain_operator(name) not in NO_KERNEL and c10d_backend.RECORDERS:
+            inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+            outputs = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+            moved = sum(one.numel() * one.element_size() for one in (*inputs, *outputs))
+            dtype = DTYPES.get(inputs[0].dtype if inputs else torch.float32, "fp32")
+            shapes = [tuple(one.shape) for one in inputs], [tuple(one.shape) for one in outputs]
+            work = work_of(name, *shapes, dtype, moved)
+            if work is not None:
+                c10d_backend.RECORDERS[0].compute(name, work)
+        return result
+
+
+def _patched(original: Any) -> Any:
+    def init_process_group(backend: Any = None, *args: Any, **rest: Any) -> Any:
+        rest.pop("device_id", None)
+        made = original(c10d_backend.NAME, *args, **rest)
+        recorder = RankRecorder(dist.get_rank(), dist.get_world_size())
+        c10d_backend.RECORDERS[:] = [recorder]
+        atexit.register(_leave, recorder)
+        return made
+
+    return init_process_group
+
+
+def _patched_group(original: Any) -> Any:
+    def new_group(*args: Any, **rest: Any) -> Any:
+        if "backend" in rest:
+            rest["backend"] = c10d_backend.NAME
+        return original(*args, **rest)
+
+    return new_group
+
+
+def _join(*_: Any) -> None:
+    """Let an optimizer's step wait for every call: reducers wait for theirs by futures, which say nothing here."""
+    for recorder in c10d_backend.RECORDERS:
+        recorder.joined()
+
+
+def _leave(recorder: RankRecorder) -> None:
+    """Write the rank's record, whole or not at all."""
+    from fabrictwin.torch.rank_record import write_record
+
+    folder = os.environ.get(OUT)
+    if folder:
+        write_record(recorder.trace, Path(folder) / f"rank.{recorder.trace.rank}.json")
+
+
+def main() -> None:
+    """Run `script.py args` as `python` would."""
+    c10d_backend.register()
+    dist.init_process_group = dist.distributed_c10d.init_process_group = _patched(dist.init_process_group)
+    dist.new_group = dist.distributed_c10d.new_group = _patched_group(dist.new_group)
+    register_optimizer_step_pre_hook(_join)
+    script = sys.argv[1]
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(Path(script).absolute().parent)
+    with ComputeRecorder():
+        runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

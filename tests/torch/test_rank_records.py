@@ -1,0 +1,108 @@
+"""Records of ranks put together, without torch; and programs run on the backend, where torch is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fabrictwin as ft
+from fabrictwin.api.traces import script_place
+from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.torch.rank_record import read_records, write_record
+from fabrictwin.torch.rank_recorder import RankRecorder
+from fabrictwin.workload.captured.captured_job import Collective, Work
+
+WORK = Work((64, 64, 64, 1), None, False, 49152, "fp32")
+
+
+def _recorded(rank: int) -> RankRecorder:
+    recorder = RankRecorder(rank, 2)
+    recorder.group("0", (0, 1), "default_pg")
+    recorder.compute("aten::mm", WORK)
+    first = recorder.collective("all_reduce", "0", 4096, element_bytes=4)
+    recorder.compute("aten::mm", WORK)
+    recorder.waited(first)
+    recorder.compute("aten::mm", WORK)
+    recorder.collective("broadcast", "0", 64, element_bytes=4, root=1)
+    recorder.joined()
+    recorder.compute("aten::add", WORK)
+    return recorder
+
+
+def test_compute_waits_from_the_wait_on_and_calls_of_a_group_in_order() -> None:
+    after = [one.after for one in _recorded(0).trace.operations]
+    assert after == [(), (0,), (0,), (1, 2), (1, 3), (3, 4)]
+
+
+def test_ranks_records_make_one_job(tmp_path: Path) -> None:
+    for rank in range(2):
+        write_record(_recorded(rank).trace, tmp_path / f"rank.{rank}.json")
+    job = read_records(tmp_path, "train")
+    assert (job.world, len(job.classes), job.name) == (2, 1, "train")
+    calls = [one for one in job.classes[0].operations if isinstance(one, Collective)]
+    assert [(one.kind, one.root) for one in calls] == [("all_reduce", 0), ("broadcast", 1)]
+
+
+def test_a_rank_that_left_no_record_is_named(tmp_path: Path) -> None:
+    write_record(_recorded(0).trace, tmp_path / "rank.0.json")
+    with pytest.raises(SimulatedError, match="rank 1: ended without its record"):
+        read_records(tmp_path, "train")
+
+
+def test_the_script_is_found_among_torchruns_options() -> None:
+    assert script_place(["--nproc-per-node", "2", "--standalone", "--rdzv-id=3", "a.py", "--x"]) == 4
+    with pytest.raises(ConfigError, match="no script"):
+        script_place(["--nproc-per-node", "2"])
+
+
+PROGRAM = """
+import sys, torch, torch.nn as nn, torch.distributed as dist
+dist.init_process_group("nccl")
+rank, world = dist.get_rank(), dist.get_world_size()
+def model():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
+torch.manual_seed(0)
+x, y, one, many = torch.randn(8 * world, 64), torch.randn(8 * world, 64), model(), model()
+if sys.argv[1] == "ddp":
+    many = nn.parallel.DistributedDataParallel(many)
+else:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (world,))
+    for layer in (many[0], many[2], many):
+        fully_shard(layer, mesh=mesh)
+mine = slice(rank * 8, rank * 8 + 8)
+for model, a, b in ((one, x, y), (many, x[mine], y[mine])):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        ((model(a) - b) ** 2).mean().backward()
+        optimizer.step()
+whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in many.parameters()]
+assert all(torch.allclose(a, b, atol=1e-6, rtol=0) for a, b in zip(one.parameters(), whole))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("how", ["ddp", "fsdp2"])
+def test_a_program_computes_what_one_process_does_and_takes_the_clusters_time(tmp_path: Path, how: str) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(PROGRAM)
+    network = {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm9700"}
+    spec = {"schema": 1, "name": "a", "cluster": {"hosts": {"type": "dgx-h100", "count": 1}, "network": network}}
+    from fabrictwin.api.traces import torchrun
+
+    found = torchrun(ft.load(spec), ["--standalone", "--nproc-per-node", "2", str(tmp_path / "train.py"), how])
+    names = set(found.collectives["name"])
+    assert ({"world all-reduce"} if how == "ddp" else {"world all-gather", "world reduce-scatter"}) <= names
+    assert found.step_time > 0
+
+
+def test_no_other_room_imports_torch() -> None:
+    code = "import fabrictwin.api.traces, fabrictwin.cli, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
