@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -124,6 +126,33 @@ def test_a_program_computes_what_one_process_does_and_takes_the_clusters_time(tm
     names = set(found.collectives["name"])
     assert ({"world all-reduce"} if how == "ddp" else {"world all-gather", "world reduce-scatter"}) <= names
     assert found.step_time > 0
+
+
+@pytest.mark.second
+def test_import_torch_knows_the_backend_by_its_entry_point(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    folder = tmp_path / "plugin-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text(
+        "[torch.backends]\n"
+        + "".join(f"{name} = {place}\n" for name, place in project["entry-points"]["torch.backends"].items())
+    )
+    code = (
+        "import sys, torch, torch.distributed as dist\n"
+        "assert 'fabrictwin.nccl' not in sys.modules\n"
+        "dist.init_process_group('fabrictwin', init_method=f'file://{sys.argv[1]}', rank=0, world_size=1)\n"
+        "one = torch.ones(3); dist.all_reduce(one); assert one.tolist() == [1, 1, 1]\n"
+        "assert dist.get_backend() == 'fabrictwin'\n"
+        "dist.destroy_process_group()\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-c", code, str(tmp_path / "store")]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_other_room_imports_torch() -> None:

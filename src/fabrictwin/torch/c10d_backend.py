@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from fabrictwin.nccl.lowering.tasks import Kind
+from fabrictwin.torch.autoload import NAME
 from fabrictwin.torch.rank_recorder import RankRecorder
 
-NAME = "fabrictwin"
 _Backend: Any = torch._C._distributed_c10d.Backend
 RECORDERS: list[RankRecorder] = []  # of this process, once a group is made
 
@@ -322,13 +322,3 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
     all_to_all_single = alltoall_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
-
-
-def _create(store: Any, rank: int, size: int, timeout: timedelta) -> FabrictwinBackend:
-    return FabrictwinBackend(store, rank, size, timeout)
-
-
-def register() -> None:
-    """Make the backend known to c10d, once."""
-    if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, devices=["cpu"])

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fabrictwin.torch import c10d_backend
+from fabrictwin.torch import autoload, c10d_backend
 from fabrictwin.torch.rank_recorder import RankRecorder
 from fabrictwin.workload.captured.operator_work import NO_KERNEL, plain_operator, work_of
 
@@ -65,7 +65,7 @@ class ComputeRecorder(TorchDispatchMode):  # type: ignore[misc]
 def _patched(original: Any) -> Any:
     def init_process_group(backend: Any = None, *args: Any, **rest: Any) -> Any:
         rest.pop("device_id", None)
-        made = original(c10d_backend.NAME, *args, **rest)
+        made = original(autoload.NAME, *args, **rest)
         recorder = RankRecorder(dist.get_rank(), dist.get_world_size())
         c10d_backend.RECORDERS[:] = [recorder]
         atexit.register(_leave, recorder)
@@ -77,7 +77,7 @@ def _patched(original: Any) -> Any:
 def _patched_group(original: Any) -> Any:
     def new_group(*args: Any, **rest: Any) -> Any:
         if "backend" in rest:
-            rest["backend"] = c10d_backend.NAME
+            rest["backend"] = autoload.NAME
         return original(*args, **rest)
 
     return new_group
@@ -100,7 +100,7 @@ def _leave(recorder: RankRecorder) -> None:
 
 def main() -> None:
     """Run `script.py args` as `python` would."""
-    c10d_backend.register()
+    autoload.register()
     dist.init_process_group = dist.distributed_c10d.init_process_group = _patched(dist.init_process_group)
     dist.new_group = dist.distributed_c10d.new_group = _patched_group(dist.new_group)
     register_optimizer_step_pre_hook(_join)
