@@ -121,9 +121,31 @@ def _campaign() -> Target:
     return Target([_CAMPAIGN, tokens, b"campaign: {steps: 1000, rates: {a: 1 / job-day}}\n"], read)
 
 
+def _job_traces() -> Target:
+    """Traces of what real programs computed and called, as `import-trace` takes them, of any format."""
+    import json
+    import sys
+
+    sys.path.append(str(ROOT / "tests"))
+    from support import traces
+
+    from fabrictwin.interchange.read_traces import Given, read_traces
+
+    path = folder() / f"{os.getpid()}-job.0.et"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        read_traces([path], given=Given(world=4, model_ranks=2))
+
+    samples = [json.dumps(made).encode() for made in (traces.kineto(), traces.execution_trace())]
+    samples += [traces.flight_recorder(0), traces.chakra_trace(0), traces.GOAL.encode(), traces.LAYERS.encode()]
+    return Target(samples, read)
+
+
 STUDIES: dict[str, Callable[[], Target]] = {
     "sweep-axes": _axes,
     "sweep-journal": _journal,
     "run-folder": _run_folder,
     "campaign": _campaign,
+    "job-traces": _job_traces,
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.textfile import open_bytes, read_table, read_text, write_text
+from fabrictwin.base.textfile import open_bytes, read_bytes, read_table, read_text, write_text
 from fabrictwin.capture.reader import CaptureFile
 from fabrictwin.catalog.answers import read_entries
 from fabrictwin.catalog.quantities import parse_bits, parse_count, parse_identifier, parse_power, parse_ratio
@@ -206,3 +207,15 @@ def test_a_pipe_that_nobody_reads_is_refused_and_one_with_a_reader_is_written(tm
     write_text(pipe, "text")
     assert os.read(reader, 10) == b"text"
     os.close(reader)
+
+
+def test_a_small_file_takes_no_room_for_the_largest_that_there_may_be(tmp_path):
+    path = tmp_path / "small"
+    path.write_bytes(b"x" * 5000)
+    tracemalloc.start()
+    assert read_bytes(path, 1 << 30) == b"x" * 5000
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1 << 23
+    with pytest.raises(ConfigError, match="is larger than 0 MiB"):
+        read_bytes(path, 4999)

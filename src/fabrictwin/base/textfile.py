@@ -16,6 +16,7 @@ from typing import IO, BinaryIO, TextIO
 from fabrictwin.base.errors import ConfigError, unwritten
 
 MAX_BYTES = 64 * 2**20
+PART_BYTES = 2**20
 STDIN = "<stdin>"
 OTHER_END_S = 2.0  # so long a named pipe may be without a writer, or without a reader
 
@@ -71,9 +72,18 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
 
     def read() -> bytes:
         with open_bytes(path) as stream:
-            return stream.read(most + 1)
+            return _at_most(stream, most + 1)
 
     return _read(read, path, most)
+
+
+def _at_most(stream: BinaryIO, most: int) -> bytes:
+    """Read so many bytes in parts: a single read takes room for all of them, however small the file is."""
+    parts: list[bytes] = []
+    while most > 0 and (part := stream.read(min(most, PART_BYTES))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
 
 
 def read_text(path: str | Path, stdin: TextIO | None = None, *, errors: str = "strict") -> str:
