@@ -14,31 +14,50 @@ from support.edits import rows
 
 from fabrictwin.configuration.lint.rules import lint
 from fabrictwin.configuration.policy.cluster_policy import plan
-from fabrictwin.configuration.readers.recognise import read_files
+from fabrictwin.configuration.readers.recognise import Part, joined, kind_of, listed, read_files, read_text_as
+
+
+class Cluster:
+    """A generated cluster's files, each read once; a mutation reads the file again that it changes."""
+
+    def __init__(self, technology: str, targets: tuple[str, ...], folder: Path, *, os: str = "sonic") -> None:
+        write(planned(technology), folder, targets, os=os)
+        self.folder = folder
+        self.texts = {str(path.relative_to(folder)): path.read_text() for path in listed([folder])}
+        self.parts: dict[str, Part | None] = {name: self._part(name, text) for name, text in self.texts.items()}
+
+    def _part(self, name: str, text: str) -> Part | None:
+        kind = "" if name.endswith(".reasons.json") else kind_of(text)
+        return read_text_as(kind, text, str(self.folder / name)) if kind else None
+
+    def rules_of(self, changed: dict[str, str], without: str = "") -> set[str]:
+        """Rules that the files break where some have other texts, and some are not there."""
+        parts = self.parts | {name: self._part(name, text) for name, text in changed.items()}
+        names = [name for name in parts if not (without and name.endswith(without))]
+        read = joined([part for name in names if (part := parts[name])])
+        return {finding.rule for finding in lint(read.configuration, read.problems)}
 
 
 @pytest.fixture(scope="module")
-def ethernet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("ethernet")
-    write(planned(), folder, ETHERNET)
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+def ethernet(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    return Cluster("ethernet", ETHERNET, tmp_path_factory.mktemp("ethernet"))
 
 
 @pytest.fixture(scope="module")
-def infiniband(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("infiniband")
-    write(planned("infiniband"), folder, INFINIBAND)
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+def infiniband(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    return Cluster("infiniband", INFINIBAND, tmp_path_factory.mktemp("infiniband"))
 
 
-def rules_of(files: dict[str, str], folder: Path) -> set[str]:
-    """Rules that files break."""
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    read = read_files([folder])
-    return {finding.rule for finding in lint(read.configuration, read.problems)}
+@pytest.fixture(scope="module")
+def nvue(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    return Cluster("ethernet", ("nvue", "host"), tmp_path_factory.mktemp("nvue"), os="nvue")
+
+
+@pytest.mark.parametrize("technology", ["ethernet", "infiniband", "nvue"])
+def test_files_read_one_by_one_say_what_their_folder_says(technology: str, request: pytest.FixtureRequest) -> None:
+    cluster: Cluster = request.getfixturevalue(technology)
+    assert read_files([cluster.folder]) == joined([part for part in cluster.parts.values() if part])
+    assert cluster.rules_of({}) == cluster.rules_of({}, without=NMCLI) == set()
 
 
 @pytest.mark.parametrize("technology", ["ethernet", "infiniband"])
@@ -67,12 +86,7 @@ PG = "pg_lossless_400000_3m_profile"
 Tables = dict[str, Any]
 
 
-NMCLI = "fabric-nmcli.sh"
-
-
-def _netplan_alone(files: dict[str, str]) -> dict[str, str]:
-    """Without NetworkManager's script, which says the same of interfaces."""
-    return {name: text for name, text in files.items() if not name.endswith(NMCLI)}
+NMCLI = "fabric-nmcli.sh"  # says the same of interfaces as netplan: left out where netplan's file is changed
 
 
 def _set(table: str, key: str, **values: Any) -> Callable[[Tables], None]:
@@ -109,25 +123,27 @@ def _small_ingress(tables: Tables) -> None:
     tables["BUFFER_POOL"]["ingress_lossless_pool"]["size"] = "100000000"
 
 
-SONIC = {
-    # what SONiC's own models refuse
+Mutation = tuple[Callable[[Tables], None], str]  # and the rule that finds it
+REFUSED_BY_MODELS: dict[str, Mutation] = {  # ten that SONiC's own YANG models refuse
     "dynamic_th 9": (_set("BUFFER_PROFILE", PG, dynamic_th="9"), "value-range"),
     "profile reference": (_set("BUFFER_PG", "Ethernet0|3", profile="gone"), "reference-missing"),
     "WRED reference": (_set("QUEUE", "Ethernet0|3", wred_profile="gone"), "reference-missing"),
     "map reference": (_set("PORT_QOS_MAP", "Ethernet0", dscp_to_tc_map="gone"), "reference-missing"),
-    "pool reference": (_set("BUFFER_PROFILE", PG, pool="gone"), "reference-missing"),
     "pfc 3,9": (_set("PORT_QOS_MAP", "Ethernet0", pfc_enable="3,9"), "value-range"),
     "max below min": (_set("WRED_PROFILE", "AZURE_LOSSLESS", green_max_threshold="1000"), "ecn-order"),
     "DSCP 64": (_set("DSCP_TO_TC_MAP", "AZURE", **{"64": "3"}), "value-range"),
     "detection 50 ms": (_set("PFC_WD", "Ethernet0", detection_time="50"), "value-range"),
     "cable without unit": (_set("CABLE_LENGTH", "AZURE", Ethernet0="40"), "not-understood"),
     "probability 101": (_set("WRED_PROFILE", "AZURE_LOSSLESS", green_drop_probability="101"), "value-range"),
-    # what they do not see
+}
+UNSEEN_BY_MODELS: dict[str, Mutation] = {  # four that they take
     "TC3 to PG0": (_set("TC_TO_PRIORITY_GROUP_MAP", "AZURE", **{"3": "0"}), "tc-to-group"),
     "pfc_enable missing": (_del("PORT_QOS_MAP", "Ethernet0", "pfc_enable", "pfcwd_sw_enable"), "pfc-missing"),
     "speed 123": (_set("PORT", "Ethernet0", speed="123"), "speed-unknown"),
     "no xon": (_del("BUFFER_PROFILE", PG, "xon"), "xon-missing"),
-    # more
+}
+MORE: dict[str, Mutation] = {
+    "pool reference": (_set("BUFFER_PROFILE", PG, pool="gone"), "reference-missing"),
     "headroom 0": (_set("BUFFER_PROFILE", PG, xoff="0"), "headroom-too-small"),
     "headroom at 80%": (_set("BUFFER_PROFILE", PG, xoff="180000"), "headroom-too-small"),
     "longer cable": (_set("CABLE_LENGTH", "AZURE", Ethernet0="300m"), "headroom-too-small"),
@@ -172,59 +188,69 @@ SONIC = {
 }
 
 
+SONIC = REFUSED_BY_MODELS | UNSEEN_BY_MODELS | MORE
+
+
 @pytest.mark.parametrize("name", SONIC)
-def test_mutations_of_config_db(name: str, ethernet: dict[str, str], tmp_path: Path) -> None:
+def test_mutations_of_config_db(name: str, ethernet: Cluster) -> None:
     change, rule = SONIC[name]
-    tables = json.loads(ethernet[LEAF])
+    tables = json.loads(ethernet.texts[LEAF])
     change(tables)
-    assert rule in rules_of(ethernet | {LEAF: json.dumps(tables)}, tmp_path)
+    assert rule in ethernet.rules_of({LEAF: json.dumps(tables)})
 
 
 HOST = {name: row for name, *row in rows("configuration/host_mutations")}
 
 
 @pytest.mark.parametrize("name", HOST)
-def test_mutations_of_hosts_and_manifests(name: str, ethernet: dict[str, str], tmp_path: Path) -> None:
+def test_mutations_of_hosts_and_manifests(name: str, ethernet: Cluster) -> None:
     file, old, new, rule = HOST[name]
-    changed, count = re.subn(old, new.replace("\\", "\\\\"), ethernet[file])
+    changed, count = re.subn(old, new.replace("\\", "\\\\"), ethernet.texts[file])
     assert count, "nothing was changed"
-    assert rule in rules_of(_netplan_alone(ethernet) | {file: changed}, tmp_path)
+    assert rule in ethernet.rules_of({file: changed}, without=NMCLI)
 
 
 SUBNET = {name: row for name, *row in rows("configuration/subnet_mutations")}
 
 
 @pytest.mark.parametrize("name", SUBNET)
-def test_mutations_of_subnets(name: str, infiniband: dict[str, str], tmp_path: Path) -> None:
+def test_mutations_of_subnets(name: str, infiniband: Cluster) -> None:
     file, old, new, rule = SUBNET[name]
-    changed, count = re.subn(old, new, infiniband[file])
+    changed, count = re.subn(old, new, infiniband.texts[file])
     assert count, "nothing was changed"
-    found = rules_of(_netplan_alone(infiniband) | {file: changed}, tmp_path)
+    found = infiniband.rules_of({file: changed}, without=NMCLI)
     assert rule in (found or {"clean"})
 
 
-def test_nvue_is_judged_by_the_same_rules(tmp_path: Path) -> None:
-    write(planned(), tmp_path, ("nvue", "host"), os="nvue")
-    path = tmp_path / "nvue/leaf-0/startup.sh"
-    text = path.read_text()
-    for old, new, rule in (
-        ("trust l3", "trust l2", "trust-pcp"),
-        ("rx enable", "rx disable", "pfc-ignored"),
-        ("switch-priority 3 ", "switch-priority 4 ", "pfc-one-side"),
-        ("max-threshold 2097152", "max-threshold 1000", "ecn-order"),
-        ("qos pfc profile pfc-400g-3m", "qos pfc profile gone", "reference-missing"),
-        ("link mtu 9100", "link mtu 1500", "mtu-small"),
-        ("xoff-threshold 227328", "xoff-threshold 100000", "headroom-too-small"),
-        ("pfc-watchdog state enable", "pfc-watchdog state disable", "watchdog-missing"),
-    ):
-        assert old in text, old
-        path.write_text(text.replace(old, new))
-        read = read_files([tmp_path])
-        assert rule in {finding.rule for finding in lint(read.configuration, read.problems)}, rule
+NVUE = {  # what stands in a switch's script, what stands there instead, the rule that is broken
+    "trust PCP": ("trust l3", "trust l2", "trust-pcp"),
+    "pauses not obeyed": ("rx enable", "rx disable", "pfc-ignored"),
+    "PFC on another priority": ("switch-priority 3 ", "switch-priority 4 ", "pfc-one-side"),
+    "max below min": ("max-threshold 2097152", "max-threshold 1000", "ecn-order"),
+    "profile reference": ("qos pfc profile pfc-400g-3m", "qos pfc profile gone", "reference-missing"),
+    "MTU 1500": ("link mtu 9100", "link mtu 1500", "mtu-small"),
+    "small headroom": ("xoff-threshold 227328", "xoff-threshold 100000", "headroom-too-small"),
+    "no watchdog": ("pfc-watchdog state enable", "pfc-watchdog state disable", "watchdog-missing"),
+}
 
 
-def test_files_that_disagree_about_an_interface(ethernet: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", NVUE)
+def test_nvue_is_judged_by_the_same_rules(name: str, nvue: Cluster) -> None:
+    old, new, rule = NVUE[name]
+    text = nvue.texts["nvue/leaf-0/startup.sh"]
+    assert old in text
+    assert rule in nvue.rules_of({"nvue/leaf-0/startup.sh": text.replace(old, new)})
+
+
+def test_the_page_says_how_many_mutations_are_found() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs/configure.md").read_text().split())
+    subnet = sum(rule != "clean" for *_, rule in SUBNET.values())
+    assert (len(REFUSED_BY_MODELS), len(UNSEEN_BY_MODELS)) == (10, 4)
+    assert "ten that SONiC's YANG models refuse and four that they take" in page
+    assert f"{len(MORE)} more of `config_db`, {len(NVUE)} of NVUE, {len(HOST)} of hosts and manifests" in page
+    assert f"{subnet} of InfiniBand subnets and Slurm" in page
+
+
+def test_files_that_disagree_about_an_interface(ethernet: Cluster) -> None:
     file = "hosts/host-0/60-fabric.yaml"
-    assert "files-disagree" in rules_of(
-        ethernet | {file: ethernet[file].replace("mtu: 9100", "mtu: 9000")}, tmp_path
-    )
+    assert "files-disagree" in ethernet.rules_of({file: ethernet.texts[file].replace("mtu: 9100", "mtu: 9000")})

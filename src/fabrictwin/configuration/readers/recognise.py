@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
@@ -65,6 +66,9 @@ _PATTERNS = (  # in this order: what is surest first; blanks of one line, or emp
 _COMPILED = tuple((kind, re.compile(pattern, re.M)) for kind, pattern in _PATTERNS)
 
 
+Part = tuple[Configuration, Problems]  # what one file says, and what in it is no value
+
+
 @dataclass(frozen=True)
 class ReadFiles:
     """What files say together, what in them is no value, and which files nobody here reads."""
@@ -94,9 +98,8 @@ def listed(paths: Sequence[Path]) -> list[Path]:
 
 def read_files(paths: Sequence[Path], stage: Stage = silent) -> ReadFiles:
     """Read files and folders of files. Raises ConfigError for one that cannot be read at all."""
-    whole, problems, unread = Configuration(), [], []
-    parts: list[Configuration] = []
-    said: dict[tuple[str, str, str], tuple[object, str]] = {}
+    parts: list[Part] = []
+    unread = []
     files = listed(paths)
     for done, path in enumerate(files):
         stage(f"reading {path.name}", done / len(files))
@@ -109,14 +112,19 @@ def read_files(paths: Sequence[Path], stage: Stage = silent) -> ReadFiles:
                 raise ConfigError("is none of the formats that are read here", file=path)
             unread.append(str(path))
             continue
-        read, found = read_text_as(kind, text, str(path))
-        parts.append(read)
+        parts.append(read_text_as(kind, text, str(path)))
+    return joined(parts, unread)
+
+
+def joined(parts: Sequence[Part], unread: Sequence[str] = ()) -> ReadFiles:
+    """Return what files say together, in their order, from what each says by itself."""
+    problems: list[Problem] = []
+    said: dict[tuple[str, str, str], tuple[object, str]] = {}
+    for read, found in parts:
         problems += found.found
         problems += _conflicts(read, said)
-    for read in parts:
-        whole = whole.merged(read) if len(parts) < _MANY else whole
-    if len(parts) >= _MANY:
-        whole = _merged_by_name(parts)
+    alone = [read for read, _ in parts]
+    whole = _merged_by_name(alone) if len(alone) >= _MANY else reduce(Configuration.merged, alone, Configuration())
     return ReadFiles(whole, tuple(problems), tuple(unread))
 
 
@@ -156,7 +164,7 @@ def _merged_by_name(parts: Sequence[Configuration]) -> Configuration:
     return Configuration(switches, hosts, whole.subnet, whole.slurm, whole.manifests)
 
 
-def read_text_as(kind: str, text: str, file: str) -> tuple[Configuration, Problems]:
+def read_text_as(kind: str, text: str, file: str) -> Part:
     """Return what a text of a known format says. Raises ConfigError."""
     if kind == "sonic":
         switch, problems = sonic.read_switch(text, file)
