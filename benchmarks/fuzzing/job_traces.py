@@ -95,4 +95,32 @@ def _captured() -> Target:
     return Target([json.dumps(_CAPTURED).encode()], of_file("captured.json", read))
 
 
-JOB_TRACES: dict[str, Callable[[], Target]] = {"job-trace": _traces, "captured-job": _captured}
+def _frameworks() -> Target:
+    """Configurations of training frameworks, each kind under the name that its files have."""
+    from fabrictwin.interchange.frameworks.read_config import Beside, read_text_config
+
+    samples = [
+        b"TP=$((4*2))\nA=(\n --num-layers 32 --hidden-size 4096 # wide\n --swiglu\n)\nif [ $TP -gt 1 ]; then\n"
+        b'  A+=("--sequence-parallel --bf16")\nfi\ntorchrun p.py ${A[@]} --num-attention-heads ${H:-32} \\\n'
+        b"--tensor-model-parallel-size $TP --seq-length 4096 --micro-batch-size 1 --moe-layer-freq '([0]*3+[1]*29)'\n",
+        b'{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true},\n'
+        b'"zero_optimization": {"stage": 3, "reduce_bucket_size": 5e8, "mics_shard_size": 8}}',
+        b'[model]\nflavor = "70B"\n[training]\nseq_len = 8192\n[parallelism]\ntensor_parallel_degree = 8\n'
+        b'pipeline_parallel_schedule = "Interleaved1F1B"\npipeline_parallel_degree = 4\n',
+        b"trainer: {precision: bf16}\nmodel:\n  num_layers: 12\n  hidden_size: 768\n  num_attention_heads: 12\n"
+        b"  encoder_seq_length: 4096\n  max_position_embeddings: ${.encoder_seq_length}\n  micro_batch_size: 4\n",
+    ]
+    beside = Beside(sequence=4096, vocabulary=32000)
+
+    def read(data: bytes) -> None:
+        name = {b"{": "ds.json", b"[": "titan.toml", b"t": "nemo.yaml"}.get(data[:1], "train.sh")
+        assert read_text_config(data.decode("utf-8", "replace"), name, beside).yaml
+
+    return Target(samples, read)
+
+
+JOB_TRACES: dict[str, Callable[[], Target]] = {
+    "job-trace": _traces,
+    "captured-job": _captured,
+    "framework-config": _frameworks,
+}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
     from fabrictwin.api.plan import Plan, plan
     from fabrictwin.api.run import Result, run
-    from fabrictwin.api.specs import load
+    from fabrictwin.api.specs import import_config, load
     from fabrictwin.api.sweep import Sweep, sweep
     from fabrictwin.api.tables import Table
     from fabrictwin.api.traces import export_trace, import_trace
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
     from fabrictwin.cluster.spec.spec import Spec
     from fabrictwin.diagnosis.diagnose import Diagnosis
+    from fabrictwin.interchange.frameworks.read_config import ImportedConfig
     from fabrictwin.twin.twin import Twin
 
 _HOME = {
@@ -47,6 +48,7 @@ _HOME = {
     "lint": "api.configure",
     "doctor": "api.doctor",
     "export_trace": "api.traces",
+    "import_config": "api.specs",
     "import_trace": "api.traces",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
@@ -61,6 +63,7 @@ _HOME = {
     "ConfiguredFiles": "api.configure",
     "LintReport": "api.configure",
     "Diagnosis": "diagnosis.diagnose",
+    "ImportedConfig": "interchange.frameworks.read_config",
     "JitterStudy": "api.jitter",
     "NcclTest": "api.nccl_tests",
     "Sweep": "api.sweep",
@@ -79,6 +82,7 @@ __all__ = [
     "Diagnosis",
     "Difference",
     "FabrictwinError",
+    "ImportedConfig",
     "JitterStudy",
     "LintReport",
     "NcclTest",
@@ -96,6 +100,7 @@ __all__ = [
     "diff",
     "doctor",
     "export_trace",
+    "import_config",
     "import_trace",
     "jitter",
     "lint",

@@ -13,16 +13,17 @@ from fabrictwin.api.traces import script_place
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.torch.rank_record import read_records, write_record
 from fabrictwin.torch.rank_recorder import RankRecorder
+from fabrictwin.workload.captured.captured_file import write_captured
 from fabrictwin.workload.captured.captured_job import Collective, Work
 
 WORK = Work((64, 64, 64, 1), None, False, 49152, "fp32")
 
 
-def _recorded(rank: int) -> RankRecorder:
+def _recorded(rank: int, size: int = 4096) -> RankRecorder:
     recorder = RankRecorder(rank, 2)
     recorder.group("0", (0, 1), "default_pg")
     recorder.compute("aten::mm", WORK)
-    first = recorder.collective("all_reduce", "0", 4096, element_bytes=4)
+    first = recorder.collective("all_reduce", "0", size, element_bytes=4)
     recorder.compute("aten::mm", WORK)
     recorder.waited(first)
     recorder.compute("aten::mm", WORK)
@@ -44,6 +45,28 @@ def test_ranks_records_make_one_job(tmp_path: Path) -> None:
     assert (job.world, len(job.classes), job.name) == (2, 1, "train")
     calls = [one for one in job.classes[0].operations if isinstance(one, Collective)]
     assert [(one.kind, one.root) for one in calls] == [("all_reduce", 0), ("broadcast", 1)]
+
+
+def test_the_table_of_a_run_has_bytes_choice_and_what_compute_hides(tmp_path: Path) -> None:
+    size = 16 << 20
+    for rank in range(2):
+        write_record(_recorded(rank, size).trace, tmp_path / f"rank.{rank}.json")
+    write_captured(read_records(tmp_path, "train"), tmp_path / "job.json")
+    network = {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm9700"}
+    cluster = {"hosts": {"type": "dgx-h100", "count": 1}, "network": network}
+    workload = {"captured": str(tmp_path / "job.json")}
+    spec = ft.load({"schema": 1, "name": "a", "cluster": cluster, "workload": workload})
+    found = ft.run(spec)
+    reduced, sent = found.communications
+    test = ft.nccl_tests("all_reduce_perf", spec, minbytes=size, maxbytes=size, np=2, iters=1, check=0).rows[0]
+    assert (reduced["size_bytes"], reduced["group_ranks"], reduced["calls"]) == (size, 2, 1)
+    assert reduced["algorithm"] == test["algorithm"].lower()
+    assert reduced["protocol"] == test["protocol"].lower()
+    # one product runs beside the all-reduce, nothing beside the broadcast, which the optimizer waits for
+    compute = next(one for one in found.detail.job.program.operations.duration_ps.tolist() if one)
+    assert reduced["hidden_s"] == pytest.approx(compute / 1e12)
+    assert reduced["exposed_s"] + reduced["hidden_s"] == pytest.approx(reduced["each_s"])
+    assert (sent["hidden_s"], sent["exposed_s"]) == (0, pytest.approx(sent["each_s"]))
 
 
 def test_a_rank_that_left_no_record_is_named(tmp_path: Path) -> None:

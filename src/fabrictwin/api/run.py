@@ -86,6 +86,13 @@ class Result:
         ]
         return Table.of_rows(("name", "category", "operations", "exposed_s", "under_way_s"), rows)
 
+    @cached_property
+    def communications(self) -> Table:
+        """Communications by name and size: NCCL's choice, the time of one, exposed and hidden time of all."""
+        from fabrictwin.report.communication_table import COLUMNS, rows
+
+        return Table.of_rows(COLUMNS, rows(self.detail.job.program, self.detail.trace))
+
     def save(self, folder: str | Path | None = None) -> Path:
         """Write the run folder (by default the next free `runs/NAME`) and return it. Raises ConfigError."""
         from fabrictwin.runs.folder import write_folder

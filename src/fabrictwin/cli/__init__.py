@@ -52,6 +52,10 @@ COMMANDS = {
     ),
     "collect": ("diagnosis.collect", "Write a script that gathers what the doctor reads."),
     "nccl-tests": ("tools.nccl_tests", "all_reduce_perf and its kin: nccl-tests on a cluster."),
+    "import-config": (
+        "tools.framework_configs",
+        "Read a training framework's configuration into a spec's workload.",
+    ),
     "import-trace": ("tools.traces", "Read traces of a job that ran elsewhere, to play it on a spec's cluster."),
     "export-trace": ("tools.traces", "Write a captured job as Chakra's traces or GOAL."),
     "torchrun": ("tools.torchrun", "Run a program of PyTorch here, with the cluster's time."),

@@ -29,5 +29,5 @@ def torchrun(cluster: str, out: Path | None, save: Path | None, arguments: tuple
     with Progress() as progress:
         found = run(spec, list(arguments), save=save, stage=progress.stage)
         folder = found.save(out)
-    click.echo(str(found.collectives))
+    click.echo(str(found.communications))
     click.echo(block(found.detail, folder), nl=False)
