@@ -89,7 +89,8 @@ def torchrun(
     from fabrictwin.workload.captured.captured_file import write_captured
 
     asked, tell = load(spec), stage or silent
-    if find_spec("torch") is None:
+    found = find_spec("torch")
+    if found is None or found.origin is None:  # a folder of that name is no package
         raise ConfigError("expected PyTorch: pip install fabrictwin[torch]", key="torchrun")
     at = script_place(arguments)
     script = Path(arguments[at])
