@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 from support.clusters import boxes
 from support.live_pair import NEEDS_PROGRAMS, LiveTwin, free_port, listens
 
@@ -93,3 +96,20 @@ def test_a_cut_link_ends_traffic_and_is_told_of() -> None:
         watch.terminate()
         told = watch.communicate(timeout=10)[0]
         assert told.index("IBV_EVENT_PORT_ERR") < told.index("IBV_EVENT_PORT_ACTIVE")
+
+
+def test_a_slow_link_of_the_spec_is_slow_for_programs(tmp_path: Path) -> None:
+    cluster = {
+        "hosts": {"type": "dgx-h100", "count": 2},
+        "network": {"technology": "infiniband", "switch": "qm9700", "topology": {"kind": "rail-optimised"}},
+    }
+    spec, pair = tmp_path / "spec.yaml", tmp_path / "pair"
+    faults = [{"link": "host-1/mlx5_0", "rate": "200 Gb/s"}]
+    spec.write_text(yaml.safe_dump({"schema": 1, "cluster": cluster, "faults": faults}))
+    port = free_port()
+    command = f"ib_write_bw -d mlx5_0 -n 500 -F --report_gbits -p {port}"
+    pair.write_text(f"host-0: {command}\nhost-1: sh -c 'sleep 2; exec {command} localhost'\n")
+    asked = [sys.executable, "-m", "fabrictwin", "exec", "--cluster", str(spec), "--hosts", str(pair)]
+    done = subprocess.run([*asked, "--clock", "virtual"], capture_output=True, text=True, timeout=100, check=True)
+    (rate, *_) = [float(line.split()[3]) for line in done.stdout.splitlines() if line.startswith(" 65536")]
+    assert 190 < rate < 200

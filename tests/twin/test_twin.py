@@ -11,9 +11,13 @@ from support.clusters import blueprint, boxes, dgx
 from support.programs import times
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.spec.spec import read_spec
+from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program import collectives
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.twin import Twin
+from fabrictwin.twin.spec_twin import faulty_twin
 
 
 def test_a_path_names_every_hop():
@@ -125,3 +129,17 @@ def test_options_of_routing_are_saved_too(tmp_path):
     assert again.options == twin.options
     assert (again.routes.lft == twin.routes.lft).all()
     assert again.routes.lmc == 1
+
+
+def test_faults_of_the_spec_kill_and_slow_links():
+    network = {"technology": "infiniband", "switch": "qm9700", "topology": {"kind": "single-switch"}}
+    faults = [{"link": "host-0/mlx5_0", "rate": "0 Gb/s"}, {"link": "host-1/mlx5_0", "rate": "200 Gb/s"}]
+    cluster = {"hosts": {"type": "dgx-h100", "count": 2}, "network": network}
+    spec = read_spec({"schema": 1, "cluster": cluster, "faults": faults})
+    twin = faulty_twin(build(spec.cluster, spec=spec), spec)
+    fabric = twin.fabric
+    port = {fabric.node_name(int(node)): int(fabric.nic_port[i]) for i, node in enumerate(fabric.nic_node)}
+    dead, slow, well = (port[name] for name in ("host-0/mlx5_0", "host-1/mlx5_0", "host-1/mlx5_3"))
+    assert dead == NONE or fabric.port_peer[dead] == NONE
+    assert twin.link_rate_bps[slow] == 200 * 10**9
+    assert well not in twin.link_rate_bps

@@ -16,6 +16,7 @@ from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_cluster
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.live.server import Server
+from fabrictwin.twin.spec_twin import faulty_twin
 from fabrictwin.twin.twin import Twin
 
 if TYPE_CHECKING:
@@ -70,11 +71,12 @@ def serve_data(cluster: Path, state: SubnetState, say: Callable[[str], None]) ->
     Forwarding tables are those that the twin computes; they stay when the manager reroutes. Raises ConfigError.
     """
     spec = load_cluster(cluster)
-    served = ServedTwin(Twin(build(spec.cluster, spec=spec)))
+    served = ServedTwin(faulty_twin(build(spec.cluster, spec=spec), spec))
+    peers = served.server.world.fabric.port_peer  # ports count alike without dead cables
 
     def changed(slot: int, now_ps: int) -> None:
         port = int(state.fabric_port[slot])
-        if port != NONE:
+        if port != NONE and peers[port] != NONE:
             down = state.logical(slot) == _DOWN
             served.change_links({port: 0 if down else None})
 

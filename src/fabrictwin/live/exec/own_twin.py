@@ -53,12 +53,12 @@ def run(
     from fabrictwin.cluster.build_blueprint import build as build_cluster
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.live.server import Server
-    from fabrictwin.twin import Twin
+    from fabrictwin.twin.spec_twin import faulty_twin
 
     for name in native_libraries.LIBRARIES:
         native_libraries.library(name)  # says what is missing before anything else is done
     spec = load_cluster(cluster)
-    twin = Twin(build_cluster(spec.cluster, spec=spec))
+    twin = faulty_twin(build_cluster(spec.cluster, spec=spec), spec)
     programs = wanted.programs(twin.fabric.host_names)
     with contextlib.ExitStack() as stack:
         log = None

@@ -29,20 +29,15 @@ def open_world(cluster: str | Path, stage: Stage = silent) -> World:
     """The adapters of a cluster's file, for looking at, with its dead and slow links, and the GIDs that hosts have
     whose faults are of those. Raises ConfigError."""
     from fabrictwin.cluster.build_blueprint import build
-    from fabrictwin.cluster.faults import find_faults, host_causes
+    from fabrictwin.cluster.faults import host_causes
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
-    from fabrictwin.twin import Twin
+    from fabrictwin.twin.spec_twin import faulty_twin
 
     stage("building the cluster", 0.0)
     spec = load_cluster(cluster)
     blueprint = build(spec.cluster, spec=spec)
-    faults, _ = find_faults(blueprint, spec)
-    stage("compiling the fabric", 0.3)
-    twin = Twin(blueprint, dead=tuple(sorted(fault.cable for fault in faults if not fault.rate_bps)))
-    for fault in faults:
-        if fault.rate_bps:
-            twin.degrade(twin.cable_now(fault.cable), fault.rate_bps)
+    twin = faulty_twin(blueprint, spec, stage)
     stage("naming adapters", 0.7)
     world = World(twin, engine=AnalyticEngine(twin.fabric, lambda: twin.routes))
     roce_mode.apply(world, cluster)
