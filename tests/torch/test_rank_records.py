@@ -13,6 +13,7 @@ import pytest
 import fabrictwin as ft
 from fabrictwin.api.traces import script_place
 from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.torch.call_log import CallLog, CallLogs
 from fabrictwin.torch.rank_record import read_records, write_record
 from fabrictwin.torch.rank_recorder import RankRecorder
 from fabrictwin.workload.captured.captured_file import write_captured
@@ -75,6 +76,39 @@ def test_a_rank_that_left_no_record_is_named(tmp_path: Path) -> None:
     write_record(_recorded(0).trace, tmp_path / "rank.0.json")
     with pytest.raises(SimulatedError, match="rank 1: ended without its record"):
         read_records(tmp_path, "train")
+
+
+def _logs(folder: Path, *calls: list[tuple[str, int | None, str]]) -> CallLogs:
+    for rank, made in enumerate(calls):
+        log = CallLog(folder / f"calls.{rank}")
+        log.group("0", tuple(range(len(calls))))
+        for kind, size, dtype in made:
+            log.call("0", kind, size, dtype, 0)
+    return CallLogs(folder)
+
+
+def test_ranks_that_disagree_are_named_by_call(tmp_path: Path) -> None:
+    good, other = ("all_reduce", 64, "float32"), ("all_reduce", 64, "int32")
+    logs = _logs(tmp_path, [good, good], [good])
+    assert logs.disagreement() is None
+    assert logs.missing() == (
+        "call 2 on group '0' of 2 ranks: rank 0 called all_reduce of 64 B float32, rank 1 never did"
+    )
+    CallLog(tmp_path / "calls.1").call("0", *other, 0)  # the file grows, and what is new is read
+    assert logs.disagreement() == (
+        "call 2 on group '0' of 2 ranks: rank 0 called all_reduce of 64 B float32, rank 1 all_reduce of 64 B int32"
+    )
+
+
+def test_uneven_exchanges_and_subgroups_of_one_name_agree(tmp_path: Path) -> None:
+    uneven = ("all_to_all", None, "float32")
+    logs = _logs(tmp_path, [uneven], [uneven])
+    for rank, size in ((0, 4), (1, 8)):
+        log = CallLog(tmp_path / f"calls.{rank}")
+        log.group("mine", (rank,))
+        log.call("mine", "all_reduce", size, "float32", 0)
+    assert logs.disagreement() is None
+    assert logs.missing() is None
 
 
 def test_the_script_is_found_among_torchruns_options() -> None:
@@ -153,6 +187,23 @@ def test_import_torch_knows_the_backend_by_its_entry_point(tmp_path: Path) -> No
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.second
+def test_a_program_whose_ranks_disagree_ends_with_both_calls(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "bad.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "one = torch.ones(4)\n"
+        "dist.all_reduce(one) if dist.get_rank() else dist.broadcast(one, 0)\n"
+    )
+    from fabrictwin.api.traces import torchrun
+
+    network = {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm9700"}
+    spec = {"schema": 1, "name": "a", "cluster": {"hosts": {"type": "dgx-h100", "count": 1}, "network": network}}
+    with pytest.raises(SimulatedError, match=r"rank 0 called broadcast .*, root 0, rank 1 all_reduce of 16 B"):
+        torchrun(ft.load(spec), ["--standalone", "--nproc-per-node", "2", str(tmp_path / "bad.py")])
 
 
 def test_no_other_room_imports_torch() -> None:

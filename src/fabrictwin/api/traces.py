@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -100,12 +101,41 @@ def torchrun(
         bootstrap = str(Path(__file__).parents[1] / "torch" / "run_program.py")
         command = [sys.executable, "-m", "torch.distributed.run", *arguments[:at], bootstrap, *arguments[at:]]
         tell(f"running {script.name}")
-        ended = subprocess.run(command, env={**os.environ, "FABRICTWIN_TORCH_OUT": folder}, check=False)
-        if ended.returncode:
-            raise SimulatedError(f"ended with {ended.returncode}", script.name, "its own messages stand above")
+        _run_watched(command, Path(folder), script.name)
         tell("reading what it did")
         job = read_records(Path(folder), script.stem)
         kept = Path(folder) / "job.json" if save is None else Path(save)
         write_captured(job, kept)
         workload = {"workload": {"captured": str(kept.absolute())}, "name": script.stem}
         return run(asked.with_(workload), stage=tell)
+
+
+LOOK_EVERY_S = 0.5
+END_S = 20.0  # that torchrun gets to end its workers
+
+
+def _run_watched(command: list[str], folder: Path, name: str) -> None:
+    """Run torchrun, and end it where its ranks disagree. Raises SimulatedError."""
+    from fabrictwin.torch.call_log import CallLogs
+
+    logs = CallLogs(folder)
+    with subprocess.Popen(command, env={**os.environ, "FABRICTWIN_TORCH_OUT": str(folder)}) as running:
+        wrong = None
+        try:
+            while running.poll() is None and wrong is None:
+                with suppress(subprocess.TimeoutExpired):
+                    running.wait(LOOK_EVERY_S)
+                wrong = logs.disagreement()
+        finally:
+            if running.poll() is None:
+                running.terminate()
+                try:
+                    running.wait(END_S)
+                except subprocess.TimeoutExpired:
+                    running.kill()
+    if wrong is not None:
+        raise SimulatedError("ranks disagree", name, wrong)
+    if running.returncode:
+        lost = logs.missing()
+        detail = f"{lost}; " if lost else ""
+        raise SimulatedError(f"ended with {running.returncode}", name, f"{detail}its own messages stand above")

@@ -18,10 +18,12 @@ from torch.distributed import distributed_c10d as c10d
 
 from fabrictwin.nccl.lowering.tasks import Kind
 from fabrictwin.torch.autoload import NAME
+from fabrictwin.torch.call_log import CallLog
 from fabrictwin.torch.rank_recorder import RankRecorder
 
 _Backend: Any = torch._C._distributed_c10d.Backend
 RECORDERS: list[RankRecorder] = []  # of this process, once a group is made
+LOGS: list[CallLog] = []  # of this process, where somebody compares
 
 
 OWN: list[None] = []  # not empty while the backend itself copies, which a program on NCCL does not
@@ -157,18 +159,27 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
                     members = tuple(sorted(ranks, key=ranks.__getitem__))
                     self._key = name
                     recorder.group(name, members, str(getattr(group, "group_desc", "")))
+                    for log in LOGS:
+                        log.group(name, members)
                     break
             else:
                 raise RuntimeError("fabrictwin: a call on a group that c10d does not know yet")
         return self._key
 
-    def _recorded(self, kind: Kind, size: int, element: int, root: int = 0) -> int | None:
+    def _recorded(
+        self, kind: Kind, size: int, like: torch.Tensor | None, root: int = 0, *, uneven: bool = False
+    ) -> int | None:
+        """Record a call of `size` bytes of elements like those of a tensor; `uneven`: ranks may differ in it."""
         self._sequence += 1
         if not RECORDERS:
             return None
-        recorder = RECORDERS[0]
+        recorder, element = RECORDERS[0], 4 if like is None else like.element_size()
+        key = self._group(recorder)
+        for log in LOGS:
+            dtype = "" if like is None else str(like.dtype).removeprefix("torch.")
+            log.call(key, kind if like is not None else "barrier", None if uneven else size, dtype, root)
         whole = max(size // element, 1) * element
-        return recorder.collective(kind, self._group(recorder), whole, element_bytes=element, root=root)
+        return recorder.collective(kind, key, whole, element_bytes=element, root=root)
 
     def _message(self, tensors: Sequence[torch.Tensor], peer: int, tag: int, *, sends: bool) -> int | None:
         if not RECORDERS:
@@ -197,13 +208,13 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce onto every rank."""
         opts = opts or dist.AllreduceOptions()
-        number = self._recorded("all_reduce", _bytes(tensors), _first(tensors).element_size())
+        number = self._recorded("all_reduce", _bytes(tensors), _first(tensors))
         finish = self._divide(tensors) if self._summed(opts) else None
         return RecordedWork(self._gloo.allreduce(tensors, opts), tensors, number, finish)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, as one call."""
-        number = self._recorded("all_reduce", _bytes(tensors), _first(tensors).element_size())
+        number = self._recorded("all_reduce", _bytes(tensors), _first(tensors))
         opts = opts or dist.AllreduceCoalescedOptions()
         finish = self._divide(tensors) if self._summed(opts) else None
         return RecordedWork(self._gloo.allreduce_coalesced(tensors, opts), tensors, number, finish)
@@ -211,24 +222,24 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         """Copy from the root."""
         opts = opts or dist.BroadcastOptions()
-        number = self._recorded("broadcast", _bytes(tensors), _first(tensors).element_size(), opts.rootRank)
+        number = self._recorded("broadcast", _bytes(tensors), _first(tensors), opts.rootRank)
         return RecordedWork(self._gloo.broadcast(tensors, opts), tensors, number, None)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce onto the root."""
         opts = opts or dist.ReduceOptions()
-        number = self._recorded("reduce", _bytes(tensors), _first(tensors).element_size(), opts.rootRank)
+        number = self._recorded("reduce", _bytes(tensors), _first(tensors), opts.rootRank)
         finish = self._divide(tensors) if self._summed(opts) and self.rank() == opts.rootRank else None
         return RecordedWork(self._gloo.reduce(tensors, opts), tensors, number, finish)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Gather every rank's tensor into lists."""
-        number = self._recorded("all_gather", _bytes(inputs) * self.size(), _first(inputs).element_size())
+        number = self._recorded("all_gather", _bytes(inputs) * self.size(), _first(inputs), uneven=True)
         opts = opts or dist.AllgatherOptions()
         return RecordedWork(self._gloo.allgather(outputs, inputs, opts), outputs, number, None)
 
     def _allgather_base(self, output: Any, source: Any, opts: Any = None) -> Any:
-        number = self._recorded("all_gather", _bytes(output), source.element_size())
+        number = self._recorded("all_gather", _bytes(output), source)
         parts = [list(output.view(-1).chunk(self.size()))]
         return RecordedWork(self._gloo.allgather(parts, [source.reshape(-1)]), output, number, None)
 
@@ -246,7 +257,7 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
         return self._reduce_scatter_base(outputs[0], parts, opts)
 
     def _reduce_scatter_base(self, output: Any, source: Any, opts: Any = None) -> Any:
-        number = self._recorded("reduce_scatter", _bytes(source), source.element_size())
+        number = self._recorded("reduce_scatter", _bytes(source), source)
         reduced = dist.AllreduceOptions()
         average = opts is not None and opts.reduceOp == dist.ReduceOp.AVG
         if opts is not None and not average:
@@ -268,7 +279,7 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
 
     def alltoall_base(self, output: Any, source: Any, out_sizes: Any, in_sizes: Any, opts: Any = None) -> Any:
         """Exchange parts of a tensor."""
-        number = self._recorded("all_to_all", _bytes(source), source.element_size())
+        number = self._recorded("all_to_all", _bytes(source), source, uneven=True)
         opts = opts or dist.AllToAllOptions()
         return RecordedWork(
             self._gloo.alltoall_base(output, source, out_sizes, in_sizes, opts), output, number, None
@@ -276,7 +287,7 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Exchange lists of tensors."""
-        number = self._recorded("all_to_all", _bytes(inputs), _first(inputs).element_size())
+        number = self._recorded("all_to_all", _bytes(inputs), _first(inputs), uneven=True)
         out_sizes, in_sizes = ([one.numel() for one in each] for each in (outputs, inputs))
         with own_copies():
             joined = torch.cat([one.reshape(-1) for one in inputs])
@@ -291,19 +302,19 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
 
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         """Gather onto the root."""
-        size, element = _bytes(inputs) * self.size(), _first(inputs).element_size()
-        number = self._recorded("gather", size, element, opts.rootRank)
+        size = _bytes(inputs) * self.size()
+        number = self._recorded("gather", size, _first(inputs), opts.rootRank)
         return RecordedWork(self._gloo.gather(outputs, inputs, opts), outputs, number, None)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         """Send parts from the root."""
-        size, element = _bytes(outputs) * self.size(), _first(outputs).element_size()
-        number = self._recorded("scatter", size, element, opts.rootRank)
+        size = _bytes(outputs) * self.size()
+        number = self._recorded("scatter", size, _first(outputs), opts.rootRank)
         return RecordedWork(self._gloo.scatter(outputs, inputs, opts), outputs, number, None)
 
     def barrier(self, opts: Any = None) -> Any:
         """Meet: an all-reduce of one element, as in ProcessGroupNCCL."""
-        number = self._recorded("all_reduce", 4, 4)
+        number = self._recorded("all_reduce", 4, None)
         return RecordedWork(self._gloo.barrier(), None, number, None)
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Any:

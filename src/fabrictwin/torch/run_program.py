@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fabrictwin.torch import autoload, c10d_backend
+from fabrictwin.torch.call_log import CallLog
 from fabrictwin.torch.rank_recorder import RankRecorder
 from fabrictwin.workload.captured.operator_work import NO_KERNEL, plain_operator, work_of
 
@@ -68,6 +69,8 @@ def _patched(original: Any) -> Any:
         made = original(autoload.NAME, *args, **rest)
         recorder = RankRecorder(dist.get_rank(), dist.get_world_size())
         c10d_backend.RECORDERS[:] = [recorder]
+        if os.environ.get(OUT):
+            c10d_backend.LOGS[:] = [CallLog(Path(os.environ[OUT]) / f"calls.{dist.get_rank()}")]
         atexit.register(_leave, recorder)
         return made
 
