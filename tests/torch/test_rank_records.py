@@ -150,7 +150,7 @@ dist.destroy_process_group()
 @pytest.mark.second
 @pytest.mark.parametrize("how", ["ddp", "fsdp2"])
 def test_a_program_computes_what_one_process_does_and_takes_the_clusters_time(tmp_path: Path, how: str) -> None:
-    pytest.importorskip("torch.distributed")  # `torch` alone may be the folder of these tests
+    pytest.importorskip("torch.distributed")
     (tmp_path / "train.py").write_text(PROGRAM)
     network = {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm9700"}
     spec = {"schema": 1, "name": "a", "cluster": {"hosts": {"type": "dgx-h100", "count": 1}, "network": network}}
@@ -164,7 +164,7 @@ def test_a_program_computes_what_one_process_does_and_takes_the_clusters_time(tm
 
 @pytest.mark.second
 def test_import_torch_knows_the_backend_by_its_entry_point(tmp_path: Path) -> None:
-    pytest.importorskip("torch.distributed")  # `torch` alone may be the folder of these tests
+    pytest.importorskip("torch.distributed")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     folder = tmp_path / "plugin-1.dist-info"
     folder.mkdir()
@@ -191,7 +191,7 @@ def test_import_torch_knows_the_backend_by_its_entry_point(tmp_path: Path) -> No
 
 @pytest.mark.second
 def test_a_program_whose_ranks_disagree_ends_with_both_calls(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch.distributed")
     (tmp_path / "bad.py").write_text(
         "import torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"

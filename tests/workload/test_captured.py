@@ -107,6 +107,18 @@ def test_folding_changes_no_time(tmp_path: Path) -> None:
     assert whole.trace.end_ps == pytest.approx(folded.trace.end_ps, rel=1e-6)
 
 
+def test_communications_of_many_names_are_told_apart(tmp_path: Path) -> None:
+    calls = [
+        {"collective": "all_reduce", "group": "world", "bytes": MIB, "element": 2, "name": f"bucket {i:03}"}
+        for i in range(200)
+    ]
+    job = {**JOB, "groups": [{"name": "world", "members": ["0-7"]}]}
+    result = ft.run(_spec(tmp_path, {**job, "classes": [{"name": "all", "ranks": "0-7", "operations": calls}]}))
+    exposed = result.detail.collectives
+    assert len(exposed) == 200
+    assert sum(one.time_ps for one in exposed) == result.detail.trace.end_ps
+
+
 def test_a_slow_gpu_holds_up_its_own_groups(tmp_path: Path) -> None:
     spec = _spec(tmp_path, JOB)
     fault = {"gpu": "host-0/gpu1", "slowdown": 2.0}

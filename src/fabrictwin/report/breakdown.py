@@ -126,14 +126,14 @@ def collectives(program: Program, trace: Trace, parts: Breakdown) -> tuple[Colle
     order = {state.category: i for i, state in enumerate(found.states) if state.kind == "communication"}
     used = np.unique(of_row[~is_compute])
     labels = sorted(used.tolist(), key=lambda i: (order[program.labels[i].category], program.labels[i].name))
-    place = np.zeros(len(program.labels), np.int8)
+    place = np.zeros(len(program.labels), np.int16)
     place[labels] = len(compute) + np.arange(len(labels))
     named = [State("communication", program.labels[i].category) for i in labels]
     split = Intervals(
         states=(*compute, *named, found.states[-1]),
         actor=found.actor,
         operation=found.operation,
-        state=np.where(is_compute, found.state, place[of_row]).astype(np.int8),
+        state=np.where(is_compute, found.state, place[of_row]).astype(np.int16),
         start_ps=found.start_ps,
         end_ps=found.end_ps,
     )

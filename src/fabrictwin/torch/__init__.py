@@ -2,3 +2,5 @@
 
 The only room that imports torch, which is an extra (`fabrictwin[torch]`).
 """
+
+NAME = "fabrictwin"  # of the backend

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-NAME = "fabrictwin"
+from fabrictwin.torch import NAME
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:

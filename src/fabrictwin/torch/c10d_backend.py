@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from fabrictwin.nccl.lowering.tasks import Kind
-from fabrictwin.torch.autoload import NAME
+from fabrictwin.torch import NAME
 from fabrictwin.torch.call_log import CallLog
 from fabrictwin.torch.rank_recorder import RankRecorder
 

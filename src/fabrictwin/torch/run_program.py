@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fabrictwin.torch import autoload, c10d_backend
+from fabrictwin.torch import NAME, autoload, c10d_backend
 from fabrictwin.torch.call_log import CallLog
 from fabrictwin.torch.rank_recorder import RankRecorder
 from fabrictwin.workload.captured.operator_work import NO_KERNEL, plain_operator, work_of
@@ -66,7 +66,7 @@ class ComputeRecorder(TorchDispatchMode):  # type: ignore[misc]
 def _patched(original: Any) -> Any:
     def init_process_group(backend: Any = None, *args: Any, **rest: Any) -> Any:
         rest.pop("device_id", None)
-        made = original(autoload.NAME, *args, **rest)
+        made = original(NAME, *args, **rest)
         recorder = RankRecorder(dist.get_rank(), dist.get_world_size())
         c10d_backend.RECORDERS[:] = [recorder]
         if os.environ.get(OUT):
@@ -80,7 +80,7 @@ def _patched(original: Any) -> Any:
 def _patched_group(original: Any) -> Any:
     def new_group(*args: Any, **rest: Any) -> Any:
         if "backend" in rest:
-            rest["backend"] = autoload.NAME
+            rest["backend"] = NAME
         return original(*args, **rest)
 
     return new_group

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabrictwin.base.arrays import I8, I32, I64, ranges
+from fabrictwin.base.arrays import I16, I32, I64, ranges
 from fabrictwin.program.program import OpKind, Program
 from fabrictwin.trace.trace import Trace
 
@@ -47,7 +47,7 @@ class Intervals:
     states: tuple[State, ...]  # in order of priority, bubble last
     actor: I32
     operation: I64
-    state: I8  # into `states`
+    state: I16  # into `states`
     start_ps: I64
     end_ps: I64
 
@@ -61,7 +61,7 @@ class Occupancy:
 
     states: tuple[State, ...]
     actor: I32
-    state: I8
+    state: I16
     start_ps: I64
     end_ps: I64
     busy_ps: I64  # [actors, states] time in which a state was under way, hidden behind another or not
@@ -86,7 +86,7 @@ def intervals(program: Program, trace: Trace) -> Intervals:
             [index.get(State(kind, label.category), -1) for label in program.labels]
             for kind in ("compute", "communication")
         ],
-        np.int8,
+        np.int16,
     ).reshape(2, len(program.labels))
 
     start, end = trace.start_ps, np.minimum(trace.end_op_ps, trace.end_ps)
@@ -123,7 +123,7 @@ def occupancy(found: Intervals, actors: int, end_ps: int) -> Occupancy:
     width = np.diff(time, append=end_ps)
     width[np.flatnonzero(np.diff(actor))] = 0
     bubble = len(found.states) - 1
-    taken = np.full(len(time), bubble, np.int8)
+    taken = np.full(len(time), bubble, np.int16)
     free = np.ones(len(time), bool)
     busy = np.zeros((actors, len(found.states)), np.int64)
     for k in range(bubble):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fabrictwin.base.arrays import I8, I64
+from fabrictwin.base.arrays import I16, I64
 from fabrictwin.base.units import PS_PER_NS
 from fabrictwin.program.program import NONE, Program
 from fabrictwin.report.breakdown import Breakdown
@@ -62,7 +62,7 @@ def _differences(time_ps: I64) -> list[int]:
     return [int(d) for d in np.diff(time_ps // PS_PER_NS, prepend=0)]
 
 
-def _coarse(occupied: Occupancy, start: I64, state: I8, end_ps: int, bins: int) -> tuple[I64, I8]:
+def _coarse(occupied: Occupancy, start: I64, state: I16, end_ps: int, bins: int) -> tuple[I64, I16]:
     """One state for each of `bins` equal stretches, equal neighbours joined.
 
     A stretch goes to the state that is owed most time so far. Given to whatever filled most of it, what is short
@@ -79,7 +79,7 @@ def _coarse(occupied: Occupancy, start: I64, state: I8, end_ps: int, bins: int) 
             grown = np.repeat(np.cumsum(ends[mine] - start[mine]), 2)
             grown[::2] -= (ends - start)[mine]
             filled[k] = np.diff(np.interp(edges, points, grown))
-    chosen = np.empty(bins, np.int8)
+    chosen = np.empty(bins, np.int16)
     owed = np.zeros(len(occupied.states))
     for i in range(bins):
         owed += filled[:, i]
