@@ -54,7 +54,7 @@ def wait_for_guard(process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("after_s", [0.2, 2.5])
+@pytest.mark.parametrize("after_s", [0.2, 1.5])
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_command_ends_and_leaves_nothing(name, after_s, tmp_path):
     process = start(tmp_path, "-m", "fabrictwin", *LONG[name])

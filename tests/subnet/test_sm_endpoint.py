@@ -413,8 +413,9 @@ def test_a_simulator_whose_data_socket_is_not_there_is_one_line(name):
     listening = bind_abstract(f"{name}:ctl")
 
     def answer():
-        _, sender = listening.recvfrom(80)
-        listening.sendto(control(Message.CONNECT, struct.pack("=III32s", 7, 0, 0, b"host-0")), sender)
+        for kind in (Message.CONNECT, Message.DISCONNECT):
+            _, sender = listening.recvfrom(80)
+            listening.sendto(control(kind, struct.pack("=III32s", 7, 0, 0, b"host-0")), sender)
 
     thread = threading.Thread(target=answer)
     thread.start()
