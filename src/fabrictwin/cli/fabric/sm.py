@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 @repeated(
     "--do",
     metavar="EVENT",
-    help="Then let this happen: 'cut leaf-0/5', 'off spine-1', 'on spine-1'. Repeat for more.",
+    help="Then let this happen: 'cut leaf-0/5', 'off spine-1', 'on spine-1', 'partitions FILE', 'qos FILE', "
+    "'join NODE MGID', 'leave NODE MGID'. Repeat for more.",
 )
 @click.option("--mad-time", default="20 us", metavar="TIME", help="What an agent needs for a datagram.")
 @click.option("--hop-time", default="300 ns", metavar="TIME", help="What a datagram needs for a hop.")

@@ -125,7 +125,7 @@ def program_arguments(text: str, file: str | None) -> list[Word]:
             continue
         if first in ("then", "do", "done", "{", "}", "echo", "mkdir", "set", "exit", "cd"):
             continue
-        if any(now is not True for now in taken):
+        if not all(taken):
             continue
         named = _NAME.match(" ".join(part for part, _ in statement.parts[:2]))
         if named:
