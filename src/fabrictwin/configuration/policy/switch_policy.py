@@ -12,13 +12,18 @@ from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.configuration.headroom.spectrum import Traffic
 from fabrictwin.configuration.model.cluster import Intent
 from fabrictwin.configuration.model.switches import (
+    Bgp,
+    Buffers,
     Ecn,
     Group,
     Maps,
     Pool,
     Port,
+    PortLink,
+    PortQos,
     Queue,
     Switch,
+    SwitchBox,
     Watchdog,
 )
 from fabrictwin.configuration.policy import addresses
@@ -105,22 +110,21 @@ def switch(site: Site, intent: Intent, os: str) -> Switch:
         ports[port.name] = port
     found = Switch(
         name=sites[site.number].name,
-        os="sonic" if os == "sonic" else "nvue",
-        chip=site.box.chip,
-        platform=site.box.platform,
+        box=SwitchBox(os="sonic" if os == "sonic" else "nvue", chip=site.box.chip, platform=site.box.platform),
         ports=ports,
-        pools={
-            LOSSLESS_POOL: Pool("ingress", "dynamic", free, apart),
-            LOSSLESS_EGRESS: Pool("egress", "dynamic", int(buffer)),
-            LOSSY_EGRESS: Pool("egress", "dynamic", free),
-        },
-        over_subscribe=0,
-        small_packet_percent=traffic.small_packet_percent,
-        lossless_mtu_bytes=traffic.lossless_mtu_bytes,
+        buffers=Buffers(
+            pools={
+                LOSSLESS_POOL: Pool("ingress", "dynamic", free, apart),
+                LOSSLESS_EGRESS: Pool("egress", "dynamic", int(buffer)),
+                LOSSY_EGRESS: Pool("egress", "dynamic", free),
+            },
+            over_subscribe=0,
+            small_packet_percent=traffic.small_packet_percent,
+            lossless_mtu_bytes=traffic.lossless_mtu_bytes,
+        ),
         watchdog_poll_ms=POLL_MS if intent.lossless else None,
         lldp=True,
-        asn=addresses.as_number(blueprint, site.number),
-        loopback=addresses.loopback(site.number),
+        bgp=Bgp(asn=addresses.as_number(blueprint, site.number), loopback=addresses.loopback(site.number)),
     )
     return _in_nvue(found) if os == "nvue" else found
 
@@ -131,21 +135,20 @@ def _in_nvue(switch: Switch) -> Switch:
     for name, port in switch.ports.items():
         lossless = {
             number: replace(group, profile=nvue_profile(port), pool="", dynamic_th=None)
-            for number, group in port.groups.items()
+            for number, group in port.qos.groups.items()
             if group.lossless
         }
-        queues = {number: replace(queue, profile="") for number, queue in port.queues.items()}
-        maps = replace(port.maps, tc_to_group={}, pfc_to_queue={})
-        cable = port.cable_m if port.pfc else None
-        ports[name] = replace(port, groups=lossless, queues=queues, maps=maps, lanes=0, cable_m=cable)
-    return replace(
-        switch, ports=ports, pools={}, over_subscribe=None, small_packet_percent=None, lossless_mtu_bytes=None
-    )
+        queues = {number: replace(queue, profile="") for number, queue in port.qos.queues.items()}
+        maps = replace(port.qos.maps, tc_to_group={}, pfc_to_queue={})
+        cable = port.link.cable_m if port.qos.pfc else None
+        qos = replace(port.qos, groups=lossless, queues=queues, maps=maps)
+        ports[name] = replace(port, link=replace(port.link, lanes=0, cable_m=cable), qos=qos)
+    return replace(switch, ports=ports, buffers=Buffers())
 
 
 def nvue_profile(port: Port) -> str:
     """Return the name of a port's PFC profile, '' where it pauses nothing: one for each rate and length."""
-    return f"pfc-{port.speed_bps // 10**9}g-{port.cable_m}m" if port.pfc else ""
+    return f"pfc-{port.link.speed_bps // 10**9}g-{port.link.cable_m}m" if port.qos.pfc else ""
 
 
 def _ecn(free: int, ports: int) -> Ecn:
@@ -203,19 +206,23 @@ def _port(site: Site, end: End, intent: Intent, *, os: str, group: Group | None,
         peer = site.names[end.peer - len(blueprint.switches)]
     return Port(
         name=port_name(os, end.port, lanes),
-        jack=end.port,
-        speed_bps=end.rate_bps,
-        lanes=lanes,
-        mtu_bytes=MTU,
-        fec="rs",
-        cable_m=cable_metres(end.length_mm),
-        peer=peer,
-        trust="dscp",
-        maps=maps(intent),
-        pfc=frozenset({intent.priority}) if intent.lossless else frozenset(),
-        groups=groups,
-        queues=queues,
-        watchdog=WATCHDOG if intent.lossless else None,
+        link=PortLink(
+            jack=end.port,
+            speed_bps=end.rate_bps,
+            lanes=lanes,
+            mtu_bytes=MTU,
+            fec="rs",
+            cable_m=cable_metres(end.length_mm),
+            peer=peer,
+        ),
+        qos=PortQos(
+            trust="dscp",
+            maps=maps(intent),
+            pfc=frozenset({intent.priority}) if intent.lossless else frozenset(),
+            groups=groups,
+            queues=queues,
+            watchdog=WATCHDOG if intent.lossless else None,
+        ),
         address="" if upward else f"{addresses.link(end.peer - len(blueprint.switches))[0]}/31",
         bgp=upward,
     )

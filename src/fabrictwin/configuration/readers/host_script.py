@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.configuration.model.hosts import Adapter, Host
+from fabrictwin.base.grouped import grouped
+from fabrictwin.configuration.model.hosts import Adapter, Host, Kernel
 from fabrictwin.configuration.readers.problems import Problems
 
 MOST_BYTES = 2**32
@@ -106,7 +107,7 @@ class _Reading:
     def _set(self, name: str, **values: Any) -> None:
         key = self._key(name)
         old = self.adapters.get(key) or Adapter("", netdev=key if key == name and "device" not in values else "")
-        self.adapters[key] = replace(old, **values)
+        self.adapters[key] = grouped(old, values)
 
     def _option(self, words: list[str], *names: str) -> str | None:
         for at, word in enumerate(words):
@@ -165,7 +166,7 @@ class _Reading:
             return {}
         dscp = self.problems.number(parts[1], "--dscp2prio", most=63, line=line)
         priority = self.problems.number(parts[2], "--dscp2prio", most=7, line=line)
-        known = dict(self.adapters[self._key(dev)].dscp_to_priority)
+        known = dict(self.adapters[self._key(dev)].qos.dscp_to_priority)
         if dscp is not None and priority is not None:
             if parts[0] == "set":
                 known[dscp] = priority
@@ -207,7 +208,7 @@ class _Reading:
         else:
             name = "ecn_notification" if side == "np" else "ecn_reaction"
             self._set(dev)
-            known = getattr(self.adapters[self._key(dev)], name) or frozenset()
+            known = getattr(self.adapters[self._key(dev)].roce, name) or frozenset()
             which = frozenset({int(priority)})
             self._set(dev, **{name: known | which if value == "1" else known - which})
 
@@ -238,7 +239,7 @@ class _Reading:
             return
         pairs = dict(word.split("=", 1) for word in words[words.index("set") + 1 :] if "=" in word)
         self._set(device, device=device)
-        known = self.adapters[self._key(device)].firmware
+        known = self.adapters[self._key(device)].card.firmware
         self._set(device, firmware={**known, **pairs})
 
     def _systemctl(self, words: list[str], line: int) -> None:
@@ -291,16 +292,16 @@ class _Reading:
         adapters = {}
         for key, adapter in self.adapters.items():
             if self.acs:
-                adapter = replace(adapter, acs_disabled=True)
-            classless = adapter.trust is None and adapter.pfc is None
-            if classless and adapter.firmware.get("LINK_TYPE_P1") == "IB":
-                adapter = replace(adapter, technology="infiniband")
+                adapter = grouped(adapter, {"acs_disabled": True})
+            classless = adapter.qos.trust is None and adapter.qos.pfc is None
+            if classless and adapter.card.firmware.get("LINK_TYPE_P1") == "IB":
+                adapter = grouped(adapter, {"technology": "infiniband"})
             adapters[adapter.device or key] = adapter
         return Host(
             name=self.name or name,
             adapters=adapters,
             services=self.services,
-            modules=tuple(self.modules),
+            kernel=Kernel(modules=tuple(self.modules)),
             nccl=self.nccl,
             file=file,
         )

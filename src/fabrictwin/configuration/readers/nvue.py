@@ -12,7 +12,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.configuration.model.switches import Ecn, Group, Maps, Port, Queue, Switch, Watchdog
+from fabrictwin.base.grouped import grouped
+from fabrictwin.configuration.model.switches import (
+    Bgp,
+    Ecn,
+    Group,
+    Maps,
+    Port,
+    PortLink,
+    PortQos,
+    Queue,
+    Switch,
+    SwitchBox,
+    Watchdog,
+)
 from fabrictwin.configuration.policy.chips import chip_of_platform
 from fabrictwin.configuration.readers.problems import Problems
 
@@ -236,19 +249,17 @@ class _Reading:
         ports = {}
         for name, row in self.ports.items():
             said = {key: value for key, value in row.items() if key not in ("profile", "watched")}
-            port = Port(name=name, jack=_jack(name), trust=trust, maps=maps, queues=queues, **said)
+            port = Port(name, PortLink(jack=_jack(name)), PortQos(trust=trust, maps=maps, queues=queues))
+            port = grouped(port, said)
             ports[name] = self._with_pfc(port, row)
         poll = self.poll if any(row.get("watched") for row in self.ports.values()) else None
         return Switch(
             name=self.name or file,
-            os="nvue",
-            chip=chip_of_platform(self.platform),
-            platform=self.platform,
+            box=SwitchBox(os="nvue", chip=chip_of_platform(self.platform), platform=self.platform),
             ports=ports,
             watchdog_poll_ms=poll,
             lldp=self.lldp,
-            asn=self.asn,
-            loopback=self.loopback,
+            bgp=Bgp(asn=self.asn, loopback=self.loopback),
             file=file,
         )
 
@@ -271,14 +282,14 @@ class _Reading:
             groups = dict.fromkeys(sorted(profile.pfc), group)
         watched = bool(row.get("watched"))
         period = (self.poll or 100) * self.robust
-        return replace(
-            port,
+        qos = replace(
+            port.qos,
             pfc=pfc,
             pfc_receives=profile.rx if profile else True,
-            cable_m=profile.cable_m if profile else None,
             groups=groups,
             watchdog=Watchdog(period, period) if watched else None,
         )
+        return replace(port, qos=qos, link=replace(port.link, cable_m=profile.cable_m if profile else None))
 
 
 def _queue(row: dict[str, Any]) -> Queue:

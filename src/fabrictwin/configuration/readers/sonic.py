@@ -14,7 +14,21 @@ from typing import Any
 
 from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.whole_numbers import read_json
-from fabrictwin.configuration.model.switches import Ecn, Group, Maps, Pool, Port, Queue, Switch, Watchdog
+from fabrictwin.configuration.model.switches import (
+    Bgp,
+    Buffers,
+    Ecn,
+    Group,
+    Maps,
+    Pool,
+    Port,
+    PortLink,
+    PortQos,
+    Queue,
+    Switch,
+    SwitchBox,
+    Watchdog,
+)
 from fabrictwin.configuration.policy.chips import chip_of_platform
 from fabrictwin.configuration.readers.problems import Problems
 
@@ -37,26 +51,30 @@ def read_switch(text: str, file: str) -> tuple[Switch, Problems]:
     globals_ = tables.get("BGP_GLOBALS", {}).get("default", {})
     switch = Switch(
         name=str(meta.get("hostname", "")) or file,
-        os="sonic",
-        chip=chip_of_platform(platform),
-        platform=platform,
+        box=SwitchBox(os="sonic", chip=chip_of_platform(platform), platform=platform),
         ports=ports,
-        pools=read.pools(),
-        over_subscribe=read.value(
-            default, "over_subscribe_ratio", "DEFAULT_LOSSLESS_BUFFER_PARAMETER", most=65535
+        buffers=Buffers(
+            pools=read.pools(),
+            over_subscribe=read.value(
+                default, "over_subscribe_ratio", "DEFAULT_LOSSLESS_BUFFER_PARAMETER", most=65535
+            ),
+            small_packet_percent=read.value(
+                pattern, "small_packet_percentage", "LOSSLESS_TRAFFIC_PATTERN", most=100
+            ),
+            lossless_mtu_bytes=read.value(pattern, "mtu", "LOSSLESS_TRAFFIC_PATTERN", least=1, most=9216),
         ),
-        small_packet_percent=read.value(pattern, "small_packet_percentage", "LOSSLESS_TRAFFIC_PATTERN", most=100),
-        lossless_mtu_bytes=read.value(pattern, "mtu", "LOSSLESS_TRAFFIC_PATTERN", least=1, most=9216),
         watchdog_poll_ms=read.value(poll, "POLL_INTERVAL", "PFC_WD|GLOBAL", least=100, most=1000),
         lldp=None if not lldp else all(value == "true" for value in lldp),
-        asn=read.value(
-            meta if "bgp_asn" in meta else globals_,
-            "bgp_asn" if "bgp_asn" in meta else "local_asn",
-            "DEVICE_METADATA|localhost",
-            least=1,
-            most=2**32 - 1,
+        bgp=Bgp(
+            asn=read.value(
+                meta if "bgp_asn" in meta else globals_,
+                "bgp_asn" if "bgp_asn" in meta else "local_asn",
+                "DEVICE_METADATA|localhost",
+                least=1,
+                most=2**32 - 1,
+            ),
+            loopback=_loopback(tables),
         ),
-        loopback=_loopback(tables),
         file=file,
     )
     return switch, read.problems
@@ -142,21 +160,28 @@ class _Reading:
             speed = self.value(row, "speed", f"PORT|{name}", least=1, most=1_600_000)
             found[name] = Port(
                 name=name,
-                jack=self.value(row, "index", f"PORT|{name}", most=65535) or 0,
-                speed_bps=(speed or 0) * 10**6,
-                lanes=lanes,
-                mtu_bytes=self.value(row, "mtu", f"PORT|{name}", least=68, most=9216),
-                fec=str(row.get("fec", "")),
-                cable_m=self.problems.length_m(lengths[name], f"CABLE_LENGTH|{name}") if name in lengths else None,
-                peer=self._peer(name, row),
-                trust=trust,  # type: ignore[arg-type]
-                maps=maps,
-                pfc=pfc,
-                groups={
-                    number: self._group(number_row, name, number) for number, number_row in groups.get(name, [])
-                },
-                queues=queues.get(name, {}),
-                watchdog=self._watchdog(name),
+                link=PortLink(
+                    jack=self.value(row, "index", f"PORT|{name}", most=65535) or 0,
+                    speed_bps=(speed or 0) * 10**6,
+                    lanes=lanes,
+                    mtu_bytes=self.value(row, "mtu", f"PORT|{name}", least=68, most=9216),
+                    fec=str(row.get("fec", "")),
+                    cable_m=self.problems.length_m(lengths[name], f"CABLE_LENGTH|{name}")
+                    if name in lengths
+                    else None,
+                    peer=self._peer(name, row),
+                ),
+                qos=PortQos(
+                    trust=trust,  # type: ignore[arg-type]
+                    maps=maps,
+                    pfc=pfc,
+                    groups={
+                        number: self._group(number_row, name, number)
+                        for number, number_row in groups.get(name, [])
+                    },
+                    queues=queues.get(name, {}),
+                    watchdog=self._watchdog(name),
+                ),
                 address=addresses.get(name, ""),
                 bgp=name in unnumbered,
             )
