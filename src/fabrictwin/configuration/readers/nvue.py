@@ -13,19 +13,7 @@ from typing import Any
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.grouped import grouped
-from fabrictwin.configuration.model.switches import (
-    Bgp,
-    Ecn,
-    Group,
-    Maps,
-    Port,
-    PortLink,
-    PortQos,
-    Queue,
-    Switch,
-    SwitchBox,
-    Watchdog,
-)
+from fabrictwin.configuration.model import switches as model
 from fabrictwin.configuration.policy.chips import chip_of_platform
 from fabrictwin.configuration.readers.problems import Problems
 
@@ -35,7 +23,7 @@ TRUST = {"l3": "dscp", "l2": "pcp", "port": "none", "both": "dscp"}
 GLOBAL = "default-global"
 
 
-def read_switch(text: str, file: str) -> tuple[Switch, Problems]:
+def read_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
     """Return the switch that commands set up and what in them is wrong. Raises ConfigError where there is none."""
     reading = _Reading(Problems(file))
     seen = 0
@@ -241,29 +229,31 @@ class _Reading:
 
     # ------------------------------------------------------------------ what it comes to
 
-    def switch(self, file: str) -> Switch:
+    def switch(self, file: str) -> model.Switch:
         """The switch that all commands together set up."""
         queues = {number: _queue(row) for number, row in self.queues.items()}
-        maps = Maps(self.classes, {}, self.queue_of, {})
+        maps = model.Maps(self.classes, {}, self.queue_of, {})
         trust: Any = self.trust
         ports = {}
         for name, row in self.ports.items():
             said = {key: value for key, value in row.items() if key not in ("profile", "watched")}
-            port = Port(name, PortLink(jack=_jack(name)), PortQos(trust=trust, maps=maps, queues=queues))
+            port = model.Port(
+                name, model.PortLink(jack=_jack(name)), model.PortQos(trust=trust, maps=maps, queues=queues)
+            )
             port = grouped(port, said)
             ports[name] = self._with_pfc(port, row)
         poll = self.poll if any(row.get("watched") for row in self.ports.values()) else None
-        return Switch(
+        return model.Switch(
             name=self.name or file,
-            box=SwitchBox(os="nvue", chip=chip_of_platform(self.platform), platform=self.platform),
+            box=model.SwitchBox(os="nvue", chip=chip_of_platform(self.platform), platform=self.platform),
             ports=ports,
             watchdog_poll_ms=poll,
             lldp=self.lldp,
-            bgp=Bgp(asn=self.asn, loopback=self.loopback),
+            bgp=model.Bgp(asn=self.asn, loopback=self.loopback),
             file=file,
         )
 
-    def _with_pfc(self, port: Port, row: dict[str, Any]) -> Port:
+    def _with_pfc(self, port: model.Port, row: dict[str, Any]) -> model.Port:
         name = row.get("profile", GLOBAL if GLOBAL in self.profiles else None)
         profile = self.profiles.get(name) if name else None
         if name is not None and profile is None:
@@ -272,7 +262,7 @@ class _Reading:
         pfc = frozenset(profile.pfc) if profile and profile.tx else frozenset({3} if lossless else ())
         groups = {}
         if profile is not None and "port-buffer" in profile.numbers:
-            group = Group(
+            group = model.Group(
                 str(name),
                 "",
                 profile.numbers["port-buffer"],
@@ -287,17 +277,17 @@ class _Reading:
             pfc=pfc,
             pfc_receives=profile.rx if profile else True,
             groups=groups,
-            watchdog=Watchdog(period, period) if watched else None,
+            watchdog=model.Watchdog(period, period) if watched else None,
         )
         return replace(port, qos=qos, link=replace(port.link, cable_m=profile.cable_m if profile else None))
 
 
-def _queue(row: dict[str, Any]) -> Queue:
+def _queue(row: dict[str, Any]) -> model.Queue:
     ecn = None
     if row.get("ecn", "disable") == "enable" and "min-threshold" in row and "max-threshold" in row:
-        ecn = Ecn(row["min-threshold"], row["max-threshold"], row.get("probability", 100))
+        ecn = model.Ecn(row["min-threshold"], row["max-threshold"], row.get("probability", 100))
     mode = row.get("mode")
-    return Queue(mode if mode in ("strict", "dwrr") else None, row.get("bw-percent"), ecn)
+    return model.Queue(mode if mode in ("strict", "dwrr") else None, row.get("bw-percent"), ecn)
 
 
 def _jack(name: str) -> int:
