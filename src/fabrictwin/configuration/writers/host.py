@@ -75,13 +75,19 @@ def files(host: Host) -> list[WrittenFile]:
     return [WrittenFile(f"{folder}/{name}", text, name.endswith(".sh")) for name, text in texts.items()]
 
 
-def adapters_script(host: Host) -> str:
-    """Return the commands for a host's adapters, to be run as root at every boot."""
+def _script(host: Host) -> Commented:
+    """Return the beginning of a shell script that only this host may run."""
     out = Commented(beside=False)
     out.plain("#!/bin/sh", "set -e")
     out.add(
         f'[ "$(hostname -s)" = {host.name} ] || {{ echo "this is for {host.name}" >&2; exit 1; }}', "host_guard"
     )
+    return out
+
+
+def adapters_script(host: Host) -> str:
+    """Return the commands for a host's adapters, to be run as root at every boot."""
+    out = _script(host)
     for adapter in host.adapters.values():
         out.plain("", f"# {adapter.device}, {adapter.netdev}" + (f", to {adapter.peer}" if adapter.peer else ""))
         if adapter.technology == "ethernet":
@@ -187,11 +193,7 @@ def _routes(out: Commented, adapter: Adapter, table: int) -> None:
 
 def nmcli(host: Host) -> str:
     """Return the same for NetworkManager."""
-    out = Commented(beside=False)
-    out.plain("#!/bin/sh", "set -e")
-    out.add(
-        f'[ "$(hostname -s)" = {host.name} ] || {{ echo "this is for {host.name}" >&2; exit 1; }}', "host_guard"
-    )
+    out = _script(host)
     for adapter in host.adapters.values():
         kind = "infiniband" if adapter.technology == "infiniband" else "ethernet"
         base = f"nmcli connection modify rail-{adapter.netdev}"
