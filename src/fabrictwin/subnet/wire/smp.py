@@ -69,6 +69,7 @@ class Capability(IntFlag):
     CAPABILITY_NOTICE = 1 << 22
     CLIENT_REREGISTRATION = 1 << 25
     OTHER_LOCAL_CHANGES = 1 << 26
+    MULTICAST_FDB_TOP = 1 << 30
 
 
 class Capability2(IntFlag):
