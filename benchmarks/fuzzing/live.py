@@ -262,6 +262,26 @@ def _live_socket() -> Target:
     return Target([*_live_start(), *_verbs_samples(), *_cm_samples()], read)
 
 
+def _netlink() -> Target:
+    """Ask as `rdma` does about a host whose adapters nobody has opened."""
+    from fabrictwin.live.netlink import nldev_abi as abi
+    from fabrictwin.live.netlink.nldev import Devices
+    from fabrictwin.twin.twin import Twin
+    from fabrictwin.verbs.adapter.world import World
+
+    twin = Twin(_blueprint())
+    world = World(twin, engine=twin.start_engine("analytic"))
+    devices = Devices(world.host("host-0"), lambda _: (), 1)
+    body = abi.u32(abi.Name.DEV_INDEX, 0) + abi.u32(abi.Name.PORT_INDEX, 1)
+    body += abi.text(abi.Name.CHARDEV_TYPE, "uverbs")
+    samples = [
+        abi.HEADER.pack(abi.HEADER.size + len(body), abi.NLDEV << 10 | each, abi.F_REQUEST | flags, 7, 0) + body
+        for each in abi.Operation
+        for flags in (0, abi.F_ACK, abi.F_DUMP)
+    ]
+    return Target([*samples, samples[0] + samples[3]], devices.answer, (ValueError,))
+
+
 def _programs_file() -> Target:
     from fabrictwin.live.exec.program_list import from_file
 
@@ -299,6 +319,7 @@ def _twin() -> Target:
 
 LIVE: dict[str, Callable[[], Target]] = {
     "live-socket": _live_socket,
+    "netlink": _netlink,
     "programs": _programs_file,
     "twin": _twin,
 }

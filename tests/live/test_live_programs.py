@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -112,3 +113,22 @@ def test_everything_is_freed_when_programs_end(live: LiveTwin) -> None:
     assert not live.server.clients
     assert not live.server.connections.channels
     assert not live.server.world.records
+
+
+@pytest.mark.skipif(shutil.which("rdma") is None, reason="needs rdma (apt-get install iproute2)")
+@pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
+def test_iproute2_shows_devices_links_and_what_programs_hold(technology: str) -> None:
+    with LiveTwin(boxes(2, technology=technology)) as live:
+        adapter = live.server.world.host("host-0")[0]
+        device = live.run("host-0", ["rdma", "dev"]).output
+        assert device.startswith(f"0: {adapter.name}: node_type ca ")
+        link = live.run("host-0", ["rdma", "link"]).output
+        where = "netdev eth0" if technology == "ethernet" else f"lid {adapter.lid} "
+        assert link.startswith(f"link {adapter.name}/1 ")
+        assert where in link
+        assert "state ACTIVE physical_state LINK_UP" in link
+        asks = "for i in 1 2 3 4 5 6 7 8 9; do sleep 0.2; rdma resource show qp; done"
+        held = live.run("host-0", ["sh", "-c", f"ibv_rc_pingpong -p {free_port()} & {asks}; kill $!"]).output
+        assert re.search(r"lqpn \d+ rqpn 0 type RC state INIT .* comm ibv_rc_pingpong", held)
+        renamed = live.run("host-0", ["rdma", "dev", "set", adapter.name, "name", "x"])
+        assert "Operation not permitted" in renamed.output

@@ -174,3 +174,77 @@ def test_the_queues_file_cannot_be_shrunk(server: Server) -> None:
     client.queue_pair(client.start())
     with pytest.raises(PermissionError):
         os.ftruncate(client.file, 0)
+
+
+def messages(datagrams: list[bytes]) -> list[tuple[int, int, bytes]]:
+    """(type, flags, body) of netlink's messages."""
+    found = []
+    for data in datagrams:
+        length, kind, flags, _, _ = struct.unpack_from("=IHHII", data)
+        assert length == len(data)
+        found.append((kind, flags, data[16:]))
+    return found
+
+
+def netlink(client: RawClient, operation: int, flags: int, body: bytes = b"", count: int = 1) -> list[bytes]:
+    """Send a message of the nldev client by hand; returns so many datagrams of its answer."""
+    client.send(struct.pack("=IHHII", 16 + len(body), 5 << 10 | operation, 1 | flags, 9, 77) + body)
+    return [client.socket.recv(1 << 16) for _ in range(count)]
+
+
+def test_netlink_lists_devices_and_links(server: Server) -> None:
+    client = RawClient(server, "host-1", "netlink")
+    adapter = server.world.host("host-1")[0]
+    device, end = messages(netlink(client, 1, 0x300, count=2))
+    assert device[:2] == (5 << 10 | 1, 2)
+    assert b"\x0b\0\x02\0" + adapter.name.encode() + b"\0" in device[2]
+    assert struct.pack("=HHQ", 12, 6, adapter.guid) in device[2]
+    assert end == (3, 2, bytes(4))
+    port, ack = messages(netlink(client, 5, 4, struct.pack("=HHIHHI", 8, 1, 0, 8, 3, 1), count=2))
+    assert struct.pack("=HHI", 8, 9, adapter.lid) in port[2]
+    assert struct.pack("=HHB", 5, 12, 4) in port[2]  # the port is active
+    assert ack[0] == 2
+    assert struct.unpack_from("=i", ack[2]) == (0,)
+
+
+def test_netlink_counts_what_programs_hold(server: Server) -> None:
+    program, client = RawClient(server), RawClient(server, "host-0", "netlink")
+    domain = program.start()
+    for _ in range(40):
+        _, number = program.queue_pair(domain)
+    index = struct.pack("=HHI", 8, 1, 0)
+    (summary,) = netlink(client, 9, 0, index)
+    for name, count in (("pd", 1), ("cq", 40), ("qp", 40), ("mr", 0), ("ctx", 1)):
+        words = name.encode() + bytes(4 - len(name)) if len(name) < 3 else name.encode() + b"\0"
+        assert words + struct.pack("=HHQ", 12, 18, count) in summary
+    several = netlink(client, 10, 0x300, index, count=3)
+    assert [kind for kind, _, _ in messages(several)] == [5 << 10 | 10] * 2 + [3]
+    assert sum(each.count(struct.pack("=HHI", 8, 28, os.getpid())) for each in several) == 40
+    assert struct.pack("=HHI", 8, 21, number) in several[1]
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "code"),
+    [
+        (1, struct.pack("=HHI", 8, 1, 9), errno.EINVAL), (5, struct.pack("=HHI", 8, 1, 0), errno.EINVAL),
+        (2, b"", errno.EPERM), (3, b"", errno.EPERM), (17, struct.pack("=HHI", 8, 1, 0), errno.EINVAL),
+        (15, struct.pack("=HH4s", 8, 69, b"mad"), errno.ENOENT), (99, b"", errno.EINVAL),
+    ],
+)  # fmt: skip
+def test_netlink_refuses_as_the_kernel_does(server: Server, operation: int, body: bytes, code: int) -> None:
+    client = RawClient(server, "host-0", "netlink")
+    ((kind, _, said),) = messages(netlink(client, operation, 0, body))
+    assert kind == 2
+    assert struct.unpack_from("=i", said) == (-code,)
+
+
+def test_netlink_that_is_garbled_is_dropped_and_nothing_else(server: Server) -> None:
+    client = RawClient(server, "host-0", "netlink")
+    for data in (
+        b"x",
+        bytes(16),
+        struct.pack("=IHHII", 99, 1, 1, 0, 0),
+        struct.pack("=IHHIIHH", 20, 1, 1, 0, 0, 1, 0),
+    ):
+        client.send(data)
+    assert messages(netlink(client, 6, 0))[0][0] == 5 << 10 | 6

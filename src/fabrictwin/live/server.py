@@ -36,6 +36,7 @@ from fabrictwin.live.datapath import ClientMemory
 from fabrictwin.live.event_pipe import EventPipe
 from fabrictwin.live.message_statistics import Statistics
 from fabrictwin.live.multicast import Groups
+from fabrictwin.live.netlink.nldev import Devices
 from fabrictwin.live.rdma_cm import cm_commands
 from fabrictwin.live.rdma_cm.identifier import CmChannel
 from fabrictwin.live.rdma_cm.manager import ConnectionManager
@@ -167,6 +168,9 @@ class Server:
             return
         except OSError:
             data = b""
+        if client.netlink is not None and data:
+            self._answer_netlink(client, client.netlink, data)
+            return
         if len(data) < wire.REQUEST.size:
             self.drop(client)
             return
@@ -217,6 +221,19 @@ class Server:
             return self.virtual.serve(client, kind, argument, body)
         raise refuse(errno.EPROTO)
 
+    def _answer_netlink(self, client: Client, devices: Devices, data: bytes) -> None:
+        try:
+            replies = devices.answer(data)
+        except ValueError:  # the kernel drops what it cannot take apart
+            return
+        for reply in replies:
+            self._say(client, reply)
+
+    def _contexts(self, adapter: Adapter) -> list[Context]:
+        """Contexts that programs have opened on an adapter."""
+        contexts = (client.context for client in self.clients.values())
+        return [context for context in contexts if context is not None and context.adapter is adapter]
+
     def _say(self, client: Client, data: bytes, descriptor: int = -1) -> None:
         rights = (
             [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))] if descriptor >= 0 else []
@@ -234,6 +251,9 @@ class Server:
             self.connections.channels.add(channel)
             self.watch_pipe(channel.pipe, lambda: self.drop(client))
             return Reply(descriptor=channel.pipe.reader, after=channel.pipe.hand_over)
+        if device == "netlink":
+            client.netlink = Devices(adapters, self._contexts, client.pid)
+            return Reply()
         if not device.startswith("uverbs") or not device[6:].isdigit() or int(device[6:]) >= len(adapters):
             raise refuse(errno.ENODEV)
         context = client.context = Context(self, adapters[int(device[6:])], client.pid)
@@ -303,9 +323,8 @@ class Server:
         changed = [adapter for adapter in world.adapters if adapter.active != before[adapter.index]]
         for adapter in changed:
             kind = _PORT_ACTIVE if adapter.active else _PORT_ERROR
-            for client in self.clients.values():
-                if client.context is not None and client.context.adapter is adapter:
-                    client.context.raise_port_event(kind)
+            for context in self._contexts(adapter):
+                context.raise_port_event(kind)
         for host in {adapter.host_name for adapter in changed} & self._trees.keys():
             sysfs.update_ports(self._trees[host], world.host(host))
 

@@ -7,6 +7,7 @@
 #include "live.h"
 
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,6 @@
 #define VERBS_FIRST_MINOR 192
 #define MISC_MAJOR 10
 #define CM_MINOR 120
-#define NETLINK_RDMA_PROTOCOL 20
 #define VERBS_PREFIX "/dev/infiniband/uverbs"
 #define CM_PATH "/dev/infiniband/rdma_cm"
 
@@ -41,6 +41,15 @@ static struct device devices[LIVE_DESCRIPTORS]; /* by descriptor; pages that nob
 struct device *live_device(int descriptor) {
     if (descriptor < 0 || descriptor >= LIVE_DESCRIPTORS) return NULL;
     return __atomic_load_n(&devices[descriptor].kind, __ATOMIC_ACQUIRE) == NOT_OURS ? NULL : &devices[descriptor];
+}
+
+/* From now on a descriptor is a device's. */
+void live_adopt(int descriptor, int socket, int kind, int minor, struct live_control *control) {
+    struct device *device = &devices[descriptor];
+    device->socket = socket;
+    device->minor = minor;
+    device->control = control;
+    __atomic_store_n(&device->kind, kind, __ATOMIC_RELEASE);
 }
 
 int live_is_device(const char *path) {
@@ -83,18 +92,15 @@ int live_open(const char *path) {
         errno = code;
         return -1;
     }
-    struct device *device = &devices[descriptor];
-    device->socket = socket;
-    device->minor = kind == VERBS_DEVICE ? minor_of(path) : 0;
-    device->control = NULL;
+    void *control = NULL;
     if (kind == VERBS_DEVICE) {
         /* not mmap(): communication libraries patch it to watch what programs map */
-        void *at = (void *)syscall(SYS_mmap, NULL, LIVE_CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-        device->control = at == MAP_FAILED ? NULL : at;
+        control = (void *)syscall(SYS_mmap, NULL, LIVE_CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+        if (control == MAP_FAILED) control = NULL;
     } else {
         live_tell(socket, LIVE_DESCRIPTOR, (uint64_t)descriptor);
     }
-    __atomic_store_n(&device->kind, kind, __ATOMIC_RELEASE);
+    live_adopt(descriptor, socket, kind, kind == VERBS_DEVICE ? minor_of(path) : 0, control);
     return descriptor;
 }
 
@@ -104,7 +110,7 @@ static void forget(int descriptor) {
     if (__atomic_exchange_n(&device->kind, NOT_OURS, __ATOMIC_ACQ_REL) == NOT_OURS) return;
     struct live_control *control = __atomic_exchange_n(&device->control, NULL, __ATOMIC_ACQ_REL);
     if (control) munmap(control, LIVE_CONTROL_BYTES);
-    REAL(close)(device->socket);
+    if (device->socket >= 0) REAL(close)(device->socket);
 }
 
 int close(int descriptor) {
@@ -125,7 +131,7 @@ int dup3(int from, int to, int flags) {
 ssize_t write(int descriptor, const void *data, size_t length) {
     struct device *device = live_device(descriptor);
     live_acted();
-    if (!device) return REAL(write)(descriptor, data, length);
+    if (!device || device->kind == NETLINK_SOCKET) return REAL(write)(descriptor, data, length);
     if (device->kind == VERBS_DEVICE) return live_verbs_command(descriptor, device, data, length);
     return live_cm_command(descriptor, device, data, length);
 }
@@ -147,23 +153,18 @@ int ioctl(int descriptor, unsigned long request, ...) {
 int fstat(int descriptor, struct stat *to) {
     int code = REAL(fstat)(descriptor, to);
     struct device *device = code ? NULL : live_device(descriptor);
-    if (device) describe(device->kind, device->minor, to);
+    if (device && device->kind != NETLINK_SOCKET) describe(device->kind, device->minor, to);
     return code;
 }
 
 int fstat64(int descriptor, struct stat64 *to) {
     int code = REAL(fstat64)(descriptor, to);
     struct device *device = code ? NULL : live_device(descriptor);
-    if (device) describe(device->kind, device->minor, (struct stat *)to);
+    if (device && device->kind != NETLINK_SOCKET) describe(device->kind, device->minor, (struct stat *)to);
     return code;
 }
 
-/* RDMA netlink is not there: a host with ib_core and no device would answer with an empty list, and rdma-core
- * would not look into sysfs then (libibverbs/init.c). */
 int socket(int domain, int type, int protocol) {
-    if (live_root && domain == AF_NETLINK && protocol == NETLINK_RDMA_PROTOCOL) {
-        errno = EPROTONOSUPPORT;
-        return -1;
-    }
+    if (live_root && domain == AF_NETLINK && protocol == NETLINK_RDMA) return live_open_netlink(type);
     return REAL(socket)(domain, type, protocol);
 }

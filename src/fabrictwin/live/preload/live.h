@@ -16,13 +16,13 @@
 #define LIVE_DESCRIPTORS 65536
 #define PATH_BYTES 4096
 
-enum descriptor_kind { NOT_OURS, VERBS_DEVICE, CM_DEVICE };
+enum descriptor_kind { NOT_OURS, VERBS_DEVICE, CM_DEVICE, NETLINK_SOCKET };
 
 /* What stands behind a descriptor of the program that is a device's. */
 struct device {
-    int socket;                   /* where commands go; hidden from the program */
+    int socket;                   /* where commands go; hidden from the program. -1: it is the descriptor itself */
     int kind;                     /* enum descriptor_kind */
-    int minor;                    /* of uverbsN: N */
+    int minor;                    /* of uverbsN: N; of a netlink socket: its port id */
     struct live_control *control;
 };
 
@@ -33,6 +33,7 @@ extern const char *live_host;   /* the host that the program runs on */
 
 /* devices.c */
 struct device *live_device(int descriptor);
+void live_adopt(int descriptor, int socket, int kind, int minor, struct live_control *control);
 int live_open(const char *path);             /* a descriptor; -1: errno says why */
 int live_is_device(const char *path);        /* enum descriptor_kind */
 void live_stat_device(const char *path, struct stat *to);
@@ -43,6 +44,9 @@ int live_call(int socket, struct live_request *request, const void *payload, str
               size_t room, int *descriptor);
 int live_tell(int socket, uint32_t kind, uint64_t argument);
 void live_close(int socket);
+
+/* netlink.c */
+int live_open_netlink(int type); /* a descriptor; -1: errno says why */
 
 /* commands.c */
 ssize_t live_verbs_command(int descriptor, struct device *device, const void *command, size_t length);

@@ -1,0 +1,1 @@
+"""RDMA netlink: what `rdma`, libibverbs and librdmacm ask the kernel about its devices."""
