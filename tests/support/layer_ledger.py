@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fabrictwin.base.grouped import grouped
 from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.layers.transformer import Shape
 from fabrictwin.workload.model.model_sizes import Model
@@ -57,7 +58,7 @@ GPT = replace(PLAIN, positions=SEQUENCE, dropout=True, gated=False, norm="layer"
 
 
 def shape(model: Model = PLAIN, **more) -> Shape:
-    return replace(Shape(model, 1, BATCH, SEQUENCE, V, "flash"), **more)
+    return grouped(Shape(model, BATCH, SEQUENCE, V), more)
 
 
 def grads(m, inner, out):

@@ -9,6 +9,7 @@ import pytest
 from support.layer_ledger import NORM, NORM_BACK, PLAIN, SKIP, C, E, H, L, S, gemm, grads, lin, shape, t
 from support.pass_lines import bw, fw, run, written, wt
 
+from fabrictwin.base.grouped import grouped
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock, peak_load
 from fabrictwin.workload.layers.pass_script import Collective, Start, Wait
@@ -32,7 +33,7 @@ def moved(tokens, hidden=H):
 
 def expert_lists(given: Shape, load: float):
     """(forward, backward) of an expert layer that shares no expert and has none beside."""
-    sent = copies(load, given.capacity_factor)
+    sent = copies(load, given.routing.capacity_factor)
     own, rows = COUNT // EP, sent // (COUNT // EP)
     width = own * rows * X
     exchange = Collective("ep", "all_to_all", -(-sent * H * 2 // 4) * 4, 9)
@@ -145,7 +146,7 @@ def test_exchanges_beside_another_micro_batch():
         assert begins[0] < waits[0] < begins[1] < waits[1]
         assert waits[0] - begins[0] > 3
         assert waits[1] - begins[1] == 2
-    plain, sparse = MlpBlock(L, given).forward(), MlpBlock(L, replace(given, hide_experts=False)).forward(1.0)
+    plain, sparse = MlpBlock(L, given).forward(), MlpBlock(L, grouped(given, {"hide_experts": False})).forward(1.0)
     assert not plain.collectives()
     assert all(
         isinstance(b, Wait) for a, b in zip(sparse.items, sparse.items[1:], strict=False) if isinstance(a, Start)

@@ -12,6 +12,7 @@ from fabrictwin.workload.layers import stage_segments
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Script, Start, Wait
 from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.layers.stage_segments import Segments
+from fabrictwin.workload.layers.transformer import ExpertRouting, Hiding, Sharing
 
 GATHER, EMPTY = Collective("tp", "all_gather", 100), Collective("tp", "all_gather", 0)
 
@@ -39,7 +40,10 @@ def segments(
     made = Segments.__new__(Segments)
     training = Record(recompute=recompute, recompute_modules=modules, wide_layers=Record(first=1, last=1))
     made.job = Record(
-        training=training, shape=Record(hide_experts=hide, interleaved_ps=300, ep=2),
+        training=training,
+        shape=Record(
+            hiding=Hiding(hide_experts=hide), routing=ExpertRouting(interleaved_ps=300), sharing=Sharing(ep=2)
+        ),
         model=Record(experts=Record(count=8), layers=3, predictors=predictors, pattern=pattern,
         kind=lambda n: "", ),
         load=lambda number: loads[number], last_parameters=lambda: 70, last_experts=lambda: 7,

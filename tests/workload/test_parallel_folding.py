@@ -141,7 +141,7 @@ def test_the_piece_that_cannot_hide_is_one_of_tp():
     # backward's second gather runs beside nothing that waits for the first; all others follow each other
     assert collectives * slow < longest_path(serial, slow) < (collectives + 4) * slow
     assert whole < longest_path(serial, slow)
-    assert job.shape.overlap == "full"
+    assert job.shape.hiding.overlap == "full"
 
 
 @pytest.mark.parametrize(

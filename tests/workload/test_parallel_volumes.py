@@ -17,7 +17,7 @@ from fabrictwin.workload.job.job_communications import exchange
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock, peak_load
 from fabrictwin.workload.layers.roofline import Cost, Roofline
-from fabrictwin.workload.layers.transformer import Shape
+from fabrictwin.workload.layers.transformer import Shape, Sharing
 from fabrictwin.workload.model.huggingface_families import read_model
 
 LAYERS, HIDDEN, SEQUENCE, MICRO = 8, 1024, 2048, 4
@@ -180,7 +180,7 @@ class Counting(Roofline):
 def test_kernels_execute_the_models_flops(keys, sparse, tp):
     """All ranks of a layer together: forward as the formula says, backward twice that."""
     roof, model = Counting(), read_model(keys, name="x")
-    shape = Shape(model, tp, 2, 512, 32000, "flash", sequence_parallel=tp > 1, expert_tp=tp)
+    shape = Shape(model, 2, 512, 32000, Sharing(tp, sequence_parallel=tp > 1, expert_tp=tp))
     load = 1.0 if sparse else 0.0
     tokens = shape.tokens
     expected = model.layer_forward_flops(tokens, 512, sparse=sparse) - model.core_attention_flops(tokens, 512)

@@ -10,6 +10,7 @@ import pytest
 from support.specs import LLAMA_8B
 
 from fabrictwin import catalog
+from fabrictwin.base.grouped import grouped
 from fabrictwin.base.progress import silent
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.validation.published_data import find_data, read_data
@@ -34,8 +35,7 @@ TOKENS, HIDDEN, FFN = 15872, 4096, 16384  # of Transformer Engine's GEMM profile
 
 
 def shape(keys=DENSE, **options) -> Shape:
-    given = {"tp": 1, "batch": 1, "sequence": 4096, "vocab": 32000, "attention": "flash", **options}
-    return Shape(read_model(keys, name="x"), **given)
+    return grouped(Shape(read_model(keys, name="x"), 1, 4096, 32000), options)
 
 
 @pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm", "gb200"])

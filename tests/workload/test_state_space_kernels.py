@@ -8,6 +8,7 @@ import pytest
 from support.layer_ledger import NORM, NORM_BACK, PLAIN, SKIP, TP, A, C, H, L, S, V, gemm, grads, lin, shape, t
 from support.pass_lines import bw, fw, run, tensor, written, wt
 
+from fabrictwin.base.grouped import grouped
 from fabrictwin.workload.layers.state_space import MambaBlock
 from fabrictwin.workload.layers.transformer import Ends
 from fabrictwin.workload.model.model_blocks import Mamba
@@ -61,7 +62,7 @@ def test_a_mamba_layer_on_two_ranks():
         ("recompute", NORM),
         bw(NORM_BACK),
     )
-    held = MambaBlock(L, replace(given, captured=("mamba",)))
+    held = MambaBlock(L, grouped(given, {"captured": ("mamba",)}))
     assert {item[2] for item in written(held.forward()) if item[0] == "forward"} == {0}
 
 

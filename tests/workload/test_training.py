@@ -20,7 +20,7 @@ from fabrictwin.twin import Twin
 from fabrictwin.workload.job.rank_layout import Layout
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.roofline import Roofline, gemm_flops_per_s
-from fabrictwin.workload.layers.transformer import Shape
+from fabrictwin.workload.layers.transformer import Kernels, Shape
 from fabrictwin.workload.model.huggingface_families import read_model
 from fabrictwin.workload.step.pipeline_schedule import Pass, one_forward_one_backward
 from fabrictwin.workload.step.training_step import build_program, check
@@ -170,7 +170,7 @@ def test_materialised_attention_is_near_what_was_measured(gpu):
     measured = catalog.gpu(gpu).attention["materialised"]
     heads, size, sequence = 16, measured.head_size.value, measured.sequence.value
     keys = {**TINY, "num_attention_heads": heads, "num_key_value_heads": heads, "hidden_size": heads * size}
-    shape = Shape(read_model(keys, name="measured"), 1, 2, sequence, 32000, "materialised")
+    shape = Shape(read_model(keys, name="measured"), 2, sequence, 32000, kernels=Kernels("materialised"))
     flops = 4 * 2 * heads * sequence**2 * size
     forward, _ = AttentionBlock(Roofline(gpu, "fp16"), shape).core()
     ratio = flops / forward.ps * 1e12 / measured.throughput.value

@@ -62,7 +62,7 @@ def sends_of(channels: Channels, c: int) -> Sends:
     offset, payload = int(channels.offset_bytes[c]), int(channels.payload_bytes[c])
     if n == 1 or payload == 0:
         none = np.empty(0, np.int64)
-        return _assemble(ranks, _Hops(none, none, none), _Slices(none, none, none), after=_NONE_WAIT)
+        return _assemble(ranks, _Moves(*(none,) * 6), after=_NONE_WAIT)
     if pattern in RINGS:
         return _ring_sends(channels, c, pattern, ranks)
     if pattern in TREES:
@@ -79,8 +79,8 @@ def sends_of(channels: Channels, c: int) -> Sends:
     later = hop > 0
     start = offset + k * chunk
     length = np.minimum(chunk, offset + payload - start)
-    hops = _Hops(k + hop, hop, hop + 1)
-    return _assemble(ranks, hops, _Slices(start, start, length), after=(index[later], index[later] - 1))
+    moves = _Moves(k + hop, hop, hop + 1, start, start, length)
+    return _assemble(ranks, moves, after=(index[later], index[later] - 1))
 
 
 def _ring_sends(channels: Channels, c: int, pattern: Pattern, ranks: I32) -> Sends:
@@ -109,8 +109,7 @@ def _ring_sends(channels: Channels, c: int, pattern: Pattern, ranks: I32) -> Sen
     before = (step - 1) * n + (position - 1) % n
     return _assemble(
         ranks,
-        _Hops(step, position, (position + 1) % n),
-        _Slices(start, start, length),
+        _Moves(step, position, (position + 1) % n, start, start, length),
         reduce=reduce,
         after=(index[later], before[later]),
     )
@@ -128,8 +127,14 @@ def _shift_sends(channels: Channels, c: int, ranks: I32) -> Sends:
     length = np.full(len(position), int(channels.payload_bytes[c]))
     return _assemble(
         ranks,
-        _Hops(np.zeros(len(position), np.int64), position, target),
-        _Slices(peer[target] * block + offset, peer[position] * block + offset, length),
+        _Moves(
+            np.zeros(len(position), np.int64),
+            position,
+            target,
+            peer[target] * block + offset,
+            peer[position] * block + offset,
+            length,
+        ),
         after=_NONE_WAIT,
     )
 
@@ -152,10 +157,10 @@ def _pat_sends(channels: Channels, c: int, ranks: I32) -> Sends:
     before = number[owner, above]  # the hop between the owner and this one
     later = np.flatnonzero(above > 0)
     waits, waits_for = (later, before[later]) if gather else (before[later], later)
+    source, target = (near, far) if gather else (far, near)
     return _assemble(
         ranks,
-        _Hops(step, near, far) if gather else _Hops(step, far, near),
-        _Slices(start[owner], start[owner], length[owner]),
+        _Moves(step, source, target, start[owner], start[owner], length[owner]),
         reduce=np.full(len(owner), not gather),
         after=(waits, waits_for),
     )
@@ -200,30 +205,28 @@ def _tree_sends(channels: Channels, c: int, pattern: Pattern) -> Sends:
     top = deepest if rises else 0
     return _assemble(
         place,
-        _Hops(
+        _Moves(
             np.tile(np.concatenate((deepest - depth[up], top + depth[down] - 1)), chunks) + k,
             np.tile(np.concatenate((up, parent[down])), chunks),
             np.tile(np.concatenate((parent[up], down)), chunks),
+            start,
+            start,
+            np.minimum(chunk, offset + payload - start),
         ),
-        _Slices(start, start, np.minimum(chunk, offset + payload - start)),
         reduce=np.tile(np.concatenate((~whole, np.zeros(len(down), bool))), chunks),
         after=(np.tile(waits, chunks) + shift, np.tile(waits_for, chunks) + shift),
     )
 
 
 @dataclass(frozen=True)
-class _Hops:
-    """Positions on the channel that sends lead from and to, and their steps."""
+class _Moves:
+    """Sends before they are put together: their steps, positions on the channel that they lead from and to, and
+    the slices that they carry: where each is read, where it is written, its length in bytes.
+    """
 
     step: I64
     source: I64
     target: I64
-
-
-@dataclass(frozen=True)
-class _Slices:
-    """Slices of buffers that sends carry: where each is read, where it is written, its length in bytes."""
-
     offset: I64
     target_offset: I64
     length: I64
@@ -231,14 +234,13 @@ class _Slices:
 
 def _assemble(
     ranks: I32,
-    hops: _Hops,
-    slices: _Slices,
+    moves: _Moves,
     *,
     after: tuple[I64, I64],
     reduce: Bool | None = None,
 ) -> Sends:
     """Columns from positions; sends of no bytes are left out. What a send waits for carries the same bytes."""
-    keep = slices.length > 0
+    keep = moves.length > 0
     number = np.cumsum(keep) - 1
     waits, waits_for = after
     kept = keep[waits] if len(waits) else np.empty(0, bool)
@@ -250,12 +252,12 @@ def _assemble(
     if reduce is None:
         reduce = np.zeros(len(keep), bool)
     return Sends(
-        step=hops.step[keep].astype(np.int32),
-        source=ranks[hops.source[keep]],
-        target=ranks[hops.target[keep]],
-        offset_bytes=slices.offset[keep],
-        target_offset_bytes=slices.target_offset[keep],
-        length_bytes=slices.length[keep],
+        step=moves.step[keep].astype(np.int32),
+        source=ranks[moves.source[keep]],
+        target=ranks[moves.target[keep]],
+        offset_bytes=moves.offset[keep],
+        target_offset_bytes=moves.target_offset[keep],
+        length_bytes=moves.length[keep],
         reduce=reduce[keep],
         after_start=start,
         after=waits_for[order].astype(np.int32),

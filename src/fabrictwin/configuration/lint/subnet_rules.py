@@ -186,7 +186,7 @@ def policy(configuration: Configuration) -> Iterator[Finding]:
     subnet = configuration.subnet
     if subnet is None:
         return
-    levels = {level.name for level in subnet.qos.levels}
+    levels = subnet.qos.levels
     for matched, level in subnet.qos.rules:
         if level not in levels:
             yield _found(
@@ -207,7 +207,7 @@ def policy(configuration: Configuration) -> Iterator[Finding]:
                 f"one of {', '.join(subnet.qos.groups)}",
                 "the rule matches nothing",
             )
-    if subnet.qos.levels and "DEFAULT" not in levels:
+    if levels and "DEFAULT" not in levels:
         yield _found(subnet, "qos-default", "qos-levels", "no level DEFAULT", "one", "OpenSM refuses the policy")
 
 

@@ -22,18 +22,10 @@ class PartitionLine:
 
 
 @dataclass(frozen=True)
-class QosLevel:
-    """A level of a QoS policy: the service level that matched paths get."""
-
-    name: str
-    sl: int
-
-
-@dataclass(frozen=True)
 class QosPolicy:
-    """A QoS policy's levels, port groups by name (what they hold), and rules (what is matched, level's name)."""
+    """A QoS policy: service levels of its levels, what its port groups hold, rules (what is matched, level)."""
 
-    levels: tuple[QosLevel, ...] = ()
+    levels: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[tuple[str, str], ...] = ()
 

@@ -6,7 +6,7 @@ import re
 
 from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.whole_numbers import whole_or_none
-from fabrictwin.configuration.model.subnet import PartitionLine, QosLevel, QosPolicy, Subnet
+from fabrictwin.configuration.model.subnet import PartitionLine, QosPolicy, Subnet
 from fabrictwin.configuration.readers.problems import Problems
 
 MOST_GUID = 2**64 - 1
@@ -141,7 +141,7 @@ def read_guids(text: str, file: str, role: str) -> tuple[Subnet, Problems]:
 def read_policy(text: str, file: str) -> tuple[Subnet, Problems]:
     """Return the levels, groups and rules of a QoS policy."""
     problems = Problems(file)
-    levels: list[QosLevel] = []
+    levels: dict[str, int] = {}
     rules: list[tuple[str, str]] = []
     groups: dict[str, list[str]] = {}
     opened: list[str] = []
@@ -160,7 +160,7 @@ def read_policy(text: str, file: str) -> tuple[Subnet, Problems]:
             if content == "end-qos-level":
                 sl = problems.number(said.get("sl", ""), f"{said.get('name', '')}.sl", most=15, line=line)
                 if sl is not None:
-                    levels.append(QosLevel(said.get("name", ""), sl))
+                    levels[said.get("name", "")] = sl
             elif content == "end-port-group":
                 groups[said.get("name", "")] = guids
             elif content == "end-qos-match-rule":
@@ -172,4 +172,4 @@ def read_policy(text: str, file: str) -> tuple[Subnet, Problems]:
     if opened:
         problems.add("syntax", opened[-1], f"got no end-{opened[-1][:40]}")
     listed = {name: ", ".join(of) for name, of in groups.items()}
-    return Subnet(qos=QosPolicy(levels=tuple(levels), groups=listed, rules=tuple(rules)), file=file), problems
+    return Subnet(qos=QosPolicy(levels=levels, groups=listed, rules=tuple(rules)), file=file), problems

@@ -107,10 +107,10 @@ def policy(subnet: Subnet) -> str:
             out.plain(*(f"        port-guid: {guid.strip()}" for guid in guids.split(",")), "    end-port-group")
         out.plain("end-port-groups", "")
     out.plain("qos-levels")
-    for level in subnet.qos.levels:
+    for level, sl in subnet.qos.levels.items():
         out.plain("    qos-level")
-        out.add(f"        name: {level.name}", "qos_level")
-        out.plain(f"        sl: {level.sl}", "    end-qos-level")
+        out.add(f"        name: {level}", "qos_level")
+        out.plain(f"        sl: {sl}", "    end-qos-level")
     out.plain("end-qos-levels")
     if subnet.qos.rules:
         out.plain("", "qos-match-rules")

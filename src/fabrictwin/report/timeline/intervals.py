@@ -41,12 +41,11 @@ class State:
 
 
 @dataclass(frozen=True)
-class Intervals:
-    """What actors had under way, as columns: one row an operation and actor that takes part in it."""
+class StateColumns:
+    """When actors were in a state, as columns."""
 
     states: tuple[State, ...]  # in order of priority, bubble last
     actor: I32
-    operation: I64
     state: I16  # into `states`
     start_ps: I64
     end_ps: I64
@@ -56,14 +55,16 @@ class Intervals:
 
 
 @dataclass(frozen=True)
-class Occupancy:
+class Intervals(StateColumns):
+    """What actors had under way: one row an operation and actor that takes part in it."""
+
+    operation: I64
+
+
+@dataclass(frozen=True)
+class Occupancy(StateColumns):
     """The sweep's result, rows by actor and then time: each actor's rows cover 0 .. end without gap or overlap."""
 
-    states: tuple[State, ...]
-    actor: I32
-    state: I16
-    start_ps: I64
-    end_ps: I64
     busy_ps: I64  # [actors, states] time in which a state was under way, hidden behind another or not
 
 

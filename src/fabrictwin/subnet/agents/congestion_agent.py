@@ -42,11 +42,11 @@ class _Request:
     now_ps: int
 
 
+@dataclass(frozen=True)
 class CongestionAgent:
     """All congestion control agents of a fabric."""
 
-    def __init__(self, state: PortStates) -> None:
-        self.state = state
+    state: PortStates
 
     def answer(self, m: int, slot: int, mad: bytes, now_ps: int) -> bytes | None:
         """Return the answer of node `m` to a request for its slot; None where the key forbids one."""

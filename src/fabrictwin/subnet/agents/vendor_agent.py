@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.subnet.agents.port_states import PortStates
-from fabrictwin.subnet.wire.fields import Attribute, attribute, bits, raw, row
+from fabrictwin.subnet.wire.fields import Attribute, bits, raw, row
 from fabrictwin.subnet.wire.header import START, Method, Status
 from fabrictwin.subnet.wire.pm import ClassPortInfo, PerfId
 
@@ -19,7 +19,6 @@ DATA_AT = 24
 RESPONSE_TIME = 16
 
 
-@attribute
 class GeneralInfo(Attribute, size=136, id=GENERAL_INFO):
     """The layout of devices whose firmware has an extended version: IS4 and later, ConnectX."""
 

@@ -49,29 +49,33 @@ MOST_ROUNDS = 64  # sweeps in a row: a fabric whose ports never come to rest is 
 
 
 @dataclass(frozen=True)
-class LinkEffect:
-    """The directed link of a port of the fabric passes data from now on, or no longer."""
+class _Effect:
+    """Something that is so from a time on."""
 
     time_ps: int
+
+
+@dataclass(frozen=True)
+class LinkEffect(_Effect):
+    """The directed link of a port of the fabric passes data from now on, or no longer."""
+
     port: int
     up: bool
 
 
 @dataclass(frozen=True)
-class TableEffect:
+class TableEffect(_Effect):
     """Entries of a switch's forwarding table (its fabric node) are others from now on; 255 is none."""
 
-    time_ps: int
     node: int
     lid: npt.NDArray[np.int64]
     port: U8
 
 
 @dataclass(frozen=True)
-class SettingsEffect:
+class SettingsEffect(_Effect):
     """Ports and adapters work by these settings from now on."""
 
-    time_ps: int
     settings: PortSettings
     partitions: Partitions | None = None  # where it is partition keys: what switch ports enforce, too
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from fabrictwin.subnet.wire.fields import Attribute, array, attribute, bits, raw, row
+from fabrictwin.subnet.wire.fields import Attribute, array, bits, raw, row
 
 DATA = slice(64, 256)
 LOG_DATA = slice(32, 256)
@@ -35,13 +35,11 @@ class LogType(IntEnum):
     CA = 2
 
 
-@attribute
 class CongestionInfo(Attribute, size=4, id=CongestionId.CONGESTION_INFO):
     congestion_info = bits(0, 16)
     control_table_cap = bits(16, 8)  # blocks of the control table
 
 
-@attribute
 class CongestionKeyInfo(Attribute, size=16, id=CongestionId.CONGESTION_KEY_INFO):
     cc_key = bits(0, 64)
     protect_bit = bits(64, 1)
@@ -49,7 +47,6 @@ class CongestionKeyInfo(Attribute, size=16, id=CongestionId.CONGESTION_KEY_INFO)
     violations = bits(96, 16)
 
 
-@attribute
 class CongestionLogSwitch(Attribute, size=224, id=CongestionId.CONGESTION_LOG):
     log_type = bits(0, 8, LogType.SWITCH)
     congestion_flags, log_events_counter = row(8, 8, 16)
@@ -58,7 +55,6 @@ class CongestionLogSwitch(Attribute, size=224, id=CongestionId.CONGESTION_LOG):
     entries = raw(40, 180)
 
 
-@attribute
 class CongestionLogCa(Attribute, size=224, id=CongestionId.CONGESTION_LOG):
     log_type = bits(0, 8, LogType.CA)
     congestion_flags, threshold_event_counter = row(8, 8, 16)
@@ -67,7 +63,6 @@ class CongestionLogCa(Attribute, size=224, id=CongestionId.CONGESTION_LOG):
     entries = raw(12, 208)
 
 
-@attribute
 class SwitchEvent(Attribute, size=12):
     """An entry of a switch's log."""
 
@@ -76,7 +71,6 @@ class SwitchEvent(Attribute, size=12):
     timestamp = bits(64, 32)
 
 
-@attribute
 class AdapterEvent(Attribute, size=16):
     """An entry of an adapter's log."""
 
@@ -86,7 +80,6 @@ class AdapterEvent(Attribute, size=16):
     timestamp = bits(96, 32)
 
 
-@attribute
 class SwitchCongestionSetting(Attribute, size=76, id=CongestionId.SWITCH_CONGESTION_SETTING):
     control_map = bits(0, 32)
     victim_mask = raw(4, 32)
@@ -96,7 +89,6 @@ class SwitchCongestionSetting(Attribute, size=76, id=CongestionId.SWITCH_CONGEST
     cs_return_delay, marking_rate = row(576, 16, 16)
 
 
-@attribute
 class SwitchPortCongestionSetting(Attribute, size=192, id=CongestionId.SWITCH_PORT_CONGESTION_SETTING):
     valid = array(0, 1, count=PORTS_A_BLOCK, stride=32)
     control_type = array(1, 1, count=PORTS_A_BLOCK, stride=32)
@@ -105,7 +97,6 @@ class SwitchPortCongestionSetting(Attribute, size=192, id=CongestionId.SWITCH_PO
     cong_parm_marking_rate = array(16, 16, count=PORTS_A_BLOCK, stride=32)
 
 
-@attribute
 class CaCongestionSetting(Attribute, size=132, id=CongestionId.CA_CONGESTION_SETTING):
     """Entries are by service level."""
 
@@ -116,13 +107,11 @@ class CaCongestionSetting(Attribute, size=132, id=CongestionId.CA_CONGESTION_SET
     ccti_min = array(64, 8, count=16, stride=64)
 
 
-@attribute
 class CongestionControlTable(Attribute, size=132, id=CongestionId.CONGESTION_CONTROL_TABLE):
     ccti_limit = bits(0, 16)
     shift = array(32, 2, count=ENTRIES_A_BLOCK, stride=16)
     multiplier = array(34, 14, count=ENTRIES_A_BLOCK, stride=16)
 
 
-@attribute
 class Timestamp(Attribute, size=4, id=CongestionId.TIMESTAMP):
     timestamp = bits(0, 32)

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from fabrictwin.base.errors import FabrictwinError
 
 Value = TypeVar("Value")
-Structure = TypeVar("Structure", bound="Attribute")
 
 
 class MadError(FabrictwinError):
@@ -52,7 +51,7 @@ class Declared(Generic[Value]):
     def __init__(self, place: Place, default: Value) -> None:
         self.place, self.default = place, default
 
-    if TYPE_CHECKING:  # `attribute` puts a field of a dataclass in its place
+    if TYPE_CHECKING:  # a field of the dataclass takes its place
 
         def __get__(self, record: object, owner: type | None = None) -> Value: ...
 
@@ -208,11 +207,28 @@ def _codec(kind: type[Attribute]) -> _Codec:
     return codec
 
 
-class Attribute:
+class _Dataclass(type):
+    """Makes a dataclass with slots of the fields that a class declares, in their order."""
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, size: int = 0, id: int = 0
+    ) -> Any:
+        """Return the class. `dataclass` asks for it a second time, with its slots."""
+        if "__slots__" in namespace:
+            return super().__new__(cls, name, bases, namespace)
+        declared = {key: value for key, value in namespace.items() if isinstance(value, Declared)}
+        fields = {key: field(default=one.default, metadata={"place": one.place}) for key, one in declared.items()}
+        own = {"SIZE": size, "ID": id}
+        namespace |= fields | {key: value for key, value in own.items() if value}
+        namespace["__annotations__"] = dict.fromkeys(fields, "Any")
+        return dataclass(slots=True)(super().__new__(cls, name, bases, namespace))
+
+
+class Attribute(metaclass=_Dataclass):
     """A structure of `SIZE` bytes. Subclasses declare fields with `row`, `bits`, `array` or `raw`.
 
-    `class NodeInfo(Attribute, size=40, id=0x11)`, under `@attribute`, names its size and its AttributeID; what has
-    no size is only the part that several structures begin with.
+    `class NodeInfo(Attribute, size=40, id=0x11)` names its size and its AttributeID; what has no size is only the
+    part that several structures begin with.
     """
 
     __slots__ = ()
@@ -225,10 +241,6 @@ class Attribute:
 
         def __init__(self, **values: Any) -> None:
             """Take fields by name; the others have their defaults."""
-
-    def __init_subclass__(cls, *, size: int = 0, id: int = 0) -> None:
-        # `dataclass(slots=True)` makes each class a second time, without these
-        cls.SIZE, cls.ID = size or cls.SIZE, id or cls.ID
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, at: int = 0) -> Self:
@@ -257,15 +269,6 @@ class Attribute:
         """Return the position of a field. Raises KeyError."""
         places: dict[str, Place] = {f.name: f.metadata["place"] for f in dataclasses.fields(cls)}
         return places[name]
-
-
-def attribute(kind: type[Structure]) -> type[Structure]:
-    """Return the dataclass of the fields that a class declares, in their order."""
-    declared = {name: value for name, value in vars(kind).items() if isinstance(value, Declared)}
-    for name, one in declared.items():
-        kind.__annotations__[name] = "Any"
-        setattr(kind, name, field(default=one.default, metadata={"place": one.place}))
-    return dataclass(slots=True)(kind)
 
 
 class Field:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 
-from fabrictwin.subnet.wire.fields import Attribute, MadError, attribute, bits, raw, row
+from fabrictwin.subnet.wire.fields import Attribute, MadError, bits, raw, row
 
 MAD_BYTES = 256
 PERMISSIVE_LID = 0xFFFF
@@ -73,7 +73,6 @@ class SaStatus(IntEnum):
     DENIED = 0x0700
 
 
-@attribute
 class CommonHeader(Attribute):
     """The fields that every datagram begins with."""
 
@@ -87,7 +86,6 @@ class CommonHeader(Attribute):
     modifier = bits(160, 32)
 
 
-@attribute
 class DirectedSmp(CommonHeader, size=MAD_BYTES):
     """A whole directed-route datagram. Paths hold the port of hop k in byte k; byte 0 is not used."""
 
@@ -101,7 +99,6 @@ class DirectedSmp(CommonHeader, size=MAD_BYTES):
     return_path = raw(192, 64)
 
 
-@attribute
 class LidSmp(CommonHeader, size=MAD_BYTES):
     """A whole LID-routed subnet management datagram."""
 
@@ -110,7 +107,6 @@ class LidSmp(CommonHeader, size=MAD_BYTES):
     data = raw(64, 64)
 
 
-@attribute
 class PerfMad(CommonHeader, size=MAD_BYTES):
     """A whole performance management datagram."""
 
@@ -118,7 +114,6 @@ class PerfMad(CommonHeader, size=MAD_BYTES):
     data = raw(64, 192)
 
 
-@attribute
 class SaMad(CommonHeader, size=MAD_BYTES):
     """A whole subnet administration datagram: the RMPP header, then records."""
 

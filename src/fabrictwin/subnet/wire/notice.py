@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from fabrictwin.subnet.wire.fields import Attribute, attribute, bits, raw, row
+from fabrictwin.subnet.wire.fields import Attribute, bits, raw, row
 from fabrictwin.subnet.wire.smp import AttributeId
 
 
@@ -42,7 +42,6 @@ class Producer(IntEnum):
     CLASS_MANAGER = 4
 
 
-@attribute
 class Notice(Attribute, size=64, id=AttributeId.NOTICE):
     """A notice as subnet management carries it. Subnet administration appends the issuer's GID."""
 
@@ -53,28 +52,24 @@ class Notice(Attribute, size=64, id=AttributeId.NOTICE):
     details = raw(10, 54)
 
 
-@attribute
 class NoticeReport(Notice, size=80):
     """A notice as subnet administration carries it."""
 
     issuer_gid = bits(512, 128)
 
 
-@attribute
 class GidDetails(Attribute, size=54):
     """Traps 64 to 67: the GID that came or went."""
 
     gid = bits(48, 128)
 
 
-@attribute
 class LinkStateDetails(Attribute, size=54):
     """Trap 128: a port of the switch with this LID changed its state."""
 
     lid = bits(0, 16)
 
 
-@attribute
 class PortDetails(Attribute, size=54):
     """Traps 129 to 131: the LID and port that the trouble is at."""
 
@@ -82,7 +77,6 @@ class PortDetails(Attribute, size=54):
     port = bits(32, 8)
 
 
-@attribute
 class LocalChangesDetails(Attribute, size=54):
     """Trap 144: capabilities, or the node's description or the link's width or speed, changed."""
 
@@ -91,7 +85,6 @@ class LocalChangesDetails(Attribute, size=54):
     link_speed_enabled_change, link_width_enabled_change, node_description_change = row(93, 1, 1, 1)
 
 
-@attribute
 class BadKeyDetails(Attribute, size=54):
     """Traps 257 and 258: the key, and from where to where the packet was that had it."""
 
@@ -103,7 +96,6 @@ class BadKeyDetails(Attribute, size=54):
     destination_gid = bits(272, 128)
 
 
-@attribute
 class SwitchBadKeyDetails(Attribute, size=54):
     """Trap 259: the same, and the port of a switch that kept the packet out; `data_valid`: fields that hold."""
 
@@ -116,7 +108,6 @@ class SwitchBadKeyDetails(Attribute, size=54):
     switch_lid, port = row(384, 16, 8)
 
 
-@attribute
 class InformInfo(Attribute, size=36, id=AttributeId.INFORM_INFO):
     """A subscription to reports."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from fabrictwin.subnet.wire.fields import Attribute, array, attribute, bits, row
+from fabrictwin.subnet.wire.fields import Attribute, array, bits, row
 
 ALL_PORTS = 0xFF  # PortSelect: the sum over a switch's ports
 
@@ -42,7 +42,6 @@ class PerfCapability(IntEnum):
     XMIT_WAIT = 1 << 12
 
 
-@attribute
 class ClassPortInfo(Attribute, size=72, id=PerfId.CLASS_PORT_INFO):
     base_version = bits(0, 8, 1)
     class_version = bits(8, 8, 1)
@@ -60,14 +59,12 @@ class ClassPortInfo(Attribute, size=72, id=PerfId.CLASS_PORT_INFO):
     trap_qkey = bits(544, 32)
 
 
-@attribute
 class SelectedCounters(Attribute):
     """The port and the counters that an attribute is about."""
 
     port_select, counter_select = row(8, 8, 16)
 
 
-@attribute
 class PortCounters(SelectedCounters, size=44, id=PerfId.PORT_COUNTERS):
     symbol_errors, link_error_recovery, link_downed = row(32, 16, 8, 8)
     rcv_errors, rcv_remote_physical_errors = row(64, 16, 16)
@@ -79,7 +76,6 @@ class PortCounters(SelectedCounters, size=44, id=PerfId.PORT_COUNTERS):
     xmit_wait = bits(320, 32)
 
 
-@attribute
 class PortCountersExtended(SelectedCounters, size=184, id=PerfId.PORT_COUNTERS_EXTENDED):
     counter_select2 = bits(32, 32)
     xmit_data, rcv_data, xmit_packets, rcv_packets = row(64, 64, 64, 64, 64)
@@ -91,76 +87,63 @@ class PortCountersExtended(SelectedCounters, size=184, id=PerfId.PORT_COUNTERS_E
     xmit_wait, qp1_dropped = row(1344, 64, 64)
 
 
-@attribute
 class RcvErrorDetails(SelectedCounters, size=16, id=PerfId.RCV_ERROR_DETAILS):
     local_physical_errors, malformed_packet_errors = row(32, 16, 16)
     buffer_overrun_errors, dlid_mapping_errors = row(64, 16, 16)
     vl_mapping_errors, looping_errors = row(96, 16, 16)
 
 
-@attribute
 class XmitDiscardDetails(SelectedCounters, size=12, id=PerfId.XMIT_DISCARD_DETAILS):
     inactive_discards, neighbor_mtu_discards = row(32, 16, 16)
     lifetime_limit_discards, hoq_lifetime_limit_discards = row(64, 16, 16)
 
 
-@attribute
 class OpRcvCounters(SelectedCounters, size=12, id=PerfId.OP_RCV_COUNTERS):
     op_code = bits(0, 8)
     packets, data = row(32, 32, 32)
 
 
-@attribute
 class FlowControlCounters(SelectedCounters, size=12, id=PerfId.FLOW_CONTROL_COUNTERS):
     xmit_packets, rcv_packets = row(32, 32, 32)
 
 
-@attribute
 class VlOpPackets(SelectedCounters, size=36, id=PerfId.VL_OP_PACKETS):
     op_code = bits(0, 8)
     packets = array(32, 16, count=16)
 
 
-@attribute
 class VlOpData(SelectedCounters, size=68, id=PerfId.VL_OP_DATA):
     op_code = bits(0, 8)
     data = array(32, 32, count=16)
 
 
-@attribute
 class VlXmitFlowControlErrors(SelectedCounters, size=8, id=PerfId.VL_XMIT_FLOW_CONTROL_ERRORS):
     errors = array(32, 2, count=16)
 
 
-@attribute
 class VlXmitWait(SelectedCounters, size=36, id=PerfId.VL_XMIT_WAIT):
     ticks = array(32, 16, count=16)
 
 
-@attribute
 class RcvCongestionControl(SelectedCounters, size=12, id=PerfId.RCV_CONGESTION_CONTROL):
     """PortRcvConCtrl: packets that came with FECN and with BECN."""
 
     fecns, becns = row(32, 32, 32)
 
 
-@attribute
 class SlRcvFecn(SelectedCounters, size=68, id=PerfId.SL_RCV_FECN):
     packets = array(32, 32, count=16)
 
 
-@attribute
 class SlRcvBecn(SelectedCounters, size=68, id=PerfId.SL_RCV_BECN):
     packets = array(32, 32, count=16)
 
 
-@attribute
 class XmitCongestionControl(SelectedCounters, size=8, id=PerfId.XMIT_CONGESTION_CONTROL):
     """PortXmitConCtrl: ticks in which a lane of the port was congested."""
 
     ticks = bits(32, 32)
 
 
-@attribute
 class VlXmitTimeCongested(SelectedCounters, size=64, id=PerfId.VL_XMIT_TIME_CONGESTED):
     ticks = array(32, 32, count=15)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from fabrictwin.subnet.wire.fields import Attribute, array, attribute, bits, raw, row
+from fabrictwin.subnet.wire.fields import Attribute, array, bits, raw, row
 from fabrictwin.subnet.wire.smp import NodeInfo, PortInfo, SlToVl, SmInfo, SwitchInfo
 
 
@@ -43,90 +43,75 @@ class Selector(IntEnum):
     LARGEST = 3
 
 
-@attribute
 class LidRecord(Attribute):
     """A record of what the node or port with a LID has."""
 
     lid = bits(0, 16)
 
 
-@attribute
 class TableRecord(LidRecord):
     """A block of a port's or a switch's table."""
 
     table = raw(8, 64)
 
 
-@attribute
 class NodeRecord(LidRecord, size=108, id=RecordId.NODE):
     info = raw(4, NodeInfo.SIZE)
     description = raw(44, 64)
 
 
-@attribute
 class PortInfoRecord(Attribute, size=68, id=RecordId.PORT_INFO):
     endport_lid, port_num, options = row(0, 16, 8, 8)
     info = raw(4, PortInfo.SIZE)
 
 
-@attribute
 class SwitchInfoRecord(LidRecord, size=24, id=RecordId.SWITCH_INFO):
     info = raw(4, SwitchInfo.SIZE)
 
 
-@attribute
 class LinearForwardingRecord(LidRecord, size=72, id=RecordId.LINEAR_FORWARDING):
     block = bits(16, 16)
     ports = raw(8, 64)
 
 
-@attribute
 class SmInfoRecord(LidRecord, size=28, id=RecordId.SM_INFO):
     info = raw(4, SmInfo.SIZE)
 
 
-@attribute
 class LinkRecord(Attribute, size=6, id=RecordId.LINK):
     from_lid, from_port, to_port = row(0, 16, 8, 8)
     to_lid = bits(32, 16)
 
 
-@attribute
 class SlToVlRecord(LidRecord, size=16, id=RecordId.SL_TO_VL):
     into, out = row(16, 8, 8)
     table = raw(8, SlToVl.SIZE)
 
 
-@attribute
 class VlArbitrationRecord(TableRecord, size=72, id=RecordId.VL_ARBITRATION):
     port_num, block = row(16, 8, 8)
 
 
-@attribute
 class PKeyTableRecord(TableRecord, size=72, id=RecordId.PKEY_TABLE):
     block = bits(16, 16)
     port_num = bits(32, 8)
 
 
-@attribute
 class GuidInfoRecord(TableRecord, size=72, id=RecordId.GUID_INFO):
     block = bits(16, 8)
 
 
-@attribute
 class MulticastForwardingRecord(TableRecord, size=72, id=RecordId.MULTICAST_FORWARDING):
     position = bits(16, 4)
     block = bits(23, 9)
 
 
-@attribute
 class InformInfoRecord(Attribute, size=60, id=RecordId.INFORM_INFO_RECORD):
     subscriber_gid = bits(0, 128)
     enum = bits(128, 16)
     inform_info = raw(24, 36)
 
 
-@attribute
 class PathRecord(Attribute, size=64, id=RecordId.PATH):
     service_id = bits(0, 64)
     dgid, sgid = row(64, 128, 128)
@@ -142,7 +127,6 @@ class PathRecord(Attribute, size=64, id=RecordId.PATH):
 MOST_GIDS = 11  # that a MultiPathRecord carries within a datagram
 
 
-@attribute
 class MultiPathRecord(Attribute, size=200, id=RecordId.MULTI_PATH):
     """A question for paths between several ports; PathRecords answer it. GIDs of sources come first."""
 
@@ -157,7 +141,6 @@ class MultiPathRecord(Attribute, size=200, id=RecordId.MULTI_PATH):
     gids = array(192, 128, count=MOST_GIDS)
 
 
-@attribute
 class McMemberRecord(Attribute, size=52, id=RecordId.MC_MEMBER):
     mgid, port_gid = row(0, 128, 128)
     qkey = bits(256, 32)
@@ -167,7 +150,6 @@ class McMemberRecord(Attribute, size=52, id=RecordId.MC_MEMBER):
     scope, join_state, proxy_join = row(384, 4, 4, 1)
 
 
-@attribute
 class ServiceRecord(Attribute, size=176, id=RecordId.SERVICE):
     service_id = bits(0, 64)
     service_gid = bits(64, 128)

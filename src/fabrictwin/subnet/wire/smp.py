@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-from fabrictwin.subnet.wire.fields import Attribute, array, attribute, bits, raw, row
+from fabrictwin.subnet.wire.fields import Attribute, array, bits, raw, row
 
 
 class AttributeId(IntEnum):
@@ -90,7 +90,6 @@ class SmState(IntEnum):
     MASTER = 3
 
 
-@attribute
 class NodeInfo(Attribute, size=40, id=AttributeId.NODE_INFO):
     base_version = bits(0, 8, 1)
     class_version = bits(8, 8, 1)
@@ -101,12 +100,10 @@ class NodeInfo(Attribute, size=40, id=AttributeId.NODE_INFO):
     local_port_num, vendor_id = row(288, 8, 24)
 
 
-@attribute
 class NodeDescription(Attribute, size=64, id=AttributeId.NODE_DESCRIPTION):
     text = raw(0, 64)
 
 
-@attribute
 class SwitchInfo(Attribute, size=20, id=AttributeId.SWITCH_INFO):
     linear_fdb_cap, random_fdb_cap = row(0, 16, 16)
     multicast_fdb_cap, linear_fdb_top = row(32, 16, 16)
@@ -118,7 +115,6 @@ class SwitchInfo(Attribute, size=20, id=AttributeId.SWITCH_INFO):
     multicast_fdb_top = bits(144, 16)
 
 
-@attribute
 class PortInfo(Attribute, size=64, id=AttributeId.PORT_INFO):
     m_key, gid_prefix = row(0, 64, 64)
     lid, master_sm_lid = row(128, 16, 16)
@@ -143,49 +139,41 @@ class PortInfo(Attribute, size=64, id=AttributeId.PORT_INFO):
     link_speed_ext_enabled = bits(507, 5)
 
 
-@attribute
 class GuidInfo(Attribute, size=64, id=AttributeId.GUID_INFO):
     guids = array(0, 64, count=8)
 
 
-@attribute
 class PKeyTable(Attribute, size=64, id=AttributeId.PKEY_TABLE):
     pkeys = array(0, 16, count=32)
 
 
-@attribute
 class SlToVl(Attribute, size=8, id=AttributeId.SL_TO_VL):
     vls = array(0, 4, count=16)
 
 
-@attribute
 class VlArbitration(Attribute, size=64, id=AttributeId.VL_ARBITRATION):
     vls = array(4, 4, count=32, stride=16)
     weights = array(8, 8, count=32, stride=16)
 
 
-@attribute
 class LinearForwarding(Attribute, size=64, id=AttributeId.LINEAR_FORWARDING):
     """Ports of 64 LIDs; 255 is none."""
 
     ports = raw(0, 64)
 
 
-@attribute
 class MulticastForwarding(Attribute, size=64, id=AttributeId.MULTICAST_FORWARDING):
     """Masks of 16 ports for 32 multicast LIDs."""
 
     masks = array(0, 16, count=32)
 
 
-@attribute
 class SmInfo(Attribute, size=24, id=AttributeId.SM_INFO):
     guid, sm_key = row(0, 64, 64)
     act_count = bits(128, 32)
     priority, sm_state = row(160, 4, 4)
 
 
-@attribute
 class ExtendedPortInfo(Attribute, size=64, id=AttributeId.EXTENDED_PORT_INFO):
     """Attribute 0xFF90, a vendor's: FDR10 was its reason, and OpenSM still asks for it."""
 

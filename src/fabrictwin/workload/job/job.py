@@ -19,7 +19,7 @@ from fabrictwin.workload.job.rank_layout import Layout, split_layers
 from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.job.workload_section import Training, Workload
 from fabrictwin.workload.layers.feedforward import peak_load
-from fabrictwin.workload.layers.transformer import Shape
+from fabrictwin.workload.layers.transformer import ExpertRouting, Hiding, Kernels, Shape, Sharing
 from fabrictwin.workload.model.model_sizes import Model
 
 MOST_MICRO_BATCHES = 100_000
@@ -69,32 +69,25 @@ class Job:
     @property
     def shape(self) -> Shape:
         t, layout = self.training, self.layout
+        host = (0, 0, 0) if t.host.graphs else (t.host.routing, t.host.expert, t.host.interleaved)
         return Shape(
             self.model,
-            layout.tp,
             t.micro_batch_size,
             t.sequence,
             self.vocab,
-            t.attention,
-            cp=layout.cp,
-            ep=layout.ep,
-            ep_hosts=self.ep_hosts,
-            expert_tp=layout.expert_tp,
-            sequence_parallel=t.sequence_parallel,
-            context=t.parallel.context,
-            overlap=t.overlap.tensor,
-            collective_sms=t.overlap.collective_sms,
-            tensor_sms=t.overlap.tensor_sms,
-            capacity_factor=t.routing.capacity_factor,
-            eager=t.kernels == "eager",
-            hide_experts=t.overlap.experts,
-            dispatcher=t.routing.dispatcher,
-            recompute_modules=t.recompute_modules,
-            captured=t.host.captured,
-            scan_share=t.scan_share,
-            routing_ps=0 if t.host.graphs else t.host.routing,
-            expert_ps=0 if t.host.graphs else t.host.expert,
-            interleaved_ps=0 if t.host.graphs else t.host.interleaved,
+            Sharing(
+                tp=layout.tp,
+                cp=layout.cp,
+                ep=layout.ep,
+                ep_hosts=self.ep_hosts,
+                expert_tp=layout.expert_tp,
+                sequence_parallel=t.sequence_parallel,
+                context=t.parallel.context,
+                dispatcher=t.routing.dispatcher,
+            ),
+            Hiding(t.overlap.tensor, t.overlap.collective_sms, t.overlap.tensor_sms, t.overlap.experts),
+            Kernels(t.attention, t.kernels == "eager", t.recompute_modules, t.scan_share, t.host.captured),
+            ExpertRouting(t.routing.capacity_factor, *host),
         )
 
     @cached_property

@@ -26,10 +26,12 @@ class AttentionBlock(Sublayer):
     def core(self) -> tuple[Cost, Cost]:
         """(forward, backward) of softmax(Q K^T) V on a rank's heads, over all of a rank's sequences."""
         model, shape, roof, s = self.model, self.shape, self.roof, self.shape.sequence
-        heads = model.heads // shape.tp
-        if shape.attention == "flash":
+        heads = model.heads // shape.sharing.tp
+        if shape.kernels.attention == "flash":
             forward, backward = self._flash("f"), self._flash("b")
-            return Cost(forward.ps / shape.cp, shape.cp), Cost(backward.ps / shape.cp, shape.cp)
+            return Cost(forward.ps / shape.sharing.cp, shape.sharing.cp), Cost(
+                backward.ps / shape.sharing.cp, shape.sharing.cp
+            )
         rows, scores = shape.batch * heads, shape.batch * heads * s * s
         e = roof.element_bytes
         keys, values = roof.gemm(s, s, model.key_size, batch=rows), roof.gemm(s, model.value_size, s, batch=rows)
@@ -41,7 +43,7 @@ class AttentionBlock(Sublayer):
             forward += roof.stream((2 * e + 1) * scores)
             backward += roof.stream((2 * e + 1) * scores)
         context, packed = (
-            roof.stream(2 * e * shape.tokens * width // shape.tp)
+            roof.stream(2 * e * shape.tokens * width // shape.sharing.tp)
             for width in (model.heads * model.value_size, model.qkv_width)
         )
         return forward + context, backward + context + packed
@@ -49,8 +51,8 @@ class AttentionBlock(Sublayer):
     def _flash(self, part: Literal["f", "b"]) -> Cost:
         """Cost of a layer's flash attention; where only some layers have a window, the mean of both kinds."""
         model, shape = self.model, self.shape
-        block = shape.sequence // shape.cp if shape.context == "ring" else None
-        heads = Heads(model.heads // shape.tp, model.key_size, model.value_size)
+        block = shape.sequence // shape.sharing.cp if shape.sharing.context == "ring" else None
+        heads = Heads(model.heads // shape.sharing.tp, model.key_size, model.value_size)
         costs = [
             self.roof.flash_attention(
                 shape.batch,
@@ -67,15 +69,17 @@ class AttentionBlock(Sublayer):
     def _exchange(self, kind: str) -> Collective | None:
         """Keys and values of all of a sequence's ranks, gathered or their gradients summed."""
         shape = self.shape
-        if shape.cp == 1:
+        if shape.sharing.cp == 1:
             return None
-        size = shape.cp * shape.tokens * self.model.kv_width * self.roof.element_bytes // shape.tp
-        return Collective("cp", "all_gather" if kind == "gather" else "reduce_scatter", size, shape.collective_sms)
+        size = shape.sharing.cp * shape.tokens * self.model.kv_width * self.roof.element_bytes // shape.sharing.tp
+        return Collective(
+            "cp", "all_gather" if kind == "gather" else "reduce_scatter", size, shape.hiding.collective_sms
+        )
 
     def core_forward(self, script: Script, part: Part) -> None:
         forward, _ = self.core()
-        cp = self.shape.cp
-        if cp > 1 and self.shape.context == "ring":
+        cp = self.shape.sharing.cp
+        if cp > 1 and self.shape.sharing.context == "ring":
             block = Cost(forward.ps / cp, 1)
             script.overlap(self._exchange("gather"), block * (cp - 1), part)
             script.compute(block, part)
@@ -85,8 +89,8 @@ class AttentionBlock(Sublayer):
 
     def core_backward(self, script: Script) -> None:
         _, backward = self.core()
-        cp = self.shape.cp
-        if cp > 1 and self.shape.context == "ring":
+        cp = self.shape.sharing.cp
+        if cp > 1 and self.shape.sharing.context == "ring":
             block = Cost(backward.ps / cp, 1)
             keys = script.start(self._exchange("gather"))
             script.compute(block, "backward")  # the gradients set out once there are some
@@ -104,7 +108,7 @@ class AttentionBlock(Sublayer):
         if model.positions or not model.rotary:
             return NOTHING
         rotated = model.latent.rope_size if model.latent else model.head_size
-        elements = shape.tokens * (model.heads + model.kv_heads) * rotated // shape.tp
+        elements = shape.tokens * (model.heads + model.kv_heads) * rotated // shape.sharing.tp
         # a norm over heads reads and writes them once more
         return self.roof.stream(self.traffic.rotary * elements) * (2 if model.qk_norm else 1)
 
@@ -131,7 +135,7 @@ class AttentionBlock(Sublayer):
         return [linear for linear in self.model.attention_linears() if linear.split == "column"]
 
     def _issued(self, script: Script) -> Script:
-        return script.captured() if "attention" in self.shape.captured else script
+        return script.captured() if "attention" in self.shape.kernels.captured else script
 
     def forward(self, part: Part = "forward") -> Script:
         script = Script()
@@ -145,7 +149,7 @@ class AttentionBlock(Sublayer):
         script.compute(self.rotary(), part)
         self.core_forward(script, part)
         out = self.model.attention_linears()[-1]
-        script.compute(self.roof.cast(self.shape.tokens * out.inner // self.shape.tp), part)
+        script.compute(self.roof.cast(self.shape.tokens * out.inner // self.shape.sharing.tp), part)
         self.leave(script, out, part)
         script.compute(self.residual()[0], part)
         return self._issued(script)
@@ -154,7 +158,7 @@ class AttentionBlock(Sublayer):
         script = Script()
         script.compute(self.residual()[1], "backward")
         self.leave_backward(script, self.model.attention_linears()[-1])
-        if "latent-up" in self.shape.recompute_modules:
+        if "latent-up" in self.shape.kernels.recompute_modules:
             for linear in self._columns:
                 script.compute(self.forward_of(linear, self.shape.tokens), "recompute")
             script.compute(self.rotary(), "recompute")
@@ -164,7 +168,7 @@ class AttentionBlock(Sublayer):
         script.compute(self.rotary(), "backward")
         columns = self._columns
         for linear in columns:
-            script.compute(self.roof.cast(self.shape.tokens * linear.out // self.shape.tp), "backward")
+            script.compute(self.roof.cast(self.shape.tokens * linear.out // self.shape.sharing.tp), "backward")
         for linear in columns[1:]:
             inputs, weights = self.backward_of(linear, self.shape.tokens)
             script.compute(inputs, "backward")
@@ -172,7 +176,7 @@ class AttentionBlock(Sublayer):
         low, width = self._low_rank(part="backward")
         self.enter_backward(script, columns[0], width)
         script.extend(low)
-        if "norms" in self.shape.recompute_modules:
+        if "norms" in self.shape.kernels.recompute_modules:
             script.compute(self.norm()[0], "recompute")
         script.compute(self.norm()[1], "backward")
         return self._issued(script)

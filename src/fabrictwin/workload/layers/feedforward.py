@@ -54,7 +54,7 @@ class MlpBlock(Sublayer):
             self._experts_backward(script, load)
         else:
             self.mlp_backward(script, self.model.ffn)
-        if "norms" in self.shape.recompute_modules:
+        if "norms" in self.shape.kernels.recompute_modules:
             script.compute(self.norm()[0], "recompute")
         script.compute(self.norm()[1], "backward")
         return script
@@ -64,7 +64,7 @@ class MlpBlock(Sublayer):
     def _copies(self, load: float) -> int:
         """Token copies on the busiest rank, before they are gathered over ranks that share an expert."""
         assert self.model.experts is not None
-        return round(self.shape.local * self.model.experts.top_k * (self.shape.capacity_factor or load))
+        return round(self.shape.local * self.model.experts.top_k * (self.shape.routing.capacity_factor or load))
 
     def _sent(self, copies: int) -> int:
         """Number of copies that travel: with `flex` one a rank, however many of the token's experts it holds.
@@ -73,29 +73,29 @@ class MlpBlock(Sublayer):
         """
         experts, shape = self.model.experts, self.shape
         assert experts is not None
-        if shape.dispatcher == "all-to-all":
+        if shape.sharing.dispatcher == "all-to-all":
             return copies
-        places = shape.ep_hosts if shape.ep_hosts > 1 else shape.ep
+        places = shape.sharing.ep_hosts if shape.sharing.ep_hosts > 1 else shape.sharing.ep
         others = experts.count - experts.count // places
         missed = comb(others, experts.top_k) / comb(experts.count, experts.top_k)
         return round(copies * places * (1 - missed) / experts.top_k)
 
     def _collective(self, group: str, kind: Kind, copies: int) -> Collective | None:
         shape = self.shape
-        ranks = shape.ep if group == "ep" else shape.expert_tp
+        ranks = shape.sharing.ep if group == "ep" else shape.sharing.expert_tp
         if ranks == 1:
             return None
         copies = self._sent(copies)
         size = copies * self.model.expert_hidden * self.roof.element_bytes * (1 if group == "ep" else ranks)
         # whole elements for every peer
         unit = ranks * self.roof.element_bytes
-        return Collective(group, kind, -(-size // unit) * unit, shape.collective_sms)
+        return Collective(group, kind, -(-size // unit) * unit, shape.hiding.collective_sms)
 
     def _exchange(self, script: Script, copies: int, *, out: bool) -> int | None:
         """Tokens to their experts' ranks, or back. What runs beside another micro-batch has a key to wait for."""
         there = self._collective("ep", "all_to_all", copies)
         shared = self._collective("expert_tp", "all_gather" if out else "reduce_scatter", copies)
-        if self.shape.hide_experts and shared is None:
+        if self.shape.hiding.hide_experts and shared is None:
             return script.start(there)
         for collective in (there, shared) if out else (shared, there):
             script.communicate(collective)
@@ -106,11 +106,11 @@ class MlpBlock(Sublayer):
 
     def _copied(self, tokens: int) -> Cost:
         """Copies of tokens laid out before they are sent; with `flex` they are sent as they are."""
-        return self._move(tokens) if self.shape.dispatcher == "all-to-all" else NOTHING
+        return self._move(tokens) if self.shape.sharing.dispatcher == "all-to-all" else NOTHING
 
     def _sorted(self, own: int, rows: int) -> Cost:
         """Cost of sorting what came from every rank by a rank's own experts, or back; none of one expert."""
-        return self._move(own * rows) if own > 1 and self.shape.ep > 1 else NOTHING
+        return self._move(own * rows) if own > 1 and self.shape.sharing.ep > 1 else NOTHING
 
     def _activated(self, width: int) -> tuple[Cost, Cost]:
         """An expert's activation, weighted: (forward, backward).
@@ -145,7 +145,7 @@ class MlpBlock(Sublayer):
 
     def _stall(self, own: int) -> Cost:
         """The device has nothing to do while the host learns the counts and prepares its experts' kernels."""
-        return Cost(self.shape.routing_ps + own * self.shape.expert_ps)
+        return Cost(self.shape.routing.routing_ps + own * self.shape.routing.expert_ps)
 
     def _router_forward(self) -> Cost:
         assert self.model.experts is not None
@@ -164,8 +164,8 @@ class MlpBlock(Sublayer):
     def _rows(self, copies: int) -> tuple[int, int]:
         """(experts of a rank, tokens of each)."""
         assert self.model.experts is not None
-        own = self.model.experts.count // self.shape.ep
-        return own, max(1, copies * self.shape.expert_tp // own)
+        own = self.model.experts.count // self.shape.sharing.ep
+        return own, max(1, copies * self.shape.sharing.expert_tp // own)
 
     def _experts_forward(self, script: Script, load: float, part: Part) -> None:
         experts, shape, roof = self.model.experts, self.shape, self.roof
@@ -182,7 +182,7 @@ class MlpBlock(Sublayer):
         script.compute(self._stall(own), part)
         out = self._exchange(script, copies, out=True)
         up, down = self.model.expert_linears()
-        tp = shape.expert_tp
+        tp = shape.sharing.expert_tp
         width = own * rows * experts.ffn // tp
         script.compute(self._sorted(own, rows) + roof.cast(own * rows * self.model.expert_hidden), part)
         script.compute(self.forward_of(up, rows, copies=own, tp=tp), part)
@@ -206,14 +206,14 @@ class MlpBlock(Sublayer):
         out = self._exchange(script, copies, out=True)
         own, rows = self._rows(copies)
         up, down = self.model.expert_linears()
-        tp = shape.expert_tp
+        tp = shape.sharing.expert_tp
         width = own * rows * experts.ffn // tp
         script.compute(self._sorted(own, rows) + self._biased(own * rows)[1], "backward")
         script.compute(roof.cast(own * rows * self.model.expert_hidden), "backward")
         inputs, weights = self.backward_of(down, rows, copies=own, tp=tp)
         script.compute(inputs, "backward")
         script.compute(weights, "weight")
-        if "expert-activations" in shape.recompute_modules:
+        if "expert-activations" in shape.kernels.recompute_modules:
             script.compute(self._activated(width)[0] + roof.cast(width), "recompute")
         script.compute(self._activated(width)[1] + roof.cast(self.model.ups * width), "backward")
         inputs, weights = self.backward_of(up, rows, copies=own, tp=tp)

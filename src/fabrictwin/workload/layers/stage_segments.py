@@ -94,7 +94,7 @@ class Segments:
             backward.extend(self._mlp.backward(load))
         if attends:
             backward.extend(self._attention.backward(recompute_core=recompute == "selective"))
-        if load and self.job.shape.hide_experts:
+        if load and self.job.shape.hiding.hide_experts:
             self._pace(forward, 1 / 3)
             self._pace(backward, 2 / 3)
         return forward, backward
@@ -103,7 +103,7 @@ class Segments:
         """A pass takes no less than its share of what the host does for a layer's experts."""
         experts, shape = self.job.model.experts, self.job.shape
         assert experts is not None
-        host_ps = share * shape.interleaved_ps * (experts.count // shape.ep)
+        host_ps = share * shape.routing.interleaved_ps * (experts.count // shape.sharing.ep)
         script.compute(Cost(max(0.0, host_ps - script.cost().ps)), script.last_part())
 
     def _every_second_product(self) -> Script:

@@ -26,7 +26,7 @@ class MambaBlock(Sublayer):
     def convolution(self) -> tuple[Cost, Cost]:
         """Read and written once; backward reads input and gradient and writes one."""
         assert self.model.mamba is not None
-        elements = self.shape.tokens * self.model.mamba.channels // self.shape.tp
+        elements = self.shape.tokens * self.model.mamba.channels // self.shape.sharing.tp
         e = self.roof.element_bytes
         return self.roof.stream(2 * e * elements), self.roof.stream(3 * e * elements)
 
@@ -34,7 +34,7 @@ class MambaBlock(Sublayer):
         """(forward, backward without what it runs again)."""
         found, roof, tokens = self.model.mamba, self.roof, self.shape.tokens
         assert found is not None
-        heads, groups = found.heads // self.shape.tp, found.groups // self.shape.tp
+        heads, groups = found.heads // self.shape.sharing.tp, found.groups // self.shape.sharing.tp
         chunks, size = -(-tokens // found.chunk), found.chunk
         scores = roof.gemm(size, size, found.state, batch=chunks * groups)
         within = roof.gemm(size, found.head_size, size, batch=chunks * heads)
@@ -44,18 +44,18 @@ class MambaBlock(Sublayer):
         # written by chunks, passed on (read and written), read by chunks
         moved = roof.stream(FLOAT_BYTES * numbers) * 2 + roof.stream(2 * FLOAT_BYTES * numbers)
         forward = scores + within + states + read + moved
-        gate = roof.stream(roof.element_bytes * 2 * tokens * found.inner // self.shape.tp)
-        share = 1 / self.shape.scan_share
+        gate = roof.stream(roof.element_bytes * 2 * tokens * found.inner // self.shape.sharing.tp)
+        share = 1 / self.shape.kernels.scan_share
         return forward.scaled(share), (forward * 2 + gate).scaled(share)
 
     def gated_norm(self) -> tuple[Cost, Cost]:
         """(forward, backward) norm of the scan's result times the gate: 2 read, 1 written; 3 read, 2 written."""
         assert self.model.mamba is not None
-        once = self.roof.element_bytes * self.shape.tokens * self.model.mamba.inner // self.shape.tp
+        once = self.roof.element_bytes * self.shape.tokens * self.model.mamba.inner // self.shape.sharing.tp
         return self.roof.stream(3 * once), self.roof.stream(5 * once)
 
     def _issued(self, script: Script) -> Script:
-        return script.captured() if "mamba" in self.shape.captured else script
+        return script.captured() if "mamba" in self.shape.kernels.captured else script
 
     def forward(self, part: Part = "forward") -> Script:
         assert self.model.mamba is not None
@@ -63,7 +63,7 @@ class MambaBlock(Sublayer):
         script.compute(self.norm()[0] + self.roof.cast_alone(self.shape.local * self.model.hidden), part)
         self.enter(script, enter, self.model.hidden, part)
         script.compute(self.convolution()[0] + self.scan()[0] + self.gated_norm()[0], part)
-        script.compute(self.roof.cast(self.shape.tokens * self.model.mamba.inner // self.shape.tp), part)
+        script.compute(self.roof.cast(self.shape.tokens * self.model.mamba.inner // self.shape.sharing.tp), part)
         self.leave(script, out, part)
         script.compute(self.residual()[0], part)
         return self._issued(script)
@@ -74,9 +74,9 @@ class MambaBlock(Sublayer):
         self.leave_backward(script, out)
         script.compute(self.convolution()[0] + self.scan()[0], "recompute")
         script.compute(self.gated_norm()[1] + self.scan()[1] + self.convolution()[1], "backward")
-        script.compute(self.roof.cast(self.shape.tokens * enter.out // self.shape.tp), "backward")
+        script.compute(self.roof.cast(self.shape.tokens * enter.out // self.shape.sharing.tp), "backward")
         self.enter_backward(script, enter, self.model.hidden)
-        if "norms" in self.shape.recompute_modules:
+        if "norms" in self.shape.kernels.recompute_modules:
             script.compute(self.norm()[0], "recompute")
         script.compute(self.norm()[1], "backward")
         return self._issued(script)

@@ -36,44 +36,72 @@ Attention = Literal["flash", "materialised"]
 
 
 @dataclass(frozen=True)
-class Shape:
-    """One micro-batch on one rank, and how ranks share it."""
+class Sharing:
+    """How ranks share a micro-batch."""
 
-    model: Model
-    tp: int
-    batch: int  # sequences in a micro-batch
-    sequence: int
-    vocab: int  # padded
-    attention: Attention
+    tp: int = 1
     cp: int = 1
     ep: int = 1
     ep_hosts: int = 1  # that an expert-parallel group lies on
     expert_tp: int = 1
     sequence_parallel: bool = False
     context: Literal["ring", "all-gather"] = "ring"
+    dispatcher: Literal["all-to-all", "flex"] = "all-to-all"
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """Communication that runs beside compute."""
+
     overlap: Literal["none", "gradients", "full"] = "none"  # of tensor-parallel communication
     collective_sms: int = 0
     tensor_sms: int = 0  # of communication in pieces
-    capacity_factor: float | None = None
-    eager: bool = False
     hide_experts: bool = False  # exchanges of experts run beside another micro-batch's compute
-    dispatcher: Literal["all-to-all", "flex"] = "all-to-all"
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels that a layer runs, and how they are issued."""
+
+    attention: Attention = "flash"
+    eager: bool = False
     recompute_modules: tuple[str, ...] = ()
     scan_share: float = 1.0  # of what state-space kernels would reach, what they do
     captured: tuple[str, ...] = ()  # parts of a layer that the host issues at once
+
+
+@dataclass(frozen=True)
+class ExpertRouting:
+    """What experts take, and the host for their sake."""
+
+    capacity_factor: float | None = None
     routing_ps: int = 0  # of the host, forward in a layer with experts
     expert_ps: int = 0  # and for each expert
     interleaved_ps: int = 0  # of the host for each expert, where two micro-batches alternate
 
+
+@dataclass(frozen=True)
+class Shape:
+    """One micro-batch on one rank, and how ranks share it."""
+
+    model: Model
+    batch: int  # sequences in a micro-batch
+    sequence: int
+    vocab: int  # padded
+    sharing: Sharing = Sharing()
+    hiding: Hiding = Hiding()
+    kernels: Kernels = Kernels()
+    routing: ExpertRouting = ExpertRouting()
+
     @property
     def tokens(self) -> int:
         """Tokens of a micro-batch on a context-parallel rank."""
-        return self.batch * self.sequence // self.cp
+        return self.batch * self.sequence // self.sharing.cp
 
     @property
     def local(self) -> int:
         """Tokens on a rank between tensor-parallel blocks."""
-        return self.tokens // self.tp if self.sequence_parallel else self.tokens
+        return self.tokens // self.sharing.tp if self.sharing.sequence_parallel else self.tokens
 
 
 @dataclass(frozen=True)
@@ -96,7 +124,7 @@ class Sublayer:
 
     def __init__(self, roof: Roofline, shape: Shape) -> None:
         self.roof, self.shape, self.model = roof, shape, shape.model
-        self.traffic = EAGER if shape.eager else FUSED
+        self.traffic = EAGER if shape.kernels.eager else FUSED
 
     # --- memory-bound kernels, (forward, backward)
 
@@ -111,7 +139,7 @@ class Sublayer:
 
     def issued_once(self, part: str, cost: Cost) -> Cost:
         """The kernels of a captured part cost the host nothing."""
-        return Cost(cost.ps, 0) if part in self.shape.captured else cost
+        return Cost(cost.ps, 0) if part in self.shape.kernels.captured else cost
 
     def norm(self) -> tuple[Cost, Cost]:
         elements = self.shape.local * self.model.hidden
@@ -128,14 +156,14 @@ class Sublayer:
         return (inner, out // tp) if linear.split == "column" else (inner // tp, out)
 
     def forward_of(self, linear: Linear, tokens: int, *, copies: int = 1, tp: int | None = None) -> Cost:
-        inner, out = self._sides(linear, (tp or self.shape.tp) if linear.split != "whole" else 1)
+        inner, out = self._sides(linear, (tp or self.shape.sharing.tp) if linear.split != "whole" else 1)
         return self.roof.linear(tokens, out, inner, copies=copies)
 
     def backward_of(
         self, linear: Linear, tokens: int, *, copies: int = 1, tp: int | None = None
     ) -> tuple[Cost, Cost]:
         """(gradient of the input, gradient of weight and bias)."""
-        inner, out = self._sides(linear, (tp or self.shape.tp) if linear.split != "whole" else 1)
+        inner, out = self._sides(linear, (tp or self.shape.sharing.tp) if linear.split != "whole" else 1)
         weight = self.roof.linear(out, inner, tokens, copies=copies, accumulate=True, backward=True)
         if linear.bias:
             weight += self.roof.stream(self.roof.element_bytes * tokens * out)
@@ -146,21 +174,25 @@ class Sublayer:
     def tensor(self, kind: Kind, width: int, *, in_pieces: bool = False) -> Collective | None:
         """Communication of activations of `width` a token; None where nothing is shared."""
         shape = self.shape
-        if shape.tp == 1 or (kind != "all_reduce" and not shape.sequence_parallel):
+        if shape.sharing.tp == 1 or (kind != "all_reduce" and not shape.sharing.sequence_parallel):
             return None
-        if kind == "all_reduce" and shape.sequence_parallel:
+        if kind == "all_reduce" and shape.sharing.sequence_parallel:
             return None
         element = self.roof.operand_bytes if kind == "all_gather" else self.roof.element_bytes
-        sms = shape.tensor_sms if in_pieces else shape.collective_sms
+        sms = shape.hiding.tensor_sms if in_pieces else shape.hiding.collective_sms
         return Collective("tp", kind, round(shape.tokens * width * element), sms)
 
     @property
     def pieces(self) -> bool:
-        return self.shape.overlap == "full" and self.shape.sequence_parallel and self.shape.tp > 1
+        return (
+            self.shape.hiding.overlap == "full"
+            and self.shape.sharing.sequence_parallel
+            and self.shape.sharing.tp > 1
+        )
 
     def enter(self, script: Script, linear: Linear, width: int, part: Part) -> None:
         """Gather the input of a column-parallel product, and compute it."""
-        tokens, tp = self.shape.tokens, self.shape.tp
+        tokens, tp = self.shape.tokens, self.shape.sharing.tp
         if self.pieces:
             piece = self.forward_of(linear, tokens // tp)
             script.overlap(self.tensor("all_gather", width, in_pieces=True), piece * (tp - 1), part)
@@ -171,7 +203,7 @@ class Sublayer:
 
     def leave(self, script: Script, linear: Linear, part: Part) -> None:
         """Compute a row-parallel product, and sum it over ranks."""
-        tokens, tp, hidden = self.shape.tokens, self.shape.tp, self.model.hidden
+        tokens, tp, hidden = self.shape.tokens, self.shape.sharing.tp, self.model.hidden
         if self.pieces:
             piece = self.forward_of(linear, tokens // tp)
             script.compute(piece, part)
@@ -183,7 +215,7 @@ class Sublayer:
 
     def leave_backward(self, script: Script, linear: Linear) -> None:
         """Backward of `leave`: gather the gradient, then gradients of input and weight."""
-        tokens, tp, hidden = self.shape.tokens, self.shape.tp, self.model.hidden
+        tokens, tp, hidden = self.shape.tokens, self.shape.sharing.tp, self.model.hidden
         script.compute(self.roof.cast(self.shape.local * hidden), "backward")
         inputs, weights = self.backward_of(linear, tokens)
         if self.pieces:
@@ -193,18 +225,18 @@ class Sublayer:
         else:
             script.communicate(self.tensor("all_gather", hidden))
             script.compute(inputs, "backward")
-        if self.shape.sequence_parallel:
+        if self.shape.sharing.sequence_parallel:
             script.compute(self.roof.transpose(tokens * hidden), "backward")
         script.compute(weights, "weight")
 
     def enter_backward(self, script: Script, linear: Linear, width: int) -> None:
         """Backward of `enter`: gather the input again, gradients of input and weight, sum the input's."""
         inputs, weights = self.backward_of(linear, self.shape.tokens)
-        if self.shape.sequence_parallel:
+        if self.shape.sharing.sequence_parallel:
             weights = self.roof.transpose(self.shape.tokens * width) + weights
         again = self.tensor("all_gather", width)
         sums = self.tensor("reduce_scatter", width) or self.tensor("all_reduce", width)
-        if self.shape.overlap == "none":
+        if self.shape.hiding.overlap == "none":
             script.communicate(again)
             script.compute(inputs, "backward")
             script.compute(weights, "weight")
@@ -217,7 +249,7 @@ class Sublayer:
 
     def mlp_forward(self, script: Script, width: int, part: Part) -> None:
         up, down = self.model.mlp_linears(width)
-        elements = self.shape.tokens * width // self.shape.tp
+        elements = self.shape.tokens * width // self.shape.sharing.tp
         self.enter(script, up, self.model.hidden, part)
         script.compute(self.activation(elements)[0] + self.roof.cast(elements), part)
         self.leave(script, down, part)
@@ -225,7 +257,7 @@ class Sublayer:
     def mlp_backward(self, script: Script, width: int) -> None:
         up, down = self.model.mlp_linears(width)
         self.leave_backward(script, down)
-        elements = self.shape.tokens * width // self.shape.tp
+        elements = self.shape.tokens * width // self.shape.sharing.tp
         script.compute(self.activation(elements)[1] + self.roof.cast(self.model.ups * elements), "backward")
         self.enter_backward(script, up, self.model.hidden)
 
@@ -259,7 +291,7 @@ class Ends(Sublayer):
 
     def _logits(self) -> tuple[Cost, Cost, Cost]:
         """(forward, input's gradient, weight's gradient); in 16 bits even where layers are in fp8."""
-        tokens, vocab, hidden = self.shape.tokens, self.shape.vocab // self.shape.tp, self.model.hidden
+        tokens, vocab, hidden = self.shape.tokens, self.shape.vocab // self.shape.sharing.tp, self.model.hidden
         return (
             self.roof.gemm(tokens, vocab, hidden),
             self.roof.gemm(tokens, hidden, vocab),
@@ -275,7 +307,7 @@ class Ends(Sublayer):
     def output_forward(self) -> Script:
         """Final norm, logits, cross-entropy in 4-byte floats: read twice (maximum, exponentials), written once."""
         script = Script()
-        e, scores = self.roof.element_bytes, self.shape.tokens * self.shape.vocab // self.shape.tp
+        e, scores = self.roof.element_bytes, self.shape.tokens * self.shape.vocab // self.shape.sharing.tp
         script.compute(self.norm()[0], "forward")
         script.communicate(self._gather())
         script.compute(self._logits()[0] + self.roof.stream((e + 2 * FLOAT_BYTES) * scores), "forward")
@@ -303,12 +335,12 @@ class Ends(Sublayer):
 
     def output_backward(self) -> Script:
         script = Script()
-        e, scores = self.roof.element_bytes, self.shape.tokens * self.shape.vocab // self.shape.tp
+        e, scores = self.roof.element_bytes, self.shape.tokens * self.shape.vocab // self.shape.sharing.tp
         _, inputs, weights = self._logits()
         hidden = self.model.hidden
         sums = self.tensor("reduce_scatter", hidden) or self.tensor("all_reduce", hidden)
         script.compute(self.roof.stream((e + FLOAT_BYTES) * scores), "backward")
-        if self.shape.overlap == "none":
+        if self.shape.hiding.overlap == "none":
             script.communicate(self._gather())
             script.compute(inputs, "backward")
             script.compute(weights, "weight")

@@ -74,13 +74,17 @@ class StepContext:
     @cached_property
     def sends_slices(self) -> bool:
         """True where each tensor-parallel rank sends a slice of the activations, which the receivers gather."""
-        return self.job.training.scatter_gather and self.job.layout.tp > 1 and not self.job.shape.sequence_parallel
+        return (
+            self.job.training.scatter_gather
+            and self.job.layout.tp > 1
+            and not self.job.shape.sharing.sequence_parallel
+        )
 
     @cached_property
     def message_bytes(self) -> int:
         """Bytes that a rank sends to the next stage after a pass."""
         job = self.job
-        sliced = job.training.scatter_gather or job.shape.sequence_parallel
+        sliced = job.training.scatter_gather or job.shape.sharing.sequence_parallel
         return job.shape.tokens * job.model.hidden * 2 // (job.layout.tp if sliced else 1)
 
     @cached_property
