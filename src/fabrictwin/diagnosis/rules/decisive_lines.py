@@ -1,0 +1,52 @@
+"""Lines of trouble in any text: their causes, the first in time on top; what no mechanism knows, as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fabrictwin.diagnosis.case import Case
+from fabrictwin.diagnosis.causes import CAUSES
+from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import found
+from fabrictwin.diagnosis.mechanisms.table import mechanism_of
+
+LATER = 0.02  # less sure for each cause that stands before, as far as it goes
+MOST_LATER = 5
+_UNKNOWN = {"fatal": 0.3, "error": 0.2, "warning": 0.1}
+ASK = "the whole output of the rank that this line is of, from a minute before it; NCCL_DEBUG=INFO; dmesg of its host"
+
+
+def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
+    """Causes that lines name and that no rule has `named`, then the first line that nobody knows."""
+    already = {one.id for one in named}
+    # a rule that reads more than one line says more of that line
+    explained = {place for one in named if "*" not in one.cause.follows for place in one.evidence}
+    by_cause: dict[str, list[Fact]] = {}
+    for fact in sorted(case.of("line.known"), key=_when):
+        by_cause.setdefault(str(fact.parts[0]), []).append(fact)
+    for place, (name, facts) in enumerate(by_cause.items()):
+        mechanism = mechanism_of(str(facts[0].parts[1]))
+        if name in already or facts[0].place in explained:
+            continue
+        sure = max((m.sure for f in facts if (m := mechanism_of(str(f.parts[1]))) is not None), default=0.5)
+        yield found(
+            name,
+            facts,
+            str(facts[0].parts[1])[:200],
+            "no such message",
+            sure - LATER * min(place, MOST_LATER),
+            severity=mechanism.severity if mechanism is not None else None,
+            collect=ASK if CAUSES[name].severity <= Severity.QUESTION else "",
+        )
+    unknown = sorted(case.of("line.unknown"), key=_when)
+    for level, sure in _UNKNOWN.items():
+        facts = [fact for fact in unknown if fact.parts[0] == level]
+        if facts:
+            yield found("unknown-error", facts, str(facts[0].parts[1])[:200], "no such line", sure, collect=ASK)
+            return
+
+
+def _when(fact: Fact) -> tuple[float, str, int]:
+    stamp = float(fact.parts[2] or 0.0)
+    return (stamp if stamp >= 0 else 0.0, fact.place.file, fact.place.line)
