@@ -56,7 +56,7 @@ def _explains(cause: Finding, effect: Finding) -> bool:
 def _ends_jobs(finding: Finding) -> bool:
     """Return true for a cause that explains any failure: it ends jobs, and is not itself what any other leads to."""
     cause = finding.cause
-    return finding.severity == Severity.ERROR and not cause.slows and "*" not in cause.follows
+    return finding.severity >= Severity.WARNING and not cause.slows and "*" not in cause.follows
 
 
 def _root(i: int, parents: dict[int, int]) -> int:

@@ -16,7 +16,7 @@ from importlib import resources
 from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.diagnosis.finding import Severity
 
-FILES = ("nccl", "verbs", "gpu", "programs", "launch", "kernel")
+FILES = ("nccl", "verbs", "gpu", "programs", "launch", "kernel", "areas")
 HARMLESS = "harmless"
 SURE = 0.9
 LONGEST = 600  # of a line, from its first word of trouble on

@@ -20,7 +20,7 @@ _TROUBLE = tuple(
         "rror|fail|fault|warn|xception|traceback|fatal|abort|cannot|can't|could|unable|unavail|not |no |denied|refused|"
         "timed out|timeout|exceed|unhandled|mismatch|invalid|kill|sig|dump|lost|insufficient|limited by|unreach|unknown|"
         "closed|broken|reset|does not|illegal|out of |busy|missing|incompat|unexpected|critical|duplicate|already|"
-        "must be|expected|upgrade|update|assert|panic|event|full|throttl|slowdown|down|stall|lockup|cancel|evict|oom|err"
+        "must be|expected|upgrade|update|require|without|assert|panic|event|full|throttl|slowdown|down|stall|lockup|cancel|evict|oom|err"
     ).split("|")
 )
 _SHAPE = b"0123456789abcdefABCDEF\r\n"
@@ -38,16 +38,20 @@ _WARN = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")
 # rows of tracebacks that are program text, settings, and rows of tables
 _CODE = re.compile(
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|assert |"
-    r"self\.|[\w.]+\(.*\)?,?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
+    r"self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
     r"Traceback \(most recent|The above exception was|During handling of"
 )
+# a logger's head before each row of a traceback, whose body is indented
+_LOGGED = re.compile(r"^.{0,100}?\[?[\w/.]+\.py:\d+\](\s*)(.*)")
 _HOST = re.compile(r"\[?([A-Za-z][\w.-]{1,62}):\d{1,9}:\d{1,9}\b|@([a-z][\w-]{1,62})\W")
 _RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]|\b[Rr]ank:? ?(\d{1,6})\b|\[\d+,(\d{1,6})\]<")
 _ADAPTER = re.compile(r"\b(mlx\d_\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
 _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000
 # where a kernel's log is whole, most of what fails there at start is of no device that a job communicates by
-_OF_A_JOB = re.compile(r"NVRM|nvidia|mlx|infiniband|rdma|bnxt|irdma|efa\b|nvswitch|\bib_|roce|pcie|bond", re.IGNORECASE)
+_OF_A_JOB = re.compile(
+    r"NVRM|nvidia|mlx|infiniband|rdma|bnxt|irdma|efa\b|nvswitch|\bib_|roce|pcie|bond", re.IGNORECASE
+)
 
 
 def has_trouble(lower: bytes) -> bool:
@@ -87,7 +91,8 @@ class DecisiveLines:
 
     def _look(self, text: str, raw: bytes, *, kernel: bool) -> _Kept | None:
         bare = text.strip()
-        mechanism = None if _CODE.search(bare) else mechanism_of(bare)
+        code = _is_code(bare)
+        mechanism = None if code else mechanism_of(bare)
         stamp = _seconds(raw)
         words = _NUMBER.sub(lambda found: found[0] if len(found[0]) <= 3 else "#", bare)[:300]
         value: tuple[str | float, ...]
@@ -96,7 +101,7 @@ class DecisiveLines:
                 return None
             kind, value = "line.known", (mechanism.cause, words, stamp)
         else:
-            level = "" if _CODE.search(bare) or (kernel and not _OF_A_JOB.search(bare)) else _level(bare)
+            level = "" if code or (kernel and not _OF_A_JOB.search(bare)) else _level(bare)
             if not level:
                 return None
             kind, value = "line.unknown", (level, words, stamp)
@@ -113,6 +118,14 @@ class DecisiveLines:
         for (kind, value, _), kept in self._kept.items():
             self.sink.add(kind, value, kept.about, place=kept.place, count=kept.count)
         return bool(self._kept)
+
+
+def _is_code(bare: str) -> bool:
+    """Return true for rows of a traceback that are program text, of settings, of tables."""
+    logged = _LOGGED.match(bare)
+    if logged is not None:
+        return len(logged[1]) > 1 or bool(_CODE.search(logged[2]))
+    return bool(_CODE.search(bare))
 
 
 def _level(bare: str) -> str:

@@ -16,6 +16,7 @@ _REMAPPED = 63  # a row was remapped: as it should be, until the next reset
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
 FLAPS = 2
+SEVERAL = 3  # links that go down and stay so
 REPLAYS = 3  # one or two come with the start of a link
 FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
 
@@ -77,8 +78,10 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
         yield found("link-flapping", flapping, f"Link {flapping[0].value} {most} times", "up", 0.85)
     elif downs:
         back = {fact.subject for fact in case.of("link.event") if fact.value == "up"}
-        seen = "Link down once" + ("" if downs[0].subject in back else ", not up again")
-        yield found("link-downed", downs, seen, "up", 0.4)
+        gone = [fact for fact in downs if fact.subject not in back]
+        yield found("link-downed", downs, "Link down once" + (", not up again" if gone else ""), "up", 0.4)
+        if len(gone) >= SEVERAL:
+            yield found("port-down", gone, f"{len(gone)} links down, not up again", "up", 0.6)
     bad = [fact for fact in case.of("aer") if fact.value == "uncorrectable"]
     yield from reported("pci-errors", bad, "AER: uncorrectable", "none", 0.8)
     again = [fact for fact in case.of("aer") if fact.value == "correctable" and fact.count >= REPLAYS]

@@ -25,6 +25,7 @@ _COMPLETION = re.compile(r"ompletion .*?(?:with error|status[= ]) ?=?(?:\w+\()?(
 # NCCL prints the GIDs of RoCE alone, where a link-local one reaches no other subnet
 _LINK_LOCAL = re.compile(r"(?:localGid|local GID) fe80:")
 
+
 def cause_of(text: str) -> str:
     """The id of the cause that a warning points to; empty where it is harmless."""
     if _LINK_LOCAL.search(text):

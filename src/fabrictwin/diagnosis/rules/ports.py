@@ -226,9 +226,7 @@ def _empty_gids(case: Case) -> Iterator[Finding]:
         if not any(set(str(one.parts[1 if one.kind == "gid" else 0]).split(",")[0]) & _DIGITS for one in facts)
         for fact in facts
     ]
-    yield from reported(
-        "rdma-namespace", empty, "GIDs of zeros alone", "GIDs of its interface's addresses", 0.9
-    )
+    yield from reported("rdma-namespace", empty, "GIDs of zeros alone", "GIDs of its interface's addresses", 0.9)
 
 
 _DIGITS = frozenset("123456789abcdef")

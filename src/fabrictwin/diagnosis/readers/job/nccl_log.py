@@ -230,7 +230,7 @@ class NcclLog(LineReader):
             self.sink.add("nccl.plugin", loaded[1] or loaded[2], Subject(thread.host))
 
     def _using(self, thread: Thread, message: str) -> None:
-        found = re.match(r"Using (?:non-device net plugin version \d+|network (.+))", message)
+        found = re.match(r"Using (?:non-device net plugin version \d+|(?:internal N|n)etwork (.+))", message)
         if found is not None and found[1]:
             self.sink.add("nccl.network", found[1].strip(), Subject(thread.host))
 
