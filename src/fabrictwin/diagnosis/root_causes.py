@@ -54,7 +54,7 @@ def _explains(cause: Finding, effect: Finding) -> bool:
 
 
 def _ends_jobs(finding: Finding) -> bool:
-    """Return true for a cause that explains any failure: it ends jobs, and is not itself what any other leads to."""
+    """Return true for a cause that explains any failure: it ends jobs, and no other leads to it in general."""
     cause = finding.cause
     return finding.severity >= Severity.WARNING and not cause.slows and "*" not in cause.follows
 

@@ -14,20 +14,20 @@ from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.line_prefixes import without_colours
 
 # of lower-case bytes: whatever a pattern of the table can stand beside
-_TROUBLE = tuple(
-    word.encode()
-    for word in (
-        "rror|fail|fault|warn|xception|traceback|fatal|abort|cannot|can't|could|unable|unavail|not |no |denied|refused|"
-        "timed out|timeout|exceed|unhandled|mismatch|invalid|kill|sig|dump|lost|insufficient|limited by|unreach|unknown|"
-        "closed|broken|reset|does not|illegal|out of |busy|missing|incompat|unexpected|critical|duplicate|already|"
-        "must be|expected|upgrade|update|require|without|assert|panic|event|full|throttl|slowdown|down|stall|lockup|cancel|evict|oom|err"
-    ).split("|")
-)
+_TROUBLE = (
+    b"rror", b"fail", b"fault", b"warn", b"xception", b"traceback", b"fatal", b"abort", b"cannot", b"can't",
+    b"could", b"unable", b"unavail", b"not ", b"no ", b"denied", b"refused", b"timed out", b"timeout",
+    b"exceed", b"unhandled", b"mismatch", b"invalid", b"kill", b"sig", b"dump", b"lost", b"insufficient",
+    b"limited by", b"unreach", b"unknown", b"closed", b"broken", b"reset", b"does not", b"illegal", b"out of ",
+    b"busy", b"missing", b"incompat", b"unexpected", b"critical", b"duplicate", b"already", b"must be",
+    b"expected", b"upgrade", b"update", b"require", b"without", b"assert", b"panic", b"event", b"full",
+    b"throttl", b"slowdown", b"down", b"stall", b"lockup", b"cancel", b"evict", b"oom", b"err",
+)  # fmt: skip
 _SHAPE = b"0123456789abcdefABCDEF\r\n"
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(
-    r"^\W*(?:\[\w+\]:? ?)?(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b(?:: |$)|terminate called|what\(\):|\bFATAL\b|\bFatal\b|"
-    r"\bCRITICAL\b|\bpanic\b|core dumped|unhandled|\b[Aa]borted\b|NCCL WARN"
+    r"^\W*(?:\[\w+\]:? ?)?(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b(?:: |$)|terminate called|what\(\):|"
+    r"\bFATAL\b|\bFatal\b|\bCRITICAL\b|\bpanic\b|core dumped|unhandled|\b[Aa]borted\b|NCCL WARN"
 )
 _ERROR = re.compile(
     r"\bERROR\b|\b[Ee]rrors?\b|\berr\b|\w+(?:Error|Exception)\b|\b[Ff]ail(?:ed|ure|s)?\b|\bFAIL(?:ED|URE)?\b|"
@@ -37,8 +37,8 @@ _ERROR = re.compile(
 _WARN = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")
 # rows of tracebacks that are program text, settings, and rows of tables
 _CODE = re.compile(
-    r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|assert |"
-    r"self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
+    r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
+    r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
     r"Traceback \(most recent|The above exception was|During handling of"
 )
 # a logger's head before each row of a traceback, whose body is indented
@@ -50,7 +50,9 @@ _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000
 # where a kernel's log is whole, most of what fails there at start is of no device that a job communicates by
 _OF_A_JOB = re.compile(
-    r"NVRM|nvidia|mlx|infiniband|rdma|bnxt|irdma|efa\b|nvswitch|\bib_|roce|pcie|bond", re.IGNORECASE
+    r"NVRM|nvidia|mlx|infiniband|rdma|bnxt|irdma|efa\b|nvswitch|\bib_|roce|pcie|bond|amdgpu|kfd|habana|"
+    r"hardware error|\*ERROR\*",
+    re.IGNORECASE,
 )
 
 

@@ -22,8 +22,8 @@ from fabrictwin.base.textfile import open_bytes, read_so_far
 from fabrictwin.diagnosis.evidence import Evidence, Sink
 from fabrictwin.diagnosis.readers.decisive_lines import DecisiveLines
 from fabrictwin.diagnosis.readers.fabric import sonic
-from fabrictwin.diagnosis.readers.job import flight_recorder, ras
 from fabrictwin.diagnosis.readers.host.kernel_log import KernelLog
+from fabrictwin.diagnosis.readers.job import flight_recorder, ras
 from fabrictwin.diagnosis.readers.job.benchmarks import ROW_BEGINS, NcclTests
 from fabrictwin.diagnosis.readers.job.launchers import Launchers
 from fabrictwin.diagnosis.readers.job.nccl_log import NcclLog
@@ -182,7 +182,7 @@ class _Router:
         self.has_nccl = False
 
     def route(self, text: str) -> bool:
-        """Give the line to the reader at hand, or to the one whose beginning it is; true where it is one of a table."""
+        """Give the line to the reader at hand, or to the one that it begins; true where a table has it."""
         active = self.active
         family = None
         if active is not None and not _is_weak(active):

@@ -15,7 +15,7 @@ LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
 AREA = 0.51  # below, a mechanism tells whose program failed, and no more
 _UNKNOWN = {"fatal": 0.3, "error": 0.2, "warning": 0.1}
-ASK = "the whole output of the rank that this line is of, from a minute before it; NCCL_DEBUG=INFO; dmesg of its host"
+ASK = "the whole output of that rank from a minute before this line; NCCL_DEBUG=INFO; dmesg of its host"
 
 
 def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:

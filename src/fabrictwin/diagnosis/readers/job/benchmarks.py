@@ -22,7 +22,7 @@ ROW_BEGINS = re.compile(
 _MIB_TO_GBPS = 8 * 2**20 / 1e9
 OPENS_NCCL_TESTS = (
     r"^# (?:nThread \d+ nGpus|nccl-tests version|Collective test starting)|^#\s+size\s+count\s+type|"
-    r"^#\s+Rank\s+\d+ .*Pid\s+\d+ on "
+    r"^# (?:Out of bounds values|Avg bus bandwidth)\s*:|^#\s+Rank\s+\d+ .*Pid\s+\d+ on "
 )
 OPENS_PERFTEST = r"^\s*(?:RDMA_|Send |Atomic |Write |Read ).*(?:BW|Latency) Test\s*$|^\s*#bytes\s+#iterations"
 
