@@ -78,18 +78,15 @@ class DecisiveLines:
 
     def line(self, raw: bytes, text: str, *, kernel: bool) -> None:
         """Take a line; `kernel` where it is of a kernel's log."""
-        if not has_trouble(raw.lower()):
-            return
         shape = raw.translate(None, _SHAPE)
         known = self._shapes.get(shape, self)
-        if known is None:
-            return
-        if known is self:
-            kept = self._look(text, raw, kernel=kernel) if len(self._kept) < MOST_KEPT else None
+        if isinstance(known, _Kept):
+            known.count += 1
+        elif known is self:
+            looked = has_trouble(raw.lower()) and len(self._kept) < MOST_KEPT
+            kept = self._look(text, raw, kernel=kernel) if looked else None
             if len(self._shapes) < MOST_SHAPES:
                 self._shapes[shape] = kept
-        elif isinstance(known, _Kept):
-            known.count += 1
 
     def _look(self, text: str, raw: bytes, *, kernel: bool) -> _Kept | None:
         bare = text.strip()

@@ -30,13 +30,15 @@ from fabrictwin.diagnosis.readers.job.nccl_log import NcclLog
 from fabrictwin.diagnosis.readers.job.verbs_programs import VerbsPrograms
 from fabrictwin.diagnosis.readers.line_prefixes import Prefixes
 from fabrictwin.diagnosis.readers.line_reader import LineReader
-from fabrictwin.diagnosis.readers.registry import family_of
+from fabrictwin.diagnosis.readers.registry import Family, family_of
 
 HEAD_BYTES = 64 << 10
 LONGEST_LINE = 64 << 10
 MAX_WHOLE = 256 << 20  # of a file that is read whole: a dump, JSON
 _JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")  # a line of mpirun or of a kernel begins with a bracket, too
 MOST_FILES = 100_000
+MOST_SHAPES = 50_000
+_LONG_NUMBERS = re.compile(r"\d{4,}|\d+\.\d+|0x[0-9a-f]+")
 
 
 def read_paths(paths: Iterable[str | Path], stage: Stage = silent) -> Evidence:
@@ -180,6 +182,7 @@ class _Router:
         self.known: dict[str, LineReader] = {}
         self.active: LineReader | None = None
         self.has_nccl = False
+        self._unknown: set[str] = set()  # lines that begin no format, without their long numbers
 
     def route(self, text: str) -> bool:
         """Give the line to the reader at hand, or to the one that it begins; true where a table has it."""
@@ -188,9 +191,9 @@ class _Router:
         if active is not None and not _is_weak(active):
             if active.line(text):
                 return not active.talks
-            family = family_of(text)
+            family = self._family(text)
         else:
-            family = family_of(text)
+            family = self._family(text)
             if family is None:
                 if active is not None and not active.line(text):
                     self.active = None
@@ -203,6 +206,16 @@ class _Router:
             self.known[family.name] = family.make(self.sink)
         self.active = self.known[family.name]
         return self.active.line(text) and not _is_weak(self.active) and not self.active.talks
+
+    def _family(self, text: str) -> Family | None:
+        """The family whose beginning a line is; asked once for lines that differ in long numbers alone."""
+        shape = _LONG_NUMBERS.sub("#", text[:400])
+        if shape in self._unknown:
+            return None
+        family = family_of(text)
+        if family is None and len(self._unknown) < MOST_SHAPES:
+            self._unknown.add(shape)
+        return family
 
     @property
     def in_kernel_log(self) -> bool:
