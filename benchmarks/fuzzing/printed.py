@@ -187,6 +187,15 @@ n1: BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro intel_iommu=on
 n1: NCCL_IB_TC=26
 """
 
+_MESSAGES = b"""2026-01-01 10:00:01,000 [rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+ERROR 01-01 10:00:02 [core.py:340]   File "/opt/x.py", line 564, in execute_method
+ERROR 01-01 10:00:02 [core.py:340] ValueError: 40 heads must be divisible by 16
+[n1:7:0:7] ib_mlx5_log.c:139  Remote QP on mlx5_0:1/IB (synd 0x14 vend 0x89 hw_synd 0/0)
+srun: error: Task launch for StepId=96.0 failed on node n2: No such process
+[ 12.5] mlx5_core 0000:c1:00.0: Detected insufficient power on the PCIe slot (27W).
+frobnicator: WARN the widget is sad
+"""
+
 SAMPLES: dict[str, list[bytes]] = {
     "doctor-nccl": [_NCCL],
     "doctor-benchmarks": [_PERFTEST, _NCCL[-400:]],
@@ -199,4 +208,5 @@ SAMPLES: dict[str, list[bytes]] = {
     "doctor-host": [_HOST],
     "doctor-tables": [_TABLES],
     "doctor-launchers": [_LAUNCHERS],
+    "doctor-messages": [_MESSAGES],
 }

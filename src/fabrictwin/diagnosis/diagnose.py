@@ -20,6 +20,7 @@ from fabrictwin.diagnosis.root_causes import ranked
 from fabrictwin.diagnosis.rules import (
     bandwidth,
     counters,
+    decisive_lines,
     hosts,
     nccl_inside,
     nccl_network,
@@ -122,7 +123,8 @@ def judged(evidence: Evidence, *, hardware: Hardware | None = None, twin: bool =
             expected = None
             notes.append(f"no expectation of {shown.host}: {error}")
     case = Case(evidence, expected)
-    findings = ranked([one for rule in RULES for one in rule(case)])
+    named = [one for rule in RULES for one in rule(case)]
+    findings = ranked([*named, *decisive_lines.findings(case, named)])
     return Diagnosis(
         verdict=_verdict(findings, evidence),
         findings=tuple(findings),

@@ -22,7 +22,8 @@ class Severity(IntEnum):
 class Cause:
     """A thing that can be wrong: one entry of the list of causes.
 
-    `fix` is a command or a setting. `follows` are causes of which this is a consequence where both were found.
+    `fix` is a command or a setting. `follows` are causes of which this is a consequence where both were found, `*`
+    any that ends jobs; one that `slows` ends none.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Cause:
     source: str
     gain: str = ""
     follows: tuple[str, ...] = ()
+    slows: bool = False
 
 
 @dataclass(frozen=True)

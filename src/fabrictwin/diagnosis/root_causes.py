@@ -47,11 +47,16 @@ def _merged(findings: list[Finding]) -> list[Finding]:
 
 def _explains(cause: Finding, effect: Finding) -> bool:
     """Return true where `effect` follows from `cause` on hosts that they share."""
-    if cause.id not in effect.cause.follows or (
-        cause.severity == Severity.NOTE and effect.severity > Severity.NOTE
-    ):
+    named = cause.id in effect.cause.follows or ("*" in effect.cause.follows and _ends_jobs(cause))
+    if not named or (cause.severity == Severity.NOTE and effect.severity > Severity.NOTE):
         return False
     return not cause.hosts or not effect.hosts or bool(cause.hosts & effect.hosts)
+
+
+def _ends_jobs(finding: Finding) -> bool:
+    """Return true for a cause that explains any failure: it ends jobs, and no other leads to it in general."""
+    cause = finding.cause
+    return finding.severity >= Severity.WARNING and not cause.slows and "*" not in cause.follows
 
 
 def _root(i: int, parents: dict[int, int]) -> int:

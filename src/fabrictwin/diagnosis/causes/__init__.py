@@ -1,13 +1,34 @@
-"""Causes: everything that a finding can name, by mechanism, with what makes it right and where that is written."""
+"""Causes: everything that a finding can name, by mechanism, with what makes it right and where that is written.
+
+They stand in `data/`, a file for each kind of thing; `follows` there are causes of which one is a consequence where
+both were found, `"*"` any cause that says more.
+"""
 
 from __future__ import annotations
 
-from fabrictwin.diagnosis.causes.fabric_causes import FABRIC
-from fabrictwin.diagnosis.causes.host_causes import HOST
-from fabrictwin.diagnosis.causes.job_causes import JOB
-from fabrictwin.diagnosis.finding import Cause
+from importlib import resources
 
-CAUSES: dict[str, Cause] = {cause.id: cause for cause in (*JOB, *FABRIC, *HOST)}
+from fabrictwin.base.yamlfile import read_yaml
+from fabrictwin.diagnosis.finding import Cause, Severity
+
+FILES = ("job", "program", "launch", "fabric", "host", "gpu")
+
+
+def _read(name: str) -> dict[str, Cause]:
+    text = resources.files(__name__).joinpath("data", f"{name}.yaml").read_text(encoding="utf-8")
+    rows, _ = read_yaml(text, f"{name}.yaml")
+    return {
+        key: Cause(
+            id=key,
+            severity=Severity[row.pop("severity").upper()],
+            follows=tuple(row.pop("follows", ())),
+            **row,
+        )
+        for key, row in rows.items()
+    }
+
+
+CAUSES: dict[str, Cause] = {key: one for name in FILES for key, one in _read(name).items()}
 
 
 def cause(name: str) -> Cause:

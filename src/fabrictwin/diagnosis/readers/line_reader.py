@@ -8,7 +8,13 @@ from fabrictwin.diagnosis.evidence import Sink
 
 
 class LineReader(ABC):
-    """Reads lines of one family, one after the other, and leaves facts in a sink."""
+    """Reads lines of one family, one after the other, and leaves facts in a sink.
+
+    A program that `talks` prints messages among what it is read for: lines that its reader took are looked at for
+    trouble too. Tables, counters and capabilities are not.
+    """
+
+    talks = False
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink

@@ -20,19 +20,25 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.textfile import open_bytes, read_so_far
 from fabrictwin.diagnosis.evidence import Evidence, Sink
+from fabrictwin.diagnosis.readers.decisive_lines import DecisiveLines
 from fabrictwin.diagnosis.readers.fabric import sonic
+from fabrictwin.diagnosis.readers.host.kernel_log import KernelLog
 from fabrictwin.diagnosis.readers.job import flight_recorder, ras
 from fabrictwin.diagnosis.readers.job.benchmarks import ROW_BEGINS, NcclTests
+from fabrictwin.diagnosis.readers.job.launchers import Launchers
 from fabrictwin.diagnosis.readers.job.nccl_log import NcclLog
+from fabrictwin.diagnosis.readers.job.verbs_programs import VerbsPrograms
 from fabrictwin.diagnosis.readers.line_prefixes import Prefixes
 from fabrictwin.diagnosis.readers.line_reader import LineReader
-from fabrictwin.diagnosis.readers.registry import family_of
+from fabrictwin.diagnosis.readers.registry import Family, family_of
 
 HEAD_BYTES = 64 << 10
 LONGEST_LINE = 64 << 10
 MAX_WHOLE = 256 << 20  # of a file that is read whole: a dump, JSON
 _JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")  # a line of mpirun or of a kernel begins with a bracket, too
 MOST_FILES = 100_000
+MOST_SHAPES = 50_000
+_LONG_NUMBERS = re.compile(r"\d{4,}|\d+\.\d+|0x[0-9a-f]+")
 
 
 def read_paths(paths: Iterable[str | Path], stage: Stage = silent) -> Evidence:
@@ -176,29 +182,45 @@ class _Router:
         self.known: dict[str, LineReader] = {}
         self.active: LineReader | None = None
         self.has_nccl = False
+        self._unknown: set[str] = set()  # lines that begin no format, without their long numbers
 
-    def route(self, text: str) -> None:
-        """Give the line to the reader at hand, or to the one whose beginning it is."""
+    def route(self, text: str) -> bool:
+        """Give the line to the reader at hand, or to the one that it begins; true where a table has it."""
         active = self.active
         family = None
         if active is not None and not _is_weak(active):
             if active.line(text):
-                return
-            family = family_of(text)
+                return not active.talks
+            family = self._family(text)
         else:
-            family = family_of(text)
+            family = self._family(text)
             if family is None:
                 if active is not None and not active.line(text):
                     self.active = None
-                return
+                return False
         if family is None:
             if text.strip():
                 self.active = None
-            return
+            return False
         if family.name not in self.known:
             self.known[family.name] = family.make(self.sink)
         self.active = self.known[family.name]
-        self.active.line(text)
+        return self.active.line(text) and not _is_weak(self.active) and not self.active.talks
+
+    def _family(self, text: str) -> Family | None:
+        """The family whose beginning a line is; asked once for lines that differ in long numbers alone."""
+        shape = _LONG_NUMBERS.sub("#", text[:400])
+        if shape in self._unknown:
+            return None
+        family = family_of(text)
+        if family is None and len(self._unknown) < MOST_SHAPES:
+            self._unknown.add(shape)
+        return family
+
+    @property
+    def in_kernel_log(self) -> bool:
+        """Return true where the last line was of a kernel's log."""
+        return isinstance(self.active, KernelLog)
 
     def close(self) -> tuple[str, ...]:
         """End all readers; the families that were found."""
@@ -211,12 +233,12 @@ class _Router:
 
 def _is_weak(reader: LineReader) -> bool:
     """Return true for readers that take any line: another family's beginning goes before them."""
-    return type(reader).__name__ in ("KernelLog", "Launchers")
+    return isinstance(reader, KernelLog | Launchers | VerbsPrograms)
 
 
 def _read_lines(lines: Iterable[bytes], head: list[str], sink: Sink) -> tuple[str, ...]:
     """Read lines; the families found."""
-    prefixes, router = Prefixes(head), _Router(sink)
+    prefixes, router, decisive = Prefixes(head), _Router(sink), DecisiveLines(sink)
     nccl, tests = router.nccl, router.known
     for number, raw in enumerate(lines, 1):
         sink.number = number
@@ -234,5 +256,8 @@ def _read_lines(lines: Iterable[bytes], head: list[str], sink: Sink) -> tuple[st
         if not text.strip():
             continue
         sink.text = text
-        router.route(text)
-    return router.close()
+        taken = router.route(text)
+        if not taken:
+            decisive.line(raw, text, kernel=router.in_kernel_log)
+    families = router.close()
+    return (*families, "messages") if decisive.close() else families

@@ -127,6 +127,9 @@ def outcome(case: Case) -> Iterator[Finding]:
             "the check's modules installed",
             0.95,
         )
+    firsts = case.of("bench.alone")
+    if firsts:
+        yield found("no-mpi", firsts, f"{firsts[0].count + 1} processes are each rank 0", "one rank 0", 0.9)
     for kind, name, confidence in (
         ("job.rendezvous", "rendezvous", 0.7),
         ("job.mismatch", "collective-mismatch", 0.9),

@@ -153,7 +153,8 @@ def roce(case: Case) -> Iterator[Finding]:
             "out_of_sequence {1}",
             "0, except with adaptive routing",
             0.4,
-            severity=Severity.NOTE,
+            severity=Severity.QUESTION,
+            collect="ethtool -S and hw_counters of both ends twice, a minute apart; is adaptive routing on?",
         )
     for row in ports.values():
         yield from _buffers(row)

@@ -10,32 +10,13 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found, reported
+from fabrictwin.diagnosis.mechanisms.table import xids
 
-# NVIDIA, "Xid errors": what a code means for a job that communicates
-_XID = {
-    79: "gpu-lost",
-    119: "gpu-gsp",
-    120: "gpu-gsp",
-    48: "gpu-memory",
-    64: "gpu-memory",
-    94: "gpu-memory",
-    95: "gpu-memory",
-    74: "nvlink-error",
-    145: "nvlink-error",
-    146: "nvlink-error",
-    147: "nvlink-error",
-    148: "nvlink-error",
-    149: "nvlink-error",
-    13: "gpu-program",
-    31: "gpu-program",
-    43: "gpu-program",
-    45: "gpu-program",
-    69: "gpu-program",
-}
 _REMAPPED = 63  # a row was remapped: as it should be, until the next reset
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
 FLAPS = 2
+SEVERAL = 3  # links that go down and stay so
 REPLAYS = 3  # one or two come with the start of a link
 FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
 
@@ -45,7 +26,7 @@ def kernel(case: Case) -> Iterator[Finding]:
     by_cause: dict[str, list[Fact]] = {}
     for fact in case.of("xid"):
         code = int(fact.number)
-        by_cause.setdefault("gpu-memory" if code == _REMAPPED else _XID.get(code, "xid"), []).append(fact)
+        by_cause.setdefault("gpu-memory" if code == _REMAPPED else xids().get(code, "xid"), []).append(fact)
     for name, facts in by_cause.items():
         codes = sorted({int(fact.number) for fact in facts})
         only = codes == [_REMAPPED]
@@ -68,7 +49,6 @@ def kernel(case: Case) -> Iterator[Finding]:
         ("peermem.error", "peermem-broken", 0.95),
         ("segfault", "library-crash", 0.9),
         ("mlx5.module", "module-fault", 0.85),
-        ("smi.failed", "driver-mismatch", 0.9),
         ("mlx5.error", "adapter-error", 0.6),
         ("oom", "host-memory", 0.9),
         ("fabricmanager.version", "fabric-manager", 0.95),
@@ -98,8 +78,10 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
         yield found("link-flapping", flapping, f"Link {flapping[0].value} {most} times", "up", 0.85)
     elif downs:
         back = {fact.subject for fact in case.of("link.event") if fact.value == "up"}
-        seen = "Link down once" + ("" if downs[0].subject in back else ", not up again")
-        yield found("link-downed", downs, seen, "up", 0.4)
+        gone = [fact for fact in downs if fact.subject not in back]
+        yield found("link-downed", downs, "Link down once" + (", not up again" if gone else ""), "up", 0.4)
+        if len(gone) >= SEVERAL:
+            yield found("port-down", gone, f"{len(gone)} links down, not up again", "up", 0.6)
     bad = [fact for fact in case.of("aer") if fact.value == "uncorrectable"]
     yield from reported("pci-errors", bad, "AER: uncorrectable", "none", 0.8)
     again = [fact for fact in case.of("aer") if fact.value == "correctable" and fact.count >= REPLAYS]

@@ -182,6 +182,14 @@ def _unused(case: Case, listed: int) -> Iterator[Finding]:
 def bootstrap(case: Case) -> Iterator[Finding]:
     """The interface over which ranks meet: a local one, or another subnet than other hosts'."""
     facts = case.of("nccl.bootstrap")
+    listed = [
+        fact
+        for fact in case.of("nccl.sockets")
+        if len(fact.parts) > 1 and any(LOCAL_INTERFACE.match(str(name)) for name in fact.parts)
+    ]
+    if listed and case.nodes != 1:
+        used = ", ".join(str(name) for name in listed[0].parts)
+        yield found("bootstrap-interface", listed, f"NET/Socket uses {used}", "no local interface among them", 0.6)
     local = [fact for fact in facts if LOCAL_INTERFACE.match(str(fact.parts[0]))]
     if local and case.nodes != 1:
         several = case.nodes > 1

@@ -207,9 +207,29 @@ def gids(case: Case) -> Iterator[Finding]:
             "a RoCE v2 GID of an IP address",
             0.85,
         )
+    yield from _empty_gids(case)
     yield from _chosen_gid(case)
     old = [fact for fact in case.of("roce.mode") if fact.value == 1]
     yield from reported("roce-v1", old, "RoCE v1", "RoCE v2", 0.9)
+
+
+def _empty_gids(case: Case) -> Iterator[Finding]:
+    """Ports whose GIDs are all empty: their network interface is in another namespace."""
+    rows: dict[Subject, list[Fact]] = defaultdict(list)
+    for fact in case.of("hca.gid"):
+        rows[fact.subject].append(fact)
+    for fact in case.of("gid"):
+        rows[fact.subject].append(fact)
+    empty = [
+        fact
+        for facts in rows.values()
+        if not any(set(str(one.parts[1 if one.kind == "gid" else 0]).split(",")[0]) & _DIGITS for one in facts)
+        for fact in facts
+    ]
+    yield from reported("rdma-namespace", empty, "GIDs of zeros alone", "GIDs of its interface's addresses", 0.9)
+
+
+_DIGITS = frozenset("123456789abcdef")
 
 
 def _chosen_gid(case: Case) -> Iterator[Finding]:

@@ -11,7 +11,11 @@ import re
 from fabrictwin.diagnosis.evidence import Sink, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
-OPENS_ETHTOOL = r"^NIC statistics:|^Settings for \S+:|^Statistics for \S+:|^\s*[rt]x_prio[0-7]_\w+: \d+\s*$"
+OPENS_ETHTOOL = (
+    r"^NIC statistics:|^Settings for \S+:|^Statistics for \S+:|^\s*(?:[rt]x_[a-z0-9_]+|"
+    r"out_of_(?:sequence|buffer)|packet_seq_err|local_ack_timeout_err|np_\w+|rp_\w+|rnr_nak_retry_err|"
+    r"roce_\w+|link_down_events_phy): \d+\s*$"
+)
 OPENS_QOS = r"^DCBX mode:|^Priority trust state:|^PFC configuration:"
 OPENS_DCB = r"^pfc-cap \d+ |^prio-pfc (?:0:)|^dscp-prio \d+:"
 OPENS_RDMA = r"^link \S+/\d+ (?:state|subnet|rx_|tx_|\w+ \d+)|^\d+/\d+: \S+/\d+: (?:state|subnet_prefix)"

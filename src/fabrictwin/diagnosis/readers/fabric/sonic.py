@@ -152,7 +152,9 @@ class Sonic(LineReader):
 
 
 class SonicLog(LineReader):
-    """Reads what SONiC's orchestration agent writes to syslog of pauses and their watchdog."""
+    """Reads what SONiC's orchestration agent writes to syslog of ports, pauses and their watchdog."""
+
+    talks = True
 
     def line(self, text: str) -> bool:
         """Take a line; False where another program wrote it."""
@@ -164,7 +166,10 @@ class SonicLog(LineReader):
             r"PFC [Ww]atchdog (detected PFC )?storm (?:(detected|restored) )?on (?:queue .* )?port (\w+)"
             r"(?:, queue index (\d+))?", text,
         )  # fmt: skip
-        if lossy is not None:
+        state = re.search(r"Port (\S+) oper state set from (up|down) to (up|down)", text)
+        if state is not None:
+            self.sink.add("link.event", state[3], Subject(device=state[1]))
+        elif lossy is not None:
             self.sink.add("sonic.pause-lossy", (int(lossy[2]), int(lossy[1])), Subject(device=lossy[3]))
         elif storm is not None and storm[2] != "restored":
             name = f"{storm[3]}:{storm[4]}" if storm[4] else storm[3]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.mechanisms.table import mechanism_of
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
@@ -154,9 +155,12 @@ class KernelLog(LineReader):
             self.sink.add("mlx5.cable", module[3][:60], about)
         elif port is not None:
             self.sink.add("link.event", (port[2] or port[3] or "").lower(), about)
-        elif re.search(
-            r"(?i)health|fatal|fw_fatal|recover|timeout|failed|err(?:or)?\b|corrupt|bad system state", said
-        ) and not re.search(r"(?i)err counter is 0|error recovery", said):
+        elif (
+            re.search(
+                r"(?i)health|fatal|fw_fatal|recover|timeout|failed|err(?:or)?\b|corrupt|bad system state", said
+            )
+            and mechanism_of(text) is None
+        ):
             self.sink.add("mlx5.error", re.sub(r"0x[0-9a-f]+|\d{3,}", "#", said)[:160], about)
 
     def _carrier(self, found: re.Match[str], _text: str) -> None:

@@ -12,7 +12,8 @@ from fabrictwin.diagnosis.evidence import Sink, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 _RANK = re.compile(
-    r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d+) \[([\w:.]+)\]\s+(.*\S)"
+    r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+(?P<pid>\d+) on\s+(?P<host>\S+) device\s+(?P<device>\d+) "
+    r"\[[\w:.]+\]\s+(?P<gpu>.*\S)"
 )
 _ROW = re.compile(r"\s*(\d+)\s+(\d+)\s+([a-z]\w*)\s+(.*)")
 ROW_BEGINS = re.compile(
@@ -21,7 +22,7 @@ ROW_BEGINS = re.compile(
 _MIB_TO_GBPS = 8 * 2**20 / 1e9
 OPENS_NCCL_TESTS = (
     r"^# (?:nThread \d+ nGpus|nccl-tests version|Collective test starting)|^#\s+size\s+count\s+type|"
-    r"^#\s+Rank\s+\d+ .*Pid\s+\d+ on "
+    r"^# (?:Out of bounds values|Avg bus bandwidth)\s*:|^#\s+Rank\s+\d+ .*Pid\s+\d+ on "
 )
 OPENS_PERFTEST = r"^\s*(?:RDMA_|Send |Atomic |Write |Read ).*(?:BW|Latency) Test\s*$|^\s*#bytes\s+#iterations"
 
@@ -35,6 +36,7 @@ class NcclTests(LineReader):
         self.redop = self.root = False
         self._half = ""
         self._hosts: dict[str, None] = {}
+        self._first = ""  # the process that said it is rank 0, until a row comes
         self._best: tuple[str, int, float] = ("", 0, 0.0)  # the largest size of the run that is being read
 
     def half(self, text: str) -> None:
@@ -55,10 +57,13 @@ class NcclTests(LineReader):
         if rank is not None:
             if int(rank[1]) == 0:
                 self._end_run()
+                if self._first and self._first != rank["pid"]:
+                    add("bench.alone", True)
+                self._first = rank["pid"]
             self.ranks = max(self.ranks, int(rank[1]) + 1)
-            self._hosts[rank[2]] = None
-            add("bench.gpu", rank[5], Subject(rank[2], device=rank[3]))
-            add("bench.rank", int(rank[1]), Subject(rank[2], int(rank[1])))
+            self._hosts[rank["host"]] = None
+            add("bench.gpu", rank["gpu"], Subject(rank["host"], device=rank["device"]))
+            add("bench.rank", int(rank[1]), Subject(rank["host"], int(rank[1])))
             return True
         found = re.search(r"Collective test starting: (\w+)", text)
         if found is not None:
@@ -82,6 +87,7 @@ class NcclTests(LineReader):
         found = _ROW.match(text)
         if found is None:
             return False
+        self._first = ""
         size, count, rest = int(found[1]), int(found[2]), found[4].split()
         numbers = [word for word in rest if re.fullmatch(r"-?[\d.]+(?:e[+-]?\d+)?|N/A", word)]
         if self.root and numbers and re.fullmatch(r"-?\d+", numbers[0]):
@@ -129,6 +135,8 @@ class NcclTests(LineReader):
 
 class Perftest(LineReader):
     """Reads the output of ib_write_bw and its kin."""
+
+    talks = True
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)

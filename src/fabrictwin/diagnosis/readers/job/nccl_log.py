@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fabrictwin.diagnosis.evidence import Place, Sink, Subject
+from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
+from fabrictwin.diagnosis.readers.decisive_lines import has_trouble
 from fabrictwin.diagnosis.readers.line_prefixes import without_colours
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
@@ -46,6 +48,7 @@ _CALL = re.compile(
 )
 _ALGO = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
+TELLING = 0.8  # of a mechanism, from where on a message that is no warning counts
 KEPT_CALLS = 64  # of each process and communicator, the last ones
 
 VERBS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "Send", "Recv", "AlltoAll")
@@ -227,7 +230,7 @@ class NcclLog(LineReader):
             self.sink.add("nccl.plugin", loaded[1] or loaded[2], Subject(thread.host))
 
     def _using(self, thread: Thread, message: str) -> None:
-        found = re.match(r"Using (?:non-device net plugin version \d+|network (.+))", message)
+        found = re.match(r"Using (?:non-device net plugin version \d+|(?:internal N|n)etwork (.+))", message)
         if found is not None and found[1]:
             self.sink.add("nccl.network", found[1].strip(), Subject(thread.host))
 
@@ -369,6 +372,7 @@ class NcclLog(LineReader):
             or "P2P is disabled between" in message
             or "Connection refused" in message
             or "Connection closed" in message
+            or _is_trouble(message)
         ):
             self._warning(thread, message)
 
@@ -386,6 +390,14 @@ class NcclLog(LineReader):
                 self.sink.add(
                     "nccl.call", (number, verb, count, datatype, int(ranks)), Subject(host, rank), place=place
                 )
+
+
+def _is_trouble(message: str) -> bool:
+    """Return true for words of NCCL's own information that point to a cause by themselves."""
+    if not has_trouble(message.lower().encode("utf-8", "replace")):
+        return False
+    mechanism = mechanism_of(_normal(message))
+    return mechanism is not None and mechanism.cause != HARMLESS and mechanism.sure >= TELLING
 
 
 def _normal(message: str) -> str:

@@ -31,7 +31,7 @@ _GPU_BUFFER = re.compile(
 )
 _HOST = re.compile(r"\[([A-Za-z][\w.-]*):\d+ ?(?::\d+)")
 _ADAPTER = re.compile(r"\b(mlx\d_\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d{4,}\b")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]{3,}|\b\d{4,}\b")
 NAME = "verbs-program"
 
 
@@ -50,7 +50,7 @@ class VerbsPrograms(LineReader):
             return False
         host, adapter = _HOST.search(text), _ADAPTER.search(text)
         about = Subject(host[1] if host else "", device=adapter[1] if adapter else "")
-        words = _NUMBER.sub("#", text[said.start() :].strip())[:200]
+        words = _NUMBER.sub("#", text.strip())[:300]
         if "allocate MR" in words and self._of_gpu:
             words = f"{words}, of a GPU buffer"
         self.sink.add("verbs.failed", words, about)

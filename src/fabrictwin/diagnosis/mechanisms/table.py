@@ -1,0 +1,72 @@
+"""The table of mechanisms: patterns of messages, by concept, and the cause that each points to.
+
+`data/*.yaml` hold entries of a cause, patterns (`lines`, regular expressions without regard to case), how sure the
+cause is (0.9 where nothing is said) and, where it differs from the cause's own, the severity. `harmless` lines are
+no trouble although they sound so. Of several patterns that a line matches the surest holds, then the first.
+`xid.yaml` holds the GPU driver's numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import resources
+
+from fabrictwin.base.yamlfile import read_yaml
+from fabrictwin.diagnosis.finding import Severity
+
+FILES = ("nccl", "verbs", "gpu", "programs", "launch", "kernel", "areas")
+HARMLESS = "harmless"
+SURE = 0.9
+LONGEST = 600  # of a line, from its first word of trouble on
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A cause that messages point to."""
+
+    cause: str
+    words: re.Pattern[str]
+    sure: float
+    severity: Severity | None = None
+
+
+def _rows(name: str) -> object:
+    text = resources.files(__package__).joinpath("data", f"{name}.yaml").read_text(encoding="utf-8")
+    return read_yaml(text, f"{name}.yaml")[0]
+
+
+@cache
+def mechanisms() -> tuple[Mechanism, ...]:
+    """All mechanisms, the surest first."""
+    found = []
+    for name in FILES:
+        rows = _rows(name)
+        assert isinstance(rows, list)
+        for row in rows:
+            severity = row.get("severity")
+            found.append(
+                Mechanism(
+                    row["cause"],
+                    re.compile("|".join(f"(?:{line})" for line in row["lines"]), re.IGNORECASE),
+                    float(row.get("sure", SURE)),
+                    Severity[severity.upper()] if severity else None,
+                )
+            )
+    return tuple(sorted(found, key=lambda one: -one.sure))
+
+
+@lru_cache(maxsize=20_000)
+def mechanism_of(text: str) -> Mechanism | None:
+    """The mechanism that a line points to; None where none knows it."""
+    text = text[:LONGEST]
+    return next((one for one in mechanisms() if one.words.search(text)), None)
+
+
+@cache
+def xids() -> dict[int, str]:
+    """The cause of each number of the GPU driver's errors."""
+    rows = _rows("xid")
+    assert isinstance(rows, dict)
+    return {code: cause for cause, codes in rows.items() for code in codes}

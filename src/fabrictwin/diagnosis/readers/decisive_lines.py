@@ -1,0 +1,147 @@
+"""Lines of any text that tell of trouble: by the table of mechanisms, and, where it has nothing, as they stand.
+
+Runs over every line of every file, of formats that are known or not. A line is looked at when it holds a word of
+trouble; what repeats but for numbers is looked at once. Rows of tables and counters are left to their readers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fabrictwin.diagnosis.evidence import Place, Sink, Subject
+from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
+from fabrictwin.diagnosis.readers.line_prefixes import without_colours
+
+# of lower-case bytes: whatever a pattern of the table can stand beside
+_TROUBLE = (
+    b"rror", b"fail", b"fault", b"warn", b"xception", b"traceback", b"fatal", b"abort", b"cannot", b"can't",
+    b"could", b"unable", b"unavail", b"not ", b"no ", b"denied", b"refused", b"timed out", b"timeout",
+    b"exceed", b"unhandled", b"mismatch", b"invalid", b"kill", b"sig", b"dump", b"lost", b"insufficient",
+    b"limited by", b"unreach", b"unknown", b"closed", b"broken", b"reset", b"does not", b"illegal", b"out of ",
+    b"busy", b"missing", b"incompat", b"unexpected", b"critical", b"duplicate", b"already", b"must be",
+    b"expected", b"upgrade", b"update", b"require", b"without", b"assert", b"panic", b"event", b"full",
+    b"throttl", b"slowdown", b"down", b"stall", b"lockup", b"cancel", b"evict", b"oom", b"err",
+)  # fmt: skip
+_SHAPE = b"0123456789abcdefABCDEF\r\n"
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
+_FATAL = re.compile(
+    r"^\W*(?:\[\w+\]:? ?)?(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b(?:: |$)|terminate called|what\(\):|"
+    r"\bFATAL\b|\bFatal\b|\bCRITICAL\b|\bpanic\b|core dumped|unhandled|\b[Aa]borted\b|NCCL WARN"
+)
+_ERROR = re.compile(
+    r"\bERROR\b|\b[Ee]rrors?\b|\berr\b|\w+(?:Error|Exception)\b|\b[Ff]ail(?:ed|ure|s)?\b|\bFAIL(?:ED|URE)?\b|"
+    r"\b(?:[Cc]annot|can't|could(?: not|n't)|[Uu]nable to|refused|[Dd]enied|timed out|[Nn]ot found|No such)\b|"
+    r"\[E\d* |^E\d{4} "
+)
+_WARN = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")
+# rows of tracebacks that are program text, settings, and rows of tables
+_CODE = re.compile(
+    r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
+    r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
+    r"Traceback \(most recent|The above exception was|During handling of"
+)
+# a logger's head before each row of a traceback, whose body is indented
+_LOGGED = re.compile(r"^.{0,100}?\[?[\w/.]+\.py:\d+\](\s*)(.*)")
+_HOST = re.compile(r"\[?([A-Za-z][\w.-]{1,62}):\d{1,9}:\d{1,9}\b|@([a-z][\w-]{1,62})\W")
+_RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]|\b[Rr]ank:? ?(\d{1,6})\b|\[\d+,(\d{1,6})\]<")
+_ADAPTER = re.compile(r"\b(mlx\d_\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
+_SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
+MOST_SHAPES, MOST_KEPT = 50_000, 4_000
+# where a kernel's log is whole, most of what fails there at start is of no device that a job communicates by
+_OF_A_JOB = re.compile(
+    r"NVRM|nvidia|mlx|infiniband|rdma|bnxt|irdma|efa\b|nvswitch|\bib_|roce|pcie|bond|amdgpu|kfd|habana|"
+    r"hardware error|\*ERROR\*",
+    re.IGNORECASE,
+)
+
+
+def has_trouble(lower: bytes) -> bool:
+    """Return true for a line, in lower case, that holds a word of trouble."""
+    return any(map(lower.__contains__, _TROUBLE))
+
+
+@dataclass(slots=True)
+class _Kept:
+    place: Place
+    about: Subject
+    count: int = 1
+
+
+class DecisiveLines:
+    """Keeps lines of trouble of one file."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._shapes: dict[bytes, _Kept | None] = {}
+        self._kept: dict[tuple[str, tuple[str | float, ...], Subject], _Kept] = {}
+
+    def line(self, raw: bytes, text: str, *, kernel: bool) -> None:
+        """Take a line; `kernel` where it is of a kernel's log."""
+        shape = raw.translate(None, _SHAPE)
+        known = self._shapes.get(shape, self)
+        if isinstance(known, _Kept):
+            known.count += 1
+        elif known is self:
+            looked = has_trouble(raw.lower()) and len(self._kept) < MOST_KEPT
+            kept = self._look(text, raw, kernel=kernel) if looked else None
+            if len(self._shapes) < MOST_SHAPES:
+                self._shapes[shape] = kept
+
+    def _look(self, text: str, raw: bytes, *, kernel: bool) -> _Kept | None:
+        bare = text.strip()
+        code = _is_code(bare)
+        mechanism = None if code else mechanism_of(bare)
+        stamp = _seconds(raw)
+        words = _NUMBER.sub(lambda found: found[0] if len(found[0]) <= 3 else "#", bare)[:300]
+        value: tuple[str | float, ...]
+        if mechanism is not None:
+            if mechanism.cause == HARMLESS:
+                return None
+            kind, value = "line.known", (mechanism.cause, words, stamp)
+        else:
+            level = "" if code or (kernel and not _OF_A_JOB.search(bare)) else _level(bare)
+            if not level:
+                return None
+            kind, value = "line.unknown", (level, words, stamp)
+        about = _about(without_colours(raw.decode("utf-8", "replace")))
+        kept = self._kept.get((kind, value, about))
+        if kept is not None:
+            kept.count += 1
+            return kept
+        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about)
+        return kept
+
+    def close(self) -> bool:
+        """Hand over what was kept; true where there is something."""
+        for (kind, value, _), kept in self._kept.items():
+            self.sink.add(kind, value, kept.about, place=kept.place, count=kept.count)
+        return bool(self._kept)
+
+
+def _is_code(bare: str) -> bool:
+    """Return true for rows of a traceback that are program text, of settings, of tables."""
+    logged = _LOGGED.match(bare)
+    if logged is not None:
+        return len(logged[1]) > 1 or bool(_CODE.search(logged[2]))
+    return bool(_CODE.search(bare))
+
+
+def _level(bare: str) -> str:
+    if _FATAL.search(bare):
+        return "fatal"
+    if _ERROR.search(bare):
+        return "error"
+    return "warning" if _WARN.search(bare) else ""
+
+
+def _seconds(raw: bytes) -> float:
+    """The time of day that a line begins with, in seconds; -1 where it has none."""
+    found = _SECONDS.search(raw[:160].decode("ascii", "replace"))
+    return int(found[1]) * 3600 + int(found[2]) * 60 + float(found[3].replace(",", ".")) if found else -1.0
+
+
+def _about(text: str) -> Subject:
+    host, rank, adapter = _HOST.search(text), _RANK.search(text), _ADAPTER.search(text)
+    number = next((group for group in rank.groups() if group), "-1") if rank else "-1"
+    return Subject((host[1] or host[2]) if host else "", int(number), adapter[1] if adapter else "")

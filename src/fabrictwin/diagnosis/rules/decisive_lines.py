@@ -1,0 +1,68 @@
+"""Lines of trouble in any text: their causes, the first in time on top; what no mechanism knows, as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fabrictwin.diagnosis.case import Case
+from fabrictwin.diagnosis.causes import CAUSES
+from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import found
+from fabrictwin.diagnosis.mechanisms.table import mechanism_of
+
+LATER = 0.02  # less sure for each cause that stands before, as far as it goes
+MOST_LATER = 5
+AREA = 0.51  # below, a mechanism tells whose program failed, and no more
+_UNKNOWN = {"fatal": 0.3, "error": 0.2, "warning": 0.1}
+ASK = "the whole output of that rank from a minute before this line; NCCL_DEBUG=INFO; dmesg of its host"
+
+
+def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
+    """Causes that lines name and that no rule has `named`, then the first line that nobody knows."""
+    already = {one.id for one in named}
+    told = any(one.severity >= Severity.WARNING for one in named)
+    # a rule that reads more than one line says more of that line
+    explained = {place for one in named if "*" not in one.cause.follows for place in one.evidence}
+    by_cause: dict[str, list[Fact]] = {}
+    for fact in sorted(case.of("line.known"), key=_when):
+        by_cause.setdefault(str(fact.parts[0]), []).append(fact)
+    areas = [
+        name
+        for name, facts in by_cause.items()
+        if all(_sure(fact) < AREA for fact in facts) and "*" not in CAUSES[name].follows
+    ]
+    for place, (name, facts) in enumerate(by_cause.items()):
+        mechanism = mechanism_of(str(facts[0].parts[1]))
+        if name in already or facts[0].place in explained:
+            continue
+        if name in areas and (told or len(areas) < len(by_cause) or areas[0] != name):
+            continue  # says less than what is known already
+        severity = mechanism.severity if mechanism is not None else None
+        severity = CAUSES[name].severity if severity is None else severity
+        yield found(
+            name,
+            facts,
+            str(facts[0].parts[1])[:200],
+            "no such message",
+            max(map(_sure, facts)) - LATER * min(place, MOST_LATER),
+            severity=severity,
+            collect=ASK if severity <= Severity.QUESTION else "",
+        )
+    unknown = sorted(case.of("line.unknown"), key=_when)
+    for level, sure in _UNKNOWN.items():
+        facts = [fact for fact in unknown if fact.parts[0] == level]
+        if facts:
+            yield found("unknown-error", facts, str(facts[0].parts[1])[:200], "no such line", sure, collect=ASK)
+            return
+
+
+def _sure(fact: Fact) -> float:
+    """Return how sure the mechanism of a line is; half where it was told by other words of the line."""
+    mechanism = mechanism_of(str(fact.parts[1]))
+    return 0.5 if mechanism is None else mechanism.sure
+
+
+def _when(fact: Fact) -> tuple[float, str, int]:
+    stamp = float(fact.parts[2] or 0.0)
+    return (stamp if stamp >= 0 else 0.0, fact.place.file, fact.place.line)

@@ -1,0 +1,172 @@
+"""Lines of trouble in any text: by the table of mechanisms, else as they stand, whatever stands before and around."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.cluster_prints import PREFIXES, coloured, interleaved, prefixed, renamed
+
+from fabrictwin.diagnosis.causes import CAUSES
+from fabrictwin.diagnosis.diagnose import Diagnosis, judged
+from fabrictwin.diagnosis.finding import Severity
+from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of, mechanisms, xids
+from fabrictwin.diagnosis.readers.reading import read_text
+
+
+def answer(text: str) -> Diagnosis:
+    return judged(read_text(text), twin=False)
+
+
+def timed_out(rank: int, verb: str, head: str = "") -> str:
+    return (
+        f"{head}[rank{rank}]:[E ProcessGroupNCCL.cpp:563] [Rank {rank}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum=7, OpType={verb}, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600001 milliseconds\n"
+    )
+
+
+RIGHT = [
+    ("gpu-access-lost", "Failed to initialize NVML: Unknown Error\n"),
+    ("driver-mismatch", "Failed to initialize NVML: Driver/library version mismatch\n"),
+    ("no-gpu", "$ nvidia-smi\nNo devices were found\n"),
+    ("gpu-lost", "Unable to determine the device handle for GPU0000:41:00.0: GPU is lost.  Reboot the system\n"),
+    ("pci-power", "[ 1.5] mlx5_core 0000:c1:00.0: mlx5_pcie_event:301: Detected insufficient power on the PCIe slot (27W).\n"),
+    ("verbs-library", "libibverbs: Warning: Driver mlx5 does not support the kernel ABI of 9 (supports 1 to 1)\n"),
+    ("no-rdma-device", "$ ibv_devinfo\nNo IB devices found\n"),
+    ("no-rdma-device", "Fatal error:  device '*': sys files not found (/sys/class/infiniband/*/ports)\n"),
+    ("locked-memory", "[rank0]: ibv_reg_mr failed: Cannot allocate memory\n"),
+    ("peermem-broken", "n1:1:2 [0] misc/ibvwrap.cc:9 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address\n"),
+    ("cuda-driver-old", "n1: Test CUDA failure common.cu:9 'CUDA driver version is insufficient for CUDA runtime version'\n"),
+    ("port-in-use", "RuntimeError: The server socket cannot be bound to port 29500: Address already in use\n"),
+    ("name-resolution", "[W socket.cpp:601] The addresses of (n0, 29500) cannot be retrieved (gai error: -2).\n"),
+    ("pci-narrow", "mlx5_core 0000:01:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8 GT/s x8 link at 0000:00:01.0 "
+     "(capable of 252.048 Gb/s with 16 GT/s x16 link)\n"),
+    ("firmware-old", "[ 2.0] mlx4_core 0000:05:00.0: Old FW 2.9 detected, please upgrade FW\n"),
+    ("gpu-ipc", "RuntimeError: open of a CUDA IPC handle failed: peer access is not supported between these two devices\n"),
+    ("fabric-manager-unneeded", "nv-fabricmanager[99]: query of NVSwitches failed with NV_WARN_NOTHING_TO_DO\n"),
+    ("transport-retry", "WARN NET/IB : Got completion from peer 10.1.2.3<1234> with error 12, opcode 1, vendor err 129\n"),
+    ("protection", "[n1:7:0:7] ib_mlx5_log.c:1  Local protection on mlx5_0:1/IB (synd 0x4 vend 0x51 hw_synd 0/2)\n"),
+    ("collective-mismatch", timed_out(0, "ALLREDUCE") + timed_out(1, "_ALLGATHER_BASE")),
+    ("collective-mismatch", timed_out(0, "ALLREDUCE", "[trainer0|0]:") + timed_out(1, "BROADCAST", "[trainer0|1]:")),
+    ("no-mpi", "#  Rank  0 Group  0 Pid 123 on a device  0 [0x07] H100\n#  Rank  0 Group  0 Pid 124 on a device  0 [0x07] H100\n"),
+    ("rdma-namespace", "hca_id: mlx5_0\n\tport: 1\n\t\tlink_layer: Ethernet\n\t\tGID[  0]:\t\t0000:0000:0000:0000:0000:0000:0000:0000\n"),
+    ("roce-loss", "     out_of_sequence: 52134\n"),
+    ("receive-queue-empty", "     rx_out_of_buffer: 1207959\n"),
+    ("no-socket-interface", "a:1:2 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"),
+    ("launch-failed", "Host key verification failed.\nORTE was unable to reliably start one or more daemons.\n"),
+    ("time-limit", "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"),
+    ("resource-unavailable", "Warning FailedScheduling: 0/9 nodes are available: 8 Insufficient nvidia.com/gpu.\n"),
+    ("container-runtime", "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1\n"),
+    ("settings-rejected", "ValueError: 40 heads must be divisible by tensor parallel size (16).\n"),
+    ("gpu-hardware", "[ 9.1] amdgpu 0000:68:00.0: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("right", "text"), RIGHT, ids=[f"{n}-{right}" for n, (right, _) in enumerate(RIGHT)])
+def test_a_decisive_line_names_its_cause_first(right, text):
+    found = answer(text)
+    assert found.findings[0].id == right
+    assert found.findings[0].evidence[0].text.split()[0] in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[ERROR] frobnicator 12 gave up",
+        "quux WARN the widget is sad",
+        "FrobError: no frob",
+        "unhandled frob in widget",
+    ],
+)
+def test_a_line_of_trouble_that_nobody_knows_is_quoted_and_asked_about(line):
+    found = answer(f"starting\n{line}\n")
+    assert found.verdict == "not enough evidence"
+    assert found.findings[0].id == "unknown-error"
+    assert line in found.findings[0].seen
+    assert found.to_collect
+
+
+def test_what_a_root_leads_to_stands_beneath_it():
+    text = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n" + timed_out(
+        0, "ALLREDUCE"
+    )
+    text += "[rank1]: RuntimeError: [1] is setting up NCCL communicator: Connection reset by peer\n"
+    found = answer(text)
+    assert [one.id for one in found.findings] == ["out-of-memory"]
+    assert {below.id for below in found.findings[0].consequences} >= {"collective-stuck", "peer-closed"}
+
+
+def test_the_first_in_time_leads_where_files_are_of_several_ranks():
+    early = "2026-01-01 10:00:01,000 disk quota exceeded while writing\n"
+    late = "2026-01-01 10:00:09,000 no kernel image is available for execution on the device\n"
+    evidence = read_text(late, name="rank0")
+    for fact in read_text(early, name="rank1").of("line.known"):
+        evidence.add(fact.kind, fact.value, fact.place, fact.subject)
+    ids = [one.id for one in judged(evidence, twin=False).findings]
+    assert set(ids) == {"disk-full", "gpu-architecture"}
+    seen = {one.id: one.confidence for one in judged(evidence, twin=False).findings}
+    alone = answer(late).findings[0].confidence
+    assert seen["gpu-architecture"] < alone
+
+
+HARMLESS_LINES = [
+    "W1122 run.py:757] Setting OMP_NUM_THREADS environment variable for each process to be 1",
+    "n1:1:2 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin_v9 symbol.",
+    "Xid errors: 0, failed: 0",
+    "You can override this policy by setting the btl_openib_allow_ib MCA parameter",
+    "UserWarning: this will be removed in a future release, error handling changes",
+]
+
+
+@pytest.mark.parametrize("line", HARMLESS_LINES)
+def test_words_that_only_sound_like_trouble_raise_nothing(line):
+    assert all(one.severity < Severity.WARNING for one in answer(f"{line}\n").findings)
+
+
+def test_the_verdict_stays_however_messages_were_passed_on():
+    lines = [
+        "step 10 loss 2.5", "step 11 loss 2.4", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "step 12 loss 2.3", "connection reset by peer", "step 13 loss 2.2", "step 14 loss 2.2", "step 15 loss 2.1",
+    ]  # fmt: skip
+    text = "\n".join(lines) + "\n"
+    before = [(one.id, one.severity) for one in answer(text).findings]
+    assert before[0][0] == "out-of-memory"
+    told = [prefixed(text, launcher) for launcher in PREFIXES]
+    told += [
+        coloured(text),
+        renamed(text),
+        interleaved(text, 3),
+        text.replace("\n", "\r\n"),
+        text[: len(text) * 9 // 10],
+    ]
+    for other in told:
+        assert [(one.id, one.severity) for one in answer(other).findings] == before
+
+
+def test_the_table_names_causes_that_exist_and_no_pattern_matches_everything():
+    for one in mechanisms():
+        assert one.cause in {*CAUSES, HARMLESS}
+        assert 0 < one.sure <= 1
+        assert not one.words.search("")
+        assert not one.words.search("step 10 of 100: loss 2.5, 31.4 samples a second"), one.words.pattern[:80]
+    assert set(xids().values()) <= set(CAUSES)
+
+
+def test_numbers_of_the_gpu_driver_lead_to_one_cause_each():
+    table = xids()
+    assert table[79] == "gpu-lost"
+    assert table[48] == "gpu-memory"
+    assert len(table) > 60
+
+
+def test_rows_of_tracebacks_are_no_messages():
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise RuntimeError("cannot open shared object file")\n'
+    found = answer(text + "KeyError: 'x'\n")
+    assert [one.id for one in found.findings] == ["program-error"]
+    assert re.match("KeyError", found.findings[0].seen)
+
+
+def test_the_surest_mechanism_holds_where_a_line_fits_several():
+    one = mechanism_of("NCCL error: unhandled cuda error: CUDA out of memory")
+    assert one is not None
+    assert one.cause == "out-of-memory"
