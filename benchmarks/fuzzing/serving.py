@@ -85,6 +85,39 @@ def _traces() -> Target:
     )
 
 
+def _launches() -> Target:
+    """Commands and container files that start vLLM; what they launch is not judged."""
+    from fabrictwin.serving.launch.command_line import read_launch
+    from fabrictwin.serving.launch.container import read_containers
+
+    def read(data: bytes) -> None:
+        head, _, rest = data.partition(b"\n")
+        text = rest.decode("utf-8", "replace")
+        if head == b"yaml":
+            text, container = read_containers(text, Path("launch.yaml"))
+            read_launch(text, container.environment)
+        else:
+            read_launch(text)
+
+    (script,), (compose,) = files("examples/launch/ray.sh"), files("examples/launch/compose.yaml")
+    workers = b"""apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+spec:
+  leaderWorkerTemplate:
+    size: 2
+    leaderTemplate:
+      spec:
+        containers:
+          - command: [sh, -c, "ray start --head && vllm serve m -tp 8"]
+            env: [{name: A, value: b}]
+            resources: {limits: {rdma/hca: "1"}}
+            volumeMounts: [{mountPath: /dev/shm}]
+    workerTemplate: {spec: {containers: [{args: [ray, start]}], volumes: [{hostPath: {path: /dev}}]}}
+"""
+    switches = b"vllm serve m --no-enable-prefix-caching -q fp8 --max-model-len=32K --cudagraph-capture-sizes 1 2"
+    return Target([b"sh\n" + script, b"sh\n" + switches, b"yaml\n" + compose, b"yaml\n" + workers], read)
+
+
 def _operators() -> Target:
     """Measured operators: three tables and the skew, with lines of `---` between them."""
     from fabrictwin.serving.step.measured import NEEDED, MeasuredCost, OperatorFiles
@@ -139,6 +172,7 @@ def _measured_kernels() -> Target:
 SERVING: dict[str, Callable[[], Target]] = {
     "serving": _serving,
     "traces": _traces,
+    "launches": _launches,
     "operators": _operators,
     "measured-kernels": _measured_kernels,
 }

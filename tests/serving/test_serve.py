@@ -160,7 +160,7 @@ def test_a_trace_keeps_its_times(tmp_path: Path) -> None:
         ({"all2all_backend": "deepep_low_latency"}, {}, "which needs enable_expert_parallel and data parallelism"),
         ({"all2all_backend": "pplx"}, {}, "all2all_backend"),
         ({"data_parallel_size": 17}, {}, "got 1 replicas of 17 GPUs each, and the cluster has 16"),
-        ({"kv_transfer_config": {}}, {}, "disaggregated prefill is not modelled"),
+        ({"kv_transfer_config": {}}, {}, "a connector of one engine alone .* is not modelled"),
         ({"max_num_seq": 3}, {}, "max_num_seq"),
         ({"release": "0.11"}, {}, "expected a release of vLLM from 0.12 on"),
         ({"watermark": 0.1}, {}, "got watermark: not in vLLM 0.19"),

@@ -10,6 +10,7 @@ import numpy as np
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.arrivals.demand import Contents, Demand, Unshared
 from fabrictwin.serving.arrivals.process import arrival_times, conversations, lengths
+from fabrictwin.serving.config.pools import decode_section, disaggregated
 from fabrictwin.serving.config.section import Benchmark
 from fabrictwin.serving.config.server import Server, server, serving_section
 from fabrictwin.serving.engine.bench import Served, serve
@@ -78,7 +79,7 @@ def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
         benchmark = serving.benchmark.model_copy(update={"seed": seed})
         serving = serving.model_copy(update={"benchmark": benchmark})
     benchmark = serving.benchmark
-    ready = server(spec, serving)
+    ready = server(spec, decode_section(serving) if serving.disaggregated else serving)
     demand = demand_of(spec, benchmark)
     wanted, most = demand.prompt + demand.output, ready.scheduler.max_model_len
     if wanted.max() > most:
@@ -90,11 +91,13 @@ def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
     servers = [ready.make() for _ in range(serving.replicas)]
     engines = [engine for one in servers for engine in one]
     chooses = router(serving.router, len(servers[0]))
+    if serving.disaggregated:
+        engines = [disaggregated(spec, serving)]
     try:
         served = serve(demand, engines, chooses, concurrency=benchmark.max_concurrency)
     except ValueError as error:
         raise spec.error("workload.serving.block_size", str(error)) from None
-    ranks = tuple(rank for engine in engines for rank in engine.ranks)
+    ranks = tuple(rank for engine in engines for rank in engine.workers)
     settings = BenchSettings(
         model_id=ready.served.model.name,
         request_rate=float(benchmark.request_rate),

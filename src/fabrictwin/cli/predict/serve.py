@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fabrictwin.cli.options import JSON, seeded, written
+
+if TYPE_CHECKING:
+    from fabrictwin.cluster.spec.spec import Spec
+
+RECIPES = ("ray", "nodes", "kubernetes")
 
 
 @click.command()
@@ -16,9 +22,23 @@ from fabrictwin.cli.options import JSON, seeded, written
 @written("--save", help="Write the result's JSON, each request's times in it.")
 @written("--csv", help="Write one line a request.")
 @written("--steps", help="Write one line a step of every replica.")
+@click.option(
+    "--check",
+    "given",
+    metavar="LAUNCH",
+    help="Judge a launch on the spec's cluster: 'vllm serve …', a script, a Compose or LeaderWorkerSet file.",
+)
+@click.option("--emit", type=click.Choice(RECIPES), help="Write how to launch the spec's server, and stop.")
 @seeded(help="The benchmark's seed; otherwise the spec's.")
 def serve(
-    spec: str, as_json: bool, save: Path | None, csv: Path | None, steps: Path | None, seed: int | None
+    spec: str,
+    as_json: bool,
+    save: Path | None,
+    csv: Path | None,
+    steps: Path | None,
+    given: str | None,
+    emit: str | None,
+    seed: int | None,
 ) -> None:
     """Predict the table of `vllm bench serve` for a server: time to first token, time per token, throughput."""
     import json
@@ -29,7 +49,16 @@ def serve(
     from fabrictwin.serving.report.bench import requests_csv, table
     from fabrictwin.serving.report.server import headline, steps_csv, without_details
 
-    found = predict(load_spec(spec, sys.stdin), seed=seed)
+    read = load_spec(spec, sys.stdin)
+    if emit is not None:
+        from fabrictwin.serving.launch.recipe import recipe
+
+        click.echo(recipe(read, emit), nl=False)
+        return
+    if given is not None:
+        _judge(read, given, seed, as_json=as_json)
+        return
+    found = predict(read, seed=seed)
     if save is not None:
         write_text(save, json.dumps(found.fields) + "\n")
     if csv is not None:
@@ -40,3 +69,26 @@ def serve(
         click.echo(json.dumps(without_details(found.fields), indent=2))
         return
     click.echo("\n".join([*headline(found), table(found.fields, found.settings)]))
+
+
+def _judge(spec: Spec, given: str, seed: int | None, *, as_json: bool) -> None:
+    """Print what a launch meets; exit with 1 where vLLM does not start."""
+    import json
+
+    from fabrictwin.serving.launch.check import check
+    from fabrictwin.serving.report.bench import table
+    from fabrictwin.serving.report.server import without_details
+
+    found = check(spec, given, seed=seed)
+    answer = found.prediction
+    if as_json:
+        findings = [{"kind": one.kind, "text": one.text} for one in found.findings]
+        fields = without_details(answer.fields) if answer else None
+        click.echo(json.dumps({"findings": findings, "result": fields}, indent=2))
+    else:
+        for one in found.findings:
+            click.echo(f"{one.kind + ':':<9} {one.text}")
+        if answer:
+            click.echo(table(answer.fields, answer.settings))
+    if found.refused:
+        sys.exit(1)

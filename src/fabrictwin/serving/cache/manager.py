@@ -130,12 +130,19 @@ class KvCache:
         return needed + (self._watermark if beside_others else 0) <= self.pool.free_blocks
 
     def allocate(
-        self, request: Request, new: int, *, hit: Hit | None = None, lookahead: int = 0, margin: bool = False
+        self,
+        request: Request,
+        new: int,
+        *,
+        hit: Hit | None = None,
+        lookahead: int = 0,
+        margin: bool = False,
+        computed_later: bool = False,
     ) -> bool:
         """Hold blocks for `new` more tokens after those computed or found, and cache those that get full.
 
-        `lookahead`: slots beyond, for a drafter. `margin`: the watermark stays free. Returns False, with nothing
-        allocated, if there are too few free blocks.
+        `lookahead`: slots beyond, for a drafter. `margin`: the watermark stays free. `computed_later`: nothing is
+        cached yet. Returns False, with nothing allocated, if there are too few free blocks.
         """
         computed = request.computed + (hit.tokens if hit else 0)
         slots = min(computed + new + lookahead, self.layout.max_model_len)
@@ -147,7 +154,8 @@ class KvCache:
                 if missing + (self._watermark if margin else 0) > self.pool.free_blocks:
                     return False
                 request.blocks[0] += self.pool.take(missing)
-            self.cache(request, min(computed + new, request.tokens))
+            if not computed_later:
+                self.cache(request, min(computed + new, request.tokens))
             return True
         needed = self._needed(request, slots, hit, computed, capped=False)
         if needed + (self._watermark if margin else 0) > self.pool.free_blocks:
@@ -158,7 +166,8 @@ class KvCache:
         for held in request.blocks:
             if required > len(held):
                 held += self.pool.take(required - len(held))
-        self.cache(request, min(computed + new, request.tokens))
+        if not computed_later:
+            self.cache(request, min(computed + new, request.tokens))
         return True
 
     def _adopt(self, request: Request, hit: Hit, computed: int) -> None:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.serving.engine.router import Policy as RouterPolicy
+from fabrictwin.serving.network.kv_transfer import Connector
 from fabrictwin.serving.scheduler.config import Drafter
 from fabrictwin.serving.scheduler.release import NAMES, release
 from fabrictwin.serving.step.expert_parallel import Backend
@@ -26,7 +27,7 @@ NOT_MODELLED = {
     "lora_modules": "LoRA",
     "limit_mm_per_prompt": "multimodal input",
     "mm_processor_kwargs": "multimodal input",
-    "kv_transfer_config": "disaggregated prefill",
+    "kv_transfer_config": "a connector of one engine alone (give disaggregated)",
     "decode_context_parallel_size": "context parallelism",
 }
 
@@ -110,6 +111,31 @@ class Benchmark(Section):
         return self
 
 
+class Pool(Section):
+    """Engines that prefill, or that decode; what is not given is the server's."""
+
+    replicas: Count = 1
+    tensor_parallel_size: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    max_num_seqs: Count | None = None
+    gpu_memory_utilization: Share | None = None
+
+
+class Disaggregation(Section):
+    """Prefill and decode apart: `nixl` reads KV where it was computed, `mooncake` writes it to where it is wanted.
+
+    `transfer_us` and `proxy_us`: what hosts take for a transfer, and the proxy between prefill and decode. Blocks
+    that nobody asked for are given up after `lease_s`.
+    """
+
+    connector: Connector = "nixl"
+    prefill: Pool = Pool()
+    decode: Pool = Pool()
+    transfer_us: Annotated[float, Field(ge=0)] = 0.0
+    proxy_us: Annotated[float, Field(ge=0)] = 0.0
+    lease_s: Annotated[float, Field(gt=0, le=1e6)] = 30.0
+
+
 class Serving(Section):
     """A server: a model, vLLM's settings, replicas behind a router, and what a benchmark sends.
 
@@ -143,6 +169,7 @@ class Serving(Section):
     enforce_eager: bool = False
     cudagraph_capture_sizes: tuple[Count, ...] | None = None
     speculative_config: Speculative | None = None
+    disaggregated: Disaggregation | None = None
     operators: Operators | None = None
     host: Host = Host()
     benchmark: Benchmark = Benchmark()

@@ -33,7 +33,11 @@ class Loaded(Protocol):
 class Engine(Loaded, Protocol):
     """What serves under a clock: `next_ps` says when its next turn is due."""
 
-    next_ps: int
+    @property
+    def next_ps(self) -> int: ...
+
+    @property
+    def workers(self) -> tuple[Replica, ...]: ...
 
     @property
     def ranks(self) -> tuple[Replica, ...]: ...
@@ -77,6 +81,7 @@ class Lockstep(Ranks):
     def __init__(self, ranks: Sequence[Replica], cost: TogetherCost, host: HostTimes) -> None:
         super().__init__(ranks)
         self.ranks = tuple(ranks)
+        self.workers = self.ranks
         self.next_ps = NEVER
         self._cost = cost
         self._host = host
@@ -115,8 +120,9 @@ class Lockstep(Ranks):
             return now, []
         done, batches = self._queue.popleft()
         self.next_ps = max(now, done)
-        idle = not any(batch.total for batch in batches) and not self._queue
-        self._empty_steps = self._empty_steps + 1 if idle else 0
+        under_way = [batches, *(later for _, later in self._queue)]
+        works = any(batch.total for step in under_way for batch in step)
+        self._empty_steps = 0 if works else self._empty_steps + 1
         if self._empty_steps > self._patience:
             self.next_ps = max(now, min(rank.arrives_ps for rank in self.ranks))
             return now, []

@@ -111,6 +111,16 @@ class Replica:
         return (self,)
 
     @property
+    def workers(self) -> tuple[Replica, ...]:
+        """All engines that run steps for it: itself."""
+        return (self,)
+
+    def wake(self, at_ps: int) -> None:
+        """Let the loop turn again where it waits for nothing: something outside has changed."""
+        if self.next_ps == NEVER:
+            self.next_ps = at_ps
+
+    @property
     def load(self) -> int:
         """Requests that wait × 4 and those that run, as vLLM's own balancing weighs them."""
         running = len(self.scheduler.running)
@@ -170,7 +180,8 @@ class Replica:
             return now, []
         done, batch = self._queue.popleft()
         self.next_ps = max(now, done)
-        self._empty_steps = 0 if batch.total or self._queue else self._empty_steps + 1
+        works = batch.total or any(later.total for _, later in self._queue)
+        self._empty_steps = 0 if works else self._empty_steps + 1
         if self._empty_steps > self._patience:  # what waits does not fit, and nothing will end: vLLM spins
             self.next_ps = max(now, self.arrives_ps)
             return now, []

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fabrictwin.base.units import PS_PER_S
+from fabrictwin.serving.config.server import Server
 from fabrictwin.serving.engine.replica import STEP_FIELDS, Replica
 from fabrictwin.serving.predict import Prediction
 
@@ -23,11 +24,20 @@ def server_figures(fields: Mapping[str, Any]) -> dict[str, int | float]:
     return {key: value for key, value in said if isinstance(value, int | float) and not isinstance(value, bool)}
 
 
-def headline(found: Prediction) -> list[str]:
-    """Return lines about the server: its KV cache, as vLLM logs it, its steps, and what was found cached."""
-    layout, server = found.server.layout, found.server
+def cache_lines(server: Server) -> list[str]:
+    """Return what vLLM logs of an engine's KV cache."""
+    layout = server.layout
     tokens = (layout.blocks - 1) * layout.block_size // max(1, len(layout.windows))
     share = tokens / layout.max_model_len
+    return [
+        f"GPU KV cache size: {tokens:,} tokens",
+        f"Maximum concurrency for {layout.max_model_len:,} tokens per request: {share:.2f}x",
+    ]
+
+
+def headline(found: Prediction) -> list[str]:
+    """Return lines about the server: its KV cache, as vLLM logs it, its steps, and what was found cached."""
+    server = found.server
     steps = sum(len(replica.steps) for replica in found.replicas)
     computed = sum(int(replica.steps[:, STEP_FIELDS.index("tokens")].sum()) for replica in found.replicas)
     prompt = int(found.served.demand.prompt.sum())
@@ -39,8 +49,7 @@ def headline(found: Prediction) -> list[str]:
     return [
         f"vLLM {server.release.name}: {len(found.replicas) // data} × (TP {group.size}, PP {pipeline}{more}) on "
         f"{server.gpus} {server.served.gpu}",
-        f"GPU KV cache size: {tokens:,} tokens",
-        f"Maximum concurrency for {layout.max_model_len:,} tokens per request: {share:.2f}x",
+        *cache_lines(server),
         f"{steps:,} steps of {computed / steps:.1f} tokens, "
         f"{preempted} preemptions, {int(found.served.hits.sum()) / prompt:.1%} of prompts cached",
     ]

@@ -22,6 +22,15 @@ class Status(IntEnum):
     FINISHED = 3
 
 
+class Remote(IntEnum):
+    """A prompt whose KV another engine computes."""
+
+    NONE = 0
+    WANTED = 1
+    LOADING = 2
+    LOADED = 3
+
+
 def no_keys(start: int, stop: int) -> list[int]:
     """Return no identities: for requests on a server without prefix caching."""
     raise ValueError(f"blocks {start} to {stop} of a request have no identities, and the server caches prefixes")
@@ -53,6 +62,8 @@ class Request:
         preemptions: Times it was preempted.
         keys: Identities of its full blocks so far.
         blocks: Numbers of its blocks by group of layers; 0 stands for a block that is no longer held.
+        remote: KV of its prompt comes from another engine.
+        keeps_blocks: Its blocks stay when it ends, until another engine has them.
         cached: Full blocks that are in the prefix cache, by group; `NONE` while none was looked at.
     """
 
@@ -63,6 +74,8 @@ class Request:
     arrival_ps: int = 0
     priority: int = 0
     stop_after: int = NONE
+    remote: Remote = Remote.NONE
+    keeps_blocks: bool = False
     key_source: BlockKeys = no_keys
     status: Status = field(default=Status.WAITING, init=False)
     tokens: int = field(init=False)

@@ -10,7 +10,7 @@
    drafts are taken back then.
 
 Left out, and refused where a server is described: LoRA, multimodal inputs, encoder-decoder and pooling models,
-structured output, streaming input, KV connectors.
+structured output, streaming input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fabrictwin.serving.cache.manager import KvCache
 from fabrictwin.serving.scheduler.batch import Batch, Returned
 from fabrictwin.serving.scheduler.config import SchedulerConfig
 from fabrictwin.serving.scheduler.release import Release
-from fabrictwin.serving.scheduler.request import NONE, Request, Status
+from fabrictwin.serving.scheduler.request import NONE, Remote, Request, Status
 from fabrictwin.serving.scheduler.step_plan import StepPlan
 from fabrictwin.serving.scheduler.waiting import waiting_queue
 
@@ -36,6 +36,7 @@ class Scheduler:
         last_prefill: The last of these with a prompt in it.
         capacity_bound: The last step that could admit prompts left some waiting.
         passed: Waiting requests that a step went past.
+        loads: Requests whose blocks are held for KV that is to be loaded; a caller takes them from here.
         lookahead, draft_slots: Slots and rows that drafting takes for a request.
         most_running: Requests that run at once at most.
     """
@@ -55,6 +56,7 @@ class Scheduler:
         self.last_prefill = -config.prefill_schedule_interval
         self.capacity_bound = False
         self.passed: set[Request] = set()
+        self.loads: list[Request] = []
 
     @property
     def unfinished(self) -> int:
@@ -143,6 +145,17 @@ class Scheduler:
             if request.eligible:
                 request.eligible = self.step + 1
 
+    def loaded(self, request: Request) -> None:
+        """Count the prompt of a request as computed: its KV is there. One token of it is computed to sample."""
+        self.cache.cache(request, request.prompt)
+        request.computed = request.prompt - 1
+        request.remote = Remote.LOADED
+
+    def load_failed(self, request: Request) -> None:
+        """Let a waiting request compute its prompt itself: its KV never came."""
+        self.cache.free(request)
+        request.remote = Remote.NONE
+
     def preempt(self, request: Request) -> None:
         """Take all blocks of a request that no longer runs, and queue it again."""
         self.cache.free(request)
@@ -198,7 +211,8 @@ class Scheduler:
             returned.tokens[request] = kept
             if stopped:
                 request.status = Status.FINISHED
-                self.cache.free(request)
+                if not request.keeps_blocks:
+                    self.cache.free(request)
                 self._has_finished = True
                 returned.finished.append(request)
                 if was_running:

@@ -9,7 +9,7 @@ from fabrictwin.serving.cache.manager import KvCache
 from fabrictwin.serving.scheduler.batch import Batch
 from fabrictwin.serving.scheduler.config import SchedulerConfig
 from fabrictwin.serving.scheduler.release import Release
-from fabrictwin.serving.scheduler.request import NONE, Request, Status
+from fabrictwin.serving.scheduler.request import NONE, Remote, Request, Status
 from fabrictwin.serving.scheduler.waiting import WaitingQueue
 
 
@@ -29,6 +29,7 @@ class SchedulerState(Protocol):
     last_prefill: int
     capacity_bound: bool
     passed: set[Request]
+    loads: list[Request]
 
     @property
     def unfinished(self) -> int: ...
@@ -179,16 +180,22 @@ class StepPlan:
             if len(scheduler.running) >= scheduler.most_running:
                 break
             request = scheduler.waiting.peek()
-            if request.stale:
+            if request.stale or request.remote == Remote.LOADING:
                 passed.append(scheduler.waiting.pop())
                 scheduler.passed.add(request)
                 continue
-            hit = scheduler.cache.lookup(request)
-            tokens, padded = self._first_tokens(request, hit.tokens if hit else 0)
+            here = request.remote == Remote.LOADED
+            hit = None if here else scheduler.cache.lookup(request)
+            if request.remote == Remote.WANTED:
+                if not self._hold_for_load(request, hit):
+                    break
+                continue
+            computed = request.computed if here else hit.tokens if hit else 0
+            tokens, padded = self._first_tokens(request, computed)
             if not tokens or not self._allocate_first(request, hit, tokens):
                 break
             scheduler.waiting.pop()
-            self._admit(request, hit, tokens, padded)
+            self._admit(request, computed, tokens, padded)
         for request in passed:
             scheduler.waiting.put_back(request)
         if not self._holds:
@@ -229,14 +236,25 @@ class StepPlan:
         lookahead = scheduler.lookahead if release.reserves_lookahead_on_admission else 0
         return cache.allocate(request, tokens, hit=hit, lookahead=lookahead, margin=beside_others)
 
-    def _admit(self, request: Request, hit: Hit | None, tokens: int, padded: bool) -> None:
+    def _hold_for_load(self, request: Request, hit: Hit | None) -> bool:
+        """Hold blocks for the whole prompt of a request, and ask for the KV that is not cached here."""
         scheduler = self._scheduler
-        computed = hit.tokens if hit else 0
+        found = hit.tokens if hit else 0
+        if not scheduler.cache.allocate(request, request.prompt - found, hit=hit, computed_later=True):
+            return False
+        request.hit = found
+        request.remote = Remote.LOADING
+        scheduler.loads.append(request)
+        return True
+
+    def _admit(self, request: Request, computed: int, tokens: int, padded: bool) -> None:
+        scheduler = self._scheduler
         if request.hit == NONE:
             request.hit = computed
         scheduler.running.append(request)
         scheduler.passed.discard(request)
         request.status = Status.RUNNING
+        request.remote = Remote.NONE
         request.computed = computed
         self.batch.admitted.append(request)
         self.batch.tokens[request] = tokens

@@ -1,0 +1,73 @@
+"""From a spec to engines that prefill and engines that decode, and the network between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fabrictwin.base.units import PS_PER_S, PS_PER_US
+from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.serving.config.layout import Machine, machine
+from fabrictwin.serving.config.section import Pool, Serving
+from fabrictwin.serving.config.server import Server, server
+from fabrictwin.serving.engine.disaggregated import Disaggregated, Handover, Side
+from fabrictwin.serving.engine.replica import Replica
+from fabrictwin.serving.network.kv_transfer import KvLayout, KvNetwork, rank_pairs
+
+
+def _section(serving: Serving, pool: Pool) -> Serving:
+    """Return the settings of one side."""
+    given: dict[str, Any] = {name: value for name, value in pool if value is not None}
+    return serving.model_copy(update={**given, "disaggregated": None})
+
+
+def decode_section(serving: Serving) -> Serving:
+    """Return the settings of the engines that decode."""
+    assert serving.disaggregated is not None
+    return _section(serving, serving.disaggregated.decode)
+
+
+def disaggregated(spec: Spec, serving: Serving) -> Disaggregated:
+    """Return both sides of a server, ready to run; prefilling engines take the first GPUs. Raises ConfigError."""
+    asked = serving.disaggregated
+    assert asked is not None
+    key = "workload.serving.disaggregated"
+    if serving.pipeline_parallel_size > 1 or serving.data_parallel_size > 1 or serving.speculative_config:
+        raise spec.error(key, "got a pipeline, data parallelism or drafts beside it, which is not modelled")
+    if serving.replicas > 1:
+        raise spec.error("workload.serving.replicas", "got several beside pools, which have replicas of their own")
+    found = machine(spec)
+    sides = [_section(serving, pool) for pool in (asked.prefill, asked.decode)]
+    gpus = sum(side.world * side.replicas for side in sides)
+    if gpus > found.per_host * found.hosts:
+        raise spec.error(key, f"got pools of {gpus} GPUs, and the cluster has {found.per_host * found.hosts}")
+    ready = [server(spec, side) for side in sides]
+    if ready[0].layout.windows != (0,):
+        raise spec.error(key, "got a model with sliding windows, whose transfers are not modelled")
+    first = (0, sides[0].world * sides[0].replicas)
+    prefill, decode = (
+        _side(found, section, one, start) for section, one, start in zip(sides, ready, first, strict=True)
+    )
+    network = KvNetwork(
+        found.twin, asked.connector, _layout(ready[0], ready[1]), round(asked.transfer_us * PS_PER_US)
+    )
+    handover = Handover(round(asked.proxy_us * PS_PER_US), round(asked.lease_s * PS_PER_S))
+    return Disaggregated(prefill, decode, network, handover)
+
+
+def _side(found: Machine, section: Serving, ready: Server, first: int) -> Side:
+    engines: list[Replica] = []
+    for _ in range(section.replicas):
+        engines += [rank for engine in ready.make() for rank in engine.ranks]
+    gpus, size = found.twin.fabric.gpu_node, section.world
+    nodes = tuple(gpus[first + place * size : first + (place + 1) * size] for place in range(section.replicas))
+    return Side(tuple(engines), nodes)
+
+
+def _layout(prefill: Server, decode: Server) -> KvLayout:
+    """Return what a transfer moves between two engines."""
+    served = decode.served
+    latent = served.model.latent is not None
+    pairs = rank_pairs(prefill.served.group.size, served.group.size, 0 if latent else served.model.kv_heads)
+    parts = 1 if latent else 2
+    per_block = decode.layout.block_size * served.kv_bytes_per_token() / parts
+    return KvLayout(served.model.layers * parts, per_block, pairs)

@@ -1,0 +1,1 @@
+"""Launches of vLLM: command lines and container files read, judged and written."""

@@ -1,0 +1,151 @@
+"""KV of prompts from engines that prefill to engines that decode, on the twin's links.
+
+Every pair of ranks that hold the same heads has a connection of its own from the one's GPU to the other's, by the
+adapters and routes between them; messages of all transfers share links as fluid (the flow engine). `nixl`: the
+decoding rank reads, a descriptor for each layer's keys or values and block (`kv_connector/v1/nixl`). `mooncake`:
+the prefilling rank writes; descriptors of blocks that follow each other on both sides are joined
+(`mooncake_connector`), and cut into slices of 64 KiB (Mooncake's transfer engine). A connection moves no more
+descriptors a second than the adapter's queue pair. Ranks of one host copy over NVLink. All layers go at once, when
+the whole prompt is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fabrictwin.base.arrays import I32
+from fabrictwin.base.units import PS_PER_S, PS_PER_US
+from fabrictwin.engines.base.messages import EventKind, FlowOptions, Message, Opcode, Posting
+from fabrictwin.fabric.memory_paths import PathFinder
+from fabrictwin.serving.network.exchange import exchange
+from fabrictwin.twin.twin import Twin
+
+Connector = Literal["nixl", "mooncake"]
+SLICE_BYTES = 65536
+Event = tuple[int, int]
+"""When a transfer is through, and its number."""
+
+
+@dataclass(frozen=True)
+class KvLayout:
+    """KV of one block on a decoding rank, and how ranks of both sides share it.
+
+    Attributes:
+        regions: Keys and values of all layers, which lie apart.
+        block_bytes: Of one region and block on a decoding rank.
+        pairs: Ranks that a transfer goes between: (prefilling, decoding).
+    """
+
+    regions: int
+    block_bytes: float
+    pairs: tuple[tuple[int, int], ...]
+
+    @property
+    def pair_bytes(self) -> float:
+        """Bytes of one region and block that go between one pair."""
+        return self.block_bytes * (max(decode for _, decode in self.pairs) + 1) / len(self.pairs)
+
+
+def rank_pairs(prefill: int, decode: int, kv_heads: int) -> tuple[tuple[int, int], ...]:
+    """Return which ranks of `prefill` send to which of `decode`; 0 heads: every rank holds all (latent KV)."""
+    if not kv_heads:
+        return tuple((rank * prefill // decode, rank) for rank in range(decode))
+    count = decode * max(1, min(prefill, kv_heads) // min(decode, kv_heads))
+    return tuple((place * prefill // count, place * decode // count) for place in range(count))
+
+
+def runs(source: list[int], target: list[int]) -> int:
+    """Return how many runs of blocks follow each other on both sides."""
+    if not source:
+        return 0
+    steps = (np.diff(source) == 1) & (np.diff(target) == 1)
+    return len(source) - int(steps.sum())
+
+
+class KvNetwork:
+    """Transfers under way. `advance` tells which are through; time only advances."""
+
+    def __init__(self, twin: Twin, connector: Connector, layout: KvLayout, host_ps: int = 0) -> None:
+        self._twin, self._connector, self._layout, self._host_ps = twin, connector, layout, host_ps
+        self._engine = twin.start_engine("flow")
+        self._finder = PathFinder(twin.fabric, twin.routes)
+        self._flows: dict[tuple[int, int, int], int] = {}
+        self._near: dict[tuple[int, int], tuple[float, float]] = {}
+        self._left: dict[int, int] = {}
+        self._of_message: dict[int, int] = {}
+        self._local: list[Event] = []
+        self.moved_bytes = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Something is under way."""
+        return bool(self._left)
+
+    @property
+    def now_ps(self) -> int:
+        """Return how far time has come, picoseconds."""
+        return self._engine.now_ps
+
+    def start(self, number: int, nodes: tuple[I32, I32], blocks: tuple[list[int], list[int]]) -> None:
+        """Begin to move blocks from ranks of one engine to those of another, now."""
+        source, target = blocks
+        layout, parts = self._layout, runs(source, target) if self._connector == "mooncake" else len(source)
+        size = max(1, round(layout.pair_bytes * layout.regions * len(source)))
+        piece = layout.pair_bytes * len(source) / max(parts, 1)
+        piece = min(piece, SLICE_BYTES) if self._connector == "mooncake" else piece
+        self._left[number] = len(layout.pairs)
+        for prefill, decode in layout.pairs:
+            ends = int(nodes[0][prefill]), int(nodes[1][decode])
+            self.moved_bytes += size
+            if self._twin.fabric.node_host[ends[0]] == self._twin.fabric.node_host[ends[1]]:
+                self._copy(number, ends, size)
+            else:
+                self._post(number, ends, size, piece)
+
+    def _copy(self, number: int, ends: tuple[int, int], size: int) -> None:
+        if ends not in self._near:
+            way = exchange(self._twin, np.array(ends[:1], np.int32), np.array(ends[1:], np.int32))
+            self._near[ends] = way.us_per_byte, way.latency_us
+        per_byte, latency = self._near[ends]
+        took = round((latency + per_byte * size) * PS_PER_US)
+        self._local.append((self.now_ps + self._host_ps + took, number))
+        self._local.sort()
+
+    def _post(self, number: int, ends: tuple[int, int], size: int, piece: float) -> None:
+        fabric, engine = self._twin.fabric, self._engine
+        sides = (np.array([end], np.int32) for end in ends)
+        departing, arriving = (int(side[0]) for side in self._finder.adapters_between(*sides))
+        poster = arriving if self._connector == "nixl" else departing
+        message_ps = int(fabric.nic_qp_message_ps[poster])
+        rate = round(piece * 8 * PS_PER_S / message_ps) if message_ps else 0
+        key = (*ends, rate)
+        if key not in self._flows:
+            options = FlowOptions(rate_bps=rate or None)
+            self._flows[key] = engine.open(departing, arriving, ends, options)
+        posting = Posting(later_ps=self._host_ps)
+        message = engine.send(self._flows[key], Message(size, Opcode.WRITE, posting=posting))
+        self._of_message[message] = number
+
+    def advance(self, until_ps: int) -> list[Event]:
+        """Run up to `until_ps`, or to the first instant at which transfers are through; returns these."""
+        while True:
+            first = self._local[0][0] if self._local else until_ps
+            found = self._engine.advance(min(until_ps, first))
+            done = [
+                (event.time_ps, self._of_message.pop(event.message))
+                for event in found.events
+                if event.kind == EventKind.ENDED
+            ]
+            while self._local and self._local[0][0] <= self.now_ps:
+                done.append(self._local.pop(0))
+            ended = []
+            for time_ps, number in done:
+                self._left[number] -= 1
+                if not self._left[number]:
+                    del self._left[number]
+                    ended.append((time_ps, number))
+            if ended or self.now_ps >= until_ps or not (self._left or self._local):
+                return ended

@@ -1,0 +1,155 @@
+"""Prefill and decode apart: what is moved, over what, and when blocks are free again."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.spec.spec import Spec, load_spec
+from fabrictwin.serving.config.pools import disaggregated
+from fabrictwin.serving.config.server import serving_section
+from fabrictwin.serving.network.kv_transfer import KvLayout, KvNetwork, rank_pairs, runs
+from fabrictwin.serving.predict import Prediction, predict
+from fabrictwin.twin.routed_twin import make_twin
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def spec(pools: dict[str, Any] | None, prompt: int = 2000, rate: Any = 4, **serving: Any) -> Spec:
+    cluster = {
+        "hosts": {"type": "dgx-h100", "count": 2},
+        "network": {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm9700"},
+    }
+    section = {
+        "model": str(EXAMPLES / "models/llama-3-8b.json"),
+        "release": "0.19",
+        "max_model_len": 8192,
+        **serving,
+    }
+    section["benchmark"] = {
+        "num_prompts": 30,
+        "request_rate": rate,
+        "random_input_len": prompt,
+        "random_output_len": 40,
+    }
+    if pools is not None:
+        section["disaggregated"] = pools
+    data = {"schema": 1, "name": "s", "cluster": cluster, "workload": {"serving": section}}
+    return load_spec("-", io.StringIO(json.dumps(data)))
+
+
+def sides(prefill: int = 8, decode: int = 8, **rest: Any) -> dict[str, Any]:
+    return {"prefill": {"tensor_parallel_size": prefill}, "decode": {"tensor_parallel_size": decode}, **rest}
+
+
+def computed(found: Prediction, engine: int) -> int:
+    return int(found.replicas[engine].steps[:, 2].sum())
+
+
+def test_prompts_are_computed_once_and_decodes_elsewhere() -> None:
+    found = predict(spec(sides()))
+    assert found.fields["completed"] == 30
+    assert computed(found, 0) == 30 * 2000
+    assert computed(found, 1) == 30 * 40  # the prompt's last token and all outputs but the last
+    blocks = [one.scheduler.cache.pool.free_blocks for one in found.replicas]
+    assert all(
+        free == one.scheduler.cache.layout.blocks - 1 for free, one in zip(blocks, found.replicas, strict=True)
+    )
+    assert json.dumps(found.fields) == json.dumps(predict(spec(sides())).fields)
+
+
+def test_decodes_are_not_held_up_by_prompts() -> None:
+    """Gaps of those who decode beside long prompts have a tail, of those who decode alone none."""
+    large = str(EXAMPLES / "models/llama-3-70b.json")
+    apart = predict(spec(sides(), 6000, model=large))
+    beside = predict(spec(None, 6000, model=large, tensor_parallel_size=8, replicas=2))
+    assert apart.fields["p99_itl_ms"] < 0.5 * beside.fields["p99_itl_ms"]
+    short, together = predict(spec(sides(), 100)), predict(spec(None, 100, tensor_parallel_size=8, replicas=2))
+    assert short.fields["mean_ttft_ms"] > 1.2 * together.fields["mean_ttft_ms"]  # two engines one after the other
+
+
+def test_a_full_decoder_holds_up_transfers_and_prefill() -> None:
+    free = predict(spec(sides(), rate=40))
+    tight = predict(spec(sides(), rate=40, max_model_len=4096, num_gpu_blocks_override=300))
+    assert tight.fields["completed"] == 30
+    assert tight.fields["mean_ttft_ms"] > 2 * free.fields["mean_ttft_ms"]
+
+
+def test_blocks_that_nobody_asks_for_are_given_up() -> None:
+    """Prompts are computed where they decode then."""
+    late = spec(sides(lease_s=0.001, proxy_us=5000))
+    found = predict(late)
+    assert found.fields["completed"] == 30
+    assert computed(found, 1) == 30 * (2000 + 39)
+
+
+@pytest.mark.parametrize(("prefill", "decode"), [(4, 8), (8, 4), (2, 2), (1, 8)])
+@pytest.mark.parametrize("connector", ["nixl", "mooncake"])
+def test_unequal_sides_move_every_byte_once(prefill: int, decode: int, connector: str) -> None:
+    asked = spec(sides(prefill, decode, connector=connector))
+    both = disaggregated(asked, serving_section(asked))
+    layout = both._network._layout
+    assert layout.regions == 64
+    assert layout.pair_bytes * len(layout.pairs) == 16 * 8 * 128 * 2  # a block of all heads
+    assert predict(asked).fields["completed"] == 30
+
+
+def test_ranks_that_hold_the_same_heads_are_paired() -> None:
+    assert rank_pairs(2, 4, 8) == ((0, 0), (0, 1), (1, 2), (1, 3))
+    assert rank_pairs(4, 2, 8) == ((0, 0), (1, 0), (2, 1), (3, 1))
+    assert rank_pairs(2, 4, 0) == ((0, 0), (0, 1), (1, 2), (1, 3))
+    assert rank_pairs(8, 8, 2) == tuple((rank, rank) for rank in range(8))  # heads that are held several times
+
+
+def test_runs_follow_each_other_on_both_sides() -> None:
+    assert runs([], []) == 0
+    assert runs([3, 4, 5], [7, 8, 9]) == 1
+    assert runs([3, 4, 5], [7, 8, 20]) == 2
+    assert runs([5, 4, 3], [7, 8, 9]) == 3
+
+
+def moved_ms(connector: Any, blocks: int, transfers: int = 1, **rest: Any) -> float:
+    read = spec(None)
+    twin = make_twin(read, build(read.cluster, spec=read))
+    network = KvNetwork(twin, connector, KvLayout(72, 4096, tuple((rank, rank) for rank in range(8))), **rest)
+    nodes = twin.fabric.gpu_node
+    for number in range(transfers):
+        network.start(number, (nodes[:8], nodes[8:]), (list(range(blocks)), list(range(blocks))))
+    ends = []
+    while network.busy:
+        ends += network.advance(10**15)
+    return max(time for time, _ in ends) / 1e9
+
+
+def test_a_transfer_takes_what_its_descriptors_or_links_take() -> None:
+    """36 layers of keys and values in blocks of 4 KiB over eight adapters of 400 Gb/s."""
+    size = 256 * 72 * 4096
+    assert moved_ms("mooncake", 256) == pytest.approx(size / 49.7e9 * 1e3, rel=0.03)
+    assert moved_ms("nixl", 256) == pytest.approx(256 * 72 / 2.64e6 * 1e3, rel=0.03)  # what a queue pair posts
+    assert moved_ms("mooncake", 256, 3) == pytest.approx(3 * moved_ms("mooncake", 256), rel=0.03)
+    assert moved_ms("nixl", 1, host_ps=10**9) == pytest.approx(1 + moved_ms("nixl", 1), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("pools", "serving", "error"),
+    [
+        (
+            sides(8, 8) | {"decode": {"replicas": 2, "tensor_parallel_size": 8}},
+            {},
+            "pools of 24 GPUs, and .* has 16",
+        ),
+        (sides(), {"replicas": 2}, "pools, which have replicas of their own"),
+        (sides(), {"pipeline_parallel_size": 2}, "a pipeline, data parallelism or drafts"),
+        (sides(3), {}, "expected a divisor of the model's 32"),
+        ({"connector": "smoke"}, {}, "connector"),
+    ],
+)
+def test_what_is_refused(pools: dict[str, Any], serving: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        predict(spec(pools, **serving))

@@ -1,0 +1,204 @@
+"""`serve --check` and `--emit`: launches of vLLM that are read, judged and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.cli import main
+from fabrictwin.cluster.spec.spec import Spec, load_spec
+from fabrictwin.serving.config.server import serving_section
+from fabrictwin.serving.launch.check import Check, check
+from fabrictwin.serving.launch.command_line import commands, read_launch
+from fabrictwin.serving.launch.container import read_containers
+from fabrictwin.serving.launch.recipe import recipe
+
+LAUNCH = Path(__file__).parents[2] / "examples/launch"
+
+
+def cluster(**edits: Any) -> Spec:
+    few = {"workload.serving.benchmark.num_prompts": 10}
+    return load_spec(LAUNCH / "two-nodes.yaml").with_({**few, **edits})
+
+
+def judged(given: str) -> Check:
+    return check(cluster(), given)
+
+
+def said(found: Check, kind: str) -> str:
+    return "\n".join(finding.text for finding in found.findings if finding.kind == kind)
+
+
+def test_shell_text_is_read_as_a_shell_reads_it() -> None:
+    text = """# a comment
+export A=1 B='two words'
+C=3 vllm serve m \\
+   -tp 2 && echo done; bash -lc "ray start --head | cat"
+"""
+    found = list(commands(text))
+    assert [words for _, words in found] == [
+        ["vllm", "serve", "m", "-tp", "2"],
+        ["echo", "done"],
+        ["ray", "start", "--head"],
+        ["cat"],
+    ]
+    assert found[0][0] == {"A": "1", "B": "two words", "C": "3"}
+    assert found[2][0] == {"A": "1", "B": "two words"}
+
+
+def test_options_become_settings() -> None:
+    found = read_launch(
+        "vllm serve org/m -tp 8 --pipeline_parallel_size=2 --max-model-len 32K --max-num-batched-tokens 8k "
+        "--no-enable-prefix-caching --enforce-eager --kv-cache-dtype fp8_e4m3 -q fp8 --port 8000 "
+        "--trust-remote-code --cudagraph-capture-sizes 1 2 4 --gpu-memory-utilization .85"
+    )
+    assert found.model == "org/m"
+    assert found.settings == {
+        "tensor_parallel_size": 8,
+        "pipeline_parallel_size": 2,
+        "max_model_len": 32768,
+        "max_num_batched_tokens": 8000,
+        "enable_prefix_caching": False,
+        "enforce_eager": True,
+        "kv_cache_dtype": "fp8",
+        "quantization": "fp8",
+        "cudagraph_capture_sizes": [1, 2, 4],
+        "gpu_memory_utilization": 0.85,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("echo vllm", "expected a command 'vllm serve MODEL"),
+        ("vllm serve -tp 8", "without a model"),
+        ("vllm serve m n", "unrecognized arguments: 'n'"),
+        ("vllm serve m --tensor-paralel-size 2", "unrecognized arguments: --tensor-paralel-size, did you mean"),
+        ("vllm serve m -tp two", "argument --tensor-parallel-size: invalid value: 'two'"),
+        ("vllm serve m -tp", "argument --tensor-parallel-size: expected one argument"),
+        ("vllm serve m --enable-lora", "--enable-lora, which is not modelled"),
+        ("vllm serve 'm", "expected a shell command: No closing quotation"),
+    ],
+)
+def test_what_is_no_launch(text: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        read_launch(text)
+
+
+def test_the_guides_example_goes_over_rdma_and_in_containers_over_sockets() -> None:
+    """Ray over two nodes, tensor parallelism across them: what NCCL_DEBUG shows, and what it costs."""
+    plain, contained = judged(str(LAUNCH / "ray.sh")), judged(str(LAUNCH / "compose.yaml"))
+    assert "via NET/IB/0/GDRDMA" in said(plain, "logged")
+    assert "NET/Socket" not in said(plain, "logged")
+    assert "GPU KV cache size:" in said(plain, "logged")
+    assert "via NET/Socket/" in said(contained, "logged")
+    assert "no /dev/infiniband" in said(contained, "silent")
+    for found in (plain, contained):
+        assert "tensor_parallel_size 16 is more than a node's 8 GPUs" in said(found, "warned")
+        assert "VLLM_HOST_IP" not in said(found, "warned")
+        assert not found.refused
+    assert plain.prediction is not None
+    assert contained.prediction is not None
+    assert contained.prediction.fields["mean_tpot_ms"] > 1.3 * plain.prediction.fields["mean_tpot_ms"]
+
+
+RAY = "ray start --head\nray start --address=a:6379\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("vllm serve m -tp 16", r"World size \(16\) is larger than the number of available GPUs \(8\)"),
+        ("vllm serve m -tp 8 -pp 2 --nnodes 3", r"the cluster has 2 hosts, and 3 are asked for"),
+        ("vllm serve m -tp 3 --nnodes 2 --master-addr a", r"World size \(3\) must be divisible .* nodes \(2\)"),
+        ("vllm serve m -tp 16 --nnodes 2", "--master-addr is 127.0.0.1 by default"),
+        (
+            "ray start --head\nvllm serve m -tp 16 --distributed-executor-backend ray",
+            r"required GPUs \(16\) exceeds .* placement group \(8: 1 × ray start\)",
+        ),
+        (RAY + "vllm serve m -tp 16 -dp 2 --distributed-executor-backend ray", r"required GPUs \(32\) exceeds"),
+        ("vllm serve m -tp 8 -dp 2", "2 data parallel ranks of 8 GPUs are started on this node of 8"),
+        ("vllm serve m --distributed-executor-backend slurm", "invalid choice: 'slurm'"),
+        ("vllm serve m -tp 6", "tensor_parallel_size: got 6, expected a divisor of the model's 64"),
+        ("vllm serve m -tp 8 --max-model-len 100m", "max_model_len: got 100000000: one request needs"),
+        ("vllm serve m", "no memory is left for KV blocks"),
+        ("vllm serve m -tp 8 --enable-expert-parallel", "enable_expert_parallel: got true, and .* has no experts"),
+        ("vllm serve m -tp 8 --scheduling-policy lifo", "scheduling_policy"),
+    ],
+)
+def test_what_vllm_refuses(text: str, reason: str) -> None:
+    found = judged(text)
+    assert found.refused
+    assert found.prediction is None
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(said(found, "refused"))
+
+
+def test_what_goes_unsaid() -> None:
+    found = judged(RAY + "vllm serve m -tp 8 -pp 2 --distributed-executor-backend ray")
+    assert "VLLM_HOST_IP is not set" in said(found, "warned")
+    assert "asynchronous scheduling is off" in said(found, "silent")
+    assert "max_model_len is the model's" in said(found, "silent")
+    assert "GDRDMA" in said(found, "logged")
+    one = judged("vllm serve m -tp 8")
+    assert "NET/" not in said(one, "logged")
+    assert "VLLM_HOST_IP" not in said(one, "warned")
+
+
+def test_containers_are_told_by_what_they_may(tmp_path: Path) -> None:
+    def container(**service: Any) -> Any:
+        text = yaml.safe_dump({"services": {"a": {"command": "vllm serve m", **service}}})
+        return read_containers(text, tmp_path / "c.yaml")[1]
+
+    bare = container()
+    assert (bare.rdma_devices, bare.locked_memory, bare.shared_memory, bare.host_network) == (False,) * 4
+    assert container(privileged=True).rdma_devices
+    assert container(devices=["/dev/infiniband:/dev/infiniband"]).rdma_devices
+    assert container(cap_add=["IPC_LOCK"]).locked_memory
+    assert container(ulimits={"memlock": {"soft": -1, "hard": -1}}).locked_memory
+    assert container(ipc="host").shared_memory
+    assert container(environment=["A=1"]).environment == {"A": "1"}
+    with pytest.raises(ConfigError, match="no container that starts vLLM"):
+        read_containers("services: {a: {command: sleep 1}}", tmp_path / "c.yaml")
+    with pytest.raises(ConfigError, match="services of a Compose file or a LeaderWorkerSet"):
+        read_containers("kind: Pod", tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize("layout", [(8, 2, 1), (16, 1, 1), (4, 1, 1), (8, 1, 2)])
+@pytest.mark.parametrize("kind", ["ray", "nodes", "kubernetes"])
+def test_what_is_emitted_passes_the_check(tmp_path: Path, kind: str, layout: tuple[int, int, int]) -> None:
+    names = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    edits = {f"workload.serving.{name}": size for name, size in zip(names, layout, strict=True)}
+    spec = cluster(**edits, **{"workload.serving.enable_prefix_caching": False})
+    text = recipe(spec, kind).replace("MODEL", "org/model")
+    file = tmp_path / f"launch.{'yaml' if kind == 'kubernetes' else 'sh'}"
+    file.write_text(text)
+    found = check(spec, str(file))
+    assert not found.refused, found.findings
+    assert said(found, "warned") in (
+        "",
+        "tensor_parallel_size 16 is more than a node's 8 GPUs: all-reduces cross nodes",
+    )
+    assert found.prediction is not None
+    own = serving_section(spec)
+    assert found.prediction.server.layout.caching is False
+    assert found.prediction.server.data == own.data_parallel_size
+    assert found.prediction.server.served.group.size == own.tensor_parallel_size
+
+
+def test_the_command_prints_and_exits(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = str(LAUNCH / "two-nodes.yaml")
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", spec, "--check", "vllm serve m -tp 16"])
+    assert ended.value.code == 1
+    assert capsys.readouterr().out.startswith("refused:  World size (16)")
+    with pytest.raises(SystemExit):
+        main(["serve", spec, "--check", "vllm serve m -tp 16", "--json"])
+    assert json.loads(capsys.readouterr().out)["findings"][0]["kind"] == "refused"
+    assert main(["serve", spec, "--emit", "ray"]) == 0
+    assert "ray start --head" in capsys.readouterr().out
