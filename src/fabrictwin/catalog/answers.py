@@ -25,6 +25,7 @@ from fabrictwin.catalog.failures import FailureLog
 from fabrictwin.catalog.figures import Entry, Source
 from fabrictwin.catalog.gpus import Gpu
 from fabrictwin.catalog.host_links import CpuLink, LinkType, Nvlink, Pcie
+from fabrictwin.catalog.host_stack import HostStack
 from fabrictwin.catalog.hosts import Chip, Host
 from fabrictwin.catalog.link_speeds import Ethernet, Headers, Infiniband, Medium
 
@@ -43,6 +44,7 @@ _PLURALS = {
     "nvlink": "NVLink generations",
     "pcie": "PCIe generations",
     "cpu_link": "processor links",
+    "host_stack": "network stacks",
 }
 _LANES = (1, 2, 4, 8, 16)
 FOLDER = "FABRICTWIN_CATALOG"
@@ -206,6 +208,7 @@ failures = _by_name("failures", FailureLog)
 fabric = _by_name("fabric", FabricPreset)  # a network to compare with others
 chip = _by_name("chip", Chip)
 cpu_link = _by_name("cpu_link", CpuLink)
+host_stack = _by_name("host_stack", HostStack)  # an operating system, such as linux
 
 _defined: dict[str, Host] = {}
 

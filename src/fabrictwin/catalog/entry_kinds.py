@@ -12,6 +12,7 @@ from fabrictwin.catalog.failures import FailureLog
 from fabrictwin.catalog.figures import Entry, Figure
 from fabrictwin.catalog.gpus import GemmTable, Gpu
 from fabrictwin.catalog.host_links import CpuLink, Nvlink, Pcie
+from fabrictwin.catalog.host_stack import HostStack
 from fabrictwin.catalog.hosts import Chip, Host, HostPart
 from fabrictwin.catalog.link_speeds import Ethernet, Headers, Infiniband, Medium
 
@@ -31,6 +32,7 @@ KINDS: dict[str, type[Entry]] = {
     "cpu_link": CpuLink,
     "verbs_device": VerbsDevice,
     "failures": FailureLog,
+    "host_stack": HostStack,
 }
 
 Sourced = Figure[Any] | GemmTable | HostPart

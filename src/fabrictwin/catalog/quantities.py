@@ -29,6 +29,7 @@ _NOUNS = (
     "entries",
     "paths",
     "cores",
+    "packets",
 )
 # no exponents, which a Fraction would spell out in full
 _RATIO = re.compile(r"[\d./*%\s]{1,80}", re.ASCII)

@@ -8,9 +8,9 @@
   (`NCCL_NET_GDR_LEVEL`: PXB, P2C from 2.27); without, bytes are staged in host memory on either side.
   **PXN**: a GPU far from the adapter hands its data to a neighbour next to it over NVLink.
 - **NET/Socket**: TCP/IP over the same wires. Bytes pass host memory, are copied into the kernel and out of it, and
-  cost cores at either end for every byte (`tcp_send`, `tcp_receive` of the processor: system calls, protocol,
-  interrupts, copies). The sending thread does all of that; of receiving a thread does the copy (`tcp_read`), the
-  rest runs on the core that the adapter interrupts. One thread, the proxy's, serves all of a rank's connections
+  cost cores at either end for every byte and every segment (`engines.sockets`). The sending thread does all of
+  that; of receiving a thread does the copy, the rest runs on the core that the adapter interrupts. A step takes
+  what the stacks take beside RDMA's own. On InfiniBand it is IPoIB in datagram mode. One thread, the proxy's, serves all of a rank's connections
   unless NCCL_SOCKET_NTHREADS starts more for each; only on Amazon's adapters are there two, of eight sockets,
   unasked.
 
