@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -13,7 +13,7 @@ from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.engines.sockets.request import one_way_ps
-from fabrictwin.engines.sockets.stack import Cores, Costs, Ends, Network, Processor, Stack, wire
+from fabrictwin.engines.sockets.stack import Cores, Costs, Network, Path, Processor, Stack, ends, wire
 from fabrictwin.engines.sockets.stream import USUAL_WRITE, Streams, stream_bps
 from fabrictwin.validation.published_data import Section, read_table, read_texts
 
@@ -25,18 +25,8 @@ Whole = Annotated[int, Field(ge=1)]
 class Hosts(Section):
     """What bytes pass in both hosts."""
 
-    path: Literal["host", "zero-copy", "pod", "tunnel", "vm", "vm-pod"] = "host"
+    path: Path = "host"
     cores: Cores = ""
-
-    @property
-    def ends(self) -> Ends:
-        return Ends(
-            namespaces=int(self.path in ("pod", "tunnel", "vm-pod")),
-            virtual=self.path.startswith("vm"),
-            offload=self.path != "tunnel",
-            zero_copy=self.path == "zero-copy",
-            cores=self.cores,
-        )
 
 
 class Link(Section):
@@ -102,11 +92,9 @@ class SocketPoint:
         return self._predicted(costs)[1]
 
     def _predicted(self, costs: Costs) -> tuple[float, str]:
-        ends = self.hosts.ends
-        if self.link.network == "ipoib-datagram":
-            ends = Ends(**{**ends.__dict__, "offload": False})
         carried = wire(self.link.network, self.link.gbps * 1e9, self.link.mtu or 0)
-        stack = Stack(carried, ends, Processor.of(catalog.chip(PROCESSOR)), costs)
+        passed = ends(self.hosts.path, self.link.network, self.hosts.cores)
+        stack = Stack(carried, passed, Processor.of(catalog.chip(PROCESSOR)), costs)
         load, segment = self.load, self.load.segment or 0
         if self.row.test == "stream":
             streams = Streams(load.streams, load.threads, load.write, load.at_once, segment)
@@ -121,23 +109,21 @@ class SocketPoint:
         return self.predicted(costs) / self.row.value - 1
 
 
-def read_sockets(folder: Path) -> tuple[tuple[SocketPoint, ...], SocketTexts]:
+def read_sockets(folder: FilePath) -> tuple[tuple[SocketPoint, ...], SocketTexts]:
     """Return rows and the sets that they are of. Raises ConfigError with file and line."""
     texts = read_texts(folder / TEXTS, SocketTexts)
     path, points = folder / TABLE, []
     for line, row in read_table(path, SocketRow):
         if row.set not in texts.sets:
             hint = did_you_mean(row.set, texts.sets)
-            raise ConfigError(
-                f"got {row.set!r}, expected a key of {TEXTS}{hint}", file=path, line=line, key="set"
-            )
+            raise ConfigError(f"got {row.set!r}, expected a key of {TEXTS}{hint}", file=path, line=line, key="set")
         if (row.test == "stream") != (row.unit == "Gb/s"):
             raise ConfigError(f"got {row.unit!r} for {row.test}", file=path, line=line, key="unit")
         points.append(SocketPoint(row, *_settings(row.settings, path, line)))
     return tuple(points), texts
 
 
-def _settings(text: str, path: Path, line: int) -> tuple[Link, Hosts, Load]:
+def _settings(text: str, path: FilePath, line: int) -> tuple[Link, Hosts, Load]:
     """Return a row's settings by section. Raises ConfigError."""
     keys = {field.alias or name: kind for kind in SECTIONS for name, field in kind.model_fields.items()}
     given: dict[type[Section], dict[str, Any]] = {kind: {} for kind in SECTIONS}
@@ -157,5 +143,7 @@ def _settings(text: str, path: Path, line: int) -> tuple[Link, Hosts, Load]:
             first = config_errors(error, kind, data=values)[0]
             raise ConfigError(first.message, file=path, line=line, key=f"settings {first.key}") from None
     link, hosts, load = found
-    assert isinstance(link, Link) and isinstance(hosts, Hosts) and isinstance(load, Load)
+    assert isinstance(link, Link)
+    assert isinstance(hosts, Hosts)
+    assert isinstance(load, Load)
     return link, hosts, load

@@ -1,4 +1,4 @@
-"""The costs of a stack that no source states, fitted to all published rows together, and to all but one publication's.
+"""The costs of a stack that no source states, fitted to all rows together, or to all but a publication's.
 
 What is made small is the mean of errors' logarithms, each counted up to `MOST`: a row that is further off is one
 that these forms do not describe, however far. The search moves one cost at a time by a share that shrinks.
@@ -18,9 +18,7 @@ from fabrictwin.validation.socket_rows import SocketPoint
 MOST = 0.3
 FIRST_STEP, LAST_STEP = 0.4, 1e-3
 # picoseconds; a search from elsewhere ends near by
-BEGIN = Costs(
-    call=400e3, segment=1.2e6, packet=200e3, far_copy=1.3, wake=5e6, virtual=10e6, namespace=5e6
-)
+BEGIN = Costs(call=400e3, segment=1.2e6, packet=200e3, far_copy=1.3, wake=5e6, virtual=10e6, namespace=5e6)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,9 @@ def sockets_text(data: dict[str, Any], *, every: bool) -> str:
     """Return medians, the rows that are furthest off, or every row."""
     lines = []
     for name, found in data["medians"].items():
-        lines.append(f"{name:22} {found['rows']:3} rows, median error {found['median_absolute_error_percent']:5.1f} %")
+        lines.append(
+            f"{name:22} {found['rows']:3} rows, median error {found['median_absolute_error_percent']:5.1f} %"
+        )
     left = data["left_out"]
     if left:
         error = left["median_absolute_error_percent"]

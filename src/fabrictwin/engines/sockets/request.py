@@ -35,7 +35,7 @@ def one_way_ps(
 
 
 def polled_step_ps(stack: Stack) -> float:
-    """Return what a step of threads that poll costs beside wire and adapters, its size sent ahead of it, in picoseconds.
+    """Return what a step of threads that poll costs beside wire and adapters, in picoseconds.
 
     NCCL tells the size over one socket and sends the data over others; the data waits behind that at the sender.
     """

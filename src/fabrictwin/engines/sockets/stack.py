@@ -1,13 +1,14 @@
 """The way of bytes through two hosts' stacks, and what each part of it costs.
 
 A write is a system call that copies bytes into the kernel. They leave as segments of up to 64 KiB, which the
-adapter cuts into packets; where nothing cuts (a tunnel, IPoIB, single small writes) every packet is a segment of
-its own. The receiving adapter waits a little before it interrupts. The interrupted core takes packets, merges them to
-segments and takes each through the stack; the reader is woken, and a system call copies bytes out.
+adapter cuts into packets; where nothing cuts (a tunnel, IPoIB, single small writes) every packet is a segment
+of its own. The receiving adapter waits a little before it interrupts. The interrupted core takes packets,
+merges them to segments and takes each through the stack; the reader is woken, and a system call copies bytes
+out.
 
-What a core moves by TCP is its processor's (`tcp_send`, `tcp_receive`, `tcp_read` of the catalog), fixed costs are the
-operating system's (`host_stack`). Left out: losses and windows (the packet engine's), caches that grow too small,
-traffic of others. Source: Cai et al., "Understanding Host Network Stack Overheads", SIGCOMM 2021.
+What a core moves by TCP is its processor's (`tcp_send`, `tcp_receive`, `tcp_read` of the catalog), fixed costs
+are the operating system's (`host_stack`). Left out: losses and windows (the packet engine's), caches that grow
+too small, traffic of others. Source: Cai et al., "Understanding Host Network Stack Overheads", SIGCOMM 2021.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fabrictwin import catalog
 from fabrictwin.base.units import PS_PER_S
 
 Cores = Literal["together", "apart", ""]
+Network = Literal["ethernet", "ipoib-datagram", "ipoib-connected"]
 JUMBO_BYTES = 9000  # with which the processors' figures were measured
 ENCAPSULATION_BYTES = 4  # of IPoIB
 LINK_MTU_BYTES = 4096  # into which adapters cut what connected mode sends
@@ -95,6 +97,24 @@ class Ends:
     cores: Cores = ""
 
 
+Path = Literal["host", "zero-copy", "pod", "tunnel", "vm", "vm-pod"]
+
+
+def ends(path: Path, network: Network = "ethernet", cores: Cores = "") -> Ends:
+    """Return what bytes pass in two hosts.
+
+    `pod` is one namespace more, `tunnel` that and nothing that cuts and merges segments, as in IPoIB's datagrams;
+    `vm-pod` a pod in a virtual machine.
+    """
+    return Ends(
+        namespaces=int(path in ("pod", "tunnel", "vm-pod")),
+        virtual=path.startswith("vm"),
+        offload=path != "tunnel" and network != "ipoib-datagram",
+        zero_copy=path == "zero-copy",
+        cores=cores,
+    )
+
+
 @dataclass(frozen=True)
 class Stack:
     """Two hosts and what joins them."""
@@ -139,13 +159,11 @@ class Stack:
         return self.processor.copy_ps * size * (1.0 if near else self.costs.far_copy)
 
 
-Network = Literal["ethernet", "ipoib-datagram", "ipoib-connected"]
-
-
 def wire(network: Network, rate_bps: float, mtu_bytes: int = 0) -> Wire:
     """Return the wire of `ethernet`, `ipoib-datagram` or `ipoib-connected`; an MTU of 0 is what is usual there.
 
-    Usual are 9,000 bytes on Ethernet from 100 Gb/s, 1,500 below; datagrams of 2,044 bytes below 50 Gb/s, 4,092 from there.
+    Usual are 9,000 bytes on Ethernet from 100 Gb/s, 1,500 below; datagrams of 2,044 bytes below 50 Gb/s, 4,092
+    from there.
     """
     fast, modes = rate_bps >= 50e9, catalog.host_stack("linux").ipoib
     if network == "ethernet":
@@ -157,4 +175,8 @@ def wire(network: Network, rate_bps: float, mtu_bytes: int = 0) -> Wire:
         around = -(-size // LINK_MTU_BYTES) * headers.bytes_of("LRH", "BTH", "ICRC", "VCRC")
         return Wire(rate_bps, size, ENCAPSULATION_BYTES + around)
     around = headers.bytes_of("LRH", "BTH", "DETH", "ICRC", "VCRC")
-    return Wire(rate_bps, mtu_bytes or int((modes.datagram if fast else modes.datagram_2k).value), ENCAPSULATION_BYTES + around)
+    return Wire(
+        rate_bps,
+        mtu_bytes or int((modes.datagram if fast else modes.datagram_2k).value),
+        ENCAPSULATION_BYTES + around,
+    )

@@ -17,7 +17,7 @@ from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, I64, Bool
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.sockets.request import polled_step_ps
-from fabrictwin.engines.sockets.stack import Costs, Ends, Processor, Stack, wire
+from fabrictwin.engines.sockets.stack import Costs, Network, Processor, Stack, ends, wire
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.lowering.transport import Route, Transport, Transports
 from fabrictwin.nccl.topology.graph_types import Graph
@@ -228,7 +228,8 @@ class Connector:
     def _core_ps(self, route: Route) -> tuple[float, float, float]:
         """Core time for a byte, sending, receiving, and the reading thread's part of that, in ps.
 
-        Threads are not next to the cores that adapters interrupt. Raises ConfigError where the catalog has no figure.
+        Threads are not next to the cores that adapters interrupt. Raises ConfigError where the catalog has no
+        figure.
         """
         sender, receiver = self._stack(route.out, route), self._stack(route.into, route)
         segment = sender.segment_bytes()
@@ -240,12 +241,12 @@ class Connector:
         )
 
     def _stack(self, node: int, route: Route) -> Stack:
-        """The stack of a processor over a route's adapters: on InfiniBand IPoIB in datagram mode. Raises ConfigError."""
-        ethernet = self.fabric.technology == "ethernet"
-        carried = wire(
-            "ethernet" if ethernet else "ipoib-datagram",
-            float(self.fabric.port_rate_bps[self.fabric.node_port_start[route.nic_out]]),
-        )
+        """The stack of a processor over a route's adapters; on InfiniBand IPoIB in datagram mode.
+
+        Adapters cut its segments and hosts merge them, as on Ethernet. Raises ConfigError.
+        """
+        network: Network = "ethernet" if self.fabric.technology == "ethernet" else "ipoib-datagram"
+        rate = float(self.fabric.port_rate_bps[self.fabric.node_port_start[route.nic_out]])
         name = self.fabric.type_names[self.fabric.node_type[node]]
         if not name:
             raise ConfigError("an unknown processor has no tcp_send in the catalog", key="NCCL_NET")
@@ -253,7 +254,7 @@ class Connector:
             processor = Processor.of(catalog.chip(name))
         except ValueError as error:
             raise ConfigError(str(error), key="NCCL_NET") from None
-        return Stack(carried, Ends(offload=ethernet), processor, Costs.of(catalog.host_stack("linux")))
+        return Stack(wire(network, rate), ends("host"), processor, Costs.of(catalog.host_stack("linux")))
 
 
 def _distinct(columns: list[I64]) -> tuple[I64, I64, I64]:
