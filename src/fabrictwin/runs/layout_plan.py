@@ -18,8 +18,8 @@ from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.engines.base.play import play
 from fabrictwin.report.resolved_config import moved, spec_yaml
 from fabrictwin.runs.execute import cluster_line
-from fabrictwin.runs.twins import make_twin
 from fabrictwin.runs.workers import in_order
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.search.layout_search import HEADROOM, Candidate, Found, Search, layout_line
 from fabrictwin.workload.step.training_step import lower
