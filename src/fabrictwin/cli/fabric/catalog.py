@@ -69,6 +69,18 @@ def show(name: str, as_json: bool) -> None:
                 click.echo(f"  {keys}: {note}")
 
 
+@catalog.command()
+@JSON
+def generations(as_json: bool) -> None:
+    """List InfiniBand's generations: year, line code, rates, published latencies of adapters."""
+    from fabrictwin.catalog.generations import generations_data, generations_rows
+
+    if as_json:
+        _print_json(generations_data())
+    else:
+        _print_table(generations_rows())
+
+
 def _as_json(kind: str, entry: Entry) -> dict[str, Any]:
     from fabrictwin import catalog
 

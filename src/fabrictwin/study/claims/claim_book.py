@@ -13,6 +13,7 @@ from fabrictwin.study.claims import link_claims as links
 from fabrictwin.study.claims import loss_claims as loss
 from fabrictwin.study.claims import serving_claims as serving
 from fabrictwin.study.claims import tcp_claims as sockets
+from fabrictwin.study.claims import whatif_claims as whatif
 from fabrictwin.study.claims.claim import Claim
 
 CLAIMS: dict[str, Callable[[], Claim]] = {
@@ -30,6 +31,7 @@ CLAIMS: dict[str, Callable[[], Claim]] = {
     "ipoib": sockets.ipoib,
     "a100": jobs.a100_memory,
     "distance": jobs.distance,
+    "next": whatif.next_links,
 }
 
 
