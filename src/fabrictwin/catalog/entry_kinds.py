@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from fabrictwin.catalog.devices import FabricPreset, Nic, Switch, VerbsDevice
 from fabrictwin.catalog.failures import FailureLog
 from fabrictwin.catalog.figures import Entry, Figure
-from fabrictwin.catalog.gpus import GemmTable, Gpu
+from fabrictwin.catalog.gpus import GemmTable, Gpu, ServerPower
 from fabrictwin.catalog.host_links import CpuLink, Nvlink, Pcie
 from fabrictwin.catalog.host_stack import HostStack
 from fabrictwin.catalog.hosts import Chip, Host, HostPart
@@ -33,6 +33,7 @@ KINDS: dict[str, type[Entry]] = {
     "verbs_device": VerbsDevice,
     "failures": FailureLog,
     "host_stack": HostStack,
+    "server_power": ServerPower,
 }
 
 Sourced = Figure[Any] | GemmTable | HostPart
