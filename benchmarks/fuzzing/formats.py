@@ -204,12 +204,18 @@ def _published() -> Target:
     from fabrictwin.study.jitter.published_jitter import read_published as read_jitter
     from fabrictwin.validation.collective_series import read_published as read_series
     from fabrictwin.validation.published_data import read_data
+    from fabrictwin.validation.socket_rows import read_sockets
     from fabrictwin.validation.turned_off import read_tests
 
     own = folder() / f"{os.getpid()}-published"
     shutil.copytree(ROOT / "validation", own)
     whole = {path.name: path.read_bytes() for path in sorted(own.iterdir())}
-    readers = {"collectives": read_series, "jitter": read_jitter, "turned_off": read_tests}
+    readers = {
+        "collectives": read_series,
+        "jitter": read_jitter,
+        "sockets": read_sockets,
+        "turned_off": read_tests,
+    }
 
     def read(data: bytes) -> None:
         first, _, text = data.partition(b"\n")

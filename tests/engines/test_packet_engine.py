@@ -231,6 +231,21 @@ def test_congestion_control_runs_over_a_compiled_fabric(control):
         assert engine.counters().ecn_marks.sum() > 0
 
 
+def test_tcp_that_loses_the_end_of_a_message_waits_for_its_time_out_and_marks_spare_it():
+    """Seven to one through a shallow buffer: CUBIC fills it and loses, DCTCP stays below."""
+    twin = boxes(8, "ethernet")
+    ends, drops = {}, {}
+    for control in ("cubic", "dctcp"):
+        engine = packet(twin, control=control, lossless=False, buffer_bytes=4 * MIB)
+        ends[control] = max(times(engine, [send(i, 7, 8 * MIB) for i in range(7)], memory(twin)))
+        drops[control] = int(engine.counters().drops.sum())
+    assert drops["cubic"] > 0
+    assert 200e9 < ends["cubic"] < 700e9  # at least 200 ms, at most some of them
+    assert drops["dctcp"] == 0
+    floor = 7 * 8 * MIB * 8e12 / int(twin.fabric.port_payload_bps[twin.fabric.nic_port[7]])
+    assert ends["dctcp"] == pytest.approx(floor, rel=0.1)
+
+
 def test_a_link_at_half_rate_halves_the_rate():
     twin = boxes(8)
     engine = packet(twin)
@@ -340,7 +355,8 @@ def test_a_small_training_step_takes_what_the_flow_engine_says():
 
 
 @pytest.mark.parametrize(
-    "options", [{"control": "dcqcn"}, {"control": "nscc"}, {"control": "swift"}, {"lossless": False}]
+    "options",
+    [*({"control": name} for name in ("dcqcn", "nscc", "swift", "cubic", "dctcp")), {"lossless": False}],
 )
 def test_what_is_for_ethernet_is_refused_on_infiniband(options):
     twin = boxes(2)

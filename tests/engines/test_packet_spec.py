@@ -256,13 +256,19 @@ def test_a_job_is_captured_and_other_fidelities_have_no_packets(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("preset", "control", "parameters"),
-    [("pfc-only", "none", "by-rate"), ("pfc-dcqcn", "dcqcn", "by-rate"), ("pfc-swift", "swift", "by-rate")],
+    [
+        ("pfc-only", "none", "by-rate"),
+        ("pfc-dcqcn", "dcqcn", "by-rate"),
+        ("pfc-swift", "swift", "by-rate"),
+        ("tcp-cubic", "cubic", "by-rate"),
+        ("tcp-dctcp", "dctcp", "by-rate"),
+    ],
 )
 def test_a_preset_stands_for_flow_control_and_its_congestion_control(preset, control, parameters):
     section = Packet.model_validate({"preset": preset})
     options = options_of(section, "ethernet", 1)
     assert (options.congestion.control, options.congestion.dcqcn) == (control, parameters)
-    assert options.switching.lossless
+    assert options.switching.lossless == preset.startswith("pfc")
     again = Packet.model_validate(section.model_dump(exclude_none=True))
     assert again == section
     with pytest.raises(ConfigError, match=r"run.packet.preset"):

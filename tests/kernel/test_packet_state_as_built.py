@@ -57,7 +57,7 @@ INFINIBAND = {
 ONE_ROW = {
     "port_qos", "slot_qos", "qp", "task", "successor", "log", "hop", "received", "sacked", "arbiter", "high_limit",
     "dcqcn", "dcqcn_settings", "nscc", "nscc_settings", "swift", "swift_settings", "ibcc", "ibcc_settings",
-    "delays",
+    "cubic", "cubic_settings", "dctcp", "dctcp_settings", "delays",
     "fecn", "congestion_log", "note", "pool", "inbox", "message_event", "tap",
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from fabrictwin.kernel.packet import congestion
 from fabrictwin.kernel.packet.congestion import Control
 from fabrictwin.kernel.packet.state import constants as s
 
-ASKED = ("on_sent", "not_before", "on_ack", "on_becn", "on_marked", "on_cnp", "on_loss", "on_timer")
+ASKED = ("on_sent", "not_before", "on_ack", "on_becn", "on_marked", "on_cnp", "on_loss", "on_silence", "on_timer")
 
 
 @pytest.fixture
@@ -47,14 +47,18 @@ def test_each_algorithm_hears_what_concerns_it(heard, control, counts):
         acked = {
             Control.NSCC: [(Control.NSCC, "on_ack", (3, qp, 2000, echo, 5))],
             Control.SWIFT: [(Control.SWIFT, "on_ack", (3, qp, 2000, 5))],
+            Control.CUBIC: [(Control.CUBIC, "on_ack", (3, qp, 2000, 5))],
+            Control.DCTCP: [(Control.DCTCP, "on_ack", (3, qp, 2000, echo, 5))],
             Control.IBCC: [(Control.IBCC, "on_becn", (3, qp, 5))] if echo else [],
         }
         assert after("on_ack", 3, qp, 2, echo, 5)[1] == acked.get(control, [])
     assert after("on_marked", qp)[1] == ([(Control.IBCC, "on_marked", (qp,))] if ibcc else [])
     cnp = {Control.DCQCN: "on_cnp", Control.IBCC: "on_becn"}
     assert after("on_cnp", 3, qp, 5)[1] == ([(control, cnp[control], (3, qp, 5))] if control in cnp else [])
-    loses = control in (Control.NSCC, Control.SWIFT)
-    assert after("on_loss", 3, qp, 5)[1] == ([(control, "on_loss", (3, qp, 5))] if loses else [])
+    tcp = control in (Control.CUBIC, Control.DCTCP)
+    lost = [(control, "on_loss", (3, qp, 5))] if tcp or control in (Control.NSCC, Control.SWIFT) else []
+    assert after("on_loss", 3, qp, 5)[1] == lost
+    assert after("on_silence", 3, qp, 5)[1] == ([(control, "on_silence", (3, qp, 5))] if tcp else lost)
     for service in (s.RC, s.UC, s.UD):
         qp.service = service
         assert congestion.wants_cnps(qp) == (control == Control.DCQCN or (ibcc and service != s.RC))
@@ -63,5 +67,6 @@ def test_each_algorithm_hears_what_concerns_it(heard, control, counts):
 
 
 def test_algorithms_have_the_numbers_that_queue_pairs_hold():
-    assert [int(one) for one in Control] == [0, 1, 2, 3, 4]
-    assert list(congestion.ALGORITHMS) == [Control.DCQCN, Control.NSCC, Control.IBCC, Control.SWIFT]
+    assert [int(one) for one in Control] == list(range(7))
+    assert set(congestion.ALGORITHMS) == set(Control) - {Control.NONE}
+    assert all(found.__name__.endswith(f".{one.name.lower()}") for one, found in congestion.ALGORITHMS.items())

@@ -110,7 +110,7 @@ def test_a_tap_is_read_before_it_is_full():
 @pytest.mark.parametrize("control", list(Control))
 def test_a_queue_pair_s_own_control_is_asked(monkeypatch, control):
     seen = []
-    for name in ("dcqcn", "nscc", "swift", "ibcc"):
+    for name in ("dcqcn", "nscc", "swift", "ibcc", "cubic", "dctcp"):
         module = getattr(congestion, name)
         for rule in ("on_sent", "on_ack", "on_cnp", "on_becn", "on_loss", "on_timer"):
             if hasattr(module, rule):
@@ -131,6 +131,8 @@ def test_a_queue_pair_s_own_control_is_asked(monkeypatch, control):
             Control.DCQCN: [("dcqcn", "on_sent", 4178, 50), ("dcqcn", "on_cnp", 70), ("dcqcn", "on_timer", 1, 90)],
             Control.NSCC: [("nscc", "on_ack", 3 * 4096, 1, 60), ("nscc", "on_loss", 80)],
             Control.SWIFT: [("swift", "on_ack", 3 * 4096, 60), ("swift", "on_loss", 80)],
+            Control.CUBIC: [("cubic", "on_ack", 3 * 4096, 60), ("cubic", "on_loss", 80)],
+            Control.DCTCP: [("dctcp", "on_ack", 3 * 4096, 1, 60), ("dctcp", "on_loss", 80)],
             Control.IBCC: [("ibcc", "on_sent", 4178, 50), ("ibcc", "on_becn", 60), ("ibcc", "on_becn", 70)],
         }[control]
     )

@@ -172,7 +172,7 @@ def test_a_single_acknowledgement_beyond_the_cumulative_one():
 
 def timer(monkeypatch, **more):
     seen: list[str] = []
-    for name in ("give_up", "reply", "on_loss", "make_ready"):
+    for name in ("give_up", "reply", "on_silence", "make_ready"):
         monkeypatch.setattr(receive, name, lambda *rest, name=name: seen.append(name))
     qp = Record(
         rto_pending=1, failed=0, head=0, inflight=3, retransmit=0, una=10, next_psn=13, progress_ps=100, rto_ps=50,
@@ -190,14 +190,14 @@ def test_a_timeout_sends_everything_again(monkeypatch, scheduled):
     assert (scheduled, qp.timeouts, qp.rto_pending) == ([(150, QueueEvent.RTO, 0, 0)], 0, 1)
     receive.on_timeout(state, 0, 150)
     assert (qp.timeouts, qp.retries, qp.progress_ps, qp.rto_pending) == (1, 1, 150, 0)
-    assert (qp.next_psn, qp.sending, qp.inflight, seen) == (10, 0, 0, ["on_loss", "make_ready"])
+    assert (qp.next_psn, qp.sending, qp.inflight, seen) == (10, 0, 0, ["on_silence", "make_ready"])
     for more in ({"failed": 1}, {"head": NONE}, {"inflight": 0, "next_psn": 10}):
         state, qp, seen = timer(monkeypatch, **more)
         receive.on_timeout(state, 0, 1000)
         assert (qp.timeouts, qp.rto_pending, seen) == (0, 0, [])
     state, qp, seen = timer(monkeypatch, retries=1)
     receive.on_timeout(state, 0, 1000)
-    assert seen == ["on_loss", "make_ready"]
+    assert seen == ["on_silence", "make_ready"]
     state, qp, seen = timer(monkeypatch, retries=2)
     receive.on_timeout(state, 0, 1000)
     assert seen == ["give_up"]

@@ -11,6 +11,8 @@ and NVIDIA's page (https://networking-docs.nvidia.com/doca/archive/3-4-0/dcqcn-c
 profile that SONiC gives a switch without one of its own (sonic-net/sonic-buildimage, `qos_config.j2`); [T]
 thresholds by rate as Alibaba Cloud's simulator has them (aliyun/SimAI, `SimAI.conf`); [K] Kumar et al., "Swift:
 Delay is Simple and Effective for Congestion Control in the Datacenter", SIGCOMM 2020, and htsim's `swift.cpp`.
+[R] RFC 9438 (CUBIC), RFC 8257 (DCTCP), RFC 6928 (the initial window); [L] Linux, include/net/tcp.h and the
+default of tcp_rmem.
 Rates that [H] gives in proportion to the link are kept in proportion.
 """
 
@@ -23,7 +25,7 @@ from typing import Any, ClassVar, Literal
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 
-Control = Literal["none", "dcqcn", "nscc", "swift"]
+Control = Literal["none", "dcqcn", "nscc", "swift", "cubic", "dctcp"]
 DcqcnSet = Literal[
     "by-rate", "100g", "200g", "400g", "800g", "adapter", "sigcomm15", "hpcc", "hpcc-paper", "hpcc-config"
 ]
@@ -83,6 +85,61 @@ class CongestionControl:
     def window_bytes(self, scale: Scale, asked: int) -> int:
         """Return the window that a queue pair starts with, where the options ask for `asked`."""
         return asked
+
+    def timeout_ps(self, asked: int) -> int:
+        """Return the retransmission time, where the options ask for `asked`; 0 is never."""
+        return asked
+
+
+@dataclass(frozen=True)
+class Tcp(CongestionControl):
+    """Common to TCP's controls: where the window begins, what a socket's buffer takes, the least time-out."""
+
+    first_packets: int = 10  # [R]
+    most_bytes: int = 6_291_456  # [L]
+    least_timeout_ps: int = 200_000 * PS_PER_US  # [L]
+
+    reorders = True  # SACK: what came stays
+
+    def settings(self, scale: Scale) -> dict[str, int]:
+        return {"minimum": scale.mtu_bytes, "maximum": max(self.most_bytes, scale.mtu_bytes)}
+
+    def window_bytes(self, scale: Scale, asked: int) -> int:
+        return min(asked, self.first_packets * scale.mtu_bytes)
+
+    def timeout_ps(self, asked: int) -> int:
+        return max(asked, self.least_timeout_ps) if asked else 0
+
+
+@dataclass(frozen=True)
+class Cubic(Tcp):
+    """CUBIC [R]."""
+
+    beta: float = 0.7
+    c: float = 0.4  # packets a second cubed
+
+    def settings(self, scale: Scale) -> dict[str, int]:
+        return {
+            **super().settings(scale),
+            "beta_q": round(self.beta * 2**16),
+            "converge_q": round((1 + self.beta) / 2 * 2**16),
+            "friendly_q": round(3 * (1 - self.beta) / (1 + self.beta) * 2**16),
+            "per_ten": round(10 * self.c),
+        }
+
+
+@dataclass(frozen=True)
+class Dctcp(Tcp):
+    """DCTCP [R]: marks above one threshold, which [H] has at 30 KB for 10 Gb/s."""
+
+    gain_shift: int = 4
+    ecn: EcnMarking = EcnMarking(30_000, 30_000, 1.0, 10 * 10**9)
+
+    def switches(self, scale: Scale, lanes: int) -> dict[str, int]:
+        return self.ecn.switches()
+
+    def settings(self, scale: Scale) -> dict[str, int]:
+        return {**super().settings(scale), "gain_shift": self.gain_shift}
 
 
 @dataclass(frozen=True)
@@ -306,6 +363,8 @@ CONTROLS: dict[str, Mapping[Any, CongestionControl]] = {  # with their named set
     "dcqcn": DCQCN,
     "nscc": {"": Nscc()},
     "swift": {"": Swift()},
+    "cubic": {"": Cubic()},
+    "dctcp": {"": Dctcp()},
 }
 
 
@@ -314,8 +373,10 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     "pfc-only": {"lossless": True, "control": "none"},
     "pfc-dcqcn": {"lossless": True, "control": "dcqcn", "dcqcn": "by-rate"},
     "pfc-swift": {"lossless": True, "control": "swift"},
+    "tcp-cubic": {"lossless": False, "control": "cubic", "retransmission": "selective"},
+    "tcp-dctcp": {"lossless": False, "control": "dctcp", "retransmission": "selective"},
 }
-Preset = Literal["pfc-only", "pfc-dcqcn", "pfc-swift"]
+Preset = Literal["pfc-only", "pfc-dcqcn", "pfc-swift", "tcp-cubic", "tcp-dctcp"]
 
 
 def altered(name: DcqcnSet, values: Mapping[str, Any]) -> Dcqcn | DcqcnByRate:

@@ -25,6 +25,7 @@ from fabrictwin.catalog.answers import (
     gpu,
     headers,
     host,
+    host_stack,
     infiniband,
     infiniband_rate,
     link,
@@ -35,6 +36,7 @@ from fabrictwin.catalog.answers import (
     pcie,
     port_rate,
     reckoned_rate,
+    server_power,
     sources,
     switch,
     verbs_device,
@@ -45,6 +47,7 @@ from fabrictwin.catalog.failures import FailureLog, FailureRate
 from fabrictwin.catalog.figures import Entry, Figure, Source
 from fabrictwin.catalog.gpus import Gpu
 from fabrictwin.catalog.host_links import CpuLink, LinkType, Nvlink, Pcie
+from fabrictwin.catalog.host_stack import HostStack
 from fabrictwin.catalog.hosts import Chip, Host, HostEdge
 from fabrictwin.catalog.link_speeds import Ethernet, Headers, Infiniband, Medium
 
@@ -62,6 +65,7 @@ __all__ = [
     "Headers",
     "Host",
     "HostEdge",
+    "HostStack",
     "Infiniband",
     "LinkType",
     "Medium",
@@ -88,6 +92,7 @@ __all__ = [
     "gpu",
     "headers",
     "host",
+    "host_stack",
     "infiniband",
     "infiniband_rate",
     "link",
@@ -98,6 +103,7 @@ __all__ = [
     "pcie",
     "port_rate",
     "reckoned_rate",
+    "server_power",
     "sources",
     "switch",
     "verbs_device",

@@ -23,8 +23,9 @@ from fabrictwin.catalog.devices import FabricPreset, Nic, PortMode, Switch, Verb
 from fabrictwin.catalog.entry_kinds import KINDS, figures
 from fabrictwin.catalog.failures import FailureLog
 from fabrictwin.catalog.figures import Entry, Source
-from fabrictwin.catalog.gpus import Gpu
+from fabrictwin.catalog.gpus import Gpu, ServerPower
 from fabrictwin.catalog.host_links import CpuLink, LinkType, Nvlink, Pcie
+from fabrictwin.catalog.host_stack import HostStack
 from fabrictwin.catalog.hosts import Chip, Host
 from fabrictwin.catalog.link_speeds import Ethernet, Headers, Infiniband, Medium
 
@@ -43,6 +44,8 @@ _PLURALS = {
     "nvlink": "NVLink generations",
     "pcie": "PCIe generations",
     "cpu_link": "processor links",
+    "host_stack": "network stacks",
+    "server_power": "servers with figures of power",
 }
 _LANES = (1, 2, 4, 8, 16)
 FOLDER = "FABRICTWIN_CATALOG"
@@ -206,6 +209,9 @@ failures = _by_name("failures", FailureLog)
 fabric = _by_name("fabric", FabricPreset)  # a network to compare with others
 chip = _by_name("chip", Chip)
 cpu_link = _by_name("cpu_link", CpuLink)
+host_stack = _by_name("host_stack", HostStack)  # an operating system, such as linux
+
+server_power = _by_name("server_power", ServerPower)  # by the host's name, such as power-dgx-h200
 
 _defined: dict[str, Host] = {}
 

@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from fabrictwin.catalog.devices import FabricPreset, Nic, Switch, VerbsDevice
 from fabrictwin.catalog.failures import FailureLog
 from fabrictwin.catalog.figures import Entry, Figure
-from fabrictwin.catalog.gpus import GemmTable, Gpu
+from fabrictwin.catalog.gpus import GemmTable, Gpu, ServerPower
 from fabrictwin.catalog.host_links import CpuLink, Nvlink, Pcie
+from fabrictwin.catalog.host_stack import HostStack
 from fabrictwin.catalog.hosts import Chip, Host, HostPart
 from fabrictwin.catalog.link_speeds import Ethernet, Headers, Infiniband, Medium
 
@@ -31,6 +32,8 @@ KINDS: dict[str, type[Entry]] = {
     "cpu_link": CpuLink,
     "verbs_device": VerbsDevice,
     "failures": FailureLog,
+    "host_stack": HostStack,
+    "server_power": ServerPower,
 }
 
 Sourced = Figure[Any] | GemmTable | HostPart

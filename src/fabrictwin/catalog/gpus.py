@@ -94,3 +94,35 @@ class Gpu(Entry):
 
     def computed(self) -> dict[str, str]:
         return {"memory efficiency": f"{self.memory_efficiency:.3f}"}
+
+
+class MeasuredPower(Model):
+    """Mean power of a whole server while it made so many tokens a second."""
+
+    power: Figure[Watts]
+    rate: Figure[Count]
+
+    @property
+    def tokens_per_joule(self) -> float:
+        return self.rate.value / self.power.value
+
+
+class ServerPower(Entry):
+    """A server of one GPU generation; `rack_gpus` is how many GPUs stand in a rack."""
+
+    gpus: Figure[Count]
+    most: Figure[Watts]
+    rack_gpus: Figure[Count]
+    measured: dict[str, MeasuredPower] = Field(default_factory=dict)
+
+    @property
+    def rack_watts(self) -> float:
+        """Power of a rack at most."""
+        return self.most.value * self.rack_gpus.value / self.gpus.value
+
+    def computed(self) -> dict[str, str]:
+        found = {"a GPU, at most": f"{self.most.value / self.gpus.value:.0f} W"}
+        found["a rack, at most"] = f"{self.rack_watts / 1e3:.1f} kW"
+        return found | {
+            f"{name}, a joule": f"{one.tokens_per_joule:.3g} tokens" for name, one in self.measured.items()
+        }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from fabrictwin.base.units import PS_PER_S, Duration, Length, Rate, Size, format_rate, format_time
 from fabrictwin.catalog.figures import Entry, Figure, Model
-from fabrictwin.catalog.quantities import Bits, Count, LaneRate, Ratio
+from fabrictwin.catalog.quantities import Bits, Count, LaneRate, Ratio, Year
 
 _LIGHT_MM_PER_S = 299_792_458_000
 
@@ -23,11 +25,17 @@ class Fec(Model):
 
 
 class Infiniband(Entry):
-    """An InfiniBand speed: one lane."""
+    """An InfiniBand speed: one lane.
+
+    `year` is that of the first products where a source has it, `adapters` published latencies of adapters of that
+    speed by their names: what makers and users said, not what the twin reckons with.
+    """
 
     lane_rate: Figure[LaneRate]
     line_code: Figure[Ratio]
     widths: tuple[Literal[1, 2, 4, 8, 12], ...] = (1, 2, 4, 8, 12)
+    year: Figure[Year] | None = None
+    adapters: dict[str, Figure[Duration]] = Field(default_factory=dict)
     fec: Fec | None = None
 
     def rate_bps(self, width: int = 4) -> int:

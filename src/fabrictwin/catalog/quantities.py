@@ -29,6 +29,7 @@ _NOUNS = (
     "entries",
     "paths",
     "cores",
+    "packets",
 )
 # no exponents, which a Fraction would spell out in full
 _RATIO = re.compile(r"[\d./*%\s]{1,80}", re.ASCII)
@@ -92,6 +93,14 @@ def parse_power(value: object) -> int:
     return whole(number)
 
 
+def parse_year(value: object) -> int:
+    """`'year 2001'` to 2001. Raises ValueError."""
+    match = re.fullmatch(r"year (\d{4})", value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"got {quoted(value)}, expected a year, such as 'year 2001'")
+    return whole(match[1])
+
+
 def parse_message_rate(value: object) -> float:
     """`'215 M msg/s'` to messages per second. Raises ValueError."""
     number, unit = _split(value, "message rate", "215 M msg/s")
@@ -138,5 +147,6 @@ Ratio = Annotated[
 ]
 Bits = Annotated[int, _field(parse_bits), PlainSerializer(lambda v: f"{v} bits", return_type=str)]
 Watts = Annotated[int, _field(parse_power), PlainSerializer(lambda v: f"{v} W", return_type=str)]
+Year = Annotated[int, _field(parse_year), PlainSerializer(lambda v: f"year {v}", return_type=str)]
 MessageRate = Annotated[float, _field(parse_message_rate), PlainSerializer(format_message_rate, return_type=str)]
 LaneRate = Annotated[int, _field(parse_lane_rate), PlainSerializer(lambda v: f"{v} b/s", return_type=str)]

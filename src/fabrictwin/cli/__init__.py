@@ -61,6 +61,7 @@ COMMANDS = {
     "torchrun": ("tools.torchrun", "Run a program of PyTorch here, with the cluster's time."),
     "traffic": ("tools.traffic", "Play a traffic pattern over a cluster."),
     "perftest": ("tools.perftest", "Bandwidth and latency of RDMA between two hosts, as perftest measures."),
+    "sockets": ("tools.sockets", "Bandwidth and latency of TCP sockets between two hosts."),
     "pcap": ("tools.pcap", "Read a capture of RDMA traffic."),
     "ibv_devinfo": ("tools.rdma_tools", "RDMA devices of a host, as ibv_devinfo prints them."),
     "ibstat": ("tools.rdma_tools", "Adapters of a host and their ports, as ibstat prints them."),

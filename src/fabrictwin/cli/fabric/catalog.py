@@ -69,6 +69,32 @@ def show(name: str, as_json: bool) -> None:
                 click.echo(f"  {keys}: {note}")
 
 
+@catalog.command()
+@JSON
+def generations(as_json: bool) -> None:
+    """List InfiniBand's generations: year, line code, rates, published latencies of adapters."""
+    from fabrictwin.catalog.generations import generations_data, generations_rows
+
+    if as_json:
+        _print_json(generations_data())
+    else:
+        _print_table(generations_rows())
+
+
+@catalog.command()
+@JSON
+def power(as_json: bool) -> None:
+    """List power of servers and racks by GPU generation, and tokens a joule where they were measured."""
+    from fabrictwin import catalog
+    from fabrictwin.catalog.generations import power_data, power_rows
+
+    found = [catalog.server_power(name) for name in catalog.names("server_power")]
+    if as_json:
+        _print_json(power_data(found))
+    else:
+        _print_table(power_rows(found))
+
+
 def _as_json(kind: str, entry: Entry) -> dict[str, Any]:
     from fabrictwin import catalog
 

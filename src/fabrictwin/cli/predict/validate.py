@@ -228,3 +228,38 @@ def _turned_off(
     with Progress() as progress:
         found = turned_off.answers(tests, fidelity=fidelity, stage=progress.stage, workers=workers)
     click.echo((turned_off.as_json if as_json else turned_off.as_text)(found, fidelity), nl=False)
+
+
+@validate.command()
+@click.option("--leave-out", is_flag=True, help="Fit to all but one publication, each in turn; takes a while.")
+@click.option("--fit", "refit", is_flag=True, help="Only fit the costs again, and print them.")
+@click.option("--rows", "every", is_flag=True, help="Print every row, not only the worst.")
+@JSON
+@DATA
+def sockets(leave_out: bool, refit: bool, every: bool, as_json: bool, data: Path | None) -> None:
+    """Published bandwidths and latencies of TCP sockets beside what the stack's costs make of them."""
+    import json
+    from dataclasses import asdict
+
+    from fabrictwin import catalog
+    from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.progress import Progress
+    from fabrictwin.engines.sockets.stack import Costs
+    from fabrictwin.validation import sockets_fit
+    from fabrictwin.validation.published_data import find_data
+    from fabrictwin.validation.socket_rows import TABLE, read_sockets
+    from fabrictwin.validation.sockets_text import costs_text, sockets_data, sockets_text
+
+    if refit and leave_out:
+        raise ConfigError("expected one of --fit and --leave-out", key="--fit")
+    points, texts = read_sockets(find_data(data, TABLE))
+    if refit:
+        costs = sockets_fit.fit(points)
+        click.echo(json.dumps(asdict(costs), indent=2) + "\n" if as_json else costs_text(costs), nl=False)
+        return
+    left: list[sockets_fit.LeftOut] = []
+    if leave_out:
+        with Progress() as progress:
+            left = sockets_fit.leave_out(points, progress.stage)
+    whole = sockets_data(points, texts, Costs.of(catalog.host_stack("linux")), left)
+    click.echo(json.dumps(whole, indent=2) + "\n" if as_json else sockets_text(whole, every=every), nl=False)

@@ -16,8 +16,9 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, I64, Bool
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.engines.sockets.request import polled_step_ps
+from fabrictwin.engines.sockets.stack import Costs, Network, Processor, Stack, ends, wire
 from fabrictwin.fabric.fabric import NONE, Fabric
-from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.nccl.lowering.transport import Route, Transport, Transports
 from fabrictwin.nccl.topology.graph_types import Graph
 from fabrictwin.nccl.tuning.step_costs import picoseconds
@@ -91,8 +92,8 @@ class Connector:
         return Connections(
             cost_ps=column(
                 [
-                    0 if self._free(r, row) else picoseconds(hop_us[r.way])
-                    for r, row in zip(routes, distinct, strict=True)
+                    0 if self._free(r, row) else picoseconds(hop_us[r.way]) + (self._socket_step_ps(r) if s else 0)
+                    for r, row, s in zip(routes, distinct, sockets, strict=True)
                 ],
                 np.int64,
             ),
@@ -220,21 +221,40 @@ class Connector:
         threads, sockets = max(self.transports.threads, 1), self.transports.paths
         return min(threads / max(send_ps, read_ps), sockets / max(receive_ps - read_ps, 1.0))
 
+    def _socket_step_ps(self, route: Route) -> int:
+        """Time that a step takes in both hosts' stacks beside what RDMA's takes, in ps. Raises ConfigError."""
+        return round(max(polled_step_ps(self._stack(node, route)) for node in (route.out, route.into)))
+
     def _core_ps(self, route: Route) -> tuple[float, float, float]:
         """Core time for a byte, sending, receiving, and the reading thread's part of that, in ps.
 
-        Raises ConfigError where the catalog has no figure.
+        Threads are not next to the cores that adapters interrupt. Raises ConfigError where the catalog has no
+        figure.
         """
-        found = []
-        for node, figure in ((route.out, "tcp_send"), (route.into, "tcp_receive"), (route.into, "tcp_read")):
-            name = self.fabric.type_names[self.fabric.node_type[node]]
-            rate = getattr(catalog.chip(name), figure) if name else None
-            if rate is None:
-                raise ConfigError(
-                    f"{name or 'an unknown processor'} has no {figure} in the catalog", key="NCCL_NET"
-                )
-            found.append(8 * PS_PER_S / rate.value)
-        return found[0], found[1], found[2]
+        sender, receiver = self._stack(route.out, route), self._stack(route.into, route)
+        segment = sender.segment_bytes()
+        read = receiver.copy_ps(segment, near=False)
+        return (
+            sender.send_ps(segment) / segment,
+            (read + receiver.receive_ps(segment)) / segment,
+            read / segment,
+        )
+
+    def _stack(self, node: int, route: Route) -> Stack:
+        """The stack of a processor over a route's adapters; on InfiniBand IPoIB in datagram mode.
+
+        Adapters cut its segments and hosts merge them, as on Ethernet. Raises ConfigError.
+        """
+        network: Network = "ethernet" if self.fabric.technology == "ethernet" else "ipoib-datagram"
+        rate = float(self.fabric.port_rate_bps[self.fabric.node_port_start[route.nic_out]])
+        name = self.fabric.type_names[self.fabric.node_type[node]]
+        if not name:
+            raise ConfigError("an unknown processor has no tcp_send in the catalog", key="NCCL_NET")
+        try:
+            processor = Processor.of(catalog.chip(name))
+        except ValueError as error:
+            raise ConfigError(str(error), key="NCCL_NET") from None
+        return Stack(wire(network, rate), ends("host"), processor, Costs.of(catalog.host_stack("linux")))
 
 
 def _distinct(columns: list[I64]) -> tuple[I64, I64, I64]:

@@ -7,12 +7,12 @@
 - **NET/IB**: through adapters. With GPUDirect RDMA they reach GPU memory, if adapter and GPU are near enough
   (`NCCL_NET_GDR_LEVEL`: PXB, P2C from 2.27); without, bytes are staged in host memory on either side.
   **PXN**: a GPU far from the adapter hands its data to a neighbour next to it over NVLink.
-- **NET/Socket**: TCP/IP over the same wires. Bytes pass host memory, are copied into the kernel and out of it, and
-  cost cores at either end for every byte (`tcp_send`, `tcp_receive` of the processor: system calls, protocol,
-  interrupts, copies). The sending thread does all of that; of receiving a thread does the copy (`tcp_read`), the
-  rest runs on the core that the adapter interrupts. One thread, the proxy's, serves all of a rank's connections
-  unless NCCL_SOCKET_NTHREADS starts more for each; only on Amazon's adapters are there two, of eight sockets,
-  unasked.
+- **NET/Socket**: TCP/IP over the same wires. Bytes pass host memory, are copied into the kernel and out of it,
+  and cost cores at either end for every byte and every segment (`engines.sockets`). The sending thread does all
+  of that; of receiving a thread does the copy, the rest runs on the core that the adapter interrupts. A step
+  takes what the stacks take beside RDMA's own. On InfiniBand it is IPoIB in datagram mode, with segments that
+  adapters cut. One thread, the proxy's, serves all of a rank's connections unless NCCL_SOCKET_NTHREADS starts
+  more for each; only on Amazon's adapters are there two, of eight sockets, unasked.
 
 How far devices are apart and what follows for P2P, GPUDirect RDMA and PXN is `nccl.topology.topology_paths`;
 which network and adapters a host has, and what its faults take away, is `nccl.topology.net_devices`. Source:

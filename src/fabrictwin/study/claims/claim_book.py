@@ -12,12 +12,14 @@ from fabrictwin.study.claims import job_claims as jobs
 from fabrictwin.study.claims import link_claims as links
 from fabrictwin.study.claims import loss_claims as loss
 from fabrictwin.study.claims import serving_claims as serving
+from fabrictwin.study.claims import tcp_claims as sockets
+from fabrictwin.study.claims import whatif_claims as whatif
 from fabrictwin.study.claims.claim import Claim
 
 CLAIMS: dict[str, Callable[[], Claim]] = {
     "latency": links.latency,
     "gpudirect": links.gpudirect,
-    "tcp": loss.tcp,
+    "tcp": sockets.tcp,
     "generations": links.generations,
     "late": jobs.late_gpu,
     "predictable": jobs.predictable,
@@ -26,9 +28,10 @@ CLAIMS: dict[str, Callable[[], Claim]] = {
     "without-rdma": serving.without_rdma,
     "ecn": links.standards,
     "switch": links.switch_and_adapter,
-    "ipoib": loss.ipoib,
+    "ipoib": sockets.ipoib,
     "a100": jobs.a100_memory,
     "distance": jobs.distance,
+    "next": whatif.next_links,
 }
 
 

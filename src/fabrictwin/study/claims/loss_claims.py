@@ -1,10 +1,9 @@
-"""Claims about loss and what prevents it, and about TCP."""
+"""Claims about loss and what prevents it."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fabrictwin import catalog
 from fabrictwin.base.units import format_time
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import play
@@ -15,7 +14,6 @@ from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Program
 from fabrictwin.study.claims.claim import Claim, Judgement
 from fabrictwin.study.claims.claim_settings import spec, twin
-from fabrictwin.study.compare.packet_measurements import small_message_ps
 from fabrictwin.twin.twin import Twin
 
 MESSAGE = 64 << 20
@@ -23,7 +21,7 @@ INCAST = 8 << 20
 CROWD = 7  # hosts that send to one: with it, as many as one switch joins
 
 
-def _program(pairs: np.ndarray, size: int, ranks: int) -> Program:
+def incast_program(pairs: np.ndarray, size: int, ranks: int) -> Program:
     builder = ProgramBuilder("sends", ranks)
     every = builder.actor("all", np.arange(ranks))
     sent = collectives.send(pairs, size, name="send")
@@ -31,7 +29,7 @@ def _program(pairs: np.ndarray, size: int, ranks: int) -> Program:
     return builder.build()
 
 
-def _nodes(where: Twin) -> np.ndarray:
+def first_gpus(where: Twin) -> np.ndarray:
     """The first GPU of each host."""
     fabric = where.fabric
     first = np.unique(fabric.node_host[fabric.gpu_node], return_index=True)[1]
@@ -42,11 +40,11 @@ def _goodput(where: Twin, options: PacketOptions, error_rate: float) -> tuple[fl
     """(Gb/s, packets sent again) of one long message over links that spoil bits."""
     engine = where.start_engine("packet", options)
     assert engine.packets is not None
-    nodes = _nodes(where)
+    nodes = first_gpus(where)
     fabric = where.fabric
     switch = np.flatnonzero((fabric.node_kind[fabric.port_node] == NodeKind.SWITCH) & (fabric.port_peer >= 0))
     changes = [TimedChange(0, int(port), None, error_rate) for port in switch] if error_rate else []
-    took = play(_program(np.array([[0, 1]]), MESSAGE, len(nodes)), nodes, engine, changes).end_ps
+    took = play(incast_program(np.array([[0, 1]]), MESSAGE, len(nodes)), nodes, engine, changes).end_ps
     return 8e3 * MESSAGE / took, engine.packets.losses()[1]
 
 
@@ -69,10 +67,12 @@ def lost_packet() -> Claim:
         ("PFC and DCQCN", options_with(control="dcqcn", lossless=True, buffer_bytes=4 << 20)),
     ):
         engine = crowd.start_engine("packet", options)
-        trace = play(_program(pairs, INCAST, CROWD + 1), _nodes(crowd), engine)
+        trace = play(incast_program(pairs, INCAST, CROWD + 1), first_gpus(crowd), engine)
         incast[name] = (trace.end_ps, 0 if trace.counters.drops is None else int(trace.counters.drops.sum()))
     ib = twin(spec(CROWD + 1))
-    trace = play(_program(pairs, INCAST, CROWD + 1), _nodes(ib), ib.start_engine("packet", PacketOptions()))
+    trace = play(
+        incast_program(pairs, INCAST, CROWD + 1), first_gpus(ib), ib.start_engine("packet", PacketOptions())
+    )
     incast["InfiniBand credits"] = (
         trace.end_ps,
         0 if trace.counters.drops is None else int(trace.counters.drops.sum()),
@@ -101,72 +101,4 @@ def lost_packet() -> Claim:
         judgement=Judgement.CONDITIONS if prevented and lossy[1] > 0 else Judgement.WRONG,
         why=f"One packet in {1 / few:,.0f} leaves {one:.0%} of the goodput, one in {1 / many:,.0f} {collapse:.0%}: go-back-N sends a whole "
         "window again for each. Flow control prevents drops by congestion, not by bit errors, and credits neither.",
-    )
-
-
-def tcp() -> Claim:
-    chips = [
-        (name, entry)
-        for kind, name, entry in catalog.entries()
-        if kind == "chip" and getattr(entry, "tcp_send", None)
-    ]
-    rdma = small_message_ps(twin(spec(network="ethernet")))
-    if not chips:
-        return Claim(
-            key="tcp",
-            statement="RDMA takes microseconds where TCP/IP takes milliseconds.",
-            experiment="None: the catalog has no figures of TCP on a processor.",
-            figures=(("RoCE, GPU to GPU", format_time(rdma)),),
-            judgement=Judgement.UNKNOWN,
-            why="There is nothing to compare with.",
-        )
-    from fabrictwin.fabric.fabric import I32
-    from fabrictwin.nccl.communicator.communicator import initialise
-    from fabrictwin.nccl.lowering.task_times import measure
-    from fabrictwin.nccl.lowering.tasks import Task
-    from fabrictwin.nccl.settings.settings import read_settings
-
-    where = twin(spec(network="ethernet"))
-    gpus: I32 = where.fabric.gpu_node
-    pair = np.array([gpus[0], gpus[-1]], np.int32)
-    took = {}
-    for name, environment in (("RDMA", {}), ("TCP", {"NCCL_IB_DISABLE": "1"})):
-        communicator = initialise(where, pair, settings=read_settings(environment))
-        took[name] = int(measure(communicator, [(Task("send_recv", 8, 4), None)])[0])
-    entry = catalog.chip(catalog.host("dgx-h100").chips["cpu"])
-    send, receive = (100e9 / getattr(entry, key).value for key in ("tcp_send", "tcp_receive"))
-    return Claim(
-        key="tcp",
-        statement="RDMA takes microseconds where TCP/IP takes milliseconds, and TCP takes processors: how many at "
-        "100 Gb/s?",
-        experiment="NCCL's send of 8 bytes between GPUs of two hosts over RoCE and over sockets; 100 Gb/s over what a "
-        f"core of {entry.title} moves by TCP.",
-        figures=(
-            ("RoCE, an empty message, GPU to GPU", format_time(rdma)),
-            ("NCCL send, RoCE", format_time(took["RDMA"])),
-            ("NCCL send, sockets", format_time(took["TCP"])),
-            ("cores that send 100 Gb/s by TCP", f"{send:.2g}"),
-            ("cores that receive 100 Gb/s by TCP", f"{receive:.2g}"),
-            ("cores that RDMA takes", "0: adapters move the bytes"),
-        ),
-        judgement=Judgement.HOLDS if took["TCP"] > 10**9 else Judgement.OFF,
-        why=f"Unloaded, a small message takes {format_time(took['TCP'])} over TCP, {took['TCP'] / took['RDMA']:.2f} times RDMA's, "
-        "most of it NCCL's own start; milliseconds come from queues, timers and retransmissions, which are not simulated "
-        "here. What it costs at these rates is cores, and the copies through host memory.",
-    )
-
-
-def ipoib() -> Claim:
-    datagram, connected = 2044, 65520
-    per_packet = connected / datagram
-    return Claim(
-        key="ipoib",
-        statement="Connected mode makes IPoIB faster.",
-        experiment=f"Packets that a host's stack handles for the same bytes: MTU {datagram:,} of datagram mode, "
-        f"{connected:,} of connected mode (RFC 4391, RFC 4755).",
-        figures=(("packets for the same bytes, datagram over connected", f"{per_packet:.0f}"),),
-        judgement=Judgement.CONDITIONS,
-        why="Fewer packets for the processor, where it handles each by itself. Adapters that segment and merge packets "
-        "in hardware do so in datagram mode only, which is why newer drivers removed connected mode; neither is "
-        "simulated here.",
     )

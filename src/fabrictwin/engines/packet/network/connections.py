@@ -197,7 +197,7 @@ class Connections:
             ),
             ack_every=options.packets_an_ack,
             reorder=0 if options.balance == "routed" else s.NEVER,
-            rto_ps=transport.timeout_ps,
+            rto_ps=options.congestion.algorithm.timeout_ps(transport.timeout_ps),
             retry_limit=transport.retry_count,
             rnr_limit=transport.rnr_retry,
             rnr_ps=transport.rnr_timer_ps,

@@ -1,9 +1,10 @@
 """Congestion control: one algorithm a file, told apart by `qp.control`.
 
 An algorithm answers what concerns it of: a packet was sent, an acknowledgement came (with its round trip and
-whether a mark was echoed), a CNP came, a loss was noticed, a timer of its own went off. It acts on the queue
-pair's `gap_q` (pace) and `window`. Beside these its file has the records that it keeps, `dtype` for a queue pair
-and `settings_dtype`, and `start`, which fills the first. `State` has the two under its name.
+whether a mark was echoed), a CNP came, a loss was noticed, nothing came for the retransmission time, a timer of
+its own went off. It acts on the queue pair's `gap_q` (pace) and `window`. Beside these its file has the records
+that it keeps, `dtype` for a queue pair and `settings_dtype`, and `start`, which fills the first. `State` has
+the two under its name.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from fabrictwin.kernel.jit.decorators import helper
-from fabrictwin.kernel.packet.congestion import dcqcn, ibcc, nscc, swift
+from fabrictwin.kernel.packet.congestion import cubic, dcqcn, dctcp, ibcc, nscc, swift
 from fabrictwin.kernel.packet.state.constants import RC
 
 
@@ -23,9 +24,18 @@ class Control(IntEnum):
     NSCC = 2
     IBCC = 3
     SWIFT = 4
+    CUBIC = 5
+    DCTCP = 6
 
 
-ALGORITHMS = {Control.DCQCN: dcqcn, Control.NSCC: nscc, Control.IBCC: ibcc, Control.SWIFT: swift}
+ALGORITHMS = {
+    Control.DCQCN: dcqcn,
+    Control.NSCC: nscc,
+    Control.IBCC: ibcc,
+    Control.SWIFT: swift,
+    Control.CUBIC: cubic,
+    Control.DCTCP: dctcp,
+}
 
 
 @helper
@@ -57,6 +67,10 @@ def on_ack(state, q, qp, packets, echo, now):
             ibcc.on_becn(state, q, qp, now)
     elif qp.control == Control.SWIFT:
         swift.on_ack(state, q, qp, packets * state.settings[0].mtu, now)
+    elif qp.control == Control.CUBIC:
+        cubic.on_ack(state, q, qp, packets * state.settings[0].mtu, now)
+    elif qp.control == Control.DCTCP:
+        dctcp.on_ack(state, q, qp, packets * state.settings[0].mtu, echo, now)
 
 
 @helper
@@ -88,6 +102,21 @@ def on_loss(state, q, qp, now):
         nscc.on_loss(state, q, qp, now)
     elif qp.control == Control.SWIFT:
         swift.on_loss(state, q, qp, now)
+    elif qp.control == Control.CUBIC:
+        cubic.on_loss(state, q, qp, now)
+    elif qp.control == Control.DCTCP:
+        dctcp.on_loss(state, q, qp, now)
+
+
+@helper
+def on_silence(state, q, qp, now):
+    """Nothing came for the retransmission time."""
+    if qp.control == Control.CUBIC:
+        cubic.on_silence(state, q, qp, now)
+    elif qp.control == Control.DCTCP:
+        dctcp.on_silence(state, q, qp, now)
+    else:
+        on_loss(state, q, qp, now)
 
 
 @helper

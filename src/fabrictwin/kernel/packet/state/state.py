@@ -111,6 +111,10 @@ class State(NamedTuple):
     nscc_settings: Any
     swift: Any
     swift_settings: Any
+    cubic: Any
+    cubic_settings: Any
+    dctcp: Any
+    dctcp_settings: Any
     ibcc: Any
     ibcc_settings: Any  # [E * 16] a service level of each endpoint each
     delays: Any  # int64 [rows, 128] congestion control tables: a delay in eighths of a packet's time

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import helper, outlined
-from fabrictwin.kernel.packet.congestion import on_ack, on_cnp, on_loss, on_marked, wants_cnps
+from fabrictwin.kernel.packet.congestion import on_ack, on_cnp, on_marked, on_silence, wants_cnps
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.constants import (
@@ -346,6 +346,6 @@ def on_timeout(state, q, now):
                 state.sacked[base + (psn & mask)] = LOST
                 qp.retransmit += 1
                 qp.inflight -= 1
-    on_loss(state, q, qp, now)
+    on_silence(state, q, qp, now)
     qp.progress_ps = now
     make_ready(state, q)

@@ -1,0 +1,1 @@
+"""Closed forms of TCP sockets between two hosts: bandwidth of streams, time of requests."""
