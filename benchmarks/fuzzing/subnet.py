@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import struct
 import sys
 from collections.abc import Callable
@@ -201,6 +202,14 @@ def _rehearsal() -> Target:
 # ------------------------------------------------------------------ what `up` serves
 
 
+def _drain(*sockets: socket.socket) -> None:
+    """Read what waits at sockets that do not block."""
+    for sock in sockets:
+        with suppress(OSError):
+            while True:
+                sock.recv(4096)
+
+
 class _Served:
     """A fabric served with its manager as `up` does, in this process, and a client's sockets; anew after FRESH."""
 
@@ -255,10 +264,7 @@ class _Served:
         """Let the server handle what there is, and read what it answers."""
         while self.served.server.step(0):
             pass
-        for sock in (self.control, self.data):
-            with suppress(OSError):
-                while True:
-                    sock.recv(4096)
+        _drain(self.control, self.data)
 
 
 def _up_sockets() -> Target:
@@ -309,10 +315,7 @@ class _Simulator:
             with suppress(OSError):  # not bound yet, or the queue is full
                 for reply in replies:
                     own.sendto(reply, f"\0{self.name}:{what}{os.getpid()}\0".encode())
-        for sock in (self.control, self.data):
-            with suppress(OSError):
-                while True:
-                    sock.recv(4096)
+        _drain(self.control, self.data)
 
 
 def _sm_connect() -> Target:

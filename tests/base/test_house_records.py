@@ -11,6 +11,7 @@ import yaml
 from support.source_trees import SOURCES, outlines
 
 MOST_FIELDS = 8
+ON_THE_WIRE = {"row", "bits", "array", "raw"}
 
 LARGE: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("large_records.yaml").read_text())
 
@@ -21,15 +22,22 @@ def large_records() -> set[str]:
     found = set()
     for path, inside in outlines().items():
         for node in inside:
-            if isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases):
-                fields = [s for s in node.body if isinstance(s, ast.AnnAssign) and _is_field(s)]
-                if len(fields) > MOST_FIELDS:
-                    found.add(f"{path.relative_to(SOURCES)}:{node.name}")
+            if not isinstance(node, ast.ClassDef) or "Protocol" in map(ast.unparse, node.bases):
+                continue
+            if sum(map(_fields, node.body)) > MOST_FIELDS:
+                found.add(f"{path.relative_to(SOURCES)}:{node.name}")
     return found
 
 
-def _is_field(statement: ast.AnnAssign) -> bool:
-    return "ClassVar" not in ast.unparse(statement.annotation)
+def _fields(statement: ast.stmt) -> int:
+    """Return how many fields a statement of a class declares: with its type, or by places on the wire."""
+    if isinstance(statement, ast.AnnAssign):
+        return int("ClassVar" not in ast.unparse(statement.annotation))
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
+        names = statement.targets[0]
+        if ast.unparse(statement.value.func) in ON_THE_WIRE:
+            return len(names.elts) if isinstance(names, ast.Tuple) else 1
+    return 0
 
 
 def listed(reason: str) -> set[str]:

@@ -151,6 +151,15 @@ def test_up_serves_until_it_is_ended(cluster, sm):
     assert process.returncode == 0
 
 
+def test_up_takes_commands_from_a_file_and_ends_with_it(cluster, tmp_path):
+    (tmp_path / "commands").write_text("cut leaf-0/5\n")
+    command = [sys.executable, "-m", "fabrictwin", "up", str(cluster), "--sm", "none", "--console"]
+    with (tmp_path / "commands").open() as commands:
+        done = subprocess.run(command, stdin=commands, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "leaf-0/5: down"
+    assert done.stderr == ""
+
+
 def test_a_manager_as_a_client_brings_a_served_fabric_up():
     name = f"fabrictwin-client-{os.getpid()}"
     state = SubnetState(two_tiers())

@@ -13,7 +13,7 @@ from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.engines.base.messages import EventKind, Message, Opcode
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import options_of
-from fabrictwin.runs.twins import make_twin
+from fabrictwin.twin.routed_twin import make_twin
 
 RING = 5
 MIB = 1 << 20

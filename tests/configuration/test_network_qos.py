@@ -19,7 +19,7 @@ from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.messages import EventKind, FlowOptions, Message, Opcode
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import options_of
-from fabrictwin.runs.twins import make_twin
+from fabrictwin.twin.routed_twin import make_twin
 
 MIB = 1 << 20
 MS = 10**9

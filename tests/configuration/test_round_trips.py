@@ -70,7 +70,7 @@ def test_subnet(tmp_path: Path) -> None:
         for name, value in made.options.items()
     }
     assert [replace(one, line=0) for one in found.partitions] == list(made.partitions)
-    for name in ("roots", "compute_nodes", "io_nodes", "qos_levels", "qos_groups", "qos_rules"):
+    for name in ("roots", "compute_nodes", "io_nodes", "qos"):
         assert getattr(found, name) == getattr(made, name), name
 
 

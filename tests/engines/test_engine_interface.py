@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import numpy as np
 import pytest
 from support.clusters import boxes
@@ -138,14 +140,14 @@ def test_what_an_engine_cannot_do_is_declared_and_refused(fidelity):
     assert (engine.packets is not None) == can.packets
     transfers = Transfers(np.array([0], np.int32), np.array([7], np.int32), np.array([4096]))
     asked = {
-        "bit_errors": lambda: engine.change(TimedChange(0, 0, error_rate=1e-9)),
+        "changes.bit_errors": lambda: engine.change(TimedChange(0, 0, error_rate=1e-9)),
         "routes": lambda: engine.change(
             TimedChange(0, tables=TableEntries(np.array([0]), np.array([1]), np.array([1], np.uint8)))
         ),
         "transfers": lambda: engine.transfer(transfers),
     }
     for capability, ask in asked.items():
-        if getattr(can, capability):
+        if attrgetter(capability)(can):
             ask()
         else:
             with pytest.raises(ConfigError, match=fidelity if capability != "transfers" else "expected packet"):

@@ -16,8 +16,8 @@ from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.nccl.communicator.communicator import Algorithm, Communicator, PathType, initialise
 from fabrictwin.nccl.settings.settings import read_settings
-from fabrictwin.runs.twins import make_twin
 from fabrictwin.twin import Twin
+from fabrictwin.twin.routed_twin import make_twin
 
 
 def spec(*faults: dict[str, Any]) -> Spec:

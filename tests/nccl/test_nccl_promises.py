@@ -18,9 +18,9 @@ from fabrictwin.base.errors import SimulatedError
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.nccl.settings.settings import read_settings
-from fabrictwin.runs.twins import make_twin
 from fabrictwin.tools.nccl_tests import perf
 from fabrictwin.tools.nccl_tests.perf_run import play
+from fabrictwin.twin.routed_twin import make_twin
 
 HERE = Path(__file__).parent
 

@@ -7,18 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.routing_fabrics import (
-    dependency_graphs,
-    follow,
-    graph,
-    hops_between,
-    lids_of,
-    number_lids,
-    ring,
-    torus,
-    tree,
-    without,
-)
+from support import routing_fabrics as made
 
 from fabrictwin.base.progress import Measure
 from fabrictwin.fabric.fabric import NONE
@@ -35,19 +24,19 @@ from fabrictwin.routing.graph.switches import Lids, Switches, switch_graph
 
 def path_of(switches: Switches, lids: Lids, tables: Tables, x: int, to: int) -> list[int] | None:
     at, number = int(switches.endpoint_row[to]), int(switches.endpoint_number[to])
-    return follow(switches, tables.lft, int(switches.endpoint_row[x]), int(lids.endpoint[to]), at, number)
+    return made.follow(switches, tables.lft, int(switches.endpoint_row[x]), int(lids.endpoint[to]), at, number)
 
 
 def shortest(switches: Switches) -> tuple[Lids, Tables, np.ndarray]:
     """Return LIDs, the tables of shortest paths, and a copy of them to be changed."""
-    lids = number_lids(switches)
+    lids = made.number_lids(switches)
     tables = compute(switches, lids, engine="shortest")
     return lids, tables, tables.lft.copy()
 
 
 def check_by_loops(switches: Switches, lids: Lids, tables: Tables, verdict: Judgement) -> None:
     """Everything but random permutations, once more and slowly."""
-    far = hops_between(switches)
+    far = made.hops_between(switches)
     endpoints = range(len(switches.endpoint_row))
     pairs = unreached = detours = 0
     hops: dict[int, int] = {}
@@ -63,7 +52,7 @@ def check_by_loops(switches: Switches, lids: Lids, tables: Tables, verdict: Judg
             if to == x or at not in far[start]:
                 continue
             pairs += 1
-            path = follow(switches, tables.lft, start, lid, at, number)
+            path = made.follow(switches, tables.lft, start, lid, at, number)
             if path is None:
                 unreached += 1
             elif to is not None and switches.endpoint_adapter[x] and switches.endpoint_adapter[to]:
@@ -106,7 +95,7 @@ def _edge(switches: Switches, name: str) -> int:
 
 
 def check_cycle(switches: Switches, lids: Lids, tables: Tables, verdict: Judgement) -> None:
-    lanes = dependency_graphs(switches, lids, tables)
+    lanes = made.dependency_graphs(switches, lids, tables)
     assert verdict.deadlock_all.free == all(nx.is_directed_acyclic_graph(lane) for lane in lanes)
     if not verdict.deadlock_all.free:
         cycle = [_edge(switches, name) for name in verdict.deadlock_all.cycle]
@@ -119,15 +108,15 @@ def check_cycle(switches: Switches, lids: Lids, tables: Tables, verdict: Judgeme
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: switch_graph(tree(16, 8, tiers=2)),
-        lambda: without(switch_graph(tree(16, 4, tiers=3)), {9}),
-        lambda: torus(3, 4),
-        lambda: graph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 1)], [3, 0, 2, 1], [1, 1, 0, 2]),
+        lambda: switch_graph(made.tree(16, 8, tiers=2)),
+        lambda: made.without(switch_graph(made.tree(16, 4, tiers=3)), {9}),
+        lambda: made.torus(3, 4),
+        lambda: made.graph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 1)], [3, 0, 2, 1], [1, 1, 0, 2]),
     ],
 )
 def test_the_verdict_is_that_of_plain_loops(make, engine):
     switches = make()
-    lids = number_lids(switches)
+    lids = made.number_lids(switches)
     tables = compute(switches, lids, engine=engine)
     verdict = judge(switches, lids, tables)
     check_by_loops(switches, lids, tables, verdict)
@@ -138,7 +127,7 @@ def test_the_verdict_is_that_of_plain_loops(make, engine):
 @given(data=st.data())
 def test_any_tables_at_all_are_judged(data):
     switches = data.draw(
-        st.sampled_from([torus(3, 3, 1), ring(5), graph([(0, 1), (1, 2), (0, 2)], [1, 2, 1], [1])])
+        st.sampled_from([made.torus(3, 3, 1), made.ring(5), made.graph([(0, 1), (1, 2), (0, 2)], [1, 2, 1], [1])])
     )
     lids, _, lft = shortest(switches)
     spots = st.tuples(
@@ -155,7 +144,7 @@ def test_any_tables_at_all_are_judged(data):
 
 
 def test_what_is_wrong_is_named():
-    switches = ring(4)
+    switches = made.ring(4)
     lids, _, lft = shortest(switches)
     to = int(lids.endpoint[2])
     toward_1 = int(switches.adjacent_number[_edge_between(switches, 0, 1)])
@@ -176,8 +165,8 @@ def _edge_between(switches: Switches, a: int, b: int) -> int:
 
 def test_a_cycle_between_aggregation_nodes_alone_is_told_apart():
     # a ring of switches with aggregation nodes; two adapters at one of them
-    switches = graph([(i, (i + 1) % 5) for i in range(5)], [2, 0, 0, 0, 0], [1] * 5)
-    lids = number_lids(switches)
+    switches = made.graph([(i, (i + 1) % 5) for i in range(5)], [2, 0, 0, 0, 0], [1] * 5)
+    lids = made.number_lids(switches)
     verdict = judge(switches, lids, compute(switches, lids, engine="shortest"))
     assert verdict.deadlock_adapters.free
     assert not verdict.deadlock_all.free
@@ -186,9 +175,9 @@ def test_a_cycle_between_aggregation_nodes_alone_is_told_apart():
 
 
 def test_faster_trunks_are_less_congested():
-    fabric = tree(24, 6, tiers=2, oversubscription=2)
+    fabric = made.tree(24, 6, tiers=2, oversubscription=2)
     switches = switch_graph(fabric)
-    lids = lids_of(fabric, switches)
+    lids = made.lids_of(fabric, switches)
     tables = compute(switches, lids, engine="auto")
     plain = judge(switches, lids, tables)
     fast = judge(switches, lids, tables, ends=Ends(np.full(len(switches.adjacent_row), 0.5)))
@@ -206,15 +195,15 @@ def test_shift_samples_are_spread_and_keep_the_ends():
 
 
 def test_owners_count_every_lid_once():
-    switches = ring(3)
-    who = owners(switches, number_lids(switches, lmc=2))
+    switches = made.ring(3)
+    who = owners(switches, made.number_lids(switches, lmc=2))
     assert len(np.unique(who.lid)) == len(who.lid) == 3 + 3 * 4
     assert who.base.sum() == 6
 
 
 def test_a_difference_is_that_of_plain_loops():
-    switches = without(switch_graph(tree(16, 4, tiers=3)), {9})
-    lids = number_lids(switches)
+    switches = made.without(switch_graph(made.tree(16, 4, tiers=3)), {9})
+    lids = made.number_lids(switches)
     moved = Lids(lids.row, lids.endpoint[::-1].copy())
     a, b = compute(switches, lids, engine="shortest"), compute(switches, moved, engine="auto")
     found = difference(switches, (lids, a), (moved, b))
@@ -224,8 +213,8 @@ def test_a_difference_is_that_of_plain_loops():
             entries += a.lft[row, lids.endpoint[x]] != b.lft[row, moved.endpoint[x]]
         for row in switches.edge_row.tolist():
             at, number = int(switches.endpoint_row[x]), int(switches.endpoint_number[x])
-            one = follow(switches, a.lft, row, int(lids.endpoint[x]), at, number)
-            other = follow(switches, b.lft, row, int(moved.endpoint[x]), at, number)
+            one = made.follow(switches, a.lft, row, int(lids.endpoint[x]), at, number)
+            other = made.follow(switches, b.lft, row, int(moved.endpoint[x]), at, number)
             changed += one != other
     assert (found.entries_changed, found.paths_changed) == (entries, changed)
     assert changed
@@ -236,7 +225,7 @@ def test_a_difference_is_that_of_plain_loops():
 
 
 def test_a_difference_tells_lost_from_gained():
-    switches = ring(4)
+    switches = made.ring(4)
     lids, whole, lft = shortest(switches)
     lft[0, lids.endpoint[2]] = 255
     holed = Tables("holed", lft)
@@ -250,7 +239,7 @@ def test_a_difference_tells_lost_from_gained():
 
 def test_a_difference_counts_ways_that_are_longer_and_shorter():
     """On a ring of five, one destination's way from its neighbour is turned round: four hops and not one."""
-    switches = ring(5)
+    switches = made.ring(5)
     lids, plain, lft = shortest(switches)
     lid = int(lids.endpoint[1])
     for row in (0, 4, 3):
@@ -265,8 +254,8 @@ def test_a_difference_counts_ways_that_are_longer_and_shorter():
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_judgement_in_slices_is_the_same_and_says_how_far_it_is(lost, monkeypatch):
-    switches = switch_graph(tree(16, 8, tiers=2))
-    lids = number_lids(switches)
+    switches = switch_graph(made.tree(16, 8, tiers=2))
+    lids = made.number_lids(switches)
     tables = compute(switches, lids, engine="shortest")
     if lost:
         lft = tables.lft.copy()
@@ -292,8 +281,8 @@ def test_a_judgement_in_slices_is_the_same_and_says_how_far_it_is(lost, monkeypa
 def test_a_circle_through_any_link_of_a_wide_switch_is_seen(leaves):
     """A hub with so many links; the last two leaves are joined, and all that they send goes one way around."""
     cables = [(0, leaf) for leaf in range(1, leaves + 1)] + [(leaves - 1, leaves)]
-    switches = graph(cables, [0] + [1] * leaves)
-    lids = number_lids(switches)
+    switches = made.graph(cables, [0] + [1] * leaves)
+    lids = made.number_lids(switches)
     tables = compute(switches, lids, engine="shortest")
     before_last, last = leaves - 1, leaves
     lft = tables.lft.copy()
@@ -319,8 +308,8 @@ def test_a_circle_through_any_link_of_a_wide_switch_is_seen(leaves):
 
 @pytest.mark.parametrize("engine", ["minhop", "updn", "dnup", "sssp", "shortest", "updown", "auto"])
 def test_as_many_tables_are_judged_as_progress_counts_on(engine):
-    switches = switch_graph(tree(8, 4, tiers=2))
-    lids = number_lids(switches)
+    switches = switch_graph(made.tree(8, 4, tiers=2))
+    lids = made.number_lids(switches)
     tables = compute(switches, lids, engine=engine)
     judged = []
 

@@ -21,7 +21,7 @@ from fabrictwin.runs import execute
 from fabrictwin.runs.dry_run import BASE_BYTES, DryRun, memory_bytes
 from fabrictwin.runs.execute import cluster_line, predict, prepare, with_overrides
 from fabrictwin.runs.folder import FILES
-from fabrictwin.runs.twins import make_twin
+from fabrictwin.twin.routed_twin import make_twin
 
 SPEC = """\
 schema: 1

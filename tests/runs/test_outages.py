@@ -14,7 +14,7 @@ from fabrictwin.report.report import report_html
 from fabrictwin.report.summary import summary
 from fabrictwin.report.terminal import block
 from fabrictwin.runs.execute import predict, prepare
-from fabrictwin.runs.twins import make_twin
+from fabrictwin.twin.routed_twin import make_twin
 
 MS = 10**9
 MANAGED = "subnet_manager: {},"

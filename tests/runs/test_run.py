@@ -32,6 +32,7 @@ from support.run_sample import (
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.fabric.fabric import LinkKind
+from fabrictwin.interchange.protobuf_wire import varint
 from fabrictwin.program.program import Actor, Communication
 from fabrictwin.report.breakdown import apportion, breakdown
 from fabrictwin.report.csv_tables import bus_factor, flows_csv, links_csv
@@ -41,7 +42,7 @@ from fabrictwin.report.result import RunResult
 from fabrictwin.report.summary import summary, summary_json, what_limits
 from fabrictwin.report.terminal import bar, block
 from fabrictwin.report.timeline.intervals import intervals
-from fabrictwin.report.timeline.perfetto import perfetto_trace, varint
+from fabrictwin.report.timeline.perfetto import perfetto_trace
 from fabrictwin.report.timeline.timeline_tracks import actors_within, slices
 from fabrictwin.runs.folder import ENVIRONMENT, FILES, Clock, check_target, default_folders, write_folder
 from fabrictwin.workload.step.step_work import Work

@@ -15,7 +15,7 @@ GROUPS = {"a100_sxm": ("nvlink3", 80), "h100_sxm": ("nvlink4", 90), "b200_sxm": 
 
 
 def group(size: int, links: str = "nvlink4", capability: int = 90, per_node: int = 8) -> TensorGroup:
-    return TensorGroup(size, min(size, per_node), links, capability, 50.0)
+    return TensorGroup(size, min(size, per_node), links, capability)
 
 
 @pytest.mark.parametrize(

@@ -101,16 +101,6 @@ def test_more_gpus_and_fewer_bits_are_faster(tmp_path: Path) -> None:
     assert staged["median_tpot_ms"] == pytest.approx(base, rel=0.2)
 
 
-def test_tensor_parallelism_over_two_nodes_costs_more_than_a_pipeline(tmp_path: Path) -> None:
-    """TP 16 pays for every all-reduce between the nodes, TP 8 × PP 2 for one send a step."""
-    model = str(EXAMPLES / "models/llama-3-70b.json")
-    wide = predicted(tmp_path, model=model, tensor_parallel_size=16, num_gpu_blocks_override=20_000)
-    deep = predicted(
-        tmp_path, model=model, tensor_parallel_size=8, pipeline_parallel_size=2, num_gpu_blocks_override=20_000
-    )
-    assert wide.fields["median_tpot_ms"] > 1.2 * deep.fields["median_tpot_ms"]
-
-
 def test_drafts_that_are_accepted_shorten_what_decodes(tmp_path: Path) -> None:
     config = {"method": "eagle", "num_speculative_tokens": 3, "acceptance": [0.8, 0.7, 0.6]}
     plain, drafted = predicted(tmp_path), predicted(tmp_path, speculative_config=config)
@@ -166,6 +156,10 @@ def test_a_trace_keeps_its_times(tmp_path: Path) -> None:
         ({"max_model_len": 320}, {}, "max_model_len: got 320, and the longest request has 340 tokens"),
         ({"enable_lora": True}, {}, "got enable_lora: LoRA is not modelled"),
         ({"limit_mm_per_prompt": {}}, {}, "multimodal input is not modelled"),
+        ({"enable_expert_parallel": True}, {}, "enable_expert_parallel: got true, and .* has no experts"),
+        ({"all2all_backend": "deepep_low_latency"}, {}, "which needs enable_expert_parallel and data parallelism"),
+        ({"all2all_backend": "pplx"}, {}, "all2all_backend"),
+        ({"data_parallel_size": 17}, {}, "got 1 replicas of 17 GPUs each, and the cluster has 16"),
         ({"kv_transfer_config": {}}, {}, "disaggregated prefill is not modelled"),
         ({"max_num_seq": 3}, {}, "max_num_seq"),
         ({"release": "0.11"}, {}, "expected a release of vLLM from 0.12 on"),

@@ -16,6 +16,7 @@ from fabrictwin.fabric.compile import compile_fabric
 from fabrictwin.subnet.agents import node_as_built, port_as_built, port_settings
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.keys import KEY, PROTECT
+from fabrictwin.subnet.agents.port_as_built import PortRole
 from fabrictwin.subnet.agents.sma import ALL_IN, ALL_OUT
 from fabrictwin.subnet.wire.header import DirectedSmp, LidSmp, MadClass, Method, Status
 from fabrictwin.subnet.wire.link_encodings import Speed
@@ -37,13 +38,14 @@ MS = 10**9
         (Speed.XDR, 7, 15, 1, 1 << 5 | 1 << 10 | 1 << 12 | 1 << 11),
     ],
 )
-@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("role", PortRole)
 @pytest.mark.parametrize("two", [False, True])
-def test_a_port_as_built(speed, first, extended, second, mask2, external, two):
+def test_a_port_as_built(speed, first, extended, second, mask2, role, two):
     widths = frozenset({1, 4, 2} if two else {1, 4})
-    info = PortInfo.decode(port_as_built.port_as_built(speed, widths, 5, True, external))
+    info = PortInfo.decode(port_as_built.port_as_built(speed, widths, 5, True, role))
     mask2 |= (1 << 4) if two else 0
-    base = 0 if external else sum(1 << bit for bit in (3, 5, 6, 11, 22, 25, 26))
+    base = 0 if role is PortRole.EXTERNAL else sum(1 << bit for bit in (3, 5, 6, 11, 22, 25, 26))
+    base |= 1 << 30 if role is PortRole.MANAGEMENT else 0
     base |= (1 << 14 if speed >= Speed.FDR else 0) | (1 << 15 if mask2 else 0)
     expected = {
         "gid_prefix": 0xFE80 << 48, "capability_mask": base, "capability_mask2": mask2,
@@ -59,12 +61,12 @@ def test_a_port_as_built(speed, first, extended, second, mask2, external, two):
     assert {f.name: getattr(info, f.name) for f in fields(info) if getattr(info, f.name)} == {
         name: value for name, value in expected.items() if value
     }
-    down = PortInfo.decode(port_as_built.port_as_built(speed, widths, 5, False, external))
+    down = PortInfo.decode(port_as_built.port_as_built(speed, widths, 5, False, role))
     assert (down.port_state, down.port_physical_state) == (1, 2)
 
 
 def built() -> PortInfo:
-    return PortInfo.decode(port_as_built.port_as_built(Speed.XDR, frozenset({1, 4, 2}), 4, True, False))
+    return PortInfo.decode(port_as_built.port_as_built(Speed.XDR, frozenset({1, 4, 2}), 4, True, PortRole.ENDPORT))
 
 
 @pytest.mark.parametrize(("lid", "lmc", "good"), [(1, 0, True), (0xBFFF, 0, True), (0xC000, 0, False), (8, 3,

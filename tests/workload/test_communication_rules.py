@@ -9,7 +9,7 @@ import pytest
 from support.specs import LLAMA_8B, spec_of
 
 from fabrictwin.cluster.build_blueprint import build
-from fabrictwin.runs.twins import make_twin
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.workload.job import job_communications
 from fabrictwin.workload.job.job import Hardware
 from fabrictwin.workload.job.job_communications import CommunicationFactory, Groups, slowed_ps

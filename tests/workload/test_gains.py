@@ -14,7 +14,7 @@ from fabrictwin.report.report import report_html
 from fabrictwin.report.summary import summary
 from fabrictwin.report.terminal import block
 from fabrictwin.runs.execute import predict
-from fabrictwin.runs.twins import make_twin
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.workload.job.job import check
 from fabrictwin.workload.job.workload_section import Training
 from fabrictwin.workload.search.gains import Gain, _changed, gains

@@ -24,7 +24,7 @@ from fabrictwin.program.collectives import Step, all_gather, reduce_scatter
 from fabrictwin.report.resolved_config import spec_yaml
 from fabrictwin.runs.execute import predict
 from fabrictwin.runs.layout_plan import plan, plan_data, plan_text, with_layout
-from fabrictwin.runs.twins import make_twin
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.workload.job.nccl_communications import library_of
 from fabrictwin.workload.memory.gpu_memory import memory
 from fabrictwin.workload.memory.memory_inputs import memory_inputs_of

@@ -122,9 +122,9 @@ def nccl_tests(
     """
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.nccl.settings.spec_section import settings_here
-    from fabrictwin.runs.twins import make_twin
     from fabrictwin.tools.nccl_tests import perf
     from fabrictwin.tools.nccl_tests.perf_run import play
+    from fabrictwin.twin.routed_twin import make_twin
 
     watcher, text = stage or silent, _Copy(out)
     asked, place = _asked(test, options), {name: options.get(name) for name in _PLACE}

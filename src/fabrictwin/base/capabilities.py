@@ -14,14 +14,21 @@ from fabrictwin.base.errors import ConfigError
 Fidelity = Literal["packet", "flow", "analytic"]
 
 
+@dataclass(frozen=True)
+class LinkChanges:
+    """What a link that changes does while something is under way."""
+
+    under_way: bool = False  # it changes what is under way too
+    bit_errors: bool = False  # it may get an error rate
+
+
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
     """Declares what an engine models beyond the times of operations and messages."""
 
     routes: bool = False  # programs travel by forwarding tables, which may change while it runs
     hop_by_hop: bool = False  # each switch looks up its own table when a packet comes
-    changes_under_way: bool = False  # a link that changes changes what is under way too
-    bit_errors: bool = False
+    changes: LinkChanges = LinkChanges()
     spreading: bool = False  # switches may spread one connection over equal-cost ports
     packets: bool = False  # loss, retransmission, queues, captures: `Engine.packets` is there
     one_network: bool = False  # operations and messages share links with each other
@@ -31,12 +38,11 @@ class Capabilities:
 
 _CAPABILITIES: dict[str, Capabilities] = {
     "analytic": Capabilities(closed_forms=True),
-    "flow": Capabilities(routes=True, changes_under_way=True, spreading=True),
+    "flow": Capabilities(routes=True, changes=LinkChanges(under_way=True), spreading=True),
     "packet": Capabilities(
         routes=True,
         hop_by_hop=True,
-        changes_under_way=True,
-        bit_errors=True,
+        changes=LinkChanges(under_way=True, bit_errors=True),
         spreading=True,
         packets=True,
         one_network=True,

@@ -24,12 +24,16 @@ def grouped(record: Record, values: Mapping[str, Any]) -> Record:
 
 def _replaced(record: Any, left: dict[str, Any]) -> Any:
     """Return a record with the values that it holds, its own before its groups'; they are taken from `left`."""
+    if not left:
+        return record
     parts = {field.name: getattr(record, field.name) for field in fields(record)}
     groups = {name: part for name, part in parts.items() if is_dataclass(part) and not isinstance(part, type)}
     changed: dict[str, Any] = {name: left.pop(name) for name in parts if name in left and name not in groups}
     for name, group in groups.items():
-        changed[name] = left.pop(name) if isinstance(left.get(name), type(group)) else _replaced(group, left)
-    return replace(record, **changed)
+        made = left.pop(name) if isinstance(left.get(name), type(group)) else _replaced(group, left)
+        if made is not group:
+            changed[name] = made
+    return replace(record, **changed) if changed else record
 
 
 def flat(record: Any) -> dict[str, Any]:

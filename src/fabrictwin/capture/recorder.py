@@ -101,13 +101,20 @@ class _Flow:
 
 
 @dataclass(slots=True)
-class _Stream:
-    """One queue pair of the kernel."""
+class _Heads:
+    """Headers of a queue pair's packets, and of what comes back; numbers of the queue pairs at both ends."""
 
     there: Ends
     back: Ends
     source_qpn: int
     target_qpn: int
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One queue pair of the kernel."""
+
+    heads: _Heads
     options: FlowOptions
     mtu: int
     flow: int  # NONE: not one of the verbs'
@@ -199,10 +206,12 @@ class Recorder(Closing):
         rnr_us = connection.reliability.rnr_ps // 10**6
         code = min(range(32), key=lambda i: abs(transport.RNR_TIMER_US[i] - rnr_us))
         self._streams[q] = _Stream(
-            there=self._ends(source, target, options, udp, back=False),
-            back=self._ends(source, target, options, udp, back=True),
-            source_qpn=options.numbers.source_qpn or FIRST_QPN + flow,
-            target_qpn=options.numbers.target_qpn or FIRST_QPN + flow,
+            _Heads(
+                there=self._ends(source, target, options, udp, back=False),
+                back=self._ends(source, target, options, udp, back=True),
+                source_qpn=options.numbers.source_qpn or FIRST_QPN + flow,
+                target_qpn=options.numbers.target_qpn or FIRST_QPN + flow,
+            ),
             options=options,
             mtu=connection.framing.mtu_bytes or self.fabric.mtu_bytes,
             flow=flow,
@@ -317,7 +326,7 @@ class Recorder(Closing):
         bth = transport.Bth(
             opcode=service | op,
             partition=stream.options.numbers.partition,
-            target_qpn=stream.target_qpn,
+            target_qpn=stream.heads.target_qpn,
             psn=message.psn + row[tap.PSN] - start,
             ack_request=service == transport.Service.RC
             and not stream.responses
@@ -326,12 +335,12 @@ class Recorder(Closing):
         )
         packet = bth.pack() + self._extended(stream, message, op) + body + bytes(pad)
         congestion = CE_OR_ECT[bool(marks & s.ECN)] if self._ecn else 0
-        return self._frame(stream.there, packet, row, congestion)
+        return self._frame(stream.heads.there, packet, row, congestion)
 
     def _extended(self, stream: _Stream, message: _Message, op: Op) -> bytes:
         parts = []
         if stream.options.service == Service.UNRELIABLE_DATAGRAM:
-            parts.append(transport.deth(stream.options.numbers.queue_key, stream.source_qpn))
+            parts.append(transport.deth(stream.options.numbers.queue_key, stream.heads.source_qpn))
         for name in transport.EXTENDED.get(op, ()):
             if name == transport.RETH:
                 parts.append(transport.reth(message.shown.remote_address, message.shown.remote_key, message.size))
@@ -358,8 +367,8 @@ class Recorder(Closing):
         kind, psn = row[tap.KIND], row[tap.PSN]
         partition = stream.options.numbers.partition
         if kind == s.CNP:
-            bth = transport.Bth(transport.CNP, partition, stream.source_qpn, 0, notified=transport.BECN)
-            return self._frame(stream.back, bth.pack() + transport.CNP_RESERVED, row, 0, CNP_CLASS)
+            bth = transport.Bth(transport.CNP, partition, stream.heads.source_qpn, 0, notified=transport.BECN)
+            return self._frame(stream.heads.back, bth.pack() + transport.CNP_RESERVED, row, 0, CNP_CLASS)
         # an acknowledgement names the last packet that has come, a NAK the one that is wanted
         at = psn - 1 if kind == s.ACK else psn
         found = next(((a, m) for a, end, m in reversed(stream.seen) if a <= at < end), None)
@@ -373,18 +382,20 @@ class Recorder(Closing):
             # the requester asks again for what is missing
             message = found[1].asked or found[1]
             done = (at - found[0]) * stream.mtu
-            bth = transport.Bth(transport.Service.RC | Op.READ_REQUEST, partition, stream.source_qpn, wire, True)
+            bth = transport.Bth(
+                transport.Service.RC | Op.READ_REQUEST, partition, stream.heads.source_qpn, wire, True
+            )
             again = transport.reth(
                 message.shown.remote_address + done, message.shown.remote_key, max(found[1].size - done, 0)
             )
-            return self._frame(stream.back, bth.pack() + again, row, 0)
+            return self._frame(stream.heads.back, bth.pack() + again, row, 0)
         syndrome = {s.ACK: transport.CREDITS_UNLIMITED, s.NAK: 0x60, s.RNR: 0x20 | stream.rnr_code}.get(
             kind, row[tap.MARKS] & 0x7F
         )
         whole = found is not None and any(a <= at and end == psn for a, end, _ in reversed(stream.seen))
-        bth = transport.Bth(transport.Service.RC | Op.ACKNOWLEDGE, partition, stream.source_qpn, wire)
+        bth = transport.Bth(transport.Service.RC | Op.ACKNOWLEDGE, partition, stream.heads.source_qpn, wire)
         packet = bth.pack() + transport.aeth(syndrome, ordinal + (1 if whole else 0))
-        return self._frame(stream.back, packet, row, 0)
+        return self._frame(stream.heads.back, packet, row, 0)
 
     def _frame(
         self, ends: Ends, packet: bytes, row: list[int], congestion: int, traffic_class: int | None = None

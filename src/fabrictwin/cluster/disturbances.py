@@ -114,7 +114,7 @@ def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
                 noises.append(HostNoise(hosts, fault.noise, mix(seed, i)))
             elif isinstance(fault, SwitchFault):
                 key = f"faults[{i}].switch"
-                if not can.changes_under_way:
+                if not can.changes.under_way:
                     raise ValueError("got a switch that reboots at fidelity analytic, expected flow or packet")
                 switch = jacks.switch(fault.switch)
                 cables = tuple(cable for cable in jacks.cables_of(switch) if cable not in broken)
@@ -138,7 +138,7 @@ def find_disturbances(blueprint: Blueprint, spec: Spec) -> Disturbances:
                     raise ValueError(f"got {fault.pause_storm!r} in a storm at times of an earlier one")
             elif isinstance(fault, LinkFault) and fault.timed:
                 key = f"faults[{i}].link"
-                if not (can.changes_under_way if fault.error_rate is None else can.bit_errors):
+                if not (can.changes.under_way if fault.error_rate is None else can.changes.bit_errors):
                     what = "a link that changes while the job runs" if fault.error_rate is None else "bit errors"
                     models = "flow or packet" if fault.error_rate is None else "packet"
                     raise ValueError(f"got {what} at fidelity {fidelity}, expected fidelity {models}")

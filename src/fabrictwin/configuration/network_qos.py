@@ -57,8 +57,8 @@ def _dscp(configuration: Configuration) -> int | None:
         if text.isdecimal() and len(text) < 4:
             return int(text) >> 2
         for adapter in host.adapters.values():
-            if adapter.traffic_class is not None:
-                return adapter.traffic_class >> 2
+            if adapter.roce.traffic_class is not None:
+                return adapter.roce.traffic_class >> 2
     return None
 
 
@@ -70,8 +70,8 @@ def port_rows(blueprint: Blueprint, configuration: Configuration) -> list[Row]:
         if switch.name not in known:
             continue
         for port in switch.ports.values():
-            if 1 <= port.jack <= known[switch.name].ports:
-                _keep(alike, f"{switch.name}/{port.jack}", _switch_row(switch, port))
+            if 1 <= port.link.jack <= known[switch.name].ports:
+                _keep(alike, f"{switch.name}/{port.link.jack}", _switch_row(switch, port))
     plugged = ends(blueprint)
     node = len(blueprint.switches)
     for site in blueprint.hosts:
@@ -79,7 +79,7 @@ def port_rows(blueprint: Blueprint, configuration: Configuration) -> list[Row]:
         for k, device in enumerate(site.nics):
             adapter = None if host is None else host.adapters.get(device)
             cables = plugged.get(node + k)
-            if adapter is not None and cables and adapter.technology == "ethernet":
+            if adapter is not None and cables and adapter.link.technology == "ethernet":
                 _keep(alike, f"{site.name}/{device}", _adapter_row(adapter, cables[0]))
         node += len(site.nics)
     return [{"ports": names, **row} for names, row in alike.values()]
@@ -95,32 +95,36 @@ def _mapped(numbers: Mapping[int, int]) -> dict[int, int]:
 
 
 def _switch_row(switch: Switch, port: Port) -> Row:
-    pfc = sorted(port.pfc or ())
-    by_dscp = port.maps.dscp_to_tc if port.trust == "dscp" else {}
+    pfc = sorted(port.qos.pfc or ())
+    by_dscp = port.qos.maps.dscp_to_tc if port.qos.trust == "dscp" else {}
     row: Row = {
         "pauses": pfc,
-        "obeys": pfc if port.pfc_receives else [],
+        "obeys": pfc if port.qos.pfc_receives else [],
         "groups": _mapped(
-            {dscp: port.maps.group_of(dscp) for dscp in by_dscp} if port.maps.tc_to_group else by_dscp
+            {dscp: port.qos.maps.group_of(dscp) for dscp in by_dscp} if port.qos.maps.tc_to_group else by_dscp
         ),
-        "queues": _mapped({dscp: port.maps.queue_of(dscp) for dscp in by_dscp}),
+        "queues": _mapped({dscp: port.qos.maps.queue_of(dscp) for dscp in by_dscp}),
     }
     priorities: dict[int, Row] = {}
-    for number, group in port.groups.items():
+    for number, group in port.qos.groups.items():
         priorities.setdefault(number, {}).update(_group_row(group))
-    for number, queue in port.queues.items():
+    for number, queue in port.qos.queues.items():
         if number < 8:
             priorities.setdefault(number, {}).update(_queue_row(queue))
     row["priorities"] = {number: said for number, said in sorted(priorities.items()) if said}
-    if port.mtu_bytes is not None:
-        row["frame"] = f"{port.mtu_bytes + ETHERNET_BYTES} B"
-    if switch.chip in CELL_BYTES:
-        row["cell"] = f"{CELL_BYTES[switch.chip]} B"
-    if port.watchdog is not None and port.watchdog.action in ("drop", "forward") and port.watchdog.detection_ms:
+    if port.link.mtu_bytes is not None:
+        row["frame"] = f"{port.link.mtu_bytes + ETHERNET_BYTES} B"
+    if switch.box.chip in CELL_BYTES:
+        row["cell"] = f"{CELL_BYTES[switch.box.chip]} B"
+    if (
+        port.qos.watchdog is not None
+        and port.qos.watchdog.action in ("drop", "forward")
+        and port.qos.watchdog.detection_ms
+    ):
         row["watchdog"] = {
-            "detection": f"{port.watchdog.detection_ms} ms",
-            "restoration": f"{max(port.watchdog.restoration_ms, 1)} ms",
-            "action": port.watchdog.action,
+            "detection": f"{port.qos.watchdog.detection_ms} ms",
+            "restoration": f"{max(port.qos.watchdog.restoration_ms, 1)} ms",
+            "action": port.qos.watchdog.action,
         }
     return row
 
@@ -154,25 +158,27 @@ def _queue_row(queue: Queue) -> Row:
 
 
 def _adapter_row(adapter: Adapter, end: End) -> Row:
-    pfc = sorted(adapter.pfc or ())
+    pfc = sorted(adapter.qos.pfc or ())
     # by trust in DSCP an unmapped one has the priority of its upper three bits (linux mlx5, dcbnl)
-    trusted = adapter.trust == "dscp"
-    by_dscp = {dscp: dscp >> 3 for dscp in range(64)} | dict(adapter.dscp_to_priority) if trusted else {}
+    trusted = adapter.qos.trust == "dscp"
+    by_dscp = {dscp: dscp >> 3 for dscp in range(64)} | dict(adapter.qos.dscp_to_priority) if trusted else {}
     row: Row = {
         "pauses": pfc,
         "obeys": pfc,
         "groups": _mapped(by_dscp),
         "queues": _mapped(by_dscp),
     }
-    if adapter.buffer_bytes and adapter.priority_to_buffer:
-        metres = adapter.cable_m if adapter.cable_m is not None else -(-end.length_mm // 1000)
-        headroom = mlx5.headroom_bytes(end.rate_bps // 10**6, metres, (adapter.mtu_bytes or 1500) + FRAME_MORE)
+    if adapter.qos.buffer_bytes and adapter.qos.priority_to_buffer:
+        metres = adapter.link.cable_m if adapter.link.cable_m is not None else -(-end.length_mm // 1000)
+        headroom = mlx5.headroom_bytes(
+            end.rate_bps // 10**6, metres, (adapter.link.mtu_bytes or 1500) + FRAME_MORE
+        )
         priorities = {}
         for priority in pfc:
-            size = adapter.buffer_bytes[adapter.priority_to_buffer[priority]]
+            size = adapter.qos.buffer_bytes[adapter.qos.priority_to_buffer[priority]]
             kept = min(headroom, size)
             priorities[priority] = {"headroom": f"{kept} B", "threshold": f"{size - kept} B", "reserve": "0 B"}
         row["priorities"] = priorities
-    if adapter.mtu_bytes is not None:
-        row["frame"] = f"{adapter.mtu_bytes + ETHERNET_BYTES} B"
+    if adapter.link.mtu_bytes is not None:
+        row["frame"] = f"{adapter.link.mtu_bytes + ETHERNET_BYTES} B"
     return row

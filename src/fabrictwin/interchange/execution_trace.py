@@ -14,17 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.interchange import torch_calls
 from fabrictwin.interchange.rank_traces import RankTrace
-from fabrictwin.interchange.torch_calls import (
-    SILENT,
-    element_bytes,
-    kind_of,
-    numbers_in,
-    plain_name,
-    ranks_in,
-    size_of,
-    whole_or,
-)
 from fabrictwin.workload.captured.captured_file import MOST_RANKS
 from fabrictwin.workload.captured.captured_job import Collective, Compute, Message
 from fabrictwin.workload.captured.operator_work import NO_KERNEL, plain_operator, work_of
@@ -136,7 +127,10 @@ def _groups(
             raise ConfigError(f"node {node['id']} holds groups that are no JSON", file=trace.file) from None
         for one in listed if isinstance(listed, list) else ():
             if isinstance(one, Mapping):
-                ranks, size = ranks_in(one.get("ranks")), whole_or(one.get("group_size"), 0)
+                ranks, size = (
+                    torch_calls.ranks_in(one.get("ranks")),
+                    torch_calls.whole_or(one.get("group_size"), 0),
+                )
                 entry = ranks, size, str(one.get("pg_desc", ""))
                 for key in ("pg_name", "backend_id"):
                     if key in one:
@@ -169,7 +163,7 @@ def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parent(node: Mapping[str, Any]) -> int:
-    return whole_or(node.get("ctrl_deps", node.get("parent")), -1)
+    return torch_calls.whole_or(node.get("ctrl_deps", node.get("parent")), -1)
 
 
 def _leaves(nodes: list[Mapping[str, Any]]) -> set[int]:
@@ -219,7 +213,7 @@ def _call(node: Mapping[str, Any], trace: RankTrace, calls: dict[int, int], last
     attributes = _attributes(node)
     texts = [value for value in values if isinstance(value, str)]
     name = str(attributes.get("collective_name") or (texts[0] if texts else ""))
-    plain = plain_name(name)
+    plain = torch_calls.plain_name(name)
     numbers = [value for value in values if type(value) is int]
     if plain == "wait":
         # the call that is waited for, by the number that PyTorch gave it
@@ -229,7 +223,7 @@ def _call(node: Mapping[str, Any], trace: RankTrace, calls: dict[int, int], last
         after = tuple(sorted({waited, last} - {-1}))
         trace.operations.append(Compute("wait", after, 0, None, "other"))
         return len(trace.operations) - 1
-    if plain in SILENT:
+    if plain in torch_calls.SILENT:
         return last
     after = (last,) if last >= 0 else ()
     found = _placed_call(name, node, attributes, after, trace)
@@ -252,23 +246,23 @@ def _placed_call(
         for _, size, _ in _tensors(node.get(side)):
             sizes[side] += size
     found = _TENSOR.search(str(inputs.get("types"))) or re.search(r"Tensor\(([\w:]+)", str(inputs.get("types")))
-    element = element_bytes(str(attributes.get("dtype") or (found[1] if found else ""))) or 1
+    element = torch_calls.element_bytes(str(attributes.get("dtype") or (found[1] if found else ""))) or 1
     group = _group_key(inputs["values"], attributes, trace)
     if group is None or not any(sizes.values()):
         return None
     ranks = trace.groups[group][0]
-    plain = plain_name(name)
+    plain = torch_calls.plain_name(name)
     if plain in ("send", "recv"):
-        peer = whole_or(attributes.get("dst_rank" if plain == "send" else "src_rank"), -1)
-        listed = [one for one in numbers_in(inputs["values"][2:]) if 0 <= one < len(ranks)]
+        peer = torch_calls.whole_or(attributes.get("dst_rank" if plain == "send" else "src_rank"), -1)
+        listed = [one for one in torch_calls.numbers_in(inputs["values"][2:]) if 0 <= one < len(ranks)]
         peer = peer if peer >= 0 else (listed[0] if listed else -1)
         if not 0 <= peer < len(ranks):
             return None
         return Message(plain == "send", ranks[peer] - trace.rank, max(sizes.values()), after)
-    kind = kind_of(name)
+    kind = torch_calls.kind_of(name)
     if kind is None:
         return None
-    whole = size_of(kind, sizes["inputs"], sizes["outputs"], len(ranks))
+    whole = torch_calls.size_of(kind, sizes["inputs"], sizes["outputs"], len(ranks))
     whole = max(whole // element, 1) * element
     return Collective(kind, group, whole, after, element)
 
@@ -281,11 +275,11 @@ def _group_key(values: list[Any], attributes: Mapping[str, Any], trace: RankTrac
             value = value[0]
         if isinstance(value, str | int) and not isinstance(value, bool) and str(value) in trace.groups:
             return str(value)
-    size = whole_or(attributes.get("pg_size"), whole_or(values[-1], 0) if values else 0)
+    size = torch_calls.whole_or(attributes.get("pg_size"), torch_calls.whole_or(values[-1], 0) if values else 0)
     size = 0 if values and isinstance(values[-1], list) else size
     if 0 < size <= MOST_RANKS:
-        start = whole_or(attributes.get("global_rank_start"), 0)
-        stride = max(whole_or(attributes.get("global_rank_stride"), 1), 1)
+        start = torch_calls.whole_or(attributes.get("global_rank_start"), 0)
+        stride = max(torch_calls.whole_or(attributes.get("global_rank_stride"), 1), 1)
         ranks = tuple(range(start, start + size * stride, stride))
         trace.world = max(trace.world, ranks[-1] + 1 if ranks[-1] < MOST_RANKS else 1)
         if trace.rank in ranks and ranks[-1] < MOST_RANKS:

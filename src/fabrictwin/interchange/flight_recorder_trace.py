@@ -14,17 +14,9 @@ from math import prod
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.interchange import torch_calls
 from fabrictwin.interchange.plain_pickle import unpickled
 from fabrictwin.interchange.rank_traces import RankTrace
-from fabrictwin.interchange.torch_calls import (
-    SILENT,
-    element_bytes,
-    kind_of,
-    plain_name,
-    ranks_in,
-    size_of,
-    whole_or,
-)
 from fabrictwin.workload.captured.captured_job import Collective, Compute, Message
 
 MOST_ENTRIES = 2_000_000
@@ -52,7 +44,7 @@ def read(data: Mapping[str, Any], file: str, *, rank: int) -> RankTrace:
     config = data.get("pg_config")
     for key, group in config.items() if isinstance(config, Mapping) else ():
         if isinstance(group, Mapping):
-            ranks = ranks_in(group.get("ranks"))
+            ranks = torch_calls.ranks_in(group.get("ranks"))
             trace.world = max(trace.world, *(one + 1 for one in ranks), 1)
             if rank in ranks:
                 trace.groups[str(group.get("name", key))[:200]] = ranks, str(group.get("desc", ""))
@@ -96,13 +88,13 @@ def _elements(sizes: Any) -> int:
 def _call(entry: Mapping[str, Any], trace: RankTrace) -> Any:
     """(key of what runs in order, what makes the operation of what it waits for); None where there is none."""
     what = str(entry.get("profiling_name", ""))[:200]
-    plain = plain_name(what)
-    if plain in SILENT:
+    plain = torch_calls.plain_name(what)
+    if plain in torch_calls.SILENT:
         return None
     group = entry.get("process_group")
     key = str(group[0] if isinstance(group, list | tuple) and group else entry.get("pg_id", ""))[:200]
     types = entry.get("input_dtypes", entry.get("dtype"))
-    element = element_bytes(str(types[0] if isinstance(types, list | tuple) and types else types))
+    element = torch_calls.element_bytes(str(types[0] if isinstance(types, list | tuple) and types else types))
     if key not in trace.groups or not element:
         trace.miss(what or "entry", "its group's ranks or its type are not in the dump")
         return None
@@ -116,10 +108,10 @@ def _call(entry: Mapping[str, Any], trace: RankTrace) -> Any:
         peer, size = ranks[int(named[3])] - trace.rank, max(into, out) * element
         sends = named[1] == "send"
         return f"{key} {named[1]} {named[3]}", lambda after: Message(sends, peer, size, after)
-    kind = kind_of(what)
+    kind = torch_calls.kind_of(what)
     if kind is None:
         trace.miss(what, "it is no collective of NCCL")
         return None
-    size = max(size_of(kind, into, out, len(ranks)), 1) * element
-    root = whole_or(entry.get("root"), 0)
+    size = max(torch_calls.size_of(kind, into, out, len(ranks)), 1) * element
+    root = torch_calls.whole_or(entry.get("root"), 0)
     return key, lambda after: Collective(kind, key, size, after, element, root if 0 <= root < len(ranks) else 0)

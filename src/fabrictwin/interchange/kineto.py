@@ -21,16 +21,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.interchange import torch_calls
 from fabrictwin.interchange.rank_traces import RankTrace
-from fabrictwin.interchange.torch_calls import (
-    SILENT,
-    element_bytes,
-    kind_of,
-    plain_name,
-    ranks_in,
-    size_of,
-    whole_or,
-)
 from fabrictwin.workload.captured.captured_file import MOST_RANKS
 from fabrictwin.workload.captured.captured_job import Collective, Compute, Message, Operation
 
@@ -58,7 +50,9 @@ def read(data: Mapping[str, Any], file: str) -> RankTrace:
     """One rank's trace. Raises ConfigError."""
     info = data.get("distributedInfo")
     info = info if isinstance(info, Mapping) else {}
-    trace = RankTrace(whole_or(info.get("rank"), 0), max(whole_or(info.get("world_size"), 1), 1), file)
+    trace = RankTrace(
+        torch_calls.whole_or(info.get("rank"), 0), max(torch_calls.whole_or(info.get("world_size"), 1), 1), file
+    )
     if "world_size" not in info:
         trace.world = max(trace.world, trace.rank + 1)
     if not 0 <= trace.rank < trace.world <= MOST_RANKS:
@@ -78,8 +72,8 @@ def read(data: Mapping[str, Any], file: str) -> RankTrace:
 def _groups(config: Any, trace: RankTrace) -> None:
     for one in config if isinstance(config, list) else ():
         if isinstance(one, Mapping):
-            ranks = ranks_in(one.get("ranks"))
-            if not ranks and whole_or(one.get("pg_size"), 0) == trace.world:
+            ranks = torch_calls.ranks_in(one.get("ranks"))
+            if not ranks and torch_calls.whole_or(one.get("pg_size"), 0) == trace.world:
                 ranks = tuple(range(trace.world))
             if ranks:
                 trace.groups[str(one.get("pg_name"))[:200]] = ranks, str(one.get("pg_desc", ""))
@@ -105,7 +99,7 @@ def _kernels(events: list[Mapping[str, Any]]) -> list[_Kernel]:
     for event in events:
         if event.get("cat") in ("cuda_runtime", "cuda_driver"):
             start, _ = _span(event)
-            correlation = whole_or(_arguments(event).get("correlation"), -1)
+            correlation = torch_calls.whole_or(_arguments(event).get("correlation"), -1)
             if correlation >= 0 and not math.isnan(start):
                 launched[correlation] = start
     found = []
@@ -117,8 +111,11 @@ def _kernels(events: list[Mapping[str, Any]]) -> list[_Kernel]:
             continue
         arguments = _arguments(event)
         name = str(event.get("name", "kernel"))[:400]
-        stream = whole_or(arguments.get("device"), 0), str(arguments.get("stream", event.get("tid")))[:40]
-        at = launched.get(whole_or(arguments.get("correlation"), -1), start)
+        stream = (
+            torch_calls.whole_or(arguments.get("device"), 0),
+            str(arguments.get("stream", event.get("tid")))[:40],
+        )
+        at = launched.get(torch_calls.whole_or(arguments.get("correlation"), -1), start)
         is_nccl = event["cat"] == "kernel" and name.lower().startswith("nccl")
         found.append(_Kernel(start, end, stream, min(at, start), name, arguments, is_nccl))
     found.sort(key=lambda one: (one.start, one.end))
@@ -186,23 +183,23 @@ def _operation(one: _Kernel, after: tuple[int, ...], trace: RankTrace) -> Operat
 def call_of(arguments: Mapping[str, Any], after: tuple[int, ...], trace: RankTrace) -> Operation | None:
     """The collective or message that the arguments of an event describe; None where they do not."""
     name = str(arguments.get("Collective name", ""))
-    element = element_bytes(str(arguments.get("dtype", "")))
-    into, out = (whole_or(arguments.get(f"{side} msg nelems"), -1) for side in ("In", "Out"))
+    element = torch_calls.element_bytes(str(arguments.get("dtype", "")))
+    into, out = (torch_calls.whole_or(arguments.get(f"{side} msg nelems"), -1) for side in ("In", "Out"))
     group = _group_of(arguments, trace)
     if group is None or into < 0 or not element:
         return None
     ranks = trace.groups[group][0]
-    plain = plain_name(name)
+    plain = torch_calls.plain_name(name)
     if plain in ("send", "recv"):
-        peer = whole_or(arguments.get("Dst Rank" if plain == "send" else "Src Rank"), -1)
+        peer = torch_calls.whole_or(arguments.get("Dst Rank" if plain == "send" else "Src Rank"), -1)
         if not 0 <= peer < len(ranks):
             return None
         return Message(plain == "send", ranks[peer] - trace.rank, max(into, out) * element, after)
-    kind = kind_of(name)
+    kind = torch_calls.kind_of(name)
     if kind is None:
         return None
-    count = max(size_of(kind, into, max(out, 0), len(ranks)), 1)
-    root = whole_or(arguments.get("Root Rank", arguments.get("Src Rank")), 0)
+    count = max(torch_calls.size_of(kind, into, max(out, 0), len(ranks)), 1)
+    root = torch_calls.whole_or(arguments.get("Root Rank", arguments.get("Src Rank")), 0)
     rooted = kind in ("broadcast", "reduce", "gather", "scatter") and 0 <= root < len(ranks)
     return Collective(kind, group, count * element, after, element, root if rooted else 0)
 
@@ -212,11 +209,13 @@ def _group_of(arguments: Mapping[str, Any], trace: RankTrace) -> str | None:
     key = str(arguments.get("Process Group Name", ""))[:200]
     if key in trace.groups:
         return key
-    ranks = ranks_in(arguments.get("Process Group Ranks"))
-    size = whole_or(arguments.get("Group size"), 0)
+    ranks = torch_calls.ranks_in(arguments.get("Process Group Ranks"))
+    size = torch_calls.whole_or(arguments.get("Group size"), 0)
     if not ranks and size == trace.world:
         ranks = tuple(range(trace.world))
-    start, stride = (whole_or(arguments.get(f"Global rank {what}"), -1) for what in ("start", "stride"))
+    start, stride = (
+        torch_calls.whole_or(arguments.get(f"Global rank {what}"), -1) for what in ("start", "stride")
+    )
     if not ranks and 0 < size <= MOST_RANKS and start >= 0 and stride > 0:
         ranks = tuple(range(start, start + size * stride, stride))
     if not ranks or trace.rank not in ranks:
@@ -241,7 +240,7 @@ def _host_calls(events: list[Mapping[str, Any]], trace: RankTrace) -> None:
         arguments = _arguments(event)
         found = call_of(arguments, (len(trace.operations),), trace)
         if found is None:
-            if plain_name(str(arguments.get("Collective name", ""))) not in SILENT:
+            if torch_calls.plain_name(str(arguments.get("Collective name", ""))) not in torch_calls.SILENT:
                 trace.miss(
                     str(arguments.get("Collective name", "collective")), "its group or bytes are not in the trace"
                 )

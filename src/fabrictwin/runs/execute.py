@@ -34,7 +34,7 @@ from fabrictwin.nccl.lowering.queue_pair_options import packet_options
 from fabrictwin.nccl.settings.spec_section import section_settings
 from fabrictwin.report.resolved_config import resolved
 from fabrictwin.report.result import Asked, Reference, RunResult
-from fabrictwin.runs.twins import make_twin
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.captured.captured_section import CapturedWorkload, is_captured
 from fabrictwin.workload.job.workload_section import workload_schema

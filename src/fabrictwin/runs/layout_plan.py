@@ -22,8 +22,8 @@ from fabrictwin.engines.base.play import play
 from fabrictwin.report.error_range import range_lines, step_case, step_range
 from fabrictwin.report.resolved_config import moved, spec_yaml
 from fabrictwin.runs.execute import cluster_line
-from fabrictwin.runs.twins import make_twin
 from fabrictwin.runs.workers import in_order
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.job.workload_section import Workload
 from fabrictwin.workload.search.layout_search import HEADROOM, Candidate, Found, Search, layout_line

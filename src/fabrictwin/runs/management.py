@@ -16,7 +16,6 @@ from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Program, Seat
 from fabrictwin.report.management_record import Management
-from fabrictwin.runs.twins import engine_of, routing_key
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Network
 from fabrictwin.subnet.manager.mad_transport import MadTiming
@@ -27,6 +26,7 @@ from fabrictwin.subnet.operation.cluster_endpoint import partitioned
 from fabrictwin.subnet.operation.manager_commands import member_of
 from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.twin.managed_run import ManagedRun
+from fabrictwin.twin.routed_twin import engine_of, routing_key
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.step.step_work import Lowered
 

@@ -30,7 +30,7 @@ class Prediction:
         served: What the client saw.
         settings: What the benchmark was asked for.
         fields: What `vllm bench serve` would write.
-        replicas: The replicas as they ended, with their steps.
+        replicas: The engines of all replicas and their data parallel ranks as they ended, with their steps.
     """
 
     server: Server
@@ -87,11 +87,14 @@ def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
             f"({(wanted > most).sum()} of {len(demand)} are too long)"
         )
         raise spec.error("workload.serving.max_model_len", message)
-    replicas = [ready.make() for _ in range(serving.replicas)]
+    servers = [ready.make() for _ in range(serving.replicas)]
+    engines = [engine for one in servers for engine in one]
+    chooses = router(serving.router, len(servers[0]))
     try:
-        served = serve(demand, replicas, router(serving.router), concurrency=benchmark.max_concurrency)
+        served = serve(demand, engines, chooses, concurrency=benchmark.max_concurrency)
     except ValueError as error:
         raise spec.error("workload.serving.block_size", str(error)) from None
+    ranks = tuple(rank for engine in engines for rank in engine.ranks)
     settings = BenchSettings(
         model_id=ready.served.model.name,
         request_rate=float(benchmark.request_rate),
@@ -103,4 +106,4 @@ def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
     )
     if benchmark.trace and "request_rate" not in benchmark.model_fields_set:
         settings = replace(settings, request_rate=float("inf"))
-    return Prediction(ready, served, settings, result(served, settings), tuple(replicas))
+    return Prediction(ready, served, settings, result(served, settings), ranks)

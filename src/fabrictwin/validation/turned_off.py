@@ -27,8 +27,8 @@ from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.settings.version import DEFAULT
 from fabrictwin.nccl.tuning.tuner import Call, tuner
 from fabrictwin.report.csv_tables import bus_factor
-from fabrictwin.runs.twins import make_twin
 from fabrictwin.runs.workers import in_order
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.validation.published_data import Section, read_texts
 
 FILE = "turned_off.yaml"

@@ -22,24 +22,31 @@ class FullError(FabrictwinError):
     """There is no place left in the queue."""
 
 
-@dataclass
-class Job:
-    """One piece of work and what is known of it. Fields change until `state` is one of `OVER`."""
+@dataclass(frozen=True)
+class Request:
+    """What is asked for. `given` is what the work takes after its stage."""
 
-    id: str
     kind: str
     title: str
     work: Work
     given: tuple[Any, ...]
-    folder: Path
-    state: State = "queued"
+
+
+@dataclass
+class Progress:
+    """How far a job is."""
+
     stage: str = "waiting"
     fraction: float | None = None
     begun: float = 0.0  # of the machine's clock
     seconds: float | None = None  # that it took
-    error: dict[str, Any] | None = None
-    version: int = 0  # counts what changed, for who watches
     measured: tuple[float, float] | None = None  # when something was measured first, and how far it was
+
+    def elapsed_s(self) -> float | None:
+        """Seconds that it has taken; None before it begins."""
+        if self.seconds is not None:
+            return self.seconds
+        return time.monotonic() - self.begun if self.begun else None
 
     def left_s(self) -> float | None:
         """Seconds that the rest takes if it goes on as it has; None where nobody knows."""
@@ -48,19 +55,30 @@ class Job:
         since, first = self.measured
         return (time.monotonic() - since) * (1 - self.fraction) / (self.fraction - first)
 
+
+@dataclass
+class Job:
+    """One piece of work and what is known of it. Fields change until `state` is one of `OVER`."""
+
+    id: str
+    request: Request
+    folder: Path
+    state: State = "queued"
+    progress: Progress = field(default_factory=Progress)
+    error: dict[str, Any] | None = None
+    version: int = 0  # counts what changed, for who watches
+
     def data(self) -> dict[str, Any]:
         """Plain data, as the interface has it."""
-        elapsed = (
-            self.seconds if self.seconds is not None else time.monotonic() - self.begun if self.begun else None
-        )
-        left = self.left_s() if self.state == "running" else None
+        elapsed = self.progress.elapsed_s()
+        left = self.progress.left_s() if self.state == "running" else None
         return {
             "id": self.id,
-            "kind": self.kind,
-            "title": self.title,
+            "kind": self.request.kind,
+            "title": self.request.title,
             "state": self.state,
-            "stage": self.stage,
-            "fraction": self.fraction,
+            "stage": self.progress.stage,
+            "fraction": self.progress.fraction,
             "elapsed_s": None if elapsed is None else round(elapsed, 3),
             "left_s": None if left is None else round(left, 1),
             "error": self.error,
@@ -107,7 +125,7 @@ class Jobs:
             name = f"{self._count:04d}"
             folder = self.root / name
             folder.mkdir(mode=0o700)
-            job = Job(name, kind, title, work, (str(folder), *given), folder)
+            job = Job(name, Request(kind, title, work, (str(folder), *given)), folder)
             self._jobs[name] = job
             self._queue.put(job)
         self._say(job)
@@ -128,7 +146,7 @@ class Jobs:
         with self._lock:
             if job.state in OVER:
                 return
-            job.state, job.stage = "cancelled", "cancelled"
+            job.state, job.progress.stage = "cancelled", "cancelled"
             process = self._under_way.get(job.id)
             if process is not None:
                 process.kill()
@@ -161,13 +179,13 @@ class Jobs:
             with self._lock:
                 if job.state != "queued":
                     continue
-                job.state, job.begun, job.stage = "running", time.monotonic(), "starting"
+                job.state, job.progress.begun, job.progress.stage = "running", time.monotonic(), "starting"
                 self._under_way[job.id] = process
             self._say(job)
             self._do(job, process)
             with self._lock:
                 del self._under_way[job.id]
-                job.seconds = time.monotonic() - job.begun
+                job.progress.seconds = time.monotonic() - job.progress.begun
             self._say(job)
             self._tidy()
         process.kill()
@@ -177,14 +195,14 @@ class Jobs:
             if job.state == "cancelled":  # before the process was there to be killed
                 process.kill()
                 return
-            if job.measured is None and done is not None:
-                job.measured = (time.monotonic(), done)
-            job.stage, job.fraction = name, done
+            if job.progress.measured is None and done is not None:
+                job.progress.measured = (time.monotonic(), done)
+            job.progress.stage, job.progress.fraction = name, done
             self._say(job)
 
         state: State = "done"
         try:
-            process.do(job.work, *job.given, stage=stage)
+            process.do(job.request.work, *job.request.given, stage=stage)
         except WorkerEndedError:
             state = "failed"
             job.error = job.error or {"message": "its process was killed: too little memory?", "key": None}
@@ -198,9 +216,9 @@ class Jobs:
             if job.state == "cancelled":
                 job.error = None
                 return
-            job.state, job.stage = state, state
+            job.state, job.progress.stage = state, state
             if state == "done":
-                job.fraction = 1.0
+                job.progress.fraction = 1.0
 
     def _tidy(self) -> None:
         """Forget the oldest jobs that are over, where there are too many or they take too much."""

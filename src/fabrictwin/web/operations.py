@@ -225,8 +225,14 @@ class _Answers:
         service = self.service
         if isinstance(body, d.DiffRequest):
             before, after = (self._finished(name, "run") for name in (body.before, body.after))
-            given: tuple[Any, ...] = (str(before.folder), str(after.folder), (before.title, after.title))
-            return service.jobs.add("diff", f"{before.title} and {after.title}", run_answers.diff, given)
+            given: tuple[Any, ...] = (
+                str(before.folder),
+                str(after.folder),
+                (before.request.title, after.request.title),
+            )
+            return service.jobs.add(
+                "diff", f"{before.request.title} and {after.request.title}", run_answers.diff, given
+            )
         if isinstance(body, d.DoctorRequest):
             files = {name: str(service.uploads.path(upload)) for name, upload in body.files.items()}
             given = (files, body.hardware, body.hosts, body.fabric, body.twin)
@@ -251,7 +257,7 @@ class _Answers:
         job = self._job(name)
         if job.state != "done":
             raise NotReadyError(f"job {name} is {job.state}")
-        if kind and job.kind != kind:
+        if kind and job.request.kind != kind:
             raise NotReadyError(f"job {name} is no {kind}")
         return job
 

@@ -22,7 +22,7 @@ from fabrictwin.cluster.spec.spec import Spec, read_spec
 from fabrictwin.report.resolved_config import spec_yaml
 from fabrictwin.report.summary import summary
 from fabrictwin.runs.execute import predict, spec_schema, with_overrides
-from fabrictwin.runs.twins import make_twin
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
 from fabrictwin.web.fabric_map import fabric_map
 from fabrictwin.web.sources import FILE, Read, Source, confine, folder_of, read_source, spec_of

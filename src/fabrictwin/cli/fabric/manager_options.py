@@ -37,7 +37,7 @@ def routing_over_spec(cluster: Path, fabric: Fabric, engine: str, given: EngineO
     Options of the file are taken with its engine alone: another engine may have no use for them.
     """
     from fabrictwin.cluster.spec.spec import load_cluster
-    from fabrictwin.runs.twins import engine_of, routing_options
+    from fabrictwin.twin.routed_twin import engine_of, routing_options
 
     spec = load_cluster(cluster)
     if engine and engine != engine_of(spec):

@@ -177,7 +177,7 @@ class _Bench:
         from fabrictwin.cluster.build_blueprint import build
         from fabrictwin.cluster.spec.spec import load_cluster
         from fabrictwin.routing.graph.switches import switch_graph
-        from fabrictwin.runs.twins import make_twin
+        from fabrictwin.twin.routed_twin import make_twin
 
         read = load_cluster(spec, sys.stdin)
         fabric = make_twin(read, build(read.cluster, spec=read)).fabric

@@ -118,7 +118,7 @@ def path(cluster: str, source: str, destination: str, as_json: bool) -> None:
 
     from fabrictwin.base.progress import Progress
     from fabrictwin.base.units import format_rate, format_time
-    from fabrictwin.runs.twins import make_twin
+    from fabrictwin.twin.routed_twin import make_twin
 
     with Progress() as progress:
         read, blueprint = _built(cluster, progress.stage)
@@ -150,7 +150,7 @@ def matrix(cluster: str, host: str, xml: Path | None) -> None:
     """Show how GPUs and adapters of a host are joined, as `nvidia-smi topo -m` does."""
     from fabrictwin.base.progress import Progress
     from fabrictwin.nccl.topology.host_views import host_matrix
-    from fabrictwin.runs.twins import make_twin
+    from fabrictwin.twin.routed_twin import make_twin
 
     with Progress() as progress:
         read, blueprint = _built(cluster, progress.stage)

@@ -57,10 +57,10 @@ def perftest(cluster: str, as_json: bool, **given: Any) -> None:
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.engines.packet.packet_options import options_of
-    from fabrictwin.runs.twins import make_twin
     from fabrictwin.tools.perftest import perftest_text as text
     from fabrictwin.tools.perftest.perftest_loops import play
     from fabrictwin.tools.perftest.perftest_options import PerftestOptions
+    from fabrictwin.twin.routed_twin import make_twin
 
     options = PerftestOptions(**given)
     with Progress() as progress:

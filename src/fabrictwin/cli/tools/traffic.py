@@ -122,7 +122,7 @@ def _network(cluster: str, given: Mapping[str, Any], stage: Stage) -> _Network:
     from fabrictwin.cluster.spec.fault_section import LinkFault, StormFault, SwitchFault
     from fabrictwin.cluster.spec.spec import load_cluster
     from fabrictwin.engines.packet.packet_options import options_of
-    from fabrictwin.runs.twins import make_twin
+    from fabrictwin.twin.routed_twin import make_twin
 
     stage("compiling the fabric")
     spec = load_cluster(cluster, sys.stdin)

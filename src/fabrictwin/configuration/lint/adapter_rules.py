@@ -33,10 +33,10 @@ def _found(
 def classes(configuration: Configuration) -> Iterator[Finding]:
     """RoCE's packets get the priority that is paused."""
     for host, adapter in _each(configuration):
-        if adapter.technology != "ethernet":
+        if adapter.link.technology != "ethernet":
             continue
         dev = adapter.netdev
-        if adapter.trust == "pcp":
+        if adapter.qos.trust == "pcp":
             yield _found(
                 host,
                 adapter,
@@ -46,7 +46,7 @@ def classes(configuration: Configuration) -> Iterator[Finding]:
                 effect="untagged packets are all of priority 0, which is lossy",
                 fix=f"mlnx_qos -i {dev} --trust dscp",
             )
-        if adapter.pfc is not None and not adapter.pfc and adapter.priority_to_buffer:
+        if adapter.qos.pfc is not None and not adapter.qos.pfc and adapter.qos.priority_to_buffer:
             yield _found(
                 host,
                 adapter,
@@ -55,7 +55,7 @@ def classes(configuration: Configuration) -> Iterator[Finding]:
                 expected="PFC on RoCE's priority",
                 effect="the adapter neither pauses nor is paused",
             )
-        if adapter.global_pause and adapter.pfc:
+        if adapter.driver.global_pause and adapter.qos.pfc:
             yield _found(
                 host,
                 adapter,
@@ -70,22 +70,22 @@ def classes(configuration: Configuration) -> Iterator[Finding]:
 
 
 def _traffic_classes(host: Host, adapter: Adapter) -> Iterator[Finding]:
-    named = [("traffic_class", adapter.traffic_class), ("rdma_cm's tos", adapter.tos)]
+    named = [("traffic_class", adapter.roce.traffic_class), ("rdma_cm's tos", adapter.roce.tos)]
     said = host.nccl.get("NCCL_IB_TC", "")
     if said.isdecimal() and len(said) <= 3:
         named.append(("NCCL_IB_TC", int(said)))
     for name, value in named:
-        if value is None or not adapter.dscp_to_priority or not adapter.pfc:
+        if value is None or not adapter.qos.dscp_to_priority or not adapter.qos.pfc:
             continue
         dscp = value >> 2
-        priority = adapter.dscp_to_priority.get(dscp, dscp >> 3)
-        if priority not in adapter.pfc:
+        priority = adapter.qos.dscp_to_priority.get(dscp, dscp >> 3)
+        if priority not in adapter.qos.pfc:
             yield _found(
                 host,
                 adapter,
                 "traffic-class-lossy",
                 got=f"{name} {value}: DSCP {dscp}, priority {priority}",
-                expected=f"a DSCP of priority {', '.join(map(str, sorted(adapter.pfc)))}",
+                expected=f"a DSCP of priority {', '.join(map(str, sorted(adapter.qos.pfc)))}",
                 effect="the data travels in a class that is dropped",
             )
     if said and not said.isdecimal():
@@ -97,7 +97,7 @@ def _traffic_classes(host: Host, adapter: Adapter) -> Iterator[Finding]:
             expected="0 to 255",
             effect="NCCL takes its default, class 0",
         )
-    if adapter.pfc and host.nccl and "NCCL_IB_TC" not in host.nccl and adapter.traffic_class is None:
+    if adapter.qos.pfc and host.nccl and "NCCL_IB_TC" not in host.nccl and adapter.roce.traffic_class is None:
         yield _found(
             host,
             adapter,
@@ -109,12 +109,12 @@ def _traffic_classes(host: Host, adapter: Adapter) -> Iterator[Finding]:
 
 
 def _buffers(host: Host, adapter: Adapter) -> Iterator[Finding]:
-    for priority in sorted(adapter.pfc or ()) if adapter.priority_to_buffer else ():
-        buffer = adapter.priority_to_buffer[priority]
+    for priority in sorted(adapter.qos.pfc or ()) if adapter.qos.priority_to_buffer else ():
+        buffer = adapter.qos.priority_to_buffer[priority]
         shared = [
             other
-            for other, at in enumerate(adapter.priority_to_buffer)
-            if at == buffer and other not in (adapter.pfc or ())
+            for other, at in enumerate(adapter.qos.priority_to_buffer)
+            if at == buffer and other not in (adapter.qos.pfc or ())
         ]
         if shared:
             yield _found(
@@ -126,7 +126,7 @@ def _buffers(host: Host, adapter: Adapter) -> Iterator[Finding]:
                 effect="lossy traffic fills it: pauses hit RoCE",
                 severity="warning",
             )
-        if adapter.buffer_bytes and adapter.buffer_bytes[buffer] == 0:
+        if adapter.qos.buffer_bytes and adapter.qos.buffer_bytes[buffer] == 0:
             yield _found(
                 host,
                 adapter,
@@ -140,8 +140,11 @@ def _buffers(host: Host, adapter: Adapter) -> Iterator[Finding]:
 def congestion(configuration: Configuration) -> Iterator[Finding]:
     """DCQCN acts on RoCE's priority, and its CNPs are not stopped with it."""
     for host, adapter in _each(configuration):
-        for name, priorities in (("roce_np", adapter.ecn_notification), ("roce_rp", adapter.ecn_reaction)):
-            missing = (adapter.pfc or frozenset()) - (priorities or frozenset())
+        for name, priorities in (
+            ("roce_np", adapter.roce.ecn_notification),
+            ("roce_rp", adapter.roce.ecn_reaction),
+        ):
+            missing = (adapter.qos.pfc or frozenset()) - (priorities or frozenset())
             if priorities is not None and missing:
                 yield _found(
                     host,
@@ -152,22 +155,22 @@ def congestion(configuration: Configuration) -> Iterator[Finding]:
                     effect="marks are not answered: only pauses slow senders down",
                     severity="warning",
                 )
-        if adapter.cnp_priority is not None and adapter.cnp_priority in (adapter.pfc or ()):
+        if adapter.roce.cnp_priority is not None and adapter.roce.cnp_priority in (adapter.qos.pfc or ()):
             yield _found(
                 host,
                 adapter,
                 "adapter-cnp-lossless",
-                got=f"CNPs in priority {adapter.cnp_priority}, which is paused",
+                got=f"CNPs in priority {adapter.roce.cnp_priority}, which is paused",
                 expected="a priority of their own",
                 effect="CNPs are stopped with the data that they are about",
                 severity="warning",
             )
-        if adapter.roce_mode is not None and adapter.roce_mode != ROCE_V2:
+        if adapter.roce.roce_mode is not None and adapter.roce.roce_mode != ROCE_V2:
             yield _found(
                 host,
                 adapter,
                 "roce-v1",
-                got=f"RoCE mode {adapter.roce_mode}",
+                got=f"RoCE mode {adapter.roce.roce_mode}",
                 expected="2",
                 effect="connections of rdma_cm are not routed, and carry no DSCP",
                 fix=f"cma_roce_mode -d {adapter.device} -p 1 -m 2",
@@ -177,17 +180,21 @@ def congestion(configuration: Configuration) -> Iterator[Finding]:
 def frames(configuration: Configuration) -> Iterator[Finding]:
     """MTU and rings hold what RDMA sends."""
     for host, adapter in _each(configuration):
-        if adapter.technology == "ethernet" and adapter.mtu_bytes is not None and adapter.mtu_bytes < ROCE_MTU:
+        if (
+            adapter.link.technology == "ethernet"
+            and adapter.link.mtu_bytes is not None
+            and adapter.link.mtu_bytes < ROCE_MTU
+        ):
             yield _found(
                 host,
                 adapter,
                 "mtu-small",
-                got=f"MTU {adapter.mtu_bytes}",
+                got=f"MTU {adapter.link.mtu_bytes}",
                 expected=f"at least {ROCE_MTU}",
                 effect="RDMA falls back to packets of 1024 bytes",
                 fix=f"ip link set {adapter.netdev} mtu 9100",
             )
-        ring = adapter.ring_rx
+        ring = adapter.driver.ring_rx
         if ring is not None and ring < ENOUGH_RING:
             yield _found(
                 host,
@@ -198,23 +205,23 @@ def frames(configuration: Configuration) -> Iterator[Finding]:
                 effect="bursts over TCP are dropped (rx_out_of_buffer)",
                 severity="warning",
             )
-        if adapter.ipoib_mode is not None and adapter.mtu_bytes is not None:
-            most = IPOIB_MTU if adapter.ipoib_mode == "datagram" else CONNECTED_MTU
-            if adapter.mtu_bytes > most:
+        if adapter.link.ipoib_mode is not None and adapter.link.mtu_bytes is not None:
+            most = IPOIB_MTU if adapter.link.ipoib_mode == "datagram" else CONNECTED_MTU
+            if adapter.link.mtu_bytes > most:
                 yield _found(
                     host,
                     adapter,
                     "ipoib-mtu",
-                    got=f"MTU {adapter.mtu_bytes} in {adapter.ipoib_mode} mode",
+                    got=f"MTU {adapter.link.mtu_bytes} in {adapter.link.ipoib_mode} mode",
                     expected=f"at most {most}",
                     effect="the interface keeps its old MTU",
                 )
-            elif adapter.mtu_bytes < IPOIB_MTU:
+            elif adapter.link.mtu_bytes < IPOIB_MTU:
                 yield _found(
                     host,
                     adapter,
                     "ipoib-mtu-small",
-                    got=f"MTU {adapter.mtu_bytes}",
+                    got=f"MTU {adapter.link.mtu_bytes}",
                     expected=f"{most}",
                     effect="IPoIB spends twice the packets",
                     severity="warning",
@@ -230,7 +237,7 @@ def firmware(configuration: Configuration) -> Iterator[Finding]:
     }
     for host, adapter in _each(configuration):
         for name, (good, severity, effect) in wanted.items():
-            value = adapter.firmware.get(name)
+            value = adapter.card.firmware.get(name)
             if value is not None and value not in good:
                 yield _found(
                     host,
@@ -241,8 +248,8 @@ def firmware(configuration: Configuration) -> Iterator[Finding]:
                     effect=effect,
                     severity=severity,
                 )
-        kind = adapter.firmware.get("LINK_TYPE_P1")
-        right = {"ethernet": ("ETH", "2"), "infiniband": ("IB", "1")}[adapter.technology]
+        kind = adapter.card.firmware.get("LINK_TYPE_P1")
+        right = {"ethernet": ("ETH", "2"), "infiniband": ("IB", "1")}[adapter.link.technology]
         if kind is not None and kind not in right:
             yield _found(
                 host,
@@ -252,12 +259,12 @@ def firmware(configuration: Configuration) -> Iterator[Finding]:
                 expected=right[0],
                 effect="the port does not come up",
             )
-        if adapter.max_read_request is not None and adapter.max_read_request < 4096:
+        if adapter.card.max_read_request is not None and adapter.card.max_read_request < 4096:
             yield _found(
                 host,
                 adapter,
                 "read-request-small",
-                got=f"{adapter.max_read_request} bytes",
+                got=f"{adapter.card.max_read_request} bytes",
                 expected="4096",
                 effect="PCIe reads do not keep the link busy",
                 severity="warning",
@@ -267,8 +274,10 @@ def firmware(configuration: Configuration) -> Iterator[Finding]:
 def access_control(configuration: Configuration) -> Iterator[Finding]:
     """Peers reach each other without the root complex, where a script sets adapters up at all."""
     for host in configuration.hosts.values():
-        set_up = [a for a in host.adapters.values() if a.pfc is not None or a.max_read_request is not None]
-        if set_up and not any(adapter.acs_disabled for adapter in host.adapters.values()):
+        set_up = [
+            a for a in host.adapters.values() if a.qos.pfc is not None or a.card.max_read_request is not None
+        ]
+        if set_up and not any(adapter.card.acs_disabled for adapter in host.adapters.values()):
             yield Finding(
                 "acs-on",
                 "warning",

@@ -17,20 +17,22 @@ LARGEST_ALPHA = 3
 
 def buffer_bytes(switch: Switch) -> int | None:
     """Return the buffer of a switch's chip; None for a box that the catalog has not."""
-    model = BUFFER_OF_BOX.get(switch.platform)
+    model = BUFFER_OF_BOX.get(switch.box.platform)
     return None if model is None else int(catalog.switch(model).buffer.value)
 
 
 def needed_headroom(switch: Switch, port: Port) -> int | None:
     """Return the headroom that a port's rate and cable need; None for a chip without a formula."""
-    if not port.speed_bps or port.cable_m is None:
+    if not port.link.speed_bps or port.link.cable_m is None:
         return None
     traffic = Traffic(
-        lossless_mtu_bytes=switch.lossless_mtu_bytes or 1024,
-        small_packet_percent=100 if switch.small_packet_percent is None else switch.small_packet_percent,
-        port_mtu_bytes=port.mtu_bytes or 9100,
+        lossless_mtu_bytes=switch.buffers.lossless_mtu_bytes or 1024,
+        small_packet_percent=100
+        if switch.buffers.small_packet_percent is None
+        else switch.buffers.small_packet_percent,
+        port_mtu_bytes=port.link.mtu_bytes or 9100,
     )
-    room = headroom_of(switch.chip, port.speed_bps, port.cable_m, traffic, lanes=port.lanes)
+    room = headroom_of(switch.box.chip, port.link.speed_bps, port.link.cable_m, traffic, lanes=port.link.lanes)
     return None if room is None else room.xoff_bytes
 
 
@@ -39,7 +41,7 @@ def headroom(configuration: Configuration) -> Iterator[Finding]:
     for switch in configuration.switches.values():
         for port in switch.ports.values():
             needed = needed_headroom(switch, port)
-            for number, group in port.groups.items():
+            for number, group in port.qos.groups.items():
                 if not group.lossless or needed is None or (group.xoff_bytes or 0) >= needed:
                     continue
                 yield Finding(
@@ -47,7 +49,7 @@ def headroom(configuration: Configuration) -> Iterator[Finding]:
                     "error",
                     f"{switch.name}/{port.name} priority {number}",
                     f"xoff {group.xoff_bytes}",
-                    f"at least {needed} for {port.speed_bps // 10**9} Gb/s and {port.cable_m} m",
+                    f"at least {needed} for {port.link.speed_bps // 10**9} Gb/s and {port.link.cable_m} m",
                     "packets are dropped after the pause was sent",
                     switch.file,
                     f"set xoff of {group.profile} to {needed}",
@@ -59,7 +61,7 @@ def groups(configuration: Configuration) -> Iterator[Finding]:
     for switch in configuration.switches.values():
         seen: set[str] = set()
         for port in switch.ports.values():
-            for number, group in port.groups.items():
+            for number, group in port.qos.groups.items():
                 if not group.lossless or group.profile in seen:
                     continue
                 seen.add(group.profile)
@@ -79,7 +81,7 @@ def _group(switch: Switch, port: Port, number: int, group: Group) -> Iterator[Fi
             switch.file,
             f"set xon of {group.profile}",
         )
-    if switch.os == "sonic" and group.dynamic_th is None and group.static_th is None:
+    if switch.box.os == "sonic" and group.dynamic_th is None and group.static_th is None:
         yield Finding(
             "threshold-missing",
             "error",
@@ -113,14 +115,14 @@ def _group(switch: Switch, port: Port, number: int, group: Group) -> Iterator[Fi
 
 
 def _pool_xoff(switch: Switch, group: Group) -> int:
-    pool = switch.pools.get(group.pool)
+    pool = switch.buffers.pools.get(group.pool)
     return 0 if pool is None else pool.xoff_bytes
 
 
 def pools(configuration: Configuration) -> Iterator[Finding]:
     """Headroom and pools are within the chip's buffer."""
     for switch in configuration.switches.values():
-        lossless = [g for port in switch.ports.values() for g in port.groups.values() if g.lossless]
+        lossless = [g for port in switch.ports.values() for g in port.qos.groups.values() if g.lossless]
         buffer = buffer_bytes(switch)
         reserved = sum(reserved_bytes(group) for group in lossless)
         if buffer is not None and reserved >= buffer:
@@ -133,16 +135,16 @@ def pools(configuration: Configuration) -> Iterator[Finding]:
                 "the switch refuses the profiles or drops what the pool cannot hold",
                 switch.file,
             )
-        for name in switch.pools:
+        for name in switch.buffers.pools:
             yield from _one_pool(switch, name, lossless, buffer, reserved)
 
 
 def _one_pool(
     switch: Switch, name: str, lossless: list[Group], buffer: int | None, reserved: int
 ) -> Iterator[Finding]:
-    pool = switch.pools[name]
+    pool = switch.buffers.pools[name]
     asked = sum(group.xoff_bytes or 0 for group in lossless if group.pool == name)
-    ratio = max(switch.over_subscribe or 0, 1)
+    ratio = max(switch.buffers.over_subscribe or 0, 1)
     if pool.xoff_bytes and asked > pool.xoff_bytes * ratio:
         yield Finding(
             "headroom-beyond-pool",
@@ -182,16 +184,16 @@ def marks(configuration: Configuration) -> Iterator[Finding]:
     for switch in configuration.switches.values():
         seen: set[object] = set()
         for port in switch.ports.values():
-            for priority in sorted(port.pfc or ()):
-                queue = port.queues.get(port.maps.tc_to_queue.get(priority, priority))
-                key = (priority, queue, port.groups.get(priority))
+            for priority in sorted(port.qos.pfc or ()):
+                queue = port.qos.queues.get(port.qos.maps.tc_to_queue.get(priority, priority))
+                key = (priority, queue, port.qos.groups.get(priority))
                 if queue is not None and key not in seen:
                     seen.add(key)
                     yield from _marks(switch, port, priority)
 
 
 def _marks(switch: Switch, port: Port, priority: int) -> Iterator[Finding]:
-    queue = port.queues[port.maps.tc_to_queue.get(priority, priority)]
+    queue = port.qos.queues[port.qos.maps.tc_to_queue.get(priority, priority)]
     where = f"{switch.name}/{port.name} priority {priority}"
     if queue.ecn is None:
         yield Finding(
@@ -216,8 +218,8 @@ def _marks(switch: Switch, port: Port, priority: int) -> Iterator[Finding]:
         )
     if queue.ecn.probability < 1:
         yield Finding("ecn-never", "error", where, "probability 0", "1 to 100", "nothing is marked", switch.file)
-    group = port.groups.get(priority)
-    pool = switch.pools.get(group.pool) if group is not None else None
+    group = port.qos.groups.get(priority)
+    pool = switch.buffers.pools.get(group.pool) if group is not None else None
     if group is None or pool is None or pool.size_bytes is None:
         return
     yield from _before_pause(switch, where, group, queue.ecn.min_bytes, queue.ecn.max_bytes, pool.size_bytes)

@@ -33,9 +33,9 @@ def _found(
 def limits(configuration: Configuration) -> Iterator[Finding]:
     """Verbs may lock memory, and open a socket for each peer."""
     for host in configuration.hosts.values():
-        if not host.limits:
+        if not host.kernel.limits:
             continue
-        locked = {key: value for key, value in host.limits.items() if key.endswith(" memlock")}
+        locked = {key: value for key, value in host.kernel.limits.items() if key.endswith(" memlock")}
         if not locked:
             yield _found(
                 host,
@@ -53,7 +53,7 @@ def limits(configuration: Configuration) -> Iterator[Finding]:
                     expected="unlimited",
                     effect="ibv_reg_mr and ibv_create_qp fail",
                 )
-        for key, value in host.limits.items():
+        for key, value in host.kernel.limits.items():
             if key.endswith(" nofile") and value.isdecimal() and len(value) < 12 and int(value) < ENOUGH_FILES:
                 yield _found(
                     host,
@@ -69,7 +69,7 @@ def modules(configuration: Configuration) -> Iterator[Finding]:
     """The modules of GPUDirect and of verbs are loaded."""
     for host in configuration.hosts.values():
         gpus = "nvidia-persistenced" in host.services or any("--gpus" in arg for arg in host.container)
-        if host.modules and gpus and not {"nvidia_peermem", "nv_peer_mem"} & set(host.modules):
+        if host.kernel.modules and gpus and not {"nvidia_peermem", "nv_peer_mem"} & set(host.kernel.modules):
             yield _found(
                 host,
                 "peermem-missing",
@@ -78,7 +78,7 @@ def modules(configuration: Configuration) -> Iterator[Finding]:
                 effect="GPUDirect is off unless DMA-BUF is there: data goes through host memory",
             )
         wanted = {"mlx5_ib", "mlx4_ib", "irdma", "efa", "bnxt_re", "rdma_rxe", "siw"}
-        if host.modules and not wanted & set(host.modules):
+        if host.kernel.modules and not wanted & set(host.kernel.modules):
             yield _found(
                 host,
                 "verbs-module-missing",
@@ -87,7 +87,7 @@ def modules(configuration: Configuration) -> Iterator[Finding]:
                 effect="there are no RDMA devices",
                 severity="warning",
             )
-        for name, options in host.module_options.items():
+        for name, options in host.kernel.module_options.items():
             if name == "nvidia" and "NVreg_EnablePCIeRelaxedOrderingMode=0" in options:
                 yield _found(
                     host,
@@ -133,7 +133,7 @@ def _services(configuration: Configuration) -> Iterator[Finding]:
 def kernel(configuration: Configuration) -> Iterator[Finding]:
     """Kernel arguments and sysctls do not stand in the way."""
     for host in configuration.hosts.values():
-        arguments = set(host.kernel_arguments)
+        arguments = set(host.kernel.kernel_arguments)
         if arguments & {"intel_iommu=on", "amd_iommu=on", "iommu=force"} and "iommu=pt" not in arguments:
             yield _found(
                 host,
@@ -142,8 +142,8 @@ def kernel(configuration: Configuration) -> Iterator[Finding]:
                 expected="iommu=pt, or off",
                 effect="peer-to-peer traffic is translated: slow or hung",
             )
-        for name in host.sysctl:
-            value = host.sysctl[name]
+        for name in host.kernel.sysctl:
+            value = host.kernel.sysctl[name]
             if re.fullmatch(r"net\.ipv4\.conf\.\w+\.rp_filter", name) and value == "1" and len(host.adapters) != 1:
                 yield _found(
                     host,
@@ -161,7 +161,7 @@ def kernel(configuration: Configuration) -> Iterator[Finding]:
                     effect="pages that adapters use are moved",
                     severity="warning",
                 )
-        if host.sysctl.get("net.ipv4.conf.all.arp_ignore") == "0":
+        if host.kernel.sysctl.get("net.ipv4.conf.all.arp_ignore") == "0":
             yield _found(
                 host,
                 "arp-flux",
@@ -332,13 +332,23 @@ def differing(configuration: Configuration) -> Iterator[Finding]:
     if len(hosts) < 3:
         return
     told: dict[str, Callable[[Host], object]] = {
-        "PFC": lambda host: sorted({tuple(sorted(a.pfc)) for a in host.adapters.values() if a.pfc is not None}),
-        "DSCP map": lambda host: sorted(
-            {tuple(sorted(a.dscp_to_priority.items())) for a in host.adapters.values() if a.dscp_to_priority}
+        "PFC": lambda host: sorted(
+            {tuple(sorted(a.qos.pfc)) for a in host.adapters.values() if a.qos.pfc is not None}
         ),
-        "trust": lambda host: sorted({a.trust for a in host.adapters.values() if a.trust is not None}),
-        "MTU": lambda host: sorted({a.mtu_bytes for a in host.adapters.values() if a.mtu_bytes is not None}),
-        "RoCE mode": lambda host: sorted({a.roce_mode for a in host.adapters.values() if a.roce_mode is not None}),
+        "DSCP map": lambda host: sorted(
+            {
+                tuple(sorted(a.qos.dscp_to_priority.items()))
+                for a in host.adapters.values()
+                if a.qos.dscp_to_priority
+            }
+        ),
+        "trust": lambda host: sorted({a.qos.trust for a in host.adapters.values() if a.qos.trust is not None}),
+        "MTU": lambda host: sorted(
+            {a.link.mtu_bytes for a in host.adapters.values() if a.link.mtu_bytes is not None}
+        ),
+        "RoCE mode": lambda host: sorted(
+            {a.roce.roce_mode for a in host.adapters.values() if a.roce.roce_mode is not None}
+        ),
         "NCCL's variables": lambda host: sorted(host.nccl.items()),
     }
     for name, of in told.items():

@@ -186,8 +186,8 @@ def policy(configuration: Configuration) -> Iterator[Finding]:
     subnet = configuration.subnet
     if subnet is None:
         return
-    levels = {level.name for level in subnet.qos_levels}
-    for matched, level in subnet.qos_rules:
+    levels = {level.name for level in subnet.qos.levels}
+    for matched, level in subnet.qos.rules:
         if level not in levels:
             yield _found(
                 subnet,
@@ -198,16 +198,16 @@ def policy(configuration: Configuration) -> Iterator[Finding]:
                 "the rule matches nothing",
             )
         kind, _, group = matched.partition(" ")
-        if kind in ("source", "destination") and subnet.qos_groups and group not in subnet.qos_groups:
+        if kind in ("source", "destination") and subnet.qos.groups and group not in subnet.qos.groups:
             yield _found(
                 subnet,
                 "qos-group-unknown",
                 f"rule {matched[:40]}",
                 f"group {group[:40]}",
-                f"one of {', '.join(subnet.qos_groups)}",
+                f"one of {', '.join(subnet.qos.groups)}",
                 "the rule matches nothing",
             )
-    if subnet.qos_levels and "DEFAULT" not in levels:
+    if subnet.qos.levels and "DEFAULT" not in levels:
         yield _found(subnet, "qos-default", "qos-levels", "no level DEFAULT", "one", "OpenSM refuses the policy")
 
 

@@ -19,22 +19,22 @@ def ports(configuration: Configuration) -> Iterator[Finding]:
     for switch in configuration.switches.values():
         for port in switch.ports.values():
             where = f"{switch.name}/{port.name}"
-            if port.speed_bps and port.speed_bps / 10**9 not in SPEEDS_GBPS:
+            if port.link.speed_bps and port.link.speed_bps / 10**9 not in SPEEDS_GBPS:
                 yield Finding(
                     "speed-unknown",
                     "error",
                     where,
-                    f"speed {port.speed_bps // 10**6} Mb/s",
+                    f"speed {port.link.speed_bps // 10**6} Mb/s",
                     "a speed of Ethernet, such as 400000",
                     "the port does not come up",
                     switch.file,
                 )
-            if port.mtu_bytes is not None and port.mtu_bytes < ROCE_MTU:
+            if port.link.mtu_bytes is not None and port.link.mtu_bytes < ROCE_MTU:
                 yield Finding(
                     "mtu-small",
                     "error",
                     where,
-                    f"MTU {port.mtu_bytes}",
+                    f"MTU {port.link.mtu_bytes}",
                     f"at least {ROCE_MTU} for 4096 bytes of RDMA",
                     "adapters fall back to smaller packets, or theirs are dropped",
                     switch.file,
@@ -47,21 +47,21 @@ def classes(configuration: Configuration) -> Iterator[Finding]:
     for switch in configuration.switches.values():
         seen: set[object] = set()
         for port in switch.ports.values():
-            headrooms = frozenset(n for n, group in port.groups.items() if group.lossless)
-            key = (port.trust, port.pfc, headrooms, id(port.maps), port.pfc_receives)
+            headrooms = frozenset(n for n, group in port.qos.groups.items() if group.lossless)
+            key = (port.qos.trust, port.qos.pfc, headrooms, id(port.qos.maps), port.qos.pfc_receives)
             if key in seen:
                 continue
             seen.add(key)
             yield from _lossless(switch, port, headrooms)
-            if port.pfc:
+            if port.qos.pfc:
                 yield from _mapped(switch, port)
                 yield from _trusted(switch, port)
 
 
 def _lossless(switch: Switch, port: Port, headrooms: frozenset[int]) -> Iterator[Finding]:
     where = f"{switch.name}/{port.name}"
-    pfc = port.pfc or frozenset()
-    if port.pfc is None and headrooms:
+    pfc = port.qos.pfc or frozenset()
+    if port.qos.pfc is None and headrooms:
         yield Finding(
             "qos-map-missing",
             "error",
@@ -71,7 +71,7 @@ def _lossless(switch: Switch, port: Port, headrooms: frozenset[int]) -> Iterator
             "packets are not classified: RoCE is in the lossy class and is dropped",
             switch.file,
         )
-    for priority in sorted(headrooms - pfc) if port.pfc is not None else ():
+    for priority in sorted(headrooms - pfc) if port.qos.pfc is not None else ():
         yield Finding(
             "pfc-missing",
             "error",
@@ -82,7 +82,7 @@ def _lossless(switch: Switch, port: Port, headrooms: frozenset[int]) -> Iterator
             switch.file,
             f"add {priority} to pfc_enable of {port.name}",
         )
-    for priority in sorted(pfc - headrooms) if port.groups or switch.os == "sonic" else ():
+    for priority in sorted(pfc - headrooms) if port.qos.groups or switch.box.os == "sonic" else ():
         yield Finding(
             "pfc-without-headroom",
             "error",
@@ -103,7 +103,7 @@ def _lossless(switch: Switch, port: Port, headrooms: frozenset[int]) -> Iterator
             "each takes headroom of every port, and pauses spread to traffic that need not be lossless",
             switch.file,
         )
-    if pfc and not port.pfc_receives:
+    if pfc and not port.qos.pfc_receives:
         yield Finding(
             "pfc-ignored",
             "error",
@@ -117,10 +117,10 @@ def _lossless(switch: Switch, port: Port, headrooms: frozenset[int]) -> Iterator
 
 def _mapped(switch: Switch, port: Port) -> Iterator[Finding]:
     where = f"{switch.name}/{port.name}"
-    maps = port.maps
-    for priority in sorted(port.pfc or ()):
+    maps = port.qos.maps
+    for priority in sorted(port.qos.pfc or ()):
         carried = sorted(dscp for dscp, tc in maps.dscp_to_tc.items() if tc == priority)
-        if not carried and port.trust == "dscp":
+        if not carried and port.qos.trust == "dscp":
             yield Finding(
                 "dscp-unmapped",
                 "error",
@@ -146,7 +146,7 @@ def _mapped(switch: Switch, port: Port) -> Iterator[Finding]:
                     switch.file,
                 )
     cnp = maps.dscp_to_tc.get(CNP_DSCP)
-    if cnp is not None and cnp in (port.pfc or ()):
+    if cnp is not None and cnp in (port.qos.pfc or ()):
         yield Finding(
             "cnp-lossless",
             "warning",
@@ -156,7 +156,7 @@ def _mapped(switch: Switch, port: Port) -> Iterator[Finding]:
             "CNPs wait behind the packets that they are to slow down",
             switch.file,
         )
-    queue = port.queues.get(maps.queue_of(CNP_DSCP))
+    queue = port.qos.queues.get(maps.queue_of(CNP_DSCP))
     if queue is not None and queue.scheduler != "strict":
         yield Finding(
             "cnp-not-strict",
@@ -167,8 +167,8 @@ def _mapped(switch: Switch, port: Port) -> Iterator[Finding]:
             "CNPs come late, and congestion control overshoots",
             switch.file,
         )
-    for priority in sorted(port.pfc or ()):
-        queue = port.queues.get(maps.tc_to_queue.get(priority, priority))
+    for priority in sorted(port.qos.pfc or ()):
+        queue = port.qos.queues.get(maps.tc_to_queue.get(priority, priority))
         if queue is not None and queue.scheduler == "strict":
             yield Finding(
                 "roce-strict",
@@ -192,17 +192,17 @@ def _mapped(switch: Switch, port: Port) -> Iterator[Finding]:
 
 
 def _trusted(switch: Switch, port: Port) -> Iterator[Finding]:
-    if port.trust == "dscp":
+    if port.qos.trust == "dscp":
         return
     yield Finding(
         "trust-pcp",
         "error",
         f"{switch.name}/{port.name}",
-        f"trust {port.trust or 'nothing said'}",
+        f"trust {port.qos.trust or 'nothing said'}",
         "trust dscp",
         "packets are untagged: all of them are taken for priority 0, which is lossy",
         switch.file,
-        "use dscp_to_tc_map" if switch.os == "sonic" else "nv set qos mapping default-global trust l3",
+        "use dscp_to_tc_map" if switch.box.os == "sonic" else "nv set qos mapping default-global trust l3",
     )
 
 
@@ -211,7 +211,7 @@ def watchdogs(configuration: Configuration) -> Iterator[Finding]:
     for switch in configuration.switches.values():
         for port in switch.ports.values():
             where = f"{switch.name}/{port.name}"
-            if port.pfc and port.watchdog is None:
+            if port.qos.pfc and port.qos.watchdog is None:
                 yield Finding(
                     "watchdog-missing",
                     "warning",
@@ -222,8 +222,8 @@ def watchdogs(configuration: Configuration) -> Iterator[Finding]:
                     switch.file,
                 )
             poll = switch.watchdog_poll_ms
-            if port.watchdog is not None and poll is not None:
-                times = port.watchdog.detection_ms, port.watchdog.restoration_ms
+            if port.qos.watchdog is not None and poll is not None:
+                times = port.qos.watchdog.detection_ms, port.qos.watchdog.restoration_ms
                 if min(times) < poll:
                     yield Finding(
                         "watchdog-poll",
@@ -234,7 +234,7 @@ def watchdogs(configuration: Configuration) -> Iterator[Finding]:
                         "the switch refuses the watchdog",
                         switch.file,
                     )
-            if port.watchdog is not None and not port.pfc:
+            if port.qos.watchdog is not None and not port.qos.pfc:
                 yield Finding(
                     "watchdog-without-pfc",
                     "warning",
@@ -250,7 +250,7 @@ def routing(configuration: Configuration) -> Iterator[Finding]:
     """Addresses and AS numbers tell switches apart."""
     owners: dict[str, str] = {}
     for switch in configuration.switches.values():
-        taken = [(f"{switch.name} loopback", f"{switch.loopback}/32")] if switch.loopback else []
+        taken = [(f"{switch.name} loopback", f"{switch.bgp.loopback}/32")] if switch.bgp.loopback else []
         taken += [(f"{switch.name}/{port.name}", port.address) for port in switch.ports.values() if port.address]
         for where, address in taken:
             yield from _owned(owners, where, address, switch.file)
@@ -259,22 +259,22 @@ def routing(configuration: Configuration) -> Iterator[Finding]:
                 "lldp-off", "warning", switch.name, "LLDP off", "on", "miscabled links are not seen", switch.file
             )
         for port in switch.ports.values():
-            other = configuration.switches.get(port.peer.partition("/")[0])
-            if port.bgp and other is not None and other.asn is not None and other.asn == switch.asn:
+            other = configuration.switches.get(port.link.peer.partition("/")[0])
+            if port.bgp and other is not None and other.bgp.asn is not None and other.bgp.asn == switch.bgp.asn:
                 yield Finding(
                     "asn-equal",
                     "error",
                     f"{switch.name}/{port.name}",
-                    f"AS {switch.asn} on both ends, to {other.name}",
+                    f"AS {switch.bgp.asn} on both ends, to {other.name}",
                     "different AS numbers for an external neighbour",
                     "the session does not come up",
                     switch.file,
                 )
     for host in configuration.hosts.values():
         for adapter in host.adapters.values():
-            if adapter.address:
+            if adapter.link.address:
                 yield from _owned(
-                    owners, f"{host.name}/{adapter.device or adapter.netdev}", adapter.address, host.file
+                    owners, f"{host.name}/{adapter.device or adapter.netdev}", adapter.link.address, host.file
                 )
 
 

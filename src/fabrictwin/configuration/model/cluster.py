@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
+from fabrictwin.base.grouped import flat, grouped
 from fabrictwin.configuration.model.hosts import Adapter, Host
 from fabrictwin.configuration.model.subnet import Subnet
 from fabrictwin.configuration.model.switches import Switch
+
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
@@ -79,13 +82,17 @@ def _over(first: Any, second: Any) -> Any:
     """The one that is there, or both: the second's fields where it says something."""
     if first is None or second is None:
         return second if first is None else first
-    said = {name: getattr(second, name) for name in type(second).__dataclass_fields__}
-    blank = type(second)()
-    more = {name: value for name, value in said.items() if value != getattr(blank, name)}
+    return _laid_over(first, second, type(second)())
+
+
+def _laid_over(first: Record, second: Record, blank: Record) -> Record:
+    """Return the first record with the fields in which the second says something else than a blank one."""
+    ours, said, silent = flat(first), flat(second), flat(blank)
+    more = {name: value for name, value in said.items() if value != silent[name]}
     for name, value in more.items():
         if isinstance(value, Mapping):
-            more[name] = {**getattr(first, name), **value}
-    return replace(first, **more)
+            more[name] = {**ours[name], **value}
+    return grouped(first, more)
 
 
 def merged_hosts(first: Host, second: Host) -> Host:
@@ -104,26 +111,16 @@ def merged_hosts(first: Host, second: Host) -> Host:
             adapters[key] = adapter
             continue
         known = adapters.pop(same)
-        merged = _merged_adapters(known, adapter)
+        merged = _laid_over(known, adapter, Adapter(""))
         adapters[merged.device or same] = merged
+    ours, theirs = flat(first), flat(second)
     rest: dict[str, Any] = {
-        name: {**getattr(first, name), **getattr(second, name)}
-        for name in ("sysctl", "limits", "module_options", "services", "nccl")
+        name: {**ours[name], **theirs[name]} for name in ("sysctl", "limits", "module_options", "services", "nccl")
     }
     lists: dict[str, Any] = {
-        name: tuple(dict.fromkeys((*getattr(first, name), *getattr(second, name))))
+        name: tuple(dict.fromkeys((*ours[name], *theirs[name])))
         for name in ("modules", "kernel_arguments", "container")
     }
     management = second.management or first.management
     file = os.path.commonpath([first.file, second.file]) if first.file and second.file else first.file
-    return replace(first, adapters=adapters, management=management, file=file, **rest, **lists)
-
-
-def _merged_adapters(first: Adapter, second: Adapter) -> Adapter:
-    blank = Adapter("")
-    more: dict[str, Any] = {}
-    for name in Adapter.__dataclass_fields__:
-        value = getattr(second, name)
-        if value != getattr(blank, name):
-            more[name] = {**getattr(first, name), **value} if isinstance(value, Mapping) else value
-    return replace(first, **more)
+    return grouped(first, {"adapters": adapters, "management": management, "file": file, **rest, **lists})

@@ -30,6 +30,15 @@ class QosLevel:
 
 
 @dataclass(frozen=True)
+class QosPolicy:
+    """A QoS policy's levels, port groups by name (what they hold), and rules (what is matched, level's name)."""
+
+    levels: tuple[QosLevel, ...] = ()
+    groups: Mapping[str, str] = field(default_factory=dict)
+    rules: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class Subnet:
     """What opensm.conf and the files that it names say."""
 
@@ -38,7 +47,5 @@ class Subnet:
     roots: tuple[int, ...] = ()
     compute_nodes: tuple[int, ...] = ()
     io_nodes: tuple[int, ...] = ()
-    qos_levels: tuple[QosLevel, ...] = ()
-    qos_groups: Mapping[str, str] = field(default_factory=dict)  # port groups by name: what they hold
-    qos_rules: tuple[tuple[str, str], ...] = ()  # (what is matched, level's name)
+    qos: QosPolicy = QosPolicy()
     file: str = ""

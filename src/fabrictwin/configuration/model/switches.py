@@ -94,10 +94,9 @@ class Maps:
 
 
 @dataclass(frozen=True)
-class Port:
-    """A port of a switch. `jack` is its number on the box, 0 where the file does not tell."""
+class PortLink:
+    """A port's link. `jack` is its number on the box, 0 where the file does not tell."""
 
-    name: str
     jack: int = 0
     speed_bps: int = 0
     lanes: int = 0
@@ -105,6 +104,12 @@ class Port:
     fec: str = ""
     cable_m: int | None = None
     peer: str = ""  # `host-0/mlx5_0` or `spine-0/Ethernet8`
+
+
+@dataclass(frozen=True)
+class PortQos:
+    """What a port does for each class of traffic."""
+
     trust: Trust | None = None
     maps: Maps = Maps()
     pfc: frozenset[int] | None = None  # priorities that it sends pauses for
@@ -112,25 +117,55 @@ class Port:
     groups: Mapping[int, Group] = field(default_factory=dict)
     queues: Mapping[int, Queue] = field(default_factory=dict)
     watchdog: Watchdog | None = None
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of a switch."""
+
+    name: str
+    link: PortLink = PortLink()
+    qos: PortQos = PortQos()
     address: str = ""  # of layer 3; '' with BGP unnumbered
     bgp: bool = False  # a neighbour by interface
 
 
 @dataclass(frozen=True)
-class Switch:
-    """A switch. `chip` names the family that buffer formulas go by, `platform` the box."""
+class SwitchBox:
+    """The kind of a switch. `chip` names the family that buffer formulas go by, `platform` the box."""
 
-    name: str
     os: Literal["sonic", "nvue"]
     chip: str = ""
     platform: str = ""
-    ports: Mapping[str, Port] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """A switch's pools, and what headroom was reckoned with."""
+
     pools: Mapping[str, Pool] = field(default_factory=dict)
     over_subscribe: int | None = None
-    small_packet_percent: int | None = None  # what headroom was reckoned with
+    small_packet_percent: int | None = None
     lossless_mtu_bytes: int | None = None
-    watchdog_poll_ms: int | None = None
-    lldp: bool | None = None
+
+
+@dataclass(frozen=True)
+class Bgp:
+    """A switch among those that route."""
+
     asn: int | None = None
     loopback: str = ""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A switch."""
+
+    name: str
+    box: SwitchBox
+    ports: Mapping[str, Port] = field(default_factory=dict)
+    buffers: Buffers = Buffers()
+    watchdog_poll_ms: int | None = None
+    lldp: bool | None = None
+    bgp: Bgp = Bgp()
     file: str = ""

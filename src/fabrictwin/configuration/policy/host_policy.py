@@ -9,7 +9,7 @@ from fabrictwin import catalog
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.configuration.headroom import mlx5
 from fabrictwin.configuration.model.cluster import Intent
-from fabrictwin.configuration.model.hosts import Adapter, Host
+from fabrictwin.configuration.model.hosts import Adapter, AdapterLink, AdapterQos, Card, Driver, Host, Kernel, Roce
 from fabrictwin.configuration.policy import addresses
 from fabrictwin.configuration.policy.switch_policy import MTU, cable_metres, lanes_of, port_name
 from fabrictwin.configuration.policy.wiring import End
@@ -79,11 +79,10 @@ def host(racked: Racked, intent: Intent) -> Host:
         name=site.name,
         adapters=adapters,
         management=addresses.management(racked.number),
-        sysctl=_SYSCTL,
-        limits=_LIMITS,
-        modules=_modules(infiniband, gpus),
+        kernel=Kernel(
+            sysctl=_SYSCTL, limits=_LIMITS, modules=_modules(infiniband, gpus), kernel_arguments=("iommu=pt",)
+        ),
         services=_services(gpus=gpus, nvswitch=nvswitch, infiniband=infiniband),
-        kernel_arguments=("iommu=pt",),
         container=(*(["--gpus all"] if gpus else []), *_CONTAINER),
         nccl=_nccl(adapters, intent, infiniband),
     )
@@ -122,38 +121,40 @@ def _ethernet(racked: Racked, k: int, end: End, name: str, intent: Intent) -> Ad
     return Adapter(
         device=racked.blueprint.hosts[racked.number].nics[k],
         netdev=name,
-        technology="ethernet",
-        address=f"{address}/31",
-        mtu_bytes=MTU,
-        peer=_peer(racked, end),
-        trust="dscp",
-        pfc=every if lossless else frozenset(),
-        dscp_to_priority={intent.dscp: intent.priority, intent.cnp_dscp: intent.cnp_priority},
-        buffer_bytes=buffers,
-        priority_to_buffer=placed,
-        cable_m=metres,
-        scheduler=("ets", "ets", "strict", "ets", "ets", "ets", "ets", "ets"),
-        weights=(50, 50, 0, 0, 0, 0, 0, 0),
-        priority_to_tc=tuple(tc_of.get(priority, 0) for priority in range(8)),
-        global_pause=False,
-        roce_mode=ROCE_V2,
-        traffic_class=intent.dscp * 4 + ECN_CAPABLE,
-        tos=intent.dscp * 4 + ECN_CAPABLE,
-        cnp_dscp=intent.cnp_dscp,
-        cnp_priority=intent.cnp_priority,
-        ecn_notification=every,
-        ecn_reaction=every,
-        ring_rx=RING,
-        ring_tx=RING,
-        firmware={
-            "LINK_TYPE_P1": "ETH",
-            "LLDP_NB_DCBX_P1": "FALSE",
-            "ROCE_CC_PRIO_MASK_P1": "255",
-            "PCI_WR_ORDERING": "per_mkey",
-            "MAX_ACC_OUT_READ": "44",
-        },
-        max_read_request=READ_REQUEST,
-        acs_disabled=True,
+        link=AdapterLink(
+            technology="ethernet", address=f"{address}/31", mtu_bytes=MTU, peer=_peer(racked, end), cable_m=metres
+        ),
+        qos=AdapterQos(
+            trust="dscp",
+            pfc=every if lossless else frozenset(),
+            dscp_to_priority={intent.dscp: intent.priority, intent.cnp_dscp: intent.cnp_priority},
+            buffer_bytes=buffers,
+            priority_to_buffer=placed,
+            scheduler=("ets", "ets", "strict", "ets", "ets", "ets", "ets", "ets"),
+            weights=(50, 50, 0, 0, 0, 0, 0, 0),
+            priority_to_tc=tuple(tc_of.get(priority, 0) for priority in range(8)),
+        ),
+        driver=Driver(global_pause=False, ring_rx=RING, ring_tx=RING),
+        roce=Roce(
+            roce_mode=ROCE_V2,
+            traffic_class=intent.dscp * 4 + ECN_CAPABLE,
+            tos=intent.dscp * 4 + ECN_CAPABLE,
+            cnp_dscp=intent.cnp_dscp,
+            cnp_priority=intent.cnp_priority,
+            ecn_notification=every,
+            ecn_reaction=every,
+        ),
+        card=Card(
+            firmware={
+                "LINK_TYPE_P1": "ETH",
+                "LLDP_NB_DCBX_P1": "FALSE",
+                "ROCE_CC_PRIO_MASK_P1": "255",
+                "PCI_WR_ORDERING": "per_mkey",
+                "MAX_ACC_OUT_READ": "44",
+            },
+            max_read_request=READ_REQUEST,
+            acs_disabled=True,
+        ),
     )
 
 
@@ -170,14 +171,18 @@ def _infiniband(racked: Racked, k: int, end: End, name: str, intent: Intent) -> 
     return Adapter(
         device=racked.blueprint.hosts[racked.number].nics[k],
         netdev=name,
-        technology="infiniband",
-        address=f"10.{adapter % 250 + 1}.{host // 256}.{host % 256}/16",
-        mtu_bytes=IPOIB_MTU,
-        peer=f"{racked.blueprint.switches[end.peer].name}/{end.peer_port}",
-        ipoib_mode="datagram",
-        firmware={"LINK_TYPE_P1": "IB", "PCI_WR_ORDERING": "per_mkey", "MAX_ACC_OUT_READ": "44"},
-        max_read_request=READ_REQUEST,
-        acs_disabled=True,
+        link=AdapterLink(
+            technology="infiniband",
+            address=f"10.{adapter % 250 + 1}.{host // 256}.{host % 256}/16",
+            mtu_bytes=IPOIB_MTU,
+            peer=f"{racked.blueprint.switches[end.peer].name}/{end.peer_port}",
+            ipoib_mode="datagram",
+        ),
+        card=Card(
+            firmware={"LINK_TYPE_P1": "IB", "PCI_WR_ORDERING": "per_mkey", "MAX_ACC_OUT_READ": "44"},
+            max_read_request=READ_REQUEST,
+            acs_disabled=True,
+        ),
     )
 
 

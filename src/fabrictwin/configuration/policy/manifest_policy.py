@@ -70,10 +70,10 @@ def _ipam(rail: Adapter) -> str:
 
 
 def _network(rail: Adapter) -> dict[str, Any]:
-    infiniband = rail.technology == "infiniband"
+    infiniband = rail.link.technology == "infiniband"
     spec: dict[str, Any] = {"networkNamespace": "default", "master": rail.netdev, "ipam": _ipam(rail)}
     if not infiniband:
-        spec |= {"mode": "bridge", "mtu": rail.mtu_bytes}
+        spec |= {"mode": "bridge", "mtu": rail.link.mtu_bytes}
     return {
         "apiVersion": GROUP,
         "kind": "IPoIBNetwork" if infiniband else "MacvlanNetwork",
@@ -83,7 +83,7 @@ def _network(rail: Adapter) -> dict[str, Any]:
 
 
 def _functions(rail: Adapter) -> dict[str, Any]:
-    infiniband = rail.technology == "infiniband"
+    infiniband = rail.link.technology == "infiniband"
     return {
         "apiVersion": SRIOV,
         "kind": "SriovNetworkNodePolicy",
@@ -92,7 +92,7 @@ def _functions(rail: Adapter) -> dict[str, Any]:
             "resourceName": f"sriov_{rail.netdev}",
             "nodeSelector": {"feature.node.kubernetes.io/pci-15b3.present": "true"},
             "numVfs": 1,
-            "mtu": rail.mtu_bytes,
+            "mtu": rail.link.mtu_bytes,
             "isRdma": True,
             "linkType": "IB" if infiniband else "ETH",
             "deviceType": "netdevice",

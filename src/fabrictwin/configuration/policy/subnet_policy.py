@@ -5,7 +5,7 @@ from __future__ import annotations
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.guids import node_guids, port_guids
-from fabrictwin.configuration.model.subnet import PartitionLine, QosLevel, Subnet
+from fabrictwin.configuration.model.subnet import PartitionLine, QosLevel, QosPolicy, Subnet
 
 DEFAULT_PKEY, COMPUTE_PKEY = 0x7FFF, 0x0001
 MTU_4096 = 5
@@ -46,9 +46,11 @@ def subnet(blueprint: Blueprint, *, engine: str, lmc: int) -> Subnet:
         roots=tuple(roots),
         compute_nodes=tuple(compute) if roots else (),
         io_nodes=tuple(other) if roots else (),
-        qos_levels=(QosLevel("DEFAULT", COMPUTE_SL), QosLevel("STORAGE", STORAGE_SL)),
-        qos_groups={"storage": ", ".join(f"{guid:#018x}" for guid in other)} if other else {},
-        qos_rules=(("source storage", "STORAGE"), ("destination storage", "STORAGE")) if other else (),
+        qos=QosPolicy(
+            levels=(QosLevel("DEFAULT", COMPUTE_SL), QosLevel("STORAGE", STORAGE_SL)),
+            groups={"storage": ", ".join(f"{guid:#018x}" for guid in other)} if other else {},
+            rules=(("source storage", "STORAGE"), ("destination storage", "STORAGE")) if other else (),
+        ),
     )
 
 

@@ -10,24 +10,15 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.configuration.headroom.spectrum import Traffic
+from fabrictwin.configuration.model import switches as model
 from fabrictwin.configuration.model.cluster import Intent
-from fabrictwin.configuration.model.switches import (
-    Ecn,
-    Group,
-    Maps,
-    Pool,
-    Port,
-    Queue,
-    Switch,
-    Watchdog,
-)
 from fabrictwin.configuration.policy import addresses
 from fabrictwin.configuration.policy.chips import Box, headroom_of
 from fabrictwin.configuration.policy.wiring import End
 
 MTU = 9100  # SONiC's default: an IP packet of RoCE with 4096 bytes of payload needs 4,200
 ECN_MIN, ECN_MAX, ECN_PERCENT = 1 << 20, 1 << 21, 5  # SONiC's template
-WATCHDOG = Watchdog(200, 200, "drop")
+WATCHDOG = model.Watchdog(200, 200, "drop")
 POLL_MS = 200
 LOSSY_RESERVE = 0
 QUEUE_WEIGHT = 50
@@ -47,9 +38,9 @@ class Site:
     names: Sequence[str]  # of adapters, `host-0/mlx5_0`, by node less switches
 
 
-def lanes_of(model: str, speed_bps: int) -> int:
+def lanes_of(kind: str, speed_bps: int) -> int:
     """Return how many SerDes lanes a port of this rate has."""
-    return max(1, speed_bps // (LANE_GBPS.get(model, 100) * 10**9))
+    return max(1, speed_bps // (LANE_GBPS.get(kind, 100) * 10**9))
 
 
 def port_name(os: str, number: int, lanes: int) -> str:
@@ -62,7 +53,7 @@ def cable_metres(length_mm: int) -> int:
     return max(1, math.ceil(length_mm / 1000))
 
 
-def maps(intent: Intent) -> Maps:
+def maps(intent: Intent) -> model.Maps:
     """Return the maps of all ports: RoCE and CNPs to their classes, the rest to 0."""
     classes = dict.fromkeys(range(64), 0) | {
         intent.dscp: intent.priority,
@@ -72,7 +63,7 @@ def maps(intent: Intent) -> Maps:
     if not intent.lossless:
         groups = dict.fromkeys(range(8), 0)
     same = {number: number for number in range(8)}
-    return Maps(classes, groups, same, same)
+    return model.Maps(classes, groups, same, same)
 
 
 def pause_threshold(free_bytes: int, dynamic_th: int, congested: int) -> int:
@@ -81,15 +72,15 @@ def pause_threshold(free_bytes: int, dynamic_th: int, congested: int) -> int:
     return int(alpha * free_bytes / (1 + congested * alpha))
 
 
-def switch(site: Site, intent: Intent, os: str) -> Switch:
+def switch(site: Site, intent: Intent, os: str) -> model.Switch:
     """Return a switch's configuration. Raises ConfigError where its buffer cannot hold the headroom."""
     blueprint, sites = site.blueprint, site.blueprint.switches
-    model = sites[site.number].type
+    kind = sites[site.number].type
     traffic = Traffic(port_mtu_bytes=MTU)
-    groups: dict[int, Group | None] = {}
+    groups: dict[int, model.Group | None] = {}
     for end in site.ends:
         groups[end.port] = _lossless_group(site, end, traffic) if intent.lossless else None
-    buffer = catalog.switch(model).buffer.value if model else 64 << 20
+    buffer = catalog.switch(kind).buffer.value if kind else 64 << 20
     taken = sum(reserved_bytes(group) for group in groups.values() if group is not None)
     apart = sum(headroom_pool_bytes(group) for group in groups.values() if group is not None)
     free = int(buffer) - taken
@@ -103,74 +94,74 @@ def switch(site: Site, intent: Intent, os: str) -> Switch:
     for end in site.ends:
         port = _port(site, end, intent, os=os, group=groups[end.port], ecn=ecn)
         ports[port.name] = port
-    found = Switch(
+    found = model.Switch(
         name=sites[site.number].name,
-        os="sonic" if os == "sonic" else "nvue",
-        chip=site.box.chip,
-        platform=site.box.platform,
+        box=model.SwitchBox(
+            os="sonic" if os == "sonic" else "nvue", chip=site.box.chip, platform=site.box.platform
+        ),
         ports=ports,
-        pools={
-            LOSSLESS_POOL: Pool("ingress", "dynamic", free, apart),
-            LOSSLESS_EGRESS: Pool("egress", "dynamic", int(buffer)),
-            LOSSY_EGRESS: Pool("egress", "dynamic", free),
-        },
-        over_subscribe=0,
-        small_packet_percent=traffic.small_packet_percent,
-        lossless_mtu_bytes=traffic.lossless_mtu_bytes,
+        buffers=model.Buffers(
+            pools={
+                LOSSLESS_POOL: model.Pool("ingress", "dynamic", free, apart),
+                LOSSLESS_EGRESS: model.Pool("egress", "dynamic", int(buffer)),
+                LOSSY_EGRESS: model.Pool("egress", "dynamic", free),
+            },
+            over_subscribe=0,
+            small_packet_percent=traffic.small_packet_percent,
+            lossless_mtu_bytes=traffic.lossless_mtu_bytes,
+        ),
         watchdog_poll_ms=POLL_MS if intent.lossless else None,
         lldp=True,
-        asn=addresses.as_number(blueprint, site.number),
-        loopback=addresses.loopback(site.number),
+        bgp=model.Bgp(asn=addresses.as_number(blueprint, site.number), loopback=addresses.loopback(site.number)),
     )
     return _in_nvue(found) if os == "nvue" else found
 
 
-def _in_nvue(switch: Switch) -> Switch:
+def _in_nvue(switch: model.Switch) -> model.Switch:
     """Return what of a switch NVUE has words for: RoCE mode makes the rest, pools and lossy groups."""
     ports = {}
     for name, port in switch.ports.items():
         lossless = {
             number: replace(group, profile=nvue_profile(port), pool="", dynamic_th=None)
-            for number, group in port.groups.items()
+            for number, group in port.qos.groups.items()
             if group.lossless
         }
-        queues = {number: replace(queue, profile="") for number, queue in port.queues.items()}
-        maps = replace(port.maps, tc_to_group={}, pfc_to_queue={})
-        cable = port.cable_m if port.pfc else None
-        ports[name] = replace(port, groups=lossless, queues=queues, maps=maps, lanes=0, cable_m=cable)
-    return replace(
-        switch, ports=ports, pools={}, over_subscribe=None, small_packet_percent=None, lossless_mtu_bytes=None
-    )
+        queues = {number: replace(queue, profile="") for number, queue in port.qos.queues.items()}
+        maps = replace(port.qos.maps, tc_to_group={}, pfc_to_queue={})
+        cable = port.link.cable_m if port.qos.pfc else None
+        qos = replace(port.qos, groups=lossless, queues=queues, maps=maps)
+        ports[name] = replace(port, link=replace(port.link, lanes=0, cable_m=cable), qos=qos)
+    return replace(switch, ports=ports, buffers=model.Buffers())
 
 
-def nvue_profile(port: Port) -> str:
+def nvue_profile(port: model.Port) -> str:
     """Return the name of a port's PFC profile, '' where it pauses nothing: one for each rate and length."""
-    return f"pfc-{port.speed_bps // 10**9}g-{port.cable_m}m" if port.pfc else ""
+    return f"pfc-{port.link.speed_bps // 10**9}g-{port.link.cable_m}m" if port.qos.pfc else ""
 
 
-def _ecn(free: int, ports: int) -> Ecn:
+def _ecn(free: int, ports: int) -> model.Ecn:
     """Thresholds of SONiC's template, less where all ports together would be paused before they mark."""
     least = pause_threshold(free, 0, ports)
     most = min(ECN_MAX, least // KIB * KIB)
-    return Ecn(min(ECN_MIN, most // 2), most, ECN_PERCENT)
+    return model.Ecn(min(ECN_MIN, most // 2), most, ECN_PERCENT)
 
 
-def headroom_pool_bytes(group: Group) -> int:
+def headroom_pool_bytes(group: model.Group) -> int:
     """Return the headroom that a group takes of the pool's, not of its own size: where XON has no part of it."""
     return 0 if group.xon_bytes else group.xoff_bytes or 0
 
 
-def reserved_bytes(group: Group) -> int:
+def reserved_bytes(group: model.Group) -> int:
     """Return what a group takes of the chip's buffer, whether it is used or not."""
     return group.size_bytes + headroom_pool_bytes(group)
 
 
-def _lossless_group(site: Site, end: End, traffic: Traffic) -> Group:
+def _lossless_group(site: Site, end: End, traffic: Traffic) -> model.Group:
     metres = cable_metres(end.length_mm)
     lanes = lanes_of(site.blueprint.switches[site.number].type, end.rate_bps)
     room = headroom_of(site.box.chip, end.rate_bps, metres, traffic, lanes=lanes)
     assert room is not None, "every box here has a chip with a formula"
-    return Group(
+    return model.Group(
         profile=f"pg_lossless_{end.rate_bps // 10**6}_{metres}m_profile",
         pool=LOSSLESS_POOL,
         size_bytes=room.size_bytes,
@@ -181,19 +172,21 @@ def _lossless_group(site: Site, end: End, traffic: Traffic) -> Group:
     )
 
 
-def _port(site: Site, end: End, intent: Intent, *, os: str, group: Group | None, ecn: Ecn) -> Port:
+def _port(
+    site: Site, end: End, intent: Intent, *, os: str, group: model.Group | None, ecn: model.Ecn
+) -> model.Port:
     blueprint = site.blueprint
     lanes = lanes_of(blueprint.switches[site.number].type, end.rate_bps)
-    lossy = Group("ingress_lossy_profile", LOSSLESS_POOL, LOSSY_RESERVE, dynamic_th=3)
+    lossy = model.Group("ingress_lossy_profile", LOSSLESS_POOL, LOSSY_RESERVE, dynamic_th=3)
     groups = {0: lossy}
     if group is not None:
         groups[intent.priority] = group
     queues = {
-        0: Queue("dwrr", QUEUE_WEIGHT, None, "egress_lossy_profile"),
-        intent.priority: Queue(
+        0: model.Queue("dwrr", QUEUE_WEIGHT, None, "egress_lossy_profile"),
+        intent.priority: model.Queue(
             "dwrr", QUEUE_WEIGHT, ecn, "egress_lossless_profile" if intent.lossless else "egress_lossy_profile"
         ),
-        intent.cnp_priority: Queue("strict", None, None, "egress_lossy_profile"),
+        intent.cnp_priority: model.Queue("strict", None, None, "egress_lossy_profile"),
     }
     upward = end.peer < len(blueprint.switches)
     if upward:
@@ -201,21 +194,25 @@ def _port(site: Site, end: End, intent: Intent, *, os: str, group: Group | None,
         peer = f"{other.name}/{port_name(os, end.peer_port, lanes_of(other.type, end.rate_bps))}"
     else:
         peer = site.names[end.peer - len(blueprint.switches)]
-    return Port(
+    return model.Port(
         name=port_name(os, end.port, lanes),
-        jack=end.port,
-        speed_bps=end.rate_bps,
-        lanes=lanes,
-        mtu_bytes=MTU,
-        fec="rs",
-        cable_m=cable_metres(end.length_mm),
-        peer=peer,
-        trust="dscp",
-        maps=maps(intent),
-        pfc=frozenset({intent.priority}) if intent.lossless else frozenset(),
-        groups=groups,
-        queues=queues,
-        watchdog=WATCHDOG if intent.lossless else None,
+        link=model.PortLink(
+            jack=end.port,
+            speed_bps=end.rate_bps,
+            lanes=lanes,
+            mtu_bytes=MTU,
+            fec="rs",
+            cable_m=cable_metres(end.length_mm),
+            peer=peer,
+        ),
+        qos=model.PortQos(
+            trust="dscp",
+            maps=maps(intent),
+            pfc=frozenset({intent.priority}) if intent.lossless else frozenset(),
+            groups=groups,
+            queues=queues,
+            watchdog=WATCHDOG if intent.lossless else None,
+        ),
         address="" if upward else f"{addresses.link(end.peer - len(blueprint.switches))[0]}/31",
         bgp=upward,
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.yamlfile import read_yaml
-from fabrictwin.configuration.model.hosts import Adapter, Host
+from fabrictwin.configuration.model.hosts import Adapter, AdapterLink, Card, Host, Kernel
 from fabrictwin.configuration.readers.problems import Problems
 
 
@@ -33,10 +33,12 @@ def read_netplan(text: str, file: str, host: str) -> tuple[Host, Problems]:
             management = address
             continue
         mtu = problems.number(row["mtu"], f"{name}.mtu", least=68, most=65520) if "mtu" in row else None
-        more: dict[str, Any] = {"technology": "infiniband", "ipoib_mode": mode} if mode in _MODES else {}
+        link = AdapterLink(address=address, mtu_bytes=mtu)
+        if mode in _MODES:
+            link = replace(link, technology="infiniband", ipoib_mode=mode)
         if mode is not None and mode not in _MODES:
             problems.add("range", f"{name}.infiniband-mode", f"got {quoted(mode)}, expected datagram or connected")
-        adapters[str(name)] = Adapter("", netdev=str(name), address=address, mtu_bytes=mtu, **more)
+        adapters[str(name)] = Adapter("", str(name), link)
     return Host(host, adapters, management=management, file=file), problems
 
 
@@ -59,7 +61,7 @@ def read_sysctl(text: str, file: str, host: str) -> tuple[Host, Problems]:
             problems.add("syntax", content[:40], "got no =, expected NAME = VALUE", line)
             continue
         found[name.lstrip("-").replace("/", ".")] = value
-    return Host(host, sysctl=found, file=file), problems
+    return Host(host, kernel=Kernel(sysctl=found), file=file), problems
 
 
 def read_limits(text: str, file: str, host: str) -> tuple[Host, Problems]:
@@ -72,13 +74,13 @@ def read_limits(text: str, file: str, host: str) -> tuple[Host, Problems]:
             continue
         for kind in ("soft", "hard") if words[1] == "-" else (words[1],):
             found[f"{words[0]} {kind} {words[2]}"] = words[3]
-    return Host(host, limits=found, file=file), problems
+    return Host(host, kernel=Kernel(limits=found), file=file), problems
 
 
 def read_modules(text: str, file: str, host: str) -> tuple[Host, Problems]:
     """Return the modules of a modules-load.d file."""
     names = tuple(content.split()[0].replace("-", "_") for _, content in _lines(text))
-    return Host(host, modules=names, file=file), Problems(file)
+    return Host(host, kernel=Kernel(modules=names), file=file), Problems(file)
 
 
 def read_modprobe(text: str, file: str, host: str) -> tuple[Host, Problems]:
@@ -88,7 +90,7 @@ def read_modprobe(text: str, file: str, host: str) -> tuple[Host, Problems]:
         words = content.split(None, 2)
         if words[0] == "options" and len(words) == 3:
             found[words[1].replace("-", "_")] = words[2]
-    return Host(host, module_options=found, file=file), Problems(file)
+    return Host(host, kernel=Kernel(module_options=found), file=file), Problems(file)
 
 
 def read_kernel_arguments(text: str, file: str, host: str) -> tuple[Host, Problems]:
@@ -98,7 +100,7 @@ def read_kernel_arguments(text: str, file: str, host: str) -> tuple[Host, Proble
         quoted_part = re.search(r"GRUB_CMDLINE_LINUX(?:_DEFAULT)?=[\"'](.*?)[\"']", content)
         listed = quoted_part[1] if quoted_part else content if "=" in content and " " in content else ""
         found += [word for word in listed.split() if not word.startswith("$")]
-    return Host(host, kernel_arguments=tuple(found), file=file), Problems(file)
+    return Host(host, kernel=Kernel(kernel_arguments=tuple(found)), file=file), Problems(file)
 
 
 def read_container(text: str, file: str, host: str) -> tuple[Host, Problems]:
@@ -138,5 +140,5 @@ def read_udev(text: str, file: str, host: str) -> tuple[Host, Problems]:
         elif device is not None:
             adapters[device[1]] = Adapter(device[1], netdev=name[1])
         elif slot is not None:
-            adapters[name[1]] = Adapter("", netdev=name[1], pci=slot[1])
+            adapters[name[1]] = Adapter("", netdev=name[1], card=Card(pci=slot[1]))
     return Host(host, adapters, file=file), problems

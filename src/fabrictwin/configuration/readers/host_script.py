@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.configuration.model.hosts import Adapter, Host
+from fabrictwin.base.grouped import grouped
+from fabrictwin.configuration.model.hosts import Adapter, Host, Kernel
 from fabrictwin.configuration.readers.problems import Problems
 
 MOST_BYTES = 2**32
@@ -44,22 +45,29 @@ def read_script(text: str, file: str, host: str) -> tuple[Host, Problems]:
 
 
 @dataclass
-class _Reading:
-    problems: Problems
+class _WholeHost:
+    """What lines say of no adapter in particular."""
+
     name: str = ""
-    taken: int = 0
-    adapters: dict[str, Adapter] = field(default_factory=dict)  # by netdev or device
-    netdev_of: dict[str, str] = field(default_factory=dict)
     services: dict[str, bool] = field(default_factory=dict)
     modules: list[str] = field(default_factory=list)
     nccl: dict[str, str] = field(default_factory=dict)
-    acs: bool = False
+    acs_disabled: bool = False
+
+
+@dataclass
+class _Reading:
+    problems: Problems
+    taken: int = 0
+    adapters: dict[str, Adapter] = field(default_factory=dict)  # by netdev or device
+    netdev_of: dict[str, str] = field(default_factory=dict)
+    whole: _WholeHost = field(default_factory=_WholeHost)
 
     def take(self, raw: str, line: int) -> None:
         """Take one line."""
         guard = _GUARD.search(raw)
         if guard:
-            self.name = guard[1]
+            self.whole.name = guard[1]
             return
         heading = _HEADING.match(raw)
         if heading:
@@ -70,7 +78,7 @@ class _Reading:
         if raw.startswith("#") or not raw:
             return
         if "ECAP_ACS+6.w=0" in raw or "ECAP_ACS+0x6.w=0" in raw:
-            self.acs, self.taken = True, self.taken + 1
+            self.whole.acs_disabled, self.taken = True, self.taken + 1
             return
         try:
             words = shlex.split(re.sub(r"\$\(basename \$\(readlink ([^)]*)\)\)", r"\1", raw), comments=True)
@@ -106,7 +114,7 @@ class _Reading:
     def _set(self, name: str, **values: Any) -> None:
         key = self._key(name)
         old = self.adapters.get(key) or Adapter("", netdev=key if key == name and "device" not in values else "")
-        self.adapters[key] = replace(old, **values)
+        self.adapters[key] = grouped(old, values)
 
     def _option(self, words: list[str], *names: str) -> str | None:
         for at, word in enumerate(words):
@@ -165,7 +173,7 @@ class _Reading:
             return {}
         dscp = self.problems.number(parts[1], "--dscp2prio", most=63, line=line)
         priority = self.problems.number(parts[2], "--dscp2prio", most=7, line=line)
-        known = dict(self.adapters[self._key(dev)].dscp_to_priority)
+        known = dict(self.adapters[self._key(dev)].qos.dscp_to_priority)
         if dscp is not None and priority is not None:
             if parts[0] == "set":
                 known[dscp] = priority
@@ -207,7 +215,7 @@ class _Reading:
         else:
             name = "ecn_notification" if side == "np" else "ecn_reaction"
             self._set(dev)
-            known = getattr(self.adapters[self._key(dev)], name) or frozenset()
+            known = getattr(self.adapters[self._key(dev)].roce, name) or frozenset()
             which = frozenset({int(priority)})
             self._set(dev, **{name: known | which if value == "1" else known - which})
 
@@ -238,17 +246,17 @@ class _Reading:
             return
         pairs = dict(word.split("=", 1) for word in words[words.index("set") + 1 :] if "=" in word)
         self._set(device, device=device)
-        known = self.adapters[self._key(device)].firmware
+        known = self.adapters[self._key(device)].card.firmware
         self._set(device, firmware={**known, **pairs})
 
     def _systemctl(self, words: list[str], line: int) -> None:
         names = [word for word in words[1:] if not word.startswith("-")]
         if words and words[0] in ("enable", "disable", "start", "stop", "mask"):
             for name in names:
-                self.services[name.removesuffix(".service")] = words[0] in ("enable", "start")
+                self.whole.services[name.removesuffix(".service")] = words[0] in ("enable", "start")
 
     def _modprobe(self, words: list[str], line: int) -> None:
-        self.modules += [word.replace("-", "_") for word in words if not word.startswith("-")]
+        self.whole.modules += [word.replace("-", "_") for word in words if not word.startswith("-")]
 
     def _nmcli(self, words: list[str], line: int) -> None:
         if "con-name" in words and "ifname" in words:
@@ -284,23 +292,23 @@ class _Reading:
         for word in words:
             name, equals, value = word.partition("=")
             if equals and name.startswith("NCCL_"):
-                self.nccl[name] = value
+                self.whole.nccl[name] = value
 
     def host(self, name: str, file: str) -> Host:
         """The host that all lines together set up."""
         adapters = {}
         for key, adapter in self.adapters.items():
-            if self.acs:
-                adapter = replace(adapter, acs_disabled=True)
-            classless = adapter.trust is None and adapter.pfc is None
-            if classless and adapter.firmware.get("LINK_TYPE_P1") == "IB":
-                adapter = replace(adapter, technology="infiniband")
+            if self.whole.acs_disabled:
+                adapter = grouped(adapter, {"acs_disabled": True})
+            classless = adapter.qos.trust is None and adapter.qos.pfc is None
+            if classless and adapter.card.firmware.get("LINK_TYPE_P1") == "IB":
+                adapter = grouped(adapter, {"technology": "infiniband"})
             adapters[adapter.device or key] = adapter
         return Host(
-            name=self.name or name,
+            name=self.whole.name or name,
             adapters=adapters,
-            services=self.services,
-            modules=tuple(self.modules),
-            nccl=self.nccl,
+            services=self.whole.services,
+            kernel=Kernel(modules=tuple(self.whole.modules)),
+            nccl=self.whole.nccl,
             file=file,
         )

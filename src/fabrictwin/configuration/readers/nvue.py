@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.configuration.model.switches import Ecn, Group, Maps, Port, Queue, Switch, Watchdog
+from fabrictwin.base.grouped import grouped
+from fabrictwin.configuration.model import switches as model
 from fabrictwin.configuration.policy.chips import chip_of_platform
 from fabrictwin.configuration.readers.problems import Problems
 
@@ -22,14 +23,14 @@ TRUST = {"l3": "dscp", "l2": "pcp", "port": "none", "both": "dscp"}
 GLOBAL = "default-global"
 
 
-def read_switch(text: str, file: str) -> tuple[Switch, Problems]:
+def read_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
     """Return the switch that commands set up and what in them is wrong. Raises ConfigError where there is none."""
     reading = _Reading(Problems(file))
     seen = 0
     for line, raw in enumerate(text.splitlines(), 1):
         platform = re.match(r"#\s*platform (\S+)", raw)
         if platform:
-            reading.platform = platform[1]
+            reading.whole.platform = platform[1]
         words = _words(raw)
         if words[:2] == ["nv", "set"]:
             seen += 1
@@ -71,22 +72,36 @@ class _Profile:
 
 
 @dataclass
-class _Reading:
-    problems: Problems
+class _WholeSwitch:
+    """What commands say of no port in particular."""
+
     name: str = ""
     platform: str = ""
+    loopback: str = ""
+    asn: int | None = None
+    lldp: bool | None = None
+
+
+@dataclass
+class _Qos:
+    """Which class a packet is of, and how queues serve classes; `roce`: a mode that sets all of it."""
+
     trust: str | None = None
     classes: dict[int, int] = field(default_factory=dict)
     queue_of: dict[int, int] = field(default_factory=dict)
     queues: dict[int, dict[str, Any]] = field(default_factory=dict)
+    roce: str = ""
+
+
+@dataclass
+class _Reading:
+    problems: Problems
+    whole: _WholeSwitch = field(default_factory=_WholeSwitch)
+    qos: _Qos = field(default_factory=_Qos)
     profiles: dict[str, _Profile] = field(default_factory=dict)
     ports: dict[str, dict[str, Any]] = field(default_factory=dict)
     poll: int | None = None
     robust: int = 1
-    loopback: str = ""
-    asn: int | None = None
-    lldp: bool | None = None
-    roce: str = ""
 
     def take(self, words: list[str], line: int) -> None:
         """Take one command's words, without `nv set`."""
@@ -113,11 +128,11 @@ class _Reading:
                 return
 
     def _hostname(self, words: list[str], line: int) -> None:
-        self.name = words[0]
+        self.whole.name = words[0]
 
     def _roce(self, words: list[str], line: int) -> None:
         if words[0] == "mode" and len(words) > 1:
-            self.roce = words[1]
+            self.qos.roce = words[1]
 
     def _number(self, text: str, key: str, most: int, line: int, least: int = 0) -> int | None:
         return self.problems.number(text, key, least=least, most=most, line=line)
@@ -126,7 +141,7 @@ class _Reading:
         if words[1:2] == ["trust"] and len(words) > 2:
             if words[2] not in TRUST:
                 self.problems.add("range", "trust", f"got {words[2]!r}, expected l2, l3, port or both", line)
-            self.trust = TRUST.get(words[2], self.trust)
+            self.qos.trust = TRUST.get(words[2], self.qos.trust)
         elif len(words) == 5 and words[1] in ("dscp", "pcp") and words[3] == "switch-priority":
             priority = self._number(words[4], "switch-priority", 7, line)
             for value in words[2].split(","):
@@ -134,13 +149,13 @@ class _Reading:
                 first = self._number(low, words[1], 63, line)
                 last = self._number(high, words[1], 63, line) if dash else first
                 if first is not None and last is not None and priority is not None:
-                    self.classes |= dict.fromkeys(range(first, last + 1), priority)
+                    self.qos.classes |= dict.fromkeys(range(first, last + 1), priority)
 
     def _egress_queue(self, words: list[str], line: int) -> None:
         if len(words) == 5 and words[1] == "switch-priority" and words[3] == "traffic-class":
             a, b = (self._number(word, "egress-queue-mapping", 7, line) for word in (words[2], words[4]))
             if a is not None and b is not None:
-                self.queue_of[a] = b
+                self.qos.queue_of[a] = b
 
     def _of_classes(self, words: list[str], line: int, allowed: dict[str, int]) -> None:
         """`PROFILE traffic-class 3,4 NAME VALUE`, kept by class and name."""
@@ -150,7 +165,7 @@ class _Reading:
             number = self._number(each, "traffic-class", 7, line)
             if number is None:
                 continue
-            into = self.queues.setdefault(number, {})
+            into = self.qos.queues.setdefault(number, {})
             if words[3] in allowed:
                 value = self._number(words[4], words[3], allowed[words[3]], line)
                 if value is not None:
@@ -191,7 +206,7 @@ class _Reading:
         for name in ports_of(words[0]):
             if name == "lo":
                 if words[1:3] == ["ip", "address"] and len(words) > 3:
-                    self.loopback = words[3].partition("/")[0]
+                    self.whole.loopback = words[3].partition("/")[0]
                 continue
             if len(self.ports) >= MOST_PORTS and name not in self.ports:
                 return
@@ -214,9 +229,9 @@ class _Reading:
 
     def _bgp(self, words: list[str], line: int) -> None:
         if words[0] == "autonomous-system" and len(words) > 1:
-            self.asn = self._number(words[1], "autonomous-system", 2**32 - 1, line, least=1)
-        elif words[0] == "router-id" and len(words) > 1 and not self.loopback:
-            self.loopback = words[1]
+            self.whole.asn = self._number(words[1], "autonomous-system", 2**32 - 1, line, least=1)
+        elif words[0] == "router-id" and len(words) > 1 and not self.whole.loopback:
+            self.whole.loopback = words[1]
 
     def _neighbour(self, words: list[str], line: int) -> None:
         for name in ports_of(words[0]):
@@ -224,44 +239,46 @@ class _Reading:
                 self.ports.setdefault(name, {})["bgp"] = True
 
     def _lldp(self, words: list[str], line: int) -> None:
-        self.lldp = True
+        self.whole.lldp = True
 
     # ------------------------------------------------------------------ what it comes to
 
-    def switch(self, file: str) -> Switch:
+    def switch(self, file: str) -> model.Switch:
         """The switch that all commands together set up."""
-        queues = {number: _queue(row) for number, row in self.queues.items()}
-        maps = Maps(self.classes, {}, self.queue_of, {})
-        trust: Any = self.trust
+        queues = {number: _queue(row) for number, row in self.qos.queues.items()}
+        maps = model.Maps(self.qos.classes, {}, self.qos.queue_of, {})
+        trust: Any = self.qos.trust
         ports = {}
         for name, row in self.ports.items():
             said = {key: value for key, value in row.items() if key not in ("profile", "watched")}
-            port = Port(name=name, jack=_jack(name), trust=trust, maps=maps, queues=queues, **said)
+            port = model.Port(
+                name, model.PortLink(jack=_jack(name)), model.PortQos(trust=trust, maps=maps, queues=queues)
+            )
+            port = grouped(port, said)
             ports[name] = self._with_pfc(port, row)
         poll = self.poll if any(row.get("watched") for row in self.ports.values()) else None
-        return Switch(
-            name=self.name or file,
-            os="nvue",
-            chip=chip_of_platform(self.platform),
-            platform=self.platform,
+        return model.Switch(
+            name=self.whole.name or file,
+            box=model.SwitchBox(
+                os="nvue", chip=chip_of_platform(self.whole.platform), platform=self.whole.platform
+            ),
             ports=ports,
             watchdog_poll_ms=poll,
-            lldp=self.lldp,
-            asn=self.asn,
-            loopback=self.loopback,
+            lldp=self.whole.lldp,
+            bgp=model.Bgp(asn=self.whole.asn, loopback=self.whole.loopback),
             file=file,
         )
 
-    def _with_pfc(self, port: Port, row: dict[str, Any]) -> Port:
+    def _with_pfc(self, port: model.Port, row: dict[str, Any]) -> model.Port:
         name = row.get("profile", GLOBAL if GLOBAL in self.profiles else None)
         profile = self.profiles.get(name) if name else None
         if name is not None and profile is None:
             self.problems.add("reference", f"{port.name} qos pfc profile", f"got {name!r}, which nothing defines")
-        lossless = self.roce == "lossless" and name is None
+        lossless = self.qos.roce == "lossless" and name is None
         pfc = frozenset(profile.pfc) if profile and profile.tx else frozenset({3} if lossless else ())
         groups = {}
         if profile is not None and "port-buffer" in profile.numbers:
-            group = Group(
+            group = model.Group(
                 str(name),
                 "",
                 profile.numbers["port-buffer"],
@@ -271,22 +288,22 @@ class _Reading:
             groups = dict.fromkeys(sorted(profile.pfc), group)
         watched = bool(row.get("watched"))
         period = (self.poll or 100) * self.robust
-        return replace(
-            port,
+        qos = replace(
+            port.qos,
             pfc=pfc,
             pfc_receives=profile.rx if profile else True,
-            cable_m=profile.cable_m if profile else None,
             groups=groups,
-            watchdog=Watchdog(period, period) if watched else None,
+            watchdog=model.Watchdog(period, period) if watched else None,
         )
+        return replace(port, qos=qos, link=replace(port.link, cable_m=profile.cable_m if profile else None))
 
 
-def _queue(row: dict[str, Any]) -> Queue:
+def _queue(row: dict[str, Any]) -> model.Queue:
     ecn = None
     if row.get("ecn", "disable") == "enable" and "min-threshold" in row and "max-threshold" in row:
-        ecn = Ecn(row["min-threshold"], row["max-threshold"], row.get("probability", 100))
+        ecn = model.Ecn(row["min-threshold"], row["max-threshold"], row.get("probability", 100))
     mode = row.get("mode")
-    return Queue(mode if mode in ("strict", "dwrr") else None, row.get("bw-percent"), ecn)
+    return model.Queue(mode if mode in ("strict", "dwrr") else None, row.get("bw-percent"), ecn)
 
 
 def _jack(name: str) -> int:

@@ -6,7 +6,7 @@ import re
 
 from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.whole_numbers import whole_or_none
-from fabrictwin.configuration.model.subnet import PartitionLine, QosLevel, Subnet
+from fabrictwin.configuration.model.subnet import PartitionLine, QosLevel, QosPolicy, Subnet
 from fabrictwin.configuration.readers.problems import Problems
 
 MOST_GUID = 2**64 - 1
@@ -172,4 +172,4 @@ def read_policy(text: str, file: str) -> tuple[Subnet, Problems]:
     if opened:
         problems.add("syntax", opened[-1], f"got no end-{opened[-1][:40]}")
     listed = {name: ", ".join(of) for name, of in groups.items()}
-    return Subnet(qos_levels=tuple(levels), qos_groups=listed, qos_rules=tuple(rules), file=file), problems
+    return Subnet(qos=QosPolicy(levels=tuple(levels), groups=listed, rules=tuple(rules)), file=file), problems

@@ -138,7 +138,7 @@ def _conflicts(part: Configuration, said: dict[tuple[str, str, str], tuple[objec
     for host in part.hosts.values():
         for adapter in host.adapters.values():
             for field in _ONCE:
-                value = getattr(adapter, field)
+                value = getattr(adapter.link, field)
                 if not value or not adapter.netdev:
                     continue
                 known, file = said.setdefault((host.name, adapter.netdev, field), (value, host.file))

@@ -14,7 +14,7 @@ from typing import Any
 
 from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.whole_numbers import read_json
-from fabrictwin.configuration.model.switches import Ecn, Group, Maps, Pool, Port, Queue, Switch, Watchdog
+from fabrictwin.configuration.model import switches as model
 from fabrictwin.configuration.policy.chips import chip_of_platform
 from fabrictwin.configuration.readers.problems import Problems
 
@@ -23,7 +23,7 @@ MOST_BYTES = 2**40
 MOST_PORTS = 1024
 
 
-def read_switch(text: str, file: str) -> tuple[Switch, Problems]:
+def read_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
     """Return the switch of a config_db.json and what in it is wrong. Raises ConfigError for what is none."""
     tables = _tables(text, file)
     read = _Reading(tables, Problems(file))
@@ -35,28 +35,32 @@ def read_switch(text: str, file: str) -> tuple[Switch, Problems]:
     ports = read.ports()
     lldp = [row.get("enabled") for row in tables.get("LLDP_PORT", {}).values()]
     globals_ = tables.get("BGP_GLOBALS", {}).get("default", {})
-    switch = Switch(
+    switch = model.Switch(
         name=str(meta.get("hostname", "")) or file,
-        os="sonic",
-        chip=chip_of_platform(platform),
-        platform=platform,
+        box=model.SwitchBox(os="sonic", chip=chip_of_platform(platform), platform=platform),
         ports=ports,
-        pools=read.pools(),
-        over_subscribe=read.value(
-            default, "over_subscribe_ratio", "DEFAULT_LOSSLESS_BUFFER_PARAMETER", most=65535
+        buffers=model.Buffers(
+            pools=read.pools(),
+            over_subscribe=read.value(
+                default, "over_subscribe_ratio", "DEFAULT_LOSSLESS_BUFFER_PARAMETER", most=65535
+            ),
+            small_packet_percent=read.value(
+                pattern, "small_packet_percentage", "LOSSLESS_TRAFFIC_PATTERN", most=100
+            ),
+            lossless_mtu_bytes=read.value(pattern, "mtu", "LOSSLESS_TRAFFIC_PATTERN", least=1, most=9216),
         ),
-        small_packet_percent=read.value(pattern, "small_packet_percentage", "LOSSLESS_TRAFFIC_PATTERN", most=100),
-        lossless_mtu_bytes=read.value(pattern, "mtu", "LOSSLESS_TRAFFIC_PATTERN", least=1, most=9216),
         watchdog_poll_ms=read.value(poll, "POLL_INTERVAL", "PFC_WD|GLOBAL", least=100, most=1000),
         lldp=None if not lldp else all(value == "true" for value in lldp),
-        asn=read.value(
-            meta if "bgp_asn" in meta else globals_,
-            "bgp_asn" if "bgp_asn" in meta else "local_asn",
-            "DEVICE_METADATA|localhost",
-            least=1,
-            most=2**32 - 1,
+        bgp=model.Bgp(
+            asn=read.value(
+                meta if "bgp_asn" in meta else globals_,
+                "bgp_asn" if "bgp_asn" in meta else "local_asn",
+                "DEVICE_METADATA|localhost",
+                least=1,
+                most=2**32 - 1,
+            ),
+            loopback=_loopback(tables),
         ),
-        loopback=_loopback(tables),
         file=file,
     )
     return switch, read.problems
@@ -93,7 +97,7 @@ def _loopback(tables: Tables) -> str:
 class _Reading:
     tables: Tables
     problems: Problems
-    _maps: dict[tuple[str, ...], Maps] = field(default_factory=dict)
+    _maps: dict[tuple[str, ...], model.Maps] = field(default_factory=dict)
 
     def value(self, row: Mapping[str, Any], name: str, where: str, *, most: int, least: int = 0) -> int | None:
         if name not in row:
@@ -110,15 +114,15 @@ class _Reading:
             self.problems.add("reference", f"{where}|{name}", f"got {quoted(row[name])}, which is not in {table}")
         return found
 
-    def pools(self) -> dict[str, Pool]:
-        found: dict[str, Pool] = {}
+    def pools(self) -> dict[str, model.Pool]:
+        found: dict[str, model.Pool] = {}
         for name, row in self.tables.get("BUFFER_POOL", {}).items():
             where = f"BUFFER_POOL|{name}"
             kind, mode = str(row.get("type", "")), str(row.get("mode", ""))
             if kind not in ("ingress", "egress", "both") or mode not in ("dynamic", "static"):
                 self.problems.add("range", where, f"got type {quoted(kind)} and mode {quoted(mode)}")
                 continue
-            found[name] = Pool(
+            found[name] = model.Pool(
                 "egress" if kind == "egress" else "ingress",
                 "static" if mode == "static" else "dynamic",
                 self.value(row, "size", where, most=MOST_BYTES),
@@ -126,7 +130,7 @@ class _Reading:
             )
         return found
 
-    def ports(self) -> dict[str, Port]:
+    def ports(self) -> dict[str, model.Port]:
         lengths: dict[str, Any] = {}
         for row in self.tables.get("CABLE_LENGTH", {}).values():
             lengths |= row
@@ -140,23 +144,30 @@ class _Reading:
             maps, trust, pfc = self._qos(name)
             lanes = len(str(row["lanes"]).split(",")) if "lanes" in row else 0
             speed = self.value(row, "speed", f"PORT|{name}", least=1, most=1_600_000)
-            found[name] = Port(
+            found[name] = model.Port(
                 name=name,
-                jack=self.value(row, "index", f"PORT|{name}", most=65535) or 0,
-                speed_bps=(speed or 0) * 10**6,
-                lanes=lanes,
-                mtu_bytes=self.value(row, "mtu", f"PORT|{name}", least=68, most=9216),
-                fec=str(row.get("fec", "")),
-                cable_m=self.problems.length_m(lengths[name], f"CABLE_LENGTH|{name}") if name in lengths else None,
-                peer=self._peer(name, row),
-                trust=trust,  # type: ignore[arg-type]
-                maps=maps,
-                pfc=pfc,
-                groups={
-                    number: self._group(number_row, name, number) for number, number_row in groups.get(name, [])
-                },
-                queues=queues.get(name, {}),
-                watchdog=self._watchdog(name),
+                link=model.PortLink(
+                    jack=self.value(row, "index", f"PORT|{name}", most=65535) or 0,
+                    speed_bps=(speed or 0) * 10**6,
+                    lanes=lanes,
+                    mtu_bytes=self.value(row, "mtu", f"PORT|{name}", least=68, most=9216),
+                    fec=str(row.get("fec", "")),
+                    cable_m=self.problems.length_m(lengths[name], f"CABLE_LENGTH|{name}")
+                    if name in lengths
+                    else None,
+                    peer=self._peer(name, row),
+                ),
+                qos=model.PortQos(
+                    trust=trust,  # type: ignore[arg-type]
+                    maps=maps,
+                    pfc=pfc,
+                    groups={
+                        number: self._group(number_row, name, number)
+                        for number, number_row in groups.get(name, [])
+                    },
+                    queues=queues.get(name, {}),
+                    watchdog=self._watchdog(name),
+                ),
                 address=addresses.get(name, ""),
                 bgp=name in unnumbered,
             )
@@ -187,14 +198,14 @@ class _Reading:
                 found.setdefault(name, []).extend((number, row) for number in range(low, high + 1))
         return found
 
-    def _group(self, row: dict[str, Any], port: str, number: int) -> Group:
+    def _group(self, row: dict[str, Any], port: str, number: int) -> model.Group:
         where = f"BUFFER_PG|{port}|{number}"
         if row.get("profile") == "NULL":
-            return Group("NULL", "", 0)
+            return model.Group("NULL", "", 0)
         profile = self.referred(row, "profile", "BUFFER_PROFILE", where)
         name = str(row.get("profile", ""))
         if profile is None:
-            return Group(name, "", 0)
+            return model.Group(name, "", 0)
         where = f"BUFFER_PROFILE|{name}"
         self.referred(profile, "pool", "BUFFER_POOL", where)
         self.value(profile, "dynamic_th", where, least=-8, most=7)
@@ -212,10 +223,10 @@ class _Reading:
             quiet = Problems("")
             alpha = quiet.number(profile["dynamic_th"], "", least=-8, most=7)
         size = self.value(profile, "size", where, most=MOST_BYTES)
-        return Group(name, str(profile.get("pool", "")), size or 0, dynamic_th=alpha, **numbers)
+        return model.Group(name, str(profile.get("pool", "")), size or 0, dynamic_th=alpha, **numbers)
 
-    def _queues(self) -> dict[str, dict[int, Queue]]:
-        found: dict[str, dict[int, Queue]] = {}
+    def _queues(self) -> dict[str, dict[int, model.Queue]]:
+        found: dict[str, dict[int, model.Queue]] = {}
         buffers = {
             (port, number): str(row.get("profile", ""))
             for port, rows in self._by_port("BUFFER_QUEUE", 16).items()
@@ -228,17 +239,17 @@ class _Reading:
                 red = self.referred(row, "wred_profile", "WRED_PROFILE", where)
                 kind = str((scheduler or {}).get("type", "")).upper()
                 weight = self.value(scheduler or {}, "weight", "SCHEDULER", least=1, most=100)
-                found.setdefault(port, {})[number] = Queue(
+                found.setdefault(port, {})[number] = model.Queue(
                     "strict" if kind == "STRICT" else "dwrr" if kind in ("DWRR", "WRR") else None,
                     weight,
                     self._ecn(red) if red is not None else None,
                     buffers.pop((port, number), ""),
                 )
         for (port, number), profile in buffers.items():
-            found.setdefault(port, {})[number] = Queue(profile=profile)
+            found.setdefault(port, {})[number] = model.Queue(profile=profile)
         return found
 
-    def _ecn(self, row: dict[str, Any]) -> Ecn | None:
+    def _ecn(self, row: dict[str, Any]) -> model.Ecn | None:
         marks = str(row.get("ecn", "ecn_none"))
         colour = next((c for c in ("green", "yellow", "red") if marks in ("ecn_all",) or c in marks), None)
         if colour is None:
@@ -248,12 +259,12 @@ class _Reading:
         chance = self.value(row, f"{colour}_drop_probability", "WRED_PROFILE", most=100)
         if low is None or high is None:
             return None
-        return Ecn(low, high, 100 if chance is None else chance)
+        return model.Ecn(low, high, 100 if chance is None else chance)
 
-    def _qos(self, port: str) -> tuple[Maps, str | None, frozenset[int] | None]:
+    def _qos(self, port: str) -> tuple[model.Maps, str | None, frozenset[int] | None]:
         row = self.tables.get("PORT_QOS_MAP", {}).get(port)
         if row is None:
-            return Maps(), None, None
+            return model.Maps(), None, None
         where = f"PORT_QOS_MAP|{port}"
         trust = "dscp" if "dscp_to_tc_map" in row else "pcp" if "dot1p_to_tc_map" in row else "none"
         key = tuple(str(row.get(name, "")) for name in ("dscp_to_tc_map", "dot1p_to_tc_map", *_MAP_TABLES))
@@ -267,7 +278,7 @@ class _Reading:
         )
         return self._maps[key], trust, pfc
 
-    def _read_maps(self, row: dict[str, Any], where: str) -> Maps:
+    def _read_maps(self, row: dict[str, Any], where: str) -> model.Maps:
         numbers: dict[str, dict[int, int]] = {}
         tables = {
             "dscp_to_tc_map": ("DSCP_TO_TC_MAP", 63),
@@ -283,14 +294,14 @@ class _Reading:
                 if a is not None and b is not None:
                     pairs[a] = b
             numbers[name] = pairs
-        return Maps(
+        return model.Maps(
             numbers["dscp_to_tc_map"] or numbers["dot1p_to_tc_map"],
             numbers["tc_to_pg_map"],
             numbers["tc_to_queue_map"],
             numbers["pfc_to_queue_map"],
         )
 
-    def _watchdog(self, port: str) -> Watchdog | None:
+    def _watchdog(self, port: str) -> model.Watchdog | None:
         row = self.tables.get("PFC_WD", {}).get(port)
         if row is None:
             return None
@@ -300,7 +311,7 @@ class _Reading:
         action = str(row.get("action", "drop"))
         if action not in ("drop", "forward", "alert"):
             self.problems.add("range", f"{where}|action", f"got {quoted(action)}, expected drop, forward or alert")
-        return Watchdog(detection or 0, restoration or 0, action)
+        return model.Watchdog(detection or 0, restoration or 0, action)
 
     def _peer(self, port: str, row: dict[str, Any]) -> str:
         known = self.tables.get("DEVICE_NEIGHBOR", {}).get(port)

@@ -75,19 +75,28 @@ def files(host: Host) -> list[WrittenFile]:
     return [WrittenFile(f"{folder}/{name}", text, name.endswith(".sh")) for name, text in texts.items()]
 
 
-def adapters_script(host: Host) -> str:
-    """Return the commands for a host's adapters, to be run as root at every boot."""
+def _script(host: Host) -> Commented:
+    """Return the beginning of a shell script that only this host may run."""
     out = Commented(beside=False)
     out.plain("#!/bin/sh", "set -e")
     out.add(
         f'[ "$(hostname -s)" = {host.name} ] || {{ echo "this is for {host.name}" >&2; exit 1; }}', "host_guard"
     )
+    return out
+
+
+def adapters_script(host: Host) -> str:
+    """Return the commands for a host's adapters, to be run as root at every boot."""
+    out = _script(host)
     for adapter in host.adapters.values():
-        out.plain("", f"# {adapter.device}, {adapter.netdev}" + (f", to {adapter.peer}" if adapter.peer else ""))
-        if adapter.technology == "ethernet":
+        out.plain(
+            "",
+            f"# {adapter.device}, {adapter.netdev}" + (f", to {adapter.link.peer}" if adapter.link.peer else ""),
+        )
+        if adapter.link.technology == "ethernet":
             _ethernet(out, adapter)
         _pcie(out, adapter)
-    if any(adapter.acs_disabled for adapter in host.adapters.values()):
+    if any(adapter.card.acs_disabled for adapter in host.adapters.values()):
         out.plain("")
         out.add('for bridge in $(lspci -d "*::0604" | cut -d" " -f1); do', "acs")
         out.plain('  setpci -s "$bridge" ECAP_ACS+6.w=0000 2>/dev/null || true', "done")
@@ -107,49 +116,51 @@ def _bits(priorities: frozenset[int]) -> str:
 
 def _ethernet(out: Commented, adapter: Adapter) -> None:
     dev, device = adapter.netdev, adapter.device
-    if adapter.global_pause is not None:
-        state = "on" if adapter.global_pause else "off"
+    if adapter.driver.global_pause is not None:
+        state = "on" if adapter.driver.global_pause else "off"
         out.add(f"ethtool -A {dev} rx {state} tx {state}", "nic_pause")
-    if adapter.trust is not None:
-        out.add(f"mlnx_qos -i {dev} --trust {adapter.trust}", "nic_trust")
-    for dscp, priority in sorted(adapter.dscp_to_priority.items()):
+    if adapter.qos.trust is not None:
+        out.add(f"mlnx_qos -i {dev} --trust {adapter.qos.trust}", "nic_trust")
+    for dscp, priority in sorted(adapter.qos.dscp_to_priority.items()):
         out.add(f"mlnx_qos -i {dev} --dscp2prio set,{dscp},{priority}", "nic_map")
-    if adapter.cable_m is not None:
-        out.add(f"mlnx_qos -i {dev} --cable_len {adapter.cable_m}", "nic_cable")
-    if adapter.pfc is not None:
-        out.add(f"mlnx_qos -i {dev} --pfc {_bits(adapter.pfc)}", "nic_pfc" if adapter.pfc else "lossy")
-    if adapter.priority_to_buffer:
-        out.add(f"mlnx_qos -i {dev} --prio2buffer {_list(adapter.priority_to_buffer)}", "nic_buffer")
-    if adapter.buffer_bytes:
-        out.add(f"mlnx_qos -i {dev} --buffer_size {_list(adapter.buffer_bytes)}", "nic_buffer")
-    if adapter.scheduler:
-        line = f"mlnx_qos -i {dev} --prio_tc {_list(adapter.priority_to_tc)} --tsa {_list(adapter.scheduler)}"
-        out.add(f"{line} --tcbw {_list(adapter.weights)}", "nic_ets")
-    if adapter.roce_mode is not None:
-        out.add(f"cma_roce_mode -d {device} -p 1 -m {adapter.roce_mode}", "roce_mode")
-    if adapter.tos is not None:
-        out.add(f"cma_roce_tos -d {device} -p 1 -t {adapter.tos}", "tos")
-    if adapter.traffic_class is not None:
+    if adapter.link.cable_m is not None:
+        out.add(f"mlnx_qos -i {dev} --cable_len {adapter.link.cable_m}", "nic_cable")
+    if adapter.qos.pfc is not None:
+        out.add(f"mlnx_qos -i {dev} --pfc {_bits(adapter.qos.pfc)}", "nic_pfc" if adapter.qos.pfc else "lossy")
+    if adapter.qos.priority_to_buffer:
+        out.add(f"mlnx_qos -i {dev} --prio2buffer {_list(adapter.qos.priority_to_buffer)}", "nic_buffer")
+    if adapter.qos.buffer_bytes:
+        out.add(f"mlnx_qos -i {dev} --buffer_size {_list(adapter.qos.buffer_bytes)}", "nic_buffer")
+    if adapter.qos.scheduler:
+        line = (
+            f"mlnx_qos -i {dev} --prio_tc {_list(adapter.qos.priority_to_tc)} --tsa {_list(adapter.qos.scheduler)}"
+        )
+        out.add(f"{line} --tcbw {_list(adapter.qos.weights)}", "nic_ets")
+    if adapter.roce.roce_mode is not None:
+        out.add(f"cma_roce_mode -d {device} -p 1 -m {adapter.roce.roce_mode}", "roce_mode")
+    if adapter.roce.tos is not None:
+        out.add(f"cma_roce_tos -d {device} -p 1 -t {adapter.roce.tos}", "tos")
+    if adapter.roce.traffic_class is not None:
         path = f"/sys/class/infiniband/{device}/tc/1/traffic_class"
-        out.add(f"echo {adapter.traffic_class} > {path}", "traffic_class")
-    if adapter.cnp_dscp is not None:
-        out.add(f"echo {adapter.cnp_dscp} > /sys/class/net/{dev}/ecn/roce_np/cnp_dscp", "cnp")
-    if adapter.cnp_priority is not None:
-        out.add(f"echo {adapter.cnp_priority} > /sys/class/net/{dev}/ecn/roce_np/cnp_802p_prio", "cnp")
-    for side, priorities in (("np", adapter.ecn_notification), ("rp", adapter.ecn_reaction)):
+        out.add(f"echo {adapter.roce.traffic_class} > {path}", "traffic_class")
+    if adapter.roce.cnp_dscp is not None:
+        out.add(f"echo {adapter.roce.cnp_dscp} > /sys/class/net/{dev}/ecn/roce_np/cnp_dscp", "cnp")
+    if adapter.roce.cnp_priority is not None:
+        out.add(f"echo {adapter.roce.cnp_priority} > /sys/class/net/{dev}/ecn/roce_np/cnp_802p_prio", "cnp")
+    for side, priorities in (("np", adapter.roce.ecn_notification), ("rp", adapter.roce.ecn_reaction)):
         for priority in range(8) if priorities is not None else ():
             on = int(priority in (priorities or ()))
             out.add(f"echo {on} > /sys/class/net/{dev}/ecn/roce_{side}/enable/{priority}", "ecn_host")
-    if adapter.ring_rx is not None:
-        out.add(f"ethtool -G {dev} rx {adapter.ring_rx} tx {adapter.ring_tx}", "ring")
+    if adapter.driver.ring_rx is not None:
+        out.add(f"ethtool -G {dev} rx {adapter.driver.ring_rx} tx {adapter.driver.ring_tx}", "ring")
 
 
 def _pcie(out: Commented, adapter: Adapter) -> None:
     address = f"$(basename $(readlink /sys/class/infiniband/{adapter.device}/device))"
-    if adapter.max_read_request is not None:
-        code = (adapter.max_read_request // 128).bit_length() - 1
+    if adapter.card.max_read_request is not None:
+        code = (adapter.card.max_read_request // 128).bit_length() - 1
         out.add(f"setpci -s {address} CAP_EXP+8.w={code << 12:x}:7000", "read_request")
-    for name, value in adapter.firmware.items():
+    for name, value in adapter.card.firmware.items():
         out.add(f"mlxconfig -y -d {adapter.device} set {name}={value}", _FIRMWARE.get(name, "mlxconfig_reads"))
 
 
@@ -162,20 +173,20 @@ def netplan(host: Host) -> str:
         out.add(f"      addresses: [{host.management}]", "netplan")
     for number, adapter in enumerate(host.adapters.values()):
         out.plain(f"    {adapter.netdev}:")
-        if adapter.address:
-            out.add(f"      addresses: [{adapter.address}]", "netplan")
-        if adapter.mtu_bytes is not None:
-            out.add(f"      mtu: {adapter.mtu_bytes}", "ipoib_mtu" if adapter.ipoib_mode else "mtu")
-        if adapter.ipoib_mode is not None:
-            out.add(f"      infiniband-mode: {adapter.ipoib_mode}", "ipoib_mode")
-        if adapter.technology == "ethernet" and adapter.address.endswith("/31"):
+        if adapter.link.address:
+            out.add(f"      addresses: [{adapter.link.address}]", "netplan")
+        if adapter.link.mtu_bytes is not None:
+            out.add(f"      mtu: {adapter.link.mtu_bytes}", "ipoib_mtu" if adapter.link.ipoib_mode else "mtu")
+        if adapter.link.ipoib_mode is not None:
+            out.add(f"      infiniband-mode: {adapter.link.ipoib_mode}", "ipoib_mode")
+        if adapter.link.technology == "ethernet" and adapter.link.address.endswith("/31"):
             _routes(out, adapter, 101 + number)
     return out.text
 
 
 def _routes(out: Commented, adapter: Adapter, table: int) -> None:
     """Return traffic of an address by its own rail (RFC 3021: the other of two addresses is the gateway)."""
-    own = adapter.address.partition("/")[0]
+    own = adapter.link.address.partition("/")[0]
     head, _, last = own.rpartition(".")
     gateway = f"{head}.{int(last) ^ 1}"
     out.plain("      routes:")
@@ -187,23 +198,21 @@ def _routes(out: Commented, adapter: Adapter, table: int) -> None:
 
 def nmcli(host: Host) -> str:
     """Return the same for NetworkManager."""
-    out = Commented(beside=False)
-    out.plain("#!/bin/sh", "set -e")
-    out.add(
-        f'[ "$(hostname -s)" = {host.name} ] || {{ echo "this is for {host.name}" >&2; exit 1; }}', "host_guard"
-    )
+    out = _script(host)
     for adapter in host.adapters.values():
-        kind = "infiniband" if adapter.technology == "infiniband" else "ethernet"
+        kind = "infiniband" if adapter.link.technology == "infiniband" else "ethernet"
         base = f"nmcli connection modify rail-{adapter.netdev}"
         out.add(
             f"nmcli connection add type {kind} con-name rail-{adapter.netdev} ifname {adapter.netdev}", "netplan"
         )
-        if adapter.address:
-            out.add(f"{base} ipv4.method manual ipv4.addresses {adapter.address}", "netplan")
-        if adapter.mtu_bytes is not None:
-            out.add(f"{base} {kind}.mtu {adapter.mtu_bytes}", "ipoib_mtu" if adapter.ipoib_mode else "mtu")
-        if adapter.ipoib_mode is not None:
-            out.add(f"{base} infiniband.transport-mode {adapter.ipoib_mode}", "ipoib_mode")
+        if adapter.link.address:
+            out.add(f"{base} ipv4.method manual ipv4.addresses {adapter.link.address}", "netplan")
+        if adapter.link.mtu_bytes is not None:
+            out.add(
+                f"{base} {kind}.mtu {adapter.link.mtu_bytes}", "ipoib_mtu" if adapter.link.ipoib_mode else "mtu"
+            )
+        if adapter.link.ipoib_mode is not None:
+            out.add(f"{base} infiniband.transport-mode {adapter.link.ipoib_mode}", "ipoib_mode")
         out.add(f"nmcli connection up rail-{adapter.netdev}", "netplan")
     return out.text
 
@@ -218,27 +227,30 @@ def _lines(each: Iterable[tuple[str, str]]) -> str:
 
 def sysctl(host: Host) -> str:
     """Return a file for /etc/sysctl.d, where a comment has a line of its own."""
-    return _lines((f"{name} = {value}", _SYSCTL.get(name, "socket_buffer")) for name, value in host.sysctl.items())
+    return _lines(
+        (f"{name} = {value}", _SYSCTL.get(name, "socket_buffer")) for name, value in host.kernel.sysctl.items()
+    )
 
 
 def limits(host: Host) -> str:
     """Return a file for /etc/security/limits.d."""
     return _lines(
-        (f"{what} {value}", "memlock" if "memlock" in what else "nofile") for what, value in host.limits.items()
+        (f"{what} {value}", "memlock" if "memlock" in what else "nofile")
+        for what, value in host.kernel.limits.items()
     )
 
 
 def modules(host: Host) -> str:
     """Return a file for /etc/modules-load.d."""
-    return _lines((name, _MODULE.get(name, "module_rdma")) for name in host.modules)
+    return _lines((name, _MODULE.get(name, "module_rdma")) for name in host.kernel.modules)
 
 
 def udev(host: Host) -> str:
     """Return rules that name interfaces by their adapter; a device's own number comes from its PCI slot."""
     out = Commented(beside=False)
     for adapter in host.adapters.values():
-        if adapter.pci:
-            rule = f'ACTION=="add", SUBSYSTEM=="net", KERNELS=="{adapter.pci}", NAME="{adapter.netdev}"'
+        if adapter.card.pci:
+            rule = f'ACTION=="add", SUBSYSTEM=="net", KERNELS=="{adapter.card.pci}", NAME="{adapter.netdev}"'
         else:
             rule = (
                 f'ACTION=="add", SUBSYSTEM=="net", PROGRAM="/bin/sh -c \'ls /sys%p/../../infiniband\'", '
@@ -265,7 +277,7 @@ def service() -> str:
 def grub(host: Host) -> str:
     """Return a file for /etc/default/grub.d."""
     out = Commented()
-    listed = " ".join(host.kernel_arguments)
+    listed = " ".join(host.kernel.kernel_arguments)
     out.add(f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {listed}"', "iommu")
     return out.text
 

@@ -24,9 +24,9 @@ def script(switch: Switch) -> str:
     out = Commented(width=92)
     out.plain("#!/bin/sh", f"# For {RELEASES}. Checked by no parser of NVUE's: none is public.", "set -e")
     out.add(f"nv set system hostname {switch.name}", "hostname")
-    if switch.platform:
-        out.add(f"# platform {switch.platform}", "platform")
-    lossless = any(port.pfc for port in switch.ports.values())
+    if switch.box.platform:
+        out.add(f"# platform {switch.box.platform}", "platform")
+    lossless = any(port.qos.pfc for port in switch.ports.values())
     out.add("nv set qos roce enable on", "roce")
     out.add(f"nv set qos roce mode {'lossless' if lossless else 'lossy'}", "roce" if lossless else "roce_lossy")
     _maps(out, switch)
@@ -41,16 +41,16 @@ def script(switch: Switch) -> str:
 
 
 def _maps(out: Commented, switch: Switch) -> None:
-    port = next((port for port in switch.ports.values() if port.trust is not None), None)
+    port = next((port for port in switch.ports.values() if port.qos.trust is not None), None)
     if port is None:
         return
-    trust = {"dscp": "l3", "pcp": "l2", "none": "port"}[port.trust or "none"]
+    trust = {"dscp": "l3", "pcp": "l2", "none": "port"}[port.qos.trust or "none"]
     out.add(f"nv set qos mapping {GLOBAL} trust {trust}", "trust")
-    kind = "pcp" if port.trust == "pcp" else "dscp"
-    if port.trust != "none":
-        for value, priority in sorted(port.maps.dscp_to_tc.items()):
+    kind = "pcp" if port.qos.trust == "pcp" else "dscp"
+    if port.qos.trust != "none":
+        for value, priority in sorted(port.qos.maps.dscp_to_tc.items()):
             out.add(f"nv set qos mapping {GLOBAL} {kind} {value} switch-priority {priority}", "dscp_map")
-    for priority, queue in sorted(port.maps.tc_to_queue.items()):
+    for priority, queue in sorted(port.qos.maps.tc_to_queue.items()):
         line = f"nv set qos egress-queue-mapping {GLOBAL} switch-priority {priority} traffic-class {queue}"
         out.add(line, "tc_queue")
 
@@ -62,10 +62,10 @@ def _profiles(out: Commented, switch: Switch) -> None:
         if name and name not in done:
             done.add(name)
             _pfc_profile(out, name, port)
-    marked = next((port for port in switch.ports.values() if port.queues), None)
+    marked = next((port for port in switch.ports.values() if port.qos.queues), None)
     if marked is None:
         return
-    for number, queue in sorted(marked.queues.items()):
+    for number, queue in sorted(marked.qos.queues.items()):
         base = f"nv set qos egress-scheduler {GLOBAL} traffic-class {number}"
         if queue.scheduler == "strict":
             out.add(f"{base} mode strict", "scheduler_cnp")
@@ -82,13 +82,15 @@ def _profiles(out: Commented, switch: Switch) -> None:
 
 def _pfc_profile(out: Commented, name: str, port: Port) -> None:
     base = f"nv set qos pfc {name}"
-    group: Group | None = next((port.groups[p] for p in sorted(port.pfc or ()) if p in port.groups), None)
-    for priority in sorted(port.pfc or ()):
+    group: Group | None = next(
+        (port.qos.groups[p] for p in sorted(port.qos.pfc or ()) if p in port.qos.groups), None
+    )
+    for priority in sorted(port.qos.pfc or ()):
         out.add(f"{base} switch-priority {priority}", "pfc_profile")
     out.add(f"{base} tx enable", "pfc_enable")
-    out.add(f"{base} rx {'enable' if port.pfc_receives else 'disable'}", "pfc_enable")
-    if port.cable_m is not None:
-        out.add(f"{base} cable-length {port.cable_m}", "cable")
+    out.add(f"{base} rx {'enable' if port.qos.pfc_receives else 'disable'}", "pfc_enable")
+    if port.link.cable_m is not None:
+        out.add(f"{base} cable-length {port.link.cable_m}", "cable")
     if group is not None and group.lossless:
         out.add(f"{base} port-buffer {group.size_bytes}", "group_size")
         out.add(f"{base} xoff-threshold {group.xoff_bytes}", "xoff")
@@ -98,34 +100,34 @@ def _pfc_profile(out: Commented, name: str, port: Port) -> None:
 def _interface(out: Commented, port: Port) -> None:
     base = f"nv set interface {port.name}"
     out.add(f"{base} link state up", "port")
-    if port.speed_bps:
-        out.add(f"{base} link speed {port.speed_bps // 10**9}G", "port")
-    if port.mtu_bytes is not None:
-        out.add(f"{base} link mtu {port.mtu_bytes}", "mtu")
-    if port.fec:
-        out.add(f"{base} link fec {port.fec}", "fec")
-    if port.peer:
-        out.add(f"{base} description '{port.peer}'", "peer")
+    if port.link.speed_bps:
+        out.add(f"{base} link speed {port.link.speed_bps // 10**9}G", "port")
+    if port.link.mtu_bytes is not None:
+        out.add(f"{base} link mtu {port.link.mtu_bytes}", "mtu")
+    if port.link.fec:
+        out.add(f"{base} link fec {port.link.fec}", "fec")
+    if port.link.peer:
+        out.add(f"{base} description '{port.link.peer}'", "peer")
     if port.address:
         out.add(f"{base} ip address {port.address}", "address")
-    if port.pfc:
+    if port.qos.pfc:
         out.add(f"{base} qos pfc profile {nvue_profile(port)}", "pfc_interface")
-    if port.watchdog is not None:
+    if port.qos.watchdog is not None:
         out.add(f"{base} qos pfc-watchdog state enable", "watchdog")
 
 
 def _routing(out: Commented, switch: Switch) -> None:
-    watched = next((port.watchdog for port in switch.ports.values() if port.watchdog is not None), None)
+    watched = next((port.qos.watchdog for port in switch.ports.values() if port.qos.watchdog is not None), None)
     if watched is not None and switch.watchdog_poll_ms is not None:
         out.add(f"nv set qos pfc-watchdog polling-interval {switch.watchdog_poll_ms}", "watchdog_poll")
         times = max(1, watched.detection_ms // switch.watchdog_poll_ms)
         out.add(f"nv set qos pfc-watchdog robustness {times}", "watchdog_poll")
-    if switch.loopback:
-        out.add(f"nv set interface lo ip address {switch.loopback}/32", "loopback")
-        out.add(f"nv set router bgp router-id {switch.loopback}", "loopback")
-    if switch.asn is not None:
+    if switch.bgp.loopback:
+        out.add(f"nv set interface lo ip address {switch.bgp.loopback}/32", "loopback")
+        out.add(f"nv set router bgp router-id {switch.bgp.loopback}", "loopback")
+    if switch.bgp.asn is not None:
         out.add("nv set router bgp enable on", "bgp")
-        out.add(f"nv set router bgp autonomous-system {switch.asn}", "asn")
+        out.add(f"nv set router bgp autonomous-system {switch.bgp.asn}", "asn")
         out.add("nv set vrf default router bgp path-selection multipath aspath-ignore on", "multipath")
         for port in switch.ports.values():
             if port.bgp:

@@ -99,22 +99,22 @@ def guid_file(guids: tuple[int, ...], key: str) -> str:
 def policy(subnet: Subnet) -> str:
     """Return the QoS policy: port groups, levels, rules."""
     out = Commented(beside=False)
-    if subnet.qos_groups:
+    if subnet.qos.groups:
         out.plain("port-groups")
-        for name, guids in subnet.qos_groups.items():
+        for name, guids in subnet.qos.groups.items():
             out.plain("    port-group")
             out.add(f"        name: {name}", "qos_group")
             out.plain(*(f"        port-guid: {guid.strip()}" for guid in guids.split(",")), "    end-port-group")
         out.plain("end-port-groups", "")
     out.plain("qos-levels")
-    for level in subnet.qos_levels:
+    for level in subnet.qos.levels:
         out.plain("    qos-level")
         out.add(f"        name: {level.name}", "qos_level")
         out.plain(f"        sl: {level.sl}", "    end-qos-level")
     out.plain("end-qos-levels")
-    if subnet.qos_rules:
+    if subnet.qos.rules:
         out.plain("", "qos-match-rules")
-        for matched, level_name in subnet.qos_rules:
+        for matched, level_name in subnet.qos.rules:
             side, _, group = matched.partition(" ")
             out.plain("    qos-match-rule")
             out.add(f"        {side}: {group}", "qos_match")

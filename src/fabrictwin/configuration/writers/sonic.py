@@ -33,21 +33,23 @@ def files(switch: Switch) -> list[WrittenFile]:
 def config_db(switch: Switch) -> Tables:
     """Return the tables of a switch."""
     tables: Tables = {"DEVICE_METADATA": {"localhost": _metadata(switch)}}
-    lossless = {p.name: p for p in switch.ports.values() if p.pfc}
+    lossless = {p.name: p for p in switch.ports.values() if p.qos.pfc}
     tables["PORT"] = {port.name: _port(port) for port in switch.ports.values()}
-    lengths = {port.name: f"{port.cable_m}m" for port in switch.ports.values() if port.cable_m is not None}
+    lengths = {
+        port.name: f"{port.link.cable_m}m" for port in switch.ports.values() if port.link.cable_m is not None
+    }
     if lengths:
         tables["CABLE_LENGTH"] = {MAP: lengths}
-    if switch.lossless_mtu_bytes is not None:
+    if switch.buffers.lossless_mtu_bytes is not None:
         tables["LOSSLESS_TRAFFIC_PATTERN"] = {
             MAP: {
-                "mtu": str(switch.lossless_mtu_bytes),
-                "small_packet_percentage": str(switch.small_packet_percent),
+                "mtu": str(switch.buffers.lossless_mtu_bytes),
+                "small_packet_percentage": str(switch.buffers.small_packet_percent),
             }
         }
-    if switch.over_subscribe is not None:
+    if switch.buffers.over_subscribe is not None:
         tables["DEFAULT_LOSSLESS_BUFFER_PARAMETER"] = {
-            MAP: {"default_dynamic_th": "0", "over_subscribe_ratio": str(switch.over_subscribe)}
+            MAP: {"default_dynamic_th": "0", "over_subscribe_ratio": str(switch.buffers.over_subscribe)}
         }
     tables |= _buffers(switch)
     tables |= _maps(switch)
@@ -59,37 +61,37 @@ def config_db(switch: Switch) -> Tables:
 
 
 def _metadata(switch: Switch) -> dict[str, str]:
-    box = next((box for box in BOXES.values() if box.platform == switch.platform), None)
+    box = next((box for box in BOXES.values() if box.platform == switch.box.platform), None)
     upward = any(not port.bgp and port.address for port in switch.ports.values())
     found = {
         "hostname": switch.name,
-        "platform": switch.platform,
-        "hwsku": box.sku if box else switch.platform.split("-", 1)[-1],
+        "platform": switch.box.platform,
+        "hwsku": box.sku if box else switch.box.platform.split("-", 1)[-1],
         "mac": "02:00:00:00:00:01",
         "type": "ToRRouter" if upward else "LeafRouter",
         "buffer_model": "traditional",
         "docker_routing_config_mode": "unified",
         "frr_mgmt_framework_config": "true",
     }
-    if switch.asn is not None:
-        found["bgp_asn"] = str(switch.asn)
+    if switch.bgp.asn is not None:
+        found["bgp_asn"] = str(switch.bgp.asn)
     return found
 
 
 def _port(port: Port) -> dict[str, str]:
-    first = (port.jack - 1) * port.lanes
+    first = (port.link.jack - 1) * port.link.lanes
     found = {
-        "index": str(port.jack),
-        "lanes": ",".join(str(first + lane) for lane in range(max(port.lanes, 1))),
-        "speed": str(port.speed_bps // 10**6),
+        "index": str(port.link.jack),
+        "lanes": ",".join(str(first + lane) for lane in range(max(port.link.lanes, 1))),
+        "speed": str(port.link.speed_bps // 10**6),
         "admin_status": "up",
     }
-    if port.fec:
-        found["fec"] = port.fec
-    if port.mtu_bytes is not None:
-        found["mtu"] = str(port.mtu_bytes)
-    if port.peer:
-        found["description"] = port.peer
+    if port.link.fec:
+        found["fec"] = port.link.fec
+    if port.link.mtu_bytes is not None:
+        found["mtu"] = str(port.link.mtu_bytes)
+    if port.link.peer:
+        found["description"] = port.link.peer
     return found
 
 
@@ -113,7 +115,7 @@ def _buffers(switch: Switch) -> Tables:
     groups: Rows = {}
     queues: Rows = {}
     lists: Rows = {}
-    for name, pool in switch.pools.items():
+    for name, pool in switch.buffers.pools.items():
         pools[name] = {"type": pool.kind, "mode": pool.mode}
         if pool.size_bytes is not None:
             pools[name]["size"] = str(pool.size_bytes)
@@ -121,11 +123,11 @@ def _buffers(switch: Switch) -> Tables:
             pools[name]["xoff"] = str(pool.xoff_bytes)
     for port in switch.ports.values():
         used = []
-        for number, group in sorted(port.groups.items()):
+        for number, group in sorted(port.qos.groups.items()):
             profiles[group.profile] = _profile(group)
             groups[f"{port.name}|{number}"] = {"profile": group.profile}
             used.append(group.profile)
-        for number, queue in sorted(port.queues.items()):
+        for number, queue in sorted(port.qos.queues.items()):
             if queue.profile:
                 egress = "egress_lossless_pool" if "lossless" in queue.profile else "egress_lossy_pool"
                 threshold = "7" if "lossless" in queue.profile else "3"
@@ -162,26 +164,26 @@ def _maps(switch: Switch) -> Tables:
     }
     named: list[Any] = []
     for port in switch.ports.values():
-        if port.trust is None:
+        if port.qos.trust is None:
             continue
-        key = (port.maps, port.trust)
+        key = (port.qos.maps, port.qos.trust)
         if key not in named:
             named.append(key)
         number = named.index(key)
         name = MAP if number == 0 else f"{MAP}_{number}"
-        classes = "DOT1P_TO_TC_MAP" if port.trust == "pcp" else "DSCP_TO_TC_MAP"
+        classes = "DOT1P_TO_TC_MAP" if port.qos.trust == "pcp" else "DSCP_TO_TC_MAP"
         said = {"tc_to_pg_map": name, "tc_to_queue_map": name, "pfc_to_queue_map": name, "pfc_to_pg_map": name}
-        if port.trust != "none":
-            tables[classes][name] = _of(port.maps.dscp_to_tc)
-            said["dot1p_to_tc_map" if port.trust == "pcp" else "dscp_to_tc_map"] = name
-        tables["TC_TO_PRIORITY_GROUP_MAP"][name] = _of(port.maps.tc_to_group)
-        tables["TC_TO_QUEUE_MAP"][name] = _of(port.maps.tc_to_queue)
-        tables["MAP_PFC_PRIORITY_TO_QUEUE"][name] = _of(port.maps.pfc_to_queue)
+        if port.qos.trust != "none":
+            tables[classes][name] = _of(port.qos.maps.dscp_to_tc)
+            said["dot1p_to_tc_map" if port.qos.trust == "pcp" else "dscp_to_tc_map"] = name
+        tables["TC_TO_PRIORITY_GROUP_MAP"][name] = _of(port.qos.maps.tc_to_group)
+        tables["TC_TO_QUEUE_MAP"][name] = _of(port.qos.maps.tc_to_queue)
+        tables["MAP_PFC_PRIORITY_TO_QUEUE"][name] = _of(port.qos.maps.pfc_to_queue)
         tables["PFC_PRIORITY_TO_PRIORITY_GROUP_MAP"][name] = _of({priority: priority for priority in range(8)})
-        if port.pfc:
-            listed = ",".join(str(priority) for priority in sorted(port.pfc))
+        if port.qos.pfc:
+            listed = ",".join(str(priority) for priority in sorted(port.qos.pfc))
             said |= {"pfc_enable": listed}
-            if port.watchdog is not None:
+            if port.qos.watchdog is not None:
                 said["pfcwd_sw_enable"] = listed
         tables["PORT_QOS_MAP"][port.name] = said
     return tables
@@ -192,7 +194,7 @@ def _queues(switch: Switch) -> Tables:
     schedulers: Rows = {}
     queues: Rows = {}
     for port in switch.ports.values():
-        for number, queue in sorted(port.queues.items()):
+        for number, queue in sorted(port.qos.queues.items()):
             row: dict[str, str] = {}
             if queue.scheduler == "strict":
                 schedulers[CNP] = {"type": "STRICT"}
@@ -227,11 +229,11 @@ def _watchdogs(switch: Switch) -> Tables:
     if switch.watchdog_poll_ms is not None:
         rows["GLOBAL"] = {"POLL_INTERVAL": str(switch.watchdog_poll_ms)}
     for port in switch.ports.values():
-        if port.watchdog is not None:
+        if port.qos.watchdog is not None:
             rows[port.name] = {
-                "action": port.watchdog.action,
-                "detection_time": str(port.watchdog.detection_ms),
-                "restoration_time": str(port.watchdog.restoration_ms),
+                "action": port.qos.watchdog.action,
+                "detection_time": str(port.qos.watchdog.detection_ms),
+                "restoration_time": str(port.qos.watchdog.restoration_ms),
             }
     return {"PFC_WD": rows}
 
@@ -239,8 +241,8 @@ def _watchdogs(switch: Switch) -> Tables:
 def _neighbours(switch: Switch) -> Tables:
     tables: Tables = {"DEVICE_NEIGHBOR": {}, "INTERFACE": {}, "BGP_NEIGHBOR": {}, "BGP_NEIGHBOR_AF": {}}
     for port in switch.ports.values():
-        if port.peer:
-            name, _, far = port.peer.partition("/")
+        if port.link.peer:
+            name, _, far = port.link.peer.partition("/")
             tables["DEVICE_NEIGHBOR"][port.name] = {"name": name, "port": far}
         if port.bgp:
             tables["INTERFACE"][port.name] = {"ipv6_use_link_local_only": "enable"}
@@ -248,13 +250,13 @@ def _neighbours(switch: Switch) -> Tables:
             tables["BGP_NEIGHBOR_AF"][f"default|{port.name}|ipv4_unicast"] = {"admin_status": "up"}
         elif port.address:
             tables["INTERFACE"] |= {port.name: {}, f"{port.name}|{port.address}": {}}
-    if switch.loopback:
-        tables["LOOPBACK_INTERFACE"] = {"Loopback0": {}, f"Loopback0|{switch.loopback}/32": {}}
-    if switch.asn is not None:
+    if switch.bgp.loopback:
+        tables["LOOPBACK_INTERFACE"] = {"Loopback0": {}, f"Loopback0|{switch.bgp.loopback}/32": {}}
+    if switch.bgp.asn is not None:
         tables["BGP_GLOBALS"] = {
             "default": {
-                "local_asn": str(switch.asn),
-                "router_id": switch.loopback,
+                "local_asn": str(switch.bgp.asn),
+                "router_id": switch.bgp.loopback,
                 "load_balance_mp_relax": "true",
                 "default_ipv4_unicast": "true",
             }

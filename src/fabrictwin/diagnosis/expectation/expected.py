@@ -124,7 +124,7 @@ def expected_of(hardware: Hardware) -> Expected:
 def _twin_of(hardware: Hardware, fault: str | None) -> Any:
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import read_spec
-    from fabrictwin.runs.twins import make_twin
+    from fabrictwin.twin.routed_twin import make_twin
 
     data: dict[str, Any] = {"schema": 1, "name": "expectation", "cluster": hardware.cluster()}
     if fault is not None:

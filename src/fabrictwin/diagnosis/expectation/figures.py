@@ -99,9 +99,9 @@ def _perftest(asked: Asked) -> list[Figure]:
     """Bandwidth of large writes and latency of small ones over one adapter, by the twin's perftest."""
     from fabrictwin.cluster.build_blueprint import build
     from fabrictwin.cluster.spec.spec import read_spec
-    from fabrictwin.runs.twins import make_twin
     from fabrictwin.tools.perftest.perftest_loops import Bandwidth, Latency, play
     from fabrictwin.tools.perftest.perftest_options import PerftestOptions
+    from fabrictwin.twin.routed_twin import make_twin
 
     cluster = Hardware(asked.host, 2, asked.fabric).cluster()
     cluster["network"] = {**dict(cluster["network"]), "topology": {"kind": "fat-tree"}}  # type: ignore[call-overload]

@@ -145,7 +145,7 @@ class GraphEngine(ABC):
     def change(self, change: TimedChange) -> None:
         """Let a link or tables change. Raises ConfigError for what this fidelity does not model."""
         can = self.capabilities
-        if change.error_rate is not None and not can.bit_errors:
+        if change.error_rate is not None and not can.changes.bit_errors:
             raise ConfigError(f"got bit errors at fidelity {self.fidelity}, expected packet", key="faults")
         if change.tables is not None and not can.routes:
             raise ConfigError(

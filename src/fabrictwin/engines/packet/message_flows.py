@@ -46,18 +46,45 @@ _LAST: dict[Opcode, tuple[str, ...]] = {
 
 
 @dataclass(slots=True)
-class MemoryPair:
-    """Queue pairs and delays between one pair of memories of a flow."""
+class PostDelays:
+    """Delays of messages between two memories before their first packet."""
 
-    q: int
     fetch_ps: int  # from the post to the first packet's start in memory: payload is read
     inline_ps: int  # ... payload came with the doorbell, or there is none
     request_ps: int  # more where the work request is read too, as one above `room_bytes` is
     room_bytes: int
     store_ps: int  # more for each 64 bytes of the work request after the first
     answer_ps: int  # ... of a response
+
+
+@dataclass(slots=True)
+class MemoryPair:
+    """Queue pairs between one pair of memories of a flow."""
+
+    q: int
+    delays: PostDelays
     connection: Any
     responses: int = NONE  # queue pair of its responses, once there are some
+
+
+@dataclass(slots=True)
+class FlowFraming:
+    """Bytes that go with a flow's payload."""
+
+    extras: list[tuple[int, int, int]]  # by opcode: bytes on the first packet, on the last, traits
+    shortest: int  # a packet with fewer bytes beside its headers is padded
+    header_bytes: int  # around each packet's payload
+
+
+@dataclass(slots=True)
+class FlowPairs:
+    """Queue pairs of a flow by memories, and what waits for them."""
+
+    own: Any = None  # between the flow's own memories
+    current: Any = None  # that the last message took
+    by_memories: dict[tuple[int, int], MemoryPair] = field(default_factory=dict)
+    requests: dict[int, int] = field(default_factory=dict)  # queue pair of each request not yet answered
+    waiting: deque[tuple[MemoryPair, tuple[int, ...]]] = field(default_factory=deque)
 
 
 @dataclass(slots=True)
@@ -67,17 +94,11 @@ class Flow(FlowRecord):
     source: int
     target: int
     memories: tuple[int, int]
-    extras: list[tuple[int, int, int]]  # by opcode: bytes on the first packet, on the last, traits
-    shortest: int  # a packet with fewer bytes beside its headers is padded
+    framing: FlowFraming
     base: int  # of message numbers
-    header_bytes: int  # around each packet's payload
     count: int = 0
     pool: int = NONE
-    pair: Any = None  # between the flow's own memories
-    current: Any = None  # that the last message took
-    pairs: dict[tuple[int, int], MemoryPair] = field(default_factory=dict)
-    requests: dict[int, int] = field(default_factory=dict)  # queue pair of each request not yet answered
-    waiting: deque[tuple[MemoryPair, tuple[int, ...]]] = field(default_factory=deque)
+    pairs: FlowPairs = field(default_factory=FlowPairs)
 
 
 def is_ipv4(gid: bytes) -> bool:
@@ -153,13 +174,11 @@ class PacketFlows:
             target=ends[1],
             options=given,
             memories=(both[0], both[1]),
-            extras=self._extras,
             mtu=mtu,
-            shortest=SHORTEST_FRAME - header if ethernet else 0,
+            framing=FlowFraming(self._extras, SHORTEST_FRAME - header if ethernet else 0, header),
             base=base,
-            header_bytes=header,
         )
-        flow.pair = flow.current = self.add_pair(flow, flow.memories)
+        flow.pairs.own = flow.pairs.current = self.add_pair(flow, flow.memories)
         return flow
 
     def _nearest(self, adapter: int) -> int:
@@ -215,16 +234,18 @@ class PacketFlows:
         near = self._walk_ps(network.inside(self._nearest(flow.source), nics[0])[0][1])
         pair = MemoryPair(
             q=self._connect(flow, connection),
-            fetch_ps=begins + reads,
-            inline_ps=max(begins - asks, 0),
-            request_ps=2 * near + host_memory.read_ps(fabric, flow.source),
-            room_bytes=nic_type.doorbell_room.value,
-            store_ps=nic_type.store.value,
-            # the request that it answers came late by what a write takes at its end
-            answer_ps=max(reads - host_memory.late_ps(fabric, flow.source), 0),
+            delays=PostDelays(
+                fetch_ps=begins + reads,
+                inline_ps=max(begins - asks, 0),
+                request_ps=2 * near + host_memory.read_ps(fabric, flow.source),
+                room_bytes=nic_type.doorbell_room.value,
+                store_ps=nic_type.store.value,
+                # the request that it answers came late by what a write takes at its end
+                answer_ps=max(reads - host_memory.late_ps(fabric, flow.source), 0),
+            ),
             connection=connection,
         )
-        flow.pairs[memories] = pair
+        flow.pairs.by_memories[memories] = pair
         return pair
 
     def _channel(self, flow: Flow, base: Connection, late_ps: int) -> Connection:
@@ -232,11 +253,11 @@ class PacketFlows:
         from fabrictwin.kernel.packet.connection import Delivery
         from fabrictwin.kernel.packet.state import constants as s
 
-        given, ack = flow.options, flow.header_bytes + AETH_BYTES
+        given, ack = flow.options, flow.framing.header_bytes + AETH_BYTES
         timed = given.retries.timeout > 0 and given.service == Service.RELIABLE_CONNECTION
         framing = replace(
             base.framing,
-            header_bytes=flow.header_bytes,
+            header_bytes=flow.framing.header_bytes,
             first_header_bytes=0,
             ack_bytes=max(ack, SHORTEST_FRAME) if self.fabric.technology == "ethernet" else ack,
             mtu_bytes=flow.mtu,

@@ -103,7 +103,7 @@ class PacketMessages:
         if self._by_ends.get(ends) is gone:
             del self._by_ends[ends]
         self._blocked.pop(flow, None)
-        for pair in gone.pairs.values():
+        for pair in gone.pairs.by_memories.values():
             for q in (pair.q, pair.responses):
                 if q != NONE:
                     self._ask(self._close, q, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -113,7 +113,7 @@ class PacketMessages:
         """Let messages on the flow take receives from a pool."""
         mine = self._flow(flow)
         mine.pool = self._pool(pool)
-        for pair in mine.pairs.values():
+        for pair in mine.pairs.by_memories.values():
             self._kernel.set_pool(pair.q, mine.pool)
 
     def _pool(self, name: int) -> int:
@@ -142,8 +142,9 @@ class PacketMessages:
         if size_bytes < 0:
             raise ConfigError(f"got a message of {size_bytes} bytes, expected none less than 0", key="size_bytes")
         inline, chained, source_memory, target_memory, later_ps = posting
-        first, last, traits = mine.extras[opcode]
-        pair: MemoryPair = mine.pair
+        framing = mine.framing
+        first, last, traits = framing.extras[opcode]
+        pair: MemoryPair = mine.pairs.own
         if source_memory is not None or target_memory is not None:
             pair = self._pair(mine, source_memory, target_memory)
         mine.count += 1
@@ -152,20 +153,20 @@ class PacketMessages:
         kind = _CLASS[opcode]
         if kind == _PAYLOAD:
             if not size_bytes:
-                delay = pair.inline_ps
+                delay = pair.delays.inline_ps
             elif not inline:
-                delay = pair.fetch_ps
+                delay = pair.delays.fetch_ps
             else:
                 request = _request_bytes(opcode, size_bytes)
-                delay = pair.inline_ps + (request - 1) // 64 * pair.store_ps
-                if request > pair.room_bytes:
-                    delay = pair.inline_ps
+                delay = pair.delays.inline_ps + (request - 1) // 64 * pair.delays.store_ps
+                if request > pair.delays.room_bytes:
+                    delay = pair.delays.inline_ps
                     chained = True
         elif kind == _REQUEST:
-            travels, delay = 0, pair.inline_ps
-            mine.requests[number] = q
+            travels, delay = 0, pair.delays.inline_ps
+            mine.pairs.requests[number] = q
         else:
-            delay = pair.answer_ps
+            delay = pair.delays.answer_ps
             if kind == _ATOMIC_RESPONSE:
                 travels = 0
             elif travels > mine.mtu:
@@ -173,11 +174,11 @@ class PacketMessages:
             q = pair.responses if pair.responses != NONE else self._flow_setup.add_responses(mine, pair)
             answers, partner = self._answered(mine, answers)
         if chained:
-            delay += pair.request_ps
+            delay += pair.delays.request_ps
         delay += later_ps
         last += -travels & 3
-        if travels + first + last < mine.shortest:
-            last = mine.shortest - travels - first
+        if travels + first + last < framing.shortest:
+            last = framing.shortest - travels - first
         if takes_receive:
             traits |= self._takes[opcode]
         if begun:
@@ -187,7 +188,7 @@ class PacketMessages:
         if self._observer is not None:
             self._observer.posted(mine, number, message, answers, acknowledged=bool(traits & self._end))
         row = (0, q, travels, delay, number, first, last, traits, partner, NONE if answers is None else answers, 0)
-        if pair is not mine.current or mine.waiting:
+        if pair is not mine.pairs.current or mine.pairs.waiting:
             self._queue(mine, pair, row)
         else:
             self._ask(*row)
@@ -196,7 +197,7 @@ class PacketMessages:
     def _pair(self, flow: Flow, source: int | None, target: int | None) -> MemoryPair:
         """The queue pair between these memories, where they are not the flow's own."""
         memories = (flow.memories[0] if source is None else source, flow.memories[1] if target is None else target)
-        pair = flow.pairs.get(memories)
+        pair = flow.pairs.by_memories.get(memories)
         return self._flow_setup.add_pair(flow, memories) if pair is None else pair
 
     def _answered(self, flow: Flow, answers: int | None) -> tuple[int | None, int]:
@@ -204,16 +205,16 @@ class PacketMessages:
         if answers is None:
             ends = flow.options.numbers
             back = self._by_ends.get((flow.target, flow.source, ends.target_qpn, ends.source_qpn))
-            if back is None or not back.requests:
+            if back is None or not back.pairs.requests:
                 return None, NONE
-            answers = next(iter(back.requests))
+            answers = next(iter(back.pairs.requests))
         else:
             back = self._flows.get(answers >> FLOW_BITS)
-        return answers, NONE if back is None else back.requests.pop(answers, NONE)
+        return answers, NONE if back is None else back.pairs.requests.pop(answers, NONE)
 
     def _queue(self, flow: Flow, pair: MemoryPair, row: tuple[int, ...]) -> None:
         """Between other memories than before: wait until what went between those is done."""
-        flow.waiting.append((pair, row))
+        flow.pairs.waiting.append((pair, row))
         self._blocked[flow.number] = flow
         self._unblock()
 
@@ -223,18 +224,18 @@ class PacketMessages:
         kernel = self._kernel
         posted = {int(q) for q in kernel.inbox[: kernel.rows[0], 1]} if self._blocked else set()
         for number, flow in list(self._blocked.items()):
-            while flow.waiting:
-                pair, row = flow.waiting[0]
-                before: MemoryPair = flow.current
+            while flow.pairs.waiting:
+                pair, row = flow.pairs.waiting[0]
+                before: MemoryPair = flow.pairs.current
                 if pair is not before:
                     busy = [q for q in (before.q, before.responses) if q != NONE and (live[q] or q in posted)]
                     if busy:
                         break
-                    flow.current = pair
-                flow.waiting.popleft()
+                    flow.pairs.current = pair
+                flow.pairs.waiting.popleft()
                 self._ask(*row)
                 posted.add(row[1])
-            if not flow.waiting:
+            if not flow.pairs.waiting:
                 del self._blocked[number]
 
     def refuse(self, message: int, syndrome: int) -> None:
@@ -242,9 +243,9 @@ class PacketMessages:
         flow = self._flows.get(message >> FLOW_BITS)
         if flow is None:
             return
-        flow.waiting.clear()
+        flow.pairs.waiting.clear()
         self._blocked.pop(flow.number, None)
-        q = flow.requests.pop(message, flow.current.q)
+        q = flow.pairs.requests.pop(message, flow.pairs.current.q)
         self._ask(self._refuse, q, syndrome, 0, message, 0, 0, 0, 0, 0, 0)
 
     # ------------------------------------------------------------------ time

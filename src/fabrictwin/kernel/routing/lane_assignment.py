@@ -20,17 +20,28 @@ LONGEST_PATH = 64
 
 
 @helper
-def _count_path(row, table, port_edge, start, peer, count, by):
-    """Add `by` to every dependency of the path from switch `row` by `table` [S]; a path that loops is cut."""
-    before = NONE
-    for _ in range(LONGEST_PATH):
+def follow(row, table, port_edge, peer, path):
+    """Fill `path` with the channels of the path from switch `row` by `table` [S]. Returns how many.
+
+    A path that loops is cut where `path`, [LONGEST_PATH], is full.
+    """
+    length = 0
+    while length < len(path):
         e = port_edge[row, table[row]]
         if e == NONE:
-            return
-        if before != NONE:
-            count[before, e - start[row]] += by
-        before = e
+            break
+        path[length] = e
+        length += 1
         row = peer[e]
+    return length
+
+
+@helper
+def _count_path(row, table, port_edge, start, peer, count, by, path):
+    """Add `by` to every dependency of the path from switch `row` by `table` [S]. `path` is scratch."""
+    for i in range(1, follow(row, table, port_edge, peer, path)):
+        before = path[i - 1]
+        count[before, path[i] - start[peer[before]]] += by
 
 
 @helper
@@ -68,7 +79,7 @@ def _move(a, port, lids, lft, port_edge, start, number, owner, peer, sources, la
         known[:] = 0
         for c in range(len(sources)):
             if lane[lid, c] == at and _passes(sources[c], table, port_edge, peer, a, known, trail):
-                _count_path(sources[c], table, port_edge, start, peer, count, -1)
+                _count_path(sources[c], table, port_edge, start, peer, count, -1, trail)
                 lane[lid, c] = at + 1
 
 
@@ -138,7 +149,7 @@ def break_cycles(lft, lids, sources, port_edge, start, peer, number, owner, lane
             for c in range(len(sources)):
                 if lane[lids[i], c] == at:
                     used = True
-                    _count_path(sources[c], lft[lids[i]], port_edge, start, peer, count, 1)
+                    _count_path(sources[c], lft[lids[i]], port_edge, start, peer, count, 1, trail)
         if not used:
             return max(at, 1)
         if at >= most:

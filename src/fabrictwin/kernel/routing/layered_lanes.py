@@ -22,7 +22,7 @@ import numpy as np
 
 from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, helper, inner
-from fabrictwin.kernel.routing.lane_assignment import LONGEST_PATH
+from fabrictwin.kernel.routing.lane_assignment import LONGEST_PATH, follow
 
 UNKNOWN, ON_STACK, DONE = 0, 1, 2
 COUNTS = 0xFFFFFFFF  # OpenSM's counts of paths have 32 bits, and wrap
@@ -59,50 +59,36 @@ class Members(NamedTuple):
 
 
 @helper
-def _count_links(row, table, graph, widest, count):
-    """Count the paths of a bundle at each link that it takes, one place later."""
-    last = NONE
-    for _ in range(LONGEST_PATH):
-        e = graph.port_edge[row, table[row]]
-        if e == NONE:
-            return
-        if last != NONE:
-            count[last * widest + e - graph.start[row] + 1] += 1
-        last = e
-        row = graph.peer[e]
+def _follow(graph, row, table, path):
+    """Fill `path` with the channels that a bundle takes from switch `row` by `table` [S]. Returns how many."""
+    return follow(row, table, graph.port_edge, graph.peer, path)
 
 
 @helper
-def _list_links(row, table, graph, widest, one, free, member):
-    """Enter a bundle at each link that it takes."""
-    last = NONE
-    for _ in range(LONGEST_PATH):
-        e = graph.port_edge[row, table[row]]
-        if e == NONE:
-            return
-        if last != NONE:
-            link = last * widest + e - graph.start[row]
-            member[free[link]] = one
-            free[link] += 1
-        last = e
-        row = graph.peer[e]
+def _port(graph, path, i):
+    """The port that leads from channel i - 1 of a path to channel i."""
+    return path[i] - graph.start[graph.peer[path[i - 1]]]
 
 
 @inner
-def _enrol(bundle, graph, widest, lft, lids, sources):
+def _enrol(bundle, graph, widest, lft, lids, sources, path):
     """Index the bundles of a lane by their links."""
     width = len(sources)
     start = np.zeros(len(graph.peer) * widest + 1, np.int32)
     for one in range(len(bundle)):
         k, c = bundle[one] // width, bundle[one] % width
-        _count_links(sources[c], lft[lids[k]], graph, widest, start)
+        for i in range(1, _follow(graph, sources[c], lft[lids[k]], path)):
+            start[path[i - 1] * widest + _port(graph, path, i) + 1] += 1
     for link in range(len(start) - 1):
         start[link + 1] += start[link]
     member = np.empty(start[-1], np.int32)
     free = start.copy()
     for one in range(len(bundle)):
         k, c = bundle[one] // width, bundle[one] % width
-        _list_links(sources[c], lft[lids[k]], graph, widest, one, free, member)
+        for i in range(1, _follow(graph, sources[c], lft[lids[k]], path)):
+            link = path[i - 1] * widest + _port(graph, path, i)
+            member[free[link]] = one
+            free[link] += 1
     return Members(bundle, start, member)
 
 
@@ -142,38 +128,28 @@ def _plant(layer, rank, channel):
 
 
 @helper
-def _add_bundle(layer, graph, row, table, weight):
-    """Add the paths from a switch by a table [S]."""
-    last = NONE
-    for _ in range(LONGEST_PATH):
-        e = graph.port_edge[row, table[row]]
-        if e == NONE:
-            return
-        if layer.present[e] == 0:
-            _plant(layer, graph.rank, e)
-        if last != NONE:
-            port = e - graph.start[row]
-            if layer.has[last, port] == 0:
-                layer.has[last, port] = 1
-                layer.order[last, layer.links[last]] = port
-                layer.links[last] += 1
-            layer.paths[last, port] += weight
-        last = e
-        row = graph.peer[e]
+def _add_bundle(layer, graph, row, table, weight, path):
+    """Add the paths from a switch by a table [S]. `path` is scratch."""
+    length = _follow(graph, row, table, path)
+    for i in range(length):
+        if layer.present[path[i]] == 0:
+            _plant(layer, graph.rank, path[i])
+    for i in range(1, length):
+        last, port = path[i - 1], _port(graph, path, i)
+        if layer.has[last, port] == 0:
+            layer.has[last, port] = 1
+            layer.order[last, layer.links[last]] = port
+            layer.links[last] += 1
+        layer.paths[last, port] += weight
 
 
 @helper
-def _remove_bundle(layer, graph, row, table, weight):
-    """Take the paths from a switch off the links that are still there."""
-    last = NONE
-    for _ in range(LONGEST_PATH):
-        e = graph.port_edge[row, table[row]]
-        if e == NONE:
-            return
-        if last != NONE and layer.has[last, e - graph.start[row]]:
-            layer.paths[last, e - graph.start[row]] -= weight
-        last = e
-        row = graph.peer[e]
+def _remove_bundle(layer, graph, row, table, weight, path):
+    """Take the paths from a switch off the links that are still there. `path` is scratch."""
+    for i in range(1, _follow(graph, row, table, path)):
+        last, port = path[i - 1], _port(graph, path, i)
+        if layer.has[last, port]:
+            layer.paths[last, port] -= weight
 
 
 @helper
@@ -286,6 +262,7 @@ def layer_lanes(lft, lids, port, sources, weight, graph, lane, paths):
     widest = 1
     for row in range(rows):
         widest = max(widest, graph.start[row + 1] - graph.start[row])
+    path = np.empty(LONGEST_PATH, np.int32)
     layer = _blank(channels, widest)
     bundle = np.empty(lane.size, np.int32)
     count = 0
@@ -296,7 +273,7 @@ def layer_lanes(lft, lids, port, sources, weight, graph, lane, paths):
             last += 1
         for c in range(len(sources)):
             for k in range(first, last):
-                _add_bundle(layer, graph, sources[c], lft[lids[k]], weight[c])
+                _add_bundle(layer, graph, sources[c], lft[lids[k]], weight[c], path)
                 bundle[count] = k * len(sources) + c
                 count += 1
         first = last
@@ -310,7 +287,7 @@ def layer_lanes(lft, lids, port, sources, weight, graph, lane, paths):
         if layer.root[0] == NONE:
             break
         following = _blank(channels, widest)
-        members = _enrol(bundle, graph, widest, lft, lids, sources)
+        members = _enrol(bundle, graph, widest, lft, lids, sources, path)
         bundle = np.empty(len(members.bundle), np.int32)
         count = 0
         came[:] = NONE
@@ -333,8 +310,8 @@ def layer_lanes(lft, lids, port, sources, weight, graph, lane, paths):
                         if lane[k, c] != at:
                             continue
                         table = lft[lids[k]]
-                        _remove_bundle(layer, graph, sources[c], table, weight[c])
-                        _add_bundle(following, graph, sources[c], table, weight[c])
+                        _remove_bundle(layer, graph, sources[c], table, weight[c], path)
+                        _add_bundle(following, graph, sources[c], table, weight[c], path)
                         lane[k, c] = at + 1
                         bundle[count] = one
                         count += 1

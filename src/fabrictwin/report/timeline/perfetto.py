@@ -2,8 +2,7 @@
 
 The format is Perfetto's protobuf trace: a sequence of `TracePacket`, with one process per actor, one track per
 lane, names interned once. Field numbers are those of Perfetto's `protos/perfetto/trace/trace_packet.proto`,
-`track_event/track_event.proto`, `track_event/track_descriptor.proto` and `interned_data.proto`. Protobuf itself
-needs two things here, varints and length-prefixed fields, so there is a writer of a few lines and no dependency.
+`track_event/track_event.proto`, `track_event/track_descriptor.proto` and `interned_data.proto`.
 
 Perfetto counts nanoseconds; times are rounded down, so a slice may be drawn up to 1 ns off.
 """
@@ -14,6 +13,7 @@ import numpy as np
 
 from fabrictwin.base.arrays import I32, I64, ranges
 from fabrictwin.base.units import PS_PER_NS
+from fabrictwin.interchange.protobuf_wire import field
 from fabrictwin.program.program import NONE, Program
 from fabrictwin.report.timeline.timeline_tracks import Slices
 
@@ -57,37 +57,14 @@ ANNOTATION_STRINGS = 29  # InternedData.debug_annotation_string_values
 _SEQUENCE = 1
 
 
-def varint(value: int) -> bytes:
-    """Seven bits a byte, least significant first, the top bit set on all but the last."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def number(field: int, value: int) -> bytes:
-    """A varint field."""
-    return varint(field << 3) + varint(value)
-
-
-def block(field: int, content: bytes | str) -> bytes:
-    """A length-prefixed field: a string or a message."""
-    data = content.encode() if isinstance(content, str) else content
-    return varint(field << 3 | 2) + varint(len(data)) + data
-
-
-def _entries(field: int, names: list[str]) -> bytes:
-    return b"".join(
-        block(field, number(ENTRY_IID, i + 1) + block(ENTRY_NAME, name)) for i, name in enumerate(names)
-    )
+def _entries(kind: int, names: list[str]) -> bytes:
+    return b"".join(field(kind, field(ENTRY_IID, i + 1) + field(ENTRY_NAME, name)) for i, name in enumerate(names))
 
 
 def perfetto_trace(program: Program, found: Slices) -> bytes:
     """The whole file. Track 0 of Perfetto is reserved, so actor `a` is uuid `a + 1` and tracks follow."""
     out = bytearray()
-    sequence = number(SEQUENCE_ID, _SEQUENCE)
+    sequence = field(SEQUENCE_ID, _SEQUENCE)
     labels = [label.name for label in program.labels]
     categories = sorted({label.category for label in program.labels})
     interned = (
@@ -96,48 +73,48 @@ def perfetto_trace(program: Program, found: Slices) -> bytes:
         + _entries(ANNOTATION_NAMES, ["micro_batch", "communication"])
         + _entries(ANNOTATION_STRINGS, [communication.name for communication in program.communications])
     )
-    out += block(
+    out += field(
         PACKET,
-        sequence + number(SEQUENCE_FLAGS, STATE_CLEARED | NEEDS_STATE) + block(INTERNED_DATA, interned),
+        sequence + field(SEQUENCE_FLAGS, STATE_CLEARED | NEEDS_STATE) + field(INTERNED_DATA, interned),
     )
 
     for actor in sorted({track.actor for track in found.tracks}):
         name = program.actors[actor].name
-        process = number(PROCESS_PID, actor + 1) + block(PROCESS_NAME, name)
-        descriptor = number(UUID, actor + 1) + block(TRACK_NAME, name) + block(PROCESS, process)
-        out += block(PACKET, sequence + block(TRACK_DESCRIPTOR, descriptor))
+        process = field(PROCESS_PID, actor + 1) + field(PROCESS_NAME, name)
+        descriptor = field(UUID, actor + 1) + field(TRACK_NAME, name) + field(PROCESS, process)
+        out += field(PACKET, sequence + field(TRACK_DESCRIPTOR, descriptor))
     first = len(program.actors) + 1
     for i, track in enumerate(found.tracks):
-        descriptor = number(UUID, first + i) + block(TRACK_NAME, track.name) + number(PARENT_UUID, track.actor + 1)
-        out += block(PACKET, sequence + block(TRACK_DESCRIPTOR, descriptor))
+        descriptor = field(UUID, first + i) + field(TRACK_NAME, track.name) + field(PARENT_UUID, track.actor + 1)
+        out += field(PACKET, sequence + field(TRACK_DESCRIPTOR, descriptor))
 
     return bytes(out) + _events(program, found, first)
 
 
 def _events(program: Program, found: Slices, first_track: int) -> bytes:
     """Begin and end packets of all slices. Packets that differ only in time share their bytes after it."""
-    flags = number(SEQUENCE_ID, _SEQUENCE) + number(SEQUENCE_FLAGS, NEEDS_STATE)
+    flags = field(SEQUENCE_ID, _SEQUENCE) + field(SEQUENCE_FLAGS, NEEDS_STATE)
     categories = sorted({label.category for label in program.labels})
     rests = [
-        flags + block(TRACK_EVENT, number(EVENT_TYPE, SLICE_END) + number(EVENT_TRACK, first_track + i))
+        flags + field(TRACK_EVENT, field(EVENT_TYPE, SLICE_END) + field(EVENT_TRACK, first_track + i))
         for i in range(len(found.tracks))
     ]
     columns = (found.track, found.label, found.micro_batch, found.communication)
     which, one = _groups(columns)
     for track, label, micro_batch, communication in zip(*(c[one].tolist() for c in columns), strict=True):
         event = (
-            number(EVENT_TYPE, SLICE_BEGIN)
-            + number(EVENT_TRACK, first_track + track)
-            + number(CATEGORY_IID, categories.index(program.labels[label].category) + 1)
-            + number(NAME_IID, label + 1)
+            field(EVENT_TYPE, SLICE_BEGIN)
+            + field(EVENT_TRACK, first_track + track)
+            + field(CATEGORY_IID, categories.index(program.labels[label].category) + 1)
+            + field(NAME_IID, label + 1)
         )
         if micro_batch != NONE:
-            note = number(ANNOTATION_NAME_IID, 1) + number(ANNOTATION_INT, micro_batch)
-            event += block(DEBUG_ANNOTATION, note)
+            note = field(ANNOTATION_NAME_IID, 1) + field(ANNOTATION_INT, micro_batch)
+            event += field(DEBUG_ANNOTATION, note)
         if communication != NONE:
-            note = number(ANNOTATION_NAME_IID, 2) + number(ANNOTATION_STRING_IID, communication + 1)
-            event += block(DEBUG_ANNOTATION, note)
-        rests.append(flags + block(TRACK_EVENT, event))
+            note = field(ANNOTATION_NAME_IID, 2) + field(ANNOTATION_STRING_IID, communication + 1)
+            event += field(DEBUG_ANNOTATION, note)
+        rests.append(flags + field(TRACK_EVENT, event))
 
     time = np.stack([found.start_ps, found.end_ps], axis=1).ravel() // PS_PER_NS
     rest = np.stack([len(found.tracks) + which, found.track], axis=1).ravel()

@@ -11,6 +11,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.serving.engine.router import Policy as RouterPolicy
 from fabrictwin.serving.scheduler.config import Drafter
 from fabrictwin.serving.scheduler.release import NAMES, release
+from fabrictwin.serving.step.expert_parallel import Backend
 from fabrictwin.serving.traces.formats import READERS
 from fabrictwin.workload.job.workload_section import Count, Section, Seed
 from fabrictwin.workload.model.huggingface_families import load_model, read_model
@@ -26,8 +27,6 @@ NOT_MODELLED = {
     "limit_mm_per_prompt": "multimodal input",
     "mm_processor_kwargs": "multimodal input",
     "kv_transfer_config": "disaggregated prefill",
-    "enable_expert_parallel": "expert parallelism",
-    "data_parallel_size": "data parallelism inside one server; give replicas",
     "decode_context_parallel_size": "context parallelism",
 }
 
@@ -123,6 +122,9 @@ class Serving(Section):
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
     tensor_parallel_size: Count = 1
     pipeline_parallel_size: Count = 1
+    data_parallel_size: Count = 1
+    enable_expert_parallel: bool = False
+    all2all_backend: Backend = "allgather_reducescatter"
     replicas: Count = 1
     router: RouterPolicy = "round_robin"
     max_model_len: Count | None = None
@@ -171,6 +173,11 @@ class Serving(Section):
             if late:
                 raise ValueError(f"got {', '.join(sorted(late))}: not in vLLM {self.release}")
         return self
+
+    @property
+    def world(self) -> int:
+        """GPUs of one replica."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
     def read_model(self, folder: Path) -> Model:
         """Return the model that `model` names (relative to `folder`) or spells out. Raises ConfigError."""

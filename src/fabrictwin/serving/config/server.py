@@ -9,21 +9,20 @@ from pathlib import Path
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_US
-from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.cache.manager import CacheLayout, KvCache
+from fabrictwin.serving.config.layout import served_model
 from fabrictwin.serving.config.section import Serving, ServingWorkload, Speculative
+from fabrictwin.serving.engine.lockstep import Engine, Lockstep
 from fabrictwin.serving.engine.replica import Accepted, HostTimes, Replica
 from fabrictwin.serving.scheduler.config import HIDDEN_STATE_DRAFTERS, SchedulerConfig
 from fabrictwin.serving.scheduler.release import Release, release
 from fabrictwin.serving.scheduler.request import Request
 from fabrictwin.serving.scheduler.scheduler import Scheduler
-from fabrictwin.serving.step.all_reduce import TensorGroup
 from fabrictwin.serving.step.analytic import AnalyticCost, ServedModel
 from fabrictwin.serving.step.graphs import capture_sizes
 from fabrictwin.serving.step.measured import MeasuredCost, OperatorFiles
 from fabrictwin.serving.step.shape import StepCost
-from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.model.model_sizes import Model
 
 GIB = 2**30
@@ -33,7 +32,6 @@ OTHER_MEMORY = 1.5 * GIB
 """CUDA context, NCCL's buffers and captured graphs on a GPU: an estimate."""
 LONGEST_DEFAULT = 131072
 WEIGHT_BYTES = {"none": 2.0, "fp8": 1.0, "fp4": 0.5625}
-PRECISIONS: dict[str, Precision] = {"none": "bf16", "fp8": "fp8", "fp4": "fp4"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,8 @@ class Server:
         layout: KV blocks of each.
         release: Release of vLLM.
         gpus: GPUs of all replicas.
-        make: Returns a fresh replica.
+        data: Data parallel ranks of each.
+        make: Returns a fresh replica: an engine for each data parallel rank, or one of all that step together.
     """
 
     served: ServedModel
@@ -54,32 +53,13 @@ class Server:
     layout: CacheLayout
     release: Release
     gpus: int
-    make: Callable[[], Replica]
+    data: int
+    make: Callable[[], list[Engine]]
 
 
 def serving_section(spec: Spec) -> Serving:
     """Return the `workload.serving` section of a spec. Raises ConfigError."""
     return spec.validate_section("workload", ServingWorkload).serving
-
-
-@dataclass(frozen=True)
-class _Machine:
-    gpu: str
-    per_host: int
-    hosts: int
-    nic_gb_per_s: float
-
-
-def _machine(spec: Spec) -> _Machine:
-    """Return the GPU of the cluster's hosts, how many there are, and what one gets of the adapters."""
-    blueprint = build(spec.cluster, spec=spec)
-    kinds = {host.type for host in blueprint.hosts if host.type and catalog.host(host.type).gpu}
-    if len(kinds) != 1:
-        raise spec.error("cluster", f"got hosts of {len(kinds)} types with GPUs, expected one for a server")
-    host = catalog.host(kinds.pop())
-    rate = sum(float(catalog.nic(nic.type).port_rate.value) for nic in host.nics) / 8 / 1e9
-    hosts = sum(one.type == host.name for one in blueprint.hosts)
-    return _Machine(host.gpu, host.nodes.gpu, hosts, rate / host.nodes.gpu)
 
 
 def server(spec: Spec, serving: Serving) -> Server:
@@ -88,18 +68,11 @@ def server(spec: Spec, serving: Serving) -> Server:
     Raises:
         ConfigError: vLLM would refuse it, or the cluster has too few GPUs.
     """
-    machine = _machine(spec)
     try:
         model = serving.read_model(spec.folder)
     except ConfigError as error:
         raise error.within(file=spec.path) from None
-    world = serving.tensor_parallel_size * serving.pipeline_parallel_size
-    gpus = machine.per_host * machine.hosts
-    if world * serving.replicas > gpus:
-        message = f"got {serving.replicas} replicas of {world} GPUs each, and the cluster has {gpus}"
-        raise spec.error("workload.serving.replicas", message)
-    _check_layout(spec, serving, model)
-    served = _served(serving, model, machine)
+    served = served_model(spec, serving, model)
     config = _scheduler(serving, served)
     chosen = release(serving.release)
     layout = _layout(spec, serving, served, config, chosen)
@@ -114,46 +87,17 @@ def server(spec: Spec, serving: Serving) -> Server:
         _acceptance(serving.speculative_config, serving.benchmark.seed) if serving.speculative_config else None
     )
 
-    def make() -> Replica:
+    def rank() -> Replica:
         return Replica(Scheduler(config, KvCache(layout, chosen), chosen), cost, host, accepted)
 
-    return Server(served, config, layout, chosen, world * serving.replicas, make)
+    def make() -> list[Engine]:
+        data = serving.data_parallel_size
+        if data > 1 and isinstance(cost, AnalyticCost) and model.experts:
+            return [Lockstep([rank() for _ in range(data)], cost, host)]
+        return [rank() for _ in range(data)]
 
-
-def _check_layout(spec: Spec, serving: Serving, model: Model) -> None:
-    """Refuse what vLLM refuses of a layout."""
-    size, stages = serving.tensor_parallel_size, serving.pipeline_parallel_size
-    key = "workload.serving.tensor_parallel_size"
-    if model.heads % size:
-        raise spec.error(key, f"got {size}, expected a divisor of the model's {model.heads} attention heads")
-    if max(model.kv_heads, size) % min(model.kv_heads, size):
-        raise spec.error(
-            key, f"got {size}: neither divides the {model.kv_heads} KV heads nor is a multiple of them"
-        )
-    if model.pattern or model.mamba:
-        raise spec.error("workload.serving.model", f"got {model.name}: Mamba layers are not modelled in a server")
-    if stages > model.layers:
-        message = f"got {stages} stages for {model.layers} layers"
-        raise spec.error("workload.serving.pipeline_parallel_size", message)
-
-
-def _served(serving: Serving, model: Model, machine: _Machine) -> ServedModel:
-    gpu = catalog.gpu(machine.gpu)
-    per_node = min(serving.tensor_parallel_size, machine.per_host)
-    group = TensorGroup(
-        serving.tensor_parallel_size, per_node, gpu.nvlink, int(gpu.compute_capability.value), machine.nic_gb_per_s
-    )
-    world = serving.tensor_parallel_size * serving.pipeline_parallel_size
-    within = world <= machine.per_host and bool(gpu.nvlink)
-    links = float(catalog.nvlink(gpu.nvlink).copy_rate_all_links.value) / 8e9 if within else machine.nic_gb_per_s
-    return ServedModel(
-        model=model,
-        gpu=machine.gpu,
-        precision=PRECISIONS[serving.quantization],
-        kv_bytes=1.0 if serving.kv_cache_dtype == "fp8" else 2.0,
-        group=group,
-        pipeline=serving.pipeline_parallel_size,
-        stage_gb_per_s=links,
+    return Server(
+        served, config, layout, chosen, serving.world * serving.replicas, serving.data_parallel_size, make
     )
 
 
@@ -205,7 +149,7 @@ def weight_bytes(served: ServedModel, quantization: str) -> float:
         parameters = sum(model.layer_on_rank(layer, size) for layer in range(first, first + count))
         if model.experts:
             sparse = sum(model.is_sparse(layer) for layer in range(first, first + count))
-            parameters += sparse * model.experts.count * model.expert_parameters() // size
+            parameters += sparse * served.experts.parameters(model)
         embedding = model.vocab * model.hidden // size
         ends = (stage == 0) + (stage == len(layers) - 1 and not (model.tied and len(layers) == 1))
         fullest = max(fullest, parameters * WEIGHT_BYTES[quantization] + ends * embedding * 2.0)
@@ -281,8 +225,9 @@ def _cost(spec: Spec, serving: Serving, served: ServedModel, config: SchedulerCo
     files = serving.operators
     if files is None:
         return AnalyticCost(served, max_tokens=tokens, max_sequences=sequences, graph_sizes=sizes)
-    if served.pipeline > 1:
-        raise spec.error("workload.serving.operators", "got measured operators and a pipeline, expected one stage")
+    if served.pipeline > 1 or served.experts.data > 1:
+        message = "got measured operators and a pipeline or data parallelism, expected neither"
+        raise spec.error("workload.serving.operators", message)
     folder: Path = spec.folder
     hidden = served.model.hidden * 2
     return MeasuredCost(

@@ -7,13 +7,15 @@ arrives. With a limit on concurrency a request is sent when it is due and fewer 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.errors import SimulatedError
 from fabrictwin.serving.arrivals.demand import Demand, Integers
-from fabrictwin.serving.engine.replica import NEVER, Replica
+from fabrictwin.serving.engine.lockstep import Engine
+from fabrictwin.serving.engine.replica import NEVER
 from fabrictwin.serving.engine.router import Router
 from fabrictwin.serving.scheduler.request import Request, no_keys
 from fabrictwin.serving.scheduler.scheduler import Scheduler
@@ -94,7 +96,7 @@ def _request(demand: Demand, number: int, sent_ps: int, scheduler: Scheduler) ->
     return Request(number, prompt, output, arrival_ps=sent_ps, priority=priority, key_source=keys)
 
 
-def serve(demand: Demand, replicas: list[Replica], router: Router, *, concurrency: int | None = None) -> Served:
+def serve(demand: Demand, replicas: Sequence[Engine], router: Router, *, concurrency: int | None = None) -> Served:
     """Return what a client sees of a server.
 
     Raises:
@@ -130,11 +132,11 @@ def serve(demand: Demand, replicas: list[Replica], router: Router, *, concurrenc
             client.ended(at)
             hits[request.number] = request.hit
             preemptions[request.number] = request.preemptions
-    stuck = [request for replica in replicas for request in replica.scheduler.running]
-    waiting = sum(len(replica.scheduler.waiting) for replica in replicas)
-    if stuck or waiting or client.sent < count:
-        raise SimulatedError("stalled", "server", f"{len(stuck) + waiting} requests can never be scheduled")
-    logs = [replica.deliveries for replica in replicas]
+    ranks = [rank for replica in replicas for rank in replica.ranks]
+    stuck = sum(rank.scheduler.unfinished for rank in ranks)
+    if stuck or client.sent < count:
+        raise SimulatedError("stalled", "server", f"{stuck} requests can never be scheduled")
+    logs = [rank.deliveries for rank in ranks]
     at_ps = np.concatenate([np.frombuffer(log.at_ps, np.int64) for log in logs])
     order = np.argsort(at_ps, kind="stable")
     at_ps = at_ps[order]

@@ -43,6 +43,9 @@ class HostTimes:
 STEP_FIELDS = ("launched_ps", "done_ps", "tokens", "requests", "preempted", "running", "waiting", "free_blocks")
 """Of each step: when it was launched and done, what was in it, and what it left running, waiting and free."""
 
+WAITING_WEIGHT = 4
+"""Of a request that waits against one that runs, in vLLM's own balancing (`vllm/v1/engine/core_client.py`)."""
+
 FEW_REQUESTS = 8
 """That run at once: of more, one gets a block full in nearly every step."""
 
@@ -102,6 +105,44 @@ class Replica:
         if self.next_ps == NEVER:
             self.next_ps = at_ps
 
+    @property
+    def ranks(self) -> tuple[Replica, ...]:
+        """The engines of data parallel ranks that it is made of: itself."""
+        return (self,)
+
+    @property
+    def load(self) -> int:
+        """Requests that wait × 4 and those that run, as vLLM's own balancing weighs them."""
+        running = len(self.scheduler.running)
+        return (self.in_flight - running) * WAITING_WEIGHT + running
+
+    def cached_blocks(self, keys: list[int]) -> int:
+        """Return how many blocks of a chain the prefix cache holds.
+
+        A chain of cached blocks is taken to have no gaps, as the order of eviction leaves it, so that its end is
+        found by halving.
+        """
+        cache = self.scheduler.cache
+        groups = len(cache.layout.windows)
+        low, high = 0, len(keys)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if cache.pool.find(keys[middle - 1] * groups):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def take(self, now: int) -> None:
+        """Give the scheduler what has arrived."""
+        while self._arrived and self._arrived[0][0] <= now:
+            self.scheduler.add(self._arrived.popleft()[1])
+
+    @property
+    def arrives_ps(self) -> int:
+        """Arrival of the next request that was sent, picoseconds; `NEVER` if none is under way."""
+        return self._arrived[0][0] if self._arrived else NEVER
+
     def act(self, until_ps: int = 0) -> tuple[int, list[Request]]:
         """Run one turn, or several up to `until_ps`; returns when clients get what came of it, and who ended.
 
@@ -109,8 +150,7 @@ class Replica:
         """
         now = self.next_ps
         scheduler = self.scheduler
-        while self._arrived and self._arrived[0][0] <= now:
-            scheduler.add(self._arrived.popleft()[1])
+        self.take(now)
         if self._merges and until_ps > now and 0 < len(scheduler.running) <= FEW_REQUESTS:
             until_ps = min(until_ps, self._arrived[0][0]) if self._arrived else until_ps
             if self._decode_on(now, until_ps):
@@ -126,23 +166,27 @@ class Replica:
                 self.next_ps = now
                 return now, []
         elif not self._queue:
-            self.next_ps = self._arrived[0][0] if self._arrived else NEVER
+            self.next_ps = self.arrives_ps
             return now, []
         done, batch = self._queue.popleft()
         self.next_ps = max(now, done)
         self._empty_steps = 0 if batch.total or self._queue else self._empty_steps + 1
         if self._empty_steps > self._patience:  # what waits does not fit, and nothing will end: vLLM spins
-            self.next_ps = max(now, self._arrived[0][0]) if self._arrived else NEVER
+            self.next_ps = max(now, self.arrives_ps)
             return now, []
+        at_ps = self.next_ps + self._host.output_ps
+        return at_ps, self.deliver(batch, at_ps)
+
+    def deliver(self, batch: Batch, at_ps: int) -> list[Request]:
+        """Hand out what came of a batch; returns the requests that ended."""
         returned = self._return(batch)
         self.in_flight -= len(returned.finished)
-        at_ps = self.next_ps + self._host.output_ps
         deliveries = self.deliveries
         for request, tokens in returned.tokens.items():
             deliveries.request.append(request.number)
             deliveries.at_ps.append(at_ps)
             deliveries.tokens.append(tokens)
-        return at_ps, returned.finished
+        return returned.finished
 
     def _decode_on(self, now: int, until_ps: int) -> bool:
         """Run steps of decodes alone while each begins before `until_ps`; returns if there was one."""
@@ -206,6 +250,11 @@ class Replica:
         done = now
         for stage, time in enumerate(times):
             done = self._stages[stage] = max(done, self._stages[stage]) + time
+        self.record(batch, now, done)
+        return done
+
+    def record(self, batch: Batch, now: int, done: int) -> None:
+        """Keep a step that was launched and is done then."""
         scheduler = self.scheduler
         self._steps.extend(
             (
@@ -219,7 +268,6 @@ class Replica:
                 scheduler.cache.pool.free_blocks,
             )
         )
-        return done
 
     def _return(self, batch: Batch) -> Returned:
         scheduler, accepted = self.scheduler, self._accepted

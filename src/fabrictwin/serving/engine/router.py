@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from fabrictwin.serving.engine.replica import Replica
+from fabrictwin.serving.engine.lockstep import Loaded, Ranks
 from fabrictwin.serving.scheduler.request import Request
 
 Policy = Literal["round_robin", "least_loaded", "prefix_aware"]
-
-WAITING_WEIGHT = 4
-"""Of a request that waits against one that runs, in vLLM's own balancing (`vllm/v1/engine/core_client.py`)."""
 
 
 class Router(Protocol):
     """Chooses the replica that a request is sent to."""
 
-    def choose(self, request: Request, replicas: list[Replica]) -> int:
+    def choose(self, request: Request, replicas: Sequence[Loaded]) -> int:
         """Return the replica's number."""
-
-
-def _load(replica: Replica) -> int:
-    running = len(replica.scheduler.running)
-    return (replica.in_flight - running) * WAITING_WEIGHT + running
 
 
 class RoundRobin:
@@ -31,7 +24,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._sent = 0
 
-    def choose(self, request: Request, replicas: list[Replica]) -> int:
+    def choose(self, request: Request, replicas: Sequence[Loaded]) -> int:
         """Return the replica after the last one."""
         self._sent += 1
         return (self._sent - 1) % len(replicas)
@@ -40,41 +33,41 @@ class RoundRobin:
 class LeastLoaded:
     """The replica with the least of waiting × 4 + running, the first of equals."""
 
-    def choose(self, request: Request, replicas: list[Replica]) -> int:
+    def choose(self, request: Request, replicas: Sequence[Loaded]) -> int:
         """Return the least loaded replica."""
-        return min(range(len(replicas)), key=lambda place: _load(replicas[place]))
+        return min(range(len(replicas)), key=lambda place: replicas[place].load)
 
 
 class PrefixAware:
-    """The replica that has most of the prompt cached; of equals the least loaded.
+    """The replica that has most of the prompt cached; of equals the least loaded."""
 
-    A chain of cached blocks is taken to have no gaps, as the order of eviction leaves it, so that its end is
-    found by halving.
-    """
-
-    def choose(self, request: Request, replicas: list[Replica]) -> int:
+    def choose(self, request: Request, replicas: Sequence[Loaded]) -> int:
         """Return the replica with the longest prefix."""
         size = replicas[0].scheduler.cache.layout.block_size
         keys = request.key_source(0, request.prompt // size)
-        cached = [self._cached(keys, replica) for replica in replicas]
-        return min(range(len(replicas)), key=lambda place: (-cached[place], _load(replicas[place])))
-
-    @staticmethod
-    def _cached(keys: list[int], replica: Replica) -> int:
-        cache = replica.scheduler.cache
-        groups = len(cache.layout.windows)
-        low, high = 0, len(keys)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if cache.pool.find(keys[middle - 1] * groups):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        cached = [replica.cached_blocks(keys) for replica in replicas]
+        return min(range(len(replicas)), key=lambda place: (-cached[place], replicas[place].load))
 
 
-def router(policy: Policy) -> Router:
-    """Return a router of a policy."""
+class DataParallel:
+    """A router of servers whose data parallel ranks are engines of their own: vLLM takes the least loaded one."""
+
+    def __init__(self, servers: Router, ranks: int) -> None:
+        self._servers, self._ranks = servers, ranks
+
+    def choose(self, request: Request, replicas: Sequence[Loaded]) -> int:
+        """Return the engine: the server of the router's choice, and its least loaded rank."""
+        count = self._ranks
+        servers = [Ranks(replicas[start : start + count]) for start in range(0, len(replicas), count)]
+        chosen = self._servers.choose(request, servers) if len(servers) > 1 else 0
+        return min(range(chosen * count, (chosen + 1) * count), key=lambda place: replicas[place].load)
+
+
+def router(policy: Policy, ranks: int = 1) -> Router:
+    """Return a router of a policy over servers of so many engines each."""
+    found: Router
     if policy == "round_robin":
-        return RoundRobin()
-    return LeastLoaded() if policy == "least_loaded" else PrefixAware()
+        found = RoundRobin()
+    else:
+        found = LeastLoaded() if policy == "least_loaded" else PrefixAware()
+    return DataParallel(found, ranks) if ranks > 1 else found

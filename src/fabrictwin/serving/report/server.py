@@ -35,8 +35,11 @@ def headline(found: Prediction) -> list[str]:
     prompt = int(found.served.demand.prompt.sum())
     preempted = int(found.served.preemptions.sum())
     group, pipeline = server.served.group, server.served.pipeline
+    data = server.data
+    more = f", DP {data}" if data > 1 else ""
+    more += ", EP" if server.served.experts.whole else ""
     return [
-        f"vLLM {server.release.name}: {len(found.replicas)} × (TP {group.size}, PP {pipeline}) on "
+        f"vLLM {server.release.name}: {len(found.replicas) // data} × (TP {group.size}, PP {pipeline}{more}) on "
         f"{server.gpus} {server.served.gpu}",
         f"GPU KV cache size: {tokens:,} tokens",
         f"Maximum concurrency for {layout.max_model_len:,} tokens per request: {share:.2f}x",

@@ -2,9 +2,9 @@
 
 Order of dispatch (`vllm/distributed/device_communicators/cuda_communicator.py`), for a group inside one node: the
 custom all-reduce for 2, 4, 6 or 8 GPUs of an NVLink switch below a size; PyTorch's symmetric memory below
-another; else NCCL. Between nodes all go to NCCL. Sizes are those of `all_reduce_utils.py`. Left out:
-FlashInfer's all-reduce, which 0.33 prefers where it is installed, its fusion with the norm, and NCCL's
-symmetric memory, off by default.
+another; else NCCL. Between nodes all go to NCCL, whose choice and time there are the twin's. Sizes are those of
+`all_reduce_utils.py`. Left out: FlashInfer's all-reduce, which 0.33 prefers where it is installed, its fusion with
+the norm, and NCCL's symmetric memory, off by default.
 
 Times are one formula a way: a base, a part for every rank or hop, and bytes over a rate. Constants were fitted to
 NVIDIA's measurements in aiconfigurator's database (Apache-2.0): the custom kernel in CUDA graphs, nccl-tests
@@ -14,7 +14,7 @@ without host time. Symmetric memory is taken to be as fast as NCCL, which no mea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 MIB = 2**20
 CUSTOM_MOST = 8 * MIB
@@ -72,8 +72,13 @@ NCCL = {
     "nvlink5": _Nccl(7.87, 1.37, 430),
     "pcie": _Nccl(3.03, 1.79, 27),
 }
-NETWORK_HOP_US = 5.0
-"""Of NCCL's ring between nodes: an estimate."""
+
+
+class Collectives(Protocol):
+    """Times of NCCL's collectives among the ranks of a group."""
+
+    def time_us(self, kind: Literal["all_reduce", "all_gather"], size_bytes: int) -> float:
+        """Return how long one takes, microseconds."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +90,14 @@ class TensorGroup:
         per_node: Ranks of the group in a node.
         nvlink: Name of the NVLink generation in the catalog, empty for PCIe alone.
         capability: CUDA compute capability × 10, such as 90.
-        network_gb_per_s: What one rank gets between nodes.
+        network: NCCL on the cluster's routes, for a group that lies on several nodes.
     """
 
     size: int
     per_node: int
     nvlink: str
     capability: int
-    network_gb_per_s: float
+    network: Collectives | None = None
 
     @property
     def _links(self) -> str:
@@ -125,9 +130,18 @@ class TensorGroup:
             once = size == 2 or (size <= 4 and moved_bytes < MIB // 2) or moved_bytes < MIB // 4
             moved = (size - 1) * moved_bytes if once else 2 * (size - 1) / size * moved_bytes
             return kernel.base + (0.0 if once else kernel.second) + kernel.rank * size + moved / kernel.rate / 1e3
+        if self.network is not None:
+            return self.network.time_us("all_reduce", moved_bytes)
         ring = NCCL[self._links]
-        rate = ring.rate if self.size == self.per_node else min(ring.rate, self.network_gb_per_s * self.per_node)
-        nodes = -(-size // self.per_node)
-        hops = 2 * (size - 1)
-        time = ring.base + hops * ring.hop + 2 * (size - 1) / size * moved_bytes / rate / 1e3
-        return time + (2 * (nodes - 1) * NETWORK_HOP_US if nodes > 1 else 0.0)
+        return ring.base + 2 * (size - 1) * ring.hop + 2 * (size - 1) / size * moved_bytes / ring.rate / 1e3
+
+    def gather_us(self, gathered_bytes: int) -> float:
+        """Return how long an all-gather takes: NCCL's, half of its all-reduce's way in a node."""
+        if self.size == 1:
+            return 0.0
+        if self.network is not None:
+            return self.network.time_us("all_gather", gathered_bytes)
+        ring = NCCL[self._links]
+        return (
+            ring.base + (self.size - 1) * ring.hop + (self.size - 1) / self.size * gathered_bytes / ring.rate / 1e3
+        )

@@ -8,10 +8,12 @@ tensor-parallel rank a slice, which the receivers gather.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.all_reduce import TensorGroup
+from fabrictwin.serving.step.expert_parallel import ExpertLayout
 from fabrictwin.serving.step.graphs import padded_to
 from fabrictwin.serving.step.grid import table
 from fabrictwin.serving.step.kernels import Kernels
@@ -38,7 +40,8 @@ class ServedModel:
         kv_bytes: Of an element in the KV cache.
         group: Tensor-parallel group.
         pipeline: Stages.
-        stage_gb_per_s: What a rank gets to the next stage.
+        experts: How ranks share a mixture's experts.
+        sends: Times of sends to the next stage, by boundary and bytes of each rank; empty without a pipeline.
     """
 
     model: Model
@@ -47,7 +50,8 @@ class ServedModel:
     kv_bytes: float
     group: TensorGroup
     pipeline: int
-    stage_gb_per_s: float
+    experts: ExpertLayout = field(default_factory=ExpertLayout)
+    sends: tuple[Callable[[int], float], ...] = ()
 
     def stage_layers(self) -> list[int]:
         """Layers of each stage: equal parts, the rest one each from the last stage but one backwards."""
@@ -97,11 +101,15 @@ class AnalyticCost:
         ]
         launch = COMPILED_LAUNCH_US if graph_sizes else EAGER_LAUNCH_US
         self._launch_us = launch * (len(model.attention_linears()) + (11 if sparse else 8))
-        self._between = table(points, [2 * self._all_reduce_us(count) for count in points], max_tokens)
+        self._spread = served.experts
+        self._between = table(points, [self._between_us(count) for count in points], max_tokens)
+        self._routed = self._routed_table(max_tokens)
         self._embed = table(points, [self._embed_us(count) for count in points], max_tokens)
         rows = _points(max_sequences)
         self._head = table(rows, [self._head_us(count) for count in rows], max_sequences)
-        self._send = table(points, [self._send_us(count) for count in points], max_tokens)
+        self._send = [
+            table(points, [self._send_us(count, send) for count in points], max_tokens) for send in served.sends
+        ]
         self._graph = max(graph_sizes, default=0)
         self._pad = padded_to(graph_sizes, max_tokens)
         self._stages = served.stage_layers()
@@ -133,7 +141,7 @@ class AnalyticCost:
         time += kernels.gemm(tokens, experts.count, model.hidden)
         if experts.shared_ffn:
             time += self._mlp(tokens, experts.shared_ffn)
-        return time + self._experts(tokens, experts)
+        return time
 
     def _mlp(self, tokens: int, width: int) -> float:
         up, down = self._model.mlp_linears(width)
@@ -141,8 +149,32 @@ class AnalyticCost:
         return self._linear(tokens, up) + active + self._linear(tokens, down)
 
     def _experts(self, tokens: int, experts: Experts) -> float:
-        model = self._model
-        return self._kernels.experts(tokens, experts, model.expert_hidden, -(-experts.ffn // self._tp), model.ups)
+        """Routed experts of one rank and layer, of `tokens` on all data parallel ranks together."""
+        model, spread = self._model, self._spread
+        inner = experts.ffn if spread.whole else -(-experts.ffn // spread.ranks)
+        ranks = spread.ranks if spread.whole else 1
+        return self._kernels.experts(tokens, experts, model.expert_hidden, inner, model.ups, ranks=ranks)
+
+    def _routed_table(self, max_tokens: int) -> list[float]:
+        """Routed experts by tokens of all data parallel ranks, the mean over layers with and without them."""
+        model, last = self._model, max_tokens * self._spread.data
+        if model.experts is None or not model.sparse_layers:
+            return [0.0] * (last + 1)
+        points = _points(last)
+        share = model.sparse_layers / model.layers
+        times = [share * self._experts(count, model.experts) if count else 0.0 for count in points]
+        return table(points, times, last)
+
+    def _between_us(self, tokens: int) -> float:
+        """Messages among ranks in one layer: after attention, after the MLP, and to experts and back."""
+        if not tokens:
+            return 0.0
+        spread, reduced = self._spread, self._all_reduce_us(tokens)
+        if spread.traffic is None:
+            return 2 * reduced
+        sparse = self._model.sparse_layers / self._model.layers
+        ends = reduced if spread.reduces else (1 - sparse) * reduced
+        return reduced + ends + sparse * spread.traffic.time_us(tokens)
 
     def _all_reduce_us(self, tokens: int) -> float:
         return self._served.group.time_us(tokens * self._model.hidden * HIDDEN_BYTES) if tokens else 0.0
@@ -162,12 +194,12 @@ class AnalyticCost:
         gather = self._served.group.time_us(rows * vocab * HIDDEN_BYTES) if self._tp > 1 else 0.0
         return product + sample + gather
 
-    def _send_us(self, tokens: int) -> float:
+    def _send_us(self, tokens: int, send: Callable[[int], float]) -> float:
         """Hidden state and residual to the next stage: a slice from each rank, gathered by the receivers."""
-        if self._served.pipeline == 1 or not tokens:
+        if not tokens:
             return 0.0
-        moved = 2 * tokens * self._model.hidden * HIDDEN_BYTES
-        return moved / self._tp / self._served.stage_gb_per_s / 1e3 + self._served.group.time_us(moved) / 2
+        moved = tokens * self._model.hidden * HIDDEN_BYTES
+        return 2 * (send(-(-moved // self._tp)) + self._served.group.gather_us(moved))
 
     def _attention_us(self, shape: StepShape) -> float:
         """One layer's attention on one rank, the mean over layers with and without a window."""
@@ -186,8 +218,30 @@ class AnalyticCost:
     def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
         """Return how long each stage takes, picoseconds."""
         tokens = self._pad[shape.tokens]
-        layer = self._layer[tokens] + self._attention_us(shape)
-        if shape.tokens > self._graph:
+        captured = shape.tokens <= self._graph
+        return self._times(tokens, tokens, self._attention_us(shape), shape.samples, captured=captured)
+
+    def together_ps(self, shapes: Sequence[StepShape | None]) -> tuple[int, ...]:
+        """Return how long each stage takes where data parallel ranks step together; None: a rank without work.
+
+        In every layer all wait for the rank with most to do, before tokens go to experts. Captured steps are
+        padded to that rank's tokens.
+        """
+        busy = [shape for shape in shapes if shape is not None]
+        most = max(shape.tokens for shape in busy)
+        tokens = self._pad[most]
+        captured = most <= self._graph
+        total = sum(1 if shape is None else shape.tokens for shape in shapes)
+        total = tokens * len(shapes) if captured else total
+        attention = max(self._attention_us(shape) for shape in busy)
+        samples = max(shape.samples for shape in busy)
+        return self._times(tokens, total, attention, samples, captured=captured)
+
+    def _times(
+        self, tokens: int, routed: int, attention: float, samples: int, *, captured: bool
+    ) -> tuple[int, ...]:
+        layer = self._layer[tokens] + self._routed[routed] + attention
+        if not captured:
             layer = max(layer, self._launch_us)
         layer += self._between[tokens]
         times = []
@@ -196,8 +250,8 @@ class AnalyticCost:
             if stage == 0:
                 time += self._embed[tokens]
             if stage == len(self._stages) - 1:
-                time += self._head[shape.samples]
+                time += self._head[samples]
             else:
-                time += self._send[tokens]
+                time += self._send[stage][tokens]
             times.append(round(time * PS_PER_US))
         return tuple(times)

@@ -65,13 +65,15 @@ class Kernels:
         """Return the time of a kernel that reads and writes."""
         return max(SMALL_US, moved_bytes / self._measured_rate)
 
-    def experts(self, tokens: int, experts: Experts, hidden: int, inner: int, ups: int) -> float:
+    def experts(
+        self, tokens: int, experts: Experts, hidden: int, inner: int, ups: int, *, ranks: int = 1
+    ) -> float:
         """Return the time of a layer's fused experts: all products, sorting, activation and sum.
 
-        `inner` is an expert's width on this rank, `ups` its matrices up.
+        `inner` is an expert's width on this rank, `ups` its matrices up; `ranks` share the experts.
         """
         chip = tables.chip_of(self.gpu.name, "experts", self._experts.type)
-        shape = np.array([[tokens, hidden, inner, experts.top_k, experts.count, 1, ups]], float)
+        shape = np.array([[tokens, hidden, inner, experts.top_k, experts.count, ranks, ups]], float)
         return float(self._experts.time_us(chip, shape)[0])
 
     def prompt_attention(

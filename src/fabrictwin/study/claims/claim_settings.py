@@ -6,7 +6,7 @@ from typing import Any
 
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, read_spec
-from fabrictwin.runs.twins import make_twin
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
 
 # as Llama 2 7B's public configuration has it

@@ -38,7 +38,7 @@ from fabrictwin.fabric.fabric import NONE, NodeKind
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Communication, Program
-from fabrictwin.runs.twins import make_twin
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.captured.captured_section import PlacedCapture
 from fabrictwin.workload.job.job import Job

@@ -25,12 +25,12 @@ from fabrictwin.cluster.spec.fault_section import LinkFault
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.report.result import RunResult
 from fabrictwin.runs.execute import Prepared, predict
-from fabrictwin.runs.twins import make_twin
 from fabrictwin.runs.workers import in_order
 from fabrictwin.study.jitter.interference import measured
 from fabrictwin.study.jitter.jitter_sources import ASSUMED, SOURCES, Jitter, Link
 from fabrictwin.study.jitter.sampled_steps import Unit
 from fabrictwin.study.study_heading import Heading
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.captured.captured_section import PlacedCapture, is_captured, place_captured
 from fabrictwin.workload.job.job import Job, check

@@ -7,11 +7,12 @@ the lease period runs, as with an M_Key; a protected node answers no Get either.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.routing.congestion_tables import CREDIT, RATE, STARVATION, THRESHOLD, VICTIM
-from fabrictwin.subnet.agents.congestion_port import CongestionPort
+from fabrictwin.subnet.agents.congestion_port import CongestionEvent, CongestionPort
 from fabrictwin.subnet.agents.port_states import PortStates
 from fabrictwin.subnet.wire import congestion as cc
 from fabrictwin.subnet.wire.congestion import CongestionId
@@ -161,36 +162,42 @@ def _merged(before: cc.SwitchCongestionSetting, given: cc.SwitchCongestionSettin
 
 def switch_log(port: CongestionPort) -> cc.CongestionLogSwitch:
     """Return a switch's log: ports that became congested, and the latest events."""
+
+    def entry(event: CongestionEvent) -> cc.SwitchEvent:
+        return cc.SwitchEvent(slid=event.source_lid, dlid=event.destination_lid, sl=event.level)
+
     ports = sum(1 << number for number in {event.port for event in port.events})
-    entries = b"".join(
-        cc.SwitchEvent(
-            slid=event.source_lid,
-            dlid=event.destination_lid,
-            sl=event.level,
-            timestamp=event.time_ps // cc.TICK_PS & 0xFFFFFFFF,
-        ).encode()
-        for event in reversed(port.events)
-    )
     return cc.CongestionLogSwitch(
-        log_events_counter=port.counted, port_map=ports.to_bytes(32, "big"), entries=entries.ljust(180, b"\0")
+        log_events_counter=port.counted,
+        port_map=ports.to_bytes(32, "big"),
+        entries=_latest(port, entry, size=180),
     )
 
 
 def adapter_log(port: CongestionPort) -> cc.CongestionLogCa:
     """Return an adapter's log: service levels whose index reached the threshold, and the latest events."""
+
+    def entry(event: CongestionEvent) -> cc.AdapterEvent:
+        qp, service, lid = event.queue_pair, event.service, event.destination_lid
+        return cc.AdapterEvent(local_qp=qp, sl=event.level, service_type=service, remote_lid=lid)
+
     levels = sum(1 << level for level in {event.level for event in port.events})
-    entries = b"".join(
-        cc.AdapterEvent(
-            local_qp=event.queue_pair,
-            sl=event.level,
-            service_type=event.service,
-            remote_lid=event.destination_lid,
-            timestamp=event.time_ps // cc.TICK_PS & 0xFFFFFFFF,
-        ).encode()
-        for event in list(reversed(port.events))[:13]
-    )
     return cc.CongestionLogCa(
         threshold_event_counter=port.counted,
         threshold_congestion_event_map=levels,
-        entries=entries.ljust(208, b"\0"),
+        entries=_latest(port, entry, size=208),
     )
+
+
+def _latest(
+    port: CongestionPort, entry: Callable[[CongestionEvent], cc.SwitchEvent | cc.AdapterEvent], *, size: int
+) -> bytes:
+    """Return as many entries of a log as its `size` in bytes holds, the latest first."""
+    written = b""
+    for event in reversed(port.events):
+        one = entry(event)
+        one.timestamp = event.time_ps // cc.TICK_PS & 0xFFFFFFFF
+        if len(written) + one.SIZE > size:
+            break
+        written += one.encode()
+    return written.ljust(size, b"\0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from functools import cache
 
 from fabrictwin.subnet.wire import link_encodings as speeds
@@ -13,9 +14,17 @@ VL_ARBITRATION_ENTRIES = 8
 GUIDS = 8
 
 
+class PortRole(Enum):
+    """Whose port it is, on which its capabilities rest."""
+
+    ENDPORT = auto()  # of an adapter, aggregation node or router
+    MANAGEMENT = auto()  # port 0 of a switch: an end port that speaks for the switch
+    EXTERNAL = auto()  # of a switch to a cable, which has no capabilities of its own
+
+
 @cache
-def port_as_built(fastest: speeds.Speed, widths: frozenset[int], mtu: int, up: bool, external: bool) -> bytes:
-    """PortInfo of a port as it powers on. `external`: a switch's port to a cable, which has no capabilities."""
+def port_as_built(fastest: speeds.Speed, widths: frozenset[int], mtu: int, up: bool, role: PortRole) -> bytes:
+    """PortInfo of a port as it powers on."""
     can = speeds.supported_fields(fastest)
     width_mask = sum(speeds.WIDTH_CODES[w] for w in widths)
     second = Capability2(0)
@@ -30,7 +39,9 @@ def port_as_built(fastest: speeds.Speed, widths: frozenset[int], mtu: int, up: b
     capabilities = Capability.TRAP | Capability.SL_MAPPING | Capability.SYSTEM_IMAGE_GUID
     capabilities |= Capability.CAPABILITY_NOTICE | Capability.OTHER_LOCAL_CHANGES
     capabilities |= Capability.AUTOMATIC_MIGRATION | Capability.CLIENT_REREGISTRATION
-    if external:
+    if role is PortRole.MANAGEMENT:
+        capabilities |= Capability.MULTICAST_FDB_TOP
+    if role is PortRole.EXTERNAL:
         capabilities = Capability(0)
     if fastest >= speeds.Speed.FDR:
         capabilities |= Capability.EXTENDED_SPEEDS

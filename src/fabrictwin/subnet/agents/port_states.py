@@ -26,7 +26,7 @@ from fabrictwin.base.whole_numbers import whole
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.subnet.agents.congestion_port import CongestionPort
 from fabrictwin.subnet.agents.node_as_built import LINEAR_CAP, describe, node_info, switch_as_built
-from fabrictwin.subnet.agents.port_as_built import port_as_built
+from fabrictwin.subnet.agents.port_as_built import PortRole, port_as_built
 from fabrictwin.subnet.wire import link_encodings as speeds
 from fabrictwin.subnet.wire.fields import Field
 from fabrictwin.subnet.wire.pm import PortCountersExtended
@@ -181,10 +181,11 @@ class PortStates:
             mine = [b for b in self.built[self.base[m] : self.base[m] + ports + 1] if b]
             fastest = max((b[1] for b in mine), default=everywhere)
             widths = frozenset(b[0] for b in mine) | {1, 4}
+            others = PortRole.EXTERNAL if self.is_switch[m] else PortRole.ENDPORT
             for port in range(0 if self.is_switch[m] else 1, ports + 1):
                 slot = self.base[m] + port
                 up = self.cable[slot] != NONE or port == 0
-                template = port_as_built(fastest, widths, mtu, up, self.is_switch[m] and port > 0)
+                template = port_as_built(fastest, widths, mtu, up, others if port else PortRole.MANAGEMENT)
                 self.port_info[slot] = np.frombuffer(template, np.uint8)
                 self.info[64 * slot + 28] = port
                 if slot == self.end_slot(m):

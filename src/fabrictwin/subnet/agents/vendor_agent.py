@@ -7,11 +7,9 @@ groups, configuration space) are refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.subnet.agents.port_states import PortStates
-from fabrictwin.subnet.wire.fields import Attribute, bits, raw
+from fabrictwin.subnet.wire.fields import Attribute, attribute, bits, raw, row
 from fabrictwin.subnet.wire.header import START, Method, Status
 from fabrictwin.subnet.wire.pm import ClassPortInfo, PerfId
 
@@ -21,15 +19,14 @@ DATA_AT = 24
 RESPONSE_TIME = 16
 
 
-@dataclass(slots=True)
+@attribute
 class GeneralInfo(Attribute, size=136, id=GENERAL_INFO):
     """The layout of devices whose firmware has an extended version: IS4 and later, ConnectX."""
 
-    hw_revision: int = bits(64, 16)
-    device_id: int = bits(80, 16)
-    uptime_s: int = bits(288, 32)
-    firmware: bytes = raw(40, 64)
-    software: bytes = raw(104, 32)
+    hw_revision, device_id = row(64, 16, 16)
+    uptime_s = bits(288, 32)
+    firmware = raw(40, 64)
+    software = raw(104, 32)
 
 
 class VendorAgent:

@@ -57,7 +57,7 @@ class Server:
         self.endpoint = endpoint
         self.name = name or unguessable_name()
         self.udp_port, self.host = udp_port, host
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # epoll takes no regular file, which a console may be fed from
         self._queues: list[deque[bytes]] = [deque() for _ in range(CLIENTS)]
         self._control = self._bind("ctl", 0)
         self._selector.register(self._control, selectors.EVENT_READ, NONE)

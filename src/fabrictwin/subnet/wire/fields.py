@@ -1,7 +1,8 @@
 """Attributes as tables of bit fields.
 
-An attribute is a dataclass whose fields say where they lie: `bits(offset, width)` counts from the most
-significant bit of the first byte, as the tables of the InfiniBand Architecture (volume 1, chapters 13 to 16) do.
+An attribute is a dataclass whose fields say where they lie, `row(offset, *widths)` those of a word, as the tables
+of the InfiniBand Architecture (volume 1, chapters 13 to 16) show them; bits count from the most significant of the
+first byte.
 Encoding and decoding are derived from the table and compiled once for each attribute: the bytes are unpacked
 into as few machine words as hold the fields, and each field is a shift and a mask of one word.
 
@@ -16,11 +17,14 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import attrgetter
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from fabrictwin.base.errors import FabrictwinError
+
+Value = TypeVar("Value")
+Structure = TypeVar("Structure", bound="Attribute")
 
 
 class MadError(FabrictwinError):
@@ -42,21 +46,38 @@ class Place:
         return self.offset + (self.width if not self.count else (self.count - 1) * self.stride + self.width)
 
 
-def bits(offset: int, width: int, default: int = 0) -> Any:
-    """An unsigned integer of `width` bits."""
-    return field(default=default, metadata={"place": Place(offset, width)})
+class Declared(Generic[Value]):
+    """A field as a class declares it: its place, and its value where none is given."""
+
+    def __init__(self, place: Place, default: Value) -> None:
+        self.place, self.default = place, default
+
+    if TYPE_CHECKING:  # `attribute` puts a field of a dataclass in its place
+
+        def __get__(self, record: object, owner: type | None = None) -> Value: ...
+
+        def __set__(self, record: object, value: Value) -> None: ...
 
 
-def array(offset: int, width: int, *, count: int, stride: int = 0) -> Any:
-    """`count` integers, `stride` bits from one to the next (default: their width), as a tuple."""
-    return field(
-        default=(0,) * count, metadata={"place": Place(offset, width, count=count, stride=stride or width)}
-    )
+def bits(offset: int, width: int, default: int = 0) -> Declared[int]:
+    """Declare an unsigned integer of `width` bits."""
+    return Declared(Place(offset, width), default)
 
 
-def raw(offset: int, size: int) -> Any:
-    """`size` bytes from byte `offset`."""
-    return field(default=bytes(size), metadata={"place": Place(8 * offset, 8 * size, is_bytes=True)})
+def row(offset: int, *widths: int) -> tuple[Declared[int], ...]:
+    """Declare unsigned integers that follow each other, mostly those of a word of 32 bits."""
+    starts = accumulate(widths, initial=offset)
+    return tuple(bits(start, width) for start, width in zip(starts, widths, strict=False))
+
+
+def array(offset: int, width: int, *, count: int, stride: int = 0) -> Declared[tuple[int, ...]]:
+    """Declare `count` integers, `stride` bits from one to the next (default: their width), as a tuple."""
+    return Declared(Place(offset, width, count=count, stride=stride or width), (0,) * count)
+
+
+def raw(offset: int, size: int) -> Declared[bytes]:
+    """Declare `size` bytes from byte `offset`."""
+    return Declared(Place(8 * offset, 8 * size, is_bytes=True), bytes(size))
 
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
@@ -187,16 +208,23 @@ def _codec(kind: type[Attribute]) -> _Codec:
     return codec
 
 
-@dataclass(slots=True)
 class Attribute:
-    """A structure of `SIZE` bytes. Subclasses are dataclasses whose fields are `bits`, `array` or `raw`.
+    """A structure of `SIZE` bytes. Subclasses declare fields with `row`, `bits`, `array` or `raw`.
 
-    `class NodeInfo(Attribute, size=40, id=0x11)` names its size and its AttributeID; what has no size is only
-    the part that several structures begin with.
+    `class NodeInfo(Attribute, size=40, id=0x11)`, under `@attribute`, names its size and its AttributeID; what has
+    no size is only the part that several structures begin with.
     """
 
+    __slots__ = ()
     SIZE: ClassVar[int] = 0
     ID: ClassVar[int] = 0
+
+    if TYPE_CHECKING:  # a dataclass
+        __dataclass_fields__: ClassVar[dict[str, Any]]
+        __match_args__: ClassVar[tuple[str, ...]]
+
+        def __init__(self, **values: Any) -> None:
+            """Take fields by name; the others have their defaults."""
 
     def __init_subclass__(cls, *, size: int = 0, id: int = 0) -> None:
         # `dataclass(slots=True)` makes each class a second time, without these
@@ -222,13 +250,22 @@ class Attribute:
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Field names in the order of the table."""
-        return cast(tuple[str, ...], cls.__match_args__)
+        return cls.__match_args__
 
     @classmethod
     def place(cls, name: str) -> Place:
         """Return the position of a field. Raises KeyError."""
         places: dict[str, Place] = {f.name: f.metadata["place"] for f in dataclasses.fields(cls)}
         return places[name]
+
+
+def attribute(kind: type[Structure]) -> type[Structure]:
+    """Return the dataclass of the fields that a class declares, in their order."""
+    declared = {name: value for name, value in vars(kind).items() if isinstance(value, Declared)}
+    for name, one in declared.items():
+        kind.__annotations__[name] = "Any"
+        setattr(kind, name, field(default=one.default, metadata={"place": one.place}))
+    return dataclass(slots=True)(kind)
 
 
 class Field:

@@ -7,10 +7,9 @@ management by LID, performance management and subnet administration travel by LI
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 
-from fabrictwin.subnet.wire.fields import Attribute, MadError, bits, raw
+from fabrictwin.subnet.wire.fields import Attribute, MadError, attribute, bits, raw, row
 
 MAD_BYTES = 256
 PERMISSIVE_LID = 0xFFFF
@@ -74,71 +73,63 @@ class SaStatus(IntEnum):
     DENIED = 0x0700
 
 
-@dataclass(slots=True)
+@attribute
 class CommonHeader(Attribute):
     """The fields that every datagram begins with."""
 
-    base_version: int = bits(0, 8, 1)
-    mgmt_class: int = bits(8, 8)
-    class_version: int = bits(16, 8, 1)
-    method: int = bits(24, 8)
-    status: int = bits(32, 16)
-    tid: int = bits(64, 64)
-    attribute: int = bits(128, 16)
-    modifier: int = bits(160, 32)
+    base_version = bits(0, 8, 1)
+    mgmt_class = bits(8, 8)
+    class_version = bits(16, 8, 1)
+    method = bits(24, 8)
+    status = bits(32, 16)
+    tid = bits(64, 64)
+    attribute = bits(128, 16)
+    modifier = bits(160, 32)
 
 
-@dataclass(slots=True)
+@attribute
 class DirectedSmp(CommonHeader, size=MAD_BYTES):
     """A whole directed-route datagram. Paths hold the port of hop k in byte k; byte 0 is not used."""
 
-    mgmt_class: int = bits(8, 8, MadClass.SUBN_DIRECTED)
-    direction: int = bits(32, 1)
-    status: int = bits(33, 15)
-    hop_pointer: int = bits(48, 8)
-    hop_count: int = bits(56, 8)
-    m_key: int = bits(192, 64)
-    dr_slid: int = bits(256, 16, PERMISSIVE_LID)
-    dr_dlid: int = bits(272, 16, PERMISSIVE_LID)
-    data: bytes = raw(64, 64)
-    initial_path: bytes = raw(128, 64)
-    return_path: bytes = raw(192, 64)
+    mgmt_class = bits(8, 8, MadClass.SUBN_DIRECTED)
+    direction, status, hop_pointer, hop_count = row(32, 1, 15, 8, 8)
+    m_key = bits(192, 64)
+    dr_slid = bits(256, 16, PERMISSIVE_LID)
+    dr_dlid = bits(272, 16, PERMISSIVE_LID)
+    data = raw(64, 64)
+    initial_path = raw(128, 64)
+    return_path = raw(192, 64)
 
 
-@dataclass(slots=True)
+@attribute
 class LidSmp(CommonHeader, size=MAD_BYTES):
     """A whole LID-routed subnet management datagram."""
 
-    mgmt_class: int = bits(8, 8, MadClass.SUBN_LID)
-    m_key: int = bits(192, 64)
-    data: bytes = raw(64, 64)
+    mgmt_class = bits(8, 8, MadClass.SUBN_LID)
+    m_key = bits(192, 64)
+    data = raw(64, 64)
 
 
-@dataclass(slots=True)
+@attribute
 class PerfMad(CommonHeader, size=MAD_BYTES):
     """A whole performance management datagram."""
 
-    mgmt_class: int = bits(8, 8, MadClass.PERF)
-    data: bytes = raw(64, 192)
+    mgmt_class = bits(8, 8, MadClass.PERF)
+    data = raw(64, 192)
 
 
-@dataclass(slots=True)
+@attribute
 class SaMad(CommonHeader, size=MAD_BYTES):
     """A whole subnet administration datagram: the RMPP header, then records."""
 
-    mgmt_class: int = bits(8, 8, MadClass.SUBN_ADM)
-    class_version: int = bits(16, 8, 2)
-    rmpp_version: int = bits(192, 8)
-    rmpp_type: int = bits(200, 8)
-    rmpp_response_time: int = bits(208, 5)
-    rmpp_flags: int = bits(213, 3)
-    rmpp_status: int = bits(216, 8)
-    rmpp_data1: int = bits(224, 32)
-    rmpp_data2: int = bits(256, 32)
-    sm_key: int = bits(288, 64)
-    attribute_offset: int = bits(352, 16)
-    component_mask: int = bits(384, 64)
-    data: bytes = raw(56, SA_DATA_BYTES)
+    mgmt_class = bits(8, 8, MadClass.SUBN_ADM)
+    class_version = bits(16, 8, 2)
+    rmpp_version, rmpp_type, rmpp_response_time, rmpp_flags, rmpp_status = row(192, 8, 8, 5, 3, 8)
+    rmpp_data1, rmpp_data2 = row(224, 32, 32)
+    sm_key = bits(288, 64)
+    attribute_offset = bits(352, 16)
+    component_mask = bits(384, 64)
+    data = raw(56, SA_DATA_BYTES)
 
 
 # The hot paths of a sweep pack and unpack these by hand; a test holds them equal to the tables above.

@@ -6,10 +6,9 @@ tells of ports and multicast groups that came and went. Left out: trap 256 (M_Ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
-from fabrictwin.subnet.wire.fields import Attribute, bits, raw
+from fabrictwin.subnet.wire.fields import Attribute, attribute, bits, raw, row
 from fabrictwin.subnet.wire.smp import AttributeId
 
 
@@ -43,103 +42,88 @@ class Producer(IntEnum):
     CLASS_MANAGER = 4
 
 
-@dataclass(slots=True)
+@attribute
 class Notice(Attribute, size=64, id=AttributeId.NOTICE):
     """A notice as subnet management carries it. Subnet administration appends the issuer's GID."""
 
-    is_generic: int = bits(0, 1, 1)
-    type: int = bits(1, 7)
-    producer_type: int = bits(8, 24)
-    trap_number: int = bits(32, 16)
-    issuer_lid: int = bits(48, 16)
-    toggle: int = bits(64, 1)
-    count: int = bits(65, 15)
-    details: bytes = raw(10, 54)
+    is_generic = bits(0, 1, 1)
+    type, producer_type = row(1, 7, 24)
+    trap_number, issuer_lid = row(32, 16, 16)
+    toggle, count = row(64, 1, 15)
+    details = raw(10, 54)
 
 
-@dataclass(slots=True)
+@attribute
 class NoticeReport(Notice, size=80):
     """A notice as subnet administration carries it."""
 
-    issuer_gid: int = bits(512, 128)
+    issuer_gid = bits(512, 128)
 
 
-@dataclass(slots=True)
+@attribute
 class GidDetails(Attribute, size=54):
     """Traps 64 to 67: the GID that came or went."""
 
-    gid: int = bits(48, 128)
+    gid = bits(48, 128)
 
 
-@dataclass(slots=True)
+@attribute
 class LinkStateDetails(Attribute, size=54):
     """Trap 128: a port of the switch with this LID changed its state."""
 
-    lid: int = bits(0, 16)
+    lid = bits(0, 16)
 
 
-@dataclass(slots=True)
+@attribute
 class PortDetails(Attribute, size=54):
     """Traps 129 to 131: the LID and port that the trouble is at."""
 
-    lid: int = bits(16, 16)
-    port: int = bits(32, 8)
+    lid = bits(16, 16)
+    port = bits(32, 8)
 
 
-@dataclass(slots=True)
+@attribute
 class LocalChangesDetails(Attribute, size=54):
     """Trap 144: capabilities, or the node's description or the link's width or speed, changed."""
 
-    lid: int = bits(16, 16)
-    other_local_changes: int = bits(47, 1)
-    capability_mask: int = bits(48, 32)
-    link_speed_enabled_change: int = bits(93, 1)
-    link_width_enabled_change: int = bits(94, 1)
-    node_description_change: int = bits(95, 1)
+    lid = bits(16, 16)
+    other_local_changes, capability_mask = row(47, 1, 32)
+    link_speed_enabled_change, link_width_enabled_change, node_description_change = row(93, 1, 1, 1)
 
 
-@dataclass(slots=True)
+@attribute
 class BadKeyDetails(Attribute, size=54):
     """Traps 257 and 258: the key, and from where to where the packet was that had it."""
 
-    source_lid: int = bits(16, 16)
-    destination_lid: int = bits(32, 16)
-    key: int = bits(48, 32)
-    service_level: int = bits(80, 4)
-    source_qp: int = bits(88, 24)
-    destination_qp: int = bits(120, 24)
-    source_gid: int = bits(144, 128)
-    destination_gid: int = bits(272, 128)
+    source_lid = bits(16, 16)
+    destination_lid, key = row(32, 16, 32)
+    service_level = bits(80, 4)
+    source_qp = bits(88, 24)
+    destination_qp, source_gid = row(120, 24, 128)
+    destination_gid = bits(272, 128)
 
 
-@dataclass(slots=True)
+@attribute
 class SwitchBadKeyDetails(Attribute, size=54):
     """Trap 259: the same, and the port of a switch that kept the packet out; `data_valid`: fields that hold."""
 
-    data_valid: int = bits(0, 16)
-    source_lid: int = bits(16, 16)
-    destination_lid: int = bits(32, 16)
-    key: int = bits(48, 16)
-    service_level: int = bits(64, 4)
-    source_qp: int = bits(72, 24)
-    destination_qp: int = bits(104, 24)
-    source_gid: int = bits(128, 128)
-    destination_gid: int = bits(256, 128)
-    switch_lid: int = bits(384, 16)
-    port: int = bits(400, 8)
+    data_valid, source_lid = row(0, 16, 16)
+    destination_lid, key = row(32, 16, 16)
+    service_level = bits(64, 4)
+    source_qp = bits(72, 24)
+    destination_qp = bits(104, 24)
+    source_gid, destination_gid = row(128, 128, 128)
+    switch_lid, port = row(384, 16, 8)
 
 
-@dataclass(slots=True)
+@attribute
 class InformInfo(Attribute, size=36, id=AttributeId.INFORM_INFO):
     """A subscription to reports."""
 
-    gid: int = bits(0, 128)
-    lid_range_begin: int = bits(128, 16)
-    lid_range_end: int = bits(144, 16)
-    is_generic: int = bits(176, 8)
-    subscribe: int = bits(184, 8)
-    type: int = bits(192, 16)
-    trap_number: int = bits(208, 16)
-    qpn: int = bits(224, 24)
-    resp_time_value: int = bits(251, 5)
-    producer_type: int = bits(264, 24)
+    gid = bits(0, 128)
+    lid_range_begin, lid_range_end = row(128, 16, 16)
+    is_generic, subscribe = row(176, 8, 8)
+    type, trap_number = row(192, 16, 16)
+    qpn = bits(224, 24)
+    resp_time_value = bits(251, 5)
+    producer_type = bits(264, 24)

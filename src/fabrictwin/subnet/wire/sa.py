@@ -6,10 +6,9 @@ the order of the record's table, reserved ones included; `COMPONENTS` gives each
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
-from fabrictwin.subnet.wire.fields import Attribute, array, bits, raw
+from fabrictwin.subnet.wire.fields import Attribute, array, attribute, bits, raw, row
 from fabrictwin.subnet.wire.smp import NodeInfo, PortInfo, SlToVl, SmInfo, SwitchInfo
 
 
@@ -44,184 +43,142 @@ class Selector(IntEnum):
     LARGEST = 3
 
 
-@dataclass(slots=True)
+@attribute
 class LidRecord(Attribute):
     """A record of what the node or port with a LID has."""
 
-    lid: int = bits(0, 16)
+    lid = bits(0, 16)
 
 
-@dataclass(slots=True)
+@attribute
 class TableRecord(LidRecord):
     """A block of a port's or a switch's table."""
 
-    table: bytes = raw(8, 64)
+    table = raw(8, 64)
 
 
-@dataclass(slots=True)
+@attribute
 class NodeRecord(LidRecord, size=108, id=RecordId.NODE):
-    info: bytes = raw(4, NodeInfo.SIZE)
-    description: bytes = raw(44, 64)
+    info = raw(4, NodeInfo.SIZE)
+    description = raw(44, 64)
 
 
-@dataclass(slots=True)
+@attribute
 class PortInfoRecord(Attribute, size=68, id=RecordId.PORT_INFO):
-    endport_lid: int = bits(0, 16)
-    port_num: int = bits(16, 8)
-    options: int = bits(24, 8)
-    info: bytes = raw(4, PortInfo.SIZE)
+    endport_lid, port_num, options = row(0, 16, 8, 8)
+    info = raw(4, PortInfo.SIZE)
 
 
-@dataclass(slots=True)
+@attribute
 class SwitchInfoRecord(LidRecord, size=24, id=RecordId.SWITCH_INFO):
-    info: bytes = raw(4, SwitchInfo.SIZE)
+    info = raw(4, SwitchInfo.SIZE)
 
 
-@dataclass(slots=True)
+@attribute
 class LinearForwardingRecord(LidRecord, size=72, id=RecordId.LINEAR_FORWARDING):
-    block: int = bits(16, 16)
-    ports: bytes = raw(8, 64)
+    block = bits(16, 16)
+    ports = raw(8, 64)
 
 
-@dataclass(slots=True)
+@attribute
 class SmInfoRecord(LidRecord, size=28, id=RecordId.SM_INFO):
-    info: bytes = raw(4, SmInfo.SIZE)
+    info = raw(4, SmInfo.SIZE)
 
 
-@dataclass(slots=True)
+@attribute
 class LinkRecord(Attribute, size=6, id=RecordId.LINK):
-    from_lid: int = bits(0, 16)
-    from_port: int = bits(16, 8)
-    to_port: int = bits(24, 8)
-    to_lid: int = bits(32, 16)
+    from_lid, from_port, to_port = row(0, 16, 8, 8)
+    to_lid = bits(32, 16)
 
 
-@dataclass(slots=True)
+@attribute
 class SlToVlRecord(LidRecord, size=16, id=RecordId.SL_TO_VL):
-    into: int = bits(16, 8)
-    out: int = bits(24, 8)
-    table: bytes = raw(8, SlToVl.SIZE)
+    into, out = row(16, 8, 8)
+    table = raw(8, SlToVl.SIZE)
 
 
-@dataclass(slots=True)
+@attribute
 class VlArbitrationRecord(TableRecord, size=72, id=RecordId.VL_ARBITRATION):
-    port_num: int = bits(16, 8)
-    block: int = bits(24, 8)
+    port_num, block = row(16, 8, 8)
 
 
-@dataclass(slots=True)
+@attribute
 class PKeyTableRecord(TableRecord, size=72, id=RecordId.PKEY_TABLE):
-    block: int = bits(16, 16)
-    port_num: int = bits(32, 8)
+    block = bits(16, 16)
+    port_num = bits(32, 8)
 
 
-@dataclass(slots=True)
+@attribute
 class GuidInfoRecord(TableRecord, size=72, id=RecordId.GUID_INFO):
-    block: int = bits(16, 8)
+    block = bits(16, 8)
 
 
-@dataclass(slots=True)
+@attribute
 class MulticastForwardingRecord(TableRecord, size=72, id=RecordId.MULTICAST_FORWARDING):
-    position: int = bits(16, 4)
-    block: int = bits(23, 9)
+    position = bits(16, 4)
+    block = bits(23, 9)
 
 
-@dataclass(slots=True)
+@attribute
 class InformInfoRecord(Attribute, size=60, id=RecordId.INFORM_INFO_RECORD):
-    subscriber_gid: int = bits(0, 128)
-    enum: int = bits(128, 16)
-    inform_info: bytes = raw(24, 36)
+    subscriber_gid = bits(0, 128)
+    enum = bits(128, 16)
+    inform_info = raw(24, 36)
 
 
-@dataclass(slots=True)
+@attribute
 class PathRecord(Attribute, size=64, id=RecordId.PATH):
-    service_id: int = bits(0, 64)
-    dgid: int = bits(64, 128)
-    sgid: int = bits(192, 128)
-    dlid: int = bits(320, 16)
-    slid: int = bits(336, 16)
-    raw_traffic: int = bits(352, 1)
-    flow_label: int = bits(356, 20)
-    hop_limit: int = bits(376, 8)
-    tclass: int = bits(384, 8)
-    reversible: int = bits(392, 1)
-    num_path: int = bits(393, 7)
-    pkey: int = bits(400, 16)
-    qos_class: int = bits(416, 12)
-    sl: int = bits(428, 4)
-    mtu_selector: int = bits(432, 2)
-    mtu: int = bits(434, 6)
-    rate_selector: int = bits(440, 2)
-    rate: int = bits(442, 6)
-    packet_life_time_selector: int = bits(448, 2)
-    packet_life_time: int = bits(450, 6)
-    preference: int = bits(456, 8)
+    service_id = bits(0, 64)
+    dgid, sgid = row(64, 128, 128)
+    dlid, slid = row(320, 16, 16)
+    raw_traffic = bits(352, 1)
+    flow_label, hop_limit = row(356, 20, 8)
+    tclass, reversible, num_path, pkey = row(384, 8, 1, 7, 16)
+    qos_class, sl, mtu_selector, mtu, rate_selector = row(416, 12, 4, 2, 6, 2)
+    rate = bits(442, 6)
+    packet_life_time_selector, packet_life_time, preference = row(448, 2, 6, 8)
 
 
 MOST_GIDS = 11  # that a MultiPathRecord carries within a datagram
 
 
-@dataclass(slots=True)
+@attribute
 class MultiPathRecord(Attribute, size=200, id=RecordId.MULTI_PATH):
     """A question for paths between several ports; PathRecords answer it. GIDs of sources come first."""
 
-    raw_traffic: int = bits(0, 1)
-    flow_label: int = bits(4, 20)
-    hop_limit: int = bits(24, 8)
-    tclass: int = bits(32, 8)
-    reversible: int = bits(40, 1)
-    num_path: int = bits(41, 7)
-    pkey: int = bits(48, 16)
-    qos_class: int = bits(64, 12)
-    sl: int = bits(76, 4)
-    mtu_selector: int = bits(80, 2)
-    mtu: int = bits(82, 6)
-    rate_selector: int = bits(88, 2)
-    rate: int = bits(90, 6)
-    packet_life_time_selector: int = bits(96, 2)
-    packet_life_time: int = bits(98, 6)
-    service_id_high: int = bits(104, 8)
-    independence: int = bits(112, 2)
-    sgid_count: int = bits(120, 8)
-    dgid_count: int = bits(128, 8)
-    service_id_low: int = bits(136, 56)
-    gids: tuple[int, ...] = array(192, 128, count=MOST_GIDS)
+    raw_traffic = bits(0, 1)
+    flow_label, hop_limit = row(4, 20, 8)
+    tclass, reversible, num_path, pkey = row(32, 8, 1, 7, 16)
+    qos_class, sl, mtu_selector, mtu, rate_selector = row(64, 12, 4, 2, 6, 2)
+    rate = bits(90, 6)
+    packet_life_time_selector, packet_life_time, service_id_high, independence = row(96, 2, 6, 8, 2)
+    sgid_count = bits(120, 8)
+    dgid_count, service_id_low = row(128, 8, 56)
+    gids = array(192, 128, count=MOST_GIDS)
 
 
-@dataclass(slots=True)
+@attribute
 class McMemberRecord(Attribute, size=52, id=RecordId.MC_MEMBER):
-    mgid: int = bits(0, 128)
-    port_gid: int = bits(128, 128)
-    qkey: int = bits(256, 32)
-    mlid: int = bits(288, 16)
-    mtu_selector: int = bits(304, 2)
-    mtu: int = bits(306, 6)
-    tclass: int = bits(312, 8)
-    pkey: int = bits(320, 16)
-    rate_selector: int = bits(336, 2)
-    rate: int = bits(338, 6)
-    packet_life_time_selector: int = bits(344, 2)
-    packet_life_time: int = bits(346, 6)
-    sl: int = bits(352, 4)
-    flow_label: int = bits(356, 20)
-    hop_limit: int = bits(376, 8)
-    scope: int = bits(384, 4)
-    join_state: int = bits(388, 4)
-    proxy_join: int = bits(392, 1)
+    mgid, port_gid = row(0, 128, 128)
+    qkey = bits(256, 32)
+    mlid, mtu_selector, mtu, tclass = row(288, 16, 2, 6, 8)
+    pkey, rate_selector, rate, packet_life_time_selector, packet_life_time = row(320, 16, 2, 6, 2, 6)
+    sl, flow_label, hop_limit = row(352, 4, 20, 8)
+    scope, join_state, proxy_join = row(384, 4, 4, 1)
 
 
-@dataclass(slots=True)
+@attribute
 class ServiceRecord(Attribute, size=176, id=RecordId.SERVICE):
-    service_id: int = bits(0, 64)
-    service_gid: int = bits(64, 128)
-    pkey: int = bits(192, 16)
-    lease_s: int = bits(224, 32)
-    key: int = bits(256, 128)
-    name: bytes = raw(48, 64)
-    data8: tuple[int, ...] = array(896, 8, count=16)
-    data16: tuple[int, ...] = array(1024, 16, count=8)
-    data32: tuple[int, ...] = array(1152, 32, count=4)
-    data64: tuple[int, ...] = array(1280, 64, count=2)
+    service_id = bits(0, 64)
+    service_gid = bits(64, 128)
+    pkey = bits(192, 16)
+    lease_s = bits(224, 32)
+    key = bits(256, 128)
+    name = raw(48, 64)
+    data8 = array(896, 8, count=16)
+    data16 = array(1024, 16, count=8)
+    data32 = array(1152, 32, count=4)
+    data64 = array(1280, 64, count=2)
 
 
 # Components that are reserved in the middle of a record still take a bit; an empty name stands for them.

@@ -7,10 +7,9 @@ Left out: RandomForwardingTable, VendorDiag, LedInfo, CableInfo.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from fabrictwin.subnet.wire.fields import Attribute, array, bits, raw
+from fabrictwin.subnet.wire.fields import Attribute, array, attribute, bits, raw, row
 
 
 class AttributeId(IntEnum):
@@ -70,6 +69,7 @@ class Capability(IntFlag):
     CAPABILITY_NOTICE = 1 << 22
     CLIENT_REREGISTRATION = 1 << 25
     OTHER_LOCAL_CHANGES = 1 << 26
+    MULTICAST_FDB_TOP = 1 << 30
 
 
 class Capability2(IntFlag):
@@ -90,156 +90,106 @@ class SmState(IntEnum):
     MASTER = 3
 
 
-@dataclass(slots=True)
+@attribute
 class NodeInfo(Attribute, size=40, id=AttributeId.NODE_INFO):
-    base_version: int = bits(0, 8, 1)
-    class_version: int = bits(8, 8, 1)
-    node_type: int = bits(16, 8)
-    num_ports: int = bits(24, 8)
-    system_image_guid: int = bits(32, 64)
-    node_guid: int = bits(96, 64)
-    port_guid: int = bits(160, 64)
-    partition_cap: int = bits(224, 16)
-    device_id: int = bits(240, 16)
-    revision: int = bits(256, 32)
-    local_port_num: int = bits(288, 8)
-    vendor_id: int = bits(296, 24)
+    base_version = bits(0, 8, 1)
+    class_version = bits(8, 8, 1)
+    node_type, num_ports = row(16, 8, 8)
+    system_image_guid, node_guid, port_guid = row(32, 64, 64, 64)
+    partition_cap, device_id = row(224, 16, 16)
+    revision = bits(256, 32)
+    local_port_num, vendor_id = row(288, 8, 24)
 
 
-@dataclass(slots=True)
+@attribute
 class NodeDescription(Attribute, size=64, id=AttributeId.NODE_DESCRIPTION):
-    text: bytes = raw(0, 64)
+    text = raw(0, 64)
 
 
-@dataclass(slots=True)
+@attribute
 class SwitchInfo(Attribute, size=20, id=AttributeId.SWITCH_INFO):
-    linear_fdb_cap: int = bits(0, 16)
-    random_fdb_cap: int = bits(16, 16)
-    multicast_fdb_cap: int = bits(32, 16)
-    linear_fdb_top: int = bits(48, 16)
-    default_port: int = bits(64, 8)
-    default_multicast_primary_port: int = bits(72, 8)
-    default_multicast_not_primary_port: int = bits(80, 8)
-    life_time_value: int = bits(88, 5)
-    port_state_change: int = bits(93, 1)
-    optimized_sl_to_vl: int = bits(94, 2)
-    lids_per_port: int = bits(96, 16)
-    partition_enforcement_cap: int = bits(112, 16)
-    inbound_enforcement_cap: int = bits(128, 1)
-    outbound_enforcement_cap: int = bits(129, 1)
-    filter_raw_inbound_cap: int = bits(130, 1)
-    filter_raw_outbound_cap: int = bits(131, 1)
-    enhanced_port0: int = bits(132, 1)
-    multicast_fdb_top: int = bits(144, 16)
+    linear_fdb_cap, random_fdb_cap = row(0, 16, 16)
+    multicast_fdb_cap, linear_fdb_top = row(32, 16, 16)
+    default_port, default_multicast_primary_port, default_multicast_not_primary_port = row(64, 8, 8, 8)
+    life_time_value, port_state_change, optimized_sl_to_vl = row(88, 5, 1, 2)
+    lids_per_port, partition_enforcement_cap = row(96, 16, 16)
+    inbound_enforcement_cap, outbound_enforcement_cap, filter_raw_inbound_cap = row(128, 1, 1, 1)
+    filter_raw_outbound_cap, enhanced_port0 = row(131, 1, 1)
+    multicast_fdb_top = bits(144, 16)
 
 
-@dataclass(slots=True)
+@attribute
 class PortInfo(Attribute, size=64, id=AttributeId.PORT_INFO):
-    m_key: int = bits(0, 64)
-    gid_prefix: int = bits(64, 64)
-    lid: int = bits(128, 16)
-    master_sm_lid: int = bits(144, 16)
-    capability_mask: int = bits(160, 32)
-    diag_code: int = bits(192, 16)
-    m_key_lease_period: int = bits(208, 16)
-    local_port_num: int = bits(224, 8)
-    link_width_enabled: int = bits(232, 8)
-    link_width_supported: int = bits(240, 8)
-    link_width_active: int = bits(248, 8)
-    link_speed_supported: int = bits(256, 4)
-    port_state: int = bits(260, 4)
-    port_physical_state: int = bits(264, 4)
-    link_down_default_state: int = bits(268, 4)
-    m_key_protect_bits: int = bits(272, 2)
-    lmc: int = bits(277, 3)
-    link_speed_active: int = bits(280, 4)
-    link_speed_enabled: int = bits(284, 4)
-    neighbor_mtu: int = bits(288, 4)
-    master_sm_sl: int = bits(292, 4)
-    vl_cap: int = bits(296, 4)
-    init_type: int = bits(300, 4)
-    vl_high_limit: int = bits(304, 8)
-    vl_arb_high_cap: int = bits(312, 8)
-    vl_arb_low_cap: int = bits(320, 8)
-    init_type_reply: int = bits(328, 4)
-    mtu_cap: int = bits(332, 4)
-    vl_stall_count: int = bits(336, 3)
-    hoq_life: int = bits(339, 5)
-    operational_vls: int = bits(344, 4)
-    partition_enforcement_inbound: int = bits(348, 1)
-    partition_enforcement_outbound: int = bits(349, 1)
-    filter_raw_inbound: int = bits(350, 1)
-    filter_raw_outbound: int = bits(351, 1)
-    m_key_violations: int = bits(352, 16)
-    p_key_violations: int = bits(368, 16)
-    q_key_violations: int = bits(384, 16)
-    guid_cap: int = bits(400, 8)
-    client_reregister: int = bits(408, 1)
-    multicast_pkey_trap_suppression: int = bits(409, 2)
-    subnet_timeout: int = bits(411, 5)
-    resp_time_value: int = bits(419, 5)
-    local_phy_errors: int = bits(424, 4)
-    overrun_errors: int = bits(428, 4)
-    max_credit_hint: int = bits(432, 16)
-    link_speed_ext2_active: int = bits(449, 2)
-    link_speed_ext2_supported: int = bits(451, 2)
-    link_speed_ext2_enabled: int = bits(453, 3)
-    link_round_trip_latency: int = bits(456, 24)
-    capability_mask2: int = bits(480, 16)
-    link_speed_ext_active: int = bits(496, 4)
-    link_speed_ext_supported: int = bits(500, 4)
-    link_speed_ext_enabled: int = bits(507, 5)
+    m_key, gid_prefix = row(0, 64, 64)
+    lid, master_sm_lid = row(128, 16, 16)
+    capability_mask = bits(160, 32)
+    diag_code, m_key_lease_period = row(192, 16, 16)
+    local_port_num, link_width_enabled, link_width_supported, link_width_active = row(224, 8, 8, 8, 8)
+    link_speed_supported, port_state, port_physical_state, link_down_default_state = row(256, 4, 4, 4, 4)
+    m_key_protect_bits = bits(272, 2)
+    lmc, link_speed_active, link_speed_enabled = row(277, 3, 4, 4)
+    neighbor_mtu, master_sm_sl, vl_cap, init_type, vl_high_limit = row(288, 4, 4, 4, 4, 8)
+    vl_arb_high_cap = bits(312, 8)
+    vl_arb_low_cap, init_type_reply, mtu_cap, vl_stall_count, hoq_life = row(320, 8, 4, 4, 3, 5)
+    operational_vls, partition_enforcement_inbound, partition_enforcement_outbound = row(344, 4, 1, 1)
+    filter_raw_inbound, filter_raw_outbound = row(350, 1, 1)
+    m_key_violations, p_key_violations = row(352, 16, 16)
+    q_key_violations, guid_cap, client_reregister = row(384, 16, 8, 1)
+    multicast_pkey_trap_suppression, subnet_timeout = row(409, 2, 5)
+    resp_time_value, local_phy_errors, overrun_errors, max_credit_hint = row(419, 5, 4, 4, 16)
+    link_speed_ext2_active, link_speed_ext2_supported, link_speed_ext2_enabled = row(449, 2, 2, 3)
+    link_round_trip_latency = bits(456, 24)
+    capability_mask2, link_speed_ext_active, link_speed_ext_supported = row(480, 16, 4, 4)
+    link_speed_ext_enabled = bits(507, 5)
 
 
-@dataclass(slots=True)
+@attribute
 class GuidInfo(Attribute, size=64, id=AttributeId.GUID_INFO):
-    guids: tuple[int, ...] = array(0, 64, count=8)
+    guids = array(0, 64, count=8)
 
 
-@dataclass(slots=True)
+@attribute
 class PKeyTable(Attribute, size=64, id=AttributeId.PKEY_TABLE):
-    pkeys: tuple[int, ...] = array(0, 16, count=32)
+    pkeys = array(0, 16, count=32)
 
 
-@dataclass(slots=True)
+@attribute
 class SlToVl(Attribute, size=8, id=AttributeId.SL_TO_VL):
-    vls: tuple[int, ...] = array(0, 4, count=16)
+    vls = array(0, 4, count=16)
 
 
-@dataclass(slots=True)
+@attribute
 class VlArbitration(Attribute, size=64, id=AttributeId.VL_ARBITRATION):
-    vls: tuple[int, ...] = array(4, 4, count=32, stride=16)
-    weights: tuple[int, ...] = array(8, 8, count=32, stride=16)
+    vls = array(4, 4, count=32, stride=16)
+    weights = array(8, 8, count=32, stride=16)
 
 
-@dataclass(slots=True)
+@attribute
 class LinearForwarding(Attribute, size=64, id=AttributeId.LINEAR_FORWARDING):
     """Ports of 64 LIDs; 255 is none."""
 
-    ports: bytes = raw(0, 64)
+    ports = raw(0, 64)
 
 
-@dataclass(slots=True)
+@attribute
 class MulticastForwarding(Attribute, size=64, id=AttributeId.MULTICAST_FORWARDING):
     """Masks of 16 ports for 32 multicast LIDs."""
 
-    masks: tuple[int, ...] = array(0, 16, count=32)
+    masks = array(0, 16, count=32)
 
 
-@dataclass(slots=True)
+@attribute
 class SmInfo(Attribute, size=24, id=AttributeId.SM_INFO):
-    guid: int = bits(0, 64)
-    sm_key: int = bits(64, 64)
-    act_count: int = bits(128, 32)
-    priority: int = bits(160, 4)
-    sm_state: int = bits(164, 4)
+    guid, sm_key = row(0, 64, 64)
+    act_count = bits(128, 32)
+    priority, sm_state = row(160, 4, 4)
 
 
-@dataclass(slots=True)
+@attribute
 class ExtendedPortInfo(Attribute, size=64, id=AttributeId.EXTENDED_PORT_INFO):
     """Attribute 0xFF90, a vendor's: FDR10 was its reason, and OpenSM still asks for it."""
 
-    state_change_enable: int = bits(24, 8)
-    link_speed_supported: int = bits(56, 8)
-    link_speed_enabled: int = bits(88, 8)
-    link_speed_active: int = bits(120, 8)
+    state_change_enable = bits(24, 8)
+    link_speed_supported = bits(56, 8)
+    link_speed_enabled = bits(88, 8)
+    link_speed_active = bits(120, 8)

@@ -78,7 +78,7 @@ class Groups:
         guid = asked.port_gid & 0xFFFFFFFFFFFFFFFF
         if guid not in self.database.by_guid:
             raise Refusal(SaStatus.INVALID_GID)
-        group = self.known.get(asked.mgid)
+        group = self.known.get(asked.mgid) if "mgid" in wanted else None
         if group is None:
             group = self._create(asked, wanted)
         for name in ("pkey", "qkey", "mlid"):

@@ -1,0 +1,175 @@
+"""A server's ranks on the cluster: what vLLM refuses of a layout, and which groups talk over which routes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from fabrictwin import catalog
+from fabrictwin.base.arrays import I32
+from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.nccl.settings.spec_section import settings_here
+from fabrictwin.serving.config.section import Serving
+from fabrictwin.serving.network.exchange import between_hosts, exchange, to_fellows
+from fabrictwin.serving.network.nccl_times import NcclTimes, SendTimes
+from fabrictwin.serving.network.placement import Placement, place
+from fabrictwin.serving.step.all_reduce import TensorGroup
+from fabrictwin.serving.step.analytic import ServedModel
+from fabrictwin.serving.step.deepep import INSIDE, SCALE_BYTES, WIDE_BYTES, DeepEp, Mode, Tokens
+from fabrictwin.serving.step.expert_parallel import DeepEpTraffic, ExpertLayout, GatherScatter, Traffic
+from fabrictwin.twin.routed_twin import make_twin
+from fabrictwin.twin.twin import Twin
+from fabrictwin.workload.layers.number_formats import Precision
+from fabrictwin.workload.model.model_sizes import Model
+
+PRECISIONS: dict[str, Precision] = {"none": "bf16", "fp8": "fp8", "fp4": "fp4"}
+DEEPEP: dict[str, Mode] = {"deepep_low_latency": "low latency", "deepep_high_throughput": "normal"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """GPUs of a cluster: their type, how many a host has, how many hosts; its blueprint."""
+
+    spec: Spec
+    blueprint: Blueprint
+    gpu: str
+    per_host: int
+    hosts: int
+
+    @cached_property
+    def twin(self) -> Twin:
+        """The cluster's twin, made when first asked for."""
+        return make_twin(self.spec, self.blueprint)
+
+    def nccl(self, nodes: I32) -> NcclTimes:
+        """Return NCCL among some GPUs, under the spec's `nccl` settings."""
+        return NcclTimes(self.twin, nodes, settings_here(self.spec, {}))
+
+
+def machine(spec: Spec) -> Machine:
+    """Return the GPUs of a spec's cluster. Raises ConfigError unless all hosts with GPUs are alike."""
+    blueprint = build(spec.cluster, spec=spec)
+    kinds = {host.type for host in blueprint.hosts if host.type and catalog.host(host.type).gpu}
+    if len(kinds) != 1:
+        raise spec.error("cluster", f"got hosts of {len(kinds)} types with GPUs, expected one for a server")
+    host = catalog.host(kinds.pop())
+    hosts = sum(one.type == host.name for one in blueprint.hosts)
+    return Machine(spec, blueprint, host.gpu, host.nodes.gpu, hosts)
+
+
+def served_model(spec: Spec, serving: Serving, model: Model) -> ServedModel:
+    """Return a model on its GPUs. Raises ConfigError for what vLLM refuses, and where there are too few."""
+    found = machine(spec)
+    gpus = found.per_host * found.hosts
+    if serving.world * serving.replicas > gpus:
+        message = f"got {serving.replicas} replicas of {serving.world} GPUs each, and the cluster has {gpus}"
+        raise spec.error("workload.serving.replicas", message)
+    check_layout(spec, serving, model)
+    where = _placement(found, serving) if _talks_over_routes(found, serving) else None
+    return ServedModel(
+        model=model,
+        gpu=found.gpu,
+        precision=PRECISIONS[serving.quantization],
+        kv_bytes=1.0 if serving.kv_cache_dtype == "fp8" else 2.0,
+        group=_tensor_group(found, serving, where),
+        pipeline=serving.pipeline_parallel_size,
+        experts=_experts(found, serving, model, where),
+        sends=_sends(found, serving, where),
+    )
+
+
+def check_layout(spec: Spec, serving: Serving, model: Model) -> None:
+    """Refuse what vLLM refuses of a layout. Raises ConfigError."""
+    size, stages = serving.tensor_parallel_size, serving.pipeline_parallel_size
+    key = "workload.serving.tensor_parallel_size"
+    if model.heads % size:
+        raise spec.error(key, f"got {size}, expected a divisor of the model's {model.heads} attention heads")
+    if max(model.kv_heads, size) % min(model.kv_heads, size):
+        raise spec.error(
+            key, f"got {size}: neither divides the {model.kv_heads} KV heads nor is a multiple of them"
+        )
+    if model.pattern or model.mamba:
+        raise spec.error("workload.serving.model", f"got {model.name}: Mamba layers are not modelled in a server")
+    if stages > model.layers:
+        message = f"got {stages} stages for {model.layers} layers"
+        raise spec.error("workload.serving.pipeline_parallel_size", message)
+    if serving.enable_expert_parallel and model.experts is None:
+        message = f"got true, and {model.name} has no experts"
+        raise spec.error("workload.serving.enable_expert_parallel", message)
+    if serving.all2all_backend in DEEPEP and not (
+        serving.enable_expert_parallel and serving.data_parallel_size > 1
+    ):
+        message = f"got {serving.all2all_backend}, which needs enable_expert_parallel and data parallelism"
+        raise spec.error("workload.serving.all2all_backend", message)
+
+
+def _talks_over_routes(found: Machine, serving: Serving) -> bool:
+    """Return if a group's times are asked of the twin: all but tensor parallelism alone within hosts."""
+    alone = serving.pipeline_parallel_size == serving.data_parallel_size == 1
+    return not alone or found.per_host % serving.tensor_parallel_size > 0
+
+
+def _placement(found: Machine, serving: Serving) -> Placement:
+    """Return where the replica that lies on most hosts is, the first of equals."""
+    sizes = (serving.data_parallel_size, serving.pipeline_parallel_size, serving.tensor_parallel_size)
+    places = [place(found.twin.fabric, sizes, number * serving.world) for number in range(serving.replicas)]
+    return max(places, key=lambda one: one.hosts(one.rank_node.ravel()))
+
+
+def _tensor_group(found: Machine, serving: Serving, where: Placement | None) -> TensorGroup:
+    gpu, size = catalog.gpu(found.gpu), serving.tensor_parallel_size
+    capability = int(gpu.compute_capability.value)
+    group = where.tensor_group() if where is not None else None
+    if where is None or group is None or where.hosts(group) == 1:
+        return TensorGroup(size, size, gpu.nvlink, capability)
+    return TensorGroup(size, min(size - 1, found.per_host), gpu.nvlink, capability, found.nccl(group))
+
+
+def _sends(found: Machine, serving: Serving, where: Placement | None) -> tuple[SendTimes, ...]:
+    if where is None:
+        return ()
+    settings, known = settings_here(found.spec, {}), {}
+    sends = []
+    for stage in range(serving.pipeline_parallel_size - 1):
+        pairs = where.boundary(stage)
+        local = [found.twin.fabric.gpu_local[found.twin.fabric.node_gpu[nodes]] for nodes in pairs]
+        host = [found.twin.fabric.node_host[nodes] for nodes in pairs]
+        alike = (*(part.tobytes() for part in local), (host[0] == host[1]).tobytes())
+        if alike not in known:
+            known[alike] = SendTimes(found.twin, pairs, settings)
+        sends.append(known[alike])
+    return tuple(sends)
+
+
+def _experts(found: Machine, serving: Serving, model: Model, where: Placement | None) -> ExpertLayout:
+    data, size = serving.data_parallel_size, serving.tensor_parallel_size
+    experts, whole = model.experts, serving.enable_expert_parallel
+    if experts is None:
+        return ExpertLayout()
+    traffic: Traffic | None = None
+    if data > 1 and where is not None:
+        if serving.all2all_backend in DEEPEP:
+            traffic = _deepep(found, serving, model, where)
+        else:
+            nccl = found.nccl(where.data_group())
+            traffic = GatherScatter(nccl, data, model.expert_hidden, experts.count)
+    return ExpertLayout(data, size, whole, traffic, reduces=serving.all2all_backend not in DEEPEP)
+
+
+def _deepep(found: Machine, serving: Serving, model: Model, where: Placement) -> DeepEpTraffic:
+    nodes, mode, experts = where.expert_group(), DEEPEP[serving.all2all_backend], model.experts
+    assert experts is not None
+    nvlink = catalog.gpu(found.gpu).nvlink
+    if (nvlink, mode, "dispatch") not in INSIDE:
+        message = f"got {serving.all2all_backend}, of which nothing was measured on {found.gpu}"
+        raise found.spec.error("workload.serving.all2all_backend", message)
+    hosts = where.hosts(nodes)
+    pairs = (between_hosts if mode == "low latency" else to_fellows)(found.twin, nodes)
+    dispatched = 1 + SCALE_BYTES if serving.quantization != "none" else WIDE_BYTES
+    tokens = Tokens(model.expert_hidden, experts.top_k, experts.count, dispatched)
+    calls = DeepEp(len(nodes), -(-len(nodes) // hosts), nvlink, mode, tokens, exchange(found.twin, *pairs))
+    size = serving.tensor_parallel_size
+    gather = found.nccl(where.tensor_group()) if size > 1 else None
+    return DeepEpTraffic(calls, size, gather)

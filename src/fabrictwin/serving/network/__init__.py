@@ -1,0 +1,1 @@
+"""What a server's ranks send each other, on the cluster's own routes."""
