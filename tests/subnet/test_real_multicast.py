@@ -85,9 +85,7 @@ def test_trees_of_the_real_opensm_reach_every_member(tmp_path: Path) -> None:
 
         def complete() -> bool:
             dump = ["dump_mfts"]
-            done = subprocess.run(
-                dump, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
-            )
+            done = subprocess.run(dump, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
             tree = trees(done.stdout)
             return len(tree) >= 2 and all(reached(state, tree, end) == ends - {end} for end in ends)
 

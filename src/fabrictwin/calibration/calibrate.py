@@ -31,8 +31,8 @@ from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.nccl.settings.spec_section import settings_here
 from fabrictwin.runs import execute
-from fabrictwin.runs.twins import make_twin
 from fabrictwin.tools.nccl_tests import perf
+from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.layers.roofline import Roofline
 from fabrictwin.workload.operators.measurements import Measured
